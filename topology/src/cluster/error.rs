@@ -1,0 +1,210 @@
+//! What can be wrong with a cluster file.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::ops::Range;
+
+use crate::address::MacAddress;
+use crate::fat_tree::TopologyError;
+
+/// A cluster file that was refused: where, and why.
+///
+/// Prints as `line 12, column 8, network.k: k = 5 is odd: …`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClusterError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// Field, such as `memory_server[2].low` (tables of a list count from 0); empty when the file is not TOML at all.
+    pub field: String,
+    /// What is wrong.
+    pub problem: ClusterProblem,
+}
+
+impl fmt::Display for ClusterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}", self.line, self.column)?;
+        if !self.field.is_empty() {
+            write!(f, ", {}", self.field)?;
+        }
+        write!(f, ": {}", self.problem)
+    }
+}
+
+impl std::error::Error for ClusterError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.problem)
+    }
+}
+
+impl ClusterError {
+    pub(super) fn new(
+        text: &str,
+        span: Range<usize>,
+        field: impl Into<String>,
+        problem: ClusterProblem,
+    ) -> Self {
+        let (line, column) = place(text, span.start);
+        Self { line, column, field: field.into(), problem }
+    }
+}
+
+/// Line and column (both from 1) of a byte offset.
+pub(super) fn place(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text); // the parser's offsets lie between characters
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+/// What is wrong with a field of a cluster file.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterProblem {
+    /// Not TOML, an unknown or missing key, a value of the wrong type: the parser's own words.
+    #[error("{0}")]
+    Syntax(String),
+    /// k or the chosen core is impossible.
+    #[error(transparent)]
+    Network(#[from] TopologyError),
+    /// A number does not fit.
+    #[error("{found} is out of range: expected {expected}")]
+    OutOfRange {
+        /// What was in the file.
+        found: String,
+        /// What fits.
+        expected: &'static str,
+    },
+    /// A host name that the network does not have.
+    #[error("no host {name:?}: with k = {k} the hosts are host-0-0-0 to {last} (pod, edge switch, number)")]
+    UnknownHost {
+        /// What was in the file.
+        name: String,
+        /// The k.
+        k: u16,
+        /// The last host's name.
+        last: String,
+    },
+    /// A switch name that the network does not have.
+    #[error(
+        "no switch {name:?} in this network; its switches are {first} to {last} (cores = \"one\" leaves out the others)"
+    )]
+    UnknownSwitch {
+        /// What was in the file.
+        name: String,
+        /// The first switch's name.
+        first: String,
+        /// The last switch's name.
+        last: String,
+    },
+    /// The same thing is described twice.
+    #[error("{what} is already described in line {first_line}; keep one of the two")]
+    Twice {
+        /// What it is, such as `switch core-0`.
+        what: String,
+        /// Where it was first.
+        first_line: usize,
+    },
+    /// A host has two roles.
+    #[error(
+        "{host} is already a {first_role} (line {first_line}); a host has one role, put the {role} on another host"
+    )]
+    TwoRoles {
+        /// The host's name.
+        host: String,
+        /// Role it already has.
+        first_role: &'static str,
+        /// Where.
+        first_line: usize,
+        /// Role it should have too.
+        role: &'static str,
+    },
+    /// An IPv4 address is used twice.
+    #[error("address clash: {ip} already belongs to {owner}; every host needs its own")]
+    IpClash {
+        /// The address.
+        ip: Ipv4Addr,
+        /// Whose it is.
+        owner: String,
+    },
+    /// A MAC address is used twice.
+    #[error("address clash: {mac} already belongs to {owner}; every host needs its own")]
+    MacClash {
+        /// The address.
+        mac: MacAddress,
+        /// Whose it is.
+        owner: String,
+    },
+    /// Two things listen at one place.
+    #[error(
+        "address clash: {endpoint} is already {owner}'s; give another address, port or (P4Runtime) device id"
+    )]
+    EndpointClash {
+        /// The endpoint.
+        endpoint: String,
+        /// Whose it is.
+        owner: String,
+    },
+    /// Not an address of the kind that belongs here.
+    #[error("expected {expected}, found {found:?}")]
+    BadAddress {
+        /// What belongs here.
+        expected: &'static str,
+        /// What was in the file.
+        found: String,
+    },
+    /// Not a key.
+    #[error(
+        "expected a 64-bit key, an integer from 0 or a string such as \"0x8000_0000_0000_0000\", found {found}"
+    )]
+    BadKey {
+        /// What was in the file.
+        found: String,
+    },
+    /// A partition that ends before it begins.
+    #[error(
+        "partition {partition} ends at key {high:#x}, before its low key {low:#x}; high is the last key, inclusive"
+    )]
+    EmptyPartition {
+        /// The partition.
+        partition: u16,
+        /// Its low key.
+        low: u64,
+        /// Its high key.
+        high: u64,
+    },
+    /// Two partitions share keys.
+    #[error(
+        "overlapping partitions: partition {partition} begins at key {low:#x}, but partition {other} (line {other_line}) holds keys up to {other_high:#x}"
+    )]
+    Overlap {
+        /// The later partition.
+        partition: u16,
+        /// Its low key.
+        low: u64,
+        /// The earlier partition.
+        other: u16,
+        /// Where it is described.
+        other_line: usize,
+        /// Its last key.
+        other_high: u64,
+    },
+    /// Keys that no partition holds.
+    #[error(
+        "keys {from:#x} to {to:#x} belong to no partition; partitions must cover the whole key space, from 0 to 2^64 - 1"
+    )]
+    Gap {
+        /// First such key.
+        from: u64,
+        /// Last such key.
+        to: u64,
+    },
+    /// Some memory servers have a `low` and some do not.
+    #[error(
+        "this memory server has no low key but others have one; give all of them one, or none to divide the keys evenly"
+    )]
+    MissingLow,
+    /// There is no memory server.
+    #[error("no [[memory_server]]: a cluster needs at least one")]
+    NoServers,
+}

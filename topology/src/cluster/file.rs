@@ -1,0 +1,108 @@
+//! The shapes of the TOML file. Every value keeps its place, so that validation can name the line.
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Visitor};
+use toml::Spanned;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) network: Network,
+    pub(super) p4runtime: Option<Spanned<P4Runtime>>,
+    #[serde(default)]
+    pub(super) switch: Vec<Spanned<Switch>>,
+    #[serde(default)]
+    pub(super) memory_server: Vec<Spanned<MemoryServer>>,
+    #[serde(default)]
+    pub(super) client: Vec<Client>,
+    #[serde(default)]
+    pub(super) host: Vec<Host>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Network {
+    pub(super) k: Spanned<i64>,
+    #[serde(default)]
+    pub(super) cores: Cores,
+    pub(super) core: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize, Default, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Cores {
+    #[default]
+    One,
+    All,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct P4Runtime {
+    pub(super) host: Option<Spanned<String>>,
+    pub(super) first_port: Option<Spanned<i64>>,
+    pub(super) first_device_id: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Switch {
+    pub(super) name: Spanned<String>,
+    pub(super) p4runtime: Option<Spanned<String>>,
+    pub(super) device_id: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MemoryServer {
+    pub(super) host: Spanned<String>,
+    pub(super) partition: Option<Spanned<i64>>,
+    pub(super) low: Option<Spanned<Key>>,
+    pub(super) high: Option<Spanned<Key>>,
+    pub(super) grpc: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Client {
+    pub(super) host: Spanned<String>,
+    pub(super) name: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Host {
+    pub(super) name: Spanned<String>,
+    pub(super) ip: Option<Spanned<String>>,
+    pub(super) mac: Option<Spanned<String>>,
+}
+
+/// A 64-bit key: TOML integers end at 2^63 - 1, so strings are welcome too. `Err` holds what was found instead.
+pub(super) struct Key(pub(super) Result<u64, String>);
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct KeyVisitor;
+        impl Visitor<'_> for KeyVisitor {
+            type Value = Key;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a 64-bit key: an integer from 0, or a string such as \"0x8000_0000_0000_0000\"")
+            }
+            fn visit_i64<E>(self, n: i64) -> Result<Key, E> {
+                Ok(Key(u64::try_from(n).map_err(|_| n.to_string())))
+            }
+            fn visit_u64<E>(self, n: u64) -> Result<Key, E> {
+                Ok(Key(Ok(n)))
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Key, E> {
+                let digits = text.replace('_', "");
+                let number = match digits.strip_prefix("0x") {
+                    Some(hex) if !hex.starts_with('+') => u64::from_str_radix(hex, 16),
+                    _ => digits.parse(),
+                };
+                Ok(Key(number.map_err(|_| format!("{text:?}"))))
+            }
+        }
+        deserializer.deserialize_any(KeyVisitor)
+    }
+}

@@ -1,0 +1,473 @@
+//! From the file's values to a [`Cluster`], or to the first thing wrong with them.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::ops::Range;
+
+use toml::Spanned;
+
+use super::error::{ClusterError, ClusterProblem as Problem, place};
+use super::file::{self, File, Key};
+use super::{Client, Cluster, MemoryServer, P4RuntimeEndpoint};
+use crate::address::MacAddress;
+use crate::fat_tree::{Cores, FatTree, HostId, SwitchId, TopologyError};
+
+type Checked<T> = Result<T, ClusterError>;
+
+/// Endpoint names already given out: `address` or `address#device` → who has it.
+type Endpoints = BTreeMap<(String, Option<u64>), String>;
+
+pub(super) fn cluster(text: &str) -> Checked<Cluster> {
+    let file: File = toml::from_str(text).map_err(|error| {
+        let span = error.span().unwrap_or(0..0);
+        ClusterError::new(
+            text,
+            span.clone(),
+            key_path(text, span.start),
+            Problem::Syntax(error.message().to_owned()),
+        )
+    })?;
+    let check = Check { text };
+    let mut tree = check.network(&file.network)?;
+    check.hosts(&mut tree, &file.host)?;
+    let mut roles = BTreeMap::new();
+    let mut endpoints = Endpoints::new();
+    let p4runtime = check.p4runtime(&tree, &file, &mut endpoints)?;
+    let servers = check.servers(&tree, &file.memory_server, &mut roles, &mut endpoints)?;
+    let clients = check.clients(&tree, &file.client, &mut roles)?;
+    Ok(Cluster { tree, servers, clients, p4runtime })
+}
+
+/// The table that a byte offset lies in, from the last `[header]` before it: the parser's errors do not say it.
+fn key_path(text: &str, offset: usize) -> String {
+    let (line, _) = place(text, offset);
+    let mut table = String::new();
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in text.lines().take(line) {
+        let row = row.trim();
+        if let Some(name) = row.strip_prefix("[[").and_then(|rest| rest.split(']').next()) {
+            let n = seen.entry(name).or_default();
+            table = format!("{name}[{n}]");
+            *n += 1;
+        } else if let Some(name) = row.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
+            name.clone_into(&mut table);
+        }
+    }
+    let row = text.lines().nth(line - 1).unwrap_or("");
+    match row.split_once('=') {
+        Some((key, _)) if table.is_empty() => key.trim().to_owned(),
+        Some((key, _)) => format!("{table}.{}", key.trim()),
+        None => table,
+    }
+}
+
+struct Check<'a> {
+    text: &'a str,
+}
+
+impl Check<'_> {
+    fn refuse<T>(&self, span: Range<usize>, field: impl Into<String>, problem: Problem) -> Checked<T> {
+        Err(ClusterError::new(self.text, span, field, problem))
+    }
+
+    fn line(&self, span: Range<usize>) -> usize {
+        place(self.text, span.start).0
+    }
+
+    /// A number of a narrower type.
+    fn number<T: TryFrom<i64>>(
+        &self,
+        value: &Spanned<i64>,
+        field: &str,
+        expected: &'static str,
+    ) -> Checked<T> {
+        let found = *value.get_ref();
+        T::try_from(found).or_else(|_| {
+            self.refuse(value.span(), field, Problem::OutOfRange { found: found.to_string(), expected })
+        })
+    }
+
+    fn network(&self, network: &file::Network) -> Checked<FatTree> {
+        let k = self.number(&network.k, "network.k", "an even k from 2 to 254")?;
+        let core = match &network.core {
+            Some(core) => {
+                self.number(core, "network.core", "the number of a core switch, 0 to (k/2)^2 - 1")?
+            }
+            None => 0,
+        };
+        let cores = match network.cores {
+            file::Cores::One => Cores::One,
+            file::Cores::All => Cores::All,
+        };
+        FatTree::build(k, cores, core).or_else(|error| match (&error, &network.core) {
+            (TopologyError::NoSuchCore { .. }, Some(at)) => {
+                self.refuse(at.span(), "network.core", error.into())
+            }
+            _ => self.refuse(network.k.span(), "network.k", error.into()),
+        })
+    }
+
+    fn host(&self, tree: &FatTree, name: &Spanned<String>, field: &str) -> Checked<HostId> {
+        match tree.host_by_name(name.get_ref()) {
+            Some(host) => Ok(host.id),
+            None => {
+                let last = tree.hosts().last().expect("k >= 2 has hosts").name();
+                let problem = Problem::UnknownHost { name: name.get_ref().clone(), k: tree.k(), last };
+                self.refuse(name.span(), field, problem)
+            }
+        }
+    }
+
+    /// Address overrides. Clashes are looked for when all are applied: two hosts may swap their addresses.
+    fn hosts(&self, tree: &mut FatTree, hosts: &[file::Host]) -> Checked<()> {
+        let mut described: BTreeMap<HostId, usize> = BTreeMap::new();
+        for (n, host) in hosts.iter().enumerate() {
+            let id = self.host(tree, &host.name, &format!("host[{n}].name"))?;
+            let line = self.line(host.name.span());
+            if let Some(first_line) = described.insert(id, line) {
+                let problem = Problem::Twice { what: host.name.get_ref().clone(), first_line };
+                return self.refuse(host.name.span(), format!("host[{n}].name"), problem);
+            }
+            let (mut ip, mut mac) = (tree.host(id).ip, tree.host(id).mac);
+            if let Some(value) = &host.ip {
+                ip = self.ip(value, &format!("host[{n}].ip"))?;
+            }
+            if let Some(value) = &host.mac {
+                mac = self.mac(value, &format!("host[{n}].mac"))?;
+            }
+            tree.set_host_address(id, ip, mac);
+        }
+        if hosts.is_empty() {
+            return Ok(()); // the scheme itself has no clashes
+        }
+        let mut ips: BTreeMap<Ipv4Addr, Vec<HostId>> = BTreeMap::new();
+        let mut macs: BTreeMap<MacAddress, Vec<HostId>> = BTreeMap::new();
+        for host in tree.hosts() {
+            ips.entry(host.ip).or_default().push(host.id);
+            macs.entry(host.mac).or_default().push(host.id);
+        }
+        let owner = |owners: &[HostId], this: &str| {
+            owners.iter().map(|id| tree.host(*id).name()).find(|name| name != this)
+        };
+        for (n, host) in hosts.iter().enumerate() {
+            let name = host.name.get_ref();
+            let (ip, mac) = tree.host_by_name(name).map(|h| (h.ip, h.mac)).expect("looked up above");
+            if let Some(owner) = owner(&ips[&ip], name) {
+                let span = host.ip.as_ref().map_or(host.name.span(), Spanned::span);
+                return self.refuse(span, format!("host[{n}].ip"), Problem::IpClash { ip, owner });
+            }
+            if let Some(owner) = owner(&macs[&mac], name) {
+                let span = host.mac.as_ref().map_or(host.name.span(), Spanned::span);
+                return self.refuse(span, format!("host[{n}].mac"), Problem::MacClash { mac, owner });
+            }
+        }
+        Ok(())
+    }
+
+    fn ip(&self, value: &Spanned<String>, field: &str) -> Checked<Ipv4Addr> {
+        let usable = |ip: &Ipv4Addr| {
+            !(ip.is_unspecified()
+                || ip.is_multicast()
+                || ip.is_broadcast()
+                || ip.is_loopback()
+                || ip.octets()[0] == 0)
+        };
+        value.get_ref().parse().ok().filter(usable).map_or_else(
+            || {
+                let expected = "a unicast IPv4 address such as 10.0.0.2";
+                self.refuse(
+                    value.span(),
+                    field,
+                    Problem::BadAddress { expected, found: value.get_ref().clone() },
+                )
+            },
+            Ok,
+        )
+    }
+
+    fn mac(&self, value: &Spanned<String>, field: &str) -> Checked<MacAddress> {
+        let usable = |mac: &MacAddress| !mac.is_group() && mac.0 != [0; 6];
+        value.get_ref().parse().ok().filter(usable).map_or_else(
+            || {
+                let expected = "a unicast MAC address such as 02:00:0a:00:00:02";
+                self.refuse(
+                    value.span(),
+                    field,
+                    Problem::BadAddress { expected, found: value.get_ref().clone() },
+                )
+            },
+            Ok,
+        )
+    }
+
+    /// `name-or-address:port`, or `[v6]:port`.
+    fn endpoint(&self, value: &Spanned<String>, field: &str) -> Checked<String> {
+        let text = value.get_ref();
+        let good = text.rsplit_once(':').is_some_and(|(host, port)| {
+            let name = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+            let host_ok = match name {
+                Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
+                None => !host.is_empty() && !host.contains([':', '/', ' ', '[', ']']),
+            };
+            host_ok && port.parse::<u16>().is_ok_and(|port| port != 0)
+        });
+        if good {
+            return Ok(text.clone());
+        }
+        let expected = "host:port with a port from 1 to 65535, such as 127.0.0.1:9559 (no scheme)";
+        self.refuse(value.span(), field, Problem::BadAddress { expected, found: text.clone() })
+    }
+
+    fn claim(
+        &self,
+        endpoints: &mut Endpoints,
+        endpoint: (&str, Option<u64>),
+        owner: String,
+        span: Range<usize>,
+        field: &str,
+    ) -> Checked<()> {
+        let (address, device) = endpoint;
+        // A gRPC server that is not P4Runtime wants the whole address; a P4Runtime one shares it among device ids.
+        let taken = endpoints
+            .range((address.to_owned(), None)..=(address.to_owned(), Some(u64::MAX)))
+            .find(|((_, other), _)| other.is_none() || device.is_none() || *other == device);
+        if let Some((_, first)) = taken {
+            let endpoint = match device {
+                Some(id) => format!("{address} (device id {id})"),
+                None => address.to_owned(),
+            };
+            return self.refuse(span, field, Problem::EndpointClash { endpoint, owner: first.clone() });
+        }
+        endpoints.insert((address.to_owned(), device), owner);
+        Ok(())
+    }
+
+    fn p4runtime(
+        &self,
+        tree: &FatTree,
+        file: &File,
+        endpoints: &mut Endpoints,
+    ) -> Checked<Vec<P4RuntimeEndpoint>> {
+        let mut special: BTreeMap<SwitchId, (usize, &Spanned<file::Switch>)> = BTreeMap::new();
+        for (n, switch) in file.switch.iter().enumerate() {
+            let name = &switch.get_ref().name;
+            let Some(found) = tree.switch_by_name(name.get_ref()) else {
+                let name_of = |s: Option<&crate::Switch>| s.expect("a network has switches").name();
+                let problem = Problem::UnknownSwitch {
+                    name: name.get_ref().clone(),
+                    first: name_of(tree.switches().first()),
+                    last: name_of(tree.switches().last()),
+                };
+                return self.refuse(name.span(), format!("switch[{n}].name"), problem);
+            };
+            if let Some((_, first)) = special.insert(found.id, (n, switch)) {
+                let first_line = self.line(first.get_ref().name.span());
+                let problem = Problem::Twice { what: name.get_ref().clone(), first_line };
+                return self.refuse(name.span(), format!("switch[{n}].name"), problem);
+            }
+        }
+        let common = file.p4runtime.as_ref();
+        let (mut host, mut first_port, mut first_device, mut span) =
+            ("127.0.0.1".to_owned(), 9559u16, 1u64, 0..0);
+        if let Some(common) = common {
+            span = common.span();
+            let values = common.get_ref();
+            if let Some(value) = &values.host {
+                self.endpoint(
+                    &Spanned::new(value.span(), format!("{}:1", value.get_ref())),
+                    "p4runtime.host",
+                )?;
+                host.clone_from(value.get_ref());
+            }
+            if let Some(value) = &values.first_port {
+                span = value.span();
+                first_port = self.number(value, "p4runtime.first_port", "a port from 1 to 65535")?;
+                if first_port == 0 {
+                    let problem =
+                        Problem::OutOfRange { found: "0".into(), expected: "a port from 1 to 65535" };
+                    return self.refuse(span, "p4runtime.first_port", problem);
+                }
+            }
+            if let Some(value) = &values.first_device_id {
+                first_device = self.number(value, "p4runtime.first_device_id", "a device id from 0")?;
+            }
+        }
+        let mut result = Vec::with_capacity(tree.switches().len());
+        for switch in tree.switches() {
+            let own = special.get(&switch.id);
+            let device_id = match own.and_then(|(n, s)| Some((n, s.get_ref().device_id.as_ref()?))) {
+                Some((n, id)) => self.number(id, &format!("switch[{n}].device_id"), "a device id from 0")?,
+                None => first_device.saturating_add(u64::from(switch.id.0)),
+            };
+            let (address, span, field) =
+                match own.and_then(|(n, s)| Some((n, s.get_ref().p4runtime.as_ref()?))) {
+                    Some((n, value)) => {
+                        let field = format!("switch[{n}].p4runtime");
+                        (self.endpoint(value, &field)?, value.span(), field)
+                    }
+                    None => {
+                        let port = u32::from(first_port) + switch.id.0;
+                        if port > u32::from(u16::MAX) {
+                            let found = format!("port {port} for {}", switch.name());
+                            let expected = "first_port low enough that every switch's port is at most 65535";
+                            let problem = Problem::OutOfRange { found, expected };
+                            return self.refuse(span, "p4runtime.first_port", problem);
+                        }
+                        (format!("{host}:{port}"), span.clone(), "p4runtime.first_port".to_owned())
+                    }
+                };
+            self.claim(endpoints, (&address, Some(device_id)), switch.name(), span, &field)?;
+            result.push(P4RuntimeEndpoint { address, device_id });
+        }
+        Ok(result)
+    }
+
+    fn take_role(
+        &self,
+        tree: &FatTree,
+        roles: &mut BTreeMap<HostId, (&'static str, usize)>,
+        role: &'static str,
+        host: &Spanned<String>,
+        field: &str,
+    ) -> Checked<HostId> {
+        let id = self.host(tree, host, field)?;
+        if let Some((first_role, first_line)) = roles.insert(id, (role, self.line(host.span()))) {
+            let problem = Problem::TwoRoles { host: host.get_ref().clone(), first_role, first_line, role };
+            return self.refuse(host.span(), field, problem);
+        }
+        Ok(id)
+    }
+
+    fn servers(
+        &self,
+        tree: &FatTree,
+        servers: &[Spanned<file::MemoryServer>],
+        roles: &mut BTreeMap<HostId, (&'static str, usize)>,
+        endpoints: &mut Endpoints,
+    ) -> Checked<Vec<MemoryServer>> {
+        if servers.is_empty() {
+            return self.refuse(self.text.len()..self.text.len(), "memory_server", Problem::NoServers);
+        }
+        let any_low = servers.iter().any(|s| s.get_ref().low.is_some());
+        let mut numbers: BTreeMap<u16, usize> = BTreeMap::new();
+        let mut found = Vec::new();
+        for (n, spanned) in servers.iter().enumerate() {
+            let server = spanned.get_ref();
+            let field = |name: &str| format!("memory_server[{n}].{name}");
+            let host = self.take_role(tree, roles, "memory server", &server.host, &field("host"))?;
+            let (partition, span) = match &server.partition {
+                Some(id) => {
+                    (self.number(id, &field("partition"), "a partition id from 0 to 65535")?, id.span())
+                }
+                None => {
+                    let position = Spanned::new(server.host.span(), i64::try_from(n).unwrap_or(i64::MAX));
+                    (
+                        self.number(&position, &field("partition"), "at most 65536 partitions")?,
+                        server.host.span(),
+                    )
+                }
+            };
+            if let Some(first_line) = numbers.insert(partition, self.line(span.clone())) {
+                let problem = Problem::Twice { what: format!("partition {partition}"), first_line };
+                return self.refuse(span, field("partition"), problem);
+            }
+            let grpc = self.endpoint(&server.grpc, &field("grpc"))?;
+            let owner = format!("partition {partition}'s memory server");
+            self.claim(endpoints, (&grpc, None), owner, server.grpc.span(), &field("grpc"))?;
+            let low = match &server.low {
+                Some(low) => self.key(low, &field("low"))?,
+                None if any_low => return self.refuse(server.host.span(), field("low"), Problem::MissingLow),
+                // Even division: floor(n · 2^64 / count).
+                None => u64::try_from(((n as u128) << 64) / servers.len() as u128).expect("n < count"),
+            };
+            let high = server.high.as_ref().map(|high| self.key(high, &field("high"))).transpose()?;
+            if let (Some(high), Some(at)) = (high.filter(|high| *high < low), &server.high) {
+                return self.refuse(
+                    at.span(),
+                    field("high"),
+                    Problem::EmptyPartition { partition, low, high },
+                );
+            }
+            found.push((
+                MemoryServer { host, partition, low, high: high.unwrap_or(u64::MAX), grpc },
+                n,
+                high,
+            ));
+        }
+        found.sort_by_key(|(server, n, _)| (server.low, *n));
+        self.tile(&mut found, servers)?;
+        Ok(found.into_iter().map(|(server, ..)| server).collect())
+    }
+
+    /// Fills in the missing ends and refuses overlaps and gaps. `found` is ordered by low key.
+    fn tile(
+        &self,
+        found: &mut [(MemoryServer, usize, Option<u64>)],
+        servers: &[Spanned<file::MemoryServer>],
+    ) -> Checked<()> {
+        let span_of = |n: usize, high: bool| {
+            let server = servers[n].get_ref();
+            let key = if high { server.high.as_ref() } else { server.low.as_ref() };
+            key.map_or(server.host.span(), Spanned::span)
+        };
+        let (first, n, _) = &found[0];
+        if first.low > 0 {
+            let gap = Problem::Gap { from: 0, to: first.low - 1 };
+            return self.refuse(span_of(*n, false), format!("memory_server[{n}].low"), gap);
+        }
+        for at in 1..found.len() {
+            let (earlier, later) = found.split_at_mut(at);
+            let (previous, m, previous_high) = &mut earlier[at - 1];
+            let (this, n, _) = &later[0];
+            if previous.low == this.low || previous_high.is_some_and(|high| high >= this.low) {
+                let problem = Problem::Overlap {
+                    partition: this.partition,
+                    low: this.low,
+                    other: previous.partition,
+                    other_line: self.line(span_of(*m, false)),
+                    other_high: previous_high.unwrap_or(u64::MAX),
+                };
+                return self.refuse(span_of(*n, false), format!("memory_server[{n}].low"), problem);
+            }
+            if let Some(high) = previous_high.filter(|high| *high < this.low - 1) {
+                let gap = Problem::Gap { from: high + 1, to: this.low - 1 };
+                return self.refuse(span_of(*m, true), format!("memory_server[{m}].high"), gap);
+            }
+            previous.high = this.low - 1;
+        }
+        let (last, n, _) = &found[found.len() - 1];
+        if last.high != u64::MAX {
+            let gap = Problem::Gap { from: last.high + 1, to: u64::MAX };
+            return self.refuse(span_of(*n, true), format!("memory_server[{n}].high"), gap);
+        }
+        Ok(())
+    }
+
+    fn key(&self, key: &Spanned<Key>, field: &str) -> Checked<u64> {
+        match &key.get_ref().0 {
+            Ok(key) => Ok(*key),
+            Err(found) => self.refuse(key.span(), field, Problem::BadKey { found: found.clone() }),
+        }
+    }
+
+    fn clients(
+        &self,
+        tree: &FatTree,
+        clients: &[file::Client],
+        roles: &mut BTreeMap<HostId, (&'static str, usize)>,
+    ) -> Checked<Vec<Client>> {
+        let mut names: BTreeMap<String, usize> = BTreeMap::new();
+        let mut result = Vec::new();
+        for (n, client) in clients.iter().enumerate() {
+            let host = self.take_role(tree, roles, "client", &client.host, &format!("client[{n}].host"))?;
+            let at = client.name.as_ref().unwrap_or(&client.host);
+            let name = at.get_ref().clone();
+            if let Some(first_line) = names.insert(name.clone(), self.line(at.span())) {
+                let problem = Problem::Twice { what: format!("client {name:?}"), first_line };
+                return self.refuse(at.span(), format!("client[{n}].name"), problem);
+            }
+            result.push(Client { host, name });
+        }
+        Ok(result)
+    }
+}

@@ -1,0 +1,277 @@
+//! Every kind of bad cluster file is refused with line, column, field and reason (DESIGN §14), and good ones are read.
+
+use fatbtree_topology::{Cluster, ClusterProblem as Problem, Cores, MacAddress};
+
+const GOOD: &str = r#"[network]
+k = 4
+
+[[memory_server]]
+host = "host-0-0-0"
+grpc = "a:1"
+
+[[memory_server]]
+host = "host-2-1-1"
+grpc = "a:2"
+
+[[client]]
+host = "host-1-0-0"
+"#;
+
+/// Refuses `text`: the rendered error begins with the place and field, and contains the reason.
+#[track_caller]
+fn refused(text: &str, place_and_field: &str, reason: &str) -> Problem {
+    let error = Cluster::from_toml(text).expect_err("must be refused");
+    let message = error.to_string();
+    assert!(message.starts_with(place_and_field), "expected {place_and_field:?} first in: {message}");
+    assert!(message.contains(reason), "expected {reason:?} in: {message}");
+    error.problem
+}
+
+fn good_but(from: &str, to: &str) -> String {
+    assert!(GOOD.contains(from), "{from:?} is not in the file");
+    GOOD.replacen(from, to, 1)
+}
+
+#[test]
+fn a_good_file_is_read() {
+    let cluster = Cluster::from_toml(GOOD).unwrap();
+    assert_eq!(cluster.tree().cores(), Cores::One);
+    assert_eq!(cluster.tree().chosen_core().name(), "core-0");
+    let parts: Vec<_> = cluster.servers().iter().map(|s| (s.partition, s.low, s.high)).collect();
+    assert_eq!(parts, [(0, 0, (1 << 63) - 1), (1, 1 << 63, u64::MAX)], "divided evenly");
+    assert_eq!(cluster.server_of_key((1 << 63) - 1).partition, 0);
+    assert_eq!(cluster.server_of_key(1 << 63).partition, 1);
+    assert_eq!(cluster.clients()[0].name, "host-1-0-0");
+    let core = cluster.p4runtime(cluster.tree().chosen_core().id);
+    assert_eq!((core.address.as_str(), core.device_id), ("127.0.0.1:9559", 1));
+}
+
+#[test]
+fn the_example_file_is_read_whole() {
+    let cluster = Cluster::example();
+    assert_eq!(cluster.tree().switches().len(), 13);
+    assert_eq!(cluster.servers().len(), 4);
+    assert_eq!(cluster.server(3).map(|s| (s.low, s.high)), Some((0xc000_0000_0000_0000, u64::MAX)));
+    assert_eq!(cluster.server_of_key(0x7fff_ffff_ffff_ffff).partition, 1);
+    assert_eq!(cluster.server_of_key(u64::MAX).partition, 3);
+    assert_eq!(cluster.clients()[1].name, "loader");
+    let loader = cluster.tree().host(cluster.clients()[1].host);
+    assert_eq!(
+        (loader.ip.to_string().as_str(), loader.mac),
+        ("10.2.1.200", MacAddress([2, 0, 10, 2, 1, 0xc8]))
+    );
+}
+
+#[test]
+fn lows_may_come_in_any_order_and_spelling() {
+    let text = "[network]\nk = 2\n[[memory_server]]\nhost = 'host-1-0-0'\ngrpc = 'a:1'\nlow = '1_000'\npartition = 7\n\
+                [[memory_server]]\nhost = 'host-0-0-0'\ngrpc = 'a:2'\nlow = 0\nhigh = '0x3e7'\npartition = 3\n";
+    let cluster = Cluster::from_toml(text).unwrap();
+    let parts: Vec<_> = cluster.servers().iter().map(|s| (s.partition, s.low, s.high)).collect();
+    assert_eq!(parts, [(3, 0, 999), (7, 1000, u64::MAX)]);
+}
+
+#[test]
+fn what_is_not_toml_or_unknown() {
+    refused("[network\nk = 4", "line 1, column 9", "");
+    refused(
+        &good_but("k = 4", "k = 4\nspeed = 100"),
+        "line 3, column 1, network.speed",
+        "unknown field `speed`",
+    );
+    refused(
+        &good_but("grpc = \"a:2\"", "grpc = \"a:2\"\nport = 3"),
+        "line 11, column 1, memory_server[1].port",
+        "unknown",
+    );
+    refused(&good_but("[[client]]", "[[clinet]]"), "line 12, column 3, clinet[0]", "unknown field `clinet`");
+    refused(&good_but("k = 4", "k = \"four\""), "line 2, column 5, network.k", "expected i64");
+    refused(
+        &good_but("k = 4", "k = 4\ncores = \"some\""),
+        "line 3, column 9, network.cores",
+        "unknown variant `some`",
+    );
+    refused(&good_but("grpc = \"a:1\"\n", ""), "line 4, column 1, memory_server[0]", "missing field `grpc`");
+    refused("", "line 1, column 1", "missing field `network`");
+}
+
+#[test]
+fn an_impossible_network() {
+    refused(&good_but("k = 4", "k = 5"), "line 2, column 5, network.k", "k = 5 is odd");
+    refused(&good_but("k = 4", "k = 0"), "line 2, column 5, network.k", "from 2 to 254");
+    refused(&good_but("k = 4", "k = 256"), "line 2, column 5, network.k", "from 2 to 254");
+    refused(&good_but("k = 4", "k = -4"), "line 2, column 5, network.k", "-4 is out of range");
+    refused(&good_but("k = 4", "k = 4\ncore = 4"), "line 3, column 8, network.core", "cores 0 to 3");
+    refused(&good_but("k = 4", "k = 4\ncore = -1"), "line 3, column 8, network.core", "out of range");
+}
+
+#[test]
+fn unknown_names() {
+    refused(
+        &good_but("host-2-1-1", "host-2-1-2"),
+        "line 9, column 8, memory_server[1].host",
+        "host-0-0-0 to host-3-1-1",
+    );
+    refused(&good_but("host-1-0-0", "nobody"), "line 13, column 8, client[0].host", "no host \"nobody\"");
+    let host = format!("{GOOD}[[host]]\nname = \"host-4-0-0\"\n");
+    refused(&host, "line 15, column 8, host[0].name", "no host");
+    let switch = format!("{GOOD}[[switch]]\nname = \"agg-0-1\"\n");
+    refused(&switch, "line 15, column 8, switch[0].name", "core-0 to edge-3-1");
+}
+
+#[test]
+fn two_roles_on_a_host() {
+    let problem = refused(
+        &good_but("host-1-0-0", "host-0-0-0"),
+        "line 13, column 8, client[0].host",
+        "host-0-0-0 is already a memory server (line 5)",
+    );
+    assert!(matches!(problem, Problem::TwoRoles { .. }));
+    refused(
+        &good_but("host-2-1-1", "host-0-0-0"),
+        "line 9, column 8, memory_server[1].host",
+        "already a memory server",
+    );
+    let twice = format!("{GOOD}[[client]]\nhost = \"host-1-0-0\"\n");
+    refused(&twice, "line 15, column 8, client[1].host", "already a client (line 13)");
+}
+
+#[test]
+fn described_twice() {
+    let host = format!("{GOOD}[[host]]\nname = \"host-0-1-0\"\n[[host]]\nname = \"host-0-1-0\"\n");
+    refused(&host, "line 17, column 8, host[1].name", "already described in line 15");
+    let switch = format!("{GOOD}[[switch]]\nname = \"core-0\"\n[[switch]]\nname = \"core-0\"\n");
+    refused(&switch, "line 17, column 8, switch[1].name", "already described in line 15");
+    refused(
+        &good_but("grpc = \"a:2\"", "grpc = \"a:2\"\npartition = 0"),
+        "line 11, column 13, memory_server[1].partition",
+        "partition 0 is already described in line 5",
+    );
+    let name = format!("{GOOD}[[client]]\nhost = \"host-1-0-1\"\nname = \"host-1-0-0\"\n");
+    refused(&name, "line 16, column 8, client[1].name", "already described in line 13");
+}
+
+#[test]
+fn bad_and_clashing_addresses() {
+    let host = |line: &str| format!("{GOOD}[[host]]\nname = \"host-1-1-1\"\n{line}\n");
+    refused(
+        &host("ip = \"10.0.0.2\""),
+        "line 16, column 6, host[0].ip",
+        "10.0.0.2 already belongs to host-0-0-0",
+    );
+    refused(
+        &host("mac = \"02:00:0a:00:00:02\""),
+        "line 16, column 7, host[0].mac",
+        "already belongs to host-0-0-0",
+    );
+    for bad in ["10.0.0", "0.0.0.0", "224.0.0.1", "255.255.255.255", "127.0.0.1", "::1"] {
+        refused(
+            &host(&format!("ip = \"{bad}\"")),
+            "line 16, column 6, host[0].ip",
+            "expected a unicast IPv4 address",
+        );
+    }
+    for bad in ["01:00:5e:00:00:01", "00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff", "02-00-00-00-00-01"] {
+        refused(
+            &host(&format!("mac = \"{bad}\"")),
+            "line 16, column 7, host[0].mac",
+            "expected a unicast MAC address",
+        );
+    }
+    // Two hosts may swap their addresses: a clash is judged when all overrides are applied.
+    let swap = format!(
+        "{GOOD}[[host]]\nname = \"host-0-0-0\"\nip = \"10.0.0.3\"\n[[host]]\nname = \"host-0-0-1\"\nip = \"10.0.0.2\"\n"
+    );
+    assert!(Cluster::from_toml(&swap).is_ok());
+}
+
+#[test]
+fn bad_and_clashing_endpoints() {
+    for bad in ["a", "a:", "a:0", "a:65536", ":1", "http://a:1", "::1:5", "a b:1"] {
+        let text = good_but("\"a:2\"", &format!("\"{bad}\""));
+        refused(&text, "line 10, column 8, memory_server[1].grpc", "expected host:port");
+    }
+    assert!(Cluster::from_toml(&good_but("\"a:2\"", "\"[::1]:5\"")).is_ok());
+    refused(
+        &good_but("a:2", "a:1"),
+        "line 10, column 8, memory_server[1].grpc",
+        "already partition 0's memory server's",
+    );
+    refused(
+        &good_but("a:2", "127.0.0.1:9559"),
+        "line 10, column 8, memory_server[1].grpc",
+        "already core-0's",
+    );
+    let switch = |lines: &str| format!("{GOOD}[[switch]]\nname = \"agg-0-0\"\n{lines}\n");
+    refused(
+        &switch("p4runtime = \"127.0.0.1:9559\"\ndevice_id = 1"),
+        "line 16, column 13, switch[0].p4runtime",
+        "core-0's",
+    );
+    let shared = Cluster::from_toml(&switch("p4runtime = \"127.0.0.1:9559\"")).unwrap();
+    let agg = shared.tree().switch_by_name("agg-0-0").unwrap().id;
+    assert_eq!(
+        (shared.p4runtime(agg).address.as_str(), shared.p4runtime(agg).device_id),
+        ("127.0.0.1:9559", 2)
+    );
+    refused(&switch("device_id = -1"), "line 16, column 13, switch[0].device_id", "out of range");
+    let ports = format!("{GOOD}[p4runtime]\nfirst_port = 65530\n");
+    refused(&ports, "line 15, column 14, p4runtime.first_port", "port 65536");
+    refused(&ports.replace("65530", "0"), "line 15, column 14, p4runtime.first_port", "out of range");
+    refused(
+        &format!("{GOOD}[p4runtime]\nhost = \"a:b\"\n"),
+        "line 15, column 8, p4runtime.host",
+        "expected host:port",
+    );
+}
+
+#[test]
+fn partitions_that_do_not_tile() {
+    let parts = |first: &str, second: &str| {
+        good_but("grpc = \"a:1\"", &format!("grpc = \"a:1\"\n{first}"))
+            .replace("grpc = \"a:2\"", &format!("grpc = \"a:2\"\n{second}"))
+    };
+    let problem = refused(
+        &parts("low = 0\nhigh = 500", "low = 500"),
+        "line 13, column 7, memory_server[1].low",
+        "partition 1 begins at key 0x1f4, but partition 0 (line 7) holds keys up to 0x1f4",
+    );
+    assert!(matches!(problem, Problem::Overlap { .. }));
+    refused(
+        &parts("low = 0", "low = 0"),
+        "line 12, column 7, memory_server[1].low",
+        "overlapping partitions",
+    );
+    refused(
+        &parts("low = 0\nhigh = '0xffff_ffff_ffff_ffff'", "low = 9"),
+        "line 13, column 7",
+        "overlapping partitions",
+    );
+    refused(
+        &parts("low = 0\nhigh = 500", "low = 502"),
+        "line 8, column 8, memory_server[0].high",
+        "keys 0x1f5 to 0x1f5",
+    );
+    refused(&parts("low = 1", "low = 2"), "line 7, column 7, memory_server[0].low", "keys 0x0 to 0x0");
+    refused(
+        &parts("low = 0", "low = 5\nhigh = 9"),
+        "line 13, column 8, memory_server[1].high",
+        "keys 0xa to 0xffffffffffffffff",
+    );
+    refused(
+        &parts("low = 0", "low = 5\nhigh = 4"),
+        "line 13, column 8, memory_server[1].high",
+        "ends at key 0x4",
+    );
+    refused(&parts("low = 0", ""), "line 10, column 8, memory_server[1].low", "no low key");
+    for bad in ["-1", "\"0x1_0000_0000_0000_0000\"", "\"key\"", "\"0x+1\"", "\"\""] {
+        refused(
+            &parts("low = 0", &format!("low = {bad}")),
+            "line 12, column 7, memory_server[1].low",
+            "expected a 64-bit key",
+        );
+    }
+    refused(&parts("low = 0", "low = 1.5"), "line 12, column 7, memory_server[1].low", "a 64-bit key");
+    refused(&parts("partition = 65536", ""), "line 7, column 13, memory_server[0].partition", "out of range");
+    refused("[network]\nk = 4\n", "line 3, column 1, memory_server", "at least one");
+}
