@@ -1,0 +1,287 @@
+//! Leaf nodes: unsorted entries, so that an insertion writes one entry back (Sherman §4.4).
+//!
+//! ```text
+//! entry       offset 0, 1 byte    state: bit 7 occupied, bits 0..7 entry version, one more with every write
+//!             offset 1, 8 bytes   key
+//!   in line   offset 9, n bytes   value (n = 1..=64)
+//!   pointer   offset 9, 8 bytes   address of the record (see crate::record)
+//!             offset 17, 4 bytes  bytes of the value: one READ fetches the whole record
+//!
+//! line 0      the header
+//! line 1..    offset 0, 1 byte    version, then as many entries as fit in the 63 bytes left:
+//!             3 of 21 bytes with pointers, 3 of 17 bytes with values of 8 bytes
+//!
+//! values of 55 to 64 bytes: an entry takes two lines, 2k+1 and 2k+2, and both its ends carry its state
+//!             offset   0, 1 byte  version of the first line
+//!             offset   1          state, key, value, in one piece
+//!             offset 126, 1 byte  state again (Sherman's rear entry version)
+//!             offset 127, 1 byte  version of the second line
+//! ```
+//!
+//! An entry within one line needs no second version: a line is written and read at once.
+
+use super::{FORMAT_OUT_OF_LINE, LINE, NodeFault, NodeHeader, NodeSpec, stamp_versions, word};
+use crate::address::GlobalAddress;
+use crate::config::ValueLayout;
+
+const OCCUPIED: u8 = 1 << 7;
+const KEY: usize = 1;
+const VALUE: usize = 9;
+const POINTER_ENTRY: usize = VALUE + 8 + 4;
+const ROOM: usize = LINE - 1;
+const REAR_STATE: usize = 2 * LINE - 2;
+
+const _: () = {
+    assert!(POINTER_ENTRY == 21 && 3 * POINTER_ENTRY == ROOM);
+    // The widest value ends before the rear state.
+    assert!(1 + VALUE + 64 <= REAR_STATE);
+};
+
+/// How entries lie in a leaf: follows from the value layout and the leaf's size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeafShape {
+    bytes: u32,
+    format: u8,
+    entry: u8,
+    per_line: u8,
+    capacity: u16,
+}
+
+impl LeafShape {
+    pub(crate) const fn new(values: ValueLayout, bytes: u32) -> Self {
+        let (format, entry) = match values {
+            ValueLayout::Inline(n) => (n, VALUE + n as usize),
+            ValueLayout::OutOfLine => (FORMAT_OUT_OF_LINE, POINTER_ENTRY),
+        };
+        let lines = (bytes as usize / LINE).saturating_sub(1);
+        let per_line = ROOM / entry;
+        let capacity = if per_line == 0 { lines / 2 } else { lines * per_line };
+        Self { bytes, format, entry: entry as u8, per_line: per_line as u8, capacity: capacity as u16 }
+    }
+
+    /// Bytes of the leaf.
+    #[must_use]
+    pub const fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// Most entries of the leaf.
+    #[must_use]
+    pub const fn capacity(&self) -> usize {
+        self.capacity as usize
+    }
+
+    /// Bytes of an entry: what an update writes back.
+    #[must_use]
+    pub const fn entry_bytes(&self) -> usize {
+        self.entry as usize
+    }
+
+    /// The format code in the header.
+    #[must_use]
+    pub const fn format(&self) -> u8 {
+        self.format
+    }
+
+    /// Whether entries hold values, not pointers to records.
+    #[must_use]
+    pub const fn is_inline(&self) -> bool {
+        self.format != FORMAT_OUT_OF_LINE
+    }
+
+    /// Whether an entry takes two lines.
+    #[must_use]
+    pub const fn is_wide(&self) -> bool {
+        self.per_line == 0
+    }
+
+    /// Offset of entry `slot` from the start of the leaf.
+    #[must_use]
+    pub const fn entry_offset(&self, slot: usize) -> usize {
+        if self.is_wide() {
+            LINE + slot * 2 * LINE + 1
+        } else {
+            let per_line = self.per_line as usize;
+            LINE + slot / per_line * LINE + 1 + slot % per_line * self.entry as usize
+        }
+    }
+}
+
+/// What an entry holds beside its key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EntryValue<'a> {
+    /// The value itself.
+    Inline(&'a [u8]),
+    /// The record that holds the value.
+    Record {
+        /// Where the record begins.
+        address: GlobalAddress,
+        /// Bytes of the value; the record has more, see [`crate::record::record_bytes`].
+        length: u32,
+    },
+}
+
+/// A checked view of a leaf.
+#[derive(Clone, Copy, Debug)]
+pub struct LeafNode<'a> {
+    header: NodeHeader,
+    lines: &'a [[u8; LINE]],
+    shape: LeafShape,
+}
+
+impl<'a> LeafNode<'a> {
+    pub(super) const fn new(header: NodeHeader, lines: &'a [[u8; LINE]], shape: &LeafShape) -> Self {
+        Self { header, lines, shape: *shape }
+    }
+
+    /// Line 0.
+    #[must_use]
+    pub const fn header(&self) -> &NodeHeader {
+        &self.header
+    }
+
+    /// The entry of `key`.
+    ///
+    /// # Errors
+    /// When the entry was written while it was read, or points nowhere.
+    #[inline]
+    pub fn find(&self, key: u64) -> Result<Option<EntryValue<'a>>, NodeFault> {
+        // Entry sizes that matter get loops with constant offsets.
+        let slot = match (self.shape.per_line, self.shape.entry_bytes()) {
+            (3, POINTER_ENTRY) => self.position::<3, POINTER_ENTRY>(key),
+            (3, 17) => self.position::<3, 17>(key),
+            _ => self.position_any(key),
+        };
+        match slot {
+            None => Ok(None),
+            Some(slot) => self.value(slot).map(Some),
+        }
+    }
+
+    /// All entries, in the order of their slots.
+    pub fn entries(&self) -> impl Iterator<Item = Result<(u64, EntryValue<'a>), NodeFault>> {
+        let this = *self;
+        (0..this.shape.capacity())
+            .filter(move |&slot| this.state(slot) & OCCUPIED != 0)
+            .map(move |slot| this.value(slot).map(|value| (this.key(slot), value)))
+    }
+
+    #[inline]
+    fn position<const PER_LINE: usize, const ENTRY: usize>(&self, key: u64) -> Option<usize> {
+        for (index, line) in self.lines[1..].iter().enumerate() {
+            // All keys of a line are compared before the one branch that is almost never taken.
+            let mut hit = 0_usize;
+            for i in 0..PER_LINE {
+                let at = 1 + i * ENTRY;
+                let same = word(line, at + KEY) == key && line[at] & OCCUPIED != 0;
+                hit |= usize::from(same) << i;
+            }
+            if hit != 0 {
+                return Some(index * PER_LINE + hit.trailing_zeros() as usize);
+            }
+        }
+        None
+    }
+
+    fn position_any(&self, key: u64) -> Option<usize> {
+        (0..self.shape.capacity()).find(|&slot| self.key(slot) == key && self.state(slot) & OCCUPIED != 0)
+    }
+
+    fn bytes(&self, slot: usize) -> &'a [u8] {
+        self.lines.as_flattened().get(self.shape.entry_offset(slot)..).unwrap_or_default()
+    }
+
+    fn state(&self, slot: usize) -> u8 {
+        self.bytes(slot).first().copied().unwrap_or_default()
+    }
+
+    fn key(&self, slot: usize) -> u64 {
+        self.bytes(slot).get(KEY..).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_le_bytes(*b))
+    }
+
+    #[inline]
+    fn value(&self, slot: usize) -> Result<EntryValue<'a>, NodeFault> {
+        let bytes = self.bytes(slot);
+        if self.shape.is_wide() && bytes.get(REAR_STATE - 1) != bytes.first() {
+            return Err(NodeFault::TornEntry { slot });
+        }
+        let entry = &bytes[..self.shape.entry_bytes()];
+        if self.shape.is_inline() {
+            return Ok(EntryValue::Inline(&entry[VALUE..]));
+        }
+        let mut address = [0; 8];
+        let mut length = [0; 4];
+        address.copy_from_slice(&entry[VALUE..VALUE + 8]);
+        length.copy_from_slice(&entry[VALUE + 8..]);
+        let address = GlobalAddress(u64::from_le_bytes(address));
+        if address.is_null() {
+            return Err(NodeFault::NullPointer { slot });
+        }
+        Ok(EntryValue::Record { address, length: u32::from_le_bytes(length) })
+    }
+}
+
+/// Writes a leaf, entry by entry. Nothing is valid before [`LeafBuilder::finish`].
+#[derive(Debug)]
+pub struct LeafBuilder<'a> {
+    bytes: &'a mut [u8],
+    shape: LeafShape,
+    spec: NodeSpec,
+    count: u16,
+}
+
+impl<'a> LeafBuilder<'a> {
+    /// Begins an empty leaf over `bytes`, which must have the leaf's size.
+    ///
+    /// # Panics
+    /// When it has not.
+    pub fn new(bytes: &'a mut [u8], shape: &LeafShape, spec: NodeSpec) -> Self {
+        assert_eq!(bytes.len(), shape.bytes as usize, "a leaf is written whole");
+        bytes.fill(0);
+        Self { bytes, shape: *shape, spec, count: 0 }
+    }
+
+    /// Adds an entry and gives out the bytes of its value to be filled.
+    ///
+    /// # Panics
+    /// When the leaf is full, or keeps values out of line.
+    pub fn push_inline(&mut self, key: u64) -> &mut [u8] {
+        assert_ne!(self.shape.format, FORMAT_OUT_OF_LINE, "values are out of line");
+        self.push(key)
+    }
+
+    /// Adds an entry that points to a record with a value of `length` bytes.
+    ///
+    /// # Panics
+    /// When the leaf is full, or keeps values in line.
+    pub fn push_record(&mut self, key: u64, address: GlobalAddress, length: u32) {
+        assert_eq!(self.shape.format, FORMAT_OUT_OF_LINE, "values are in line");
+        let payload = self.push(key);
+        payload[..8].copy_from_slice(&address.raw().to_le_bytes());
+        payload[8..].copy_from_slice(&length.to_le_bytes());
+    }
+
+    /// Writes header and line versions; returns the number of entries.
+    pub fn finish(self) -> usize {
+        let Self { bytes, shape, spec, count } = self;
+        if let Some(line) = bytes.first_chunk_mut::<LINE>() {
+            NodeHeader::emit(line, &spec, shape.format, count, GlobalAddress::NULL);
+        }
+        stamp_versions(bytes, spec.version.to_le_bytes()[0], shape.is_wide());
+        usize::from(count)
+    }
+
+    fn push(&mut self, key: u64) -> &mut [u8] {
+        assert!(self.count < self.shape.capacity, "the leaf holds {} entries", self.shape.capacity);
+        let at = self.shape.entry_offset(usize::from(self.count));
+        self.count += 1;
+        let state = OCCUPIED | 1;
+        if self.shape.is_wide() {
+            self.bytes[at + REAR_STATE - 1] = state;
+        }
+        let entry = &mut self.bytes[at..at + usize::from(self.shape.entry)];
+        entry[0] = state;
+        entry[KEY..VALUE].copy_from_slice(&key.to_le_bytes());
+        &mut entry[VALUE..]
+    }
+}
