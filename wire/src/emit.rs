@@ -1,0 +1,131 @@
+//! Emitting frames of one connection: what does not change from frame to frame is computed once.
+
+use crate::frame::{Ipv4, fold, ipv4_header};
+use crate::{Bth, ETHERNET_LEN, Extension, ICRC_LEN, IPV4_LEN, PREFIX_LEN, ROCE_UDP_PORT, UDP_LEN, icrc};
+use etherparse::{EtherType, Ethernet2Header, UdpHeader};
+use std::net::Ipv4Addr;
+
+/// The addresses of a connection, as seen by its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Sender's MAC.
+    pub source_mac: [u8; 6],
+    /// Receiver's MAC (or its router's).
+    pub destination_mac: [u8; 6],
+    /// Sender's address.
+    pub source_ip: Ipv4Addr,
+    /// Receiver's address.
+    pub destination_ip: Ipv4Addr,
+    /// UDP source port.
+    pub source_port: u16,
+    /// Type of service: DSCP and ECN.
+    pub tos: u8,
+    /// Time to live.
+    pub ttl: u8,
+}
+
+impl Default for Flow {
+    /// Addresses all zero, an ephemeral port, TOS 0, TTL 64.
+    fn default() -> Self {
+        Flow {
+            source_mac: [0; 6],
+            destination_mac: [0; 6],
+            source_ip: Ipv4Addr::UNSPECIFIED,
+            destination_ip: Ipv4Addr::UNSPECIFIED,
+            source_port: 0xc000,
+            tos: 0,
+            ttl: 64,
+        }
+    }
+}
+
+/// Ethernet, IPv4 and UDP headers of a [`Flow`], ready to be copied in front of a packet.
+#[derive(Clone, Debug)]
+pub struct HeaderTemplate {
+    prefix: [u8; PREFIX_LEN],
+    /// Sum of the 16-bit words of the IPv4 header with length, identification and checksum zero.
+    sum: u32,
+}
+
+impl HeaderTemplate {
+    /// Headers for `flow`; UDP checksum 0, don't-fragment set, as RoCEv2 senders do.
+    pub fn new(flow: &Flow) -> HeaderTemplate {
+        let link = Ethernet2Header {
+            destination: flow.destination_mac,
+            source: flow.source_mac,
+            ether_type: EtherType::IPV4,
+        };
+        let fields = Ipv4 {
+            tos: flow.tos,
+            identification: 0,
+            dont_fragment: true,
+            ttl: flow.ttl,
+            source: flow.source_ip,
+            destination: flow.destination_ip,
+        };
+        let udp = UdpHeader {
+            source_port: flow.source_port,
+            destination_port: ROCE_UDP_PORT,
+            length: 0,
+            checksum: 0,
+        };
+        let mut prefix = [0; PREFIX_LEN];
+        prefix[..ETHERNET_LEN].copy_from_slice(&link.to_bytes());
+        prefix[ETHERNET_LEN..ETHERNET_LEN + IPV4_LEN].copy_from_slice(&ipv4_header(&fields, 0).to_bytes());
+        prefix[ETHERNET_LEN + 10..ETHERNET_LEN + 12].fill(0);
+        prefix[ETHERNET_LEN + IPV4_LEN..].copy_from_slice(&udp.to_bytes());
+        let ip = &prefix[ETHERNET_LEN..ETHERNET_LEN + IPV4_LEN];
+        let sum = ip.as_chunks::<2>().0.iter().map(|&pair| u32::from(u16::from_be_bytes(pair))).sum();
+        HeaderTemplate { prefix, sum }
+    }
+
+    /// Writes one frame into `out` (cleared first; it allocates only while it grows): headers, payload, padding, ICRC.
+    ///
+    /// `bth.pad_count` is set from the payload's length. `extension` must be what `bth.opcode` asks for, and the payload at
+    /// most 4096 bytes, the largest path MTU; both are checked in debug builds.
+    #[inline]
+    pub fn emit(
+        &self,
+        out: &mut Vec<u8>,
+        identification: u16,
+        bth: &Bth,
+        extension: &Extension,
+        payload: &[u8],
+    ) {
+        debug_assert_eq!(
+            extension.layout(),
+            bth.opcode.layout(),
+            "extended headers do not fit {}",
+            bth.opcode
+        );
+        debug_assert!(payload.len() <= 4096, "payload exceeds the largest path MTU: {} bytes", payload.len());
+        let pad = payload.len().wrapping_neg() & 3;
+        let extension_len = extension.len();
+        let udp_len = (UDP_LEN + Bth::LEN + extension_len + payload.len() + pad + ICRC_LEN) as u16;
+        let total_len = udp_len.wrapping_add(IPV4_LEN as u16);
+
+        const BTH_AT: usize = PREFIX_LEN;
+        const EXTENSION_AT: usize = BTH_AT + Bth::LEN;
+        let mut head = [0; EXTENSION_AT + Extension::MAX_LEN];
+        head[..PREFIX_LEN].copy_from_slice(&self.prefix);
+        let ip = ETHERNET_LEN;
+        head[ip + 2..ip + 4].copy_from_slice(&total_len.to_be_bytes());
+        head[ip + 4..ip + 6].copy_from_slice(&identification.to_be_bytes());
+        let checksum = !fold(self.sum + u32::from(total_len) + u32::from(identification));
+        head[ip + 10..ip + 12].copy_from_slice(&checksum.to_be_bytes());
+        let udp = ip + IPV4_LEN;
+        head[udp + 4..udp + 6].copy_from_slice(&udp_len.to_be_bytes());
+        let bth = Bth { pad_count: pad as u8, ..*bth }.to_bytes();
+        head[BTH_AT..EXTENSION_AT].copy_from_slice(&bth);
+        let tail = head[EXTENSION_AT..].first_chunk_mut().expect("the array was sized for this");
+        extension.write(tail);
+
+        out.clear();
+        out.extend_from_slice(&head[..EXTENSION_AT + extension_len]);
+        out.extend_from_slice(payload);
+        out.extend_from_slice(&[0; 3][..pad]);
+        let ip_udp = head[ip..].first_chunk().expect("the array was sized for this");
+        let icrc = icrc::of_message(ip_udp, &bth, &out[EXTENSION_AT..]);
+        out.extend_from_slice(&icrc.to_le_bytes());
+    }
+}

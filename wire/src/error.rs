@@ -1,0 +1,188 @@
+//! Why bytes are not a frame: which header, which field, what was expected, what was found.
+
+use std::fmt;
+
+/// A header of a frame, as named in errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Header {
+    /// Ethernet II.
+    Ethernet,
+    /// IPv4.
+    Ipv4,
+    /// UDP.
+    Udp,
+    /// The index header of reads in flight.
+    Index,
+    /// Base transport header.
+    Bth,
+    /// RDMA extended transport header.
+    Reth,
+    /// ACK extended transport header.
+    Aeth,
+    /// Atomic extended transport header.
+    AtomicEth,
+    /// Atomic ACK extended transport header.
+    AtomicAckEth,
+    /// Datagram extended transport header.
+    Deth,
+    /// Immediate data.
+    ImmDt,
+    /// Invalidate extended transport header.
+    Ieth,
+    /// What lies between the headers and the ICRC.
+    Payload,
+    /// Invariant CRC.
+    Icrc,
+}
+
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Header::Ethernet => "Ethernet",
+            Header::Ipv4 => "IPv4",
+            Header::Udp => "UDP",
+            Header::Index => "index header",
+            Header::Bth => "BTH",
+            Header::Reth => "RETH",
+            Header::Aeth => "AETH",
+            Header::AtomicEth => "AtomicETH",
+            Header::AtomicAckEth => "AtomicAckETH",
+            Header::Deth => "DETH",
+            Header::ImmDt => "ImmDt",
+            Header::Ieth => "IETH",
+            Header::Payload => "payload",
+            Header::Icrc => "ICRC",
+        })
+    }
+}
+
+/// What a field was expected to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// This value.
+    Exactly(u32),
+    /// One of these values.
+    OneOf(&'static [u32]),
+    /// This value or more.
+    AtLeast(u32),
+    /// This value or less.
+    AtMost(u32),
+    /// A multiple of this value.
+    MultipleOf(u32),
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Expected::Exactly(value) => write!(f, "{value} ({value:#x})"),
+            Expected::AtLeast(value) => write!(f, "at least {value}"),
+            Expected::AtMost(value) => write!(f, "at most {value}"),
+            Expected::MultipleOf(value) => write!(f, "a multiple of {value}"),
+            Expected::OneOf(values) => {
+                for (i, value) in values.iter().enumerate() {
+                    let or = if i == 0 { "" } else { " or " };
+                    write!(f, "{or}{value} ({value:#x})")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Why a frame was refused by [`Frame::parse`](crate::Frame::parse).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// A header begins, but the bytes end before it does.
+    #[error(
+        "{header} at byte {offset}: expected {expected} bytes, found {found}; the frame is cut short, drop it"
+    )]
+    Truncated {
+        /// The header that is incomplete.
+        header: Header,
+        /// Where it begins, in bytes from the start of the frame.
+        offset: usize,
+        /// Bytes it needs.
+        expected: usize,
+        /// Bytes there are.
+        found: usize,
+    },
+    /// The frame is whole but speaks another protocol: pass it on to whom it concerns.
+    #[error("{header} {field}: expected {expected}, found {found} ({found:#x}); this is no RoCEv2 frame")]
+    Foreign {
+        /// The header that says so.
+        header: Header,
+        /// The field that says so.
+        field: &'static str,
+        /// What RoCEv2 has there.
+        expected: Expected,
+        /// What it holds.
+        found: u32,
+    },
+    /// A field contradicts the rest of the frame or the specification.
+    #[error(
+        "{header} {field}: expected {expected}, found {found} ({found:#x}); the frame is damaged or malformed, drop it"
+    )]
+    Field {
+        /// The header the field is in.
+        header: Header,
+        /// The field.
+        field: &'static str,
+        /// What it should hold.
+        expected: Expected,
+        /// What it holds.
+        found: u32,
+    },
+}
+
+impl ParseError {
+    /// The header that was refused.
+    pub fn header(&self) -> Header {
+        match *self {
+            ParseError::Truncated { header, .. }
+            | ParseError::Foreign { header, .. }
+            | ParseError::Field { header, .. } => header,
+        }
+    }
+
+    /// True when the frame may be perfectly good, of another protocol.
+    pub fn is_foreign(&self) -> bool {
+        matches!(self, ParseError::Foreign { .. })
+    }
+}
+
+/// Cuts the next `N` bytes, a header at `offset`, from `bytes`.
+pub(crate) fn take<const N: usize>(
+    bytes: &[u8],
+    offset: usize,
+    header: Header,
+) -> Result<&[u8; N], ParseError> {
+    bytes.get(offset..).and_then(|rest| rest.first_chunk()).ok_or(ParseError::Truncated {
+        header,
+        offset,
+        expected: N,
+        found: bytes.len().saturating_sub(offset),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_say_header_expected_and_found() {
+        let error =
+            ParseError::Truncated { header: Header::Reth, offset: 54, expected: 16, found: 3 }.to_string();
+        assert_eq!(error, "RETH at byte 54: expected 16 bytes, found 3; the frame is cut short, drop it");
+        let error = ParseError::Foreign {
+            header: Header::Udp,
+            field: "destination port",
+            expected: Expected::OneOf(&[4791, 4792]),
+            found: 53,
+        };
+        assert!(error.is_foreign());
+        assert_eq!(
+            error.to_string(),
+            "UDP destination port: expected 4791 (0x12b7) or 4792 (0x12b8), found 53 (0x35); this is no RoCEv2 frame"
+        );
+    }
+}

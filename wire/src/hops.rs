@@ -1,0 +1,121 @@
+//! The reference model of what switches do to an index read: in software, field by field, for tests to compare with.
+//!
+//! ```text
+//!  client ──READ va=key rkey=0──▶ admit ──▶ step … step ──▶ strip ──READ va=node rkey──▶ memory server
+//!            dst 4791            first hop   intermediate   last hop     dst 4791
+//! ```
+//!
+//! Each function edits the frame in place (it must run from the Ethernet header to the end of the ICRC, without trailing
+//! padding), mends the ICRC by difference and keeps the IPv4 checksum right by difference too (RFC 1624),
+//! so that damage stays visible in both. They return `false`, and leave the frame alone, when it is not what the hop acts on.
+
+use crate::icrc::InFlightDelta;
+use crate::{
+    Bth, ETHERNET_LEN, ICRC_LEN, INDEX_HEADER_VERSION, INDEX_UDP_PORT, IPV4_LEN, IndexHeader, Opcode,
+    PREFIX_LEN, ROCE_UDP_PORT, Reth,
+};
+
+const TOTAL_LEN_AT: usize = ETHERNET_LEN + 2;
+const CHECKSUM_AT: usize = ETHERNET_LEN + 10;
+const PORT_AT: usize = ETHERNET_LEN + IPV4_LEN + 2;
+const UDP_LEN_AT: usize = ETHERNET_LEN + IPV4_LEN + 4;
+
+/// First hop: inserts `header`, replaces the key in RETH by the root's address and `rkey = 0` by the real one. Acts on READ
+/// requests to UDP port 4791 with `rkey = 0`.
+pub fn admit(frame: &mut Vec<u8>, header: &IndexHeader, root: u64, rkey: u32) -> bool {
+    const LEN: usize = PREFIX_LEN + Bth::LEN + Reth::LEN + ICRC_LEN;
+    if frame.len() != LEN
+        || u16_at(frame, PORT_AT) != ROCE_UDP_PORT
+        || frame[PREFIX_LEN] != Opcode::RC_RDMA_READ_REQUEST.0
+    {
+        return false;
+    }
+    let header = header.to_bytes();
+    let (old_va, old_rkey) = reth_at(frame, PREFIX_LEN + Bth::LEN);
+    if old_rkey != 0 {
+        return false;
+    }
+    let source_mac = mac(frame);
+    let delta = InFlightDelta { index_header: header, source_mac, va: old_va ^ root, rkey: old_rkey ^ rkey };
+    write_reth(frame, PREFIX_LEN + Bth::LEN, root, rkey);
+    frame.splice(PREFIX_LEN..PREFIX_LEN, header);
+    put_u16(frame, PORT_AT, INDEX_UDP_PORT);
+    lengthen(frame, IndexHeader::LEN as u16);
+    mend(frame, &delta);
+    true
+}
+
+/// Intermediate hop: `walk` edits the index header, the address and the rkey.
+pub fn step(frame: &mut [u8], walk: impl FnOnce(&mut IndexHeader, &mut u64, &mut u32)) -> bool {
+    let Some(old) = index_header(frame) else { return false };
+    let Ok(mut header) = IndexHeader::parse(&old) else { return false };
+    const RETH_AT: usize = PREFIX_LEN + IndexHeader::LEN + Bth::LEN;
+    let (old_va, old_rkey) = reth_at(frame, RETH_AT);
+    let (mut va, mut rkey) = (old_va, old_rkey);
+    walk(&mut header, &mut va, &mut rkey);
+    let new = header.to_bytes();
+    let index_header = std::array::from_fn(|i| old[i] ^ new[i]);
+    frame[PREFIX_LEN..PREFIX_LEN + IndexHeader::LEN].copy_from_slice(&new);
+    write_reth(frame, RETH_AT, va, rkey);
+    mend(frame, &InFlightDelta { index_header, source_mac: [0; 6], va: old_va ^ va, rkey: old_rkey ^ rkey });
+    true
+}
+
+/// Last hop: removes the index header, restores UDP port and lengths.
+pub fn strip(frame: &mut Vec<u8>) -> bool {
+    let Some(index_header) = index_header(frame) else { return false };
+    let delta = InFlightDelta { index_header, source_mac: mac(frame), va: 0, rkey: 0 };
+    frame.drain(PREFIX_LEN..PREFIX_LEN + IndexHeader::LEN);
+    put_u16(frame, PORT_AT, ROCE_UDP_PORT);
+    lengthen(frame, (IndexHeader::LEN as u16).wrapping_neg());
+    mend(frame, &delta);
+    true
+}
+
+/// The index header's bytes, if the frame has one of our version and is long enough for a READ request.
+fn index_header(frame: &[u8]) -> Option<[u8; IndexHeader::LEN]> {
+    const LEN: usize = PREFIX_LEN + IndexHeader::LEN + Bth::LEN + Reth::LEN + ICRC_LEN;
+    if frame.len() != LEN || u16_at(frame, PORT_AT) != INDEX_UDP_PORT {
+        return None;
+    }
+    let header: [u8; IndexHeader::LEN] = *frame[PREFIX_LEN..].first_chunk()?;
+    (header[0] == INDEX_HEADER_VERSION).then_some(header)
+}
+
+fn u16_at(frame: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([frame[at], frame[at + 1]])
+}
+
+fn put_u16(frame: &mut [u8], at: usize, value: u16) {
+    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+fn mac(frame: &[u8]) -> [u8; 6] {
+    std::array::from_fn(|i| frame[6 + i])
+}
+
+fn reth_at(frame: &[u8], at: usize) -> (u64, u32) {
+    let reth = Reth::parse(&std::array::from_fn(|i| frame[at + i]));
+    (reth.va, reth.rkey)
+}
+
+fn write_reth(frame: &mut [u8], at: usize, va: u64, rkey: u32) {
+    frame[at..at + 8].copy_from_slice(&va.to_be_bytes());
+    frame[at + 8..at + 12].copy_from_slice(&rkey.to_be_bytes());
+}
+
+/// Adds `more` (modulo 2^16) to both lengths and mends the IPv4 checksum: `~(~checksum + ~old + new)`.
+fn lengthen(frame: &mut [u8], more: u16) {
+    put_u16(frame, UDP_LEN_AT, u16_at(frame, UDP_LEN_AT).wrapping_add(more));
+    let old = u16_at(frame, TOTAL_LEN_AT);
+    let new = old.wrapping_add(more);
+    put_u16(frame, TOTAL_LEN_AT, new);
+    let sum = u32::from(!u16_at(frame, CHECKSUM_AT)) + u32::from(!old) + u32::from(new);
+    put_u16(frame, CHECKSUM_AT, !crate::frame::fold(sum));
+}
+
+fn mend(frame: &mut [u8], delta: &InFlightDelta) {
+    if let Some(tail) = frame.last_chunk_mut() {
+        *tail = delta.mend(u32::from_le_bytes(*tail)).to_le_bytes();
+    }
+}

@@ -1,0 +1,161 @@
+//! Any bytes at all, and any frame at all.
+
+use fatbtree_wire::{
+    Bth, Ethernet, Extension, Flow, Frame, Header, HeaderTemplate, IndexFlags, IndexHeader, Opcode, hops,
+    icrc,
+};
+use proptest::prelude::*;
+use std::net::Ipv4Addr;
+
+fn a_frame() -> impl Strategy<Value = Vec<u8>> {
+    let addresses = (any::<[u8; 6]>(), any::<[u8; 6]>(), any::<u32>(), any::<u32>(), any::<u16>());
+    let ip = (any::<u8>(), any::<u8>(), any::<u16>());
+    let bth =
+        (0..Opcode::KNOWN.len() + 3, any::<u8>(), any::<u16>(), any::<u32>(), any::<u32>(), any::<u16>());
+    let body = (any::<[u8; 28]>(), prop::collection::vec(any::<u8>(), 0..300));
+    (addresses, ip, bth, body).prop_map(|(addresses, ip, bth, (extension, payload))| {
+        let template = HeaderTemplate::new(&Flow {
+            source_mac: addresses.0,
+            destination_mac: addresses.1,
+            source_ip: Ipv4Addr::from_bits(addresses.2),
+            destination_ip: Ipv4Addr::from_bits(addresses.3),
+            source_port: addresses.4,
+            tos: ip.0,
+            ttl: ip.1,
+        });
+        let opcode = Opcode::KNOWN.get(bth.0).copied().unwrap_or(Opcode(0xe0 + bth.0 as u8));
+        let header = Bth {
+            solicited: bth.1 & 1 != 0,
+            migration: bth.1 & 2 != 0,
+            ack_request: bth.1 & 4 != 0,
+            resv8a: bth.1,
+            resv7: bth.1 >> 1,
+            pkey: bth.2,
+            ..Bth::new(opcode, bth.3, bth.4)
+        };
+        let extension = Extension::parse(opcode, &extension, 0).unwrap();
+        let mut out = Vec::new();
+        template.emit(&mut out, ip.2, &header, &extension, &payload);
+        out
+    })
+}
+
+fn an_index_frame() -> impl Strategy<Value = Vec<u8>> {
+    let header = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u16>(), any::<u16>(), any::<u64>());
+    (a_frame(), header, any::<u64>(), any::<u32>()).prop_map(|(frame, header, root, rkey)| {
+        let parsed = Frame::parse(&frame).unwrap();
+        let template = HeaderTemplate::new(&Flow {
+            source_mac: parsed.ethernet.source,
+            source_ip: parsed.ipv4.source,
+            ..Flow::default()
+        });
+        let bth = Bth { opcode: Opcode::RC_RDMA_READ_REQUEST, ..parsed.bth };
+        let reth = fatbtree_wire::Reth { va: header.5, rkey: 0, length: 512 };
+        let mut out = Vec::new();
+        template.emit(&mut out, parsed.ipv4.identification, &bth, &Extension::Reth(reth), &[]);
+        let index = IndexHeader {
+            flags: IndexFlags(header.0),
+            epoch: header.1,
+            levels: header.2,
+            partition: header.3,
+            node_id: header.4,
+            key: header.5,
+        };
+        assert!(hops::admit(&mut out, &index, root, rkey));
+        out
+    })
+}
+
+fn no_panic(bytes: &[u8]) {
+    if let Ok(frame) = Frame::parse(bytes) {
+        frame.expected_icrc();
+        let mut out = Vec::new();
+        frame.emit(&mut out);
+        assert_eq!(out, frame.bytes());
+    }
+    icrc::full(bytes);
+    icrc::in_flight(bytes);
+    hops::strip(&mut bytes.to_vec());
+    hops::step(&mut bytes.to_vec(), |_, _, _| ());
+    hops::admit(&mut bytes.to_vec(), &IndexHeader::default(), 1, 2);
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        no_panic(&bytes);
+    }
+
+    /// Good frames, cut and damaged, with the checksum repaired so that the damage gets past it.
+    #[test]
+    fn no_damaged_frame_panics(frame in prop_oneof![a_frame(), an_index_frame()],
+                               damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+                               cut in any::<prop::sample::Index>(), cuts: bool, repair: bool) {
+        let mut bytes = frame;
+        for (at, xor) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] ^= xor;
+        }
+        if cuts {
+            bytes.truncate(cut.index(bytes.len() + 1));
+        }
+        if repair && bytes.len() >= 34 {
+            let mut sum = 0u32;
+            for i in (14..34).step_by(2).filter(|&i| i != 24) {
+                sum += u32::from(u16::from_be_bytes([bytes[i], bytes[i + 1]]));
+            }
+            while sum > 0xffff {
+                sum = (sum & 0xffff) + (sum >> 16);
+            }
+            bytes[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        }
+        no_panic(&bytes);
+    }
+
+    #[test]
+    fn print_after_parse_is_identity(frame in prop_oneof![a_frame(), an_index_frame()], trailing in 0usize..20) {
+        let mut padded = frame.clone();
+        padded.resize(frame.len() + trailing, 0xee);
+        let parsed = Frame::parse(&padded).unwrap();
+        prop_assert_eq!(parsed.icrc, parsed.expected_icrc());
+        prop_assert_eq!(parsed.bytes(), &frame[..]);
+        let mut out = Vec::new();
+        parsed.emit(&mut out);
+        prop_assert_eq!(&out, &frame);
+        // And the other way round: what was printed parses to the same fields.
+        prop_assert_eq!(Frame::parse(&out), Ok(parsed));
+    }
+
+    #[test]
+    fn every_cut_is_noticed(frame in prop_oneof![a_frame(), an_index_frame()], cut in any::<prop::sample::Index>()) {
+        let cut = cut.index(frame.len());
+        prop_assert!(Frame::parse(&frame[..cut]).is_err());
+    }
+
+    /// A UDP checksum other than 0 is verified.
+    #[test]
+    fn udp_checksum_is_verified(frame in a_frame(), wrong in 1u16..) {
+        // etherparse builds the same datagram with a checksum.
+        let ip = etherparse::Ipv4Header::from_slice(&frame[14..]).unwrap().0;
+        let udp = etherparse::UdpHeader::from_slice(&frame[34..]).unwrap().0;
+        let checksum = udp.calc_checksum_ipv4(&ip, &frame[42..]).unwrap();
+        let mut bytes = frame.clone();
+        bytes[40..42].copy_from_slice(&checksum.to_be_bytes());
+        let parsed = Frame::parse(&bytes).unwrap();
+        prop_assert_eq!(parsed.udp.checksum, checksum);
+        prop_assert_eq!(parsed.icrc, parsed.expected_icrc());
+        bytes[40..42].copy_from_slice(&(checksum ^ wrong).to_be_bytes());
+        if checksum ^ wrong != 0 {
+            prop_assert_eq!(Frame::parse(&bytes).unwrap_err().header(), Header::Udp);
+        }
+    }
+
+    #[test]
+    fn ethernet_addresses_are_where_they_belong(frame in a_frame()) {
+        let expected = Ethernet {
+            destination: frame[..6].try_into().unwrap(),
+            source: frame[6..12].try_into().unwrap(),
+        };
+        prop_assert_eq!(Frame::parse(&frame).unwrap().ethernet, expected);
+    }
+}
