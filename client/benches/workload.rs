@@ -1,0 +1,46 @@
+//! Draws per second of each distribution, and of whole operations: `cargo bench -p fatbtree-client --bench
+//! workload`.
+//!
+//! Plain loops, best of five: these figures need no statistics, only to be far from the 20 million a second
+//! that a driver
+//! of a software NIC can use.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, Zipfian, builtin};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+const DRAWS: u32 = 2_000_000;
+
+fn main() {
+    for theta in [0.99, 1.2] {
+        let zipf = Zipfian::new(2_000_000, theta).unwrap();
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        measure(&format!("draw zipfian {theta}"), || zipf.draw(&mut rng));
+    }
+    for distribution in ["uniform", "zipfian", "zipfian-ranked", "latest", "hotspot", "exponential"] {
+        let mut properties = builtin("c").unwrap();
+        properties.set("recordcount", "2000000");
+        properties.set("requestdistribution", distribution);
+        let spec = WorkloadSpec::from_properties(&properties).unwrap();
+        let mut workload = Workload::new(&spec, KeyMap::Hashed, 1).unwrap();
+        measure(&format!("operation {distribution}"), || workload.next_operation().unwrap().key);
+    }
+}
+
+fn measure(name: &str, mut draw: impl FnMut() -> u64) {
+    let best = (0..5)
+        .map(|_| {
+            let start = Instant::now();
+            for _ in 0..DRAWS {
+                black_box(draw());
+            }
+            start.elapsed()
+        })
+        .min()
+        .expect("five runs were made");
+    let ns = best.as_nanos() as f64 / f64::from(DRAWS);
+    println!("{name:30} {ns:6.1} ns  {:6.1} M/s", 1000.0 / ns);
+}

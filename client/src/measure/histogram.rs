@@ -1,0 +1,128 @@
+//! Latencies in an HDR histogram: three significant digits from 1 ns to beyond an hour.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// Longest latency kept apart: an hour. Longer ones count as this.
+const HIGHEST_NS: u64 = 3_600_000_000_000;
+const SIGNIFICANT_DIGITS: u8 = 3;
+
+/// One point of the cumulative distribution.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CdfPoint {
+    /// Latency in microseconds.
+    pub us: f64,
+    /// Share of the operations that took at most that, 0 to 1.
+    pub share: f64,
+}
+
+/// Latencies in nanoseconds, kept to 0.1 %.
+#[derive(Debug, Clone)]
+pub struct LatencyHistogram {
+    histogram: Histogram<u64>,
+    /// The exact sum, so that the average carries no rounding of cells.
+    sum_ns: u128,
+    max_ns: u64,
+}
+
+impl Default for LatencyHistogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl LatencyHistogram {
+    /// An empty histogram.
+    pub fn new() -> Self {
+        let histogram = Histogram::new_with_bounds(1, HIGHEST_NS, SIGNIFICANT_DIGITS)
+            .expect("1 ns to an hour with 3 digits are bounds that the histogram allows");
+        LatencyHistogram { histogram, sum_ns: 0, max_ns: 0 }
+    }
+
+    /// Counts one latency.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        self.histogram.saturating_record(ns.min(HIGHEST_NS));
+        self.sum_ns += u128::from(ns);
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    /// Adds another's latencies.
+    pub fn merge(&mut self, other: &LatencyHistogram) {
+        self.histogram.add(&other.histogram).expect("both histograms have the same bounds");
+        self.sum_ns += other.sum_ns;
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// Number of latencies.
+    pub fn len(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// Nothing recorded yet.
+    pub fn is_empty(&self) -> bool {
+        self.histogram.is_empty()
+    }
+
+    /// Average; 0 when empty.
+    pub fn mean_ns(&self) -> f64 {
+        if self.is_empty() { 0.0 } else { self.sum_ns as f64 / self.len() as f64 }
+    }
+
+    /// The longest latency, exactly.
+    pub fn max_ns(&self) -> u64 {
+        self.max_ns
+    }
+
+    /// The latency that a share `quantile` (0 to 1) of the operations did not exceed, to 0.1 %; 0 when empty.
+    pub fn quantile_ns(&self, quantile: f64) -> u64 {
+        if self.is_empty() { 0 } else { self.histogram.value_at_quantile(quantile).min(self.max_ns) }
+    }
+
+    /// The cumulative distribution: one point per recorded value (at most some thousands), ascending in both.
+    pub fn cdf(&self) -> Vec<CdfPoint> {
+        let whole = self.len() as f64;
+        let mut below = 0;
+        self.histogram
+            .iter_recorded()
+            .map(|cell| {
+                below += cell.count_since_last_iteration();
+                let ns = cell.value_iterated_to().min(self.max_ns);
+                CdfPoint { us: ns as f64 / 1000.0, share: below as f64 / whole }
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against the definition: the smallest recorded value that at least this share does not exceed.
+        #[test]
+        fn quantiles_are_within_a_thousandth(
+            mut values in prop::collection::vec(1u64..10_000_000_000, 1..300), quantile in 0.0f64..=1.0
+        ) {
+            let mut histogram = LatencyHistogram::new();
+            values.iter().for_each(|&ns| histogram.record(ns));
+            values.sort_unstable();
+            let at = ((quantile * values.len() as f64).ceil() as usize).max(1) - 1;
+            let (exact, got) = (values[at] as f64, histogram.quantile_ns(quantile) as f64);
+            prop_assert!((got - exact).abs() <= exact * 0.001 + 1.0, "{got} is not {exact}");
+            let mean = values.iter().sum::<u64>() as f64 / values.len() as f64;
+            prop_assert!((histogram.mean_ns() - mean).abs() <= mean * 1e-12);
+            prop_assert_eq!(histogram.max_ns(), values[values.len() - 1]);
+        }
+
+        #[test]
+        fn the_cdf_rises_to_one(values in prop::collection::vec(any::<u64>(), 1..300)) {
+            let mut histogram = LatencyHistogram::new();
+            values.iter().for_each(|&ns| histogram.record(ns));
+            let cdf = histogram.cdf();
+            prop_assert!(cdf.windows(2).all(|pair| pair[0].us < pair[1].us && pair[0].share < pair[1].share));
+            prop_assert_eq!(cdf[cdf.len() - 1].share, 1.0);
+        }
+    }
+}
