@@ -1,0 +1,196 @@
+/* Fat-B+Tree for BMv2 (v1model) and for the software switch, which runs the same compiled program.
+ *
+ * One program with everything: fat root, two node sets, first and last hop.  Which role a switch plays is decided by
+ * what the controller loads; empty tables do nothing.
+ *
+ *   ingress   first hop? -> core route -> fat root -> node set A -> node set B -> route
+ *   egress    last hop? */
+
+#include <core.p4>
+#include <v1model.p4>
+
+typedef bit<9> port_t;
+
+// What differs between the targets, and nothing else.
+#define DIRECT_COUNTER(name) direct_counter(CounterType.packets) name;
+#define COUNT(name)
+#define ATTACH_COUNTER(name) counters = name;
+#define INDIRECT_COUNTER(name, size) counter(size, CounterType.packets) name;
+#define COUNT_AT(name, index) name.count(index);
+#define CRC32(name)
+#define HASH_FIELDS(...) __VA_ARGS__
+#define CRC32_OF(name, result, ...) hash(result, HashAlgorithm.crc32, 32w0, __VA_ARGS__, 64w0x100000000);
+
+// 600 ranges are the paper's demo, 1024 its limit; two epochs side by side, at most 2n entries a stage.
+#define FAT_ROOT_STAGE_ENTRIES 8192
+#define NODE_SET_NODES 8192
+#define NODE_SET_CHILDREN 131072
+#define ROCE_CONNECTIONS 4096
+#define SWITCH_PORTS 512
+#define PARTITIONS 1024
+#define IPV4_ROUTES 4096
+
+#include "include/headers.p4"
+#include "include/fat_root.p4"
+#include "include/node_set.p4"
+#include "include/roce.p4"
+#include "include/forwarding.p4"
+
+struct metadata_t { }
+
+parser FrameParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
+                   inout standard_metadata_t standard_metadata) {
+    state start {
+        packet.extract(hdr.ethernet);
+        transition select(hdr.ethernet.ether_type) {
+            ETHER_TYPE_IPV4: parse_ipv4;
+            default: accept;
+        }
+    }
+    state parse_ipv4 {
+        packet.extract(hdr.ipv4);
+        transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.frag_offset, hdr.ipv4.protocol) {
+            (4, 5, 0, IP_PROTOCOL_UDP): parse_udp;
+            default: accept;
+        }
+    }
+    state parse_udp {
+        packet.extract(hdr.udp);
+        transition select(hdr.udp.dst_port, hdr.udp.length) {
+            (UDP_PORT_ROCE, READ_REQUEST_UDP_BYTES): parse_bth;
+            (UDP_PORT_INDEX, READ_REQUEST_UDP_BYTES + INDEX_BYTES): parse_index;
+            default: accept;
+        }
+    }
+    state parse_index {
+        packet.extract(hdr.index);
+        transition parse_bth;
+    }
+    state parse_bth {
+        packet.extract(hdr.bth);
+        transition select(hdr.bth.opcode) {
+            RC_RDMA_READ_REQUEST: parse_reth;
+            default: accept;
+        }
+    }
+    state parse_reth {
+        packet.extract(hdr.reth);
+        packet.extract(hdr.icrc);
+        transition accept;
+    }
+}
+
+control VerifyHeaderChecksum(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+        verify_checksum(hdr.ipv4.isValid(), {
+            hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.tos, hdr.ipv4.total_len, hdr.ipv4.identification,
+            hdr.ipv4.flags, hdr.ipv4.frag_offset, hdr.ipv4.ttl, hdr.ipv4.protocol,
+            hdr.ipv4.src_addr, hdr.ipv4.dst_addr }, hdr.ipv4.checksum, HashAlgorithm.csum16);
+    }
+}
+
+control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    counter(4, CounterType.packets) drops; // by reason: see below
+    const bit<32> DROP_NOT_IPV4  = 0;
+    const bit<32> DROP_DAMAGED   = 1; // truncated, wrong header checksum, or an index packet that is none
+    const bit<32> DROP_TTL       = 2;
+    const bit<32> DROP_NO_ROUTE  = 3;
+
+    FirstHop() first_hop;
+    CoreRoute() to_core;
+    FatRoot() fat_root;
+    NodeSet() node_set_a;
+    NodeSet() node_set_b;
+    PartitionRoute() to_partition;
+    Ipv4Route() to_address;
+    InFlightContribution() contribution_before;
+    InFlightContribution() contribution_after;
+
+    port_t port = 0;
+    bit<1> routed = 0;
+    bit<1> at_core = 0;
+    epoch_t epoch = 0;
+    sub_table_t root_sub_table = 0;
+    bit<32> before = 0;
+    bit<32> after = 0;
+
+    action drop_because(bit<32> reason) {
+        drops.count(reason);
+        mark_to_drop(standard_metadata);
+    }
+
+    apply {
+        if (!hdr.ipv4.isValid()) {
+            drop_because(DROP_NOT_IPV4);
+            exit;
+        }
+        if (standard_metadata.parser_error != error.NoError || standard_metadata.checksum_error == 1
+            || (hdr.index.isValid() && (!hdr.reth.isValid() || hdr.index.version != INDEX_VERSION))) {
+            drop_because(DROP_DAMAGED);
+            exit;
+        }
+        if (hdr.ipv4.ttl < 2) {
+            drop_because(DROP_TTL);
+            exit;
+        }
+        hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
+
+        if (hdr.reth.isValid() && !hdr.index.isValid() && hdr.reth.rkey == 0) {
+            first_hop.apply(hdr);
+        }
+        if (hdr.index.isValid()) {
+            if (hdr.index.flags & INDEX_CLIMBING != 0) {
+                to_core.apply(port, routed, at_core, epoch, root_sub_table);
+            }
+            if (at_core == 1 || hdr.index.node_id != 0) {
+                contribution_before.apply(hdr, before);
+                if (at_core == 1) {
+                    fat_root.apply(hdr.index, hdr.reth.va, epoch, root_sub_table);
+                }
+                if (hdr.index.node_id != 0) {
+                    node_set_a.apply(hdr.index, hdr.reth.va);
+                }
+                if (hdr.index.node_id != 0) {
+                    node_set_b.apply(hdr.index, hdr.reth.va);
+                }
+                contribution_after.apply(hdr, after);
+                hdr.icrc.value = hdr.icrc.value ^ ON_THE_WIRE(before) ^ ON_THE_WIRE(after);
+            }
+            if (routed == 0) {
+                to_partition.apply(hdr.index, port, routed);
+            }
+        }
+        if (routed == 0) {
+            to_address.apply(hdr.ipv4, port, routed);
+        }
+        if (routed == 0) {
+            drop_because(DROP_NO_ROUTE);
+        } else {
+            standard_metadata.egress_spec = port;
+        }
+    }
+}
+
+control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    LastHop() last_hop;
+    apply {
+        if (hdr.index.isValid()) {
+            last_hop.apply(hdr, standard_metadata.egress_port);
+        }
+    }
+}
+
+control UpdateHeaderChecksum(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+        update_checksum(hdr.ipv4.isValid(), {
+            hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.tos, hdr.ipv4.total_len, hdr.ipv4.identification,
+            hdr.ipv4.flags, hdr.ipv4.frag_offset, hdr.ipv4.ttl, hdr.ipv4.protocol,
+            hdr.ipv4.src_addr, hdr.ipv4.dst_addr }, hdr.ipv4.checksum, HashAlgorithm.csum16);
+    }
+}
+
+control FrameDeparser(packet_out packet, in headers_t hdr) {
+    apply { packet.emit(hdr); }
+}
+
+V1Switch(FrameParser(), VerifyHeaderChecksum(), ingress(), egress(), UpdateHeaderChecksum(), FrameDeparser()) main;

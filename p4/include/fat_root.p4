@@ -1,0 +1,65 @@
+/* The fat root: the most visited top nodes of the tree merged into one very wide node, kept as TCAM
+ * range tables (paper section III-B).  A 64-bit range look-up is four look-ups of 16 bits: each stage
+ * either lands on a child or names the sub-table to use in the next stage. */
+
+#ifndef FATBTREE_FAT_ROOT_P4
+#define FATBTREE_FAT_ROOT_P4
+
+#define FAT_ROOT_STAGE(stage, slice_bits, size_) \
+    DIRECT_COUNTER(fat_root_hits_##stage) \
+    action next_table_##stage(sub_table_t next) { \
+        COUNT(fat_root_hits_##stage) \
+        sub_table = next; \
+    } \
+    action land_##stage(address_t address, partition_t partition, node_id_t node_id) { \
+        COUNT(fat_root_hits_##stage) \
+        child_address = address; \
+        child_partition = partition; \
+        child_node_id = node_id; \
+        landed = 1; \
+    } \
+    table fat_root_##stage { \
+        key = { \
+            sub_table      : exact @name("sub_table"); \
+            key_[slice_bits] : range @name("slice"); \
+        } \
+        actions = { next_table_##stage; land_##stage; @defaultonly NoAction; } \
+        const default_action = NoAction(); \
+        ATTACH_COUNTER(fat_root_hits_##stage) \
+        size = size_; \
+    }
+
+/// At the core switch: the climb ends, the epoch is set, and the packet lands on a child of the fat root.
+control FatRoot(inout index_t index, inout address_t va, in epoch_t epoch, in sub_table_t root_sub_table) {
+    db_key_t    key_ = index.key;
+    sub_table_t sub_table = root_sub_table;
+    bit<1>      landed = 0;
+    address_t   child_address = 0;
+    partition_t child_partition = 0;
+    node_id_t   child_node_id = 0;
+
+    FAT_ROOT_STAGE(0, 63:48, FAT_ROOT_STAGE_ENTRIES)
+    FAT_ROOT_STAGE(1, 47:32, FAT_ROOT_STAGE_ENTRIES)
+    FAT_ROOT_STAGE(2, 31:16, FAT_ROOT_STAGE_ENTRIES)
+    FAT_ROOT_STAGE(3, 15:0,  FAT_ROOT_STAGE_ENTRIES)
+
+    apply {
+        index.flags = index.flags & ~INDEX_CLIMBING;
+        index.epoch = epoch;
+        // A miss leaves `sub_table` as it is; sub-table numbers are unique over all stages, so later
+        // stages miss as well and the packet goes on with the root of its partition.
+        fat_root_0.apply();
+        if (landed == 0) { fat_root_1.apply(); }
+        if (landed == 0) { fat_root_2.apply(); }
+        if (landed == 0) { fat_root_3.apply(); }
+        // The connection decides which server is read.  A fat root that disagrees is newer or older
+        // than the client's view of the partitions: end at the root of the client's choice.
+        if (landed == 1 && child_partition == index.partition) {
+            va = child_address;
+            index.node_id = child_node_id;
+            index.levels = index.levels + 1;
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,66 @@
+//! What is in `build/` came from the sources beside it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources() -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for part in [".", "include"] {
+        for entry in std::fs::read_dir(folder().join(part)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "p4") {
+                let name = Path::new(part).join(path.file_name().unwrap());
+                let name = name.strip_prefix(".").unwrap_or(&name).display().to_string();
+                let digest = Sha256::digest(std::fs::read(&path).unwrap());
+                found.insert(name, digest.iter().map(|byte| format!("{byte:02x}")).collect());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_compiled_program_is_of_these_sources() {
+    let recorded: BTreeMap<String, String> = std::fs::read_to_string(folder().join("build/sources.sha256"))
+        .unwrap()
+        .lines()
+        .map(|line| line.split_once("  ").expect("a hash, two spaces, a path"))
+        .map(|(hash, name)| (name.to_owned(), hash.to_owned()))
+        .collect();
+    assert_eq!(
+        recorded,
+        sources(),
+        "the P4 sources are not those that p4/build was compiled from: run p4/compile.sh and commit both"
+    );
+}
+
+#[test]
+fn the_program_names_every_table_of_the_design() {
+    let program: serde_json::Value = serde_json::from_str(fatbtree_p4::PROGRAM).unwrap();
+    let tables: Vec<&str> = program["pipelines"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|pipeline| pipeline["tables"].as_array().unwrap())
+        .map(|table| table["name"].as_str().unwrap())
+        .collect();
+    let mut expected = vec!["roce_connection", "core_route", "partition_route", "ipv4_route", "last_hop"]
+        .into_iter()
+        .map(str::to_owned)
+        .collect::<Vec<_>>();
+    expected.extend((0..4).map(|stage| format!("fat_root_{stage}")));
+    for set in ["node_set_a", "node_set_b"] {
+        expected.extend((0..16).map(|i| format!("{set}.pivot_{i}")));
+        expected.extend((0..16).map(|i| format!("{set}.compare_{i}")));
+        expected.push(format!("{set}.child"));
+    }
+    for name in expected {
+        assert!(tables.iter().any(|table| table.ends_with(&format!(".{name}"))), "no table {name}: {tables:?}");
+    }
+}
