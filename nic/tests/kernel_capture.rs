@@ -1,4 +1,5 @@
 //! The kernel's soft RoCE as the other side, by its captured frames: bit for bit, ICRC included.
+#![allow(clippy::unwrap_used)] // a test that unwraps nothing fails, as it should
 
 use fatbtree_nic::time::Instant;
 use fatbtree_nic::{

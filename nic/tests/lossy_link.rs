@@ -1,4 +1,5 @@
 //! Random operations over a link that loses, doubles, damages and reorders frames, against a plain model of memory.
+#![allow(clippy::unwrap_used)] // a test that unwraps nothing fails, as it should
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What exactly is sent again.
+#![allow(clippy::unwrap_used)] // a test that unwraps nothing fails, as it should
 
 mod common;
 

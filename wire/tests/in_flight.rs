@@ -1,5 +1,6 @@
 //! An index read through first, intermediate and last hop: whole, it arrives as an ordinary READ; damaged by any
 //! single bit on the way, it does not arrive.
+#![allow(clippy::unwrap_used)] // a test that unwraps nothing fails, as it should
 
 use fatbtree_wire::{
     Bth, Extension, Flow, Frame, HeaderTemplate, IndexFlags, IndexHeader, Opcode, Reth, hops,

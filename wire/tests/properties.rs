@@ -1,4 +1,5 @@
 //! Any bytes at all, and any frame at all.
+#![allow(clippy::unwrap_used)] // a test that unwraps nothing fails, as it should
 
 use fatbtree_wire::{
     Bth, Ethernet, Extension, Flow, Frame, Header, HeaderTemplate, IndexFlags, IndexHeader, Opcode, hops,

@@ -1,4 +1,5 @@
 //! Frames made by others: the kernel's soft RoCE and scapy.
+#![allow(clippy::unwrap_used)] // a test that unwraps nothing fails, as it should
 
 use fatbtree_wire::{Extension, Frame, Opcode, icrc};
 use pcap_file::pcap::PcapReader;

@@ -139,7 +139,7 @@ impl Requester {
         if length > MAX_MESSAGE {
             return Err(PostError::TooLong { found: length, limit: MAX_MESSAGE });
         }
-        if matches!(operation, Operation::CompareSwap | Operation::FetchAdd) && remote_va % 8 != 0 {
+        if matches!(operation, Operation::CompareSwap | Operation::FetchAdd) && !remote_va.is_multiple_of(8) {
             return Err(PostError::Misaligned { va: remote_va });
         }
         if self.work.len() >= self.max_work {
