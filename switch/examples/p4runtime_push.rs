@@ -1,0 +1,93 @@
+//! How fast a controller fills a switch over gRPC on loopback.
+//!
+//! ```text
+//! cargo run --release -p fatbtree-switch --example p4runtime_push -- PROGRAM.json PROGRAM.p4info.txtpb [ENTRIES]
+//! ```
+//!
+//! Pushes ENTRIES (default 100000) entries into `node_set_a.child`, reads them back with their counters, verifies
+//! every one, and deletes them. Client, server and switch share this process: three threads.
+
+use std::time::Instant;
+
+use fatbtree_p4runtime::entry::{delete, insert};
+use fatbtree_p4runtime::{P4InfoIndex, P4RuntimeClient};
+use fatbtree_switch::service::{Switch, mailbox, serve};
+
+#[allow(clippy::print_stdout, reason = "an example reports on the terminal")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let usage = "usage: p4runtime_push PROGRAM.json PROGRAM.p4info.txtpb [ENTRIES]";
+    let program = std::fs::read(arguments.next().ok_or(usage)?)?;
+    let info = P4InfoIndex::from_text(&std::fs::read_to_string(arguments.next().ok_or(usage)?)?)?;
+    let count = arguments.next().map_or(Ok(100_000), |text| text.parse::<u64>())?;
+
+    let (mailbox, mut inbox) = mailbox();
+    let owner = std::thread::spawn(move || inbox.run(&mut Switch::new(1)));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let server = tokio::spawn(serve(listener, mailbox, async move {
+            let _ = stopped.await;
+        }));
+        let mut client = P4RuntimeClient::connect(&address.to_string(), 1).await?;
+        client.become_primary(1).await?;
+        let started = Instant::now();
+        client.set_pipeline(info.p4info().clone(), program).await?;
+        println!("pipeline set in {:.1?}", started.elapsed());
+
+        let child = info.table("node_set_a.child")?;
+        let (epoch, node_id, results) =
+            (child.field("epoch")?, child.field("node_id")?, child.field("results")?);
+        let descend = child.action("descend_to")?;
+        let key = |i: u64| (1 + i / 65_536, 1 + i / 16 % 4096, (2u64 << (i % 16)) - 1);
+        let entry = |i: u64| {
+            let (e, n, r) = key(i);
+            child.entry().exact(epoch, e).exact(node_id, n).exact(results, r)
+        };
+
+        let started = Instant::now();
+        let inserts = (0..count)
+            .map_while(|i| entry(i).action(descend, &[i << 10, i % 65_536]).build().ok())
+            .map(insert);
+        client.write(inserts).await?;
+        report("inserted", count, started);
+
+        let started = Instant::now();
+        let found = client.read_table(child, true).await?;
+        report("read", count, started);
+        assert_eq!(found.len() as u64, count);
+        for message in &found {
+            let view = child.view(message)?;
+            let (e, n, r) =
+                (view.exact(epoch)? as u64, view.exact(node_id)? as u64, view.exact(results)? as u64);
+            let i = (e - 1) * 65_536 + (n - 1) * 16 + u64::from((r + 1).trailing_zeros()) - 1;
+            assert_eq!(key(i), (e, n, r));
+            let (_, params) = view.action()?.ok_or("an entry without an action")?;
+            assert_eq!(params, [u128::from(i) << 10, u128::from(i % 65_536)]);
+        }
+
+        let started = Instant::now();
+        client.write((0..count).map_while(|i| entry(i).build().ok()).map(delete)).await?;
+        report("deleted", count, started);
+        assert!(client.read_table(child, false).await?.is_empty());
+
+        drop(client);
+        let _ = stop.send(());
+        server.await??;
+        Ok::<(), Box<dyn std::error::Error>>(())
+    })?;
+    drop(runtime);
+    owner.join().map_err(|_| "the owner of the switch panicked")?;
+    Ok(())
+}
+
+#[allow(clippy::print_stdout, reason = "an example reports on the terminal")]
+fn report(what: &str, count: u64, started: Instant) {
+    let elapsed = started.elapsed();
+    println!(
+        "{what} {count} entries in {elapsed:.1?}: {:.0} entries/s",
+        count as f64 / elapsed.as_secs_f64()
+    );
+}

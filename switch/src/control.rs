@@ -1,0 +1,565 @@
+//! What control software does to a pipeline: entries, default actions, counters, registers.
+
+use crate::entry::{
+    ActionCall, ActionRef, CounterData, CounterRef, Entry, MatchKind, MatchValue, RegisterRef, TableRef,
+};
+use crate::error::TableError;
+use crate::machine::{Body, State, TableState};
+use crate::pipeline::Pipeline;
+use crate::program::{KeyField, Program, TableCode, TableInfo, TableKind};
+use crate::table::exact::Group;
+use crate::table::lpm::Lpm;
+use crate::table::range::Ranges;
+use crate::table::scan::Scan;
+use crate::table::store::{Pair, Store};
+use crate::table::{ones, pack};
+
+/// State of a new pipeline: const entries and initial default actions.
+pub(crate) fn initial_state(program: &Program) -> State {
+    let code = &program.code;
+    let mut tables = Vec::new();
+    let mut groups: Vec<Group> = code.groups.iter().map(|g| Group::new(&g.parts, g.words)).collect();
+    for ((lowered, info), entries) in code.tables.iter().zip(&program.tables).zip(&code.entries) {
+        let mut table = TableState {
+            default: initial_default(info),
+            len: 0,
+            body: match &lowered.kind {
+                TableKind::Keyless => Body::Keyless,
+                TableKind::Exact { .. } => Body::Exact,
+                TableKind::Lpm { .. } => Body::Lpm(Store::new(lowered.words), Lpm::default()),
+                TableKind::Range { exact, range, .. } => {
+                    Body::Range(Store::new(lowered.words), Ranges::new(exact.clone(), *range))
+                }
+                TableKind::Scan { .. } => Body::Scan(Store::new(lowered.words), Scan::default()),
+            },
+            counters: Vec::new(),
+        };
+        for (pairs, priority, call) in entries {
+            let words = words_of(info, call.action, &call.params);
+            put(lowered, &mut groups, code, &mut table, pairs, *priority, &words);
+        }
+        tables.push(table);
+    }
+    State {
+        groups,
+        tables,
+        counters: program.counters.iter().map(|c| vec![CounterData::default(); c.size]).collect(),
+        registers: program.registers.iter().map(|r| vec![0; r.size]).collect(),
+    }
+}
+
+fn initial_default(info: &TableInfo) -> Vec<u64> {
+    match &info.initial_default {
+        Some(call) => words_of(info, call.action, &call.params),
+        None => vec![0],
+    }
+}
+
+/// An entry's words: position of the action in the table's list + 1, then parameters.
+fn words_of(info: &TableInfo, action: ActionRef, params: &[u64]) -> Vec<u64> {
+    let position = info.actions.iter().position(|&a| a == action).map_or(0, |at| at as u64 + 1);
+    [&[position], params].concat()
+}
+
+/// Adds an entry that is not there; returns its row.
+fn put(
+    lowered: &TableCode,
+    groups: &mut [Group],
+    code: &crate::program::Code,
+    table: &mut TableState,
+    pairs: &[Pair],
+    priority: i32,
+    words: &[u64],
+) -> Option<u32> {
+    let row = match (&lowered.kind, &mut table.body) {
+        (TableKind::Exact { group, offset }, _) => {
+            let group = usize::from(*group);
+            let key = pack(&code.groups[group].parts, pairs.iter().map(|p| p.0));
+            groups[group].put(key, *offset, words)
+        }
+        (TableKind::Lpm { parts }, Body::Lpm(store, lpm)) => {
+            let row = store.insert(pairs.into(), priority, words);
+            lpm.insert(parts, pairs, row);
+            row
+        }
+        (TableKind::Range { parts, .. }, Body::Range(store, ranges)) => {
+            let row = store.insert(pairs.into(), priority, words);
+            ranges.insert(parts, row, store);
+            row
+        }
+        (TableKind::Scan { .. }, Body::Scan(store, scan)) => {
+            scan.touch();
+            store.insert(pairs.into(), priority, words)
+        }
+        _ => return None, // a keyless table has no entries
+    };
+    table.len += 1;
+    if lowered.counted {
+        let cells = table.counters.len().max(row as usize + 1);
+        table.counters.resize(cells, CounterData::default());
+        table.counters[row as usize] = CounterData::default();
+    }
+    Some(row)
+}
+
+impl Pipeline {
+    /// Adds an entry. Its direct counter starts at zero.
+    ///
+    /// # Errors
+    /// [`TableError`]; nothing has changed then.
+    ///
+    /// # Panics
+    /// Here and below: if a reference came from another program.
+    pub fn insert(&mut self, table: TableRef, entry: &Entry) -> Result<(), TableError> {
+        let info = self.program.table_info(table);
+        self.refuse_const(table)?;
+        let pairs = check_key(info, &entry.key, entry.priority)?;
+        let words = self.check_action(info, entry.action, &entry.params)?;
+        if self.find(table, &pairs, entry.priority).is_some() {
+            return Err(TableError::Duplicate { table: info.name.clone() });
+        }
+        let code = &self.program.code;
+        let at = table.index();
+        if self.state.tables[at].len >= info.max_size || info.key.is_empty() {
+            return Err(TableError::Full { table: info.name.clone(), size: info.max_size });
+        }
+        let State { groups, tables, .. } = &mut self.state;
+        let row = put(&code.tables[at], groups, code, &mut tables[at], &pairs, entry.priority, &words);
+        if let Some(row) = row
+            && !entry.metadata.is_empty()
+        {
+            self.metadata.insert((table.0, row), entry.metadata.clone());
+        }
+        Ok(())
+    }
+
+    /// Replaces the action, parameters and metadata of the entry with this key and priority. Its direct
+    /// counter goes on counting.
+    ///
+    /// # Errors
+    /// [`TableError`]; nothing has changed then.
+    pub fn modify(&mut self, table: TableRef, entry: &Entry) -> Result<(), TableError> {
+        let info = self.program.table_info(table);
+        self.refuse_const(table)?;
+        let pairs = check_key(info, &entry.key, entry.priority)?;
+        let words = self.check_action(info, entry.action, &entry.params)?;
+        let row = self.find_or_refuse(table, &pairs, entry.priority)?;
+        let code = &self.program.code;
+        let at = table.index();
+        match (&code.tables[at].kind, &mut self.state.tables[at].body) {
+            (TableKind::Exact { group, offset }, _) => {
+                let group = usize::from(*group);
+                let key = pack(&code.groups[group].parts, pairs.iter().map(|p| p.0));
+                self.state.groups[group].put(key, *offset, &words);
+            }
+            (_, Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _)) => {
+                store.write(row, &words)
+            }
+            _ => {}
+        }
+        if entry.metadata.is_empty() {
+            self.metadata.remove(&(table.0, row));
+        } else {
+            self.metadata.insert((table.0, row), entry.metadata.clone());
+        }
+        Ok(())
+    }
+
+    /// Removes the entry with this key and priority.
+    ///
+    /// # Errors
+    /// [`TableError`]; nothing has changed then.
+    pub fn delete(&mut self, table: TableRef, key: &[MatchValue], priority: i32) -> Result<(), TableError> {
+        let info = self.program.table_info(table);
+        self.refuse_const(table)?;
+        let pairs = check_key(info, key, priority)?;
+        let row = self.find_or_refuse(table, &pairs, priority)?;
+        self.remove_row(table, row);
+        Ok(())
+    }
+
+    /// Removes all entries of a table.
+    ///
+    /// # Errors
+    /// [`TableError::ConstTable`].
+    pub fn clear_table(&mut self, table: TableRef) -> Result<(), TableError> {
+        self.refuse_const(table)?;
+        for row in self.rows(table) {
+            self.remove_row(table, row);
+        }
+        Ok(())
+    }
+
+    /// The entry with this key and priority.
+    ///
+    /// # Errors
+    /// [`TableError::NoSuchEntry`], or what is wrong with the key.
+    pub fn get(&self, table: TableRef, key: &[MatchValue], priority: i32) -> Result<Entry, TableError> {
+        let pairs = check_key(self.program.table_info(table), key, priority)?;
+        let row = self.find_or_refuse(table, &pairs, priority)?;
+        Ok(self.entry(table, row))
+    }
+
+    /// All entries of a table with their direct counters (zero where none is attached), const ones included,
+    /// in an order that depends on the table's history only.
+    pub fn entries(&self, table: TableRef) -> impl Iterator<Item = (Entry, CounterData)> + '_ {
+        let counters = &self.state.tables[table.index()].counters;
+        self.rows(table)
+            .into_iter()
+            .map(move |row| (self.entry(table, row), counters.get(row as usize).copied().unwrap_or_default()))
+    }
+
+    /// Number of entries in a table.
+    pub fn len(&self, table: TableRef) -> usize {
+        self.state.tables[table.index()].len
+    }
+
+    /// True when a table has no entries.
+    pub fn is_empty(&self, table: TableRef) -> bool {
+        self.len(table) == 0
+    }
+
+    /// The default action; `None`: a miss does nothing.
+    pub fn default_action(&self, table: TableRef) -> Option<ActionCall> {
+        let info = self.program.table_info(table);
+        let (&head, params) = self.state.tables[table.index()].default.split_first()?;
+        let action = *info.actions.get((head as usize).checked_sub(1)?)?;
+        Some(ActionCall { action, params: params.to_vec() })
+    }
+
+    /// Sets the default action; `None` restores the one that the program declares (P4Runtime §9.1.2).
+    ///
+    /// # Errors
+    /// [`TableError`]; nothing has changed then.
+    pub fn set_default(&mut self, table: TableRef, call: Option<&ActionCall>) -> Result<(), TableError> {
+        let info = self.program.table_info(table);
+        if info.const_default {
+            let name = |call: &ActionCall| self.program.action_info(call.action).name.clone();
+            let action = info.initial_default.as_ref().map(name).unwrap_or_default();
+            return Err(TableError::ConstDefault { table: info.name.clone(), action });
+        }
+        let words = match call {
+            Some(call) => self.check_action(info, call.action, &call.params)?,
+            None => initial_default(info),
+        };
+        self.state.tables[table.index()].default = words;
+        Ok(())
+    }
+
+    /// The direct counter of the entry with this key and priority.
+    ///
+    /// # Errors
+    /// [`TableError::NoDirectCounter`], [`TableError::NoSuchEntry`], or what is wrong with the key.
+    pub fn direct_counter(
+        &self,
+        table: TableRef,
+        key: &[MatchValue],
+        priority: i32,
+    ) -> Result<CounterData, TableError> {
+        let row = self.counted_row(table, key, priority)?;
+        Ok(self.state.tables[table.index()].counters[row])
+    }
+
+    /// Sets the direct counter of the entry with this key and priority.
+    ///
+    /// # Errors
+    /// As [`direct_counter`](Pipeline::direct_counter).
+    pub fn set_direct_counter(
+        &mut self,
+        table: TableRef,
+        key: &[MatchValue],
+        priority: i32,
+        data: CounterData,
+    ) -> Result<(), TableError> {
+        let row = self.counted_row(table, key, priority)?;
+        self.state.tables[table.index()].counters[row] = data;
+        Ok(())
+    }
+
+    /// Sets all direct counters of a table to zero.
+    ///
+    /// # Errors
+    /// [`TableError::NoDirectCounter`].
+    pub fn clear_direct_counters(&mut self, table: TableRef) -> Result<(), TableError> {
+        self.refuse_uncounted(table)?;
+        self.state.tables[table.index()].counters.fill(CounterData::default());
+        Ok(())
+    }
+
+    /// One cell of an indirect counter array.
+    ///
+    /// # Errors
+    /// [`TableError::OutOfRange`].
+    pub fn counter(&self, counter: CounterRef, index: u64) -> Result<CounterData, TableError> {
+        let cells = &self.state.counters[usize::from(counter.0)];
+        let cell = usize::try_from(index).ok().and_then(|at| cells.get(at));
+        cell.copied().ok_or_else(|| self.outside_counter(counter, index))
+    }
+
+    /// Sets one cell of an indirect counter array.
+    ///
+    /// # Errors
+    /// [`TableError::OutOfRange`].
+    pub fn set_counter(
+        &mut self,
+        counter: CounterRef,
+        index: u64,
+        data: CounterData,
+    ) -> Result<(), TableError> {
+        self.counter(counter, index)?;
+        self.state.counters[usize::from(counter.0)][index as usize] = data;
+        Ok(())
+    }
+
+    /// One cell of a register array.
+    ///
+    /// # Errors
+    /// [`TableError::OutOfRange`].
+    pub fn register(&self, register: RegisterRef, index: u64) -> Result<u64, TableError> {
+        let cells = &self.state.registers[usize::from(register.0)];
+        let cell = usize::try_from(index).ok().and_then(|at| cells.get(at));
+        cell.copied().ok_or_else(|| {
+            let info = &self.program.registers[usize::from(register.0)];
+            TableError::OutOfRange { kind: "register", name: info.name.clone(), size: info.size, index }
+        })
+    }
+
+    /// Sets one cell of a register array; bits beyond its width are cut off.
+    ///
+    /// # Errors
+    /// [`TableError::OutOfRange`].
+    pub fn set_register(&mut self, register: RegisterRef, index: u64, value: u64) -> Result<(), TableError> {
+        self.register(register, index)?;
+        let at = usize::from(register.0);
+        self.state.registers[at][index as usize] = value & ones(self.program.registers[at].width);
+        Ok(())
+    }
+
+    fn outside_counter(&self, counter: CounterRef, index: u64) -> TableError {
+        let info = &self.program.counters[usize::from(counter.0)];
+        TableError::OutOfRange { kind: "counter", name: info.name.clone(), size: info.size, index }
+    }
+
+    fn refuse_const(&self, table: TableRef) -> Result<(), TableError> {
+        let info = self.program.table_info(table);
+        if info.const_entries { Err(TableError::ConstTable { table: info.name.clone() }) } else { Ok(()) }
+    }
+
+    fn refuse_uncounted(&self, table: TableRef) -> Result<(), TableError> {
+        if self.program.code.tables[table.index()].counted {
+            return Ok(());
+        }
+        Err(TableError::NoDirectCounter { table: self.program.table_info(table).name.clone() })
+    }
+
+    fn counted_row(&self, table: TableRef, key: &[MatchValue], priority: i32) -> Result<usize, TableError> {
+        self.refuse_uncounted(table)?;
+        let pairs = check_key(self.program.table_info(table), key, priority)?;
+        self.find_or_refuse(table, &pairs, priority).map(|row| row as usize)
+    }
+
+    fn find(&self, table: TableRef, pairs: &[Pair], priority: i32) -> Option<u32> {
+        let at = table.index();
+        match (&self.program.code.tables[at].kind, &self.state.tables[at].body) {
+            (TableKind::Exact { group, offset }, _) => {
+                let group = usize::from(*group);
+                let key = pack(&self.program.code.groups[group].parts, pairs.iter().map(|p| p.0));
+                self.state.groups[group].find(key, *offset)
+            }
+            (_, Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _)) => {
+                store.find(pairs, priority)
+            }
+            _ => None,
+        }
+    }
+
+    fn find_or_refuse(&self, table: TableRef, pairs: &[Pair], priority: i32) -> Result<u32, TableError> {
+        self.find(table, pairs, priority)
+            .ok_or_else(|| TableError::NoSuchEntry { table: self.program.table_info(table).name.clone() })
+    }
+
+    fn rows(&self, table: TableRef) -> Vec<u32> {
+        let at = table.index();
+        match (&self.program.code.tables[at].kind, &self.state.tables[at].body) {
+            (TableKind::Exact { group, offset }, _) => {
+                self.state.groups[usize::from(*group)].rows(*offset).map(|(row, _)| row).collect()
+            }
+            (_, Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _)) => store.rows().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn remove_row(&mut self, table: TableRef, row: u32) {
+        let at = table.index();
+        match (&self.program.code.tables[at].kind, &mut self.state.tables[at].body) {
+            (TableKind::Exact { group, offset }, _) => {
+                self.state.groups[usize::from(*group)].remove(row, *offset);
+            }
+            (TableKind::Lpm { parts }, Body::Lpm(store, lpm)) => {
+                lpm.remove(parts, store.key(row));
+                store.remove(row);
+            }
+            (TableKind::Range { parts, .. }, Body::Range(store, ranges)) => {
+                ranges.remove(parts, row, store);
+                store.remove(row);
+            }
+            (_, Body::Scan(store, scan)) => {
+                scan.touch();
+                store.remove(row);
+            }
+            _ => {}
+        }
+        self.state.tables[at].len -= 1;
+        self.metadata.remove(&(table.0, row));
+    }
+
+    fn entry(&self, table: TableRef, row: u32) -> Entry {
+        let at = table.index();
+        let info = self.program.table_info(table);
+        let lowered = &self.program.code.tables[at];
+        let (words, pairs, priority): (&[u64], Vec<Pair>, i32) =
+            match (&lowered.kind, &self.state.tables[at].body) {
+                (TableKind::Exact { group, offset }, _) => {
+                    let at = usize::from(*group);
+                    let group = &self.state.groups[at];
+                    let key = group.key(row);
+                    let parts = self.program.code.groups[at].parts.iter();
+                    let pairs = parts.map(|p| (((key >> p.shift) as u64) & ones(p.width), 0)).collect();
+                    (group.entry(row, *offset, lowered.words), pairs, 0)
+                }
+                (_, Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _)) => {
+                    (store.words(row), store.key(row).to_vec(), store.priority(row))
+                }
+                _ => (&[0], Vec::new(), 0),
+            };
+        let local = (words[0] as usize).saturating_sub(1);
+        let action = info.actions.get(local).copied().unwrap_or(ActionRef(0));
+        let count = self.program.action_info(action).params.len();
+        Entry {
+            key: info.key.iter().zip(pairs).map(|(field, pair)| match_value(field, pair)).collect(),
+            priority,
+            action,
+            params: words[1..=count].to_vec(),
+            metadata: self.metadata.get(&(table.0, row)).cloned().unwrap_or_default(),
+        }
+    }
+
+    fn check_action(
+        &self,
+        info: &TableInfo,
+        action: ActionRef,
+        params: &[u64],
+    ) -> Result<Vec<u64>, TableError> {
+        let name = |action: ActionRef| {
+            self.program.actions.get(action.index()).map_or("an action of another program", |a| &a.name)
+        };
+        if !info.actions.contains(&action) {
+            let expected: Vec<&str> = info.actions.iter().map(|&a| name(a)).collect();
+            return Err(TableError::NoSuchAction {
+                table: info.name.clone(),
+                found: name(action).to_owned(),
+                expected: expected.join(", "),
+            });
+        }
+        let declared = &self.program.action_info(action).params;
+        if declared.len() != params.len() {
+            return Err(TableError::WrongArity {
+                table: info.name.clone(),
+                action: name(action).to_owned(),
+                expected: declared.len(),
+                found: params.len(),
+            });
+        }
+        for (param, &value) in declared.iter().zip(params) {
+            if value > ones(param.width) {
+                return Err(TableError::ParamTooWide {
+                    table: info.name.clone(),
+                    action: name(action).to_owned(),
+                    param: param.name.clone(),
+                    width: param.width,
+                    value,
+                });
+            }
+        }
+        Ok(words_of(info, action, params))
+    }
+}
+
+/// Brings a key into canonical form, or says what is wrong with it.
+fn check_key(info: &TableInfo, key: &[MatchValue], priority: i32) -> Result<Vec<Pair>, TableError> {
+    if key.len() != info.key.len() {
+        return Err(TableError::WrongKeyArity {
+            table: info.name.clone(),
+            expected: info.key.len(),
+            found: key.len(),
+        });
+    }
+    let expected = match (info.has_priority, priority) {
+        (true, ..=0) => Some("a priority of at least 1 (some key field is ternary, range or optional)"),
+        (false, 0) | (true, _) => None,
+        (false, _) => Some("no priority, that is 0 (all key fields are exact or LPM)"),
+    };
+    if let Some(expected) = expected {
+        return Err(TableError::BadPriority { table: info.name.clone(), expected, found: priority });
+    }
+    let pairs = info.key.iter().zip(key).map(|(field, value)| {
+        check_match(field, value).map_err(|reason| TableError::BadMatch {
+            table: info.name.clone(),
+            field: field.name.clone(),
+            kind: field.kind.name(),
+            width: field.width,
+            reason,
+        })
+    });
+    pairs.collect()
+}
+
+fn check_match(field: &KeyField, value: &MatchValue) -> Result<Pair, String> {
+    let all = ones(field.width);
+    let fits = |value: u64| {
+        if value <= all {
+            Ok(value)
+        } else {
+            Err(format!("expected a value of the field's width, found {value:#x}"))
+        }
+    };
+    match (field.kind, *value) {
+        (MatchKind::Exact, MatchValue::Exact(value)) => Ok((fits(value)?, all)),
+        (MatchKind::Lpm, MatchValue::Lpm { value, prefix_len }) => {
+            if prefix_len > field.width {
+                return Err(format!("expected a prefix no longer than the field, found {prefix_len} bits"));
+            }
+            let mask = all & !ones(field.width - prefix_len);
+            if fits(value)? & !mask != 0 {
+                return Err(format!(
+                    "expected zeros behind the prefix of {prefix_len} bits, found {value:#x}"
+                ));
+            }
+            Ok((value, mask))
+        }
+        (MatchKind::Ternary, MatchValue::Ternary { value, mask }) => {
+            if fits(value)? & !fits(mask)? != 0 {
+                return Err(format!("expected zeros outside the mask {mask:#x}, found {value:#x}"));
+            }
+            Ok((value, mask))
+        }
+        (MatchKind::Ternary, MatchValue::Optional(Some(value))) => Ok((fits(value)?, all)),
+        (MatchKind::Ternary, MatchValue::Optional(None)) => Ok((0, 0)),
+        (MatchKind::Range, MatchValue::Range { low, high }) => {
+            if fits(low)? > fits(high)? {
+                return Err(format!("expected low <= high, found {low:#x} to {high:#x}"));
+            }
+            Ok((low, high))
+        }
+        (_, other) => Err(format!("expected a match of this kind, found {other:?}")),
+    }
+}
+
+fn match_value(field: &KeyField, pair: Pair) -> MatchValue {
+    match field.kind {
+        MatchKind::Exact => MatchValue::Exact(pair.0),
+        MatchKind::Lpm => MatchValue::Lpm { value: pair.0, prefix_len: pair.1.count_ones() as u16 },
+        MatchKind::Ternary => MatchValue::Ternary { value: pair.0, mask: pair.1 },
+        MatchKind::Range => MatchValue::Range { low: pair.0, high: pair.1 },
+    }
+}

@@ -1,0 +1,139 @@
+//! Where a pipeline puts the frames it sends: one reusable buffer, no allocation per packet.
+
+/// Why a frame was not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DropReason {
+    /// The ingress control chose the drop port (`mark_to_drop`).
+    Ingress,
+    /// The egress control chose the drop port.
+    Egress,
+    /// Longer than [`MAX_FRAME`](crate::MAX_FRAME) bytes.
+    TooLong,
+    /// A loop in the program did not end within its budget of rounds.
+    Loop,
+    /// An `assert` or `assume` of the program does not hold.
+    Assert,
+    /// The program chose a multicast group that has no ports.
+    NoGroup,
+}
+
+impl DropReason {
+    /// Every reason, in the order of [`Drops::count`].
+    pub const ALL: [DropReason; 6] = [
+        DropReason::Ingress,
+        DropReason::Egress,
+        DropReason::TooLong,
+        DropReason::Loop,
+        DropReason::Assert,
+        DropReason::NoGroup,
+    ];
+
+    /// A short name for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            DropReason::Ingress => "dropped in ingress",
+            DropReason::Egress => "dropped in egress",
+            DropReason::TooLong => "frame too long",
+            DropReason::Loop => "loop budget spent",
+            DropReason::Assert => "assertion failed",
+            DropReason::NoGroup => "no such multicast group",
+        }
+    }
+}
+
+/// Frames dropped, by reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Drops {
+    counts: [u64; DropReason::ALL.len()],
+}
+
+impl Drops {
+    /// Frames dropped for this reason.
+    pub fn count(&self, reason: DropReason) -> u64 {
+        self.counts[reason as usize]
+    }
+
+    /// Frames dropped for any reason.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    pub(crate) fn add(&mut self, reason: DropReason) {
+        self.counts[reason as usize] += 1;
+    }
+}
+
+/// Frames to send, each with its egress port.
+///
+/// [`Pipeline::process`](crate::Pipeline::process) appends, so that one output can gather several
+/// frames' results; [`clear`](Output::clear) keeps the buffers.
+#[derive(Debug, Default)]
+pub struct Output {
+    pub(crate) bytes: Vec<u8>,
+    /// Port and end of each frame in `bytes`; it starts where the one before ends.
+    pub(crate) frames: Vec<(u16, usize)>,
+    pub(crate) drops: Drops,
+}
+
+impl Output {
+    /// An empty output.
+    pub fn new() -> Self {
+        Output::default()
+    }
+
+    /// Forgets all frames and drop counts, keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.frames.clear();
+        self.drops = Drops::default();
+    }
+
+    /// Number of frames to send.
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// True when there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Frames dropped since the last [`clear`](Output::clear).
+    pub fn drops(&self) -> &Drops {
+        &self.drops
+    }
+
+    /// The frames in the order they were sent: egress port and bytes.
+    pub fn iter(&self) -> Frames<'_> {
+        Frames { output: self, next: 0, start: 0 }
+    }
+}
+
+impl<'a> IntoIterator for &'a Output {
+    type Item = (u16, &'a [u8]);
+    type IntoIter = Frames<'a>;
+
+    fn into_iter(self) -> Frames<'a> {
+        self.iter()
+    }
+}
+
+/// Iterator over an [`Output`]'s frames.
+#[derive(Debug)]
+pub struct Frames<'a> {
+    output: &'a Output,
+    next: usize,
+    start: usize,
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let &(port, end) = self.output.frames.get(self.next)?;
+        let frame = &self.output.bytes[self.start..end];
+        self.next += 1;
+        self.start = end;
+        Some((port, frame))
+    }
+}

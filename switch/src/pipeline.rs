@@ -1,0 +1,202 @@
+//! A pipeline: one program with its table contents, counters and registers. This file has the packet's way
+//! through it; what control software does to it is in [`control`](crate::control).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::control::initial_state;
+use crate::lower::DROP_PORT;
+use crate::machine::{Machine, State};
+use crate::output::{DropReason, Drops, Output};
+use crate::program::{Code, Program};
+
+/// Longest frame a pipeline takes, in bytes.
+pub const MAX_FRAME: usize = 65_535;
+
+/// `standard_metadata.instance_type` of a multicast copy, as BMv2 numbers it.
+const REPLICATION: u64 = 5;
+
+/// One switch's packet processor: a shared [`Program`] and this switch's own tables, counters and registers.
+///
+/// Sans-IO: frames and time come in as arguments, frames go out in an [`Output`]. All memory is allocated when
+/// tables are filled, none while packets pass.
+#[derive(Debug)]
+pub struct Pipeline {
+    pub(crate) program: Arc<Program>,
+    pub(crate) state: State,
+    machine: Machine,
+    drops: Drops,
+    /// Opaque bytes of entries that have some, by table and row.
+    pub(crate) metadata: BTreeMap<(u16, u32), Vec<u8>>,
+    multicast: BTreeMap<u16, Vec<Replica>>,
+}
+
+/// One copy that a multicast group makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replica {
+    /// Where the copy leaves.
+    pub port: u16,
+    /// `standard_metadata.egress_rid` of the copy.
+    pub instance: u16,
+}
+
+impl Pipeline {
+    /// A pipeline with empty tables, the program's const entries and default actions, and zero counters.
+    pub fn new(program: Arc<Program>) -> Self {
+        Pipeline {
+            state: initial_state(&program),
+            machine: Machine::new(&program.code),
+            program,
+            drops: Drops::default(),
+            metadata: BTreeMap::new(),
+            multicast: BTreeMap::new(),
+        }
+    }
+
+    /// The program it runs.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// Frames dropped since the pipeline was made, by reason.
+    pub fn drops(&self) -> &Drops {
+        &self.drops
+    }
+
+    /// Where P4's `random` starts; pipelines with the same seed and frames behave the same.
+    pub fn seed_random(&mut self, seed: u64) {
+        self.machine.seed(seed);
+    }
+
+    /// Sets the copies that a multicast group (1 to 65535) makes; none removes the group.
+    pub fn set_multicast_group(&mut self, group: u16, replicas: Vec<Replica>) {
+        if replicas.is_empty() {
+            self.multicast.remove(&group);
+        } else {
+            self.multicast.insert(group, replicas);
+        }
+    }
+
+    /// All multicast groups by number.
+    pub fn multicast_groups(&self) -> impl Iterator<Item = (u16, &[Replica])> + '_ {
+        self.multicast.iter().map(|(&group, replicas)| (group, replicas.as_slice()))
+    }
+
+    /// Processes one frame that came in at `now_ns` on `ingress_port`; appends what is sent to `out`.
+    ///
+    /// Takes any bytes: what is wrong with a frame is the program's to decide (`parser_error`,
+    /// `checksum_error`), as on BMv2. Drops are counted in `out` and in the pipeline.
+    pub fn process(&mut self, now_ns: u64, ingress_port: u16, frame: &[u8], out: &mut Output) {
+        let program = Arc::clone(&self.program);
+        if let Err(reason) = self.forward(&program.code, now_ns, ingress_port, frame, out) {
+            self.drops.add(reason);
+            out.drops.add(reason);
+        }
+    }
+
+    fn forward(
+        &mut self,
+        code: &Code,
+        now_ns: u64,
+        ingress_port: u16,
+        frame: &[u8],
+        out: &mut Output,
+    ) -> Result<(), DropReason> {
+        if frame.len() > MAX_FRAME {
+            return Err(DropReason::TooLong);
+        }
+        let metadata = &code.metadata;
+        let machine = &mut self.machine;
+        machine.reset(code, frame);
+        let mut set = |slot: Option<u16>, value: u64| {
+            if let Some(slot) = slot {
+                machine.slots.set(slot, value);
+            }
+        };
+        set(metadata.ingress_port, u64::from(ingress_port));
+        set(metadata.packet_length, frame.len() as u64);
+        set(metadata.ingress_timestamp, (now_ns / 1000) & ((1 << 48) - 1));
+        set(metadata.parser_error, code.no_error);
+
+        for control in [code.parser, code.verify, code.ingress] {
+            machine.run(code, &mut self.state, frame, control);
+            if let Some(reason) = machine.fault {
+                return Err(reason);
+            }
+        }
+        let group = metadata.multicast_group.map_or(0, |slot| machine.slots.get(slot));
+        if group != 0 {
+            return self.replicate(code, now_ns, group as u16, frame, out);
+        }
+        let port = machine.slots.get(metadata.egress_spec);
+        if port == DROP_PORT {
+            return Err(DropReason::Ingress);
+        }
+        self.send(code, now_ns, port, frame, out)
+    }
+
+    /// Egress, checksums and deparser for one copy of the packet.
+    fn send(
+        &mut self,
+        code: &Code,
+        now_ns: u64,
+        port: u64,
+        frame: &[u8],
+        out: &mut Output,
+    ) -> Result<(), DropReason> {
+        let metadata = &code.metadata;
+        let machine = &mut self.machine;
+        let length = machine.length.max(0) as u64;
+        let mut set = |slot: Option<u16>, value: u64| {
+            if let Some(slot) = slot {
+                machine.slots.set(slot, value);
+            }
+        };
+        let micros = (now_ns / 1000) & ((1 << 48) - 1);
+        set(metadata.egress_port, port);
+        // Anything but the drop port, as BMv2 does: egress may choose it.
+        set(Some(metadata.egress_spec), 0);
+        set(metadata.packet_length, length & 0xffff_ffff);
+        set(metadata.egress_timestamp, micros);
+        set(metadata.enqueue_timestamp, micros & 0xffff_ffff);
+        machine.run(code, &mut self.state, frame, code.egress);
+        if let Some(reason) = machine.fault {
+            return Err(reason);
+        }
+        if machine.slots.get(metadata.egress_spec) == DROP_PORT {
+            return Err(DropReason::Egress);
+        }
+        machine.run(code, &mut self.state, frame, code.update);
+        machine.deparse(code, frame, &mut out.bytes);
+        out.frames.push((port as u16, out.bytes.len()));
+        Ok(())
+    }
+
+    fn replicate(
+        &mut self,
+        code: &Code,
+        now_ns: u64,
+        group: u16,
+        frame: &[u8],
+        out: &mut Output,
+    ) -> Result<(), DropReason> {
+        let replicas = self.multicast.get(&group).cloned().ok_or(DropReason::NoGroup)?;
+        let saved = self.machine.save(code);
+        for replica in replicas {
+            self.machine.restore(&saved);
+            if let Some(slot) = code.metadata.instance_type {
+                self.machine.slots.set(slot, REPLICATION);
+            }
+            if let Some(slot) = code.metadata.egress_rid {
+                self.machine.slots.set(slot, u64::from(replica.instance));
+            }
+            if let Err(reason) = self.send(code, now_ns, u64::from(replica.port), frame, out) {
+                // One copy's end is not the others'.
+                self.drops.add(reason);
+                out.drops.add(reason);
+                self.machine.fault = None;
+            }
+        }
+        Ok(())
+    }
+}

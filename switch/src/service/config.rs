@@ -1,0 +1,136 @@
+//! Loading programs ("SetForwardingPipelineConfig RPC").
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fatbtree_p4runtime::v1::ForwardingPipelineConfig;
+
+use super::mapping::{Mapping, TableMap};
+use crate::{ActionCall, Entry, Pipeline, Program};
+
+/// A program in force, or saved for COMMIT.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) config: ForwardingPipelineConfig,
+    pub(super) mapping: Mapping,
+    /// Packed metadata of default entries that have some, by place of the table.
+    default_cookies: BTreeMap<usize, Vec<u8>>,
+}
+
+impl Loaded {
+    /// Checks that this switch can run a config. The message of an error says what it cannot.
+    pub(super) fn verify(config: ForwardingPipelineConfig) -> Result<Self, String> {
+        let json = std::str::from_utf8(&config.p4_device_config)
+            .map_err(|error| format!("expected BMv2 JSON as p4_device_config, found bytes that are no text: {error}"))?;
+        let program = Program::load(json).map_err(|error| error.to_string())?;
+        Self::with_program(config, program)
+    }
+
+    /// The same for a program that is loaded already.
+    pub(super) fn with_program(config: ForwardingPipelineConfig, program: Arc<Program>) -> Result<Self, String> {
+        let p4info = config.p4info.clone().ok_or("expected a P4Info in the config, found none")?;
+        let mapping = Mapping::new(p4info, program)?;
+        Ok(Self { config, mapping, default_cookies: BTreeMap::new() })
+    }
+
+    pub(super) fn new_pipeline(&self) -> Pipeline {
+        Pipeline::new(Arc::clone(&self.mapping.program))
+    }
+
+    /// Packed metadata of a table's default entry, empty when it has none.
+    pub(super) fn default_cookie(&self, position: usize) -> &[u8] {
+        self.default_cookies.get(&position).map_or(&[], Vec::as_slice)
+    }
+
+    pub(super) fn set_default_cookie(&mut self, position: usize, cookie: Option<Vec<u8>>) -> Option<Vec<u8>> {
+        match cookie {
+            Some(cookie) => self.default_cookies.insert(position, cookie),
+            None => self.default_cookies.remove(&position),
+        }
+    }
+
+    /// Carries the state of `old` over ("RECONCILE_AND_COMMIT"): entries with their counters, default actions, counter
+    /// and register arrays, by name. What the new program cannot hold is an error, and nothing has changed then.
+    pub(super) fn reconcile(&mut self, old: &Loaded, state: &Pipeline) -> Result<Pipeline, String> {
+        let mut fresh = self.new_pipeline();
+        for (old_position, from) in old.mapping.tables.iter().enumerate() {
+            let name = &from.info.name;
+            let place = self.mapping.tables.iter().position(|to| to.info.name == *name);
+            let Some(position) = place else {
+                match state.len(from.table) {
+                    0 => continue,
+                    n => return Err(format!("table `{name}` has {n} entries and is not in the new program")),
+                }
+            };
+            let to = &self.mapping.tables[position];
+            if !from.info.is_const {
+                if state.len(from.table) != 0 && !same_key(from, to) {
+                    return Err(format!("table `{name}` has entries, and another key in the new program"));
+                }
+                for (entry, counter) in state.entries(from.table) {
+                    let entry = carry(from, to, &entry)
+                        .ok_or_else(|| format!("table `{name}`: an entry's action differs in the new program"))?;
+                    fresh.insert(to.table, &entry).map_err(|error| error.to_string())?;
+                    if from.info.direct_counter.is_some() && to.info.direct_counter.is_some() {
+                        fresh
+                            .set_direct_counter(to.table, &entry.key, entry.priority, counter)
+                            .map_err(|error| error.to_string())?;
+                    }
+                }
+            }
+            let call = state.default_action(from.table);
+            let declared = &old.mapping.program.table_info(from.table).initial_default;
+            if call != *declared
+                && let Some(call) = call
+            {
+                let (action, params) = carry_action(from, to, call.action, &call.params)
+                    .ok_or_else(|| format!("table `{name}`: the default action differs in the new program"))?;
+                fresh.set_default(to.table, Some(&ActionCall { action, params })).map_err(|e| e.to_string())?;
+                let cookie = old.default_cookie(old_position).to_vec();
+                self.set_default_cookie(position, Some(cookie).filter(|cookie| !cookie.is_empty()));
+            }
+        }
+        for from in &old.mapping.counters {
+            let to = self.mapping.counters.iter().find(|to| to.name == from.name && to.size >= from.size);
+            let to = to.ok_or_else(|| format!("counter `{}` is smaller or missing in the new program", from.name))?;
+            for index in 0..from.size {
+                let value = state.counter(from.array, index);
+                value.and_then(|value| fresh.set_counter(to.array, index, value)).map_err(|e| e.to_string())?;
+            }
+        }
+        for from in &old.mapping.registers {
+            let fits = |size, bits| size >= from.size && bits >= from.bitwidth;
+            let to =
+                self.mapping.registers.iter().find(|to| to.name == from.name && fits(to.size, to.bitwidth));
+            let to = to.ok_or_else(|| format!("register `{}` is smaller or missing in the new program", from.name))?;
+            for index in 0..from.size {
+                let value = state.register(from.array, index);
+                value.and_then(|value| fresh.set_register(to.array, index, value)).map_err(|e| e.to_string())?;
+            }
+        }
+        Ok(fresh)
+    }
+}
+
+fn same_key(from: &TableMap, to: &TableMap) -> bool {
+    let shape = |map: &TableMap| -> Vec<_> {
+        map.info.fields.iter().map(|field| (field.name.clone(), field.bitwidth, field.kind)).collect()
+    };
+    shape(from) == shape(to)
+}
+
+fn carry(from: &TableMap, to: &TableMap, entry: &Entry) -> Option<Entry> {
+    let (action, params) = carry_action(from, to, entry.action, &entry.params)?;
+    Some(Entry { action, params, ..entry.clone() })
+}
+
+fn carry_action(
+    from: &TableMap,
+    to: &TableMap,
+    action: crate::ActionRef,
+    params: &[u64],
+) -> Option<(crate::ActionRef, Vec<u64>)> {
+    let old = &from.info.actions[from.position_of(action)?].action;
+    let position = to.info.actions.iter().position(|new| new.action.name == old.name)?;
+    (to.info.actions[position].action.params == old.params).then(|| (to.actions[position], params.to_vec()))
+}

@@ -1,0 +1,374 @@
+//! The control plane of one switch: requests in, responses out, no I/O.
+
+use fatbtree_p4runtime::status::batch_status;
+use fatbtree_p4runtime::tonic::{Code, Status};
+use fatbtree_p4runtime::v1::{
+    self, ForwardingPipelineConfig, ReadResponse, StreamMessageRequest, get_forwarding_pipeline_config_request::ResponseType,
+    set_forwarding_pipeline_config_request::Action, stream_message_request, stream_message_response,
+    write_request::Atomicity,
+};
+
+use super::API_VERSION;
+use super::arbitration::{Arbitration, StreamId, StreamOutput};
+use super::config::Loaded;
+use super::read::{Parts, Reader};
+use super::refusal::Refusal;
+use super::write::{Scratch, Writer};
+use crate::Pipeline;
+
+/// An RPC for a switch.
+#[derive(Debug)]
+pub enum Request {
+    /// `Write`
+    Write(v1::WriteRequest),
+    /// `Read`
+    Read(v1::ReadRequest),
+    /// `SetForwardingPipelineConfig`
+    SetPipeline(v1::SetForwardingPipelineConfigRequest),
+    /// `GetForwardingPipelineConfig`
+    GetPipeline(v1::GetForwardingPipelineConfigRequest),
+    /// `Capabilities`
+    Capabilities(v1::CapabilitiesRequest),
+    /// Something happened on a `StreamChannel`. What the switch has to say to streams is polled separately, because
+    /// it may concern other streams: [`ControlPlane::poll_stream`].
+    Stream(StreamId, StreamEvent),
+}
+
+/// What a `StreamChannel` brings.
+#[derive(Debug)]
+pub enum StreamEvent {
+    /// A message from the controller.
+    Message(StreamMessageRequest),
+    /// The controller is gone.
+    Closed,
+}
+
+/// The answer to the [`Request`] of the same name.
+#[derive(Debug)]
+pub enum Response {
+    /// `Write`
+    Write(Result<v1::WriteResponse, Status>),
+    /// `Read`
+    Read(ReadOutcome),
+    /// `SetForwardingPipelineConfig`
+    SetPipeline(Result<v1::SetForwardingPipelineConfigResponse, Status>),
+    /// `GetForwardingPipelineConfig`
+    GetPipeline(Result<v1::GetForwardingPipelineConfigResponse, Status>),
+    /// `Capabilities`
+    Capabilities(Result<v1::CapabilitiesResponse, Status>),
+    /// `StreamChannel`: see [`ControlPlane::poll_stream`].
+    Stream,
+}
+
+/// What was found, and how the read ended: a batch of reads can fail in part.
+#[derive(Debug)]
+pub struct ReadOutcome {
+    /// What was found, in parts.
+    pub parts: Vec<ReadResponse>,
+    /// How it ended.
+    pub end: Result<(), Status>,
+}
+
+/// A switch's control plane: who may write, which program is loaded, what its ids mean.
+///
+/// The pipeline is handed in with every request, so that the owner can run packets through it in between; it is `None`
+/// until a program is committed.
+#[derive(Debug)]
+pub struct ControlPlane {
+    device_id: u64,
+    arbitration: Arbitration,
+    running: Option<Loaded>,
+    /// After VERIFY_AND_SAVE, reads and writes go to this program and state, until COMMIT puts them in force.
+    saved: Option<(Loaded, Pipeline)>,
+    scratch: Scratch,
+}
+
+impl ControlPlane {
+    /// The control plane of a switch without a program. `device_id` is what controllers call the switch, not 0.
+    pub fn new(device_id: u64) -> Self {
+        let arbitration = Arbitration::new(device_id);
+        Self { device_id, arbitration, running: None, saved: None, scratch: Scratch::default() }
+    }
+
+    /// The id controllers call this switch by.
+    pub fn device_id(&self) -> u64 {
+        self.device_id
+    }
+
+    /// The program in force.
+    pub fn config(&self) -> Option<&ForwardingPipelineConfig> {
+        self.running.as_ref().map(|loaded| &loaded.config)
+    }
+
+    /// Loads a program from this side, without a controller: as `VERIFY_AND_COMMIT` does it.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` with what this switch cannot run, or where P4Info and program differ.
+    pub fn load(&mut self, pipeline: &mut Option<Pipeline>, config: ForwardingPipelineConfig) -> Result<(), Status> {
+        let loaded = Loaded::verify(config).map_err(Status::invalid_argument)?;
+        self.commit(pipeline, loaded, None);
+        Ok(())
+    }
+
+    /// The same for a program that is loaded already: many switches of a process can share it.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` where P4Info and program differ.
+    pub fn load_program(
+        &mut self,
+        pipeline: &mut Option<Pipeline>,
+        config: ForwardingPipelineConfig,
+        program: std::sync::Arc<crate::Program>,
+    ) -> Result<(), Status> {
+        let loaded = Loaded::with_program(config, program).map_err(Status::invalid_argument)?;
+        self.commit(pipeline, loaded, None);
+        Ok(())
+    }
+
+    /// Answers a request.
+    pub fn handle(&mut self, pipeline: &mut Option<Pipeline>, request: Request) -> Response {
+        match request {
+            Request::Write(request) => Response::Write(self.write(pipeline, &request)),
+            Request::Read(request) => Response::Read(self.read(pipeline, &request)),
+            Request::SetPipeline(request) => Response::SetPipeline(
+                self.set_pipeline(pipeline, request).map(|()| v1::SetForwardingPipelineConfigResponse {}),
+            ),
+            Request::GetPipeline(request) => Response::GetPipeline(self.get_pipeline(&request)),
+            Request::Capabilities(request) => Response::Capabilities(self.capabilities(&request)),
+            Request::Stream(stream, event) => {
+                self.stream(stream, event);
+                Response::Stream
+            }
+        }
+    }
+
+    /// What to tell a stream next.
+    pub fn poll_stream(&mut self) -> Option<(StreamId, StreamOutput)> {
+        self.arbitration.poll()
+    }
+
+    fn check_device(&self, device_id: u64, role: &str, role_id: u64) -> Result<(), Status> {
+        if device_id != self.device_id {
+            let expected = self.device_id;
+            return Err(Status::not_found(format!("expected device {expected}, found device {device_id}")));
+        }
+        if !role.is_empty() || role_id != 0 {
+            return Err(Status::not_found(format!(
+                "expected the default role (role unset), found role `{role}` (id {role_id})"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The program and state that reads and writes are about.
+    fn target<'a>(
+        running: &'a mut Option<Loaded>,
+        saved: &'a mut Option<(Loaded, Pipeline)>,
+        pipeline: &'a mut Option<Pipeline>,
+    ) -> Result<(&'a mut Loaded, &'a mut Pipeline), Status> {
+        match (saved, running, pipeline) {
+            (Some((loaded, shadow)), _, _) => Ok((loaded, shadow)),
+            (None, Some(loaded), Some(pipeline)) => Ok((loaded, pipeline)),
+            _ => Err(Status::failed_precondition(
+                "this switch runs no program yet: send a SetForwardingPipelineConfig first",
+            )),
+        }
+    }
+
+    fn write(
+        &mut self,
+        pipeline: &mut Option<Pipeline>,
+        request: &v1::WriteRequest,
+    ) -> Result<v1::WriteResponse, Status> {
+        #[allow(deprecated, reason = "old clients name roles by number")]
+        self.check_device(request.device_id, &request.role, request.role_id)?;
+        self.arbitration.check_primary(request.election_id.as_ref())?;
+        let atomicity = Atomicity::try_from(request.atomicity).map_err(|_| {
+            Status::invalid_argument(format!("expected an atomicity of 0 to 2, found {}", request.atomicity))
+        })?;
+        let (loaded, pipeline) = Self::target(&mut self.running, &mut self.saved, pipeline)?;
+        let all_or_none = atomicity != Atomicity::ContinueOnError;
+        let undo = all_or_none.then(Vec::new);
+        let mut writer = Writer { loaded, pipeline, scratch: &mut self.scratch, undo };
+        // Filled from the first error on: a batch that succeeds allocates nothing here.
+        let mut errors: Vec<v1::Error> = Vec::new();
+        for (place, update) in request.updates.iter().enumerate() {
+            match writer.apply(update) {
+                Ok(()) if errors.is_empty() => {}
+                Ok(()) => errors.push(v1::Error::default()),
+                Err(refusal) => {
+                    errors.resize_with(place, v1::Error::default);
+                    errors.push(refusal.into_error());
+                    if all_or_none {
+                        break;
+                    }
+                }
+            }
+        }
+        if errors.is_empty() {
+            return Ok(v1::WriteResponse {});
+        }
+        if all_or_none {
+            writer.roll_back();
+            // Every update gets its own outcome: the others did not fail, but they are not in force either.
+            let culprit = errors.len() - 1;
+            let aborted = || {
+                Refusal::new(Code::Aborted, format!("taken back, because update {culprit} of the batch failed"))
+            };
+            for error in &mut errors[..culprit] {
+                *error = aborted().into_error();
+            }
+            errors.resize_with(request.updates.len(), || aborted().into_error());
+        }
+        Err(batch_status("Write", &errors))
+    }
+
+    fn read(&mut self, pipeline: &mut Option<Pipeline>, request: &v1::ReadRequest) -> ReadOutcome {
+        let fail = |status| ReadOutcome { parts: Vec::new(), end: Err(status) };
+        if let Err(status) = self.check_device(request.device_id, &request.role, 0) {
+            return fail(status);
+        }
+        let (loaded, pipeline) = match Self::target(&mut self.running, &mut self.saved, pipeline) {
+            Ok(target) => target,
+            Err(status) => return fail(status),
+        };
+        let reader = Reader { loaded, pipeline };
+        let mut parts = Parts::default();
+        let mut errors = Vec::with_capacity(request.entities.len());
+        let mut failed = false;
+        for entity in &request.entities {
+            errors.push(match reader.read(entity, &mut parts) {
+                Ok(()) => v1::Error::default(),
+                Err(refusal) => {
+                    failed = true;
+                    refusal.into_error()
+                }
+            });
+        }
+        let end = if failed { Err(batch_status("Read", &errors)) } else { Ok(()) };
+        ReadOutcome { parts: parts.into_inner(), end }
+    }
+
+    fn set_pipeline(
+        &mut self,
+        pipeline: &mut Option<Pipeline>,
+        request: v1::SetForwardingPipelineConfigRequest,
+    ) -> Result<(), Status> {
+        #[allow(deprecated, reason = "old clients name roles by number")]
+        self.check_device(request.device_id, &request.role, request.role_id)?;
+        self.arbitration.check_primary(request.election_id.as_ref())?;
+        let action = Action::try_from(request.action).unwrap_or(Action::Unspecified);
+        let verified = |config: Option<ForwardingPipelineConfig>| {
+            let config =
+                config.ok_or_else(|| Status::invalid_argument("expected a config for this action, found none"))?;
+            Loaded::verify(config).map_err(Status::invalid_argument)
+        };
+        match action {
+            Action::Unspecified => Err(Status::invalid_argument(format!(
+                "expected an action of VERIFY (1) to RECONCILE_AND_COMMIT (5), found {}",
+                request.action
+            ))),
+            Action::Verify => verified(request.config).map(|_| ()),
+            Action::VerifyAndSave => {
+                let loaded = verified(request.config)?;
+                let shadow = loaded.new_pipeline();
+                self.saved = Some((loaded, shadow));
+                Ok(())
+            }
+            Action::VerifyAndCommit => {
+                let loaded = verified(request.config)?;
+                self.commit(pipeline, loaded, None);
+                Ok(())
+            }
+            Action::Commit => {
+                if request.config.is_some() {
+                    return Err(Status::invalid_argument("expected no config with COMMIT: it was saved before"));
+                }
+                let (loaded, shadow) = self.saved.take().ok_or_else(|| {
+                    Status::not_found("no config is saved: send it with VERIFY_AND_SAVE before COMMIT")
+                })?;
+                self.commit(pipeline, loaded, Some(shadow));
+                Ok(())
+            }
+            Action::ReconcileAndCommit => {
+                let mut loaded = verified(request.config)?;
+                let state = match (&self.running, &*pipeline) {
+                    (Some(old), Some(state)) => {
+                        Some(loaded.reconcile(old, state).map_err(Status::invalid_argument)?)
+                    }
+                    _ => None,
+                };
+                self.commit(pipeline, loaded, state);
+                Ok(())
+            }
+        }
+    }
+
+    fn commit(&mut self, pipeline: &mut Option<Pipeline>, loaded: Loaded, state: Option<Pipeline>) {
+        *pipeline = Some(state.unwrap_or_else(|| loaded.new_pipeline()));
+        self.running = Some(loaded);
+        self.saved = None;
+    }
+
+    fn get_pipeline(
+        &self,
+        request: &v1::GetForwardingPipelineConfigRequest,
+    ) -> Result<v1::GetForwardingPipelineConfigResponse, Status> {
+        self.check_device(request.device_id, "", 0)?;
+        let parts = ResponseType::try_from(request.response_type).map_err(|_| {
+            Status::invalid_argument(format!("expected a response type of 0 to 3, found {}", request.response_type))
+        })?;
+        // What was saved last: reads and writes are about that one, too.
+        let loaded = self.saved.as_ref().map(|(loaded, _)| loaded).or(self.running.as_ref());
+        let config = loaded.map(|loaded| {
+            let config = &loaded.config;
+            let with_info = matches!(parts, ResponseType::All | ResponseType::P4infoAndCookie);
+            let with_program = matches!(parts, ResponseType::All | ResponseType::DeviceConfigAndCookie);
+            ForwardingPipelineConfig {
+                p4info: config.p4info.clone().filter(|_| with_info),
+                p4_device_config: if with_program { config.p4_device_config.clone() } else { Vec::new() },
+                cookie: config.cookie,
+            }
+        });
+        Ok(v1::GetForwardingPipelineConfigResponse { config })
+    }
+
+    fn capabilities(&self, request: &v1::CapabilitiesRequest) -> Result<v1::CapabilitiesResponse, Status> {
+        if request.device_id != 0 {
+            self.check_device(request.device_id, "", 0)?;
+        }
+        Ok(v1::CapabilitiesResponse { p4runtime_api_version: API_VERSION.to_owned(), experimental: None })
+    }
+
+    fn stream(&mut self, stream: StreamId, event: StreamEvent) {
+        use stream_message_request::Update;
+        let message = match event {
+            StreamEvent::Closed => return self.arbitration.closed(stream),
+            StreamEvent::Message(message) => message,
+        };
+        use v1::stream_error::Details;
+        let details = match message.update {
+            Some(Update::Arbitration(bid)) => return self.arbitration.bid(stream, &bid),
+            Some(Update::Packet(packet)) => {
+                Details::PacketOut(v1::PacketOutError { packet_out: Some(packet) })
+            }
+            Some(Update::DigestAck(ack)) => {
+                Details::DigestListAck(v1::DigestListAckError { digest_list_ack: Some(ack) })
+            }
+            Some(Update::Other(other)) => Details::Other(v1::StreamOtherError { other: Some(other) }),
+            None => Details::Other(v1::StreamOtherError::default()),
+        };
+        let (code, message) = match self.arbitration.is_primary(stream) {
+            true => (Code::Unimplemented, "this switch has no CPU port: it takes arbitration messages only"),
+            false => (Code::PermissionDenied, "only the primary controller may send this"),
+        };
+        let error = v1::StreamError {
+            canonical_code: code.into(),
+            message: message.to_owned(),
+            details: Some(details),
+            ..v1::StreamError::default()
+        };
+        let update = Some(stream_message_response::Update::Error(error));
+        self.arbitration.push(stream, StreamOutput::Message(v1::StreamMessageResponse { update }));
+    }
+}

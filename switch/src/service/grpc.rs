@@ -1,0 +1,142 @@
+//! The gRPC server: decodes requests on tokio's threads and forwards them to the owner of the switch.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use fatbtree_p4runtime::client::{MAX_HEADERS, MAX_MESSAGE};
+use fatbtree_p4runtime::tonic::transport::server::TcpIncoming;
+use fatbtree_p4runtime::tonic::transport::{self, Server};
+use fatbtree_p4runtime::tonic::{self, Status, Streaming};
+use fatbtree_p4runtime::v1::p4_runtime_server::{P4Runtime, P4RuntimeServer};
+use fatbtree_p4runtime::v1::{self, StreamMessageRequest, StreamMessageResponse};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_stream::{Stream, StreamExt as _};
+
+use super::control::{Request, Response};
+use super::mailbox::Mailbox;
+
+/// Serves P4Runtime on a listener until `shutdown` completes.
+///
+/// # Errors
+/// What tonic says when the listener or a connection fails for good.
+pub async fn serve(
+    listener: TcpListener,
+    mailbox: Mailbox,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), transport::Error> {
+    let service = P4RuntimeServer::new(Service { mailbox })
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE);
+    Server::builder()
+        // Batches of updates are large: do not let them wait for window updates.
+        .initial_stream_window_size(8 << 20)
+        .initial_connection_window_size(32 << 20)
+        .http2_max_header_list_size(MAX_HEADERS)
+        .add_service(service)
+        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), shutdown)
+        .await
+}
+
+/// The service: one device behind one mailbox.
+struct Service {
+    mailbox: Mailbox,
+}
+
+type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// The inbox answers every request with the response of the same name.
+fn mismatch() -> Status {
+    Status::internal("the switch answered another request than the one it was asked")
+}
+
+#[tonic::async_trait]
+impl P4Runtime for Service {
+    type ReadStream = BoxStream<v1::ReadResponse>;
+    type StreamChannelStream = BoxStream<StreamMessageResponse>;
+
+    async fn write(
+        &self,
+        request: tonic::Request<v1::WriteRequest>,
+    ) -> Result<tonic::Response<v1::WriteResponse>, Status> {
+        match self.mailbox.call(Request::Write(request.into_inner())).await? {
+            Response::Write(result) => result.map(tonic::Response::new),
+            _ => Err(mismatch()),
+        }
+    }
+
+    async fn read(
+        &self,
+        request: tonic::Request<v1::ReadRequest>,
+    ) -> Result<tonic::Response<Self::ReadStream>, Status> {
+        match self.mailbox.call(Request::Read(request.into_inner())).await? {
+            Response::Read(outcome) => {
+                let parts = outcome.parts.into_iter().map(Ok);
+                let stream = tokio_stream::iter(parts.chain(outcome.end.err().map(Err)));
+                Ok(tonic::Response::new(Box::pin(stream)))
+            }
+            _ => Err(mismatch()),
+        }
+    }
+
+    async fn set_forwarding_pipeline_config(
+        &self,
+        request: tonic::Request<v1::SetForwardingPipelineConfigRequest>,
+    ) -> Result<tonic::Response<v1::SetForwardingPipelineConfigResponse>, Status> {
+        match self.mailbox.call(Request::SetPipeline(request.into_inner())).await? {
+            Response::SetPipeline(result) => result.map(tonic::Response::new),
+            _ => Err(mismatch()),
+        }
+    }
+
+    async fn get_forwarding_pipeline_config(
+        &self,
+        request: tonic::Request<v1::GetForwardingPipelineConfigRequest>,
+    ) -> Result<tonic::Response<v1::GetForwardingPipelineConfigResponse>, Status> {
+        match self.mailbox.call(Request::GetPipeline(request.into_inner())).await? {
+            Response::GetPipeline(result) => result.map(tonic::Response::new),
+            _ => Err(mismatch()),
+        }
+    }
+
+    async fn stream_channel(
+        &self,
+        request: tonic::Request<Streaming<StreamMessageRequest>>,
+    ) -> Result<tonic::Response<Self::StreamChannelStream>, Status> {
+        let mut inbound = request.into_inner();
+        let (outbound, messages) = mpsc::unbounded_channel();
+        let mailbox = self.mailbox.clone();
+        let stream = mailbox.open_stream(outbound.clone()).await?;
+        tokio::spawn(async move {
+            loop {
+                let message = tokio::select! {
+                    message = inbound.next() => message,
+                    // The switch has ended the stream, or the connection is gone.
+                    () = outbound.closed() => break,
+                };
+                match message {
+                    Some(Ok(message)) => {
+                        if mailbox.stream_message(stream, message).await.is_err() {
+                            break;
+                        }
+                    }
+                    Some(Err(_)) | None => break,
+                }
+            }
+            // Fails only when the switch is gone, and then there is nobody to tell.
+            let _ = mailbox.close_stream(stream).await;
+        });
+        Ok(tonic::Response::new(Box::pin(UnboundedReceiverStream::new(messages))))
+    }
+
+    async fn capabilities(
+        &self,
+        request: tonic::Request<v1::CapabilitiesRequest>,
+    ) -> Result<tonic::Response<v1::CapabilitiesResponse>, Status> {
+        match self.mailbox.call(Request::Capabilities(request.into_inner())).await? {
+            Response::Capabilities(result) => result.map(tonic::Response::new),
+            _ => Err(mismatch()),
+        }
+    }
+}

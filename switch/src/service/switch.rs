@@ -1,0 +1,100 @@
+//! A whole switch in one value: pipeline and control plane.
+
+use std::sync::Arc;
+
+use fatbtree_p4runtime::tonic::Status;
+use fatbtree_p4runtime::v1::ForwardingPipelineConfig;
+
+use super::arbitration::{StreamId, StreamOutput};
+use super::control::{ControlPlane, Request, Response};
+use crate::{Output, Pipeline, Program};
+
+/// A switch: frames and requests in, frames and responses out. No I/O, no clock.
+///
+/// ```
+/// use fatbtree_p4runtime::v1;
+/// use fatbtree_switch::Output;
+/// use fatbtree_switch::service::{Request, Response, Switch};
+///
+/// let mut switch = Switch::new(1);
+/// let mut output = Output::new();
+/// // Without a program every frame is dropped and counted.
+/// switch.handle_frame(0, 1, &[0; 64], &mut output);
+/// assert_eq!(switch.frames_without_program(), 1);
+/// // Requests are answered at once.
+/// let request = Request::Capabilities(v1::CapabilitiesRequest::default());
+/// let Response::Capabilities(Ok(answer)) = switch.handle_request(request) else { panic!() };
+/// assert!(answer.p4runtime_api_version.starts_with("1."));
+/// ```
+#[derive(Debug)]
+pub struct Switch {
+    control: ControlPlane,
+    pipeline: Option<Pipeline>,
+    frames_without_program: u64,
+}
+
+impl Switch {
+    /// A switch without a program, which waits for a controller to load one. `device_id` is not 0.
+    pub fn new(device_id: u64) -> Self {
+        Self { control: ControlPlane::new(device_id), pipeline: None, frames_without_program: 0 }
+    }
+
+    /// Loads a program from this side, without a controller.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` with what this switch cannot run, or where P4Info and program differ.
+    pub fn load(&mut self, config: ForwardingPipelineConfig) -> Result<(), Status> {
+        self.control.load(&mut self.pipeline, config)
+    }
+
+    /// The same for a program that is loaded already: many switches of a process can share it.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` where P4Info and program differ.
+    pub fn load_program(
+        &mut self,
+        config: ForwardingPipelineConfig,
+        program: Arc<Program>,
+    ) -> Result<(), Status> {
+        self.control.load_program(&mut self.pipeline, config, program)
+    }
+
+    /// Processes one frame that came in on `port` at `now_ns`; appends what is sent to `output`.
+    #[inline]
+    pub fn handle_frame(&mut self, now_ns: u64, port: u16, frame: &[u8], output: &mut Output) {
+        match &mut self.pipeline {
+            Some(pipeline) => pipeline.process(now_ns, port, frame, output),
+            None => self.frames_without_program += 1,
+        }
+    }
+
+    /// Answers a request. Afterwards, [`poll_stream`](Self::poll_stream) until it is empty.
+    pub fn handle_request(&mut self, request: Request) -> Response {
+        self.control.handle(&mut self.pipeline, request)
+    }
+
+    /// What to tell a stream next.
+    pub fn poll_stream(&mut self) -> Option<(StreamId, StreamOutput)> {
+        self.control.poll_stream()
+    }
+
+    /// The control plane.
+    pub fn control(&self) -> &ControlPlane {
+        &self.control
+    }
+
+    /// The pipeline; `None` before a program is loaded.
+    pub fn pipeline(&self) -> Option<&Pipeline> {
+        self.pipeline.as_ref()
+    }
+
+    /// The pipeline, to change it from this side.
+    pub fn pipeline_mut(&mut self) -> Option<&mut Pipeline> {
+        self.pipeline.as_mut()
+    }
+
+    /// Frames dropped because there was no program.
+    pub fn frames_without_program(&self) -> u64 {
+        self.frames_without_program
+    }
+}

@@ -1,0 +1,9 @@
+//! P4Runtime over real gRPC on loopback, against the switch with `testdata/service.p4` loaded.
+
+mod arbitration;
+mod batches;
+mod errors;
+mod harness;
+mod pipeline;
+mod reads;
+mod symmetry;
