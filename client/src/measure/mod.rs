@@ -101,8 +101,7 @@ impl Recorder {
     /// One finished operation: how it ended, how long it took in nanoseconds, how many round trips it made.
     ///
     /// Every operation counts into latencies and round trips, failed ones too: leaving them out would make a
-    /// run
-    /// with losses look faster than one without.
+    /// run with losses look faster than one without.
     #[inline]
     pub fn record(&mut self, outcome: Outcome, latency_ns: u64, round_trips: u32) {
         self.latency.record(latency_ns);

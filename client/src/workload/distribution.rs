@@ -1,8 +1,7 @@
 //! Which record an operation touches: YCSB's request distributions.
 //!
 //! Every chooser draws from the records that exist at that moment, `0..=last`, where `last` moves up as
-//! inserts are
-//! acknowledged. Where YCSB redraws a record that does not exist yet, so do we.
+//! inserts are acknowledged. Where YCSB redraws a record that does not exist yet, so do we.
 
 use rand::{Rng, RngExt};
 
@@ -20,18 +19,15 @@ pub enum RequestDistribution {
     /// Every record alike.
     Uniform,
     /// YCSB's `zipfian`: ranks over 10^10 items, hashed onto the records. Popular records lie scattered; and
-    /// since
-    /// 10^10 ranks share the records, the head is a little flatter than a Zipfian over the records
+    /// since 10^10 ranks share the records, the head is a little flatter than a Zipfian over the records
     /// themselves.
     Zipfian {
         /// Skew.
         theta: f64,
     },
     /// A Zipfian over the records themselves: record 0 is the most popular. With hashed keys the popular
-    /// *keys* lie
-    /// scattered all the same. This is what the Sherman and Fat-B+Tree papers mean by "Zipf 0.99". Our own
-    /// name,
-    /// `zipfian-ranked`; YCSB has the generator but no name for it.
+    /// *keys* lie scattered all the same. This is what the Sherman and Fat-B+Tree papers mean by "Zipf 0.99".
+    /// Our own name, `zipfian-ranked`; YCSB has the generator but no name for it.
     RankedZipfian {
         /// Skew.
         theta: f64,
@@ -223,9 +219,8 @@ mod tests {
     }
 
     /// The law of the scrambled draw: the head ranks where their hash puts them, the rest spread by the hash
-    /// as if
-    /// at random. With 10^5 head ranks summed exactly, what the rest adds to each of 501 cells is even to a
-    /// fraction of the noise of the draws.
+    /// as if at random. With 10^5 head ranks summed exactly, what the rest adds to each of 501 cells is even
+    /// to a fraction of the noise of the draws.
     #[test]
     fn zipfian_scrambled() {
         let zipf = Zipfian::with_zeta(SCRAMBLED_ITEMS + 1, 0.99, SCRAMBLED_ZETA).unwrap();

@@ -6,8 +6,7 @@ const PRIME: u64 = 0x0000_0100_0000_01B3;
 /// FNV-1a over the eight bytes of `value`, least significant byte first, folded to a non-negative `i64`.
 ///
 /// This is YCSB's `Utils.fnvhash64`: the fold is Java's `Math.abs`, so results lie in `0..=2^63`. (For the
-/// one
-/// input in 2^64 that hashes to `i64::MIN` Java's `abs` stays negative; here it is 2^63.) Both key names
+/// one input in 2^64 that hashes to `i64::MIN` Java's `abs` stays negative; here it is 2^63.) Both key names
 /// (`insertorder=hashed`) and scrambled Zipfian ranks go through it, so a key drawn here is the key that YCSB
 /// draws for the same rank.
 ///

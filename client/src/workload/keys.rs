@@ -37,9 +37,8 @@ pub enum KeyFileError {
 
 /// A user's keys, in the order of the file.
 ///
-/// Duplicates are dropped, the first occurrence staying, and counted: real key sets (SOSD's `wiki`, say)
-/// have a few,
-/// and a tree holds each key once. Whoever loads the file reports [`KeyFile::duplicates`].
+/// Duplicates are dropped, the first occurrence staying, and counted: real key sets (SOSD's `wiki`, say) have
+/// a few, and a tree holds each key once. Whoever loads the file reports [`KeyFile::duplicates`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyFile {
     keys: Vec<u64>,
@@ -48,8 +47,7 @@ pub struct KeyFile {
 
 impl KeyFile {
     /// Reads one key per line, decimal or `0x` hexadecimal, `_` allowed between digits; blank lines and what
-    /// follows
-    /// a `#` do not count. The keys need not be sorted.
+    /// follows a `#` do not count. The keys need not be sorted.
     pub fn parse(file: &str, text: &str) -> Result<Self, KeyFileError> {
         let mut keys = Vec::new();
         let mut lines = 0;

@@ -150,9 +150,8 @@ impl Workload {
         Self::for_client(spec, keys, seed, 0, 1)
     }
 
-    /// The stream of client number `client` of `clients`: its own random stream of the seed, its own share
-    /// of the
-    /// new record numbers (every `clients`-th). It reads loaded records and its own new ones.
+    /// The stream of client number `client` of `clients`: its own random stream of the seed, its own share of
+    /// the new record numbers (every `clients`-th). It reads loaded records and its own new ones.
     pub fn for_client(
         spec: &WorkloadSpec,
         keys: KeyMap,
@@ -227,8 +226,7 @@ impl Workload {
     }
 
     /// Tells that an insert drawn earlier is in the tree: from now on its record may be drawn, once all
-    /// inserts
-    /// before it are in too. Unknown or repeated record numbers change nothing.
+    /// inserts before it are in too. Unknown or repeated record numbers change nothing.
     pub fn acknowledge_insert(&mut self, record: u64) {
         let Some(beyond) = record.checked_sub(self.records) else { return };
         if beyond % self.clients == self.client {

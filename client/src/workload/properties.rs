@@ -1,12 +1,9 @@
 //! Java's `.properties` syntax, which YCSB's workload files are written in.
 //!
 //! One property per logical line; the name ends at the first unescaped `=`, `:` or white space. `#` and `!`
-//! open a
-//! comment line. An odd number of backslashes at the end of a line continues it on the next, whose leading
-//! white
-//! space is dropped. `\t \n \r \f \uXXXX` are escapes, a backslash before any other character is that
-//! character.
-//! (java.util.Properties, method `load`.)
+//! open a comment line. An odd number of backslashes at the end of a line continues it on the next, whose
+//! leading white space is dropped. `\t \n \r \f \uXXXX` are escapes, a backslash before any other character
+//! is that character. (java.util.Properties, method `load`.)
 //!
 //! Unlike Java, a name given twice is an error and not "the last one wins": in a workload file it is a
 //! mistake.

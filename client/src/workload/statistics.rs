@@ -10,9 +10,8 @@ pub(crate) fn seeded(seed: u64) -> ChaCha8Rng {
 /// Pearson's chi-square of `counts` against `pmf`, cells with fewer than 10 expected draws pooled.
 ///
 /// Refuses a statistic more than four standard deviations above its mean (Wilson-Hilferty), and any draw
-/// where the
-/// law gives none. A correct generator fails with about one seed in 30,000, and the seeds of the tests are
-/// fixed.
+/// where the law gives none. A correct generator fails with about one seed in 30,000, and the seeds of the
+/// tests are fixed.
 pub(crate) fn chi_square(counts: &[u64], pmf: &[f64]) -> Result<(), String> {
     assert_eq!(counts.len(), pmf.len());
     let draws: u64 = counts.iter().sum();
