@@ -56,7 +56,7 @@ impl TreeConfig {
         {
             return Err(ConfigError::InlineSize { found });
         }
-        if leaf_bytes == 0 || leaf_bytes % LINE as u32 != 0 {
+        if leaf_bytes == 0 || !leaf_bytes.is_multiple_of(LINE as u32) {
             return Err(ConfigError::LeafLines { found: leaf_bytes });
         }
         let internal_bytes = internal_bytes(fan_out);

@@ -226,7 +226,7 @@ impl<'a> Node<'a> {
 /// entry, where it is the last, so that the value lies in one piece.
 #[must_use]
 pub const fn version_offset(index: usize, wide: bool) -> usize {
-    if wide && index != 0 && index % 2 == 0 { LINE - 1 } else { 0 }
+    if wide && index != 0 && index.is_multiple_of(2) { LINE - 1 } else { 0 }
 }
 
 /// Writes `version` into every line of a node.

@@ -1,0 +1,159 @@
+//! Nodes by themselves: golden bytes, and searches against a map.
+#![allow(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
+
+use std::collections::BTreeMap;
+
+use fatbtree_index::node::{
+    EntryValue, LeafBuilder, Node, NodeFault, NodeHeader, NodeSpec, offsets, write_internal,
+};
+use fatbtree_index::{GlobalAddress, KeyRange, TreeConfig, ValueLayout, value};
+use proptest::collection::{btree_set, vec};
+use proptest::prelude::*;
+
+fn spec(level: u8, low: u64) -> NodeSpec {
+    let range = KeyRange { low, high: None };
+    NodeSpec {
+        address: GlobalAddress::new(1, 64),
+        level,
+        range,
+        sibling: GlobalAddress::NULL,
+        version: 0x0102,
+    }
+}
+
+#[test]
+fn golden_bytes_of_an_internal_node() {
+    let config = TreeConfig::new(5, 1024, ValueLayout::OutOfLine).unwrap();
+    let mut bytes = vec![0xee; config.internal_bytes() as usize];
+    let children: Vec<_> = (0..5).map(|i| (i * 0x10, GlobalAddress::new(1, 0x100 + i))).collect();
+    write_internal(&mut bytes, &spec(1, 0), &children);
+    assert_eq!(bytes.len(), 192);
+    assert_eq!(bytes[offsets::FIRST_CHILD..][..8], [0, 1, 0, 0, 0, 0, 1, 0]);
+    let mut line = [0; 64];
+    line[0] = 2;
+    for (at, i) in [(16, 1_u8), (32, 2), (48, 3)] {
+        line[at] = 0x10 * i;
+        line[at + 8..at + 16].copy_from_slice(&[i, 1, 0, 0, 0, 0, 1, 0]);
+    }
+    assert_eq!(bytes[64..128], line);
+    let mut line = [0; 64];
+    line[0] = 2;
+    line[16] = 0x40;
+    line[24..32].copy_from_slice(&[4, 1, 0, 0, 0, 0, 1, 0]);
+    assert_eq!(bytes[128..], line);
+}
+
+#[test]
+fn golden_bytes_of_leaf_entries() {
+    let config = TreeConfig::new(16, 192, ValueLayout::OutOfLine).unwrap();
+    let mut bytes = vec![0xee; 192];
+    let mut leaf = LeafBuilder::new(&mut bytes, config.leaf_shape(), spec(0, 0));
+    for key in 1..=4 {
+        leaf.push_record(key, GlobalAddress::new(1, 0x30 + key), 0x0506);
+    }
+    assert_eq!(leaf.finish(), 4);
+    let entry = |i: u8| [0x81, i, 0, 0, 0, 0, 0, 0, 0, 0x30 + i, 0, 0, 0, 0, 0, 1, 0, 6, 5, 0, 0];
+    assert_eq!(bytes[64..128], [&[2][..], &entry(1), &entry(2), &entry(3)].concat());
+    assert_eq!(bytes[128..150], [&[2][..], &entry(4)].concat());
+    assert_eq!(bytes[150..], [0; 42]);
+
+    let config = TreeConfig::new(16, 384, ValueLayout::Inline(55)).unwrap();
+    assert_eq!(config.leaf_capacity(), 2, "two lines each, one line left over");
+    let mut bytes = vec![0xee; 384];
+    let mut leaf = LeafBuilder::new(&mut bytes, config.leaf_shape(), spec(0, 0));
+    leaf.push_inline(7).fill(0xaa);
+    leaf.finish();
+    let wide = [&[2, 0x81, 7, 0, 0, 0, 0, 0, 0, 0][..], &[0xaa; 55], &[0; 61], &[0x81, 2]].concat();
+    assert_eq!(bytes[64..192], wide);
+    assert_eq!((bytes[192], bytes[319], bytes[320]), (2, 2, 2));
+}
+
+#[test]
+fn what_is_not_a_node_of_this_tree_is_refused() {
+    let config = TreeConfig::default();
+    let mut bytes = vec![0; 1024];
+    LeafBuilder::new(&mut bytes, config.leaf_shape(), spec(0, 0)).finish();
+    let fault = |bytes: &[u8]| Node::read(&config, bytes).map(drop).unwrap_err();
+    assert!(Node::read(&config, &bytes).is_ok());
+    assert_eq!(fault(&bytes[..63]), NodeFault::Short { found: 63, expected: 64 });
+    assert_eq!(fault(&[0; 1024]), NodeFault::Magic { found: 0 });
+    let other = TreeConfig::new(16, 1024, ValueLayout::Inline(8)).unwrap();
+    assert_eq!(Node::read(&other, &bytes).map(drop), Err(NodeFault::Format { found: 255, level: 0 }));
+    for line in 1..16 {
+        bytes[line * 64] ^= 0x80;
+        assert_eq!(fault(&bytes), NodeFault::Torn { line });
+        bytes[line * 64] ^= 0x80;
+    }
+    NodeHeader::set_free(&mut bytes);
+    assert_eq!(fault(&bytes), NodeFault::Free);
+
+    write_internal(&mut bytes[..384], &spec(1, 0), &[(0, GlobalAddress(64))]);
+    for count in [0, 17] {
+        bytes[offsets::COUNT] = count;
+        assert_eq!(fault(&bytes), NodeFault::Count { found: count.into(), capacity: 16 });
+    }
+}
+
+proptest! {
+    #[test]
+    fn internal_node_finds_the_last_pivot_not_above_the_key(
+        pivots in btree_set(prop_oneof![0..50_u64, any::<u64>()], 1..=40),
+        spare in 0..9_u16,
+        keys in vec(any::<u64>(), 10),
+    ) {
+        let pivots: Vec<u64> = pivots.into_iter().collect();
+        let config = TreeConfig::new((pivots.len() as u16 + spare).max(2), 1024, ValueLayout::OutOfLine).unwrap();
+        let children: Vec<_> = pivots.iter().zip(1..).map(|(&p, i)| (p, GlobalAddress::new(3, i * 64))).collect();
+        let mut bytes = vec![0xee; config.internal_bytes() as usize];
+        write_internal(&mut bytes, &spec(4, pivots[0]), &children);
+        let Ok(Node::Internal(node)) = Node::read(&config, &bytes) else { panic!("an internal node") };
+        prop_assert_eq!(node.children().collect::<Vec<_>>(), children.clone());
+        let near = pivots.iter().flat_map(|&p| [p, p.saturating_add(1), p.saturating_sub(1)]);
+        for key in near.chain(keys).filter(|&key| key >= pivots[0]) {
+            let expected = children.iter().rev().find(|(p, _)| *p <= key).unwrap().1;
+            prop_assert_eq!(node.find(key), Ok(expected), "key {:#x}", key);
+        }
+    }
+
+    #[test]
+    fn leaf_finds_what_a_map_finds(
+        keys in vec(prop_oneof![0..50_u64, any::<u64>()], 0..60).prop_shuffle(),
+        inline in proptest::option::of(1..=64_u8),
+        lines in 5..=32_u32,
+    ) {
+        let values = inline.map_or(ValueLayout::OutOfLine, ValueLayout::Inline);
+        let config = TreeConfig::new(16, lines * 64, values).unwrap();
+        let mut map = BTreeMap::new();
+        let mut bytes = vec![0xee; config.leaf_bytes() as usize];
+        let mut leaf = LeafBuilder::new(&mut bytes, config.leaf_shape(), spec(0, 0));
+        for key in keys.iter().copied() {
+            if map.len() == config.leaf_capacity() || map.contains_key(&key) {
+                continue;
+            }
+            let mut value = vec![0; usize::from(inline.unwrap_or(12))];
+            value::fill(key, 1, &mut value);
+            value[0] |= 1; // never a null pointer
+            map.insert(key, value.clone());
+            if inline.is_some() {
+                leaf.push_inline(key).copy_from_slice(&value);
+            } else {
+                let (address, length) = value.split_first_chunk().unwrap();
+                let length = u32::from_le_bytes(length.try_into().unwrap());
+                leaf.push_record(key, GlobalAddress(u64::from_le_bytes(*address)), length);
+            }
+        }
+        leaf.finish();
+        let Ok(Node::Leaf(leaf)) = Node::read(&config, &bytes) else { panic!("a leaf") };
+        let flat = |value: EntryValue<'_>| match value {
+            EntryValue::Inline(value) => value.to_vec(),
+            EntryValue::Record { address, length } => {
+                [&address.raw().to_le_bytes()[..], &length.to_le_bytes()].concat()
+            }
+        };
+        for key in keys.iter().flat_map(|&key| [key, key ^ 1]).chain([0, u64::MAX]) {
+            prop_assert_eq!(leaf.find(key).unwrap().map(flat), map.get(&key).cloned(), "key {:#x}", key);
+        }
+        let all: BTreeMap<_, _> = leaf.entries().map(|entry| entry.map(|(key, value)| (key, flat(value))).unwrap()).collect();
+        prop_assert_eq!(all, map);
+    }
+}
