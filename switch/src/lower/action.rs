@@ -211,9 +211,45 @@ impl Lowering<'_> {
         touched: &mut u64,
         place: &str,
     ) -> Result<(), LoadError> {
+        let parts = self.layout.parts(header, field);
+        if parts.len() > 1 {
+            return self.assign_wide((header, field), &parts, value, touched, place);
+        }
         let (at, flag) = self.layout.write(header, field, place)?;
         self.assign(at.slot, at.width, value, place)?;
         self.touch(flag, touched);
+        Ok(())
+    }
+
+    /// Assigns a field of more than 64 bits: a constant, or another field of the same width.
+    fn assign_wide(
+        &mut self,
+        (header, field): (&str, &str),
+        parts: &[String],
+        value: &Value,
+        touched: &mut u64,
+        place: &str,
+    ) -> Result<(), LoadError> {
+        let from = match value {
+            Value::Field(header, field) => self.layout.parts(header, field),
+            _ => Vec::new(),
+        };
+        for (at, part) in parts.iter().enumerate() {
+            let part_value = match value {
+                Value::Const { value, .. } if *value >= 0 => {
+                    Value::Const { value: if at + 1 == parts.len() { *value } else { 0 }, bits: None }
+                }
+                Value::Field(header, _) if from.len() == parts.len() => {
+                    Value::Field(header.clone(), from[at].clone())
+                }
+                _ => {
+                    let what =
+                        format!("an assignment to `{header}.{field}`, of more than 64 bits, that is no copy");
+                    return Err(unsupported(place, &what));
+                }
+            };
+            self.assign_field(header, part, &part_value, touched, place)?;
+        }
         Ok(())
     }
 
@@ -288,7 +324,11 @@ impl Lowering<'_> {
                             parts.push(self.input_field(&header, &field, &place)?);
                         }
                     }
-                    Value::Field(header, field) => parts.push(self.input_field(&header, &field, &place)?),
+                    Value::Field(header, field) => {
+                        for part in self.layout.parts(&header, &field) {
+                            parts.push(self.input_field(&header, &part, &place)?);
+                        }
+                    }
                     Value::Const { value, bits: Some(width) } if value >= 0 && width > 0 => {
                         let slot = self.layout.constant(value as u64)?;
                         parts.push(InputPart { slot, width: u32::from(width), valid: None });

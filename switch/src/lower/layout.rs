@@ -17,14 +17,13 @@ pub(crate) struct Field {
     pub(crate) width: u16,
     pub(crate) signed: bool,
     bit: u32,
-    /// Given out at the first use; wide fields never get one and travel with their header's bytes.
+    /// Given out at the first use; a field without one travels with its header's bytes.
     slot: Option<Slot>,
     written: bool,
 }
 
 #[derive(Debug)]
 struct Instance {
-    name: String,
     fields: Vec<Field>,
     bits: u32,
     /// Position among the headers that packets carry; `None` for metadata.
@@ -93,8 +92,7 @@ impl Layout {
                 Some((layout.wire.len() - 1) as u16)
             };
             layout.by_name.insert(header.name.clone(), layout.instances.len());
-            let name = header.name.clone();
-            layout.instances.push(Instance { name, fields, bits, wire, valid: None });
+            layout.instances.push(Instance { fields, bits, wire, valid: None });
         }
         if layout.wire.len() > MAX_HEADERS {
             let need = layout.wire.len();
@@ -173,25 +171,36 @@ impl Layout {
     fn find(&self, header: &str, field: &str, place: &str) -> Result<FieldRef, LoadError> {
         let &instance = self.by_name.get(header).ok_or_else(|| unknown(place, "header", header))?;
         let fields = &self.instances[instance].fields;
-        let field = fields
-            .iter()
-            .position(|f| f.name == field)
-            .ok_or_else(|| unknown(place, "field", &format!("{header}.{field}")))?;
-        Ok(FieldRef { instance, field })
+        if let Some(field) = fields.iter().position(|f| f.name == field) {
+            return Ok(FieldRef { instance, field });
+        }
+        let first = part_name(field, 0);
+        Err(if fields.iter().any(|f| f.name == first) {
+            let what = format!(
+                "field `{header}.{field}` of more than 64 bits used for more than copying and hashing"
+            );
+            unsupported(place, &what)
+        } else {
+            unknown(place, "field", &format!("{header}.{field}"))
+        })
     }
 
-    fn slot(&mut self, at: FieldRef, place: &str) -> Result<Slot, LoadError> {
-        let instance = &self.instances[at.instance];
-        let field = &instance.fields[at.field];
-        if let Some(slot) = field.slot {
+    /// The parts of a field wider than 64 bits, the upper bits first; the field itself if it is not.
+    pub(crate) fn parts(&self, header: &str, field: &str) -> Vec<String> {
+        let Some(&at) = self.by_name.get(header) else {
+            return vec![field.to_owned()];
+        };
+        let fields = &self.instances[at].fields;
+        let parts: Vec<String> = (0..)
+            .map(|part| part_name(field, part))
+            .take_while(|p| fields.iter().any(|f| f.name == *p))
+            .collect();
+        if parts.is_empty() { vec![field.to_owned()] } else { parts }
+    }
+
+    fn slot(&mut self, at: FieldRef) -> Result<Slot, LoadError> {
+        if let Some(slot) = self.instances[at.instance].fields[at.field].slot {
             return Ok(slot);
-        }
-        if field.width > 64 {
-            let what = format!(
-                "field `{}.{}` of {} bits (fields that are computed with have at most 64)",
-                instance.name, field.name, field.width
-            );
-            return Err(unsupported(place, &what));
         }
         let slot = self.state()?;
         self.instances[at.instance].fields[at.field].slot = Some(slot);
@@ -204,7 +213,7 @@ impl Layout {
             return Ok(Location { slot: self.valid(header, place)?, width: 1, signed: false });
         }
         let at = self.find(header, field, place)?;
-        let slot = self.slot(at, place)?;
+        let slot = self.slot(at)?;
         let field = &self.instances[at.instance].fields[at.field];
         Ok(Location { slot, width: field.width, signed: field.signed })
     }
@@ -229,7 +238,7 @@ impl Layout {
     /// A field's slot if it exists at all; for standard metadata that a program may lack.
     pub(crate) fn optional(&mut self, header: &str, field: &str) -> Result<Option<Slot>, LoadError> {
         match self.find(header, field, "") {
-            Ok(at) => self.slot(at, "standard metadata").map(Some),
+            Ok(at) => self.slot(at).map(Some),
             Err(_) => Ok(None),
         }
     }
@@ -288,7 +297,7 @@ impl Layout {
                     let (lacks_ours, lacks_theirs) = (ours.slot.is_none(), theirs.slot.is_none());
                     if lacks_ours != lacks_theirs {
                         let instance = if lacks_ours { dst } else { src };
-                        self.slot(FieldRef { instance, field }, "header assignment")?;
+                        self.slot(FieldRef { instance, field })?;
                         changed = true;
                     }
                     if written {
@@ -338,6 +347,11 @@ pub(crate) struct Finished {
     pub(crate) constants: Vec<(Slot, u64)>,
 }
 
+/// Name of a part of a field wider than 64 bits. No P4 name has this character.
+fn part_name(field: &str, part: usize) -> String {
+    format!("{field}#{part}")
+}
+
 fn fields_of(kind: &crate::json::HeaderType) -> Result<(Vec<Field>, u32), LoadError> {
     use serde_json::Value as Json;
     let place = format!("header type `{}`", kind.name);
@@ -355,8 +369,24 @@ fn fields_of(kind: &crate::json::HeaderType) -> Result<(Vec<Field>, u32), LoadEr
         let bits = width.as_u64().and_then(|w| u16::try_from(w).ok()).filter(|&w| w > 0);
         let width =
             bits.ok_or_else(|| malformed(&place, "a width of 1 to 65535 bits", &width.to_string()))?;
-        fields.push(Field { name: name.clone(), width, signed, bit, slot: None, written: false });
-        bit += u32::from(width);
+        let mut push = |name: String, width: u16| {
+            fields.push(Field { name, width, signed, bit, slot: None, written: false });
+            bit += u32::from(width);
+        };
+        if width <= 64 {
+            push(name.clone(), width);
+            continue;
+        }
+        // A wide field lies in several slots, the upper bits first.
+        let mut left = width;
+        for part in 0.. {
+            if left == 0 {
+                break;
+            }
+            let bits = if left % 64 == 0 { 64 } else { left % 64 };
+            push(part_name(name, part), bits);
+            left -= bits;
+        }
     }
     Ok((fields, bit))
 }
