@@ -1,2 +1,52 @@
-//! Under construction.
-fn main() {}
+//! `fatbtree`: one binary, a subcommand per role.
+//!
+//! ```text
+//!   fatbtree demo        the whole path in one process, measured
+//!   fatbtree topology    show, draw and check networks and cluster files
+//!   fatbtree switch      the software switch, programmed over P4Runtime
+//!   fatbtree simulate    the whole path under virtual time, with faults and a seed
+//! ```
+//!
+//! Exit codes: 0 done; 1 it failed, or answers were wrong; 2 the command line was wrong; 130 interrupted.
+
+mod demo;
+mod simulate;
+mod switch;
+mod topology;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Fast indexes on disaggregated memory, with the network doing the walking.
+#[derive(Parser)]
+#[command(name = "fatbtree", version, propagate_version = true, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    Demo(demo::Arguments),
+    Topology(topology::Arguments),
+    Switch(switch::Arguments),
+    Simulate(simulate::Arguments),
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
+    let done = match Arguments::parse().role {
+        Role::Demo(arguments) => demo::run(&arguments),
+        Role::Topology(arguments) => topology::run(&arguments),
+        Role::Switch(arguments) => switch::run(&arguments),
+        Role::Simulate(arguments) => simulate::run(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

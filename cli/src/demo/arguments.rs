@@ -1,0 +1,201 @@
+//! The demo's command line.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use fatbtree_client::workload::{KeyFile, KeyMap, Properties, RequestDistribution, WorkloadSpec, builtin};
+use fatbtree_index::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
+
+/// Look-ups walked by switches, side by side with look-ups that walk the tree over the network.
+///
+/// One process: a FatTree of software switches that run the compiled P4 program, memory servers in one pod, a client in
+/// another. Loads the servers, plans the caches, pushes them over P4Runtime, and looks up the same keys both ways.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  fatbtree demo                                        2,000,000 keys, 1000-byte values, Zipf 0.99
+  fatbtree demo --value-size 8                         values in the leaves: one round trip
+  fatbtree demo --keys my-keys.txt --report out.html   your own keys, one per line
+  fatbtree demo --keys 100000 --lookups 20000          small and quick
+  fatbtree demo --workload my-workload.properties      a YCSB property file (read-only ones, such as YCSB C)
+  fatbtree demo --k 6 --fat-root 1024 --layer 4096     a larger network, fuller switches")]
+pub(crate) struct Arguments {
+    /// Number of keys, or a file with one key per line.
+    #[arg(long, value_name = "COUNT|FILE", default_value = "2000000")]
+    keys: Keys,
+    /// Bytes of each value; up to 64 are kept in the leaves, longer ones behind a pointer.
+    #[arg(long, value_name = "BYTES", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    value_size: u32,
+    /// How keys are drawn: zipfian-ranked (over the keys), zipfian (YCSB's scrambled one), uniform, latest, hotspot, sequential, exponential.
+    #[arg(long, value_name = "NAME", default_value = "zipfian-ranked")]
+    distribution: String,
+    /// Skew of the Zipfian distributions.
+    #[arg(long, value_name = "THETA", default_value_t = 0.99)]
+    theta: f64,
+    /// A YCSB workload: a property file, or the name of a built-in one. Only reads are done here.
+    #[arg(long, value_name = "FILE|NAME", default_value = "c")]
+    workload: String,
+    /// Look-ups each way.
+    #[arg(long, value_name = "COUNT", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
+    lookups: u64,
+    /// Look-ups under way at once.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    depth: u32,
+    /// Most ranges of the fat root.
+    #[arg(long, value_name = "RANGES", default_value_t = 600)]
+    fat_root: usize,
+    /// Most nodes of each node set.
+    #[arg(long, value_name = "NODES", default_value_t = 3600)]
+    layer: usize,
+    /// Node sets in use, in path order: core A, aggregation A and B, edge A and B.
+    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=5))]
+    layers: u8,
+    /// Ports per switch of the FatTree.
+    #[arg(long, value_name = "K", default_value_t = 4)]
+    k: u16,
+    /// Memory servers, all in the first pod.
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    servers: u16,
+    /// Decides keys drawn, values, rkeys, packet sequence numbers.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+    /// Write a page with table, latency CDF, round-trip histogram and the picture of what is cached where.
+    #[arg(long, value_name = "FILE")]
+    pub(super) report: Option<PathBuf>,
+    /// Write the plan, to be compared with others.
+    #[arg(long, value_name = "FILE")]
+    pub(super) plan: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug)]
+enum Keys {
+    Count(u64),
+    File(PathBuf),
+}
+
+impl FromStr for Keys {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.replace(['_', ','], "");
+        if digits.chars().all(|c| c.is_ascii_digit()) && !digits.is_empty() {
+            return digits
+                .parse()
+                .map(Keys::Count)
+                .map_err(|_| format!("{text}: more keys than 64 bits can count"));
+        }
+        Ok(Keys::File(text.into()))
+    }
+}
+
+/// What the demo will do: the command line, checked.
+pub(super) struct Settings {
+    pub(super) spec: WorkloadSpec,
+    pub(super) key_map: KeyMap,
+    /// All keys, ascending.
+    pub(super) sorted_keys: Vec<u64>,
+    pub(super) tree: TreeConfig,
+    pub(super) value_size: usize,
+    pub(super) lookups: u64,
+    pub(super) depth: u32,
+    pub(super) fat_root: usize,
+    pub(super) set_nodes: [usize; 5],
+    pub(super) k: u16,
+    pub(super) servers: u16,
+    pub(super) seed: u64,
+}
+
+impl Arguments {
+    /// Reads the files it names and refuses what cannot work, before anything starts.
+    pub(super) fn settings(&self) -> Result<Settings> {
+        let (records, key_map) = match &self.keys {
+            Keys::Count(0) => {
+                bail!("--keys 0: a tree without keys answers nothing; ask for at least one per memory server")
+            }
+            Keys::Count(count) => (*count, None),
+            Keys::File(path) => {
+                let text = std::fs::read_to_string(path).with_context(|| {
+                    format!("--keys {}: neither a number nor a file that can be read", path.display())
+                })?;
+                let file = KeyFile::parse(&path.display().to_string(), &text)?;
+                if file.duplicates() > 0 {
+                    eprintln!(
+                        "{}: {} lines repeat an earlier key and are left out",
+                        path.display(),
+                        file.duplicates()
+                    );
+                }
+                (file.keys().len() as u64, Some(KeyMap::File(file.into())))
+            }
+        };
+        if records < u64::from(self.servers) {
+            bail!("{records} keys on {} memory servers: every server needs at least one key", self.servers);
+        }
+        let mut properties = self.properties()?;
+        properties.set("recordcount", &records.to_string());
+        properties.set("operationcount", &self.lookups.to_string());
+        let mut spec = WorkloadSpec::from_properties(&properties)?;
+        if spec.proportions.as_array()[1..].iter().any(|share| *share > 0.0) {
+            bail!(
+                "workload {}: the demo only reads; set readproportion=1 and the other proportions to 0",
+                self.workload
+            );
+        }
+        // A workload file says how it draws; the built-in ones leave it to the command line.
+        if self.is_builtin() {
+            spec.distribution = self.distribution()?;
+        }
+        let key_map = key_map.unwrap_or_else(|| KeyMap::from(spec.insert_order));
+        let mut sorted_keys: Vec<u64> = (0..records).filter_map(|record| key_map.key(record)).collect();
+        sorted_keys.sort_unstable();
+
+        let values = match u8::try_from(self.value_size) {
+            Ok(size) if size <= MAX_INLINE_VALUE => ValueLayout::Inline(size),
+            _ => ValueLayout::OutOfLine,
+        };
+        let mut set_nodes = [0; 5];
+        set_nodes[..usize::from(self.layers)].fill(self.layer);
+        Ok(Settings {
+            spec,
+            key_map,
+            sorted_keys,
+            tree: TreeConfig::new(16, 1024, values)?,
+            value_size: self.value_size as usize,
+            lookups: self.lookups,
+            depth: self.depth,
+            fat_root: self.fat_root,
+            set_nodes,
+            k: self.k,
+            servers: self.servers,
+            seed: self.seed,
+        })
+    }
+
+    fn is_builtin(&self) -> bool {
+        builtin(&self.workload).is_ok()
+    }
+
+    fn properties(&self) -> Result<Properties> {
+        if self.is_builtin() {
+            return Ok(builtin(&self.workload)?);
+        }
+        let text = std::fs::read_to_string(&self.workload).with_context(|| {
+            format!(
+                "--workload {}: neither a built-in workload (a to f) nor a file that can be read",
+                self.workload
+            )
+        })?;
+        Ok(Properties::parse(&self.workload, &text)?)
+    }
+
+    fn distribution(&self) -> Result<RequestDistribution> {
+        let mut properties = builtin("c")?;
+        properties.set("requestdistribution", &self.distribution);
+        properties.set("zipfianconstant", &self.theta.to_string());
+        Ok(WorkloadSpec::from_properties(&properties)?.distribution)
+    }
+}

@@ -1,0 +1,121 @@
+//! The controller's part: snapshots, the plan, the push; and the client's connections.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use fatbtree_client::roce::{ConnectionId, RemoteSide};
+use fatbtree_client::workload::Workload;
+use fatbtree_controller::{
+    Budget, Connection, Connections, Fleet, FleetOptions, Frequencies, OnProgress, Placement, Plan,
+    PushReport, ReloadSteps, Snapshot, Tree, base,
+};
+use fatbtree_memserver::grpc;
+use fatbtree_sim::{Clock, from_nic, planner_partition, to_nic};
+use fatbtree_topology::Cluster;
+
+use super::arguments::Settings;
+use super::data_path::DataPathThread;
+
+/// Look-ups that the planner sees before the run, drawn from another seed than the run's.
+const SAMPLES: u64 = 200_000;
+
+/// The control plane: connections to every switch and memory server.
+pub(super) struct Control {
+    cluster: Cluster,
+    placement: Placement,
+    fleet: Fleet,
+    servers: Vec<grpc::Client>,
+    connections: Connections,
+}
+
+/// A plan and how long it took.
+pub(super) struct Planned {
+    pub(super) plan: Plan,
+    pub(super) seconds: f64,
+}
+
+impl Control {
+    /// Connects to everything the cluster file names, loads the P4 program and the routes.
+    pub(super) async fn bring_up(cluster: Cluster) -> Result<Self> {
+        let fleet = Fleet::connect(&cluster, fatbtree_p4::P4INFO, FleetOptions::default()).await?;
+        fleet.set_pipeline(fatbtree_p4::PROGRAM.as_bytes()).await?;
+        let placement = Placement::of(&cluster);
+        fleet.load_base(&base(cluster.tree(), &placement)).await?;
+        let mut servers = Vec::new();
+        for server in cluster.servers() {
+            let client =
+                grpc::Client::connect(&format!("http://{}", server.grpc)).await.with_context(|| {
+                    format!("memory server of partition {} at {}", server.partition, server.grpc)
+                })?;
+            servers.push(client);
+        }
+        Ok(Self { cluster, placement, fleet, servers, connections: Connections::new() })
+    }
+
+    /// Takes the trees' tops and plans the caches for the workload.
+    pub(super) async fn plan(&mut self, settings: &Settings) -> Result<Planned> {
+        let mut snapshot = Snapshot::default();
+        for server in &mut self.servers {
+            snapshot.partitions.push(planner_partition(&server.snapshot().await?));
+        }
+        let mut sampler = Workload::new(&settings.spec, settings.key_map.clone(), settings.seed ^ 0x5a5a)?;
+        let sample = (0..SAMPLES).map(|_| Ok(sampler.next_operation()?.key)).collect::<Result<Vec<u64>>>()?;
+        let budget =
+            Budget { fat_root_ranges: settings.fat_root, set_nodes: settings.set_nodes, ..Budget::bmv2() };
+        let started = Instant::now();
+        let tree = Tree::new(&snapshot)?;
+        let frequencies = Frequencies::from_keys(&tree, &sample);
+        let plan = Plan::new(self.cluster.tree(), &self.placement, &tree, &frequencies, &budget, 1)?;
+        Ok(Planned { plan, seconds: started.elapsed().as_secs_f64() })
+    }
+
+    /// Loads the plan into the switches.
+    pub(super) async fn push(&self, plan: &Plan, progress: OnProgress) -> Result<PushReport> {
+        Ok(self.fleet.reload(&ReloadSteps::new(None, plan)?, Some(progress)).await?)
+    }
+
+    /// Connects the client to every memory server, and registers each connection at the client's edge switch.
+    pub(super) async fn connect_client(&mut self, data_path: &Arc<DataPathThread>) -> Result<()> {
+        let client_host = self.cluster.clients().first().context("the cluster has no client")?.host;
+        let ids =
+            data_path.call(|path| path.cluster.clients()[0].connections().collect::<Vec<ConnectionId>>())?;
+        for id in ids {
+            let server = &mut self.servers[usize::from(id.partition)];
+            let info = server.info().await?;
+            let rkey = info.rkey.context("the memory server's region is not registered")?;
+            let local = data_path.call(move |path| {
+                let clock = path.clock;
+                path.cluster.with_client(0, &clock, |client| {
+                    client
+                        .reconnect(clock.now(), id)
+                        .map(|end| (end, client.nic().config().max_outstanding_reads))
+                })
+            })?;
+            let (local, max_reads) = local?;
+            let remote = to_nic(server.connect_queue_pair(from_nic(local)).await?, max_reads)?;
+            let registered = Connection {
+                client: client_host,
+                partition: id.partition,
+                dest_qp: remote.qpn.0,
+                rkey,
+                root: info.partition.root.raw(),
+            };
+            let (switch, change) =
+                self.connections.register(self.cluster.tree(), &self.placement, registered)?;
+            if let Some(change) = change {
+                self.fleet.apply(&[(switch, vec![change])].into(), None).await?;
+            }
+            let side = RemoteSide { endpoint: remote, rkey, registered: true };
+            data_path.call(move |path| {
+                let clock = path.clock;
+                path.cluster.with_client(0, &clock, |client| client.connected(clock.now(), id, side))
+            })??;
+        }
+        Ok(())
+    }
+
+    pub(super) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+}

@@ -1,0 +1,261 @@
+//! `fatbtree demo`: the whole path in one process, measured.
+
+mod arguments;
+mod control;
+mod data_path;
+mod measure;
+mod network;
+mod report;
+mod result;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use comfy_table::{CellAlignment, Table, presets};
+use fatbtree_client::roce::{ClientConfig, RoceClient, SeededValues};
+use fatbtree_client::workload::Workload;
+use fatbtree_controller::{OnProgress, Progress};
+use fatbtree_index::value;
+use fatbtree_memserver::{LoadOptions, fixed, load_cluster};
+use fatbtree_sim::{Cluster, InstantWires};
+use fatbtree_topology::{Annotations, FatTree, render_svg};
+use indicatif::{ProgressBar, ProgressStyle};
+
+pub(crate) use arguments::Arguments;
+use control::Control;
+use data_path::{DataPath, Starter};
+use measure::{Measured, TURN, Way};
+use network::{Endpoints, Places};
+use result::{DemoResult, Environment, LoadResult, ModeResult, PlanResult, PushResult};
+
+/// Look-ups each way before measuring begins: caches of the machine itself warm up.
+const WARM_UP_TURNS: u64 = 2;
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let settings = arguments.settings()?;
+    // Interrupted: nothing is written yet and nothing outlives the process, so there is nothing to clean up.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.spawn(async {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            eprintln!("\ninterrupted; nothing was written");
+            std::process::exit(130);
+        }
+    });
+    let (result, plan, picture) = runtime.block_on(demonstrate(settings))?;
+
+    println!("{}", table(&result));
+    println!(
+        "in-network latency is {:.2} of the baseline's, throughput {:.2} times; {} wrong answers of {}; {:.1} s in all",
+        result.latency_ratio,
+        result.throughput_ratio,
+        result.wrong,
+        2 * result.lookups,
+        result.seconds
+    );
+    if let Some(path) = &arguments.json {
+        let json = serde_json::to_string_pretty(&result)? + "\n";
+        std::fs::write(path, json).with_context(|| format!("writing {}", path.display()))?;
+        println!("figures in {}", path.display());
+    }
+    if let Some(path) = &arguments.plan {
+        std::fs::write(path, plan).with_context(|| format!("writing {}", path.display()))?;
+        println!("plan in {}", path.display());
+    }
+    if let Some(path) = &arguments.report {
+        report::write(path, &result, &picture)?;
+        println!("report in {}", path.display());
+    }
+    if result.wrong > 0 {
+        bail!(
+            "{} look-ups gave a wrong value, none, or an error: please report this with the seed",
+            result.wrong
+        );
+    }
+    Ok(())
+}
+
+/// Runs it all; gives the figures, the plan as JSON, and the picture of what is cached where.
+async fn demonstrate(mut settings: arguments::Settings) -> Result<(DemoResult, String, String)> {
+    let started = Instant::now();
+    let tree = FatTree::spine(settings.k)?;
+    let places = Places::choose(&tree, settings.servers)?;
+    let keys = settings.sorted_keys.len();
+
+    let step = Step::begin(format!("loading {keys} keys into {} memory servers", settings.servers));
+    let load_started = Instant::now();
+    let seed = settings.seed;
+    let mut values =
+        fixed(settings.value_size as u32, move |key, out: &mut [u8]| value::fill(key, seed, out));
+    let loaded = load_cluster(
+        &LoadOptions::new(settings.tree, 0),
+        settings.servers,
+        &std::mem::take(&mut settings.sorted_keys),
+        &mut values,
+    )?;
+    let load_seconds = load_started.elapsed().as_secs_f64();
+    step.done(format!("{:.0} keys/s", keys as f64 / load_seconds));
+
+    let step = Step::begin(format!(
+        "starting {} switches, loading the P4 program and routes",
+        tree.switches().len()
+    ));
+    let roots = loaded.roots.clone();
+    let lows: Vec<u64> = loaded.trees.iter().map(|tree| tree.partition.range.low).collect();
+    let servers = network::servers(&tree, &places, loaded.trees, seed)?;
+    let client_config =
+        ClientConfig { tree: settings.tree, depth: settings.depth, ..ClientConfig::default() };
+    let client_nic = network::nic(&tree, places.client, seed);
+    let client = RoceClient::new(client_nic, client_config, roots, SeededValues { seed })?;
+    let starter = Starter::new();
+    let endpoints = Endpoints::open(&tree, &places, &lows, &starter.waker()).await?;
+    let clients = vec![(places.client, client)];
+    let cluster = Cluster::new(&tree, network::switches(&tree), servers, clients, InstantWires::default());
+    let data_path =
+        Arc::new(starter.start(DataPath::new(cluster, endpoints.inboxes, endpoints.mailboxes))?);
+    let mut control = Control::bring_up(endpoints.cluster).await?;
+    step.done(String::new());
+
+    let step = Step::begin("planning the caches".into());
+    let planned = control.plan(&settings).await?;
+    let summary = planned.plan.summary();
+    step.done(format!(
+        "{} ranges, {:?} nodes per layer, {:.3} s",
+        summary.ranges,
+        layer_nodes(&summary),
+        planned.seconds
+    ));
+
+    let bar = progress_bar("pushing over P4Runtime", summary.entries as u64);
+    let watched = bar.clone();
+    let on_progress: OnProgress =
+        Arc::new(move |progress: Progress| watched.set_position(progress.done as u64));
+    let push = control.push(&planned.plan, on_progress).await?;
+    bar.finish_and_clear();
+    eprintln!("pushed over P4Runtime: {} entries, {:.0} entries/s", push.updates, push.rate());
+
+    control.connect_client(&data_path).await?;
+
+    let measured = measure(&settings, &data_path).await?;
+    let (baseline, in_network) = (mode_result(&measured.baseline), mode_result(&measured.in_network));
+    let lookups = measured.baseline.recorder.operations();
+    let good = |way: &Way| way.recorder.summary(1).found;
+    let annotations: Annotations = planned.plan.annotations().into_iter().collect();
+    let result = DemoResult {
+        keys: keys as u64,
+        value_size: settings.value_size,
+        servers: usize::from(settings.servers),
+        distribution: format!("{:?}", settings.spec.distribution),
+        lookups,
+        wrong: 2 * lookups - good(&measured.baseline) - good(&measured.in_network),
+        latency_ratio: in_network.mean_us / baseline.mean_us,
+        throughput_ratio: in_network.ops_per_s / baseline.ops_per_s,
+        baseline,
+        in_network,
+        plan: PlanResult {
+            ranges: summary.ranges,
+            stage_entries: summary.stage_entries,
+            layers: layer_nodes(&summary),
+            seconds: planned.seconds,
+        },
+        push: PushResult { entries: push.updates as u64, seconds: push.seconds, entries_per_s: push.rate() },
+        load: LoadResult { seconds: load_seconds, keys_per_s: keys as f64 / load_seconds },
+        seconds: started.elapsed().as_secs_f64(),
+        environment: Environment {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            seed,
+            cpus: std::thread::available_parallelism().map_or(1, Into::into),
+            os: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+        },
+    };
+    Ok((result, planned.plan.to_json(), render_svg(control.cluster(), &annotations)))
+}
+
+async fn measure(
+    settings: &arguments::Settings,
+    data_path: &Arc<data_path::DataPathThread>,
+) -> Result<Measured> {
+    let mut workload = Workload::new(&settings.spec, settings.key_map.clone(), settings.seed)?;
+    let turns = settings.lookups.div_ceil(TURN);
+    let bar = progress_bar("looking up, both ways in turns", turns * TURN);
+    let mut measured = Measured::new();
+    for turn in 0..WARM_UP_TURNS + turns {
+        let lookups = if turn < WARM_UP_TURNS {
+            TURN
+        } else {
+            TURN.min(settings.lookups - (turn - WARM_UP_TURNS) * TURN)
+        };
+        let (m, w, outcome) = data_path.call(move |path| {
+            let outcome = measured.turn(path, &mut workload, lookups, turn);
+            (measured, workload, outcome)
+        })?;
+        outcome?;
+        (measured, workload) = (m, w);
+        if turn + 1 == WARM_UP_TURNS {
+            measured = Measured::new();
+        } else {
+            bar.inc(lookups);
+        }
+        tokio::task::yield_now().await;
+    }
+    bar.finish_and_clear();
+    Ok(measured)
+}
+
+fn mode_result(way: &Way) -> ModeResult {
+    let summary = way.recorder.summary(way.elapsed_ns);
+    ModeResult {
+        mean_us: summary.mean_us,
+        p50_us: summary.p50_us,
+        p90_us: summary.p90_us,
+        p99_us: summary.p99_us,
+        p999_us: summary.p99_9_us,
+        max_us: summary.max_us,
+        ops_per_s: summary.ops_per_s,
+        round_trips: summary.round_trips,
+        round_trip_histogram: summary.round_trip_histogram,
+        latency_cdf: way.recorder.cdf().iter().map(|point| (point.us, point.share)).collect(),
+    }
+}
+
+fn layer_nodes(summary: &fatbtree_controller::Summary) -> Vec<usize> {
+    summary.layers.iter().map(|layer| layer.nodes).collect()
+}
+
+fn table(result: &DemoResult) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_FULL_CONDENSED).set_header(["", "baseline", "in-network", "ratio"]);
+    for row in result.rows() {
+        table.add_row([row.name.to_owned(), row.baseline, row.in_network, row.ratio]);
+    }
+    for column in 1..=3 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+fn progress_bar(what: &'static str, total: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {bar:40} {pos}/{len} {eta}")
+        .expect("the template is right: every demo shows it");
+    ProgressBar::new(total).with_style(style).with_message(what)
+}
+
+/// A step without a measure of its progress: says what begins, and how long it took.
+struct Step {
+    what: String,
+    started: Instant,
+}
+
+impl Step {
+    fn begin(what: String) -> Self {
+        eprint!("{what} …");
+        Self { what, started: Instant::now() }
+    }
+
+    fn done(self, result: String) {
+        let separator = if result.is_empty() { "" } else { ": " };
+        eprintln!("\r{} … {:.2} s{separator}{result}", self.what, self.started.elapsed().as_secs_f64());
+    }
+}

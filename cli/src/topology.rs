@@ -1,0 +1,75 @@
+//! `fatbtree topology`: show, draw and check networks and cluster files.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use fatbtree_topology::{Annotations, Cluster, render_svg, render_text};
+
+/// Show, draw and check networks and cluster files.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  fatbtree topology show                             the demo's network
+  fatbtree topology show --cluster testbed.toml      a network of your own
+  fatbtree topology show --svg network.svg           a drawing of it
+  fatbtree topology example > testbed.toml           a commented file to begin with
+  fatbtree topology check testbed.toml               is it right? Errors name line and field")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print switches, ports, addresses and routes.
+    Show {
+        /// Cluster file (TOML). Without it: the demo's network.
+        #[arg(long, value_name = "FILE")]
+        cluster: Option<PathBuf>,
+        /// Also draw it.
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+    },
+    /// Check a cluster file.
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Print a commented cluster file.
+    Example,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    match &arguments.command {
+        Command::Show { cluster, svg } => {
+            let cluster = match cluster {
+                Some(file) => load(file)?,
+                None => Cluster::example(),
+            };
+            print!("{}", render_text(&cluster));
+            if let Some(path) = svg {
+                std::fs::write(path, render_svg(&cluster, &Annotations::default()))
+                    .with_context(|| format!("writing the drawing to {}", path.display()))?;
+                println!("\ndrawn in {}", path.display());
+            }
+        }
+        Command::Check { file } => {
+            let cluster = load(file)?;
+            println!(
+                "{}: {} switches, {} memory servers, {} clients, all in order",
+                file.display(),
+                cluster.tree().switches().len(),
+                cluster.servers().len(),
+                cluster.clients().len()
+            );
+        }
+        Command::Example => print!("{}", Cluster::example_toml()),
+    }
+    Ok(())
+}
+
+pub(crate) fn load(file: &Path) -> Result<Cluster> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("reading the cluster file {}", file.display()))?;
+    Cluster::from_toml(&text).with_context(|| format!("cluster file {}", file.display()))
+}

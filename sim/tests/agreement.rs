@@ -1,0 +1,95 @@
+//! The plan in software, the switches' rewritten packet, and the tree's own walk agree on the node.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{Bench, Setup};
+use fatbtree_controller::Budget;
+use fatbtree_index::Tree;
+use fatbtree_index::plain::Regions;
+use fatbtree_topology::Peer;
+use fatbtree_wire::{Extension, Frame};
+use proptest::prelude::*;
+
+fn budget() -> impl Strategy<Value = Budget> {
+    let nodes = prop_oneof![Just(0usize), 1..40usize];
+    (4..120usize, prop::array::uniform5(nodes)).prop_map(|(fat_root_ranges, set_nodes)| Budget {
+        fat_root_ranges,
+        set_nodes,
+        ..Budget::bmv2()
+    })
+}
+
+fn keys() -> impl Strategy<Value = BTreeSet<u64>> {
+    let key = prop_oneof![
+        any::<u64>(),
+        0..20_000u64,
+        (u64::MAX - 20_000)..=u64::MAX,
+        (0..300u64).prop_map(|i| 0x1234_5678_0000_0000 + i),
+        Just(0),
+        Just(u64::MAX)
+    ];
+    (4..2_000usize, prop::collection::btree_set(key, 4..200), any::<u64>()).prop_map(
+        |(more, mut keys, seed)| {
+            // Spread further keys over the space, so that trees are several levels deep.
+            let mut x = seed | 1;
+            for _ in 0..more {
+                x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                keys.insert(x);
+            }
+            keys
+        },
+    )
+}
+
+/// Every pivot and its neighbours, and the ends of the key space.
+fn boundary_keys(bench: &Bench) -> BTreeSet<u64> {
+    let mut boundaries =
+        BTreeSet::from([0, 1, u64::MAX - 1, u64::MAX, 1 << 63, (1 << 63) - 1, 1 << 32, (1 << 32) - 1]);
+    for tree in &bench.trees {
+        for node in tree.snapshot().unwrap().nodes {
+            for (pivot, _) in node.children {
+                boundaries.extend([pivot.wrapping_sub(1), pivot, pivot.wrapping_add(1)]);
+            }
+        }
+    }
+    boundaries
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn plan_switches_and_tree_agree(keys in keys(), servers in 1..=4u16, budget in prop::option::weighted(0.9, budget())) {
+        let mut bench = Bench::new(&Setup { keys, servers, budget, registered: true });
+        for key in boundary_keys(&bench) {
+            // A send queue holds only so much: reads are never answered here, so each key gets a fresh client state.
+            let mut client = bench.client.clone();
+            let frame = bench.index_read(key);
+            std::mem::swap(&mut bench.client, &mut client);
+
+            let hops = bench.hops(bench.client_host, &frame);
+            let last = hops.last().expect("the first switch forwards it");
+            let Peer::Host(host) = last.at else { panic!("{key:#x} ends inside of the network") };
+            let partition = bench.roots.partition_of(key).id;
+            prop_assert_eq!(host, bench.server_hosts[usize::from(partition)]);
+            let parsed = Frame::parse(&last.frame).expect("an ordinary READ arrives");
+            prop_assert!(parsed.index.is_none());
+            prop_assert_eq!(parsed.icrc, parsed.expected_icrc());
+            let Extension::Reth(reth) = parsed.extension else { panic!("not a READ") };
+            prop_assert_ne!(reth.rkey, 0);
+
+            let root = bench.roots.partition(partition).unwrap();
+            let planned = bench.plan.as_ref().map_or(root.root.raw(), |plan| plan.land(key).address);
+            prop_assert_eq!(reth.va, planned, "the switches and the plan disagree on {:#x}", key);
+
+            let memory = Regions::new(bench.trees.iter().map(|tree| (tree.partition.id, &tree.region[..])));
+            let path = Tree::new(&memory, &bench.config, root).find_node_path(key).unwrap();
+            prop_assert!(
+                path.iter().any(|step| step.address.raw() == reth.va),
+                "{:#x} landed on {:#x}, which is not on its path {:?}", key, reth.va, path
+            );
+        }
+    }
+}

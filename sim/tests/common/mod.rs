@@ -1,0 +1,183 @@
+//! A small cluster whose frames a test carries by hand, hop by hop.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::collections::BTreeSet;
+
+use fatbtree_controller::{
+    Budget, Connection, Connections, Frequencies, Placement, Plan, ReloadSteps, Snapshot, Tree,
+};
+use fatbtree_index::{SuperRoot, TreeConfig, ValueLayout, value};
+use fatbtree_memserver::{LoadOptions, LoadedTree, MemoryServer, fixed, load_cluster};
+use fatbtree_nic::time::Instant;
+use fatbtree_nic::{Endpoint, Nic, NicConfig, QueuePairNumber};
+use fatbtree_sim::{Network, ServerNode, from_nic, planner_partition, to_nic};
+use fatbtree_switch::Output;
+use fatbtree_switch::service::Switch;
+use fatbtree_topology::{FatTree, HostId, Peer};
+
+pub const NOW: Instant = Instant::ZERO;
+
+/// A frame somewhere in the network.
+pub struct Passing {
+    pub frame: Vec<u8>,
+    /// The switch that sent it, and the host it arrives at, if it does.
+    pub at: Peer,
+}
+
+/// Switches with a plan, memory servers, and one client NIC with a queue pair to each of them.
+pub struct Bench {
+    pub network: Network,
+    pub switches: Vec<Switch>,
+    pub servers: Vec<ServerNode>,
+    pub server_hosts: Vec<HostId>,
+    pub client: Nic,
+    pub client_host: HostId,
+    pub queue_pairs: Vec<QueuePairNumber>,
+    pub roots: SuperRoot,
+    pub config: TreeConfig,
+    pub plan: Option<Plan>,
+    /// The trees' bytes as they were loaded.
+    pub trees: Vec<LoadedTree>,
+}
+
+/// What to build.
+pub struct Setup {
+    pub keys: BTreeSet<u64>,
+    pub servers: u16,
+    /// None: nothing is loaded beyond routes.
+    pub budget: Option<Budget>,
+    pub registered: bool,
+}
+
+impl Bench {
+    pub fn new(setup: &Setup) -> Self {
+        let tree = FatTree::spine(4).unwrap();
+        let mut in_first_pod: Vec<_> =
+            tree.hosts().iter().filter(|host| host.pod == 0).map(|host| host.id).collect();
+        in_first_pod.truncate(usize::from(setup.servers));
+        let server_hosts = in_first_pod;
+        let client_host = tree.hosts().iter().find(|host| host.pod == 1).unwrap().id;
+        let placement: Placement = (0..).zip(server_hosts.iter().copied()).collect();
+
+        let config = TreeConfig::new(16, 1024, ValueLayout::Inline(8)).unwrap();
+        let sorted: Vec<u64> = setup.keys.iter().copied().collect();
+        let mut values = fixed(8, |key, out: &mut [u8]| value::fill(key, 1, out));
+        let loaded = load_cluster(&LoadOptions::new(config, 0), setup.servers, &sorted, &mut values).unwrap();
+        let (trees, roots) = (loaded.trees.clone(), loaded.roots.clone());
+        let mut snapshot = Snapshot::default();
+        let mut servers = Vec::new();
+        for (number, loaded) in loaded.trees.into_iter().enumerate() {
+            let server = MemoryServer::new(loaded, 1024).unwrap();
+            snapshot.partitions.push(planner_partition(server.snapshot()));
+            servers.push(ServerNode::new(server, nic(&tree, server_hosts[number])));
+        }
+
+        let client = nic(&tree, client_host);
+        let network = Network::new(tree, placement);
+        let mut switches = network.switches().unwrap();
+        let plan = setup.budget.as_ref().map(|budget| {
+            let tops = Tree::new(&snapshot).unwrap();
+            let frequencies = Frequencies::from_keys(&tops, &sorted);
+            Plan::new(network.tree(), network.placement(), &tops, &frequencies, budget, 1).unwrap()
+        });
+        if let Some(plan) = &plan {
+            for phase in ReloadSteps::new(None, plan).unwrap().phases {
+                for (switch, changes) in phase.changes {
+                    network.write(&mut switches[switch.0 as usize], switch, &changes).unwrap();
+                }
+            }
+        }
+        let mut bench = Self {
+            network,
+            switches,
+            servers,
+            server_hosts,
+            client,
+            client_host,
+            queue_pairs: Vec::new(),
+            roots,
+            config,
+            plan,
+            trees,
+        };
+        for partition in 0..setup.servers {
+            let queue_pair = bench.connect(partition, setup.registered);
+            bench.queue_pairs.push(queue_pair);
+        }
+        bench
+    }
+
+    fn connect(&mut self, partition: u16, registered: bool) -> QueuePairNumber {
+        let queue_pair = self.client.create_queue_pair();
+        let local = self.client.local_endpoint(queue_pair).unwrap();
+        let server = &mut self.servers[usize::from(partition)];
+        let remote: Endpoint = to_nic(server.connect(from_nic(local)).unwrap(), 16).unwrap();
+        self.client.connect(queue_pair, remote).unwrap();
+        if registered {
+            let info = server.server().info();
+            let connection = Connection {
+                client: self.client_host,
+                partition,
+                dest_qp: remote.qpn.0,
+                rkey: info.rkey.unwrap(),
+                root: info.partition.root.raw(),
+            };
+            let (switch, change) = Connections::new()
+                .register(self.network.tree(), self.network.placement(), connection)
+                .unwrap();
+            self.network.write(&mut self.switches[switch.0 as usize], switch, &[change.unwrap()]).unwrap();
+        }
+        queue_pair
+    }
+
+    /// The frame of an index read for `key`, as the client's NIC sends it.
+    pub fn index_read(&mut self, key: u64) -> Vec<u8> {
+        let partition = self.roots.partition_of(key).id;
+        let queue_pair = self.queue_pairs[usize::from(partition)];
+        self.client.post_read(NOW, queue_pair, key, key, 0, 1024).unwrap();
+        let mut frame = Vec::new();
+        assert!(self.client.poll_transmit(NOW, &mut frame));
+        frame
+    }
+
+    /// The hops of a frame that a host sends: where it is after each switch. Ends at a host, or where it is dropped.
+    pub fn hops(&mut self, from: HostId, frame: &[u8]) -> Vec<Passing> {
+        let mut hops: Vec<Passing> = Vec::new();
+        let edge = self.network.tree().edge_of(from).id;
+        let in_port = self.network.tree().ports(edge).find(|(_, peer)| *peer == Peer::Host(from)).unwrap().0;
+        let (mut switch, mut port, mut bytes) = (edge, in_port, frame.to_vec());
+        loop {
+            let Some(passing) = self.hop(switch.0, port, &bytes) else { return hops };
+            let at = passing.at;
+            bytes.clone_from(&passing.frame);
+            hops.push(passing);
+            match at {
+                Peer::Switch { switch: next, port: next_port } => (switch, port) = (next, next_port),
+                Peer::Host(_) => return hops,
+            }
+            assert!(hops.len() < 10, "the frame goes round in circles");
+        }
+    }
+
+    /// One switch; `None` when it drops the frame.
+    pub fn hop(&mut self, switch: u32, port: u16, frame: &[u8]) -> Option<Passing> {
+        let mut output = Output::new();
+        self.switches[switch as usize].handle_frame(0, port, frame, &mut output);
+        let (port, sent) = output.iter().next()?;
+        let at = self.network.tree().peer(fatbtree_topology::SwitchId(switch), port)?;
+        Some(Passing { frame: sent.to_vec(), at })
+    }
+
+    /// The server that a host is.
+    pub fn server_at(&mut self, host: HostId) -> &mut ServerNode {
+        let number =
+            self.server_hosts.iter().position(|server| *server == host).expect("no server on this host");
+        &mut self.servers[number]
+    }
+}
+
+fn nic(tree: &FatTree, host: HostId) -> Nic {
+    let host = tree.host(host);
+    Nic::new(NicConfig::new(host.mac.0, host.ip), u64::from(host.id.0))
+}
