@@ -16,6 +16,7 @@ use fatbtree_nic::{Access, Nic, NicConfig};
 mod tree;
 
 const RECORDS: u64 = 200_000;
+const STRETCH: u32 = 1000;
 
 fn main() {
     for (name, values) in [("in line", ValueLayout::Inline(8)), ("out of line", ValueLayout::OutOfLine)] {
@@ -48,6 +49,7 @@ fn main() {
         let start = Clock::now();
         let elapsed = || Instant::from_nanos(start.elapsed().as_nanos() as u64);
         let mut now = elapsed();
+        let (mut stretch, mut best) = ((0, now), f64::MAX);
         while !run.is_finished() {
             run.fill(now, &mut client);
             while client.poll_transmit(now, &mut frame) {
@@ -59,17 +61,26 @@ fn main() {
             }
             while let Some(event) = client.poll_event() {
                 match event {
-                    Event::Done(done) => run.on_done(now, &done),
+                    Event::Done(done) => {
+                        run.on_done(now, &done);
+                        stretch.0 += 1;
+                    }
                     Event::ConnectionBroken { reason, .. } => panic!("the connection broke for {reason}"),
                 }
+            }
+            if stretch.0 >= STRETCH {
+                best = best.min((now - stretch.1).as_nanos() as f64 / f64::from(stretch.0));
+                stretch = (0, now);
             }
         }
         let summary = run.summary(&client);
         assert!(summary.verified(), "{:?}", run.first_wrong());
-        let per_read = 1e9 / summary.ops_per_s / summary.round_trips;
         println!(
-            "values {name:12} {:8.0} lookups/s, {:.1} reads each, {per_read:.0} ns per read (both NICs, all checks)",
-            summary.ops_per_s, summary.round_trips
+            "values {name:12} {:8.0} lookups/s, best {:8.0}; {:.1} reads each; best {:.0} ns per read (both NICs, all checks)",
+            summary.ops_per_s,
+            1e9 / best,
+            summary.round_trips,
+            best / summary.round_trips
         );
     }
 }

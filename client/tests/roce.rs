@@ -287,6 +287,21 @@ fn wrong_values_are_noticed() {
     assert_eq!((summary.wrong_answers, summary.verified()), (50, false));
 }
 
+/// The queue pair fails while nothing is under way on it, so that no completion says so: the next read does.
+#[test]
+fn a_queue_pair_that_failed_silently_is_replaced() {
+    let mut lab = Lab::new(inline(), 1, 50, 13).connected();
+    let server_end = lab.server_queue_pairs[&FIRST];
+    // A write that the client's NIC must refuse, which fails both ends.
+    lab.servers[0].nic.post_write(lab.now, server_end, 1, 0, 99, &[1]).unwrap();
+    (0..4).for_each(|_| lab.step());
+    assert!(lab.broken.is_empty());
+    let key = lab.keys[7];
+    let done = lab.run([key], Mode::Index);
+    assert_eq!((done[0].answer, done[0].restarts), (Answer::Found, 0));
+    assert_eq!(lab.broken, [(FIRST, BreakReason::Read(ReadFailure::Flushed), 0)]);
+}
+
 /// More lookups than the NIC's send queue takes: the rest wait their turn.
 #[test]
 fn a_full_send_queue_is_waited_for() {

@@ -99,7 +99,7 @@ impl<C: CheckValue> RoceClient<C> {
             first_lane.push((partition.id, connections.len()));
             for lane in 0..config.lanes {
                 let id = ConnectionId { partition: partition.id, lane };
-                connections.push(Connection::new(id, config.depth));
+                connections.push(Connection::new(id, config.depth.div_ceil(u32::from(config.lanes))));
             }
         }
         first_lane.sort_unstable();
@@ -387,12 +387,13 @@ impl<C: CheckValue> RoceClient<C> {
                 self.stats.reads += 1;
                 self.stats.index_reads += u64::from(is_index);
             }
-            // Goes on with the next completion on this queue pair.
-            Err(PostError::Full { .. }) => self.wait(index, at, Phase::ToResume),
-            Err(PostError::State { .. } | PostError::Unknown { .. }) => {
-                // The queue pair failed without a completion to tell us, there being no read of ours on it.
-                self.break_connection(at, BreakReason::Read(ReadFailure::Flushed));
-                // What could not be posted may be an index read, which the next queue pair may not admit.
+            Err(error @ (PostError::Full { .. } | PostError::State { .. } | PostError::Unknown { .. })) => {
+                // A full queue has room with the next completion. Otherwise the queue pair failed without a
+                // completion to tell us, there being no read of ours on it.
+                if !matches!(error, PostError::Full { .. }) {
+                    self.break_connection(at, BreakReason::Read(ReadFailure::Flushed));
+                }
+                // By then an index read may not be admitted any more, so that the lookup has to choose again.
                 self.wait(index, at, if is_index { Phase::ToBegin } else { Phase::ToResume });
             }
             Err(PostError::TooLong { .. } | PostError::Misaligned { .. }) => {

@@ -60,13 +60,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(id: ConnectionId, depth: u32) -> Self {
+    /// A connection that at most `lookups` wait for at once.
+    pub(super) fn new(id: ConnectionId, lookups: u32) -> Self {
         Connection {
             id,
             link: Link::Down,
             old: None,
             registered: false,
-            waiting: VecDeque::with_capacity(depth as usize),
+            waiting: VecDeque::with_capacity(lookups as usize),
             reason: BreakReason::Owner,
             untold: None,
         }
