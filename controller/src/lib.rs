@@ -1,1 +1,68 @@
-//! Under construction.
+//! The controller: plans what the switches cache, and drives them.
+//!
+//! ```text
+//!  memory servers ──Snapshot──▶ Tree ─┐
+//!  clients ─sampled keys─▶ Frequencies ├─▶ Plan ──entries──▶ ReloadSteps ──Fleet──▶ P4Runtime, every switch
+//!  cluster file ─FatTree, Placement───┘     │                     ▲
+//!       Budget (table sizes, TCAM) ─────────┘ land(key)           └── old Plan (epochs)
+//! ```
+//!
+//! * **Planning** is pure: [`Tree`], [`Frequencies`], [`Budget`] in, [`Plan`] out. The same inputs give the same plan.
+//!   - fat root: greedy by visits until K ranges or the TCAM rows of a stage are used up (paper §III-B);
+//!   - ranges: Algorithm 1, from the boundaries (§III-B);
+//!   - layers: the most visited nodes per node set and switch (§III-C).
+//! * **[`Plan::land`]** executes a plan in software: the answer of the switches must be the same.
+//! * **[`tables`]**: one file per P4 table, typed key and action, lowered by name.
+//! * **[`ReloadSteps`]** is the way from one epoch to the next as a value; [`Fleet`] (the only part with I/O) pushes it.
+//! * **[`base`]** and **[`Connections`]**: routes and first-hop entries.
+//!
+//! ```
+//! use fatbtree_controller::{Budget, Frequencies, Node, Partition, Placement, Plan, ReloadSteps, Snapshot, Tree};
+//! use fatbtree_topology::Cluster;
+//!
+//! // Four memory servers, each with a root over two leaves.
+//! let cluster = Cluster::example();
+//! let partitions = cluster.servers().iter().map(|server| {
+//!     let base = u64::from(server.partition) << 48;
+//!     let children = vec![(server.low, base | 0x400), (server.low + 100, base | 0x800)];
+//!     let root = Node { address: base | 0xc00, level: 1, low: server.low, children };
+//!     Partition { id: server.partition, root: root.address, low: server.low, nodes: vec![root] }
+//! });
+//! let tree = Tree::new(&Snapshot { partitions: partitions.collect() })?;
+//! let frequencies = Frequencies::from_keys(&tree, &[7, 7, 250, 3]);
+//! // Room for five ranges: one root of the four can be merged into the fat root, and it is the most visited one.
+//! let budget = Budget { fat_root_ranges: 5, ..Budget::bmv2() };
+//! let plan = Plan::new(cluster.tree(), &Placement::of(&cluster), &tree, &frequencies, &budget, 1)?;
+//! assert_eq!(plan.land(99).address, 0x400);
+//! assert_eq!((plan.land(99).levels, plan.land(u64::MAX).levels), (1, 2), "the other roots are cached in core-0");
+//!
+//! let steps = ReloadSteps::new(None, &plan)?;
+//! assert_eq!(steps.phases.len(), 2, "write, flip: there is no old epoch to delete");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod base;
+mod connection;
+mod frequency;
+mod plan;
+mod push;
+mod reload;
+mod snapshot;
+pub mod tables;
+#[cfg(test)]
+mod test_support;
+mod tree;
+
+pub use base::{Base, base};
+pub use connection::{Connection, ConnectionError, Connections};
+pub use frequency::Frequencies;
+pub use plan::{
+    Budget, CachedChild, CachedNode, Diff, FatRootRange, LAYER_NAMES, LAYERS, Landing, LayerSummary,
+    MAX_SET_NODES, Placement, Plan, PlanError, PlannedPartition, RangeMatch, STAGES, Summary, SwitchNodes,
+    Tcam, diff, next_epoch,
+};
+pub use push::{Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};
+pub use reload::{Phase, PhaseKind, ReloadError, ReloadSteps};
+pub use snapshot::{Node, Partition, Snapshot};
+pub use tables::{Change, Entry, NodeSet, TableError, Tables};
+pub use tree::{MAX_BRANCHES, SnapshotError, Tree};

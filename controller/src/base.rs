@@ -1,0 +1,126 @@
+//! What every switch needs before any plan: routes, the ways up and down for index packets, the last hop.
+
+use std::collections::BTreeMap;
+
+use fatbtree_topology::{FatTree, Peer, SwitchId};
+
+use crate::plan::Placement;
+use crate::tables::{Change, Entry, core_route, ipv4_route, last_hop, partition_route};
+
+/// The base entries of one switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// `ipv4_route`, `partition_route`, `last_hop`; in key order.
+    pub entries: Vec<Entry>,
+    /// The default action of `core_route`.
+    pub core_route: core_route::Action,
+}
+
+impl Base {
+    /// As changes of an empty switch.
+    ///
+    /// S_c is told to descend into the empty epoch 0, never to do nothing: an index packet must stop climbing there
+    /// even before the first plan, or it would climb from the next switch down again and again until its TTL is used up.
+    pub fn changes(&self) -> impl Iterator<Item = Change> + '_ {
+        let entries = self.entries.iter().map(|entry| Change::Insert(*entry));
+        entries.chain([Change::CoreRoute(self.core_route)])
+    }
+}
+
+/// The base of every switch of the network.
+pub fn base(topology: &FatTree, placement: &Placement) -> BTreeMap<SwitchId, Base> {
+    topology.switches().iter().map(|switch| (switch.id, base_of(topology, placement, switch.id))).collect()
+}
+
+fn base_of(topology: &FatTree, placement: &Placement, switch: SwitchId) -> Base {
+    let mut entries = Vec::new();
+    for route in topology.routes(switch) {
+        let key = ipv4_route::Key { prefix: route.prefix };
+        entries.push(Entry::Ipv4Route(key, ipv4_route::Action { port: route.port }));
+    }
+    if topology.is_on_spine(switch) {
+        for (partition, host) in placement.iter() {
+            if let Some(port) = topology.down_port(switch, host) {
+                let key = partition_route::Key { partition };
+                entries.push(Entry::PartitionRoute(key, partition_route::Action { port }));
+            }
+        }
+    }
+    for (port, peer) in topology.ports(switch) {
+        if matches!(peer, Peer::Host(_)) {
+            entries.push(Entry::LastHop(last_hop::Key { port }, last_hop::Action));
+        }
+    }
+    entries.sort_unstable();
+    let core_route = if switch == topology.chosen_core().id {
+        core_route::Action::Descend { epoch: 0, sub_table: 0 }
+    } else {
+        topology
+            .climb_port(switch)
+            .map_or(core_route::Action::NoAction, |port| core_route::Action::Climb { port })
+    };
+    Base { entries, core_route }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fatbtree_topology::{Cluster, HostId};
+
+    /// Follows an index packet by the tables alone.
+    fn walk(
+        topology: &FatTree,
+        bases: &BTreeMap<SwitchId, Base>,
+        from: HostId,
+        partition: u16,
+    ) -> Vec<SwitchId> {
+        let (mut at, mut climbing) = (topology.edge_of(from).id, true);
+        let mut path = Vec::new();
+        loop {
+            path.push(at);
+            assert!(path.len() <= 5, "loops");
+            let base = &bases[&at];
+            let down = base.entries.iter().find_map(|entry| match entry {
+                Entry::PartitionRoute(key, action) if key.partition == partition => Some(action.port),
+                _ => None,
+            });
+            let port = match base.core_route {
+                core_route::Action::Climb { port } if climbing => port,
+                core_route::Action::Descend { epoch: 0, sub_table: 0 } => {
+                    climbing = false;
+                    down.expect("S_c knows every partition")
+                }
+                _ => down.expect("only switches above the partition are passed"),
+            };
+            match topology.peer(at, port).expect("a wired port") {
+                Peer::Switch { switch, .. } => at = switch,
+                Peer::Host(_) => {
+                    let strip = Entry::LastHop(last_hop::Key { port }, last_hop::Action);
+                    assert!(base.entries.contains(&strip));
+                    return path;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn index_packets_climb_turn_and_go_down() {
+        let example = Cluster::example();
+        let scattered: Placement = [(4, "host-0-0-0"), (9, "host-3-1-1"), (1, "host-0-1-0")]
+            .into_iter()
+            .map(|(partition, name)| (partition, example.tree().host_by_name(name).unwrap().id))
+            .collect();
+        for topology in [FatTree::spine(4).unwrap(), FatTree::new(4).unwrap()] {
+            for placement in [Placement::of(&example), scattered.clone()] {
+                let bases = base(&topology, &placement);
+                for host in topology.hosts() {
+                    for (partition, to) in placement.iter() {
+                        let expected: Vec<_> =
+                            topology.index_path(host.id, to).iter().map(|hop| hop.switch).collect();
+                        assert_eq!(walk(&topology, &bases, host.id, partition), expected);
+                    }
+                }
+            }
+        }
+    }
+}

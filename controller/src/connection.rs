@@ -1,0 +1,214 @@
+//! Client connections: what a first-hop switch must know to admit index reads (paper §II, steps 4 and 5).
+
+use std::collections::BTreeMap;
+
+use fatbtree_topology::{FatTree, HostId, SwitchId};
+
+use crate::plan::Placement;
+use crate::tables::{Change, Entry, roce_connection};
+
+/// A connection that a client asks to have admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The client's host.
+    pub client: HostId,
+    /// The memory server's partition.
+    pub partition: u16,
+    /// The server's queue pair number, 24 bits.
+    pub dest_qp: u32,
+    /// The rkey of the server's tree region.
+    pub rkey: u32,
+    /// The partition's root.
+    pub root: u64,
+}
+
+/// A connection that cannot be registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectionError {
+    /// No such client.
+    #[error("client host number {}: the network has hosts 0 to {last}", client.0)]
+    UnknownClient {
+        /// What was asked for.
+        client: HostId,
+        /// The last host's number.
+        last: usize,
+    },
+    /// No such partition.
+    #[error("partition {partition} is on no host; place its memory server in the cluster file")]
+    UnknownPartition {
+        /// What was asked for.
+        partition: u16,
+    },
+    /// Not a queue pair number.
+    #[error("queue pair {dest_qp:#x}: expected a number of 24 bits above 1 (0 and 1 are management's)")]
+    QueuePair {
+        /// What was asked for.
+        dest_qp: u32,
+    },
+    /// An rkey of zero.
+    #[error("rkey 0 marks index reads and can be no region's; register the tree's region with another one")]
+    ZeroRkey,
+    /// A root on another server.
+    #[error("root {root:#x} is on server {}, expected server {partition} for partition {partition}", root >> 48)]
+    ForeignRoot {
+        /// What was asked for.
+        root: u64,
+        /// The partition.
+        partition: u16,
+    },
+}
+
+/// The registered connections, and where their entries are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Connections {
+    entries: BTreeMap<(SwitchId, roce_connection::Key), roce_connection::Action>,
+}
+
+impl Connections {
+    /// No connections.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Registers a connection; registering it again with other values changes it. The change, if any, is for the client's
+    /// edge switch.
+    ///
+    /// # Errors
+    /// A host, partition, queue pair, rkey or root that cannot be.
+    pub fn register(
+        &mut self,
+        topology: &FatTree,
+        placement: &Placement,
+        connection: Connection,
+    ) -> Result<(SwitchId, Option<Change>), ConnectionError> {
+        let Connection { client, partition, dest_qp, rkey, root } = connection;
+        let (switch, key) = place(topology, placement, client, partition, dest_qp)?;
+        if rkey == 0 {
+            return Err(ConnectionError::ZeroRkey);
+        }
+        if root >> 48 != u64::from(partition) {
+            return Err(ConnectionError::ForeignRoot { root, partition });
+        }
+        let action = roce_connection::Action { rkey, partition, root };
+        let entry = Entry::RoceConnection(key, action);
+        let change = match self.entries.insert((switch, key), action) {
+            None => Some(Change::Insert(entry)),
+            Some(old) if old != action => Some(Change::Modify(entry)),
+            Some(_) => None,
+        };
+        Ok((switch, change))
+    }
+
+    /// Forgets a connection that was closed; `None` when it was not registered.
+    ///
+    /// # Errors
+    /// A host or partition that cannot be.
+    pub fn unregister(
+        &mut self,
+        topology: &FatTree,
+        placement: &Placement,
+        client: HostId,
+        partition: u16,
+        dest_qp: u32,
+    ) -> Result<Option<(SwitchId, Change)>, ConnectionError> {
+        let (switch, key) = place(topology, placement, client, partition, dest_qp)?;
+        let old = self.entries.remove(&(switch, key));
+        Ok(old.map(|action| (switch, Change::Delete(Entry::RoceConnection(key, action)))))
+    }
+
+    /// The tree of a partition has a new root: the changes for all its connections. The old root stays a valid start (it
+    /// keeps its left half and knows its sibling), so there is no hurry.
+    pub fn reroot(&mut self, partition: u16, root: u64) -> Vec<(SwitchId, Change)> {
+        let mut changes = Vec::new();
+        for ((switch, key), action) in &mut self.entries {
+            if action.partition == partition && action.root != root {
+                action.root = root;
+                changes.push((*switch, Change::Modify(Entry::RoceConnection(*key, *action))));
+            }
+        }
+        changes
+    }
+
+    /// All entries of a switch, for one that came back empty.
+    pub fn of_switch(&self, switch: SwitchId) -> impl Iterator<Item = Entry> + '_ {
+        let of = self.entries.iter().filter(move |((at, _), _)| *at == switch);
+        of.map(|((_, key), action)| Entry::RoceConnection(*key, *action))
+    }
+
+    /// How many connections are registered.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+fn place(
+    topology: &FatTree,
+    placement: &Placement,
+    client: HostId,
+    partition: u16,
+    dest_qp: u32,
+) -> Result<(SwitchId, roce_connection::Key), ConnectionError> {
+    let hosts = topology.hosts();
+    let host = hosts
+        .get(client.0 as usize)
+        .ok_or(ConnectionError::UnknownClient { client, last: hosts.len().saturating_sub(1) })?;
+    let server = placement.host(partition).ok_or(ConnectionError::UnknownPartition { partition })?;
+    if dest_qp < 2 || dest_qp >= 1 << 24 {
+        return Err(ConnectionError::QueuePair { dest_qp });
+    }
+    let key = roce_connection::Key { src_ip: host.ip, dst_ip: topology.host(server).ip, dest_qp };
+    Ok((topology.edge_of(client).id, key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fatbtree_topology::Cluster;
+
+    #[test]
+    fn register_change_and_forget() {
+        let cluster = Cluster::example();
+        let (topology, placement) = (cluster.tree(), Placement::of(&cluster));
+        let client = cluster.clients()[0].host;
+        let good = Connection { client, partition: 2, dest_qp: 17, rkey: 9, root: 2 << 48 | 64 };
+        let mut connections = Connections::new();
+        let mut register = |connection| connections.register(topology, &placement, connection);
+        let (switch, change) = register(good).unwrap();
+        assert_eq!(topology.switch(switch).name(), "edge-1-0");
+        let Some(Change::Insert(Entry::RoceConnection(key, action))) = change else { panic!("{change:?}") };
+        assert_eq!(
+            (key.src_ip.to_string().as_str(), key.dst_ip.to_string().as_str()),
+            ("10.1.0.2", "10.0.1.2")
+        );
+        assert_eq!((action.rkey, action.partition, action.root), (9, 2, 2 << 48 | 64));
+        assert_eq!(register(good).unwrap().1, None);
+        assert!(matches!(register(Connection { rkey: 10, ..good }).unwrap().1, Some(Change::Modify(_))));
+        assert!(matches!(register(Connection { dest_qp: 18, ..good }).unwrap().1, Some(Change::Insert(_))));
+
+        for (bad, reason) in [
+            (Connection { client: HostId(16), ..good }, "hosts 0 to 15"),
+            (Connection { partition: 4, ..good }, "on no host"),
+            (Connection { dest_qp: 1, ..good }, "24 bits"),
+            (Connection { dest_qp: 1 << 24, ..good }, "24 bits"),
+            (Connection { rkey: 0, ..good }, "rkey 0"),
+            (Connection { root: 64, ..good }, "server 0"),
+        ] {
+            let error = register(bad).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+        assert_eq!(connections.reroot(1, 0), []);
+        assert_eq!(connections.reroot(2, 2 << 48 | 128).len(), 2);
+        assert_eq!(connections.reroot(2, 2 << 48 | 128).len(), 0);
+        assert_eq!(connections.of_switch(switch).count(), 2);
+        let gone = connections.unregister(topology, &placement, client, 2, 17).unwrap();
+        assert!(matches!(gone, Some((_, Change::Delete(_)))));
+        assert_eq!(connections.unregister(topology, &placement, client, 2, 17), Ok(None));
+        assert_eq!(connections.len(), 1);
+    }
+}

@@ -1,0 +1,135 @@
+//! How often each node is visited, from keys that clients sampled.
+//!
+//! Samples are sorted once; then every node owns a contiguous run of them, and the walk of *all* samples costs one pass
+//! over the tree instead of one root-to-leaf walk each.
+
+use crate::tree::{NONE, Tree};
+
+/// Visits per node of one [`Tree`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frequencies {
+    /// Position `n` of the sorted samples begins at weight `runs[n]`; only kept while building.
+    nodes: Vec<u64>,
+    keys: Vec<u64>,
+    /// Weight of all samples before each, and of all.
+    before: Vec<u64>,
+}
+
+impl Frequencies {
+    /// Every sample is one visit. The order of the keys does not matter.
+    pub fn from_keys(tree: &Tree, keys: &[u64]) -> Self {
+        let mut keys = keys.to_vec();
+        keys.sort_unstable();
+        let before = (0..=keys.len() as u64).collect();
+        Self::build(tree, keys, before)
+    }
+
+    /// Every `(key, weight)` is `weight` visits; a key may be there several times. Sums saturate at `u64::MAX`.
+    pub fn from_weighted(tree: &Tree, samples: &[(u64, u64)]) -> Self {
+        let mut samples = samples.to_vec();
+        samples.sort_unstable();
+        let mut sum = 0u64;
+        let mut before = Vec::with_capacity(samples.len() + 1);
+        before.push(0);
+        before.extend(samples.iter().map(|(_, weight)| {
+            sum = sum.saturating_add(*weight);
+            sum
+        }));
+        Self::build(tree, samples.into_iter().map(|(key, _)| key).collect(), before)
+    }
+
+    /// No samples: nodes with more leaves below them come first wherever weights are equal, so this is the plan for
+    /// uniformly distributed keys.
+    pub fn none(tree: &Tree) -> Self {
+        Self::from_keys(tree, &[])
+    }
+
+    fn build(tree: &Tree, keys: Vec<u64>, before: Vec<u64>) -> Self {
+        let mut runs = vec![(0u32, 0u32); tree.node_count()];
+        let end_of = |run: &[u64], low: u64| run.partition_point(|key| *key < low);
+        let count = |n: usize| u32::try_from(n).expect("fewer than 2^32 samples");
+        for partition in tree.partitions().iter().filter(|p| p.node != NONE) {
+            let start = end_of(&keys, partition.low);
+            let end = keys.partition_point(|key| *key <= partition.high);
+            runs[partition.node as usize] = (count(start), count(end));
+        }
+        // Breadth-first order: a parent's run is known before its children's.
+        for n in 0..tree.node_count() {
+            let (mut start, end) = runs[n];
+            let children = tree.children(n as u32);
+            for (at, child) in children.iter().enumerate() {
+                let run = &keys[start as usize..end as usize];
+                let next = children.get(at + 1).map_or(run.len(), |next| end_of(run, next.low));
+                let child_end = start + count(next);
+                if child.node != NONE {
+                    runs[child.node as usize] = (start, child_end);
+                }
+                start = child_end;
+            }
+        }
+        let nodes = runs.iter().map(|(start, end)| before[*end as usize] - before[*start as usize]).collect();
+        Self { nodes, keys, before }
+    }
+
+    /// Visits of all samples.
+    pub fn total(&self) -> u64 {
+        self.before.last().copied().unwrap_or(0)
+    }
+
+    /// Visits of a node.
+    pub(crate) fn of(&self, node: u32) -> u64 {
+        self.nodes[node as usize]
+    }
+
+    /// Visits of the keys `low..=high`.
+    pub(crate) fn of_keys(&self, low: u64, high: u64) -> u64 {
+        let start = self.keys.partition_point(|key| *key < low);
+        let end = self.keys.partition_point(|key| *key <= high);
+        self.before[end.max(start)] - self.before[start]
+    }
+
+    /// Sorting key: more visits first, then more leaves below, then the smaller index (nearer to the root, lower keys).
+    pub(crate) fn rank(&self, tree: &Tree, node: u32) -> (u64, u64, std::cmp::Reverse<u32>) {
+        (self.of(node), tree.node(node).leaves, std::cmp::Reverse(node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_support::{arb_snapshot, naive_path};
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn equals_a_walk_per_sample(
+            snapshot in arb_snapshot(),
+            samples in prop::collection::vec((any::<u64>(), 0u64..9), 0..200),
+            near in prop::collection::vec((any::<prop::sample::Index>(), 0u64..3), 0..50),
+        ) {
+            let tree = Tree::new(&snapshot).unwrap();
+            let lows: Vec<u64> = tree.nodes().iter().map(|n| n.low).chain([0]).collect();
+            let mut samples = samples;
+            samples.extend(near.iter().map(|(at, d)| (at.get(&lows).wrapping_add(*d).wrapping_sub(1), 3)));
+            let mut expected = vec![0; tree.node_count()];
+            for (key, weight) in &samples {
+                for address in naive_path(&snapshot, *key) {
+                    if let Some(n) = tree.nodes().iter().position(|n| n.address == address) {
+                        expected[n] += weight;
+                    }
+                }
+            }
+            let weighted = Frequencies::from_weighted(&tree, &samples);
+            prop_assert_eq!(&weighted.nodes, &expected);
+            prop_assert_eq!(weighted.total(), samples.iter().map(|s| s.1).sum::<u64>());
+            let keys: Vec<u64> = samples.iter().flat_map(|(key, weight)| vec![*key; *weight as usize]).collect();
+            prop_assert_eq!(Frequencies::from_keys(&tree, &keys).nodes, expected);
+            for pair in lows.windows(2) {
+                let (low, high) = (pair[0].min(pair[1]), pair[0].max(pair[1]));
+                let sum: u64 = samples.iter().filter(|s| (low..=high).contains(&s.0)).map(|s| s.1).sum();
+                prop_assert_eq!(weighted.of_keys(low, high), sum);
+            }
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! The plan: which nodes the switches cache, as a value.
+//!
+//! [`Plan::new`] makes one from a [`Snapshot`](crate::Snapshot)'s [`Tree`], [`Frequencies`] and a [`Budget`]. It can be
+//! printed ([`Plan::print`]), saved and loaded ([`Plan::to_json`]), turned into typed table entries per switch
+//! ([`Plan::entries`]), compared ([`diff`]), and executed in software ([`Plan::land`]).
+
+mod budget;
+mod counters;
+mod diff;
+mod entries;
+mod execute;
+mod fat_root;
+mod file;
+mod layers;
+mod print;
+mod ranges;
+
+use std::collections::BTreeMap;
+
+use fatbtree_topology::{Cluster, FatTree, HostId, SwitchId};
+use serde::{Deserialize, Serialize};
+
+pub use budget::{Budget, MAX_SET_NODES, Tcam};
+pub use diff::{Diff, diff};
+pub use execute::Landing;
+pub use print::{LayerSummary, Summary, SwitchNodes};
+pub use ranges::RangeMatch;
+
+use crate::frequency::Frequencies;
+use crate::tree::{NONE, Tree};
+use ranges::RangeTables;
+
+/// Node sets on every path: core A, aggregation A and B, edge A and B.
+pub const LAYERS: usize = 5;
+/// Stages of the fat root: 64-bit keys in 16-bit slices.
+pub const STAGES: usize = 4;
+const SLICE_BITS: u32 = 16;
+
+/// What each layer is, in path order.
+pub const LAYER_NAMES: [&str; LAYERS] = ["core A", "aggregation A", "aggregation B", "edge A", "edge B"];
+
+/// A plan that cannot be made, or must not be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The budget itself is impossible.
+    #[error("budget: {problem}")]
+    Budget {
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// More is needed than there is.
+    #[error(
+        "over budget: {table} needs {need}, the limit is {limit}; lower the fat root's ranges or the nodes per set"
+    )]
+    OverBudget {
+        /// Which table, and in what unit.
+        table: String,
+        /// What is needed.
+        need: usize,
+        /// What there is, for one epoch.
+        limit: usize,
+    },
+    /// A partition has no place.
+    #[error(
+        "partition {partition} of the snapshot is on no host; place its memory server in the cluster file"
+    )]
+    Unplaced {
+        /// The partition.
+        partition: u16,
+    },
+    /// Epochs are 1 to 255.
+    #[error("epoch {found}: expected 1 to 255; 0 stands for an empty switch")]
+    Epoch {
+        /// What was asked for.
+        found: u8,
+    },
+    /// A saved plan does not hold together.
+    #[error("saved plan: {problem}; make a new plan instead of editing one")]
+    Damaged {
+        /// What was expected and what was found.
+        problem: String,
+    },
+}
+
+/// Where the memory servers are: partition → host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement(BTreeMap<u16, HostId>);
+
+impl Placement {
+    /// The placement of a cluster file.
+    pub fn of(cluster: &Cluster) -> Self {
+        cluster.servers().iter().map(|server| (server.partition, server.host)).collect()
+    }
+
+    /// The host of a partition's memory server.
+    pub fn host(&self, partition: u16) -> Option<HostId> {
+        self.0.get(&partition).copied()
+    }
+
+    /// All of it, by partition.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, HostId)> + '_ {
+        self.0.iter().map(|(partition, host)| (*partition, *host))
+    }
+}
+
+impl FromIterator<(u16, HostId)> for Placement {
+    fn from_iter<I: IntoIterator<Item = (u16, HostId)>>(pairs: I) -> Self {
+        Self(pairs.into_iter().collect())
+    }
+}
+
+/// The epoch after this one: 1, 2, … 255, 2, 3, …, so that two epochs that follow each other differ in their last bit,
+/// which keeps their sub-tables apart.
+pub fn next_epoch(epoch: u8) -> u8 {
+    if epoch == u8::MAX { 2 } else { epoch + 1 }
+}
+
+/// Sub-table id of table `table` in `epoch`: unique among two epochs that follow each other, never 0.
+fn sub_table(table: u32, epoch: u8) -> u16 {
+    let id = 2 * (table + 1) + u32::from(epoch & 1);
+    u16::try_from(id).expect("the budget keeps the number of tables below 2^15 - 1")
+}
+
+fn highest_sub_table(tables: &RangeTables, epoch: u8) -> u16 {
+    let last = u32::try_from(tables.tables.len()).map_or(u32::MAX, |count| count.saturating_sub(1));
+    u16::try_from(2 * (u64::from(last) + 1) + u64::from(epoch & 1)).unwrap_or(u16::MAX)
+}
+
+/// A partition as the plan sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedPartition {
+    /// Its id.
+    pub id: u16,
+    /// First key; the first partition's is 0.
+    pub low: u64,
+    /// Its root when the snapshot was taken.
+    pub root: u64,
+    /// The switch of each layer on the way down to it.
+    pub switches: [SwitchId; LAYERS],
+}
+
+/// One range of the fat root: keys from `low` to the next range's `low`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FatRootRange {
+    /// First key.
+    pub low: u64,
+    /// The child's address.
+    pub address: u64,
+    /// Its partition.
+    pub partition: u16,
+    /// Its node id where it is cached below, else 0.
+    pub node_id: u16,
+    /// Sampled visits.
+    pub weight: u64,
+}
+
+/// One child of a cached node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachedChild {
+    /// First key (for the first child: the node's low fence).
+    pub low: u64,
+    /// Its address.
+    pub address: u64,
+    /// Its node id where it is cached further down the path, else 0.
+    pub node_id: u16,
+}
+
+/// One node in a node set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachedNode {
+    /// `layer * 4096 + slot + 1`, unique on every path.
+    pub id: u16,
+    /// Layer in path order, 0 to 4.
+    pub layer: u8,
+    /// The switch.
+    pub switch: SwitchId,
+    /// Its partition.
+    pub partition: u16,
+    /// Its address.
+    pub address: u64,
+    /// Its level; leaves are 0.
+    pub level: u8,
+    /// Sampled visits.
+    pub weight: u64,
+    /// 1 to 16 children in key order.
+    pub children: Vec<CachedChild>,
+}
+
+/// What all switches cache in one epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    epoch: u8,
+    core: SwitchId,
+    /// In key order.
+    partitions: Vec<PlannedPartition>,
+    fat_root: Vec<FatRootRange>,
+    /// By layer, switch and id.
+    nodes: Vec<CachedNode>,
+    total_weight: u64,
+    budget: Budget,
+    switch_names: Vec<(SwitchId, String)>,
+    // From here on derived from the above.
+    tables: RangeTables,
+    index: execute::Index,
+}
+
+impl Plan {
+    /// Plans an epoch (1 to 255; see [`next_epoch`]).
+    ///
+    /// # Errors
+    /// An impossible budget, a partition without a place, or a budget that cannot hold even the super-root.
+    pub fn new(
+        topology: &FatTree,
+        placement: &Placement,
+        tree: &Tree,
+        frequencies: &Frequencies,
+        budget: &Budget,
+        epoch: u8,
+    ) -> Result<Self, PlanError> {
+        budget.validate()?;
+        if epoch == 0 {
+            return Err(PlanError::Epoch { found: epoch });
+        }
+        let homes = tree
+            .partitions()
+            .iter()
+            .map(|partition| {
+                let host =
+                    placement.host(partition.id).ok_or(PlanError::Unplaced { partition: partition.id })?;
+                Ok(homes(topology, host))
+            })
+            .collect::<Result<Vec<_>, PlanError>>()?;
+        let (children, tables) = fat_root::build(tree, frequencies, budget, epoch)?;
+        let placed = layers::place(tree, frequencies, &children, &homes, &budget.set_nodes);
+        let mut ids = vec![0u16; tree.node_count()];
+        for node in &placed {
+            ids[node.node as usize] = node.id;
+        }
+        let id_of = |node: u32| if node == NONE { 0 } else { ids[node as usize] };
+        let partition_id = |index: u16| tree.partitions()[usize::from(index)].id;
+        let fat_root = children
+            .iter()
+            .enumerate()
+            .map(|(at, child)| FatRootRange {
+                low: child.low,
+                address: child.address,
+                partition: partition_id(child.partition),
+                node_id: id_of(child.node),
+                weight: frequencies
+                    .of_keys(child.low, children.get(at + 1).map_or(u64::MAX, |next| next.low - 1)),
+            })
+            .collect();
+        let nodes = placed
+            .iter()
+            .map(|place| {
+                let node = tree.node(place.node);
+                let child = |c: &crate::tree::TreeChild| CachedChild {
+                    low: c.low,
+                    address: c.address,
+                    node_id: id_of(c.node),
+                };
+                CachedNode {
+                    id: place.id,
+                    layer: u8::try_from(place.layer).expect("five layers"),
+                    switch: place.switch,
+                    partition: partition_id(node.partition),
+                    address: node.address,
+                    level: node.level,
+                    weight: frequencies.of(place.node),
+                    children: tree.children(place.node).iter().map(child).collect(),
+                }
+            })
+            .collect();
+        let core = topology.chosen_core().id;
+        let used: std::collections::BTreeSet<SwitchId> =
+            homes.iter().flatten().copied().chain([core]).collect();
+        let partitions = tree
+            .partitions()
+            .iter()
+            .zip(&homes)
+            .map(|(p, switches)| PlannedPartition { id: p.id, low: p.low, root: p.root, switches: *switches })
+            .collect();
+        let mut plan = Self {
+            epoch,
+            core,
+            partitions,
+            fat_root,
+            nodes,
+            total_weight: frequencies.total(),
+            budget: budget.clone(),
+            switch_names: used.into_iter().map(|id| (id, topology.switch(id).name())).collect(),
+            tables,
+            index: execute::Index::default(),
+        };
+        plan.index = execute::Index::of(&plan);
+        Ok(plan)
+    }
+
+    /// The epoch, 1 to 255.
+    pub fn epoch(&self) -> u8 {
+        self.epoch
+    }
+
+    /// S_c, which holds the fat root.
+    pub fn core(&self) -> SwitchId {
+        self.core
+    }
+
+    /// Partitions in key order.
+    pub fn partitions(&self) -> &[PlannedPartition] {
+        &self.partitions
+    }
+
+    /// Ranges of the fat root, in key order from key 0.
+    pub fn fat_root(&self) -> &[FatRootRange] {
+        &self.fat_root
+    }
+
+    /// Cached nodes by layer, switch and id.
+    pub fn nodes(&self) -> &[CachedNode] {
+        &self.nodes
+    }
+
+    /// The budget it was made for.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Sub-table that look-ups of this epoch begin at.
+    pub fn root_sub_table(&self) -> u16 {
+        sub_table(0, self.epoch)
+    }
+
+    /// Whether it keeps within a budget (its own always; another one, before it is loaded there).
+    ///
+    /// # Errors
+    /// [`PlanError::OverBudget`] with the first table that is too small.
+    pub fn check(&self, budget: &Budget) -> Result<(), PlanError> {
+        budget.validate()?;
+        budget.check_ranges(
+            self.fat_root.len(),
+            &self.tables,
+            highest_sub_table(&self.tables, self.epoch),
+        )?;
+        for nodes in self.nodes.chunk_by(|a, b| (a.layer, a.switch) == (b.layer, b.switch)) {
+            let layer = usize::from(nodes[0].layer);
+            let limit = budget.set_nodes[layer];
+            if nodes.len() > limit {
+                let switch = self.switch_name(nodes[0].switch);
+                let table = format!("node set {} of {switch} (nodes)", LAYER_NAMES[layer]);
+                return Err(PlanError::OverBudget { table, need: nodes.len(), limit });
+            }
+        }
+        Ok(())
+    }
+
+    /// The name of a switch that the plan knows.
+    pub fn switch_name(&self, switch: SwitchId) -> &str {
+        let at = self.switch_names.iter().find(|(id, _)| *id == switch);
+        at.map_or("unknown switch", |(_, name)| name)
+    }
+}
+
+/// The switch of each layer on the way from S_c down to a host.
+fn homes(topology: &FatTree, host: HostId) -> [SwitchId; LAYERS] {
+    let core = topology.chosen_core().id;
+    let aggregation = topology.spine_aggregation(topology.host(host).pod).id;
+    let edge = topology.edge_of(host).id;
+    [core, aggregation, aggregation, edge, edge]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! The plan in software: where does a key land?
+
+use super::{LAYERS, MAX_SET_NODES, Plan};
+
+/// Where an index read for a key ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Landing {
+    /// Address of the node it reads.
+    pub address: u64,
+    /// The partition, by the plan.
+    pub partition: u16,
+    /// Levels that the network walked, as the index header counts them: 1 for the fat root and 1 for each node set that
+    /// led on.
+    pub levels: u8,
+}
+
+/// Where each partition's nodes of each layer begin in [`Plan::nodes`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Index {
+    /// Partition ids, ascending, and for each layer the range of positions of its switch's nodes.
+    partitions: Vec<(u16, [(usize, usize); LAYERS])>,
+}
+
+impl Index {
+    pub(super) fn of(plan: &Plan) -> Self {
+        let mut partitions: Vec<_> = plan
+            .partitions
+            .iter()
+            .map(|partition| {
+                let mut spans = [(0, 0); LAYERS];
+                for (layer, span) in spans.iter_mut().enumerate() {
+                    let home = (layer, partition.switches[layer]);
+                    let start =
+                        plan.nodes.partition_point(|node| (usize::from(node.layer), node.switch) < home);
+                    let end =
+                        plan.nodes.partition_point(|node| (usize::from(node.layer), node.switch) <= home);
+                    *span = (start, end);
+                }
+                (partition.id, spans)
+            })
+            .collect();
+        partitions.sort_unstable();
+        Self { partitions }
+    }
+
+    /// Position in [`Plan::nodes`] of the node called `id` on the way to `partition`.
+    pub(super) fn position(&self, partition: u16, id: u16) -> Option<usize> {
+        let slot = usize::from(id.checked_sub(1)?);
+        let at = self.partitions.binary_search_by_key(&partition, |(id, _)| *id).ok()?;
+        let (start, end) = *self.partitions[at].1.get(slot / MAX_SET_NODES)?;
+        let position = start + slot % MAX_SET_NODES;
+        (position < end).then_some(position)
+    }
+}
+
+impl Plan {
+    /// Where an index read for `key` ends when every switch holds this plan, and the client's connection is to the
+    /// key's partition.
+    pub fn land(&self, key: u64) -> Landing {
+        let after = self.fat_root.partition_point(|range| range.low <= key);
+        let range = &self.fat_root[after.checked_sub(1).expect("the first range begins at key 0")];
+        let partition = range.partition;
+        let (mut address, mut id, mut levels) = (range.address, range.node_id, 1);
+        while let Some(position) = self.index.position(partition, id) {
+            let children = &self.nodes[position].children;
+            let Some(child) = children.partition_point(|child| child.low <= key).checked_sub(1) else {
+                break; // below the low fence: no result bit is set and the walk ends here
+            };
+            (address, id) = (children[child].address, children[child].node_id);
+            levels += 1;
+        }
+        Landing { address, partition, levels }
+    }
+}

@@ -1,0 +1,68 @@
+//! Which nodes go into which node set: layer by layer in path order, per switch (paper §III-C, DESIGN §8).
+//!
+//! The *frontier* is what a packet can still be led to: children of the fat root at first. Each layer takes the most visited
+//! frontier nodes up to its switch's room; their children join the frontier; a node passed over may be cached further down.
+//! An aggregation switch only sees its pod's partitions, an edge switch only its servers', so room is counted per switch.
+
+use std::collections::BTreeMap;
+
+use fatbtree_topology::SwitchId;
+
+use super::LAYERS;
+use super::fat_root::Child;
+use crate::frequency::Frequencies;
+use crate::tree::{NONE, Tree};
+
+/// A node and where it is cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Placed {
+    pub(super) node: u32,
+    pub(super) layer: usize,
+    pub(super) switch: SwitchId,
+    /// `layer * 4096 + slot + 1`: unique on every path, because a path has one switch per layer.
+    pub(super) id: u16,
+}
+
+/// Places nodes; the result is ordered by layer, switch and id. `homes` are the switches of each partition by layer.
+pub(super) fn place(
+    tree: &Tree,
+    frequencies: &Frequencies,
+    fat_root: &[Child],
+    homes: &[[SwitchId; LAYERS]],
+    room: &[usize; LAYERS],
+) -> Vec<Placed> {
+    let mut frontier: Vec<u32> =
+        fat_root.iter().map(|child| child.node).filter(|node| *node != NONE).collect();
+    let mut placed = Vec::new();
+    for (layer, room) in room.iter().enumerate() {
+        let mut by_switch: BTreeMap<SwitchId, Vec<u32>> = BTreeMap::new();
+        let mut next = Vec::new();
+        for node in frontier {
+            if tree.cacheable(node) {
+                let home = homes[usize::from(tree.node(node).partition)][layer];
+                by_switch.entry(home).or_default().push(node);
+            } else {
+                next.push(node);
+            }
+        }
+        for (switch, mut nodes) in by_switch {
+            if nodes.len() > *room {
+                let rank = |node: &u32| std::cmp::Reverse(frequencies.rank(tree, *node));
+                nodes.select_nth_unstable_by_key(*room, rank);
+                next.extend(nodes.drain(*room..));
+            }
+            // Slots in key order, so that equal plans are equal whatever order the queue had.
+            nodes.sort_unstable_by_key(|node| (tree.node(*node).partition, tree.node(*node).low, *node));
+            for (slot, node) in nodes.into_iter().enumerate() {
+                let id =
+                    u16::try_from(layer * super::budget::MAX_SET_NODES + slot + 1).expect("5 * 4096 < 65536");
+                placed.push(Placed { node, layer, switch, id });
+                next.extend(
+                    tree.children(node).iter().map(|child| child.node).filter(|child| *child != NONE),
+                );
+            }
+        }
+        frontier = next;
+    }
+    placed
+}

@@ -1,0 +1,151 @@
+//! The plan for people, and its numbers for reports.
+
+use std::fmt::Write;
+
+use fatbtree_topology::SwitchId;
+use serde::Serialize;
+
+use super::{LAYER_NAMES, LAYERS, Plan, STAGES};
+
+/// The numbers of a plan.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// The epoch.
+    pub epoch: u8,
+    /// Ranges of the fat root.
+    pub ranges: usize,
+    /// Entries of `fat_root_0` to `fat_root_3`.
+    pub stage_entries: [usize; STAGES],
+    /// TCAM rows of the same, by nibble-wise range matching.
+    pub stage_rows: [usize; STAGES],
+    /// Sub-tables of the same.
+    pub sub_tables: [usize; STAGES],
+    /// The node sets in path order.
+    pub layers: Vec<LayerSummary>,
+    /// Table entries in all switches together.
+    pub entries: usize,
+    /// Levels that the network walks for an average sample; 1 without samples means the fat root alone.
+    pub expected_levels: f64,
+}
+
+/// One layer of node sets.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayerSummary {
+    /// Such as `aggregation A`.
+    pub name: &'static str,
+    /// Nodes in all its switches.
+    pub nodes: usize,
+    /// Room per switch.
+    pub room: usize,
+    /// Share of sampled visits that this layer leads one level on, 0 to 1.
+    pub share: f64,
+    /// The switches that hold any.
+    pub switches: Vec<SwitchNodes>,
+}
+
+/// Nodes of one layer in one switch.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SwitchNodes {
+    /// The switch.
+    pub id: SwitchId,
+    /// Its name.
+    pub name: String,
+    /// Nodes in its node set.
+    pub nodes: usize,
+}
+
+impl Plan {
+    /// The numbers of the plan.
+    pub fn summary(&self) -> Summary {
+        let mut layers: Vec<LayerSummary> = (0..LAYERS)
+            .map(|layer| LayerSummary {
+                name: LAYER_NAMES[layer],
+                nodes: 0,
+                room: self.budget.set_nodes[layer],
+                share: 0.0,
+                switches: Vec::new(),
+            })
+            .collect();
+        let share =
+            |weight: u64| if self.total_weight == 0 { 0.0 } else { weight as f64 / self.total_weight as f64 };
+        let mut walked = 1.0;
+        for nodes in self.nodes.chunk_by(|a, b| (a.layer, a.switch) == (b.layer, b.switch)) {
+            let layer = &mut layers[usize::from(nodes[0].layer)];
+            let (id, name) = (nodes[0].switch, self.switch_name(nodes[0].switch).to_owned());
+            layer.nodes += nodes.len();
+            layer.switches.push(SwitchNodes { id, name, nodes: nodes.len() });
+            let part = share(nodes.iter().map(|node| node.weight).sum());
+            layer.share += part;
+            walked += part;
+        }
+        let stage_entries: [usize; STAGES] = self.tables.entries_per_stage();
+        let set_entries: usize = self.nodes.iter().map(|node| 16 + node.children.len()).sum();
+        Summary {
+            epoch: self.epoch,
+            ranges: self.fat_root.len(),
+            stage_entries,
+            stage_rows: self.tables.rows_per_stage(self.budget.range_match),
+            sub_tables: self.tables.tables_per_stage(),
+            layers,
+            entries: stage_entries.iter().sum::<usize>() + set_entries,
+            expected_levels: walked,
+        }
+    }
+
+    /// What to write on a switch in a drawing: `fat root 600 ranges`, `A: 3600 nodes`.
+    pub fn annotations(&self) -> Vec<(SwitchId, Vec<String>)> {
+        let summary = self.summary();
+        let mut all = vec![(self.core, vec![format!("fat root {} ranges", summary.ranges)])];
+        for (layer, set) in summary.layers.iter().zip(["A", "A", "B", "A", "B"]) {
+            for switch in &layer.switches {
+                let line = format!("{set}: {} nodes", switch.nodes);
+                match all.iter_mut().find(|(id, _)| *id == switch.id) {
+                    Some((_, lines)) => lines.push(line),
+                    None => all.push((switch.id, vec![line])),
+                }
+            }
+        }
+        all
+    }
+
+    /// A table of what is where, for people. Ends with a newline.
+    pub fn print(&self) -> String {
+        let summary = self.summary();
+        let mut out = String::new();
+        let mut line =
+            |text: std::fmt::Arguments<'_>| writeln!(out, "{text}").expect("writing to a String cannot fail");
+        let list = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(" / ");
+        line(format_args!("plan of epoch {} for {}", self.epoch, self.budget.target));
+        line(format_args!(
+            "  fat root in {}: {} of {} ranges, from sub-table {}",
+            self.switch_name(self.core),
+            summary.ranges,
+            self.budget.fat_root_ranges,
+            self.root_sub_table()
+        ));
+        line(format_args!(
+            "    stages: {} entries (limit {} each), {} sub-tables, {} TCAM rows",
+            list(&summary.stage_entries),
+            self.budget.stage_entries / self.budget.live_epochs,
+            list(&summary.sub_tables),
+            list(&summary.stage_rows)
+        ));
+        for layer in &summary.layers {
+            line(format_args!(
+                "  {:<14} {:>6} nodes, room {} per switch, {:>5.1} % of samples",
+                layer.name,
+                layer.nodes,
+                layer.room,
+                100.0 * layer.share
+            ));
+            for switch in &layer.switches {
+                line(format_args!("    {:<12} {:>6}", switch.name, switch.nodes));
+            }
+        }
+        line(format_args!(
+            "  {} table entries; an average sample walks {:.2} levels",
+            summary.entries, summary.expected_levels
+        ));
+        out
+    }
+}

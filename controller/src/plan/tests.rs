@@ -1,0 +1,533 @@
+//! Three answers agree: the tree's own, the plan's, and that of the switches' entries, read as naively as possible.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fatbtree_topology::{Cluster, FatTree, SwitchId};
+use proptest::prelude::*;
+
+use super::*;
+use crate::reload::{PhaseKind, ReloadSteps};
+use crate::snapshot::Snapshot;
+use crate::tables::{Change, Entry, NodeSet, child, core_route, fat_root, pivot};
+use crate::test_support::{arb_snapshot, naive_path, partition};
+
+/// The entries of one switch, as its tables hold them.
+#[derive(Clone, Default)]
+struct Switch {
+    fat_root: BTreeMap<fat_root::Key, fat_root::Action>,
+    pivots: BTreeMap<pivot::Key, u64>,
+    children: BTreeMap<child::Key, child::Action>,
+}
+
+/// All switches, and what S_c does with index packets.
+#[derive(Clone)]
+struct Network {
+    switches: BTreeMap<SwitchId, Switch>,
+    core: SwitchId,
+    route: core_route::Action,
+}
+
+impl Network {
+    fn empty(core: SwitchId) -> Self {
+        Self {
+            switches: BTreeMap::new(),
+            core,
+            route: core_route::Action::Descend { epoch: 0, sub_table: 0 },
+        }
+    }
+
+    fn apply(&mut self, switch: SwitchId, change: Change) {
+        let tables = self.switches.entry(switch).or_default();
+        let put = |there: bool, change: &Change| {
+            assert_eq!(there, matches!(change, Change::Modify(_)), "{change:?}")
+        };
+        match change {
+            Change::CoreRoute(action) => {
+                assert_eq!(switch, self.core);
+                self.route = action;
+            }
+            Change::Insert(Entry::FatRoot(key, action)) | Change::Modify(Entry::FatRoot(key, action)) => {
+                put(tables.fat_root.insert(key, action).is_some(), &change);
+            }
+            Change::Insert(Entry::Pivot(key, action)) | Change::Modify(Entry::Pivot(key, action)) => {
+                put(tables.pivots.insert(key, action.pivot).is_some(), &change);
+            }
+            Change::Insert(Entry::Child(key, action)) | Change::Modify(Entry::Child(key, action)) => {
+                put(tables.children.insert(key, action).is_some(), &change);
+            }
+            Change::Delete(Entry::FatRoot(key, _)) => assert!(tables.fat_root.remove(&key).is_some()),
+            Change::Delete(Entry::Pivot(key, _)) => assert!(tables.pivots.remove(&key).is_some()),
+            Change::Delete(Entry::Child(key, _)) => assert!(tables.children.remove(&key).is_some()),
+            other => panic!("{other:?} is none of a plan's"),
+        }
+    }
+
+    /// An index read that meets S_c now.
+    fn read(&self, home: &PlannedPartition, key: u64) -> Landing {
+        self.read_under_way(self, home, key)
+    }
+
+    /// An index read that met the fat root when the network was `before`, and all else now. (A switch handles a packet
+    /// as a whole, so `core_route` and fat root are always of one moment.)
+    fn read_under_way(&self, before: &Self, home: &PlannedPartition, key: u64) -> Landing {
+        let none = Switch::default();
+        let at = |switch: SwitchId| self.switches.get(&switch).unwrap_or(&none);
+        let mut landing = Landing { address: home.root, partition: home.id, levels: 0 };
+        let core_route::Action::Descend { epoch, mut sub_table } = before.route else {
+            panic!("S_c descends")
+        };
+        let mut node = 0;
+        for stage in 0..4u8 {
+            let slice = (key >> (48 - 16 * stage)) as u16;
+            let tables = &before.switches.get(&self.core).unwrap_or(&none).fat_root;
+            let hit = tables
+                .iter()
+                .filter(|(k, _)| {
+                    k.stage == stage && k.sub_table == sub_table && (k.low..=k.high).contains(&slice)
+                })
+                .max_by_key(|(k, _)| k.priority);
+            match hit {
+                None => {}
+                Some((_, fat_root::Action::NextTable { sub_table: next })) => sub_table = *next,
+                Some((_, fat_root::Action::Land { address, partition, node_id })) => {
+                    if *partition == home.id {
+                        (landing.address, landing.levels, node) = (*address, 1, *node_id);
+                    }
+                    break;
+                }
+            }
+        }
+        let [core, aggregation, _, edge, _] = home.switches;
+        for switch in [core, aggregation, edge].map(at) {
+            for set in [NodeSet::A, NodeSet::B] {
+                let pivot = |index| switch.pivots.get(&pivot::Key { set, index, epoch, node_id: node });
+                if node == 0 || pivot(0).is_none() {
+                    continue;
+                }
+                // A pivot that is missing is compared as if it were the key: the differences are all zero.
+                let bit = |index| u16::from(pivot(index).is_none_or(|pivot| key >= *pivot)) << index;
+                let results = (0..16).map(bit).sum();
+                match switch.children.get(&child::Key { set, epoch, node_id: node, results }) {
+                    None => node = 0,
+                    Some(action) => {
+                        (landing.address, node) = (action.address, action.node_id);
+                        landing.levels += 1;
+                    }
+                }
+            }
+        }
+        landing
+    }
+}
+
+fn load(plan: &Plan) -> Network {
+    let mut network = Network::empty(plan.core());
+    for phase in ReloadSteps::new(None, plan).unwrap().phases {
+        for (switch, changes) in phase.changes {
+            changes.into_iter().for_each(|change| network.apply(switch, change));
+        }
+    }
+    network
+}
+
+fn home(plan: &Plan, key: u64) -> &PlannedPartition {
+    plan.partitions().iter().rev().find(|p| p.low <= key).unwrap()
+}
+
+/// Keys at which anything can change, and their neighbours.
+fn keys(snapshot: &Snapshot, random: &[u64]) -> Vec<u64> {
+    let lows =
+        snapshot.partitions.iter().flat_map(|p| p.nodes.iter().flat_map(|n| n.children.iter().map(|c| c.0)));
+    let ends = lows.chain(snapshot.partitions.iter().map(|p| p.low)).chain([0, u64::MAX]);
+    ends.flat_map(|key| [key, key.wrapping_sub(1), key.wrapping_add(1)])
+        .chain(random.iter().copied())
+        .collect()
+}
+
+fn topology() -> FatTree {
+    FatTree::spine(4).unwrap()
+}
+
+fn arb_placement() -> impl Strategy<Value = Placement> {
+    Just((0..16u32).collect::<Vec<_>>()).prop_shuffle().prop_map(|hosts| {
+        [2u16, 0, 7, 65535].into_iter().zip(hosts).map(|(p, h)| (p, fatbtree_topology::HostId(h))).collect()
+    })
+}
+
+fn arb_budget() -> impl Strategy<Value = Budget> {
+    let tcam = prop_oneof![
+        Just(None),
+        (1usize..4, 8usize..40).prop_map(|(blocks, rows)| Some(Tcam { blocks, rows, bits: 44 }))
+    ];
+    let how = prop_oneof![Just(RangeMatch::Exact), Just(RangeMatch::OneSided)];
+    (4usize..60, 16usize..200, tcam, how, prop::array::uniform5(0usize..12), 1usize..3).prop_map(
+        |(fat_root_ranges, stage_entries, tcam, range_match, set_nodes, live_epochs)| Budget {
+            target: "test".to_owned(),
+            fat_root_ranges,
+            stage_entries,
+            tcam,
+            range_match,
+            set_nodes,
+            live_epochs,
+        },
+    )
+}
+
+fn weights() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    prop::collection::vec(
+        (prop_oneof![any::<u64>(), 0u64..100_000, (0u64..70_000).prop_map(|k| k << 32)], 0u64..100),
+        0..40,
+    )
+}
+
+/// A plan, or `None` where the budget cannot even hold the super-root.
+fn plan(
+    snapshot: &Snapshot,
+    placement: &Placement,
+    weights: &[(u64, u64)],
+    budget: &Budget,
+    epoch: u8,
+) -> Option<Plan> {
+    let tree = Tree::new(snapshot).unwrap();
+    let frequencies = Frequencies::from_weighted(&tree, weights);
+    match Plan::new(&topology(), placement, &tree, &frequencies, budget, epoch) {
+        Ok(plan) => Some(plan),
+        Err(PlanError::OverBudget { need, limit, .. }) => {
+            assert!(need > limit);
+            None
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Budgets are kept, ids are unique on every path, and a cached node can be reached.
+fn check_structure(plan: &Plan, budget: &Budget) {
+    plan.check(budget).unwrap();
+    assert!(plan.fat_root().len() <= budget.fat_root_ranges);
+    let mut per_set: BTreeMap<(u8, SwitchId), usize> = BTreeMap::new();
+    for node in plan.nodes() {
+        *per_set.entry((node.layer, node.switch)).or_default() += 1;
+        assert!((1..=16).contains(&node.children.len()));
+    }
+    assert!(per_set.iter().all(|((layer, _), nodes)| *nodes <= budget.set_nodes[usize::from(*layer)]));
+    for partition in plan.partitions() {
+        let on_path = |node: &&CachedNode| node.switch == partition.switches[usize::from(node.layer)];
+        let ids: Vec<u16> = plan.nodes().iter().filter(on_path).map(|node| node.id).collect();
+        assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
+        let roots =
+            plan.fat_root().iter().filter(|r| r.partition == partition.id).map(|r| (r.address, r.node_id, 0));
+        let below = plan
+            .nodes()
+            .iter()
+            .filter(|n| n.partition == partition.id)
+            .flat_map(|n| n.children.iter().map(|c| (c.address, c.node_id, n.id)));
+        let pointed: BTreeMap<u64, (u16, u16)> =
+            roots.chain(below).map(|(address, id, from)| (address, (id, from))).collect();
+        for node in plan.nodes().iter().filter(|n| n.partition == partition.id) {
+            let (id, from) = pointed[&node.address];
+            assert_eq!(id, node.id);
+            assert!(
+                from == 0 || (from - 1) / 4096 < u16::from(node.layer),
+                "a node is led to from an earlier layer"
+            );
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn tree_plan_and_entries_agree(
+        snapshot in arb_snapshot(), placement in arb_placement(), weights in weights(), budget in arb_budget(),
+        epoch in 1u8..=255, random in prop::collection::vec(any::<u64>(), 20),
+    ) {
+        let Some(plan) = plan(&snapshot, &placement, &weights, &budget, epoch) else { return Ok(()) };
+        check_structure(&plan, &budget);
+        let network = load(&plan);
+        let cached: BTreeSet<u64> = plan.nodes().iter().map(|node| node.address).collect();
+        for key in keys(&snapshot, &random) {
+            let landing = plan.land(key);
+            let path = naive_path(&snapshot, key);
+            let from = plan.fat_root().iter().rev().find(|range| range.low <= key).unwrap();
+            let start = path.iter().position(|address| *address == from.address);
+            let start = start.expect("the fat root leads to a node on the key's own path");
+            // As deep as the sets say: on from the fat root's child while the node is cached.
+            let end = (start..path.len()).find(|at| !cached.contains(&path[*at])).expect("leaves are not cached");
+            prop_assert_eq!(landing.address, path[end], "key {:#x}", key);
+            prop_assert_eq!(usize::from(landing.levels), 1 + end - start);
+            prop_assert_eq!(network.read(home(&plan, key), key), landing, "key {:#x}", key);
+        }
+        prop_assert_eq!(&Plan::from_json(&plan.to_json()).unwrap(), &plan);
+    }
+
+    #[test]
+    fn a_layer_takes_the_most_visited(
+        snapshot in arb_snapshot(), placement in arb_placement(), weights in weights(), room in 1usize..6,
+    ) {
+        let budget = Budget { fat_root_ranges: 12, set_nodes: [room, 0, 0, 0, 0], ..Budget::bmv2() };
+        let plan = plan(&snapshot, &placement, &weights, &budget, 1).unwrap();
+        let tree = Tree::new(&snapshot).unwrap();
+        let children: Vec<_> = plan.fat_root().iter().filter_map(|range| {
+            let node = tree.nodes().iter().position(|n| n.address == range.address)?;
+            tree.cacheable(node as u32).then_some(range)
+        }).collect();
+        let least = children.iter().filter(|range| range.node_id != 0).map(|range| range.weight).min();
+        let left = children.iter().filter(|range| range.node_id == 0).map(|range| range.weight).max();
+        prop_assert_eq!(plan.nodes().len(), room.min(children.len()));
+        if let (Some(least), Some(left)) = (least, left) {
+            prop_assert!(least >= left, "{} is cached, {} is not", least, left);
+        }
+    }
+
+    #[test]
+    fn diffs_apply(
+        snapshot in arb_snapshot(), placement in arb_placement(), budget in arb_budget(),
+        before in weights(), after in weights(), epochs in prop_oneof![Just((3, 3)), Just((3, 4))],
+    ) {
+        let old = plan(&snapshot, &placement, &before, &budget, epochs.0);
+        let new = plan(&snapshot, &placement, &after, &budget, epochs.1);
+        let (Some(old), Some(new)) = (old, new) else { return Ok(()) };
+        let mut network = load(&old);
+        let changes = diff(&old.entries(), &new.entries());
+        let touched: usize = changes.values().map(Vec::len).sum();
+        for (switch, changes) in changes {
+            changes.into_iter().for_each(|change| network.apply(switch, change));
+        }
+        let wanted = load(&new);
+        for (switch, tables) in &network.switches {
+            let none = Switch::default();
+            let wanted = wanted.switches.get(switch).unwrap_or(&none);
+            prop_assert_eq!(&tables.fat_root, &wanted.fat_root);
+            prop_assert_eq!(&tables.pivots, &wanted.pivots);
+            prop_assert_eq!(&tables.children, &wanted.children);
+        }
+        if before == after && epochs.0 == epochs.1 {
+            prop_assert_eq!(touched, 0);
+        }
+    }
+
+    #[test]
+    fn at_every_moment_of_a_reload_a_read_lands_on_its_path(
+        snapshot in arb_snapshot(), placement in arb_placement(), budget in arb_budget(),
+        before in weights(), after in weights(), random in prop::collection::vec(any::<u64>(), 5),
+        order in any::<u64>(), epoch in 1u8..=255,
+    ) {
+        let old = plan(&snapshot, &placement, &before, &budget, epoch);
+        let new = plan(&snapshot, &placement, &after, &budget, next_epoch(epoch));
+        let (Some(old), Some(new)) = (old, new) else { return Ok(()) };
+        let steps = ReloadSteps::new(Some(&old), &new).unwrap();
+        prop_assert_eq!(steps.phases[0].kind, PhaseKind::Write);
+        let first = load(&old);
+        let mut network = first.clone();
+        let every: Vec<u64> = keys(&snapshot, &random);
+        let mut moments = order | 1;
+        for phase in &steps.phases {
+            let mut changes: Vec<_> = phase.changes.iter().flat_map(|(s, changes)| changes.iter().map(|c| (*s, *c))).collect();
+            // Any order will do: a cheap shuffle from one seed.
+            for at in (1..changes.len()).rev() {
+                moments = moments.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                changes.swap(at, (moments >> 33) as usize % (at + 1));
+            }
+            let step = changes.len().div_ceil(12);
+            for (n, (switch, change)) in changes.into_iter().enumerate() {
+                network.apply(switch, change);
+                if n % step != 0 {
+                    continue;
+                }
+                for key in every.iter().skip(n % 7).step_by(7) {
+                    let path = naive_path(&snapshot, *key);
+                    // Packets that enter now, and packets that were already on their way with the old epoch.
+                    for before in [&network, &first] {
+                        let landing = network.read_under_way(before, home(&old, *key), *key);
+                        prop_assert!(path.contains(&landing.address), "{:?}, key {key:#x}: {landing:?}", phase.kind);
+                    }
+                    if phase.kind == PhaseKind::Write {
+                        prop_assert_eq!(network.read(home(&old, *key), *key), old.land(*key));
+                    } else {
+                        prop_assert_eq!(network.read(home(&new, *key), *key), new.land(*key));
+                    }
+                }
+            }
+        }
+        let fresh = load(&new);
+        prop_assert!(network.switches.iter().all(|(switch, tables)| {
+            let none = Switch::default();
+            let wanted = fresh.switches.get(switch).unwrap_or(&none);
+            (&tables.fat_root, &tables.pivots, &tables.children) == (&wanted.fat_root, &wanted.pivots, &wanted.children)
+        }), "nothing of the old epoch is left");
+    }
+}
+
+fn example() -> (Cluster, Snapshot) {
+    let cluster = Cluster::example();
+    let partitions = cluster.servers().iter().map(|server| {
+        let leaves: Vec<u64> = (0..500).map(|n| server.low + n * 1000).collect();
+        partition(server.partition, server.low, &leaves, &[16, 9])
+    });
+    let snapshot = Snapshot { partitions: partitions.collect() };
+    (cluster, snapshot)
+}
+
+#[test]
+fn the_example_cluster_is_planned_printed_and_summed_up() {
+    let (cluster, snapshot) = example();
+    let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20], ..Budget::bmv2() };
+    let samples: Vec<(u64, u64)> = (0..2000).map(|n| (n * 250, 1)).collect();
+    let plan = plan(&snapshot, &Placement::of(&cluster), &samples, &budget, 5).unwrap();
+    let summary = plan.summary();
+    assert_eq!((summary.epoch, summary.layers.len()), (5, 5));
+    assert_eq!(summary.layers[0].nodes, 8);
+    assert_eq!(summary.layers[0].switches[0].name, "core-0");
+    assert_eq!(summary.layers[1].switches.len(), 1, "all four servers are in pod 0");
+    assert_eq!(summary.layers[3].switches.len(), 2, "behind two edge switches");
+    let entries: usize = plan.entries().values().map(Vec::len).sum();
+    assert_eq!(summary.entries, entries);
+    let average =
+        samples.iter().map(|(key, _)| f64::from(plan.land(*key).levels)).sum::<f64>() / samples.len() as f64;
+    assert!((summary.expected_levels - average).abs() < 1e-9, "{} and {average}", summary.expected_levels);
+    let text = plan.print();
+    for part in [
+        "plan of epoch 5 for v1model",
+        "fat root in core-0:",
+        "core A              8 nodes",
+        "agg-0-0",
+        "edge-0-1",
+    ] {
+        assert!(text.contains(part), "{part:?} missing in\n{text}");
+    }
+    let lines: Vec<_> =
+        plan.annotations().into_iter().map(|(id, lines)| (plan.switch_name(id).to_owned(), lines)).collect();
+    assert_eq!(
+        lines[0],
+        ("core-0".to_owned(), vec![format!("fat root {} ranges", summary.ranges), "A: 8 nodes".to_owned()])
+    );
+    assert_eq!(lines[1].1, ["A: 10 nodes", "B: 20 nodes"]);
+    let json: serde_json::Value = serde_json::from_str(&plan.to_json()).unwrap();
+    assert_eq!(json["summary"]["ranges"], summary.ranges);
+    assert_eq!(json["summary"]["stage_entries"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn counters_become_samples() {
+    let (cluster, snapshot) = example();
+    let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20], ..Budget::bmv2() };
+    let plan = plan(&snapshot, &Placement::of(&cluster), &[], &budget, 5).unwrap();
+    let counters = plan.entries().into_values().flatten().map(|entry| (entry, 3));
+    let samples = plan.samples_from_counters(counters);
+    let ends = plan.nodes().iter().flat_map(|n| &n.children).filter(|c| c.node_id == 0).count()
+        + plan.fat_root().iter().filter(|r| r.node_id == 0).count();
+    assert_eq!(samples.len(), ends);
+    assert!(samples.iter().all(|(_, weight)| *weight >= 3), "a range of several entries adds them up");
+    for (low, _) in samples {
+        let landing = plan.land(low);
+        let known = plan.nodes().iter().any(|node| node.address == landing.address);
+        assert!(!known, "samples begin where packets stopped");
+    }
+}
+
+#[test]
+fn a_key_below_the_first_fence_stops_at_the_root() {
+    let (cluster, mut snapshot) = example();
+    snapshot.partitions[0].low = 500;
+    snapshot.partitions[0].nodes.iter_mut().filter(|n| n.low == 0).for_each(|n| n.low = 500);
+    let mut lower = snapshot.clone();
+    lower.partitions.truncate(1);
+    let budget = Budget { fat_root_ranges: 1, ..Budget::bmv2() };
+    let placement = Placement::of(&cluster);
+    let plan = plan(&lower, &placement, &[], &budget, 1).unwrap();
+    let network = load(&plan);
+    for (key, levels) in [(499, 1), (500, 4)] {
+        assert_eq!(network.read(home(&plan, key), key), plan.land(key));
+        assert_eq!(plan.land(key).levels, levels);
+    }
+}
+
+#[test]
+fn tcam_ends_the_fat_root_before_its_ranges_do() {
+    let (cluster, snapshot) = example();
+    let tcam = Some(Tcam { blocks: 1, rows: 64, bits: 44 });
+    let wide = Budget { fat_root_ranges: 500, ..Budget::tofino1() };
+    let narrow = Budget { tcam, ..wide.clone() };
+    let make = |budget: &Budget| plan(&snapshot, &Placement::of(&cluster), &[], budget, 1).unwrap();
+    let (all, few) = (make(&wide), make(&narrow));
+    assert!(few.fat_root().len() < all.fat_root().len());
+    assert!(few.summary().stage_rows.iter().all(|rows| *rows <= 32), "two epochs share 64 rows");
+    let exact = make(&Budget { range_match: RangeMatch::Exact, ..narrow.clone() });
+    assert!(exact.fat_root().len() <= few.fat_root().len(), "one-sided matching needs no more rows");
+    let error = all.check(&narrow).unwrap_err();
+    assert!(error.to_string().contains("TCAM rows) needs"), "{error}");
+    let error = all.check(&Budget { set_nodes: [1; 5], ..wide }).unwrap_err();
+    assert!(error.to_string().contains("node set core A of core-0 (nodes) needs"), "{error}");
+}
+
+#[test]
+fn impossible_plans_are_refused() {
+    let (cluster, snapshot) = example();
+    let tree = Tree::new(&snapshot).unwrap();
+    let none = Frequencies::none(&tree);
+    let make = |placement: &Placement, budget: &Budget, epoch| {
+        Plan::new(cluster.tree(), placement, &tree, &none, budget, epoch).unwrap_err()
+    };
+    let placement = Placement::of(&cluster);
+    assert_eq!(make(&placement, &Budget::bmv2(), 0), PlanError::Epoch { found: 0 });
+    let three: Placement = placement.iter().take(3).collect();
+    assert_eq!(make(&three, &Budget::bmv2(), 1), PlanError::Unplaced { partition: 3 });
+    let small = Budget { fat_root_ranges: 3, ..Budget::bmv2() };
+    let expected = PlanError::OverBudget { table: "fat root (ranges)".to_owned(), need: 4, limit: 3 };
+    assert_eq!(make(&placement, &small, 1), expected);
+    assert!(matches!(make(&placement, &Budget { live_epochs: 0, ..small }, 1), PlanError::Budget { .. }));
+}
+
+#[test]
+fn damaged_files_are_refused() {
+    let (cluster, snapshot) = example();
+    let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20], ..Budget::bmv2() };
+    let plan = plan(&snapshot, &Placement::of(&cluster), &[], &budget, 5).unwrap();
+    let good: serde_json::Value = serde_json::from_str(&plan.to_json()).unwrap();
+    let refuse = |change: &dyn Fn(&mut serde_json::Value), reason: &str| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        let error = Plan::from_json(&bad.to_string()).unwrap_err().to_string();
+        assert!(error.contains(reason), "expected {reason:?} in: {error}");
+    };
+    refuse(&|v| v["format"] = 2.into(), "expected format 1");
+    refuse(&|v| v["epoch"] = 0.into(), "epoch from 1");
+    refuse(&|v| v["fat_root"][0]["low"] = 1.into(), "from key 0");
+    refuse(&|v| v["fat_root"][1]["node_id"] = 4242.into(), "node id 4242");
+    refuse(&|v| v["nodes"][0]["layer"] = 5.into(), "layer from 0 to 4");
+    refuse(&|v| v["nodes"][0]["id"] = 9.into(), "expected id 1");
+    refuse(&|v| v["nodes"][3]["id"] = 3.into(), "expected id 4");
+    refuse(&|v| v["nodes"][0]["partition"] = 9.into(), "is not below this switch");
+    refuse(&|v| v["nodes"][0]["children"] = serde_json::json!([]), "1 to 16 children");
+    refuse(&|v| v["nodes"][0]["children"][0]["node_id"] = 1.into(), "further down");
+    refuse(
+        &|v| v["budget"]["set_nodes"][0] = 7.into(),
+        "node set core A of core-0 (nodes) needs 8, the limit is 7",
+    );
+    refuse(&|v| v["budget"]["fat_root_ranges"] = 3.into(), "the limit is 3");
+    assert!(Plan::from_json("{}").is_err() && Plan::from_json("").is_err());
+}
+
+#[test]
+fn epochs_follow_each_other_with_other_last_bits() {
+    let mut epoch = 1;
+    for _ in 0..600 {
+        let next = next_epoch(epoch);
+        assert!(next != 0 && next & 1 != epoch & 1);
+        epoch = next;
+    }
+    let (cluster, snapshot) = example();
+    let make = |epoch| plan(&snapshot, &Placement::of(&cluster), &[], &Budget::paper(), epoch).unwrap();
+    let ids = |plan: &Plan| -> BTreeSet<u16> {
+        let id = |entry: &Entry| match entry {
+            Entry::FatRoot(key, _) => Some(key.sub_table),
+            _ => None,
+        };
+        plan.entries().values().flatten().filter_map(id).collect()
+    };
+    let (one, two) = (make(255), make(2));
+    assert!(ids(&one).is_disjoint(&ids(&two)) && !ids(&one).contains(&0) && !ids(&two).contains(&0));
+    let error = ReloadSteps::new(Some(&one), &make(3)).unwrap_err().to_string();
+    assert!(error.contains("epoch 3 cannot follow epoch 255"), "{error}");
+}

@@ -1,0 +1,329 @@
+//! The driver: all switches of a cluster over P4Runtime, at once.
+//!
+//! This is the one part of the crate that does I/O and reads a clock. What it pushes are values made elsewhere
+//! ([`Base`], [`ReloadSteps`]); it keeps no state of its own but the connections.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use fatbtree_p4runtime::config::P4Info;
+use fatbtree_p4runtime::entry::EntryView;
+use fatbtree_p4runtime::{ClientError, ClientOptions, P4InfoError, P4InfoIndex, P4RuntimeClient};
+use fatbtree_topology::{Cluster, SwitchId};
+use tokio::task::JoinSet;
+
+use crate::base::Base;
+use crate::reload::ReloadSteps;
+use crate::tables::{Change, Entry, TableError, Tables};
+
+/// Updates of a switch that are lowered and written in one go.
+const CHUNK: usize = 20_000;
+
+/// What can go wrong while pushing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PushError {
+    /// One switch failed. The others' updates were tried nevertheless.
+    #[error("switch {switch}: {source}")]
+    Switch {
+        /// Its name.
+        switch: String,
+        /// Why.
+        source: ClientError,
+    },
+    /// The program does not fit.
+    #[error("switch {switch}: {source}")]
+    Table {
+        /// Its name.
+        switch: String,
+        /// Why.
+        source: TableError,
+    },
+    /// The P4Info cannot be used.
+    #[error("P4Info: {0}")]
+    P4Info(#[from] P4InfoError),
+    /// The program lacks something that every role has.
+    #[error(transparent)]
+    Program(#[from] TableError),
+    /// There are changes for a switch that we are not connected to.
+    #[error("there are changes for switch number {}, which is not in this cluster", switch.0)]
+    UnknownSwitch {
+        /// The switch.
+        switch: SwitchId,
+    },
+    /// A task of ours ended early.
+    #[error("a task that wrote to a switch ended early: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// How to push.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct FleetOptions {
+    /// Election id; the default 0 is taken as 1, for P4Runtime has no election id 0.
+    pub election_id: u128,
+    /// Batch size, requests in flight, connect timeout.
+    pub client: ClientOptions,
+}
+
+/// How far a push is: updates handed to gRPC, of all. At most one window of requests is still on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Updates handed over.
+    pub done: usize,
+    /// All updates of this push.
+    pub total: usize,
+}
+
+/// Called now and then from several threads.
+pub type OnProgress = Arc<dyn Fn(Progress) + Send + Sync>;
+
+/// What a push did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PushReport {
+    /// Updates that the switches accepted.
+    pub updates: usize,
+    /// Wall-clock seconds.
+    pub seconds: f64,
+}
+
+impl PushReport {
+    /// Updates per second, over all switches.
+    pub fn rate(&self) -> f64 {
+        if self.seconds > 0.0 { self.updates as f64 / self.seconds } else { 0.0 }
+    }
+}
+
+struct Member {
+    name: String,
+    client: Arc<P4RuntimeClient>,
+}
+
+/// All switches of a cluster, each with this controller as its primary.
+pub struct Fleet {
+    tables: Arc<Tables>,
+    info: P4Info,
+    index: P4InfoIndex,
+    members: BTreeMap<SwitchId, Member>,
+}
+
+impl Fleet {
+    /// Connects to every switch of the cluster and becomes its primary controller. All run the program of `p4info_text`.
+    ///
+    /// # Errors
+    /// The first switch that cannot be reached, or has another primary.
+    pub async fn connect(
+        cluster: &Cluster,
+        p4info_text: &str,
+        options: FleetOptions,
+    ) -> Result<Self, PushError> {
+        let index = P4InfoIndex::from_text(p4info_text)?;
+        let tables = Arc::new(Tables::new(&index)?);
+        let mut tasks = JoinSet::new();
+        for switch in cluster.tree().switches() {
+            let (id, name, endpoint) = (switch.id, switch.name(), cluster.p4runtime(switch.id).clone());
+            let (client_options, election_id) = (options.client.clone(), options.election_id.max(1));
+            tasks.spawn(async move {
+                let connected = async {
+                    let mut client =
+                        P4RuntimeClient::connect_with(&endpoint.address, endpoint.device_id, client_options)
+                            .await?;
+                    client.become_primary(election_id).await?;
+                    Ok(Arc::new(client))
+                };
+                match connected.await {
+                    Ok(client) => Ok((id, Member { name, client })),
+                    Err(source) => Err(PushError::Switch { switch: name, source }),
+                }
+            });
+        }
+        let members = join_all(tasks).await?.into_iter().collect();
+        Ok(Self { tables, info: index.p4info().clone(), index, members })
+    }
+
+    /// The program's tables.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// The client of one switch, for whatever this type does not offer.
+    pub fn client(&self, switch: SwitchId) -> Option<&P4RuntimeClient> {
+        self.members.get(&switch).map(|member| &*member.client)
+    }
+
+    /// Loads the program into every switch, which empties all tables.
+    ///
+    /// # Errors
+    /// The first switch that refuses it.
+    pub async fn set_pipeline(&self, device_config: &[u8]) -> Result<(), PushError> {
+        let mut tasks = JoinSet::new();
+        for member in self.members.values() {
+            let (client, name) = (member.client.clone(), member.name.clone());
+            let (info, config) = (self.info.clone(), device_config.to_vec());
+            tasks.spawn(async move {
+                let set = client.set_pipeline(info, config).await;
+                set.map_err(|source| PushError::Switch { switch: name, source })
+            });
+        }
+        join_all(tasks).await.map(drop)
+    }
+
+    /// Writes the base entries into freshly programmed switches.
+    ///
+    /// # Errors
+    /// The first switch that refuses some.
+    pub async fn load_base(&self, base: &BTreeMap<SwitchId, Base>) -> Result<PushReport, PushError> {
+        let changes = base.iter().map(|(switch, base)| (*switch, base.changes().collect())).collect();
+        self.apply(&changes, None).await
+    }
+
+    /// Pushes a reload, phase after phase.
+    ///
+    /// # Errors
+    /// The first switch that refuses something. Phases after the failing one are not begun: with the new epoch not
+    /// yet in force the old one goes on serving, and with it in force what is left of the old one does no harm.
+    pub async fn reload(
+        &self,
+        steps: &ReloadSteps,
+        progress: Option<OnProgress>,
+    ) -> Result<PushReport, PushError> {
+        let counter = Counter::new(steps.len(), progress);
+        let mut report = PushReport::default();
+        for phase in &steps.phases {
+            let done = self.apply_counted(&phase.changes, &counter).await?;
+            tracing::debug!(phase = ?phase.kind, updates = done.updates, seconds = done.seconds, "phase pushed");
+            report.updates += done.updates;
+            report.seconds += done.seconds;
+        }
+        Ok(report)
+    }
+
+    /// Applies changes to several switches at once, in batches that may overtake each other.
+    ///
+    /// # Errors
+    /// The first switch that refuses some; everything was tried nevertheless.
+    pub async fn apply(
+        &self,
+        changes: &BTreeMap<SwitchId, Vec<Change>>,
+        progress: Option<OnProgress>,
+    ) -> Result<PushReport, PushError> {
+        let total = changes.values().map(Vec::len).sum();
+        self.apply_counted(changes, &Counter::new(total, progress)).await
+    }
+
+    async fn apply_counted(
+        &self,
+        changes: &BTreeMap<SwitchId, Vec<Change>>,
+        counter: &Arc<Counter>,
+    ) -> Result<PushReport, PushError> {
+        if let Some(switch) = changes.keys().find(|switch| !self.members.contains_key(switch)) {
+            return Err(PushError::UnknownSwitch { switch: *switch });
+        }
+        let start = Instant::now();
+        let mut tasks = JoinSet::new();
+        for (switch, changes) in changes {
+            let member = &self.members[switch];
+            let job = Job {
+                name: member.name.clone(),
+                client: member.client.clone(),
+                tables: self.tables.clone(),
+                counter: counter.clone(),
+            };
+            let changes = changes.clone();
+            tasks.spawn(async move { job.write(&changes).await });
+        }
+        let updates = join_all(tasks).await?.into_iter().sum();
+        Ok(PushReport { updates, seconds: start.elapsed().as_secs_f64() })
+    }
+
+    /// Reads back the direct counters of fat root and child entries of every switch: `(switch, entry, packets)`.
+    ///
+    /// # Errors
+    /// The first switch that does not answer, or holds entries that are none of ours.
+    pub async fn read_counters(&self) -> Result<Vec<(SwitchId, Entry, u64)>, PushError> {
+        let counted: Vec<_> =
+            self.index.tables().iter().filter(|table| table.direct_counter.is_some()).cloned().collect();
+        let counted = Arc::new(counted);
+        let mut tasks = JoinSet::new();
+        for (switch, member) in &self.members {
+            let (switch, name, client) = (*switch, member.name.clone(), member.client.clone());
+            let (counted, tables) = (counted.clone(), self.tables.clone());
+            tasks.spawn(async move {
+                let mut found = Vec::new();
+                for table in counted.iter() {
+                    let entries = client.read_table(table, true).await;
+                    for raw in entries.map_err(|source| PushError::Switch { switch: name.clone(), source })? {
+                        let entry = tables
+                            .read(&raw)
+                            .map_err(|source| PushError::Table { switch: name.clone(), source })?;
+                        let packets =
+                            table.view(&raw).ok().as_ref().and_then(EntryView::counter).map_or(0, |c| c.0);
+                        found.extend(entry.map(|entry| (switch, entry, packets)));
+                    }
+                }
+                Ok(found)
+            });
+        }
+        Ok(join_all(tasks).await?.into_iter().flatten().collect())
+    }
+}
+
+struct Counter {
+    done: AtomicUsize,
+    total: usize,
+    progress: Option<OnProgress>,
+}
+
+impl Counter {
+    fn new(total: usize, progress: Option<OnProgress>) -> Arc<Self> {
+        Arc::new(Self { done: AtomicUsize::new(0), total, progress })
+    }
+
+    fn add(&self, count: usize) {
+        let done = self.done.fetch_add(count, Ordering::Relaxed) + count;
+        if let Some(progress) = &self.progress {
+            progress(Progress { done, total: self.total });
+        }
+    }
+}
+
+/// Writing to one switch.
+struct Job {
+    name: String,
+    client: Arc<P4RuntimeClient>,
+    tables: Arc<Tables>,
+    counter: Arc<Counter>,
+}
+
+impl Job {
+    async fn write(self, changes: &[Change]) -> Result<usize, PushError> {
+        for chunk in changes.chunks(CHUNK) {
+            let updates = chunk
+                .iter()
+                .map(|change| change.update(&self.tables))
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|source| PushError::Table { switch: self.name.clone(), source })?;
+            let written = self.client.write(updates).await;
+            written.map_err(|source| PushError::Switch { switch: self.name.clone(), source })?;
+            self.counter.add(chunk.len());
+        }
+        Ok(changes.len())
+    }
+}
+
+/// Waits for all tasks, whatever becomes of some; the first error wins.
+async fn join_all<T: 'static>(mut tasks: JoinSet<Result<T, PushError>>) -> Result<Vec<T>, PushError> {
+    let mut results = Vec::new();
+    let mut first_error = None;
+    while let Some(joined) = tasks.join_next().await {
+        match joined.map_err(PushError::from).and_then(|result| result) {
+            Ok(result) => results.push(result),
+            Err(error) => {
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    first_error.map_or(Ok(results), Err)
+}

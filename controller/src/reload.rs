@@ -1,0 +1,177 @@
+//! Changing from one epoch to the next while look-ups go on (DESIGN §4 "A reload").
+//!
+//! ```text
+//!  Write    every switch   insert the new epoch's entries beside the old ones; no packet has this epoch yet
+//!  Flip     S_c            core_route := descend(new epoch): one MODIFY moves all later packets
+//!  Retire   every switch   delete the old fat root and the old pivot_0s: packets still under way with the old epoch
+//!                          now find their node in no set, and stop descending early
+//!  Delete   every switch   delete the other entries of the old epoch
+//! ```
+//!
+//! Retire and Delete are apart because a node is *there* exactly when its `pivot_0` hits: with a later pivot gone but
+//! `pivot_0` still there, a switch would compare with nothing and might lead the packet to a wrong child.
+//!
+//! [`ReloadSteps`] is a value: [`Fleet::reload`](crate::Fleet::reload) pushes it phase by phase, and a simulator applies the
+//! same value at moments of its own choosing. Within a phase, order does not matter, neither between nor inside switches.
+
+use std::collections::BTreeMap;
+
+use fatbtree_p4runtime::v1::{Update, WriteRequest};
+use fatbtree_topology::SwitchId;
+
+use crate::plan::Plan;
+use crate::tables::{Change, Entry, TableError, Tables};
+
+/// Two plans that cannot follow one another.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReloadError {
+    /// Epochs that share the last bit share sub-table ids.
+    #[error(
+        "epoch {new} cannot follow epoch {old}: their last bits are equal, so their sub-tables would mix; use next_epoch({old})"
+    )]
+    SameParity {
+        /// The epoch in force.
+        old: u8,
+        /// The one that was to follow.
+        new: u8,
+    },
+    /// The plans are for different networks.
+    #[error("the new plan's S_c is switch {}, the old one's is {}; a reload cannot move the fat root", new.0, old.0)]
+    OtherCore {
+        /// The S_c in force.
+        old: SwitchId,
+        /// The other one.
+        new: SwitchId,
+    },
+}
+
+/// What a phase is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PhaseKind {
+    /// The new epoch beside the old.
+    Write,
+    /// The one change that moves packets to it.
+    Flip,
+    /// Out of the old epoch's nodes.
+    Retire,
+    /// The rest of the old epoch.
+    Delete,
+}
+
+/// Changes that may be applied in any order, but all before the next phase begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Phase {
+    /// What it is for.
+    pub kind: PhaseKind,
+    /// Changes per switch.
+    pub changes: BTreeMap<SwitchId, Vec<Change>>,
+}
+
+impl Phase {
+    /// Number of changes in all switches.
+    pub fn len(&self) -> usize {
+        self.changes.values().map(Vec::len).sum()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The phase as P4Runtime Write requests of at most `batch` updates, per switch. Device and election ids are left for
+    /// whoever sends them.
+    ///
+    /// # Errors
+    /// A switch's program lacks a table that the plan needs.
+    pub fn write_requests(
+        &self,
+        tables: &Tables,
+        batch: usize,
+    ) -> Result<Vec<(SwitchId, WriteRequest)>, TableError> {
+        let mut requests = Vec::new();
+        for (switch, changes) in &self.changes {
+            for chunk in changes.chunks(batch.max(1)) {
+                let updates =
+                    chunk.iter().map(|change| change.update(tables)).collect::<Result<Vec<Update>, _>>()?;
+                requests.push((*switch, WriteRequest { updates, ..WriteRequest::default() }));
+            }
+        }
+        Ok(requests)
+    }
+}
+
+/// The way from one epoch to the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReloadSteps {
+    /// The epoch in force before, if any.
+    pub from: Option<u8>,
+    /// The epoch in force afterwards.
+    pub to: u8,
+    /// Phases in order; those without changes are left out.
+    pub phases: Vec<Phase>,
+}
+
+impl ReloadSteps {
+    /// From `old` (or from switches that hold no plan) to `new`.
+    ///
+    /// # Errors
+    /// Epochs that may not follow each other; plans for different networks.
+    pub fn new(old: Option<&Plan>, new: &Plan) -> Result<Self, ReloadError> {
+        if let Some(old) = old {
+            if old.core() != new.core() {
+                return Err(ReloadError::OtherCore { old: old.core(), new: new.core() });
+            }
+            if old.epoch() & 1 == new.epoch() & 1 {
+                return Err(ReloadError::SameParity { old: old.epoch(), new: new.epoch() });
+            }
+        }
+        let changes = |entries: BTreeMap<SwitchId, Vec<Entry>>, change: fn(Entry) -> Change| {
+            entries
+                .into_iter()
+                .map(|(switch, entries)| (switch, entries.into_iter().map(change).collect()))
+                .collect()
+        };
+        let (retire, delete) = old.map(|old| split(old.entries())).unwrap_or_default();
+        let flip = BTreeMap::from([(new.core(), vec![Change::CoreRoute(new.descend())])]);
+        let mut phases = vec![
+            Phase { kind: PhaseKind::Write, changes: changes(new.entries(), Change::Insert) },
+            Phase { kind: PhaseKind::Flip, changes: flip },
+            Phase { kind: PhaseKind::Retire, changes: changes(retire, Change::Delete) },
+            Phase { kind: PhaseKind::Delete, changes: changes(delete, Change::Delete) },
+        ];
+        for phase in &mut phases {
+            phase.changes.retain(|_, changes| !changes.is_empty());
+        }
+        phases.retain(|phase| !phase.is_empty());
+        Ok(Self { from: old.map(Plan::epoch), to: new.epoch(), phases })
+    }
+
+    /// Number of changes in all phases.
+    pub fn len(&self) -> usize {
+        self.phases.iter().map(Phase::len).sum()
+    }
+
+    /// Whether there is nothing to do (there always is: at least the flip).
+    pub fn is_empty(&self) -> bool {
+        self.phases.is_empty()
+    }
+}
+
+type PerSwitch = BTreeMap<SwitchId, Vec<Entry>>;
+
+/// What makes packets use an epoch, and the rest of it.
+fn split(entries: PerSwitch) -> (PerSwitch, PerSwitch) {
+    let leads_in = |entry: &Entry| match entry {
+        Entry::FatRoot(..) => true,
+        Entry::Pivot(key, _) => key.index == 0,
+        _ => false,
+    };
+    let (mut retire, mut delete) = (PerSwitch::new(), PerSwitch::new());
+    for (switch, entries) in entries {
+        let (first, rest) = entries.into_iter().partition(leads_in);
+        retire.insert(switch, first);
+        delete.insert(switch, rest);
+    }
+    (retire, delete)
+}

@@ -1,0 +1,369 @@
+//! The tables of the P4 program as the controller sees them: one file each, with a typed key and a typed action.
+//!
+//! ```text
+//!  plan, base, connections ──▶ Entry (typed, Copy, ordered by key) ──Tables──▶ P4Runtime TableEntry (ids, byte strings)
+//! ```
+//!
+//! [`Tables`] resolves names in a P4Info once; lowering an entry is then only copying numbers. A program compiled for one
+//! role (a Tofino edge switch has no fat root) simply lacks some tables: using one of those is an error, having none is not.
+
+pub mod child;
+pub mod core_route;
+pub mod fat_root;
+pub mod ipv4_route;
+pub mod last_hop;
+pub mod partition_route;
+pub mod pivot;
+pub mod roce_connection;
+
+use std::cmp::Ordering;
+
+use fatbtree_p4runtime::entry::{delete, insert, modify};
+use fatbtree_p4runtime::index::{ActionInfo, P4InfoIndex, TableInfo};
+use fatbtree_p4runtime::v1::{TableEntry, Update};
+use fatbtree_p4runtime::{EntryError, LookupError};
+use serde::{Deserialize, Serialize};
+
+/// One of a switch's two node sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum NodeSet {
+    /// `node_set_a`
+    A,
+    /// `node_set_b`
+    B,
+}
+
+impl NodeSet {
+    /// The name in P4: `node_set_a`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::A => "node_set_a",
+            Self::B => "node_set_b",
+        }
+    }
+}
+
+/// An entry that cannot be put into, or read from, the program's tables.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// The program has the table, but not as we know it.
+    #[error(
+        "the switch's P4 program does not fit this controller: {0}; compile p4/ anew, or use the controller of its version"
+    )]
+    Lookup(#[from] LookupError),
+    /// A value does not fit.
+    #[error(transparent)]
+    Entry(#[from] EntryError),
+    /// The program was compiled for another role.
+    #[error("the switch's P4 program has no table `{table}`; it was compiled for another role")]
+    NoTable {
+        /// The table.
+        table: String,
+    },
+    /// An entry read back is none of ours.
+    #[error("entry of table `{table}`: {problem}")]
+    Foreign {
+        /// The table, by name or id.
+        table: String,
+        /// What was expected and what was found.
+        problem: String,
+    },
+}
+
+/// A typed table entry. Ordered by table, key, action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Entry {
+    /// A client's connection, at its first hop.
+    RoceConnection(roce_connection::Key, roce_connection::Action),
+    /// One range of a fat-root sub-table.
+    FatRoot(fat_root::Key, fat_root::Action),
+    /// One pivot of a cached node.
+    Pivot(pivot::Key, pivot::Action),
+    /// One child of a cached node.
+    Child(child::Key, child::Action),
+    /// The way down to a partition.
+    PartitionRoute(partition_route::Key, partition_route::Action),
+    /// An ordinary route.
+    Ipv4Route(ipv4_route::Key, ipv4_route::Action),
+    /// A port that leads to a host.
+    LastHop(last_hop::Key, last_hop::Action),
+}
+
+impl Entry {
+    /// Compares tables and keys only.
+    pub fn cmp_keys(&self, other: &Self) -> Ordering {
+        match (self, other) {
+            (Self::RoceConnection(a, _), Self::RoceConnection(b, _)) => a.cmp(b),
+            (Self::FatRoot(a, _), Self::FatRoot(b, _)) => a.cmp(b),
+            (Self::Pivot(a, _), Self::Pivot(b, _)) => a.cmp(b),
+            (Self::Child(a, _), Self::Child(b, _)) => a.cmp(b),
+            (Self::PartitionRoute(a, _), Self::PartitionRoute(b, _)) => a.cmp(b),
+            (Self::Ipv4Route(a, _), Self::Ipv4Route(b, _)) => a.cmp(b),
+            (Self::LastHop(a, _), Self::LastHop(b, _)) => a.cmp(b),
+            _ => self.cmp(other), // different tables: the variant decides
+        }
+    }
+
+    /// The P4 table's name, as far as the controller needs it.
+    pub fn table(&self) -> String {
+        match self {
+            Self::RoceConnection(..) => "roce_connection".to_owned(),
+            Self::FatRoot(key, _) => format!("fat_root_{}", key.stage),
+            Self::Pivot(key, _) => format!("{}.pivot_{}", key.set.name(), key.index),
+            Self::Child(key, _) => format!("{}.child", key.set.name()),
+            Self::PartitionRoute(..) => "partition_route".to_owned(),
+            Self::Ipv4Route(..) => "ipv4_route".to_owned(),
+            Self::LastHop(..) => "last_hop".to_owned(),
+        }
+    }
+}
+
+/// One change of a switch's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A new entry.
+    Insert(Entry),
+    /// Another action for an entry that is there.
+    Modify(Entry),
+    /// An entry that goes; only its key counts.
+    Delete(Entry),
+    /// Another default action of `core_route`.
+    CoreRoute(core_route::Action),
+}
+
+impl Change {
+    /// The P4Runtime update.
+    ///
+    /// # Errors
+    /// The program has no such table.
+    pub fn update(&self, tables: &Tables) -> Result<Update, TableError> {
+        Ok(match self {
+            Self::Insert(entry) => insert(tables.entry(entry)?),
+            Self::Modify(entry) => modify(tables.entry(entry)?),
+            Self::Delete(entry) => delete(tables.key(entry)?),
+            Self::CoreRoute(action) => modify(tables.core_route(*action)?),
+        })
+    }
+}
+
+/// The tables of one compiled program, resolved by name.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    roce_connection: Option<roce_connection::Table>,
+    core_route: Option<core_route::Table>,
+    fat_root: [Option<fat_root::Table>; 4],
+    pivot: [[Option<pivot::Table>; 16]; 2],
+    child: [Option<child::Table>; 2],
+    partition_route: Option<partition_route::Table>,
+    ipv4_route: Option<ipv4_route::Table>,
+    last_hop: Option<last_hop::Table>,
+    by_id: std::collections::BTreeMap<u32, Which>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Which {
+    RoceConnection,
+    FatRoot(u8),
+    Pivot(NodeSet, u8),
+    Child(NodeSet),
+    PartitionRoute,
+    Ipv4Route,
+    LastHop,
+}
+
+const SETS: [NodeSet; 2] = [NodeSet::A, NodeSet::B];
+
+/// `Ok(None)` when the program has no such table, an error when it has another one of that name.
+fn optional<T>(
+    index: &P4InfoIndex,
+    name: &str,
+    resolve: impl FnOnce(&TableInfo) -> Result<T, LookupError>,
+) -> Result<Option<T>, LookupError> {
+    if index.has_table(name) { resolve(index.table(name)?).map(Some) } else { Ok(None) }
+}
+
+/// The action `name`, or `name_number` in tables that are there several times (P4 macros name them so).
+fn numbered_action(table: &TableInfo, name: &str, number: u8) -> Result<ActionInfo, LookupError> {
+    table.action(&format!("{name}_{number}")).or_else(|_| table.action(name)).cloned()
+}
+
+impl Tables {
+    /// Finds the tables of a program.
+    ///
+    /// # Errors
+    /// A table that lacks a field or an action that we need.
+    pub fn new(index: &P4InfoIndex) -> Result<Self, TableError> {
+        let mut by_id = std::collections::BTreeMap::new();
+        let mut note = |name: &str, which: Which| {
+            if let Ok(table) = index.table(name) {
+                by_id.insert(table.id, which);
+            }
+        };
+        note("roce_connection", Which::RoceConnection);
+        note("partition_route", Which::PartitionRoute);
+        note("ipv4_route", Which::Ipv4Route);
+        note("last_hop", Which::LastHop);
+        let mut fat_root = [const { None }; 4];
+        for (stage, slot) in (0u8..).zip(&mut fat_root) {
+            let name = format!("fat_root_{stage}");
+            note(&name, Which::FatRoot(stage));
+            *slot = optional(index, &name, |table| fat_root::Table::new(table, stage))?;
+        }
+        let mut pivot = [const { [const { None }; 16] }; 2];
+        let mut child = [const { None }; 2];
+        for (set, (pivots, child)) in SETS.into_iter().zip(pivot.iter_mut().zip(&mut child)) {
+            for (number, slot) in (0u8..).zip(pivots) {
+                let name = format!("{}.pivot_{number}", set.name());
+                note(&name, Which::Pivot(set, number));
+                *slot = optional(index, &name, |table| pivot::Table::new(table, number))?;
+            }
+            let name = format!("{}.child", set.name());
+            note(&name, Which::Child(set));
+            *child = optional(index, &name, child::Table::new)?;
+        }
+        Ok(Self {
+            roce_connection: optional(index, "roce_connection", roce_connection::Table::new)?,
+            core_route: optional(index, "core_route", core_route::Table::new)?,
+            fat_root,
+            pivot,
+            child,
+            partition_route: optional(index, "partition_route", partition_route::Table::new)?,
+            ipv4_route: optional(index, "ipv4_route", ipv4_route::Table::new)?,
+            last_hop: optional(index, "last_hop", last_hop::Table::new)?,
+            by_id,
+        })
+    }
+
+    /// The P4Runtime entry, key and action.
+    ///
+    /// # Errors
+    /// The program has no such table.
+    pub fn entry(&self, entry: &Entry) -> Result<TableEntry, TableError> {
+        self.lower(entry, true)
+    }
+
+    /// The P4Runtime entry without an action, for deleting.
+    ///
+    /// # Errors
+    /// The program has no such table.
+    pub fn key(&self, entry: &Entry) -> Result<TableEntry, TableError> {
+        self.lower(entry, false)
+    }
+
+    /// The entry that sets the default action of `core_route`.
+    ///
+    /// # Errors
+    /// The program has no such table.
+    pub fn core_route(&self, action: core_route::Action) -> Result<TableEntry, TableError> {
+        let table = self.core_route.as_ref().ok_or(TableError::NoTable { table: "core_route".to_owned() })?;
+        Ok(table.default_entry(action)?)
+    }
+
+    #[inline]
+    fn lower(&self, entry: &Entry, with_action: bool) -> Result<TableEntry, TableError> {
+        let missing = || TableError::NoTable { table: entry.table() };
+        let built = match entry {
+            Entry::RoceConnection(key, action) => {
+                self.roce_connection.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            }
+            Entry::FatRoot(key, action) => {
+                let table =
+                    self.fat_root.get(usize::from(key.stage)).and_then(Option::as_ref).ok_or_else(missing)?;
+                table.entry(*key, with_action.then_some(*action))
+            }
+            Entry::Pivot(key, action) => {
+                let table = self.pivot[key.set as usize].get(usize::from(key.index)).and_then(Option::as_ref);
+                table.ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            }
+            Entry::Child(key, action) => {
+                let table = self.child[key.set as usize].as_ref().ok_or_else(missing)?;
+                table.entry(*key, with_action.then_some(*action))
+            }
+            Entry::PartitionRoute(key, action) => {
+                self.partition_route.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            }
+            Entry::Ipv4Route(key, action) => {
+                self.ipv4_route.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            }
+            Entry::LastHop(key, action) => {
+                self.last_hop.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            }
+        };
+        Ok(built?)
+    }
+
+    /// Reads an entry back; `None` for a table that is not the controller's (such as `compare_*`).
+    ///
+    /// # Errors
+    /// An entry of one of our tables that we cannot have written.
+    pub fn read(&self, entry: &TableEntry) -> Result<Option<Entry>, TableError> {
+        let Some(which) = self.by_id.get(&entry.table_id).filter(|_| !entry.is_default_action) else {
+            return Ok(None);
+        };
+        let missing = || TableError::NoTable { table: format!("{:#x}", entry.table_id) };
+        Ok(Some(match *which {
+            Which::RoceConnection => {
+                let (key, action) = self.roce_connection.as_ref().ok_or_else(missing)?.read(entry)?;
+                Entry::RoceConnection(key, action)
+            }
+            Which::FatRoot(stage) => {
+                let table = self.fat_root[usize::from(stage)].as_ref().ok_or_else(missing)?;
+                let (key, action) = table.read(entry)?;
+                Entry::FatRoot(key, action)
+            }
+            Which::Pivot(set, index) => {
+                let table = self.pivot[set as usize][usize::from(index)].as_ref().ok_or_else(missing)?;
+                let (key, action) = table.read(entry, set)?;
+                Entry::Pivot(key, action)
+            }
+            Which::Child(set) => {
+                let (key, action) =
+                    self.child[set as usize].as_ref().ok_or_else(missing)?.read(entry, set)?;
+                Entry::Child(key, action)
+            }
+            Which::PartitionRoute => {
+                let (key, action) = self.partition_route.as_ref().ok_or_else(missing)?.read(entry)?;
+                Entry::PartitionRoute(key, action)
+            }
+            Which::Ipv4Route => {
+                let (key, action) = self.ipv4_route.as_ref().ok_or_else(missing)?.read(entry)?;
+                Entry::Ipv4Route(key, action)
+            }
+            Which::LastHop => {
+                let (key, action) = self.last_hop.as_ref().ok_or_else(missing)?.read(entry)?;
+                Entry::LastHop(key, action)
+            }
+        }))
+    }
+}
+
+/// The arguments of the action that an entry read back must have.
+fn arguments<const N: usize>(
+    table: &TableInfo,
+    entry: &TableEntry,
+    expected: &ActionInfo,
+) -> Result<[u64; N], TableError> {
+    let foreign = |problem: String| TableError::Foreign { table: table.name.clone(), problem };
+    let (action, values) = table
+        .view(entry)?
+        .action()?
+        .ok_or_else(|| foreign(format!("expected action `{}`, found none", expected.name)))?;
+    let values: Vec<u64> = values.into_iter().filter_map(|value| u64::try_from(value).ok()).collect();
+    if action.id != expected.id {
+        return Err(foreign(format!("expected action `{}`, found `{}`", expected.name, action.name)));
+    }
+    let count = values.len();
+    values
+        .try_into()
+        .map_err(|_| foreign(format!("expected {N} arguments of at most 64 bits, found {count}")))
+}
+
+/// A value read back in the width it was written in: the bit width of the P4Info was checked already.
+fn narrow<T: TryFrom<u128>>(table: &TableInfo, value: impl Into<u128>) -> Result<T, TableError> {
+    let value = value.into();
+    T::try_from(value).map_err(|_| TableError::Foreign {
+        table: table.name.clone(),
+        problem: format!("value {value:#x} is wider than the controller writes"),
+    })
+}

@@ -1,0 +1,54 @@
+//! `core_route`: no key; its default action says whether index packets climb on, or turn round here.
+
+use fatbtree_p4runtime::index::{ActionInfo, TableInfo};
+use fatbtree_p4runtime::v1::TableEntry;
+use fatbtree_p4runtime::{EntryError, LookupError};
+
+/// The default action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// Index packets climb through this port.
+    Climb {
+        /// The port.
+        port: u16,
+    },
+    /// This switch is S_c: look up the fat root of this epoch. Epoch 0 with sub-table 0 is the empty one: no entry has
+    /// them, so packets go down with the root of their partition.
+    Descend {
+        /// The epoch.
+        epoch: u8,
+        /// The sub-table of the first stage.
+        sub_table: u16,
+    },
+    /// Index packets never pass here.
+    NoAction,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    table: TableInfo,
+    climb: ActionInfo,
+    descend: ActionInfo,
+    no_action: ActionInfo,
+}
+
+impl Table {
+    pub(super) fn new(table: &TableInfo) -> Result<Self, LookupError> {
+        Ok(Self {
+            climb: table.action("climb")?.clone(),
+            descend: table.action("descend")?.clone(),
+            no_action: table.action("NoAction")?.clone(),
+            table: table.clone(),
+        })
+    }
+
+    pub(super) fn default_entry(&self, action: Action) -> Result<TableEntry, EntryError> {
+        match action {
+            Action::Climb { port } => self.table.default_entry(&self.climb, &[port.into()]),
+            Action::Descend { epoch, sub_table } => {
+                self.table.default_entry(&self.descend, &[epoch.into(), sub_table.into()])
+            }
+            Action::NoAction => self.table.default_entry(&self.no_action, &[]),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! `roce_connection`: a registered connection, at the client's edge switch → rkey, partition, root.
+
+use std::net::Ipv4Addr;
+
+use fatbtree_p4runtime::index::{ActionInfo, MatchFieldInfo, TableInfo};
+use fatbtree_p4runtime::v1::TableEntry;
+use fatbtree_p4runtime::{EntryError, LookupError};
+
+use super::{TableError, arguments, narrow};
+
+/// What is matched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// The client.
+    pub src_ip: Ipv4Addr,
+    /// The memory server.
+    pub dst_ip: Ipv4Addr,
+    /// The server's queue pair, 24 bits.
+    pub dest_qp: u32,
+}
+
+/// Admit the index read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Action {
+    /// The rkey of the server's tree region.
+    pub rkey: u32,
+    /// The server's partition.
+    pub partition: u16,
+    /// The partition's root: where the read ends when no switch knows better.
+    pub root: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    table: TableInfo,
+    src_ip: MatchFieldInfo,
+    dst_ip: MatchFieldInfo,
+    dest_qp: MatchFieldInfo,
+    admit: ActionInfo,
+}
+
+impl Table {
+    pub(super) fn new(table: &TableInfo) -> Result<Self, LookupError> {
+        Ok(Self {
+            src_ip: table.field("src_ip")?.clone(),
+            dst_ip: table.field("dst_ip")?.clone(),
+            dest_qp: table.field("dest_qp")?.clone(),
+            admit: table.action("admit")?.clone(),
+            table: table.clone(),
+        })
+    }
+
+    pub(super) fn entry(&self, key: Key, action: Option<Action>) -> Result<TableEntry, EntryError> {
+        let entry = self
+            .table
+            .entry()
+            .exact(&self.src_ip, u32::from(key.src_ip).into())
+            .exact(&self.dst_ip, u32::from(key.dst_ip).into())
+            .exact(&self.dest_qp, key.dest_qp.into());
+        match action {
+            None => entry,
+            Some(Action { rkey, partition, root }) => {
+                entry.action(&self.admit, &[rkey.into(), partition.into(), root])
+            }
+        }
+        .build()
+    }
+
+    pub(super) fn read(&self, entry: &TableEntry) -> Result<(Key, Action), TableError> {
+        let view = self.table.view(entry)?;
+        let key = Key {
+            src_ip: Ipv4Addr::from(narrow::<u32>(&self.table, view.exact(&self.src_ip)?)?),
+            dst_ip: Ipv4Addr::from(narrow::<u32>(&self.table, view.exact(&self.dst_ip)?)?),
+            dest_qp: narrow(&self.table, view.exact(&self.dest_qp)?)?,
+        };
+        let [rkey, partition, root] = arguments(&self.table, entry, &self.admit)?;
+        Ok((
+            key,
+            Action { rkey: narrow(&self.table, rkey)?, partition: narrow(&self.table, partition)?, root },
+        ))
+    }
+}
