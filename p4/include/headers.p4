@@ -67,7 +67,7 @@ header bth_t {
     bit<8>  opcode;
     bit<8>  flags;           // solicited event, migration, pad count, transport version
     bit<16> partition_key;
-    bit<8>  reserved;
+    bit<8>  reserved;        // FECN and BECN: the ICRC leaves it out
     bit<24> dest_qp;
     bit<8>  ack_request;
     bit<24> psn;

@@ -7,8 +7,8 @@
  *
  *     icrc ^= contribution(before) ^ contribution(after)
  *
- * While a packet carries the index header, header and source MAC contribute as well, in front of RETH; an absent header
- * contributes zeros.  A bit that flips on the way is taken away in its wrong form but was put in in its right form:
+ * While a packet carries the index header, the header contributes as well, and so do the fields that the ICRC leaves out
+ * and no checksum covers (source MAC, the BTH's congestion byte); an absent header contributes zeros.  A bit that flips on the way is taken away in its wrong form but was put in in its right form:
  * the difference stays in the ICRC and the server's NIC drops the packet. */
 
 #ifndef FATBTREE_ROCE_P4
@@ -17,14 +17,14 @@
 // The hash gives a number, the wire has its least significant byte first.
 #define ON_THE_WIRE(crc) (crc[7:0] ++ crc[15:8] ++ crc[23:16] ++ crc[31:24])
 
-/// What index header, source MAC and RETH of a packet in flight contribute to its ICRC.
+/// What index header, RETH and the fields left out by the ICRC of a packet in flight contribute to its ICRC.
 control InFlightContribution(in headers_t hdr, out bit<32> contribution) {
     CRC32(crc)
     apply {
         CRC32_OF(crc, contribution, HASH_FIELDS({
             hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
             hdr.index.partition, hdr.index.node_id, hdr.index.key,
-            hdr.ethernet.src_addr, hdr.reth.va, hdr.reth.rkey, 32w0 }))
+            hdr.ethernet.src_addr, hdr.bth.reserved, hdr.reth.va, hdr.reth.rkey, 32w0 }))
     }
 }
 
@@ -33,7 +33,7 @@ control PlainContribution(in headers_t hdr, out bit<32> contribution) {
     CRC32(crc)
     apply {
         CRC32_OF(crc, contribution, HASH_FIELDS({
-            128w0, 48w0, hdr.reth.va, hdr.reth.rkey, 32w0 }))
+            128w0, 48w0, 8w0, hdr.reth.va, hdr.reth.rkey, 32w0 }))
     }
 }
 

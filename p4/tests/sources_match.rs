@@ -61,6 +61,9 @@ fn the_program_names_every_table_of_the_design() {
         expected.push(format!("{set}.child"));
     }
     for name in expected {
-        assert!(tables.iter().any(|table| table.ends_with(&format!(".{name}"))), "no table {name}: {tables:?}");
+        assert!(
+            tables.iter().any(|table| table.ends_with(&format!(".{name}"))),
+            "no table {name}: {tables:?}"
+        );
     }
 }

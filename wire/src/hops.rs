@@ -35,8 +35,8 @@ pub fn admit(frame: &mut Vec<u8>, header: &IndexHeader, root: u64, rkey: u32) ->
     if old_rkey != 0 {
         return false;
     }
-    let source_mac = mac(frame);
-    let delta = InFlightDelta { index_header: header, source_mac, va: old_va ^ root, rkey: old_rkey ^ rkey };
+    let Some(left_out) = InFlightDelta::left_out_of(frame, PREFIX_LEN) else { return false };
+    let delta = InFlightDelta { index_header: header, left_out, va: old_va ^ root, rkey: old_rkey ^ rkey };
     write_reth(frame, PREFIX_LEN + Bth::LEN, root, rkey);
     frame.splice(PREFIX_LEN..PREFIX_LEN, header);
     put_u16(frame, PORT_AT, INDEX_UDP_PORT);
@@ -57,14 +57,17 @@ pub fn step(frame: &mut [u8], walk: impl FnOnce(&mut IndexHeader, &mut u64, &mut
     let index_header = std::array::from_fn(|i| old[i] ^ new[i]);
     frame[PREFIX_LEN..PREFIX_LEN + IndexHeader::LEN].copy_from_slice(&new);
     write_reth(frame, RETH_AT, va, rkey);
-    mend(frame, &InFlightDelta { index_header, source_mac: [0; 6], va: old_va ^ va, rkey: old_rkey ^ rkey });
+    mend(frame, &InFlightDelta { index_header, left_out: [0; 7], va: old_va ^ va, rkey: old_rkey ^ rkey });
     true
 }
 
 /// Last hop: removes the index header, restores UDP port and lengths.
 pub fn strip(frame: &mut Vec<u8>) -> bool {
     let Some(index_header) = index_header(frame) else { return false };
-    let delta = InFlightDelta { index_header, source_mac: mac(frame), va: 0, rkey: 0 };
+    let Some(left_out) = InFlightDelta::left_out_of(frame, PREFIX_LEN + IndexHeader::LEN) else {
+        return false;
+    };
+    let delta = InFlightDelta { index_header, left_out, va: 0, rkey: 0 };
     frame.drain(PREFIX_LEN..PREFIX_LEN + IndexHeader::LEN);
     put_u16(frame, PORT_AT, ROCE_UDP_PORT);
     lengthen(frame, (IndexHeader::LEN as u16).wrapping_neg());
@@ -88,10 +91,6 @@ fn u16_at(frame: &[u8], at: usize) -> u16 {
 
 fn put_u16(frame: &mut [u8], at: usize, value: u16) {
     frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
-}
-
-fn mac(frame: &[u8]) -> [u8; 6] {
-    std::array::from_fn(|i| frame[6 + i])
 }
 
 fn reth_at(frame: &[u8], at: usize) -> (u64, u32) {

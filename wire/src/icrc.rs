@@ -12,7 +12,7 @@
 //! changes some fields of a message needs no more than the difference of those fields to [`mend`] its ICRC. What was damaged
 //! on the way stays damaged: recomputing the ICRC would bless it.
 //!
-//! Between the first and the last hop the same map also covers the index header and the source MAC, see
+//! Between the first and the last hop the same map also covers the index header and what the ICRC leaves out, see
 //! [`InFlightDelta`].
 
 use crate::{Bth, ETHERNET_LEN, ICRC_LEN, INDEX_UDP_PORT, IPV4_LEN, IndexHeader, PREFIX_LEN, ROCE_UDP_PORT};
@@ -36,7 +36,7 @@ pub fn full(frame: &[u8]) -> Option<u32> {
 }
 
 /// The ICRC an index read in flight should end with, given the frame with its index header: the full ICRC of the
-/// frame without the header, mended by the header and the source MAC. `None` when it is too short.
+/// frame without the header, mended by the header and what the ICRC leaves out. `None` when it is too short.
 pub fn in_flight(frame: &[u8]) -> Option<u32> {
     let (ip_udp, bth, rest) = split(frame, PREFIX_LEN + IndexHeader::LEN)?;
     // What the last hop restores: lengths and port (checksums are masked anyway).
@@ -50,8 +50,8 @@ pub fn in_flight(frame: &[u8]) -> Option<u32> {
     let port = (port ^ INDEX_UDP_PORT ^ ROCE_UDP_PORT).to_be_bytes();
     [restored[IPV4_LEN + 2], restored[IPV4_LEN + 3]] = port;
     let header = frame[PREFIX_LEN..].first_chunk()?;
-    let source_mac = frame[6..].first_chunk()?;
-    let delta = InFlightDelta { index_header: *header, source_mac: *source_mac, va: 0, rkey: 0 };
+    let left_out = InFlightDelta::left_out_of(frame, PREFIX_LEN + IndexHeader::LEN)?;
+    let delta = InFlightDelta { index_header: *header, left_out, va: 0, rkey: 0 };
     Some(delta.mend(of_message(&restored, bth, rest)))
 }
 
@@ -107,44 +107,56 @@ pub fn mend(icrc: u32, delta: &[u8]) -> u32 {
 
 const ZEROS: [u8; 64] = [0; 64];
 
-/// What one hop changes in an index read, each field old xor new; a header or MAC that is not covered counts as zero.
+/// What one hop changes in an index read, each field old xor new; what is not covered counts as zero.
 ///
-/// | hop | `index_header` | `source_mac` | `va`, `rkey` |
+/// | hop | `index_header` | `left_out` | `va`, `rkey` |
 /// |---|---|---|---|
-/// | first | the new header | the frame's source MAC | key to root, 0 to rkey |
+/// | first | the new header | the frame's | key to root, 0 to rkey |
 /// | intermediate | old ^ new | 0 | old ^ new |
-/// | last | the old header | the frame's source MAC | old ^ new |
+/// | last | the old header | the frame's | old ^ new |
 ///
-/// The header and the MAC are no part of the ICRC's message, but they enter the same linear map as if they stood in front
+/// Header, source MAC and the BTH's congestion byte are no part of the ICRC's message, but they enter the same linear map as if they stood in front
 /// of it. The last hop takes out the very bytes that arrive there: if they are not those the first hop put in,
 /// the difference stays in the ICRC and the server's NIC drops the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct InFlightDelta {
     /// Difference of the index header.
     pub index_header: [u8; IndexHeader::LEN],
-    /// Difference of the covered source MAC.
-    pub source_mac: [u8; 6],
+    /// Difference of what the ICRC leaves out and nothing else protects: source MAC (6 bytes), then the byte of the BTH
+    /// that carries FECN and BECN.
+    pub left_out: [u8; 7],
     /// Difference of RETH.va.
     pub va: u64,
     /// Difference of RETH.rkey.
     pub rkey: u32,
 }
 
+// The switches are programmed for this length and hash nothing else.
+const _: () = assert!(InFlightDelta::LEN == 39);
+
 impl InFlightDelta {
-    /// Bytes of the difference: header, MAC, va, rkey, and the unchanged DMA length between rkey and ICRC.
-    pub const LEN: usize = IndexHeader::LEN + 6 + 8 + 4 + 4;
+    /// Bytes of the difference: header, what is left out, va, rkey, and the unchanged DMA length between rkey and ICRC.
+    pub const LEN: usize = IndexHeader::LEN + 7 + 8 + 4 + 4;
 
     /// CRC-32 of [`Self::LEN`] zero bytes, the constant part of the map.
-    pub const CRC_OF_ZEROS: u32 = 0x98f9_9bb3;
+    pub const CRC_OF_ZEROS: u32 = 0x80f2_f420;
 
     /// The difference as bytes, in the order in which they are hashed.
     pub fn to_bytes(&self) -> [u8; InFlightDelta::LEN] {
         let mut bytes = [0; InFlightDelta::LEN];
         bytes[..16].copy_from_slice(&self.index_header);
-        bytes[16..22].copy_from_slice(&self.source_mac);
-        bytes[22..30].copy_from_slice(&self.va.to_be_bytes());
-        bytes[30..34].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes[16..23].copy_from_slice(&self.left_out);
+        bytes[23..31].copy_from_slice(&self.va.to_be_bytes());
+        bytes[31..35].copy_from_slice(&self.rkey.to_be_bytes());
         bytes
+    }
+
+    /// What the ICRC leaves out of `frame`, whose BTH begins at `bth_at`. `None` when the frame is too short.
+    pub fn left_out_of(frame: &[u8], bth_at: usize) -> Option<[u8; 7]> {
+        let mut left_out = [0; 7];
+        left_out[..6].copy_from_slice(frame.get(6..12)?);
+        left_out[6] = *frame.get(bth_at + 4)?;
+        Some(left_out)
     }
 
     /// The ICRC after this change.
@@ -190,8 +202,8 @@ mod tests {
         }
 
         #[test]
-        fn the_delta_struct_is_the_generic_map(index_header: [u8; 16], source_mac: [u8; 6], va: u64, rkey: u32, icrc: u32) {
-            let delta = InFlightDelta { index_header, source_mac, va, rkey };
+        fn the_delta_struct_is_the_generic_map(index_header: [u8; 16], left_out: [u8; 7], va: u64, rkey: u32, icrc: u32) {
+            let delta = InFlightDelta { index_header, left_out, va, rkey };
             prop_assert_eq!(delta.mend(icrc), mend(icrc, &delta.to_bytes()));
             prop_assert_eq!(delta.mend(delta.mend(icrc)), icrc);
         }

@@ -1,6 +1,6 @@
 //! A small cluster whose frames a test carries by hand, hop by hop.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use std::collections::BTreeSet;
 
@@ -15,6 +15,7 @@ use fatbtree_sim::{Network, ServerNode, from_nic, planner_partition, to_nic};
 use fatbtree_switch::Output;
 use fatbtree_switch::service::Switch;
 use fatbtree_topology::{FatTree, HostId, Peer};
+use fatbtree_wire::{Extension, Frame, Reth};
 
 pub const NOW: Instant = Instant::ZERO;
 
@@ -34,6 +35,8 @@ pub struct Bench {
     pub client: Nic,
     pub client_host: HostId,
     pub queue_pairs: Vec<QueuePairNumber>,
+    /// The READ that the client has posted to each server.
+    posted: Vec<Vec<u8>>,
     pub roots: SuperRoot,
     pub config: TreeConfig,
     pub plan: Option<Plan>,
@@ -96,6 +99,7 @@ impl Bench {
             client,
             client_host,
             queue_pairs: Vec::new(),
+            posted: Vec::new(),
             roots,
             config,
             plan,
@@ -104,6 +108,10 @@ impl Bench {
         for partition in 0..setup.servers {
             let queue_pair = bench.connect(partition, setup.registered);
             bench.queue_pairs.push(queue_pair);
+            bench.client.post_read(NOW, queue_pair, 0, 0, 0, 1024).unwrap();
+            let mut frame = Vec::new();
+            assert!(bench.client.poll_transmit(NOW, &mut frame));
+            bench.posted.push(frame);
         }
         bench
     }
@@ -131,13 +139,17 @@ impl Bench {
         queue_pair
     }
 
-    /// The frame of an index read for `key`, as the client's NIC sends it.
-    pub fn index_read(&mut self, key: u64) -> Vec<u8> {
+    /// The frame of an index read for `key`: the one read that the client's NIC has posted to the key's server, asking
+    /// for this key.
+    pub fn index_read(&self, key: u64) -> Vec<u8> {
         let partition = self.roots.partition_of(key).id;
-        let queue_pair = self.queue_pairs[usize::from(partition)];
-        self.client.post_read(NOW, queue_pair, key, key, 0, 1024).unwrap();
+        let mut read = Frame::parse(&self.posted[usize::from(partition)]).unwrap();
+        read.extension = Extension::Reth(Reth { va: key, rkey: 0, length: 1024 });
         let mut frame = Vec::new();
-        assert!(self.client.poll_transmit(NOW, &mut frame));
+        read.emit(&mut frame);
+        let icrc = Frame::parse(&frame).unwrap().expected_icrc();
+        let end = frame.len() - 4;
+        frame[end..].copy_from_slice(&icrc.to_le_bytes());
         frame
     }
 
