@@ -64,10 +64,6 @@ impl Arbitration {
         self.primary == Some(stream)
     }
 
-    pub(super) fn primary(&self) -> Option<StreamId> {
-        self.primary
-    }
-
     pub(super) fn push(&mut self, stream: StreamId, output: StreamOutput) {
         self.output.push_back((stream, output));
     }
@@ -100,7 +96,11 @@ impl Arbitration {
         if bid.device_id != self.device_id {
             let message = format!("expected device {}, found device {}", self.device_id, bid.device_id);
             // A stream belongs to its device for good; a new one only has the wrong address.
-            return Err(if known { Status::failed_precondition(message) } else { Status::not_found(message) });
+            return Err(if known {
+                Status::failed_precondition(message)
+            } else {
+                Status::not_found(message)
+            });
         }
         if let Some(role) = &bid.role {
             #[allow(deprecated, reason = "old clients name roles by number")]
@@ -146,12 +146,9 @@ impl Arbitration {
 
     /// Tells the others first and the primary last: by then nobody believes to be primary wrongly.
     fn notify_all(&mut self) {
-        let streams: Vec<StreamId> = self.controllers.keys().copied().collect();
-        for stream in streams.iter().filter(|stream| self.primary != Some(**stream)) {
-            self.notify(*stream);
-        }
-        if let Some(primary) = self.primary {
-            self.notify(primary);
+        let others = self.controllers.keys().copied().filter(|stream| self.primary != Some(*stream));
+        for stream in others.chain(self.primary).collect::<Vec<_>>() {
+            self.notify(stream);
         }
     }
 
@@ -217,11 +214,10 @@ mod tests {
         machine.bid(B, &bid(3));
         assert_eq!(told(&mut machine), [(B, Code::AlreadyExists, Some(5))]);
         machine.bid(C, &bid(9));
-        assert_eq!(told(&mut machine), [
-            (A, Code::AlreadyExists, Some(9)),
-            (B, Code::AlreadyExists, Some(9)),
-            (C, Code::Ok, Some(9))
-        ]);
+        assert_eq!(
+            told(&mut machine),
+            [(A, Code::AlreadyExists, Some(9)), (B, Code::AlreadyExists, Some(9)), (C, Code::Ok, Some(9))]
+        );
         assert!(may_write(&machine, 9) && !may_write(&machine, 5) && machine.check_primary(None).is_err());
     }
 

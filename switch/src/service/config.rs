@@ -20,14 +20,18 @@ pub(super) struct Loaded {
 impl Loaded {
     /// Checks that this switch can run a config. The message of an error says what it cannot.
     pub(super) fn verify(config: ForwardingPipelineConfig) -> Result<Self, String> {
-        let json = std::str::from_utf8(&config.p4_device_config)
-            .map_err(|error| format!("expected BMv2 JSON as p4_device_config, found bytes that are no text: {error}"))?;
+        let json = std::str::from_utf8(&config.p4_device_config).map_err(|error| {
+            format!("expected BMv2 JSON as p4_device_config, found bytes that are no text: {error}")
+        })?;
         let program = Program::load(json).map_err(|error| error.to_string())?;
         Self::with_program(config, program)
     }
 
     /// The same for a program that is loaded already.
-    pub(super) fn with_program(config: ForwardingPipelineConfig, program: Arc<Program>) -> Result<Self, String> {
+    pub(super) fn with_program(
+        config: ForwardingPipelineConfig,
+        program: Arc<Program>,
+    ) -> Result<Self, String> {
         let p4info = config.p4info.clone().ok_or("expected a P4Info in the config, found none")?;
         let mapping = Mapping::new(p4info, program)?;
         Ok(Self { config, mapping, default_cookies: BTreeMap::new() })
@@ -68,8 +72,9 @@ impl Loaded {
                     return Err(format!("table `{name}` has entries, and another key in the new program"));
                 }
                 for (entry, counter) in state.entries(from.table) {
-                    let entry = carry(from, to, &entry)
-                        .ok_or_else(|| format!("table `{name}`: an entry's action differs in the new program"))?;
+                    let entry = carry(from, to, &entry).ok_or_else(|| {
+                        format!("table `{name}`: an entry's action differs in the new program")
+                    })?;
                     fresh.insert(to.table, &entry).map_err(|error| error.to_string())?;
                     if from.info.direct_counter.is_some() && to.info.direct_counter.is_some() {
                         fresh
@@ -83,29 +88,40 @@ impl Loaded {
             if call != *declared
                 && let Some(call) = call
             {
-                let (action, params) = carry_action(from, to, call.action, &call.params)
-                    .ok_or_else(|| format!("table `{name}`: the default action differs in the new program"))?;
-                fresh.set_default(to.table, Some(&ActionCall { action, params })).map_err(|e| e.to_string())?;
+                let (action, params) =
+                    carry_action(from, to, call.action, &call.params).ok_or_else(|| {
+                        format!("table `{name}`: the default action differs in the new program")
+                    })?;
+                fresh
+                    .set_default(to.table, Some(&ActionCall { action, params }))
+                    .map_err(|e| e.to_string())?;
                 let cookie = old.default_cookie(old_position).to_vec();
                 self.set_default_cookie(position, Some(cookie).filter(|cookie| !cookie.is_empty()));
             }
         }
         for from in &old.mapping.counters {
             let to = self.mapping.counters.iter().find(|to| to.name == from.name && to.size >= from.size);
-            let to = to.ok_or_else(|| format!("counter `{}` is smaller or missing in the new program", from.name))?;
+            let to = to
+                .ok_or_else(|| format!("counter `{}` is smaller or missing in the new program", from.name))?;
             for index in 0..from.size {
                 let value = state.counter(from.array, index);
-                value.and_then(|value| fresh.set_counter(to.array, index, value)).map_err(|e| e.to_string())?;
+                value
+                    .and_then(|value| fresh.set_counter(to.array, index, value))
+                    .map_err(|e| e.to_string())?;
             }
         }
         for from in &old.mapping.registers {
             let fits = |size, bits| size >= from.size && bits >= from.bitwidth;
             let to =
                 self.mapping.registers.iter().find(|to| to.name == from.name && fits(to.size, to.bitwidth));
-            let to = to.ok_or_else(|| format!("register `{}` is smaller or missing in the new program", from.name))?;
+            let to = to.ok_or_else(|| {
+                format!("register `{}` is smaller or missing in the new program", from.name)
+            })?;
             for index in 0..from.size {
                 let value = state.register(from.array, index);
-                value.and_then(|value| fresh.set_register(to.array, index, value)).map_err(|e| e.to_string())?;
+                value
+                    .and_then(|value| fresh.set_register(to.array, index, value))
+                    .map_err(|e| e.to_string())?;
             }
         }
         Ok(fresh)

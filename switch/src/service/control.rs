@@ -3,9 +3,9 @@
 use fatbtree_p4runtime::status::batch_status;
 use fatbtree_p4runtime::tonic::{Code, Status};
 use fatbtree_p4runtime::v1::{
-    self, ForwardingPipelineConfig, ReadResponse, StreamMessageRequest, get_forwarding_pipeline_config_request::ResponseType,
-    set_forwarding_pipeline_config_request::Action, stream_message_request, stream_message_response,
-    write_request::Atomicity,
+    self, ForwardingPipelineConfig, ReadResponse, StreamMessageRequest,
+    get_forwarding_pipeline_config_request::ResponseType, set_forwarding_pipeline_config_request::Action,
+    stream_message_request, stream_message_response, write_request::Atomicity,
 };
 
 use super::API_VERSION;
@@ -104,7 +104,11 @@ impl ControlPlane {
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` with what this switch cannot run, or where P4Info and program differ.
-    pub fn load(&mut self, pipeline: &mut Option<Pipeline>, config: ForwardingPipelineConfig) -> Result<(), Status> {
+    pub fn load(
+        &mut self,
+        pipeline: &mut Option<Pipeline>,
+        config: ForwardingPipelineConfig,
+    ) -> Result<(), Status> {
         let loaded = Loaded::verify(config).map_err(Status::invalid_argument)?;
         self.commit(pipeline, loaded, None);
         Ok(())
@@ -213,7 +217,10 @@ impl ControlPlane {
             // Every update gets its own outcome: the others did not fail, but they are not in force either.
             let culprit = errors.len() - 1;
             let aborted = || {
-                Refusal::new(Code::Aborted, format!("taken back, because update {culprit} of the batch failed"))
+                Refusal::new(
+                    Code::Aborted,
+                    format!("taken back, because update {culprit} of the batch failed"),
+                )
             };
             for error in &mut errors[..culprit] {
                 *error = aborted().into_error();
@@ -259,8 +266,8 @@ impl ControlPlane {
         self.arbitration.check_primary(request.election_id.as_ref())?;
         let action = Action::try_from(request.action).unwrap_or(Action::Unspecified);
         let verified = |config: Option<ForwardingPipelineConfig>| {
-            let config =
-                config.ok_or_else(|| Status::invalid_argument("expected a config for this action, found none"))?;
+            let config = config
+                .ok_or_else(|| Status::invalid_argument("expected a config for this action, found none"))?;
             Loaded::verify(config).map_err(Status::invalid_argument)
         };
         match action {
@@ -282,7 +289,9 @@ impl ControlPlane {
             }
             Action::Commit => {
                 if request.config.is_some() {
-                    return Err(Status::invalid_argument("expected no config with COMMIT: it was saved before"));
+                    return Err(Status::invalid_argument(
+                        "expected no config with COMMIT: it was saved before",
+                    ));
                 }
                 let (loaded, shadow) = self.saved.take().ok_or_else(|| {
                     Status::not_found("no config is saved: send it with VERIFY_AND_SAVE before COMMIT")
@@ -316,7 +325,10 @@ impl ControlPlane {
     ) -> Result<v1::GetForwardingPipelineConfigResponse, Status> {
         self.check_device(request.device_id, "", 0)?;
         let parts = ResponseType::try_from(request.response_type).map_err(|_| {
-            Status::invalid_argument(format!("expected a response type of 0 to 3, found {}", request.response_type))
+            Status::invalid_argument(format!(
+                "expected a response type of 0 to 3, found {}",
+                request.response_type
+            ))
         })?;
         // What was saved last: reads and writes are about that one, too.
         let loaded = self.saved.as_ref().map(|(loaded, _)| loaded).or(self.running.as_ref());

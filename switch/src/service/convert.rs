@@ -4,7 +4,8 @@ use fatbtree_p4runtime::bytestring;
 use fatbtree_p4runtime::index::{self, MatchFieldInfo};
 use fatbtree_p4runtime::tonic::Code;
 use fatbtree_p4runtime::v1::{
-    self, FieldMatch, TableAction, TableEntry, action::Param, field_match, field_match::FieldMatchType, table_action,
+    self, FieldMatch, TableAction, TableEntry, action::Param, field_match, field_match::FieldMatchType,
+    table_action,
 };
 
 use super::mapping::TableMap;
@@ -226,17 +227,21 @@ pub(super) fn encode_key(map: &TableMap, key: &[MatchValue]) -> Vec<FieldMatch> 
     for (field, value) in map.info.fields.iter().zip(key) {
         let full = ones(field.bitwidth);
         let found = match (field.kind, *value) {
-            (_, MatchValue::Exact(value)) => FieldMatchType::Exact(field_match::Exact { value: encode(value) }),
+            (_, MatchValue::Exact(value)) => {
+                FieldMatchType::Exact(field_match::Exact { value: encode(value) })
+            }
             (_, MatchValue::Lpm { prefix_len: 0, .. } | MatchValue::Ternary { mask: 0, .. })
             | (_, MatchValue::Optional(None)) => continue,
             (_, MatchValue::Range { low: 0, high }) if high == full => continue,
             (_, MatchValue::Lpm { value, prefix_len }) => {
                 FieldMatchType::Lpm(field_match::Lpm { value: encode(value), prefix_len: prefix_len.into() })
             }
-            (index::MatchKind::Lpm, MatchValue::Ternary { value, mask }) => FieldMatchType::Lpm(field_match::Lpm {
-                value: encode(value),
-                prefix_len: mask.count_ones() as i32, // at most 64
-            }),
+            (index::MatchKind::Lpm, MatchValue::Ternary { value, mask }) => {
+                FieldMatchType::Lpm(field_match::Lpm {
+                    value: encode(value),
+                    prefix_len: mask.count_ones() as i32, // at most 64
+                })
+            }
             (index::MatchKind::Optional, MatchValue::Ternary { value, .. })
             | (_, MatchValue::Optional(Some(value))) => {
                 FieldMatchType::Optional(field_match::Optional { value: encode(value) })

@@ -51,7 +51,8 @@ impl Mapping {
     /// Checks that the P4Info describes the program. The message of an error says where they differ.
     pub(super) fn new(p4info: P4Info, program: Arc<Program>) -> Result<Self, String> {
         let index = P4InfoIndex::new(p4info).map_err(|error| error.to_string())?;
-        let tables = index.tables().iter().map(|info| map_table(info, &program)).collect::<Result<Vec<_>, _>>()?;
+        let tables =
+            index.tables().iter().map(|info| map_table(info, &program)).collect::<Result<Vec<_>, _>>()?;
         let table_by_id = tables.iter().enumerate().map(|(place, map)| (map.info.id, place)).collect();
         let counters = index
             .counters()
@@ -73,7 +74,8 @@ impl Mapping {
                 let name = &preamble.name;
                 let array = program.register(name).ok_or_else(|| missing("register", name))?;
                 let known = program.registers().iter().find(|known| known.name == *name);
-                let (size, bitwidth) = known.map_or((0, 64), |known| (known.size as u64, u32::from(known.width)));
+                let (size, bitwidth) =
+                    known.map_or((0, 64), |known| (known.size as u64, u32::from(known.width)));
                 Ok(ArrayMap { id: preamble.id, name: name.clone(), array, size, bitwidth })
             })
             .collect::<Result<Vec<_>, String>>()?;

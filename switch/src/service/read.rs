@@ -58,7 +58,9 @@ impl Reader<'_> {
             Some(Entity::ActionProfileGroup(filter)) if filter.action_profile_id == 0 => Ok(()),
             Some(Entity::ValueSetEntry(filter)) if filter.value_set_id == 0 => Ok(()),
             Some(Entity::DigestEntry(filter)) if filter.digest_id == 0 => Ok(()),
-            Some(Entity::MeterEntry(filter)) if filter.meter_id == 0 && !self.loaded.mapping.has_meters => Ok(()),
+            Some(Entity::MeterEntry(filter)) if filter.meter_id == 0 && !self.loaded.mapping.has_meters => {
+                Ok(())
+            }
             Some(Entity::DirectMeterEntry(_)) if !self.loaded.mapping.has_meters => Ok(()),
             Some(other) => Err(Refusal::unimplemented(format!(
                 "this switch serves table entries, counters and registers, found {}",
@@ -80,7 +82,9 @@ impl Reader<'_> {
     fn table_entries(&self, filter: &TableEntry, parts: &mut Parts) -> Result<(), Refusal> {
         let tables = self.tables(filter.table_id)?;
         if filter.table_id == 0 && !filter.r#match.is_empty() {
-            return Err(Refusal::invalid("expected a table id beside a key, found 0: a key belongs to a table"));
+            return Err(Refusal::invalid(
+                "expected a table id beside a key, found 0: a key belongs to a table",
+            ));
         }
         for (position, map) in tables {
             if filter.is_default_action {
@@ -203,7 +207,8 @@ impl Reader<'_> {
 
     fn registers(&self, filter: &v1::RegisterEntry, parts: &mut Parts) -> Result<(), Refusal> {
         let arrays = &self.loaded.mapping.registers;
-        let selected: Vec<_> = arrays.iter().filter(|map| [0, map.id].contains(&filter.register_id)).collect();
+        let selected: Vec<_> =
+            arrays.iter().filter(|map| [0, map.id].contains(&filter.register_id)).collect();
         if selected.is_empty() && filter.register_id != 0 {
             let message = format!("expected a register of the program, found id {}", filter.register_id);
             return Err(Refusal::invalid(message));

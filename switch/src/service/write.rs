@@ -6,7 +6,9 @@ use fatbtree_p4runtime::v1::{self, P4Data, TableEntry, entity::Entity, p4_data, 
 use super::config::Loaded;
 use super::convert::{Place, decode_action, decode_key, pack_metadata};
 use super::refusal::Refusal;
-use crate::{ActionCall, ActionRef, CounterData, CounterRef, Entry, MatchValue, Pipeline, RegisterRef, TableRef};
+use crate::{
+    ActionCall, ActionRef, CounterData, CounterRef, Entry, MatchValue, Pipeline, RegisterRef, TableRef,
+};
 
 /// Buffers that live through a batch, so that an update does not allocate.
 #[derive(Debug)]
@@ -107,7 +109,9 @@ impl Writer<'_> {
         let name = &map.info.name;
         let scratch = &mut scratch.entry;
         if entry.is_const {
-            return Err(Refusal::invalid(format!("table `{name}`: is_const is for the switch to set, found true")));
+            return Err(Refusal::invalid(format!(
+                "table `{name}`: is_const is for the switch to set, found true"
+            )));
         }
         if kind == Type::Insert && map.info.fields.is_empty() {
             return Err(Refusal::invalid(format!(
@@ -129,7 +133,12 @@ impl Writer<'_> {
             }
             return Ok(());
         }
-        check_direct_resources(map.info.direct_meter.is_some(), map.info.direct_counter.is_some(), name, entry)?;
+        check_direct_resources(
+            map.info.direct_meter.is_some(),
+            map.info.direct_counter.is_some(),
+            name,
+            entry,
+        )?;
         let counter = entry.counter_data.as_ref().map(counter_from).transpose()?;
         pack_metadata(entry, &mut scratch.metadata);
         if kind == Type::Insert {
@@ -205,7 +214,8 @@ impl Writer<'_> {
                 format!("table `{name}` has a const default action: it cannot be changed at run time"),
             ));
         }
-        if entry.counter_data.is_some() || entry.meter_config.is_some() || entry.meter_counter_data.is_some() {
+        if entry.counter_data.is_some() || entry.meter_config.is_some() || entry.meter_counter_data.is_some()
+        {
             let refusal = bad("this switch keeps no counter or meter for misses".to_owned());
             return Err(Refusal { code: Code::Unimplemented, ..refusal });
         }
@@ -275,9 +285,13 @@ impl Writer<'_> {
     fn register(&mut self, kind: Type, entry: &v1::RegisterEntry) -> Result<(), Refusal> {
         only_modify(kind, "a register")?;
         let Self { loaded, pipeline, undo, .. } = self;
-        let map = loaded.mapping.registers.iter().find(|map| map.id == entry.register_id).ok_or_else(|| {
-            Refusal::invalid(format!("expected a register of the program, found id {}", entry.register_id))
-        })?;
+        let map =
+            loaded.mapping.registers.iter().find(|map| map.id == entry.register_id).ok_or_else(|| {
+                Refusal::invalid(format!(
+                    "expected a register of the program, found id {}",
+                    entry.register_id
+                ))
+            })?;
         let cells = cells("register", &map.name, map.size, entry.index.as_ref())?;
         let value = match &entry.data {
             Some(P4Data { data: Some(p4_data::Data::Bitstring(bytes)) }) => {

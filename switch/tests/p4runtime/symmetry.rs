@@ -92,12 +92,10 @@ fn entries(info: &'static P4InfoIndex) -> impl Strategy<Value = TableEntry> {
                 builder.lpm(field("src"), prefix, length * 2).action(action("forward"), &[port])
             }
             2 => {
-                let builder = if other == 0 { builder } else { builder.optional(field("src"), other.into()) };
                 let mask = u128::from(length) * 0x101;
-                builder
-                    .ternary(field("kind"), u128::from(value) * 0x101 & mask, mask)
-                    .priority(1 + length as i32 % 2)
-                    .action(action("rewrite"), &[port << 30, port])
+                let builder = builder.ternary(field("kind"), u128::from(value) * 0x101 & mask, mask);
+                let builder = if other == 0 { builder } else { builder.optional(field("src"), other.into()) };
+                builder.priority(1 + length as i32 % 2).action(action("rewrite"), &[port << 30, port])
             }
             _ => builder
                 .exact(field("port"), value)
