@@ -110,7 +110,9 @@ fn run(seed: u64, faults: Faults, operations: u64) -> Pair {
             model.pending.push_back((id, expect));
             posted += 1;
         } else {
-            pair.step();
+            let busy = pair.step();
+            let may_post = posted < operations && model.pending.len() < window;
+            assert!(busy || may_post, "seed {seed}, {faults:?}: stuck with {} pending", model.pending.len());
         }
         for completion in pair.completions() {
             let (id, expect) = model.pending.pop_front().expect("nothing else was posted");

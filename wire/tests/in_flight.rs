@@ -121,9 +121,9 @@ fn any_single_bit_flipped_on_the_way_is_noticed() {
             }
         }
     }
-    // FECN, BECN and the reserved bits beside them are variant by specification: switches set them. Byte 62 is theirs.
+    // Not even in the BTH's congestion byte (62), which the ICRC leaves out: in flight the difference covers it.
     undetected.dedup();
-    assert_eq!(undetected, [(0, 62), (1, 62), (2, 62)]);
+    assert_eq!(undetected, [], "(link, byte)");
 }
 
 /// The test above can fail: a last hop that recomputes the ICRC blesses the damage.

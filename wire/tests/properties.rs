@@ -81,6 +81,50 @@ fn no_panic(bytes: &[u8]) {
     hops::admit(&mut bytes.to_vec(), &IndexHeader::default(), 1, 2);
 }
 
+fn repair_ipv4_checksum(frame: &mut [u8]) {
+    let mut sum = 0u32;
+    for i in (14..34).step_by(2).filter(|&i| i != 24) {
+        sum += u32::from(u16::from_be_bytes([frame[i], frame[i + 1]]));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    frame[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+}
+
+/// Every IPv4 length, with a right checksum and a UDP length that agrees with it, on every kind of packet: lengths that lie are refused
+/// without a panic.
+#[test]
+fn lengths_that_lie_are_refused() {
+    for &opcode in Opcode::KNOWN {
+        let extension = Extension::parse(opcode, &[0; 28], 0).unwrap();
+        let mut good = Vec::new();
+        HeaderTemplate::new(&Flow::default()).emit(
+            &mut good,
+            1,
+            &Bth::new(opcode, 2, 3),
+            &extension,
+            &[7; 9],
+        );
+        for total_len in 0..good.len() as u16 + 5 {
+            let mut frame = good.clone();
+            frame[16..18].copy_from_slice(&total_len.to_be_bytes());
+            frame[38..40].copy_from_slice(&total_len.wrapping_sub(20).to_be_bytes());
+            repair_ipv4_checksum(&mut frame);
+            no_panic(&frame);
+            let parsed = Frame::parse(&frame);
+            assert_eq!(
+                parsed.is_ok_and(|parsed| parsed.bytes() == good),
+                frame == good,
+                "{opcode}, {total_len}"
+            );
+            if total_len < 28 || usize::from(total_len) > good.len() - 14 {
+                assert_eq!(parsed.unwrap_err().header(), Header::Ipv4, "{opcode}, {total_len}");
+            }
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
@@ -101,14 +145,7 @@ proptest! {
             bytes.truncate(cut.index(bytes.len() + 1));
         }
         if repair && bytes.len() >= 34 {
-            let mut sum = 0u32;
-            for i in (14..34).step_by(2).filter(|&i| i != 24) {
-                sum += u32::from(u16::from_be_bytes([bytes[i], bytes[i + 1]]));
-            }
-            while sum > 0xffff {
-                sum = (sum & 0xffff) + (sum >> 16);
-            }
-            bytes[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+            repair_ipv4_checksum(&mut bytes);
         }
         no_panic(&bytes);
     }

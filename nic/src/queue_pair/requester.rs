@@ -136,8 +136,9 @@ impl Requester {
             Request::FetchAdd { add } => (Operation::FetchAdd, 8, add, 0),
         };
         let qpn = self.qpn;
-        if length > MAX_MESSAGE {
-            return Err(PostError::TooLong { found: length, limit: MAX_MESSAGE });
+        let limit = MAX_MESSAGE.min((MAX_PSN_SPAN * self.mtu) as u64);
+        if length > limit {
+            return Err(PostError::TooLong { found: length, limit });
         }
         if matches!(operation, Operation::CompareSwap | Operation::FetchAdd) && !remote_va.is_multiple_of(8) {
             return Err(PostError::Misaligned { va: remote_va });
