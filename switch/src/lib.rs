@@ -11,6 +11,7 @@ mod machine;
 mod output;
 mod pipeline;
 mod program;
+pub mod service;
 mod table;
 
 pub use entry::{
