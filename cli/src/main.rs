@@ -7,7 +7,7 @@
 //!   fatbtree simulate    the whole path under virtual time, with faults and a seed
 //! ```
 //!
-//! Exit codes: 0 done; 1 it failed, or answers were wrong; 2 the command line was wrong; 130 interrupted.
+//! Exit codes: 0 done; 1 refused or failed, or answers were wrong; 2 the command line cannot be read; 130 interrupted.
 
 mod demo;
 mod simulate;

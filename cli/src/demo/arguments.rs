@@ -46,8 +46,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "RANGES", default_value_t = 600)]
     fat_root: usize,
     /// Most nodes of each node set.
-    #[arg(long, value_name = "NODES", default_value_t = 3600)]
-    layer: usize,
+    #[arg(long, value_name = "NODES", default_value_t = 3600, value_parser = clap::value_parser!(u16).range(0..=4096))]
+    layer: u16,
     /// Node sets in use, in path order: core A, aggregation A and B, edge A and B.
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=5))]
     layers: u8,
@@ -135,6 +135,13 @@ impl Arguments {
         if records < u64::from(self.servers) {
             bail!("{records} keys on {} memory servers: every server needs at least one key", self.servers);
         }
+        if self.fat_root < usize::from(self.servers) {
+            bail!(
+                "--fat-root {}: the fat root begins with one range for each of the {} memory servers; give at least as many",
+                self.fat_root,
+                self.servers
+            );
+        }
         let mut properties = self.properties()?;
         properties.set("recordcount", &records.to_string());
         properties.set("operationcount", &self.lookups.to_string());
@@ -158,7 +165,7 @@ impl Arguments {
             _ => ValueLayout::OutOfLine,
         };
         let mut set_nodes = [0; 5];
-        set_nodes[..usize::from(self.layers)].fill(self.layer);
+        set_nodes[..usize::from(self.layers)].fill(usize::from(self.layer));
         Ok(Settings {
             spec,
             key_map,

@@ -8,6 +8,7 @@ mod network;
 mod report;
 mod result;
 
+use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -250,12 +251,15 @@ struct Step {
 
 impl Step {
     fn begin(what: String) -> Self {
-        eprint!("{what} …");
+        if std::io::stderr().is_terminal() {
+            eprint!("{what} …");
+        }
         Self { what, started: Instant::now() }
     }
 
     fn done(self, result: String) {
         let separator = if result.is_empty() { "" } else { ": " };
-        eprintln!("\r{} … {:.2} s{separator}{result}", self.what, self.started.elapsed().as_secs_f64());
+        let back = if std::io::stderr().is_terminal() { "\r" } else { "" };
+        eprintln!("{back}{} … {:.2} s{separator}{result}", self.what, self.started.elapsed().as_secs_f64());
     }
 }
