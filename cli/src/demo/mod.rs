@@ -146,7 +146,7 @@ async fn demonstrate(mut settings: arguments::Settings) -> Result<(DemoResult, S
         keys: keys as u64,
         value_size: settings.value_size,
         servers: usize::from(settings.servers),
-        distribution: format!("{:?}", settings.spec.distribution),
+        distribution: arguments::describe(&settings.spec.distribution),
         lookups,
         wrong: 2 * lookups - good(&measured.baseline) - good(&measured.in_network),
         latency_ratio: in_network.mean_us / baseline.mean_us,

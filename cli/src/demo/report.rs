@@ -39,7 +39,7 @@ fn page(result: &DemoResult, picture: &str) -> Result<String> {
 <p>{keys} keys with values of {value_size} bytes on {servers} memory servers; {lookups} look-ups each way, {distribution},
  every answer checked: <b>{wrong} wrong</b>. The same keys, in turns, in one run.</p>
 {table}
-<figure>{cdf}<figcaption>Latency of one look-up: the share of look-ups (vertical) that took at most so long (horizontal).</figcaption></figure>
+<figure>{cdf}<figcaption>Latency of one look-up: the share of look-ups (vertical) that took at most so long (horizontal, up to p99).</figcaption></figure>
 <figure>{round_trips}<figcaption>Round trips per look-up.</figcaption></figure>
 <figure>{picture}<figcaption>What is cached where: the fat root in the core switch, node sets on the way down.</figcaption></figure>
 <h2>Plan and times</h2>
@@ -101,8 +101,8 @@ fn table(result: &DemoResult) -> String {
 fn latency_cdf(result: &DemoResult) -> Result<String> {
     let mut svg = String::new();
     {
-        // Beyond p99.9 lies the operating system's scheduling: one long tail would squeeze the rest.
-        let longest = result.baseline.p999_us.max(result.in_network.p999_us) * 1.05;
+        // Beyond p99 lies the operating system's scheduling: its long tail would squeeze the rest.
+        let longest = result.baseline.p99_us.max(result.in_network.p99_us) * 1.05;
         let area = SVGBackend::with_string(&mut svg, (900, 420)).into_drawing_area();
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)
@@ -175,7 +175,7 @@ fn round_trip_histogram(result: &DemoResult) -> Result<String> {
             .configure_series_labels()
             .background_style(WHITE)
             .border_style(BLACK.mix(0.3))
-            .position(SeriesLabelPosition::UpperRight)
+            .position(SeriesLabelPosition::UpperMiddle)
             .draw()?;
         area.present()?;
     }
