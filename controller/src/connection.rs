@@ -159,7 +159,7 @@ fn place(
         .get(client.0 as usize)
         .ok_or(ConnectionError::UnknownClient { client, last: hosts.len().saturating_sub(1) })?;
     let server = placement.host(partition).ok_or(ConnectionError::UnknownPartition { partition })?;
-    if dest_qp < 2 || dest_qp >= 1 << 24 {
+    if !(2..1 << 24).contains(&dest_qp) {
         return Err(ConnectionError::QueuePair { dest_qp });
     }
     let key = roce_connection::Key { src_ip: host.ip, dst_ip: topology.host(server).ip, dest_qp };

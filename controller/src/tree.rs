@@ -232,6 +232,7 @@ impl Tree {
         &self.partitions
     }
 
+    #[cfg(test)]
     pub(crate) fn nodes(&self) -> &[TreeNode] {
         &self.nodes
     }

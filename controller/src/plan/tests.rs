@@ -235,7 +235,7 @@ fn check_structure(plan: &Plan, budget: &Budget) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn tree_plan_and_entries_agree(

@@ -1,0 +1,35 @@
+//! A small cluster with a plan.
+
+use fatbtree_controller::{Budget, Frequencies, Node, Partition, Placement, Plan, Snapshot, Tree};
+use fatbtree_topology::Cluster;
+
+/// A tree of `leaves` leaves, `fanout` children per node.
+pub(crate) fn partition(id: u16, low: u64, leaves: u64, fanout: usize) -> Partition {
+    let mut address = u64::from(id) << 48;
+    let mut fresh = || {
+        address += 512;
+        address
+    };
+    let mut level: Vec<(u64, u64)> = (0..leaves).map(|n| (low + n * 977, fresh())).collect();
+    let (mut nodes, mut height) = (Vec::new(), 0);
+    while level.len() > 1 {
+        height += 1;
+        let above = level.chunks(fanout).map(|children| {
+            let node =
+                Node { address: fresh(), level: height, low: children[0].0, children: children.to_vec() };
+            let top = (node.low, node.address);
+            nodes.push(node);
+            top
+        });
+        level = above.collect();
+    }
+    Partition { id, root: level[0].1, low, nodes }
+}
+
+/// A plan for the cluster's servers, `leaves` leaves each.
+pub(crate) fn plan(cluster: &Cluster, leaves: u64, budget: &Budget, samples: &[u64], epoch: u8) -> Plan {
+    let partitions = cluster.servers().iter().map(|s| partition(s.partition, s.low, leaves, 13)).collect();
+    let tree = Tree::new(&Snapshot { partitions }).unwrap();
+    let frequencies = Frequencies::from_keys(&tree, samples);
+    Plan::new(cluster.tree(), &Placement::of(cluster), &tree, &frequencies, budget, epoch).unwrap()
+}

@@ -1,0 +1,141 @@
+//! Typed entries and the compiled P4 program fit together: every entry lowers, and reads back as itself.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod common;
+
+use common::plan;
+use fatbtree_controller::tables::core_route;
+use fatbtree_controller::{
+    Budget, Change, Connection, Connections, Entry, Placement, RangeMatch, ReloadSteps, TableError, Tables,
+    base,
+};
+use fatbtree_p4runtime::P4InfoIndex;
+use fatbtree_p4runtime::v1::{self, update};
+use fatbtree_topology::{Cluster, Prefix};
+
+fn info() -> P4InfoIndex {
+    P4InfoIndex::from_text(fatbtree_p4::P4INFO).unwrap()
+}
+
+/// The program without some of its tables, as one compiled for another role.
+fn without(name: &str) -> P4InfoIndex {
+    let mut info = info().p4info().clone();
+    info.tables.retain(|table| !table.preamble.as_ref().is_some_and(|p| p.name.contains(name)));
+    P4InfoIndex::new(info).unwrap()
+}
+
+fn all_entries(cluster: &Cluster, range_match: RangeMatch) -> Vec<Entry> {
+    let budget = Budget { fat_root_ranges: 60, set_nodes: [5, 9, 9, 9, 9], range_match, ..Budget::bmv2() };
+    let plan = plan(cluster, 900, &budget, &[], 7);
+    let placement = Placement::of(cluster);
+    let mut entries: Vec<Entry> = plan.entries().into_values().flatten().collect();
+    entries.extend(base(cluster.tree(), &placement).into_values().flat_map(|base| base.entries));
+    let mut connections = Connections::new();
+    let connection = Connection {
+        client: cluster.clients()[0].host,
+        partition: 3,
+        dest_qp: 0xff_fffe,
+        rkey: u32::MAX,
+        root: 3 << 48 | 64,
+    };
+    let (switch, _) = connections.register(cluster.tree(), &placement, connection).unwrap();
+    entries.extend(connections.of_switch(switch));
+    entries
+}
+
+#[test]
+fn every_entry_lowers_and_reads_back() {
+    let tables = Tables::new(&info()).unwrap();
+    for range_match in [RangeMatch::Exact, RangeMatch::OneSided] {
+        let entries = all_entries(&Cluster::example(), range_match);
+        let mut kinds = std::collections::BTreeSet::new();
+        for entry in &entries {
+            kinds.insert(entry.table());
+            let lowered = tables.entry(entry).unwrap_or_else(|error| panic!("{entry:?}: {error}"));
+            assert_eq!(tables.read(&lowered).unwrap(), Some(*entry));
+            assert_eq!(tables.key(entry).unwrap().action, None);
+        }
+        // 4 fat root stages, 2 · 16 pivots, 2 child, connection, 2 routes, last hop.
+        assert_eq!(kinds.len(), 4 + 32 + 2 + 4, "{kinds:?}");
+    }
+}
+
+#[test]
+fn the_default_action_of_core_route_is_a_modify() {
+    let tables = Tables::new(&info()).unwrap();
+    let actions = [
+        core_route::Action::Climb { port: 2 },
+        core_route::Action::Descend { epoch: 255, sub_table: 65_535 },
+        core_route::Action::NoAction,
+    ];
+    let mut seen = Vec::new();
+    for action in actions {
+        let update = Change::CoreRoute(action).update(&tables).unwrap();
+        assert_eq!(update.r#type(), update::Type::Modify);
+        let Some(v1::Entity { entity: Some(v1::entity::Entity::TableEntry(entry)) }) = update.entity else {
+            panic!()
+        };
+        assert!(entry.is_default_action && entry.r#match.is_empty());
+        assert_eq!(tables.read(&entry).unwrap(), None, "default entries are none of the typed ones");
+        seen.push(entry.action);
+    }
+    assert!(seen[0] != seen[1] && seen[1] != seen[2]);
+}
+
+#[test]
+fn a_program_of_another_role_lacks_tables_and_says_so() {
+    let entries = all_entries(&Cluster::example(), RangeMatch::Exact);
+    for (part, table) in
+        [("fat_root_2", "fat_root_2"), ("node_set_b", "node_set_b.child"), ("last_hop", "last_hop")]
+    {
+        let tables = Tables::new(&without(part)).unwrap();
+        let entry = entries.iter().find(|entry| entry.table() == table).unwrap();
+        let error = tables.entry(entry).unwrap_err();
+        assert_eq!(error, TableError::NoTable { table: table.to_owned() });
+        assert!(error.to_string().contains("another role"));
+        assert!(entries.iter().filter(|e| !e.table().contains(part)).all(|e| tables.entry(e).is_ok()));
+    }
+}
+
+#[test]
+fn another_program_is_refused_by_name() {
+    let mut info = info().p4info().clone();
+    for table in &mut info.tables {
+        table.match_fields.iter_mut().filter(|f| f.name == "slice").for_each(|f| f.name = "part".to_owned());
+    }
+    let error = Tables::new(&P4InfoIndex::new(info).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("slice") && error.contains("fat_root_0"), "{error}");
+}
+
+#[test]
+fn entries_that_nobody_of_us_wrote_are_reported() {
+    let info = info();
+    let tables = Tables::new(&info).unwrap();
+    let entry = Entry::Ipv4Route(
+        fatbtree_controller::tables::ipv4_route::Key { prefix: Prefix::new([10, 0, 0, 0].into(), 16) },
+        fatbtree_controller::tables::ipv4_route::Action { port: 1 },
+    );
+    let mut lowered = tables.entry(&entry).unwrap();
+    lowered.action = None;
+    assert!(matches!(tables.read(&lowered), Err(TableError::Foreign { .. })));
+    lowered.table_id = 1;
+    assert_eq!(tables.read(&lowered), Ok(None));
+}
+
+#[test]
+fn phases_become_write_requests() {
+    let tables = Tables::new(&info()).unwrap();
+    let cluster = Cluster::example();
+    let budget = Budget { fat_root_ranges: 60, set_nodes: [5, 9, 9, 9, 9], ..Budget::bmv2() };
+    let (old, new) = (plan(&cluster, 900, &budget, &[], 7), plan(&cluster, 900, &budget, &[5; 9], 8));
+    let steps = ReloadSteps::new(Some(&old), &new).unwrap();
+    assert_eq!(steps.phases.len(), 4);
+    for phase in &steps.phases {
+        let requests = phase.write_requests(&tables, 100).unwrap();
+        assert_eq!(requests.iter().map(|(_, request)| request.updates.len()).sum::<usize>(), phase.len());
+        assert!(requests.iter().all(|(_, request)| (1..=100).contains(&request.updates.len())));
+    }
+    assert_eq!(steps.phases[1].len(), 1, "the flip is one change");
+    assert_eq!(steps.len(), 1 + old.summary().entries + new.summary().entries);
+}

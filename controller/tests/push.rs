@@ -1,0 +1,271 @@
+//! The driver against a fake fleet: 13 devices behind one gRPC server, each a plain map of entries.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use common::plan;
+use fatbtree_controller::{
+    Budget, Entry, Fleet, FleetOptions, Placement, Progress, PushError, ReloadSteps, Tables, base,
+};
+use fatbtree_p4runtime::v1::{
+    self, entity, p4_runtime_server, stream_message_request, stream_message_response, update,
+};
+use fatbtree_p4runtime::{P4InfoIndex, entry::table_entity, status};
+use fatbtree_topology::Cluster;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Code, Request, Response, Status, Streaming};
+
+type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type Key = (u32, String);
+
+#[derive(Clone, Default)]
+struct Device {
+    pipelines: usize,
+    entries: BTreeMap<Key, v1::TableEntry>,
+    default: Option<v1::TableEntry>,
+}
+
+/// Devices by id.
+#[derive(Clone, Default)]
+struct Fake {
+    devices: Arc<Mutex<BTreeMap<u64, Device>>>,
+    /// Refuse inserts into this table.
+    full: Arc<Mutex<Option<u32>>>,
+}
+
+fn key(entry: &v1::TableEntry) -> Key {
+    (entry.table_id, format!("{:?} {}", entry.r#match, entry.priority))
+}
+
+impl Fake {
+    fn update(&self, device: &mut Device, update: &v1::Update) -> Result<(), Code> {
+        let Some(v1::Entity { entity: Some(entity::Entity::TableEntry(entry)) }) = &update.entity else {
+            return Err(Code::InvalidArgument);
+        };
+        match update.r#type() {
+            update::Type::Modify if entry.is_default_action => device.default = Some(entry.clone()),
+            update::Type::Insert if *self.full.lock().unwrap() == Some(entry.table_id) => {
+                return Err(Code::ResourceExhausted);
+            }
+            update::Type::Insert => {
+                if device.entries.insert(key(entry), entry.clone()).is_some() {
+                    return Err(Code::AlreadyExists);
+                }
+            }
+            update::Type::Modify => {
+                *device.entries.get_mut(&key(entry)).ok_or(Code::NotFound)? = entry.clone();
+            }
+            update::Type::Delete => drop(device.entries.remove(&key(entry)).ok_or(Code::NotFound)?),
+            update::Type::Unspecified => return Err(Code::InvalidArgument),
+        }
+        Ok(())
+    }
+}
+
+#[tonic::async_trait]
+impl p4_runtime_server::P4Runtime for Fake {
+    type ReadStream = BoxStream<v1::ReadResponse>;
+    type StreamChannelStream = BoxStream<v1::StreamMessageResponse>;
+
+    async fn write(&self, request: Request<v1::WriteRequest>) -> Result<Response<v1::WriteResponse>, Status> {
+        let request = request.into_inner();
+        let mut devices = self.devices.lock().unwrap();
+        let device = devices.entry(request.device_id).or_default();
+        let results: Vec<_> = request.updates.iter().map(|update| self.update(device, update)).collect();
+        if results.iter().all(Result::is_ok) {
+            return Ok(Response::new(v1::WriteResponse {}));
+        }
+        let error = |result: &Result<(), Code>| match result {
+            Ok(()) => status::error(Code::Ok, ""),
+            Err(code) => status::error(*code, "refused"),
+        };
+        let errors: Vec<v1::Error> = results.iter().map(error).collect();
+        Err(status::batch_status("write", &errors))
+    }
+
+    async fn read(&self, request: Request<v1::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+        let request = request.into_inner();
+        let mut entities = Vec::new();
+        let devices = self.devices.lock().unwrap();
+        for wanted in request.entities {
+            let Some(entity::Entity::TableEntry(filter)) = wanted.entity else { continue };
+            for entry in
+                devices[&request.device_id].entries.values().filter(|e| e.table_id == filter.table_id)
+            {
+                let counter_data = Some(v1::CounterData { packet_count: 3, byte_count: 300 });
+                entities.push(table_entity(v1::TableEntry { counter_data, ..entry.clone() }));
+            }
+        }
+        let parts = [Ok(v1::ReadResponse { entities })];
+        Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
+    }
+
+    async fn set_forwarding_pipeline_config(
+        &self,
+        request: Request<v1::SetForwardingPipelineConfigRequest>,
+    ) -> Result<Response<v1::SetForwardingPipelineConfigResponse>, Status> {
+        let device_id = request.into_inner().device_id;
+        let mut devices = self.devices.lock().unwrap();
+        let pipelines = devices.entry(device_id).or_default().pipelines + 1;
+        devices.insert(device_id, Device { pipelines, ..Device::default() });
+        Ok(Response::new(v1::SetForwardingPipelineConfigResponse {}))
+    }
+
+    async fn get_forwarding_pipeline_config(
+        &self,
+        _: Request<v1::GetForwardingPipelineConfigRequest>,
+    ) -> Result<Response<v1::GetForwardingPipelineConfigResponse>, Status> {
+        Err(Status::unimplemented("not needed"))
+    }
+
+    async fn stream_channel(
+        &self,
+        request: Request<Streaming<v1::StreamMessageRequest>>,
+    ) -> Result<Response<Self::StreamChannelStream>, Status> {
+        let answers = request.into_inner().filter_map(|message| match message.ok()?.update? {
+            stream_message_request::Update::Arbitration(bid) => {
+                let update = Some(stream_message_response::Update::Arbitration(bid));
+                Some(Ok(v1::StreamMessageResponse { update }))
+            }
+            _ => None,
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn capabilities(
+        &self,
+        _: Request<v1::CapabilitiesRequest>,
+    ) -> Result<Response<v1::CapabilitiesResponse>, Status> {
+        Err(Status::unimplemented("not needed"))
+    }
+}
+
+/// The paper's cluster, every switch a device of one server.
+async fn start() -> (Fake, Cluster) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let fake = Fake::default();
+    let service = p4_runtime_server::P4RuntimeServer::new(fake.clone()).max_decoding_message_size(64 << 20);
+    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+    tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
+    let mut text = Cluster::example_toml()
+        .replace("p4runtime = \"127.0.0.1:9559\"\n", &format!("p4runtime = \"{address}\"\n"));
+    for switch in Cluster::example().tree().switches().iter().skip(1) {
+        text += &format!("[[switch]]\nname = \"{}\"\np4runtime = \"{address}\"\n", switch.name());
+    }
+    (fake, Cluster::from_toml(&text).unwrap())
+}
+
+/// What every device holds, typed, by device id.
+fn held(fake: &Fake) -> BTreeMap<u64, Vec<Entry>> {
+    let tables = Tables::new(&P4InfoIndex::from_text(fatbtree_p4::P4INFO).unwrap()).unwrap();
+    let devices = fake.devices.lock().unwrap();
+    devices
+        .iter()
+        .map(|(id, device)| {
+            let mut entries: Vec<Entry> =
+                device.entries.values().map(|e| tables.read(e).unwrap().unwrap()).collect();
+            entries.sort_unstable();
+            (*id, entries)
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
+    let (fake, cluster) = start().await;
+    let fleet = Fleet::connect(&cluster, fatbtree_p4::P4INFO, FleetOptions::default()).await.unwrap();
+    fleet.set_pipeline(b"program").await.unwrap();
+    let bases = base(cluster.tree(), &Placement::of(&cluster));
+    let loaded = fleet.load_base(&bases).await.unwrap();
+    assert_eq!(loaded.updates, bases.values().map(|base| base.entries.len() + 1).sum::<usize>());
+
+    let budget = Budget { fat_root_ranges: 100, set_nodes: [40; 5], ..Budget::bmv2() };
+    let samples: Vec<u64> = (0..5000).map(|n| n * 97).collect();
+    let (one, two) = (plan(&cluster, 5000, &budget, &[], 1), plan(&cluster, 5000, &budget, &samples, 2));
+    let seen: Arc<Mutex<Vec<Progress>>> = Arc::default();
+    let progress = {
+        let seen = seen.clone();
+        Arc::new(move |progress: Progress| seen.lock().unwrap().push(progress))
+    };
+    let first = ReloadSteps::new(None, &one).unwrap();
+    let report = fleet.reload(&first, Some(progress)).await.unwrap();
+    assert_eq!(report.updates, first.len());
+    assert!(report.seconds > 0.0 && report.rate() > 0.0);
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    assert_eq!(seen.iter().map(|p| p.done).max(), Some(first.len()));
+    assert!(seen.iter().all(|p| p.total == first.len()));
+
+    let second = ReloadSteps::new(Some(&one), &two).unwrap();
+    assert_eq!(fleet.reload(&second, None).await.unwrap().updates, second.len());
+    let (held, wanted) = (held(&fake), two.entries());
+    assert_eq!(held.len(), 13);
+    for switch in cluster.tree().switches() {
+        let device = cluster.p4runtime(switch.id).device_id;
+        let mut expected = bases[&switch.id].entries.clone();
+        expected.extend(wanted.get(&switch.id).into_iter().flatten());
+        expected.sort_unstable();
+        assert_eq!(held[&device], expected, "{}", switch.name());
+        let devices = fake.devices.lock().unwrap();
+        let default = devices[&device].default.as_ref().expect("every switch has a core_route");
+        if switch.id == two.core() {
+            assert_eq!(*default, fleet.tables().core_route(two.descend()).unwrap());
+        }
+        assert_eq!(devices[&device].pipelines, 1);
+    }
+
+    let counters = fleet.read_counters().await.unwrap();
+    let counted = |entry: &Entry| matches!(entry, Entry::FatRoot(..) | Entry::Child(..));
+    assert_eq!(counters.len(), wanted.values().flatten().filter(|entry| counted(entry)).count());
+    assert!(counters.iter().all(|(_, entry, packets)| counted(entry) && *packets == 3));
+    assert!(
+        !two.samples_from_counters(counters.into_iter().map(|(_, entry, packets)| (entry, packets)))
+            .is_empty()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_table_stops_the_reload_before_the_flip() {
+    let (fake, cluster) = start().await;
+    let fleet = Fleet::connect(&cluster, fatbtree_p4::P4INFO, FleetOptions::default()).await.unwrap();
+    fleet.set_pipeline(b"program").await.unwrap();
+    fleet.load_base(&base(cluster.tree(), &Placement::of(&cluster))).await.unwrap();
+    let core = cluster.p4runtime(cluster.tree().chosen_core().id).device_id;
+    let before = fake.devices.lock().unwrap()[&core].default.clone();
+    let info = P4InfoIndex::from_text(fatbtree_p4::P4INFO).unwrap();
+    *fake.full.lock().unwrap() = Some(info.table("node_set_b.pivot_3").unwrap().id);
+    let budget = Budget { fat_root_ranges: 100, set_nodes: [40; 5], ..Budget::bmv2() };
+    let plan = plan(&cluster, 5000, &budget, &[], 1);
+    let error = fleet.reload(&ReloadSteps::new(None, &plan).unwrap(), None).await.unwrap_err();
+    assert!(matches!(error, PushError::Switch { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("agg-0-0") || text.contains("edge-0-"), "the switch is named: {text}");
+    assert_eq!(fake.devices.lock().unwrap()[&core].default, before, "the old epoch goes on serving");
+}
+
+#[tokio::test]
+async fn a_switch_that_is_not_there_is_named() {
+    let cluster = Cluster::from_toml(
+        "[network]\nk = 2\n[p4runtime]\nfirst_port = 1\n[[memory_server]]\nhost = \"host-0-0-0\"\ngrpc = \"a:1\"\n",
+    );
+    let error =
+        Fleet::connect(&cluster.unwrap(), fatbtree_p4::P4INFO, FleetOptions::default()).await.err().unwrap();
+    assert!(error.to_string().contains("no P4Runtime server at 127.0.0.1:"), "{error}");
+}
+
+/// `cargo test --release -p fatbtree-controller --test push -- --ignored --nocapture`
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement, not a check"]
+async fn how_fast_a_push_is() {
+    let (_, cluster) = start().await;
+    let fleet = Fleet::connect(&cluster, fatbtree_p4::P4INFO, FleetOptions::default()).await.unwrap();
+    fleet.set_pipeline(b"program").await.unwrap();
+    let plan = plan(&cluster, 80_000, &Budget::paper(), &[], 1);
+    let report = fleet.reload(&ReloadSteps::new(None, &plan).unwrap(), None).await.unwrap();
+    println!("{} updates in {:.3} s: {:.0} per second", report.updates, report.seconds, report.rate());
+}
