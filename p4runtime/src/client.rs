@@ -361,7 +361,7 @@ impl P4RuntimeClient {
     /// depend on each other belong into separate calls.
     pub async fn write(&self, updates: impl IntoIterator<Item = Update>) -> Result<(), ClientError> {
         let mut updates = updates.into_iter();
-        let mut running: JoinSet<(usize, usize, Result<(), Status>)> = JoinSet::new();
+        let mut running: JoinSet<Sent> = JoinSet::new();
         let mut outcome = WriteOutcome::default();
         let mut start = 0;
         loop {
@@ -369,8 +369,8 @@ impl P4RuntimeClient {
             if batch.is_empty() {
                 break;
             }
-            let (first, count) = (start, batch.len());
-            start += count;
+            let first = start;
+            start += batch.len();
             if running.len() >= self.options.in_flight.max(1) {
                 outcome.add(running.join_next().await);
             }
@@ -381,7 +381,7 @@ impl P4RuntimeClient {
                 ..v1::WriteRequest::default()
             };
             let mut grpc = self.grpc.clone();
-            running.spawn(async move { (first, count, grpc.write(request).await.map(|_| ())) });
+            running.spawn(async move { (first, grpc.write(request).await.map(|_| ())) });
         }
         while let Some(done) = running.join_next().await {
             outcome.add(Some(done));
@@ -471,6 +471,9 @@ impl P4RuntimeClient {
     }
 }
 
+/// A batch that was answered: number of its first update, and the answer.
+type Sent = (usize, Result<(), Status>);
+
 /// What became of the batches so far.
 #[derive(Default)]
 struct WriteOutcome {
@@ -480,10 +483,10 @@ struct WriteOutcome {
 }
 
 impl WriteOutcome {
-    fn add(&mut self, done: Option<Result<(usize, usize, Result<(), Status>), tokio::task::JoinError>>) {
+    fn add(&mut self, done: Option<Result<Sent, tokio::task::JoinError>>) {
         let (first, result) = match done {
             None => return,
-            Some(Ok((first, _, result))) => (first, result),
+            Some(Ok(sent)) => sent,
             Some(Err(error)) => (0, Err(Status::internal(format!("the task of a batch ended: {error}")))),
         };
         if let Err(status) = result {

@@ -54,7 +54,8 @@ impl Loaded {
     }
 
     /// Carries the state of `old` over ("RECONCILE_AND_COMMIT"): entries with their counters, default actions, counter
-    /// and register arrays, by name. What the new program cannot hold is an error, and nothing has changed then.
+    /// and register arrays by name, and multicast groups. What the new program cannot hold is an error, and nothing
+    /// has changed then.
     pub(super) fn reconcile(&mut self, old: &Loaded, state: &Pipeline) -> Result<Pipeline, String> {
         let mut fresh = self.new_pipeline();
         for (old_position, from) in old.mapping.tables.iter().enumerate() {
@@ -123,6 +124,9 @@ impl Loaded {
                     .and_then(|value| fresh.set_register(to.array, index, value))
                     .map_err(|e| e.to_string())?;
             }
+        }
+        for (group, replicas) in state.multicast_groups() {
+            fresh.set_multicast_group(group, replicas.to_vec());
         }
         Ok(fresh)
     }

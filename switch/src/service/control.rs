@@ -24,7 +24,7 @@ pub enum Request {
     /// `Read`
     Read(v1::ReadRequest),
     /// `SetForwardingPipelineConfig`
-    SetPipeline(v1::SetForwardingPipelineConfigRequest),
+    SetPipeline(Box<v1::SetForwardingPipelineConfigRequest>),
     /// `GetForwardingPipelineConfig`
     GetPipeline(v1::GetForwardingPipelineConfigRequest),
     /// `Capabilities`
@@ -53,7 +53,7 @@ pub enum Response {
     /// `SetForwardingPipelineConfig`
     SetPipeline(Result<v1::SetForwardingPipelineConfigResponse, Status>),
     /// `GetForwardingPipelineConfig`
-    GetPipeline(Result<v1::GetForwardingPipelineConfigResponse, Status>),
+    GetPipeline(Result<Box<v1::GetForwardingPipelineConfigResponse>, Status>),
     /// `Capabilities`
     Capabilities(Result<v1::CapabilitiesResponse, Status>),
     /// `StreamChannel`: see [`ControlPlane::poll_stream`].
@@ -135,9 +135,9 @@ impl ControlPlane {
             Request::Write(request) => Response::Write(self.write(pipeline, &request)),
             Request::Read(request) => Response::Read(self.read(pipeline, &request)),
             Request::SetPipeline(request) => Response::SetPipeline(
-                self.set_pipeline(pipeline, request).map(|()| v1::SetForwardingPipelineConfigResponse {}),
+                self.set_pipeline(pipeline, *request).map(|()| v1::SetForwardingPipelineConfigResponse {}),
             ),
-            Request::GetPipeline(request) => Response::GetPipeline(self.get_pipeline(&request)),
+            Request::GetPipeline(request) => Response::GetPipeline(self.get_pipeline(&request).map(Box::new)),
             Request::Capabilities(request) => Response::Capabilities(self.capabilities(&request)),
             Request::Stream(stream, event) => {
                 self.stream(stream, event);

@@ -84,7 +84,7 @@ impl P4Runtime for Service {
         &self,
         request: tonic::Request<v1::SetForwardingPipelineConfigRequest>,
     ) -> Result<tonic::Response<v1::SetForwardingPipelineConfigResponse>, Status> {
-        match self.mailbox.call(Request::SetPipeline(request.into_inner())).await? {
+        match self.mailbox.call(Request::SetPipeline(Box::new(request.into_inner()))).await? {
             Response::SetPipeline(result) => result.map(tonic::Response::new),
             _ => Err(mismatch()),
         }
@@ -95,7 +95,7 @@ impl P4Runtime for Service {
         request: tonic::Request<v1::GetForwardingPipelineConfigRequest>,
     ) -> Result<tonic::Response<v1::GetForwardingPipelineConfigResponse>, Status> {
         match self.mailbox.call(Request::GetPipeline(request.into_inner())).await? {
-            Response::GetPipeline(result) => result.map(tonic::Response::new),
+            Response::GetPipeline(result) => result.map(|config| tonic::Response::new(*config)),
             _ => Err(mismatch()),
         }
     }

@@ -24,6 +24,7 @@ mod convert;
 mod grpc;
 mod mailbox;
 mod mapping;
+mod multicast;
 mod read;
 mod refusal;
 mod switch;

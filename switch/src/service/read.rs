@@ -7,6 +7,7 @@ use fatbtree_p4runtime::v1::{self, Entity, P4Data, ReadResponse, TableEntry, ent
 use super::config::Loaded;
 use super::convert::{decode_key, encode_action, encode_default, encode_entry, encode_key, unpack_metadata};
 use super::mapping::TableMap;
+use super::multicast;
 use super::refusal::Refusal;
 use super::write::{cells, entity_name, unknown_table};
 use crate::{CounterData, Entry, Pipeline};
@@ -52,6 +53,11 @@ impl Reader<'_> {
             Some(Entity::DirectCounterEntry(filter)) => self.direct_counters(filter, parts),
             Some(Entity::CounterEntry(filter)) => self.counters(filter, parts),
             Some(Entity::RegisterEntry(filter)) => self.registers(filter, parts),
+            Some(Entity::PacketReplicationEngineEntry(filter)) => {
+                multicast::read(self.pipeline, filter, |entry| {
+                    parts.push(Entity::PacketReplicationEngineEntry(entry));
+                })
+            }
             // The program was checked to have none of these, so a wildcard finds nothing.
             Some(Entity::ExternEntry(filter)) if filter.extern_id == 0 => Ok(()),
             Some(Entity::ActionProfileMember(filter)) if filter.action_profile_id == 0 => Ok(()),
@@ -63,7 +69,7 @@ impl Reader<'_> {
             }
             Some(Entity::DirectMeterEntry(_)) if !self.loaded.mapping.has_meters => Ok(()),
             Some(other) => Err(Refusal::unimplemented(format!(
-                "this switch serves table entries, counters and registers, found {}",
+                "this switch serves table entries, counters, registers and multicast groups, found {}",
                 entity_name(other)
             ))),
             None => Err(Refusal::invalid("expected an entity to read, found none")),

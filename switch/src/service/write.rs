@@ -5,9 +5,11 @@ use fatbtree_p4runtime::v1::{self, P4Data, TableEntry, entity::Entity, p4_data, 
 
 use super::config::Loaded;
 use super::convert::{Place, decode_action, decode_key, pack_metadata};
+use super::multicast;
 use super::refusal::Refusal;
 use crate::{
-    ActionCall, ActionRef, CounterData, CounterRef, Entry, MatchValue, Pipeline, RegisterRef, TableRef,
+    ActionCall, ActionRef, CounterData, CounterRef, Entry, MatchValue, Pipeline, RegisterRef, Replica,
+    TableRef,
 };
 
 /// Buffers that live through a batch, so that an update does not allocate.
@@ -32,6 +34,7 @@ pub(super) enum Undo {
     DirectCounter { table: TableRef, key: Vec<MatchValue>, priority: i32, data: CounterData },
     Counter { counter: CounterRef, index: u64, data: CounterData },
     Register { register: RegisterRef, index: u64, value: u64 },
+    Multicast { group: u16, replicas: Vec<Replica> },
 }
 
 /// The program, its tables and the buffers for one batch.
@@ -61,8 +64,15 @@ impl Writer<'_> {
             Some(Entity::DirectCounterEntry(entry)) => self.direct_counter(kind, entry),
             Some(Entity::CounterEntry(entry)) => self.counter(kind, entry),
             Some(Entity::RegisterEntry(entry)) => self.register(kind, entry),
+            Some(Entity::PacketReplicationEngineEntry(entry)) => {
+                let (group, replicas) = multicast::write(self.pipeline, kind, entry)?;
+                if let Some(undo) = &mut self.undo {
+                    undo.push(Undo::Multicast { group, replicas });
+                }
+                Ok(())
+            }
             Some(other) => Err(Refusal::unimplemented(format!(
-                "this switch serves table entries, counters and registers, found {}",
+                "this switch serves table entries, counters, registers and multicast groups, found {}",
                 entity_name(other)
             ))),
             None => Err(Refusal::invalid("expected an entity, found none")),
@@ -90,6 +100,10 @@ impl Writer<'_> {
                 }
                 Undo::Counter { counter, index, data } => pipeline.set_counter(counter, index, data),
                 Undo::Register { register, index, value } => pipeline.set_register(register, index, value),
+                Undo::Multicast { group, replicas } => {
+                    pipeline.set_multicast_group(group, replicas);
+                    Ok(())
+                }
             };
             if let Err(error) = undone {
                 // The state a step leaves behind is the one it found, so taking steps back in reverse order succeeds.

@@ -4,6 +4,7 @@ mod arbitration;
 mod batches;
 mod errors;
 mod harness;
+mod multicast;
 mod pipeline;
 mod reads;
 mod symmetry;

@@ -86,9 +86,11 @@ fn entries(info: &'static P4InfoIndex) -> impl Strategy<Value = TableEntry> {
         let action = |name: &str| table.action(name).expect("there");
         let builder = table.entry();
         let builder = match which {
-            0 => builder.exact(field("dst"), value << 44 | value).action(action("forward_counted"), &[port]),
+            0 => {
+                builder.exact(field("dst"), (value << 44) | value).action(action("forward_counted"), &[port])
+            }
             1 => {
-                let prefix = u128::from(value) << 40 & !((1 << (48 - length * 2)) - 1);
+                let prefix = (u128::from(value) << 40) & !((1 << (48 - length * 2)) - 1);
                 builder.lpm(field("src"), prefix, length * 2).action(action("forward"), &[port])
             }
             2 => {
