@@ -1,7 +1,7 @@
 //! The compact form that programs are lowered to: three-address operations over one flat array of `u64`.
 //!
 //! ```text
-//! slots   0 ........ state ........ | .... free .... | temporaries, parameters, constants .... 2047
+//! slots   0 ........ state ........ | .... free .... | temporaries, parameters, constants ... 65535
 //!         fields and validity bits,                    constants are written once, when the
 //!         zero at the start of a packet                pipeline is made
 //! ```
@@ -10,355 +10,309 @@
 //! Parser, checksums, ingress and egress are one array of [`Op`]s with four entry points. There are no
 //! names, no look-ups by name and no allocation left in it.
 
+use crate::table::KeyPart;
 use crate::table::scan::ScanKey;
 
 /// Index of a slot.
 pub(crate) type Slot = u16;
 
-/// Number of slots; a power of two, so that indexing needs no bounds check.
-pub(crate) const SLOTS: usize = 2048;
+/// Number of slots: as many as a [`Slot`] can name, so that indexing needs no check. Only the pages in use are
+/// ever touched.
+pub(crate) const SLOTS: usize = 1 << 16;
 
 /// The flat array.
+pub(crate) type Words = [u64; SLOTS];
+
+/// The flat array, owned.
 #[derive(Debug, Clone)]
-pub(crate) struct Slots(Box<[u64; SLOTS]>);
+pub(crate) struct Slots(Box<Words>);
 
 impl Default for Slots {
     fn default() -> Self {
-        Slots(Box::new([0; SLOTS]))
+        let zeroed = vec![0u64; SLOTS].into_boxed_slice();
+        Slots(zeroed.try_into().expect("the length is the array's"))
     }
 }
 
 impl Slots {
-    #[inline(always)]
-    pub(crate) fn get(&self, slot: Slot) -> u64 {
-        self.0[usize::from(slot) % SLOTS]
+    #[cfg(test)]
+    pub(crate) fn words(&self) -> &Words {
+        &self.0
     }
 
-    #[inline(always)]
+    pub(crate) fn words_mut(&mut self) -> &mut Words {
+        &mut self.0
+    }
+
+    pub(crate) fn get(&self, slot: Slot) -> u64 {
+        self.0[usize::from(slot)]
+    }
+
     pub(crate) fn set(&mut self, slot: Slot, value: u64) {
-        self.0[usize::from(slot) % SLOTS] = value;
+        self.0[usize::from(slot)] = value;
     }
 
     /// Zeroes the state, slots 0 to `len`.
     #[inline]
     pub(crate) fn reset(&mut self, len: usize) {
-        self.0[..len].fill(0);
+        // In pieces that the C library zeroes with wide stores; for more it falls back on a slower instruction.
+        for piece in self.0[..len].chunks_mut(128) {
+            piece.fill(0);
+        }
     }
 }
 
 /// Position in the code. While code is being made, jump targets are label numbers.
 pub(crate) type Pc = u32;
 
-/// One operation. `dst`, `a`, `b` are slots; results are cut by `mask`.
+/// One operation. `dst`, `a`, `b` are slots; results are cut by `mask`, or to `width` bits.
+///
+/// Slices, concatenations and insertions of bits, which P4 programs are full of, are not computed step by step:
+/// an operand `rot`, `mask` is the slot's value rotated right and masked, which is any shifted slice of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[rustfmt::skip] // a line for each operation
 pub(crate) enum Op {
-    Mov {
-        dst: Slot,
-        a: Slot,
-        mask: u64,
-    },
-    Add {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        mask: u64,
-    },
-    Sub {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        mask: u64,
-    },
-    Mul {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        mask: u64,
-    },
+    Mov { dst: Slot, a: Slot },
+    Slice { dst: Slot, a: Slot, rot: u8, mask: u64 },
+    /// The slice of the complement.
+    SliceNot { dst: Slot, a: Slot, rot: u8, mask: u64 },
+    /// Bytes in reverse, shifted right.
+    Swap { dst: Slot, a: Slot, shift: u8 },
+    /// Two slices side by side.
+    Join { dst: Slot, a: Slot, b: Slot, a_rot: u8, b_rot: u8, a_mask: u64, b_mask: u64 },
+    XorSlices { dst: Slot, a: Slot, b: Slot, a_rot: u8, b_rot: u8, a_mask: u64, b_mask: u64 },
+    AddSlices { dst: Slot, a: Slot, b: Slot, a_rot: u8, b_rot: u8, width: u8, a_mask: u64, b_mask: u64 },
+    SubSlices { dst: Slot, a: Slot, b: Slot, a_rot: u8, b_rot: u8, width: u8, a_mask: u64, b_mask: u64 },
+    Add { dst: Slot, a: Slot, b: Slot, mask: u64 },
+    Sub { dst: Slot, a: Slot, b: Slot, mask: u64 },
+    Mul { dst: Slot, a: Slot, b: Slot, mask: u64 },
     /// Division by zero gives 0 (P4 leaves it undefined, BMv2 aborts).
-    Div {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        mask: u64,
-    },
+    Div { dst: Slot, a: Slot, b: Slot, mask: u64 },
     /// Remainder by zero gives 0.
-    Rem {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        mask: u64,
-    },
-    And {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        mask: u64,
-    },
-    Or {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        mask: u64,
-    },
-    Xor {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        mask: u64,
-    },
-    Not {
-        dst: Slot,
-        a: Slot,
-        mask: u64,
-    },
+    Rem { dst: Slot, a: Slot, b: Slot, mask: u64 },
+    And { dst: Slot, a: Slot, b: Slot, mask: u64 },
+    Or { dst: Slot, a: Slot, b: Slot, mask: u64 },
+    Xor { dst: Slot, a: Slot, b: Slot, mask: u64 },
+    Not { dst: Slot, a: Slot, mask: u64 },
     /// Shifts by 64 and more give 0.
-    Shl {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        mask: u64,
-    },
-    Shr {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        mask: u64,
-    },
+    Shl { dst: Slot, a: Slot, b: Slot, mask: u64 },
+    Shr { dst: Slot, a: Slot, b: Slot, mask: u64 },
     /// Arithmetic shift of a value sign-extended to 64 bits.
-    Sar {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        mask: u64,
-    },
-    ShlBy {
-        dst: Slot,
-        a: Slot,
-        by: u16,
-        mask: u64,
-    },
-    ShrBy {
-        dst: Slot,
-        a: Slot,
-        by: u16,
-        mask: u64,
-    },
+    Sar { dst: Slot, a: Slot, b: Slot, mask: u64 },
     /// Sign-extends the low `width` bits to 64.
-    SignExtend {
-        dst: Slot,
-        a: Slot,
-        width: u16,
-    },
+    SignExtend { dst: Slot, a: Slot, width: u16 },
     /// `min(a + b, mask)`
-    AddSaturating {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        mask: u64,
-    },
+    AddSaturating { dst: Slot, a: Slot, b: Slot, mask: u64 },
     /// `max(a - b, 0)`
-    SubSaturating {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-    },
+    SubSaturating { dst: Slot, a: Slot, b: Slot },
     /// Clamps a signed 64-bit value to `width` bits, signed or not.
-    Clamp {
-        dst: Slot,
-        a: Slot,
-        width: u16,
-        signed: bool,
-    },
-    Eq {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-    },
-    Ne {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-    },
-    Lt {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-    },
-    Le {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-    },
-    LtSigned {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-    },
-    LeSigned {
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-    },
+    Clamp { dst: Slot, a: Slot, width: u16, signed: bool },
+    Eq { dst: Slot, a: Slot, b: Slot },
+    Ne { dst: Slot, a: Slot, b: Slot },
+    Lt { dst: Slot, a: Slot, b: Slot },
+    Le { dst: Slot, a: Slot, b: Slot },
+    LtSigned { dst: Slot, a: Slot, b: Slot },
+    LeSigned { dst: Slot, a: Slot, b: Slot },
     /// `dst = if cond { a } else { b }`
-    Choose {
-        dst: Slot,
-        cond: Slot,
-        a: Slot,
-        b: Slot,
-    },
+    Choose { dst: Slot, cond: Slot, a: Slot, b: Slot },
 
-    Jump {
-        to: Pc,
-    },
+    Jump { to: Pc },
     /// A jump backwards: costs one round of the packet's budget.
-    Loop {
-        to: Pc,
-    },
-    JumpIf {
-        a: Slot,
-        to: Pc,
-    },
-    JumpUnless {
-        a: Slot,
-        to: Pc,
-    },
-    JumpEq {
-        a: Slot,
-        b: Slot,
-        to: Pc,
-    },
-    JumpNe {
-        a: Slot,
-        b: Slot,
-        to: Pc,
-    },
-    JumpLt {
-        a: Slot,
-        b: Slot,
-        to: Pc,
-    },
-    JumpLe {
-        a: Slot,
-        b: Slot,
-        to: Pc,
-    },
+    Loop { to: Pc },
+    JumpIf { a: Slot, to: Pc },
+    JumpUnless { a: Slot, to: Pc },
+    JumpEq { a: Slot, b: Slot, to: Pc },
+    JumpNe { a: Slot, b: Slot, to: Pc },
+    JumpLt { a: Slot, b: Slot, to: Pc },
+    JumpLe { a: Slot, b: Slot, to: Pc },
     /// Looks the packet up and runs the action of the entry found, or the default action.
-    Apply {
-        table: u16,
-    },
+    Apply { table: u16 },
+    /// Looks an exact table up whose usual action stands right behind: goes on there if that is what was found,
+    /// and to `skip` when nothing is to be done. `action` is the usual one's position + 1.
+    ApplyInto { table: u16, group: u16, offset: u16, action: u16, params: u16, param_base: Slot, skip: Pc },
+    /// The same for a table of a group of which another was looked up just before with the same key.
+    ApplyNextInto { table: u16, group: u16, offset: u16, action: u16, params: u16, param_base: Slot, skip: Pc },
+    /// The same for a table that is part of the program: const entries, const default action.
+    ApplyConst { table: u16 },
     /// After `Apply`: jumps when nothing was found.
-    JumpMiss {
-        to: Pc,
-    },
+    JumpMiss { to: Pc },
     /// After `Apply`: continues where the table's list says for the action that ran.
-    Switch {
-        table: u16,
-    },
+    Switch { table: u16 },
     /// End of an action.
     Return,
     /// End of the parser or of a control; also P4's `exit`.
     End,
 
     /// Takes a header from the frame.
-    Extract {
-        header: u16,
-    },
+    Extract { header: u16 },
     /// Reads bits ahead of the parser's position.
-    Lookahead {
-        dst: Slot,
-        offset: u32,
-        width: u16,
-    },
+    Lookahead { dst: Slot, offset: u32, width: u16 },
     /// Skips this many bits (a multiple of 8).
-    Advance {
-        a: Slot,
-    },
+    Advance { a: Slot },
     /// Ends the parser with error `error` unless `a`.
-    Verify {
-        a: Slot,
-        error: Slot,
-    },
+    Verify { a: Slot, error: Slot },
     /// Continues in the parser state that the list says.
-    Select {
-        select: u16,
-    },
-    AddHeader {
-        header: u16,
-    },
-    RemoveHeader {
-        header: u16,
-    },
-    CopyHeader {
-        copy: u16,
-    },
+    Select { select: u16 },
+    AddHeader { header: u16 },
+    RemoveHeader { header: u16 },
+    CopyHeader { copy: u16 },
     /// Fields of these headers have been written.
-    Touch {
-        headers: u64,
-    },
+    Touch { headers: u64 },
 
-    Count {
-        counter: u16,
-        index: Slot,
-    },
-    ReadRegister {
-        dst: Slot,
-        register: u16,
-        index: Slot,
-    },
-    WriteRegister {
-        register: u16,
-        index: Slot,
-        a: Slot,
-    },
+    Count { counter: u16, index: Slot },
+    ReadRegister { dst: Slot, register: u16, index: Slot },
+    WriteRegister { register: u16, index: Slot, a: Slot },
     /// `dst = calculation mod size + base`, size 0 counting as 1 (as BMv2 does)
-    Hash {
-        dst: Slot,
-        calculation: u16,
-        base: Slot,
-        size: Slot,
-    },
+    Hash { dst: Slot, calculation: u16, base: Slot, size: Slot },
     /// `dst = calculation`
-    Calculate {
-        dst: Slot,
-        calculation: u16,
-    },
+    Calculate { dst: Slot, calculation: u16 },
     /// Drops the packet unless `a`.
-    Assert {
-        a: Slot,
-    },
+    Assert { a: Slot },
     /// Cuts the outgoing frame to this many bytes.
-    Truncate {
-        a: Slot,
-    },
+    Truncate { a: Slot },
     /// A number of `low ..= high`, evenly distributed.
-    Random {
-        dst: Slot,
-        low: Slot,
-        high: Slot,
-    },
+    Random { dst: Slot, low: Slot, high: Slot },
 }
 
 impl Op {
-    /// The destination and mask of an operation that computes a masked value, for folding what follows into it.
-    pub(crate) fn result(&mut self) -> Option<(&mut Slot, &mut u64)> {
+    /// Cuts the result to `mask`, if the operation can.
+    pub(crate) fn cut(&mut self, to: u64) -> bool {
         match self {
-            Op::Mov { dst, mask, .. }
-            | Op::Add { dst, mask, .. }
-            | Op::Sub { dst, mask, .. }
-            | Op::Mul { dst, mask, .. }
-            | Op::Div { dst, mask, .. }
-            | Op::Rem { dst, mask, .. }
-            | Op::And { dst, mask, .. }
-            | Op::Or { dst, mask, .. }
-            | Op::Xor { dst, mask, .. }
-            | Op::Not { dst, mask, .. }
-            | Op::Shl { dst, mask, .. }
-            | Op::Shr { dst, mask, .. }
-            | Op::Sar { dst, mask, .. }
-            | Op::ShlBy { dst, mask, .. }
-            | Op::ShrBy { dst, mask, .. } => Some((dst, mask)),
+            Op::Slice { mask, .. }
+            | Op::SliceNot { mask, .. }
+            | Op::Add { mask, .. }
+            | Op::Sub { mask, .. }
+            | Op::Mul { mask, .. }
+            | Op::Div { mask, .. }
+            | Op::Rem { mask, .. }
+            | Op::And { mask, .. }
+            | Op::Or { mask, .. }
+            | Op::Xor { mask, .. }
+            | Op::Not { mask, .. }
+            | Op::Shl { mask, .. }
+            | Op::Shr { mask, .. }
+            | Op::Sar { mask, .. } => *mask &= to,
+            Op::Join { a_mask, b_mask, .. } | Op::XorSlices { a_mask, b_mask, .. } => {
+                *a_mask &= to;
+                *b_mask &= to;
+            }
+            Op::AddSlices { width, .. } | Op::SubSlices { width, .. } if to & to.wrapping_add(1) == 0 => {
+                *width = (*width).min(to.count_ones() as u8);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Where the result goes, if there is one.
+    pub(crate) fn dst(&mut self) -> Option<&mut Slot> {
+        match self {
+            Op::Mov { dst, .. }
+            | Op::Slice { dst, .. }
+            | Op::SliceNot { dst, .. }
+            | Op::Swap { dst, .. }
+            | Op::Join { dst, .. }
+            | Op::XorSlices { dst, .. }
+            | Op::AddSlices { dst, .. }
+            | Op::SubSlices { dst, .. }
+            | Op::Add { dst, .. }
+            | Op::Sub { dst, .. }
+            | Op::Mul { dst, .. }
+            | Op::Div { dst, .. }
+            | Op::Rem { dst, .. }
+            | Op::And { dst, .. }
+            | Op::Or { dst, .. }
+            | Op::Xor { dst, .. }
+            | Op::Not { dst, .. }
+            | Op::Shl { dst, .. }
+            | Op::Shr { dst, .. }
+            | Op::Sar { dst, .. }
+            | Op::SignExtend { dst, .. }
+            | Op::AddSaturating { dst, .. }
+            | Op::SubSaturating { dst, .. }
+            | Op::Clamp { dst, .. }
+            | Op::Eq { dst, .. }
+            | Op::Ne { dst, .. }
+            | Op::Lt { dst, .. }
+            | Op::Le { dst, .. }
+            | Op::LtSigned { dst, .. }
+            | Op::LeSigned { dst, .. }
+            | Op::Choose { dst, .. }
+            | Op::Lookahead { dst, .. }
+            | Op::ReadRegister { dst, .. }
+            | Op::Hash { dst, .. }
+            | Op::Calculate { dst, .. }
+            | Op::Random { dst, .. } => Some(dst),
             _ => None,
+        }
+    }
+
+    /// The slots it reads itself. What tables, headers, calculations and selects read is theirs to say.
+    pub(crate) fn reads(self) -> [Option<Slot>; 3] {
+        match self {
+            Op::Mov { a, .. }
+            | Op::Slice { a, .. }
+            | Op::SliceNot { a, .. }
+            | Op::Swap { a, .. }
+            | Op::Not { a, .. }
+            | Op::SignExtend { a, .. }
+            | Op::Clamp { a, .. }
+            | Op::JumpIf { a, .. }
+            | Op::JumpUnless { a, .. }
+            | Op::Advance { a }
+            | Op::Assert { a }
+            | Op::Truncate { a } => [Some(a), None, None],
+            Op::Join { a, b, .. }
+            | Op::XorSlices { a, b, .. }
+            | Op::AddSlices { a, b, .. }
+            | Op::SubSlices { a, b, .. }
+            | Op::Add { a, b, .. }
+            | Op::Sub { a, b, .. }
+            | Op::Mul { a, b, .. }
+            | Op::Div { a, b, .. }
+            | Op::Rem { a, b, .. }
+            | Op::And { a, b, .. }
+            | Op::Or { a, b, .. }
+            | Op::Xor { a, b, .. }
+            | Op::Shl { a, b, .. }
+            | Op::Shr { a, b, .. }
+            | Op::Sar { a, b, .. }
+            | Op::AddSaturating { a, b, .. }
+            | Op::SubSaturating { a, b, .. }
+            | Op::Eq { a, b, .. }
+            | Op::Ne { a, b, .. }
+            | Op::Lt { a, b, .. }
+            | Op::Le { a, b, .. }
+            | Op::LtSigned { a, b, .. }
+            | Op::LeSigned { a, b, .. }
+            | Op::JumpEq { a, b, .. }
+            | Op::JumpNe { a, b, .. }
+            | Op::JumpLt { a, b, .. }
+            | Op::JumpLe { a, b, .. } => [Some(a), Some(b), None],
+            Op::Choose { cond, a, b, .. } => [Some(cond), Some(a), Some(b)],
+            Op::Verify { a, error } => [Some(a), Some(error), None],
+            Op::Count { index, .. } | Op::ReadRegister { index, .. } => [Some(index), None, None],
+            Op::WriteRegister { index, a, .. } => [Some(index), Some(a), None],
+            Op::Hash { base, size, .. } => [Some(base), Some(size), None],
+            Op::Random { low, high, .. } => [Some(low), Some(high), None],
+            Op::Jump { .. }
+            | Op::Loop { .. }
+            | Op::Apply { .. }
+            | Op::ApplyInto { .. }
+            | Op::ApplyNextInto { .. }
+            | Op::ApplyConst { .. }
+            | Op::JumpMiss { .. }
+            | Op::Switch { .. }
+            | Op::Return
+            | Op::End
+            | Op::Extract { .. }
+            | Op::Lookahead { .. }
+            | Op::Select { .. }
+            | Op::AddHeader { .. }
+            | Op::RemoveHeader { .. }
+            | Op::CopyHeader { .. }
+            | Op::Touch { .. }
+            | Op::Calculate { .. } => [None; 3],
         }
     }
 
@@ -373,7 +327,9 @@ impl Op {
             | Op::JumpNe { to, .. }
             | Op::JumpLt { to, .. }
             | Op::JumpLe { to, .. }
-            | Op::JumpMiss { to } => Some(to),
+            | Op::JumpMiss { to }
+            | Op::ApplyInto { skip: to, .. }
+            | Op::ApplyNextInto { skip: to, .. } => Some(to),
             _ => None,
         }
     }
@@ -383,9 +339,37 @@ impl Op {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FieldAt {
     pub(crate) slot: Slot,
-    /// Bit offset in the header.
-    pub(crate) bit: u32,
-    pub(crate) width: u16,
+    /// Byte of the header where it begins.
+    pub(crate) byte: u32,
+    /// Bits of that byte before it.
+    pub(crate) skip: u8,
+    /// Bits, 1 to 64.
+    pub(crate) width: u8,
+}
+
+impl FieldAt {
+    pub(crate) fn new(slot: Slot, bit: u32, width: u16) -> Self {
+        FieldAt { slot, byte: bit / 8, skip: (bit % 8) as u8, width: width as u8 }
+    }
+}
+
+/// A table that is part of the program.
+#[derive(Debug, Clone)]
+pub(crate) struct ConstTable {
+    pub(crate) parts: Box<[KeyPart]>,
+    /// Value and mask of each entry, best first.
+    pub(crate) words: Box<[(u64, u64)]>,
+    /// What to run for each entry, and at the end for a miss.
+    pub(crate) calls: Box<[ConstCall]>,
+}
+
+/// An action and its parameters.
+#[derive(Debug, Clone)]
+pub(crate) struct ConstCall {
+    /// Position in the table's list; `usize::MAX`: no action.
+    pub(crate) position: usize,
+    pub(crate) code: ActionCode,
+    pub(crate) params: Box<[u64]>,
 }
 
 /// A header instance that packets carry.
@@ -436,6 +420,6 @@ mod tests {
 
     #[test]
     fn operations_stay_small() {
-        assert!(size_of::<Op>() <= 16, "{}", size_of::<Op>());
+        assert!(size_of::<Op>() <= 32, "{}", size_of::<Op>());
     }
 }

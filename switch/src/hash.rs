@@ -1,6 +1,6 @@
 //! Calculations: CRCs and checksums over fields, with BMv2's parameters.
 
-use crate::code::{Slot, Slots};
+use crate::code::{Slot, Words};
 
 /// A hash algorithm, named as in v1model's `HashAlgorithm`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Algorithm {
             Algorithm::Crc16 => u64::from(crc16(bytes)),
             Algorithm::Csum16 => {
                 let sum = words(bytes).fold(0u64, |sum, word| sum + u64::from(word));
-                u64::from(!fold(u128::from(sum)))
+                u64::from(!fold(sum))
             }
             Algorithm::Xor16 => u64::from(words(bytes).fold(0, |xor, word| xor ^ word)),
             Algorithm::Identity => bytes.iter().take(8).fold(0, |n, &byte| n << 8 | u64::from(byte)),
@@ -48,7 +48,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u16> + '_ {
 }
 
 /// One's complement sum of the 16-bit words of a number.
-fn fold(mut sum: u128) -> u16 {
+fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -78,40 +78,103 @@ pub(crate) struct CalculationCode {
     algorithm: Algorithm,
     parts: Vec<InputPart>,
     payload: bool,
-    /// Slots whose fields are summed with these shifts when all headers are there: the Internet checksum
-    /// needs no bytes, because 2^16 = 1 in one's complement arithmetic.
-    sum: Vec<(Slot, u8)>,
+    /// How to compute it when all headers are there, and which headers those are.
+    fast: Fast,
     headers: Vec<Slot>,
 }
 
+/// Ways that avoid laying out the input bit by bit.
+#[derive(Debug, Clone)]
+enum Fast {
+    None,
+    /// The Internet checksum needs no bytes: the sum of shifted fields is the same, because 2^16 = 1 in one's
+    /// complement arithmetic.
+    Sum(Vec<(Slot, u8)>),
+    /// Whole bytes only, at most [`BUFFER`] together: slot, shift to the top of a word, bytes.
+    Bytes(Vec<(Slot, u8, u8)>),
+}
+
+/// Bytes of input that are laid out in a buffer of fixed size.
+const BUFFER: usize = 120;
+
 impl CalculationCode {
     pub(crate) fn new(algorithm: Algorithm, parts: Vec<InputPart>, payload: bool) -> Self {
-        let mut headers: Vec<Slot> = parts.iter().filter_map(|p| p.valid).collect();
-        headers.sort_unstable();
-        headers.dedup();
-        let mut end = 0;
-        let mut sum = Vec::new();
-        if algorithm == Algorithm::Csum16 && !payload {
-            for part in &parts {
+        let mut code = CalculationCode { algorithm, parts, payload, fast: Fast::None, headers: Vec::new() };
+        code.prepare();
+        code
+    }
+
+    fn prepare(&mut self) {
+        self.headers = self.parts.iter().filter_map(|p| p.valid).collect();
+        self.headers.sort_unstable();
+        self.headers.dedup();
+        let bits: u32 = self.parts.iter().map(|p| p.width).sum();
+        let narrow = self.parts.iter().all(|p| p.width <= 48) && self.parts.len() < 1 << 10;
+        self.fast = if self.payload {
+            Fast::None
+        } else if self.algorithm == Algorithm::Csum16 && narrow {
+            // Each term has at most 48 + 15 bits; terms are folded as they are added.
+            let mut end = 0;
+            let terms = self.parts.iter().map(|part| {
                 end += part.width;
-                sum.push((part.slot, ((16 - end % 16) % 16) as u8));
-            }
+                (part.slot, ((16 - end % 16) % 16) as u8)
+            });
+            Fast::Sum(terms.collect())
+        } else if bits as usize <= 8 * BUFFER && self.parts.iter().all(|p| p.width % 8 == 0 && p.width <= 64)
+        {
+            Fast::Bytes(
+                self.parts.iter().map(|p| (p.slot, (64 - p.width) as u8, (p.width / 8) as u8)).collect(),
+            )
+        } else {
+            Fast::None
+        };
+    }
+
+    /// Reads `new` instead of the variable `old`, which holds the same.
+    pub(crate) fn replace(&mut self, old: Slot, new: Slot) {
+        for part in self.parts.iter_mut().filter(|p| p.slot == old && p.valid.is_none()) {
+            part.slot = new;
         }
-        CalculationCode { algorithm, parts, payload, sum, headers }
+        self.prepare();
+    }
+
+    /// All slots that it reads.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.parts.iter().flat_map(|p| [Some(p.slot), p.valid]).flatten()
     }
 
     /// Computes over the packet's fields; `rest` is what the parser has not taken. `scratch` is overwritten.
-    pub(crate) fn run(&self, slots: &Slots, rest: &[u8], scratch: &mut Vec<u8>) -> u64 {
-        if !self.sum.is_empty() && self.headers.iter().all(|&h| slots.get(h) != 0) {
-            let sum =
-                self.sum.iter().fold(0, |sum, &(slot, shift)| sum + (u128::from(slots.get(slot)) << shift));
-            return u64::from(!fold(sum));
+    pub(crate) fn run(&self, slots: &Words, rest: &[u8], scratch: &mut Vec<u8>) -> u64 {
+        let get = |slot: Slot| slots[usize::from(slot)];
+        let complete = self.headers.iter().all(|&h| get(h) != 0);
+        match &self.fast {
+            Fast::Sum(terms) if complete => {
+                let mut sum = 0u64;
+                for &(slot, shift) in terms {
+                    let term = get(slot) << (shift & 15);
+                    sum += (term & 0xffff_ffff) + (term >> 32);
+                }
+                return u64::from(!fold(sum));
+            }
+            Fast::Bytes(parts) if complete => {
+                let mut buffer = [0; BUFFER + 8];
+                let mut at = 0;
+                for &(slot, shift, bytes) in parts {
+                    let word = get(slot) << (shift & 63);
+                    if let Some(place) = buffer[at..].first_chunk_mut() {
+                        *place = word.to_be_bytes();
+                    }
+                    at = (at + usize::from(bytes)).min(BUFFER);
+                }
+                return self.algorithm.run(&buffer[..at]);
+            }
+            _ => {}
         }
         scratch.clear();
         // Bits not yet in `scratch`, fewer than 8.
         let (mut bits, mut held) = (0u32, 0u32);
         for part in &self.parts {
-            if part.valid.is_some_and(|valid| slots.get(valid) == 0) {
+            if part.valid.is_some_and(|valid| get(valid) == 0) {
                 continue;
             }
             let mut width = part.width;
@@ -120,16 +183,12 @@ impl CalculationCode {
                 push_bits(scratch, &mut bits, &mut held, 0, step);
                 width -= step;
             }
-            let value = slots.get(part.slot);
-            if held == 0 && width % 8 == 0 {
-                scratch.extend_from_slice(&value.to_be_bytes()[8 - (width / 8) as usize..]);
-            } else {
-                if width > 32 {
-                    push_bits(scratch, &mut bits, &mut held, (value >> 32) as u32, width - 32);
-                    width = 32;
-                }
-                push_bits(scratch, &mut bits, &mut held, value as u32, width);
+            let value = get(part.slot);
+            if width > 32 {
+                push_bits(scratch, &mut bits, &mut held, (value >> 32) as u32, width - 32);
+                width = 32;
             }
+            push_bits(scratch, &mut bits, &mut held, value as u32, width);
         }
         if held > 0 {
             let pad = 8 - held;
@@ -157,6 +216,7 @@ fn push_bits(out: &mut Vec<u8>, bits: &mut u32, held: &mut u32, value: u32, widt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::code::Slots;
 
     #[test]
     fn check_values_of_the_standards() {
@@ -188,7 +248,7 @@ mod tests {
             part(4, 1, None),
         ];
         let mut scratch = Vec::new();
-        CalculationCode::new(Algorithm::Identity, parts, true).run(&slots, &[0xab], &mut scratch);
+        CalculationCode::new(Algorithm::Identity, parts, true).run(slots.words(), &[0xab], &mut scratch);
         let mut expected = vec![0x45];
         expected.extend([0; 16]);
         expected.extend([0x12, 0x3f, 0xff, 0xf0, 0x00, 0x01, 0x11, 0x12, 0x22, 0x28, 0xab]);
@@ -214,10 +274,29 @@ mod tests {
         }
         let parts: Vec<_> =
             fields.iter().map(|&(slot, _, width)| InputPart { slot, width, valid: None }).collect();
-        let fast = CalculationCode::new(Algorithm::Csum16, parts.clone(), false);
-        assert!(!fast.sum.is_empty());
-        let slow = CalculationCode { sum: Vec::new(), ..fast.clone() };
+        for algorithm in [Algorithm::Csum16, Algorithm::Crc32] {
+            let fast = CalculationCode::new(algorithm, parts.clone(), false);
+            let slow = CalculationCode { fast: Fast::None, ..fast.clone() };
+            let mut scratch = Vec::new();
+            let expected = slow.run(slots.words(), &[], &mut scratch);
+            assert_eq!(fast.run(slots.words(), &[], &mut scratch), expected);
+        }
+    }
+
+    #[test]
+    fn whole_bytes_are_laid_out_at_once() {
+        let mut slots = Slots::default();
+        let widths = [8u32, 16, 24, 32, 40, 48, 56, 64, 64, 8];
+        let part = |slot: usize, width| InputPart { slot: slot as u16, width, valid: None };
+        let parts: Vec<_> = widths.iter().enumerate().map(|(at, &width)| part(at, width)).collect();
+        for (at, width) in widths.iter().enumerate() {
+            slots.set(at as u16, 0xf1e2_d3c4_b5a6_9788 >> (64 - width));
+        }
+        let fast = CalculationCode::new(Algorithm::Crc32, parts, false);
+        assert!(matches!(fast.fast, Fast::Bytes(_)));
+        let slow = CalculationCode { fast: Fast::None, ..fast.clone() };
         let mut scratch = Vec::new();
-        assert_eq!(fast.run(&slots, &[], &mut scratch), slow.run(&slots, &[], &mut scratch));
+        let expected = slow.run(slots.words(), &[], &mut scratch);
+        assert_eq!(fast.run(slots.words(), &[], &mut scratch), expected);
     }
 }

@@ -1,15 +1,16 @@
 //! The machine that runs lowered code on one packet at a time.
 
-use crate::code::{FieldAt, Op, Pc, Slots};
+use crate::bits::{clamp, load, load_field, low_bits, scale, shift_left, shift_right, store};
+use crate::code::{ConstTable, Op, Pc, Slot, Slots, Words};
 use crate::entry::CounterData;
 use crate::output::DropReason;
-use crate::program::{Code, TableKind};
+use crate::program::{Code, TableCode, TableKind};
 use crate::table::exact::Group;
 use crate::table::lpm::Lpm;
 use crate::table::range::Ranges;
 use crate::table::scan::Scan;
 use crate::table::store::Store;
-use crate::table::{NONE, ones};
+use crate::table::{NONE, pack64};
 
 /// Rounds of loops (parser states and loops in actions) that one packet may take.
 const BUDGET: u32 = 10_000;
@@ -48,10 +49,16 @@ pub(crate) enum Body {
     Scan(Store, Scan),
 }
 
-/// The state of one packet.
+/// A packet on its way, and the slots it is worked on in.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) slots: Slots,
+    pub(crate) packet: Packet,
+}
+
+/// The state of one packet beside its fields.
+#[derive(Debug)]
+pub(crate) struct Packet {
     /// Where each header lies in the frame, or [`NOWHERE`].
     origins: [u32; 64],
     /// Headers whose fields may differ from the frame.
@@ -64,7 +71,7 @@ pub(crate) struct Machine {
     hit: bool,
     /// Position of the action that ran last in its table's list.
     action: usize,
-    return_to: Pc,
+    return_to: usize,
     pub(crate) fault: Option<DropReason>,
     truncate: usize,
     scratch: Vec<u8>,
@@ -89,8 +96,7 @@ impl Machine {
         for &(slot, value) in &code.constants {
             slots.set(slot, value);
         }
-        Machine {
-            slots,
+        let packet = Packet {
             origins: [NOWHERE; 64],
             touched: 0,
             cursor: 0,
@@ -104,252 +110,283 @@ impl Machine {
             scratch: Vec::new(),
             placed: Vec::new(),
             random: 0,
-        }
+        };
+        Machine { slots, packet }
     }
 
     /// Keeps the packet's state as it is, to come back to it for each copy of a multicast.
     pub(crate) fn save(&self, code: &Code) -> Saved {
         let slots = (0..code.state as u16).map(|slot| self.slots.get(slot)).collect();
-        let (touched, length, truncate) = (self.touched, self.length, self.truncate);
-        Saved { slots, origins: self.origins, touched, length, truncate }
+        let Packet { origins, touched, length, truncate, .. } = self.packet;
+        Saved { slots, origins, touched, length, truncate }
     }
 
     pub(crate) fn restore(&mut self, saved: &Saved) {
         for (slot, &value) in (0..).zip(&saved.slots) {
             self.slots.set(slot, value);
         }
-        self.origins = saved.origins;
-        self.touched = saved.touched;
-        self.length = saved.length;
-        self.truncate = saved.truncate;
+        self.packet.origins = saved.origins;
+        self.packet.touched = saved.touched;
+        self.packet.length = saved.length;
+        self.packet.truncate = saved.truncate;
     }
 
     pub(crate) fn seed(&mut self, seed: u64) {
-        self.random = seed;
+        self.packet.random = seed;
     }
 
     /// A new packet of this length.
     pub(crate) fn reset(&mut self, code: &Code, frame: &[u8]) {
         self.slots.reset(code.state);
-        self.touched = 0;
-        self.cursor = 0;
-        self.length = frame.len() as i64;
-        self.fuel = BUDGET;
-        self.fault = None;
-        self.truncate = usize::MAX;
+        let packet = &mut self.packet;
+        packet.touched = 0;
+        packet.cursor = 0;
+        packet.length = frame.len() as i64;
+        packet.fuel = BUDGET;
+        packet.fault = None;
+        packet.truncate = usize::MAX;
     }
 
     /// Runs from `pc` to the end of the parser or control.
     #[inline(never)]
     pub(crate) fn run(&mut self, code: &Code, state: &mut State, frame: &[u8], pc: Pc) {
-        let mut pc = pc as usize;
+        let packet = &mut self.packet;
+        let slots = self.slots.words_mut();
         let ops = code.ops.as_slice();
-        while let Some(&op) = ops.get(pc) {
+        let mut pc = pc as usize;
+        while let Some(op) = ops.get(pc) {
             pc += 1;
-            match op {
-                Op::Mov { dst, a, mask } => self.slots.set(dst, self.slots.get(a) & mask),
+            match *op {
+                Op::Mov { dst, a } => set(slots, dst, get(slots, a)),
+                Op::Slice { dst, a, rot, mask } => set(slots, dst, slice(slots, a, rot, mask)),
+                Op::SliceNot { dst, a, rot, mask } => {
+                    set(slots, dst, !get(slots, a).rotate_right(rot.into()) & mask);
+                }
+                Op::Swap { dst, a, shift } => set(slots, dst, get(slots, a).swap_bytes() >> (shift & 63)),
+                Op::Join { dst, a, b, a_rot, b_rot, a_mask, b_mask } => {
+                    set(slots, dst, slice(slots, a, a_rot, a_mask) | slice(slots, b, b_rot, b_mask));
+                }
+                Op::XorSlices { dst, a, b, a_rot, b_rot, a_mask, b_mask } => {
+                    set(slots, dst, slice(slots, a, a_rot, a_mask) ^ slice(slots, b, b_rot, b_mask));
+                }
+                Op::AddSlices { dst, a, b, a_rot, b_rot, width, a_mask, b_mask } => {
+                    let sum = slice(slots, a, a_rot, a_mask).wrapping_add(slice(slots, b, b_rot, b_mask));
+                    set(slots, dst, low_bits(sum, width));
+                }
+                Op::SubSlices { dst, a, b, a_rot, b_rot, width, a_mask, b_mask } => {
+                    let difference =
+                        slice(slots, a, a_rot, a_mask).wrapping_sub(slice(slots, b, b_rot, b_mask));
+                    set(slots, dst, low_bits(difference, width));
+                }
                 Op::Add { dst, a, b, mask } => {
-                    self.slots.set(dst, self.slots.get(a).wrapping_add(self.slots.get(b)) & mask);
+                    set(slots, dst, get(slots, a).wrapping_add(get(slots, b)) & mask)
                 }
                 Op::Sub { dst, a, b, mask } => {
-                    self.slots.set(dst, self.slots.get(a).wrapping_sub(self.slots.get(b)) & mask);
+                    set(slots, dst, get(slots, a).wrapping_sub(get(slots, b)) & mask)
                 }
                 Op::Mul { dst, a, b, mask } => {
-                    self.slots.set(dst, self.slots.get(a).wrapping_mul(self.slots.get(b)) & mask);
+                    set(slots, dst, get(slots, a).wrapping_mul(get(slots, b)) & mask)
                 }
                 Op::Div { dst, a, b, mask } => {
-                    self.slots.set(dst, self.slots.get(a).checked_div(self.slots.get(b)).unwrap_or(0) & mask);
+                    set(slots, dst, get(slots, a).checked_div(get(slots, b)).unwrap_or(0) & mask);
                 }
                 Op::Rem { dst, a, b, mask } => {
-                    self.slots.set(dst, self.slots.get(a).checked_rem(self.slots.get(b)).unwrap_or(0) & mask);
+                    set(slots, dst, get(slots, a).checked_rem(get(slots, b)).unwrap_or(0) & mask);
                 }
-                Op::And { dst, a, b, mask } => {
-                    self.slots.set(dst, self.slots.get(a) & self.slots.get(b) & mask)
-                }
-                Op::Or { dst, a, b, mask } => {
-                    self.slots.set(dst, (self.slots.get(a) | self.slots.get(b)) & mask)
-                }
-                Op::Xor { dst, a, b, mask } => {
-                    self.slots.set(dst, (self.slots.get(a) ^ self.slots.get(b)) & mask)
-                }
-                Op::Not { dst, a, mask } => self.slots.set(dst, !self.slots.get(a) & mask),
+                Op::And { dst, a, b, mask } => set(slots, dst, get(slots, a) & get(slots, b) & mask),
+                Op::Or { dst, a, b, mask } => set(slots, dst, (get(slots, a) | get(slots, b)) & mask),
+                Op::Xor { dst, a, b, mask } => set(slots, dst, (get(slots, a) ^ get(slots, b)) & mask),
+                Op::Not { dst, a, mask } => set(slots, dst, !get(slots, a) & mask),
                 Op::Shl { dst, a, b, mask } => {
-                    self.slots.set(dst, shift_left(self.slots.get(a), self.slots.get(b)) & mask);
+                    set(slots, dst, shift_left(get(slots, a), get(slots, b)) & mask)
                 }
                 Op::Shr { dst, a, b, mask } => {
-                    self.slots.set(dst, shift_right(self.slots.get(a), self.slots.get(b)) & mask);
+                    set(slots, dst, shift_right(get(slots, a), get(slots, b)) & mask)
                 }
                 Op::Sar { dst, a, b, mask } => {
-                    let by = self.slots.get(b).min(63);
-                    self.slots.set(dst, (self.slots.get(a) as i64 >> by) as u64 & mask);
-                }
-                Op::ShlBy { dst, a, by, mask } => {
-                    self.slots.set(dst, shift_left(self.slots.get(a), u64::from(by)) & mask);
-                }
-                Op::ShrBy { dst, a, by, mask } => {
-                    self.slots.set(dst, shift_right(self.slots.get(a), u64::from(by)) & mask);
+                    let by = get(slots, b).min(63);
+                    set(slots, dst, (get(slots, a) as i64 >> by) as u64 & mask);
                 }
                 Op::SignExtend { dst, a, width } => {
                     let unused = 64 - u32::from(width);
-                    self.slots.set(dst, ((self.slots.get(a) << unused) as i64 >> unused) as u64);
+                    set(slots, dst, ((get(slots, a) << unused) as i64 >> unused) as u64);
                 }
                 Op::AddSaturating { dst, a, b, mask } => {
-                    self.slots.set(dst, self.slots.get(a).saturating_add(self.slots.get(b)).min(mask));
+                    set(slots, dst, get(slots, a).saturating_add(get(slots, b)).min(mask));
                 }
                 Op::SubSaturating { dst, a, b } => {
-                    self.slots.set(dst, self.slots.get(a).saturating_sub(self.slots.get(b)));
+                    set(slots, dst, get(slots, a).saturating_sub(get(slots, b)))
                 }
                 Op::Clamp { dst, a, width, signed } => {
-                    self.slots.set(dst, clamp(self.slots.get(a) as i64, width, signed));
+                    set(slots, dst, clamp(get(slots, a) as i64, width, signed))
                 }
-                Op::Eq { dst, a, b } => {
-                    self.slots.set(dst, u64::from(self.slots.get(a) == self.slots.get(b)))
-                }
-                Op::Ne { dst, a, b } => {
-                    self.slots.set(dst, u64::from(self.slots.get(a) != self.slots.get(b)))
-                }
-                Op::Lt { dst, a, b } => self.slots.set(dst, u64::from(self.slots.get(a) < self.slots.get(b))),
-                Op::Le { dst, a, b } => {
-                    self.slots.set(dst, u64::from(self.slots.get(a) <= self.slots.get(b)))
-                }
+                Op::Eq { dst, a, b } => set(slots, dst, u64::from(get(slots, a) == get(slots, b))),
+                Op::Ne { dst, a, b } => set(slots, dst, u64::from(get(slots, a) != get(slots, b))),
+                Op::Lt { dst, a, b } => set(slots, dst, u64::from(get(slots, a) < get(slots, b))),
+                Op::Le { dst, a, b } => set(slots, dst, u64::from(get(slots, a) <= get(slots, b))),
                 Op::LtSigned { dst, a, b } => {
-                    self.slots.set(dst, u64::from((self.slots.get(a) as i64) < self.slots.get(b) as i64));
+                    set(slots, dst, u64::from((get(slots, a) as i64) < get(slots, b) as i64));
                 }
                 Op::LeSigned { dst, a, b } => {
-                    self.slots.set(dst, u64::from(self.slots.get(a) as i64 <= self.slots.get(b) as i64));
+                    set(slots, dst, u64::from(get(slots, a) as i64 <= get(slots, b) as i64));
                 }
                 Op::Choose { dst, cond, a, b } => {
-                    let from = if self.slots.get(cond) != 0 { a } else { b };
-                    self.slots.set(dst, self.slots.get(from));
+                    let from = if get(slots, cond) != 0 { a } else { b };
+                    set(slots, dst, get(slots, from));
                 }
 
                 Op::Jump { to } => pc = to as usize,
                 Op::Loop { to } => {
-                    if !self.burn() {
+                    if !packet.burn() {
                         return;
                     }
                     pc = to as usize;
                 }
                 Op::JumpIf { a, to } => {
-                    if self.slots.get(a) != 0 {
+                    if get(slots, a) != 0 {
                         pc = to as usize;
                     }
                 }
                 Op::JumpUnless { a, to } => {
-                    if self.slots.get(a) == 0 {
+                    if get(slots, a) == 0 {
                         pc = to as usize;
                     }
                 }
                 Op::JumpEq { a, b, to } => {
-                    if self.slots.get(a) == self.slots.get(b) {
+                    if get(slots, a) == get(slots, b) {
                         pc = to as usize;
                     }
                 }
                 Op::JumpNe { a, b, to } => {
-                    if self.slots.get(a) != self.slots.get(b) {
+                    if get(slots, a) != get(slots, b) {
                         pc = to as usize;
                     }
                 }
                 Op::JumpLt { a, b, to } => {
-                    if self.slots.get(a) < self.slots.get(b) {
+                    if get(slots, a) < get(slots, b) {
                         pc = to as usize;
                     }
                 }
                 Op::JumpLe { a, b, to } => {
-                    if self.slots.get(a) <= self.slots.get(b) {
+                    if get(slots, a) <= get(slots, b) {
                         pc = to as usize;
                     }
                 }
                 Op::Apply { table } => {
-                    if let Some(start) = self.apply(code, state, frame.len(), usize::from(table)) {
-                        self.return_to = pc as Pc;
+                    if let Some(start) = packet.apply(slots, code, state, frame.len(), usize::from(table)) {
+                        packet.return_to = pc;
+                        pc = start as usize;
+                    }
+                }
+                Op::ApplyInto { table, group, offset, action, params, param_base, skip } => {
+                    let at = usize::from(group);
+                    let group = &mut state.groups[at];
+                    let row = group.look_up(&code.groups[at].parts, slots);
+                    if !packet.enter(slots, group, row, offset, action, params, param_base) {
+                        packet.return_to = skip as usize;
+                        pc = packet.apply_row(slots, code, state, row, usize::from(table)).unwrap_or(skip)
+                            as usize;
+                    }
+                }
+                Op::ApplyNextInto { table, group, offset, action, params, param_base, skip } => {
+                    let group = &state.groups[usize::from(group)];
+                    let row = group.last();
+                    if !packet.enter(slots, group, row, offset, action, params, param_base) {
+                        packet.return_to = skip as usize;
+                        pc = packet.apply_row(slots, code, state, row, usize::from(table)).unwrap_or(skip)
+                            as usize;
+                    }
+                }
+                Op::ApplyConst { table } => {
+                    if let Some(start) = packet.apply_const(slots, &code.const_tables[usize::from(table)]) {
+                        packet.return_to = pc;
                         pc = start as usize;
                     }
                 }
                 Op::JumpMiss { to } => {
-                    if !self.hit {
+                    if !packet.hit {
                         pc = to as usize;
                     }
                 }
                 Op::Switch { table } => {
                     let table = &code.tables[usize::from(table)];
-                    pc = table.next.get(self.action).copied().unwrap_or(table.next_without_action) as usize;
+                    pc = table.next.get(packet.action).copied().unwrap_or(table.next_without_action) as usize;
                 }
-                Op::Return => pc = self.return_to as usize,
+                Op::Return => pc = packet.return_to,
                 Op::End => return,
 
                 Op::Extract { header } => {
-                    if !self.extract(code, frame, usize::from(header)) {
-                        self.parser_error(code, code.packet_too_short);
+                    if !packet.extract(slots, code, frame, usize::from(header)) {
+                        parser_error(slots, code, code.packet_too_short);
                         return;
                     }
                 }
                 Op::Lookahead { dst, offset, width } => {
-                    let first = self.cursor * 8 + offset as usize;
+                    let first = packet.cursor * 8 + offset as usize;
                     if first + usize::from(width) > frame.len() * 8 {
-                        self.parser_error(code, code.packet_too_short);
+                        parser_error(slots, code, code.packet_too_short);
                         return;
                     }
-                    self.slots.set(dst, load(frame, first, width));
+                    set(slots, dst, load(frame, first, width));
                 }
                 Op::Advance { a } => {
-                    let to = self.cursor as u64 + self.slots.get(a) / 8;
+                    let to = (packet.cursor as u64).saturating_add(get(slots, a) / 8);
                     if to > frame.len() as u64 {
-                        self.parser_error(code, code.packet_too_short);
+                        parser_error(slots, code, code.packet_too_short);
                         return;
                     }
-                    self.cursor = to as usize;
+                    packet.cursor = to as usize;
                 }
                 Op::Verify { a, error } => {
-                    if self.slots.get(a) == 0 {
-                        self.parser_error(code, self.slots.get(error));
+                    if get(slots, a) == 0 {
+                        parser_error(slots, code, get(slots, error));
                         return;
                     }
                 }
                 Op::Select { select } => {
-                    if !self.burn() {
+                    if !packet.burn() {
                         return;
                     }
                     let select = &code.selects[usize::from(select)];
-                    let found = select.key.first_match(&select.words, &[], &self.slots);
+                    let found = select.key.first_match(&select.words, &[], slots);
                     pc = found.map_or(select.otherwise, |at| select.to[at]) as usize;
                 }
                 Op::AddHeader { header } => {
                     let layout = &code.headers[usize::from(header)];
-                    if self.slots.get(layout.valid) == 0 {
-                        self.slots.set(layout.valid, 1);
-                        self.length += layout.len as i64;
-                        self.origins[usize::from(header) % 64] = NOWHERE;
+                    if get(slots, layout.valid) == 0 {
+                        set(slots, layout.valid, 1);
+                        packet.length += layout.len as i64;
+                        packet.origins[usize::from(header) % 64] = NOWHERE;
                         for field in &layout.loads {
-                            self.slots.set(field.slot, 0);
+                            set(slots, field.slot, 0);
                         }
                     }
                 }
                 Op::RemoveHeader { header } => {
                     let layout = &code.headers[usize::from(header)];
-                    if self.slots.get(layout.valid) != 0 {
-                        self.slots.set(layout.valid, 0);
-                        self.length -= layout.len as i64;
+                    if get(slots, layout.valid) != 0 {
+                        set(slots, layout.valid, 0);
+                        packet.length -= layout.len as i64;
                     }
                 }
                 Op::CopyHeader { copy } => {
                     let copy = &code.copies[usize::from(copy)];
                     let (dst, src) = (usize::from(copy.dst), usize::from(copy.src));
-                    let valid = self.slots.get(code.headers[src].valid);
-                    self.slots.set(code.headers[dst].valid, valid);
+                    let valid = get(slots, code.headers[src].valid);
+                    set(slots, code.headers[dst].valid, valid);
                     if valid != 0 {
                         for &(to, from) in &copy.fields {
-                            self.slots.set(to, self.slots.get(from));
+                            set(slots, to, get(slots, from));
                         }
-                        self.origins[dst % 64] = self.origins[src % 64];
-                        self.touched |= 1 << (dst % 64);
+                        packet.origins[dst % 64] = packet.origins[src % 64];
+                        packet.touched |= 1 << (dst % 64);
                     }
                 }
-                Op::Touch { headers } => self.touched |= headers,
+                Op::Touch { headers } => packet.touched |= headers,
 
                 Op::Count { counter, index } => {
                     let cells = &mut state.counters[usize::from(counter)];
-                    let at = usize::try_from(self.slots.get(index)).unwrap_or(usize::MAX);
+                    let at = usize::try_from(get(slots, index)).unwrap_or(usize::MAX);
                     // BMv2 ignores indices outside the array, too.
                     if let Some(cell) = cells.get_mut(at) {
                         cell.packets += 1;
@@ -358,47 +395,67 @@ impl Machine {
                 }
                 Op::ReadRegister { dst, register, index } => {
                     let cells = &state.registers[usize::from(register)];
-                    let at = usize::try_from(self.slots.get(index)).unwrap_or(usize::MAX);
-                    self.slots.set(dst, cells.get(at).copied().unwrap_or(0));
+                    let at = usize::try_from(get(slots, index)).unwrap_or(usize::MAX);
+                    set(slots, dst, cells.get(at).copied().unwrap_or(0));
                 }
                 Op::WriteRegister { register, index, a } => {
                     let cells = &mut state.registers[usize::from(register)];
-                    let at = usize::try_from(self.slots.get(index)).unwrap_or(usize::MAX);
+                    let at = usize::try_from(get(slots, index)).unwrap_or(usize::MAX);
                     if let Some(cell) = cells.get_mut(at) {
-                        *cell = self.slots.get(a);
+                        *cell = get(slots, a);
                     }
                 }
                 Op::Hash { dst, calculation, base, size } => {
-                    let hash = self.calculate(code, frame, calculation);
-                    let size = self.slots.get(size).max(1);
+                    let hash = packet.calculate(slots, code, frame, calculation);
+                    let size = get(slots, size).max(1);
                     let rest = if size.is_power_of_two() { hash & (size - 1) } else { hash % size };
-                    self.slots.set(dst, rest.wrapping_add(self.slots.get(base)));
+                    set(slots, dst, rest.wrapping_add(get(slots, base)));
                 }
                 Op::Calculate { dst, calculation } => {
-                    let value = self.calculate(code, frame, calculation);
-                    self.slots.set(dst, value);
+                    let value = packet.calculate(slots, code, frame, calculation);
+                    set(slots, dst, value);
                 }
                 Op::Assert { a } => {
-                    if self.slots.get(a) == 0 {
-                        self.fault = Some(DropReason::Assert);
+                    if get(slots, a) == 0 {
+                        packet.fault = Some(DropReason::Assert);
                         return;
                     }
                 }
-                Op::Truncate { a } => {
-                    self.truncate = usize::try_from(self.slots.get(a)).unwrap_or(usize::MAX)
-                }
+                Op::Truncate { a } => packet.truncate = usize::try_from(get(slots, a)).unwrap_or(usize::MAX),
                 Op::Random { dst, low, high } => {
-                    let (low, high) = (self.slots.get(low), self.slots.get(high));
+                    let (low, high) = (get(slots, low), get(slots, high));
                     // BMv2 leaves the field alone when the bounds are the wrong way round.
                     if let Some(span) = high.checked_sub(low) {
-                        let value = low + scale(self.next_random(), span);
-                        self.slots.set(dst, value);
+                        set(slots, dst, low + scale(packet.next_random(), span));
                     }
                 }
             }
         }
     }
+}
 
+#[inline(always)]
+fn get(slots: &Words, slot: Slot) -> u64 {
+    slots[usize::from(slot)]
+}
+
+#[inline(always)]
+fn set(slots: &mut Words, slot: Slot, value: u64) {
+    slots[usize::from(slot)] = value;
+}
+
+#[inline(always)]
+fn slice(slots: &Words, slot: Slot, rot: u8, mask: u64) -> u64 {
+    get(slots, slot).rotate_right(rot.into()) & mask
+}
+
+fn parser_error(slots: &mut Words, code: &Code, error: u64) {
+    if let Some(slot) = code.metadata.parser_error {
+        set(slots, slot, error);
+    }
+}
+
+impl Packet {
     fn burn(&mut self) -> bool {
         match self.fuel.checked_sub(1) {
             Some(fuel) => {
@@ -412,131 +469,151 @@ impl Machine {
         }
     }
 
-    fn parser_error(&mut self, code: &Code, error: u64) {
-        if let Some(slot) = code.metadata.parser_error {
-            self.slots.set(slot, error);
-        }
-    }
-
     /// Looks a table up and loads the parameters of what was found; returns where its action starts.
-    #[inline]
-    fn apply(&mut self, code: &Code, state: &mut State, bytes: usize, table: usize) -> Option<Pc> {
+    fn apply(
+        &mut self,
+        slots: &mut Words,
+        code: &Code,
+        state: &mut State,
+        bytes: usize,
+        table: usize,
+    ) -> Option<Pc> {
         let lowered = &code.tables[table];
         let contents = &mut state.tables[table];
+        let default = contents.default.as_slice();
         let (row, words) = match (&lowered.kind, &mut contents.body) {
             (TableKind::Exact { group, offset }, _) => {
                 let at = usize::from(*group);
                 let group = &mut state.groups[at];
-                match group.look_up(&code.groups[at].parts, &self.slots) {
-                    NONE => (NONE, contents.default.as_slice()),
-                    row => match group.entry(row, *offset, lowered.words) {
-                        [0, ..] => (NONE, contents.default.as_slice()),
-                        words => (row, words),
-                    },
-                }
+                let row = group.look_up(&code.groups[at].parts, slots);
+                entry_or_default(group, row, *offset, lowered.words, default)
             }
-            (TableKind::Lpm { parts }, Body::Lpm(store, lpm)) => match lpm.look_up(parts, &self.slots) {
-                NONE => (NONE, contents.default.as_slice()),
+            (TableKind::Lpm { parts }, Body::Lpm(store, lpm)) => match lpm.look_up(parts, slots) {
+                NONE => (NONE, default),
                 row => (row, store.words(row)),
             },
             (TableKind::Range { parts, slot, .. }, Body::Range(store, ranges)) => {
-                match ranges.look_up(parts, *slot, &self.slots, store) {
-                    NONE => (NONE, contents.default.as_slice()),
+                match ranges.look_up(parts, *slot, slots, store) {
+                    NONE => (NONE, default),
                     row => (row, store.words(row)),
                 }
             }
-            (TableKind::Scan { key }, Body::Scan(store, scan)) => match scan.look_up(key, &self.slots, store)
-            {
-                NONE => (NONE, contents.default.as_slice()),
+            (TableKind::Scan { key }, Body::Scan(store, scan)) => match scan.look_up(key, slots, store) {
+                NONE => (NONE, default),
                 row => (row, store.words(row)),
             },
-            _ => (NONE, contents.default.as_slice()),
+            _ => (NONE, default),
         };
+        self.call(slots, lowered, &mut contents.counters, row, words, bytes)
+    }
+
+    /// Loads the parameters of a row's entry if its action is `action`, position + 1 in the table's list.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
+    fn enter(
+        &mut self,
+        slots: &mut Words,
+        group: &Group,
+        row: u32,
+        offset: u16,
+        action: u16,
+        params: u16,
+        param_base: Slot,
+    ) -> bool {
+        if row == NONE {
+            return false;
+        }
+        let words = group.entry(row, usize::from(offset), 1 + usize::from(params));
+        let Some((&head, params)) = words.split_first() else { return false };
+        if head != u64::from(action) {
+            return false;
+        }
+        for (at, &value) in params.iter().enumerate() {
+            set(slots, param_base.wrapping_add(at as u16), value);
+        }
+        self.hit = true;
+        self.action = usize::from(action) - 1;
+        true
+    }
+
+    /// What an exact table without counter does with a row, in general.
+    #[inline(never)]
+    fn apply_row(
+        &mut self,
+        slots: &mut Words,
+        code: &Code,
+        state: &mut State,
+        row: u32,
+        table: usize,
+    ) -> Option<Pc> {
+        let lowered = &code.tables[table];
+        let contents = &mut state.tables[table];
+        let TableKind::Exact { group, offset } = lowered.kind else { return None };
+        let group = &state.groups[usize::from(group)];
+        let (row, words) = entry_or_default(group, row, offset, lowered.words, &contents.default);
+        self.call(slots, lowered, &mut contents.counters, row, words, 0)
+    }
+
+    /// [`apply`](Self::apply) for a table that is part of the program.
+    #[inline]
+    fn apply_const(&mut self, slots: &mut Words, table: &ConstTable) -> Option<Pc> {
+        let word = pack64(&table.parts, slots);
+        let found = table.words.iter().position(|&(value, mask)| word & mask == value);
+        self.hit = found.is_some();
+        let call = table.calls.get(found.unwrap_or(table.words.len()))?;
+        self.action = call.position;
+        for (at, &value) in (call.code.param_base..).zip(&call.params) {
+            set(slots, at, value);
+        }
+        (call.position != usize::MAX).then_some(call.code.start)
+    }
+
+    /// Counts a hit, loads parameters; returns where the action starts.
+    #[inline]
+    fn call(
+        &mut self,
+        slots: &mut Words,
+        table: &TableCode,
+        counters: &mut [CounterData],
+        row: u32,
+        words: &[u64],
+        bytes: usize,
+    ) -> Option<Pc> {
         self.hit = row != NONE;
         if self.hit
-            && let Some(counter) = contents.counters.get_mut(row as usize)
+            && let Some(counter) = counters.get_mut(row as usize)
         {
             counter.packets += 1;
             counter.bytes += bytes as u64;
         }
         let (&head, params) = words.split_first()?;
         self.action = (head as usize).wrapping_sub(1);
-        let action = lowered.actions.get(self.action)?;
-        for (at, &value) in (0..action.params).zip(params) {
-            self.slots.set(action.param_base + at, value);
+        let action = table.actions.get(self.action)?;
+        for (at, &value) in params.iter().take(usize::from(action.params)).enumerate() {
+            set(slots, action.param_base.wrapping_add(at as u16), value);
         }
         Some(action.start)
     }
 
-    fn extract(&mut self, code: &Code, frame: &[u8], header: usize) -> bool {
+    fn extract(&mut self, slots: &mut Words, code: &Code, frame: &[u8], header: usize) -> bool {
         let layout = &code.headers[header];
         let at = self.cursor;
         let Some(bytes) = frame.get(at..).filter(|rest| rest.len() >= layout.len) else {
             return false;
         };
         for field in &layout.loads {
-            self.slots.set(field.slot, load(bytes, field.bit as usize, field.width));
+            set(slots, field.slot, load_field(bytes, *field));
         }
-        self.slots.set(layout.valid, 1);
+        set(slots, layout.valid, 1);
         self.origins[header % 64] = at as u32;
         self.touched &= !(1 << (header % 64));
         self.cursor = at + layout.len;
         true
     }
 
-    fn calculate(&mut self, code: &Code, frame: &[u8], calculation: u16) -> u64 {
+    fn calculate(&mut self, slots: &Words, code: &Code, frame: &[u8], calculation: u16) -> u64 {
         let rest = &frame[self.cursor..];
-        code.calculations[usize::from(calculation)].run(&self.slots, rest, &mut self.scratch)
-    }
-
-    /// Appends the outgoing frame: valid headers in the deparser's order, then what the parser did not take.
-    ///
-    /// Headers that stand in the output as they stood in the frame, one behind the other, are copied in one go
-    /// together with the payload; then fields that may have changed are written over the copy.
-    pub(crate) fn deparse(&mut self, code: &Code, frame: &[u8], out: &mut Vec<u8>) {
-        let begin = out.len();
-        // A stretch of the frame that is still to be copied.
-        let mut run = 0..0;
-        self.placed.clear();
-        let mut position = begin;
-        for &header in &code.deparser {
-            let layout = &code.headers[usize::from(header)];
-            if self.slots.get(layout.valid) == 0 {
-                continue;
-            }
-            let at = usize::from(header) % 64;
-            let origin = self.origins[at];
-            let from = origin as usize;
-            if origin == NOWHERE {
-                out.extend_from_slice(&frame[run]);
-                run = 0..0;
-                out.resize(out.len() + layout.len, 0);
-            } else if run.end == from && !run.is_empty() {
-                run.end += layout.len;
-            } else {
-                out.extend_from_slice(&frame[run]);
-                run = from..from + layout.len;
-            }
-            if origin == NOWHERE || self.touched & (1 << at) != 0 {
-                self.placed.push((header, position));
-            }
-            position += layout.len;
-        }
-        if run.end == self.cursor && !run.is_empty() {
-            run.end = frame.len();
-            out.extend_from_slice(&frame[run]);
-        } else {
-            out.extend_from_slice(&frame[run]);
-            out.extend_from_slice(&frame[self.cursor..]);
-        }
-        for &(header, position) in &self.placed {
-            let layout = &code.headers[usize::from(header)];
-            let bytes = &mut out[position..position + layout.len];
-            for field in &layout.stores {
-                store(bytes, *field, self.slots.get(field.slot));
-            }
-        }
-        out.truncate(begin.saturating_add(self.truncate));
+        code.calculations[usize::from(calculation)].run(slots, rest, &mut self.scratch)
     }
 
     /// SplitMix64: enough for P4's `random`, and the same everywhere.
@@ -549,108 +626,72 @@ impl Machine {
     }
 }
 
-/// Maps a random number to `0..=span`.
-fn scale(random: u64, span: u64) -> u64 {
-    match span.checked_add(1) {
-        Some(count) => ((u128::from(random) * u128::from(count)) >> 64) as u64,
-        None => random,
+#[inline(always)]
+fn entry_or_default<'a>(
+    group: &'a Group,
+    row: u32,
+    offset: usize,
+    words: usize,
+    default: &'a [u64],
+) -> (u32, &'a [u64]) {
+    if row == NONE {
+        return (NONE, default);
+    }
+    match group.entry(row, offset, words) {
+        [0, ..] => (NONE, default),
+        words => (row, words),
     }
 }
 
-fn shift_left(value: u64, by: u64) -> u64 {
-    if by < 64 { value << by } else { 0 }
-}
-
-fn shift_right(value: u64, by: u64) -> u64 {
-    if by < 64 { value >> by } else { 0 }
-}
-
-fn clamp(value: i64, width: u16, signed: bool) -> u64 {
-    let value = i128::from(value);
-    let (low, high) = match signed {
-        true => (-(1i128 << (width - 1)), (1i128 << (width - 1)) - 1),
-        false => (0, i128::from(ones(width))),
-    };
-    value.clamp(low, high) as u64
-}
-
-/// Reads `width` bits at bit `first` of `bytes`, which must reach that far.
-#[inline]
-fn load(bytes: &[u8], first: usize, width: u16) -> u64 {
-    let (at, skip) = (first / 8, first as u32 % 8);
-    let width = u32::from(width);
-    if let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>)
-        && skip + width <= 64
-    {
-        return (u64::from_be_bytes(*word) << skip) >> (64 - width);
-    }
-    // Near the end of the frame, or spread over nine bytes.
-    let count = (skip + width).div_ceil(8) as usize;
-    let word = bytes[at..at + count].iter().fold(0u128, |word, &byte| word << 8 | u128::from(byte));
-    (word >> (count as u32 * 8 - skip - width)) as u64 & ones(width as u16)
-}
-
-/// Writes a field's bits into its header.
-#[inline]
-fn store(header: &mut [u8], field: FieldAt, value: u64) {
-    let (at, skip) = ((field.bit / 8) as usize, field.bit % 8);
-    let width = u32::from(field.width);
-    if skip == 0 && width % 8 == 0 {
-        let count = (width / 8) as usize;
-        header[at..at + count].copy_from_slice(&value.to_be_bytes()[8 - count..]);
-        return;
-    }
-    let count = (skip + width).div_ceil(8) as usize;
-    let unused = count as u32 * 8 - skip - width;
-    let mask = u128::from(ones(field.width)) << unused;
-    let bytes = &mut header[at..at + count];
-    let word = bytes.iter().fold(0u128, |word, &byte| word << 8 | u128::from(byte));
-    let word = (word & !mask) | (u128::from(value) << unused & mask);
-    bytes.copy_from_slice(&word.to_be_bytes()[16 - count..]);
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        /// Bit by bit, as the definition has it.
-        #[test]
-        fn fields_are_read_and_written_in_place(
-            bytes in prop::collection::vec(any::<u8>(), 9..24),
-            first in 0..64u32,
-            width in 1..=64u16,
-            value in any::<u64>(),
-        ) {
-            let end = first + u32::from(width);
-            prop_assume!(end as usize <= bytes.len() * 8);
-            let bit = |bytes: &[u8], at: u32| u64::from(bytes[at as usize / 8] >> (7 - at % 8) & 1);
-            let expected = (first..end).fold(0, |v, at| v << 1 | bit(&bytes, at));
-            prop_assert_eq!(load(&bytes, first as usize, width), expected);
-
-            let mut written = bytes.clone();
-            store(&mut written, FieldAt { slot: 0, bit: first, width }, value & ones(width));
-            for at in 0..bytes.len() as u32 * 8 {
-                let expected = if (first..end).contains(&at) { value >> (end - 1 - at) & 1 } else { bit(&bytes, at) };
-                prop_assert_eq!(bit(&written, at), expected, "bit {}", at);
+impl Machine {
+    /// Appends the outgoing frame: valid headers in the deparser's order, then what the parser did not take.
+    ///
+    /// Headers that stand in the output as they stood in the frame, one behind the other, are copied in one go
+    /// together with the payload; then fields that may have changed are written over the copy.
+    pub(crate) fn deparse(&mut self, code: &Code, frame: &[u8], out: &mut Vec<u8>) {
+        let packet = &mut self.packet;
+        let begin = out.len();
+        // A stretch of the frame that is still to be copied.
+        let mut run = 0..0;
+        packet.placed.clear();
+        let mut position = begin;
+        for &header in &code.deparser {
+            let layout = &code.headers[usize::from(header)];
+            if self.slots.get(layout.valid) == 0 {
+                continue;
+            }
+            let at = usize::from(header) % 64;
+            let origin = packet.origins[at];
+            let from = origin as usize;
+            if origin == NOWHERE {
+                out.extend_from_slice(&frame[run]);
+                run = 0..0;
+                out.resize(out.len() + layout.len, 0);
+            } else if run.end == from && !run.is_empty() {
+                run.end += layout.len;
+            } else {
+                out.extend_from_slice(&frame[run]);
+                run = from..from + layout.len;
+            }
+            if origin == NOWHERE || packet.touched & (1 << at) != 0 {
+                packet.placed.push((header, position));
+            }
+            position += layout.len;
+        }
+        if run.end == packet.cursor && !run.is_empty() {
+            run.end = frame.len();
+            out.extend_from_slice(&frame[run]);
+        } else {
+            out.extend_from_slice(&frame[run]);
+            out.extend_from_slice(&frame[packet.cursor..]);
+        }
+        for &(header, position) in &packet.placed {
+            let layout = &code.headers[usize::from(header)];
+            let bytes = &mut out[position..];
+            for field in &layout.stores {
+                store(bytes, *field, self.slots.get(field.slot));
             }
         }
-    }
-
-    #[test]
-    fn random_numbers_stay_in_their_span() {
-        assert_eq!(scale(u64::MAX, 9), 9);
-        assert_eq!(scale(0, 9), 0);
-        assert_eq!(scale(u64::MAX, u64::MAX), u64::MAX);
-    }
-
-    #[test]
-    fn clamping_keeps_to_the_width() {
-        assert_eq!(clamp(300, 8, false), 255);
-        assert_eq!(clamp(-3, 8, false), 0);
-        assert_eq!(clamp(-300, 8, true) as i64, -128);
-        assert_eq!(clamp(300, 8, true), 127);
+        out.truncate(begin.saturating_add(packet.truncate));
     }
 }

@@ -13,6 +13,9 @@ use crate::program::{Code, Program};
 /// Longest frame a pipeline takes, in bytes.
 pub const MAX_FRAME: usize = 65_535;
 
+/// Ports have 9 bits in v1model.
+const PORT_BITS: u64 = 0x1ff;
+
 /// `standard_metadata.instance_type` of a multicast copy, as BMv2 numbers it.
 const REPLICATION: u64 = 5;
 
@@ -87,100 +90,95 @@ impl Pipeline {
     /// Takes any bytes: what is wrong with a frame is the program's to decide (`parser_error`,
     /// `checksum_error`), as on BMv2. Drops are counted in `out` and in the pipeline.
     pub fn process(&mut self, now_ns: u64, ingress_port: u16, frame: &[u8], out: &mut Output) {
-        let program = Arc::clone(&self.program);
-        if let Err(reason) = self.forward(&program.code, now_ns, ingress_port, frame, out) {
-            self.drops.add(reason);
+        let Pipeline { program, state, machine, drops, multicast, .. } = self;
+        let mut pass = Pass { code: &program.code, state, machine, drops, multicast, now_ns };
+        if let Err(reason) = pass.forward(ingress_port, frame, out) {
+            drops.add(reason);
             out.drops.add(reason);
         }
     }
+}
 
-    fn forward(
-        &mut self,
-        code: &Code,
-        now_ns: u64,
-        ingress_port: u16,
-        frame: &[u8],
-        out: &mut Output,
-    ) -> Result<(), DropReason> {
+/// One frame's way through a pipeline.
+struct Pass<'a> {
+    code: &'a Code,
+    state: &'a mut State,
+    machine: &'a mut Machine,
+    drops: &'a mut Drops,
+    multicast: &'a BTreeMap<u16, Vec<Replica>>,
+    now_ns: u64,
+}
+
+impl Pass<'_> {
+    fn forward(&mut self, ingress_port: u16, frame: &[u8], out: &mut Output) -> Result<(), DropReason> {
         if frame.len() > MAX_FRAME {
             return Err(DropReason::TooLong);
         }
+        let code = self.code;
         let metadata = &code.metadata;
-        let machine = &mut self.machine;
+        let machine = &mut *self.machine;
         machine.reset(code, frame);
         let mut set = |slot: Option<u16>, value: u64| {
             if let Some(slot) = slot {
                 machine.slots.set(slot, value);
             }
         };
-        set(metadata.ingress_port, u64::from(ingress_port));
+        set(metadata.ingress_port, u64::from(ingress_port) & PORT_BITS);
         set(metadata.packet_length, frame.len() as u64);
-        set(metadata.ingress_timestamp, (now_ns / 1000) & ((1 << 48) - 1));
+        set(metadata.ingress_timestamp, (self.now_ns / 1000) & ((1 << 48) - 1));
         set(metadata.parser_error, code.no_error);
 
         for control in [code.parser, code.verify, code.ingress] {
-            machine.run(code, &mut self.state, frame, control);
-            if let Some(reason) = machine.fault {
+            machine.run(code, self.state, frame, control);
+            if let Some(reason) = machine.packet.fault {
                 return Err(reason);
             }
         }
         let group = metadata.multicast_group.map_or(0, |slot| machine.slots.get(slot));
         if group != 0 {
-            return self.replicate(code, now_ns, group as u16, frame, out);
+            return self.replicate(group as u16, frame, out);
         }
         let port = machine.slots.get(metadata.egress_spec);
         if port == DROP_PORT {
             return Err(DropReason::Ingress);
         }
-        self.send(code, now_ns, port, frame, out)
+        self.send(port, frame, out)
     }
 
     /// Egress, checksums and deparser for one copy of the packet.
-    fn send(
-        &mut self,
-        code: &Code,
-        now_ns: u64,
-        port: u64,
-        frame: &[u8],
-        out: &mut Output,
-    ) -> Result<(), DropReason> {
+    fn send(&mut self, port: u64, frame: &[u8], out: &mut Output) -> Result<(), DropReason> {
+        let code = self.code;
         let metadata = &code.metadata;
-        let machine = &mut self.machine;
-        let length = machine.length.max(0) as u64;
+        let machine = &mut *self.machine;
+        let length = machine.packet.length.max(0) as u64;
         let mut set = |slot: Option<u16>, value: u64| {
             if let Some(slot) = slot {
                 machine.slots.set(slot, value);
             }
         };
-        let micros = (now_ns / 1000) & ((1 << 48) - 1);
-        set(metadata.egress_port, port);
+        let micros = (self.now_ns / 1000) & ((1 << 48) - 1);
+        set(metadata.egress_port, port & PORT_BITS);
         // Anything but the drop port, as BMv2 does: egress may choose it.
         set(Some(metadata.egress_spec), 0);
         set(metadata.packet_length, length & 0xffff_ffff);
         set(metadata.egress_timestamp, micros);
         set(metadata.enqueue_timestamp, micros & 0xffff_ffff);
-        machine.run(code, &mut self.state, frame, code.egress);
-        if let Some(reason) = machine.fault {
+        machine.run(code, self.state, frame, code.egress);
+        if let Some(reason) = machine.packet.fault {
             return Err(reason);
         }
         if machine.slots.get(metadata.egress_spec) == DROP_PORT {
             return Err(DropReason::Egress);
         }
-        machine.run(code, &mut self.state, frame, code.update);
+        machine.run(code, self.state, frame, code.update);
         machine.deparse(code, frame, &mut out.bytes);
         out.frames.push((port as u16, out.bytes.len()));
         Ok(())
     }
 
-    fn replicate(
-        &mut self,
-        code: &Code,
-        now_ns: u64,
-        group: u16,
-        frame: &[u8],
-        out: &mut Output,
-    ) -> Result<(), DropReason> {
-        let replicas = self.multicast.get(&group).cloned().ok_or(DropReason::NoGroup)?;
+    fn replicate(&mut self, group: u16, frame: &[u8], out: &mut Output) -> Result<(), DropReason> {
+        let code = self.code;
+        let replicas = self.multicast.get(&group).ok_or(DropReason::NoGroup)?;
         let saved = self.machine.save(code);
         for replica in replicas {
             self.machine.restore(&saved);
@@ -190,11 +188,11 @@ impl Pipeline {
             if let Some(slot) = code.metadata.egress_rid {
                 self.machine.slots.set(slot, u64::from(replica.instance));
             }
-            if let Err(reason) = self.send(code, now_ns, u64::from(replica.port), frame, out) {
+            if let Err(reason) = self.send(u64::from(replica.port), frame, out) {
                 // One copy's end is not the others'.
                 self.drops.add(reason);
                 out.drops.add(reason);
-                self.machine.fault = None;
+                self.machine.packet.fault = None;
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::code::{ActionCode, CopyCode, HeaderCode, Op, Pc, SelectCode, Slot};
+use crate::code::{ActionCode, ConstTable, CopyCode, HeaderCode, Op, Pc, SelectCode, Slot};
 use crate::entry::{ActionCall, ActionRef, CounterRef, MatchKind, RegisterRef, TableRef};
 use crate::error::LoadError;
 use crate::hash::CalculationCode;
@@ -113,6 +113,7 @@ pub(crate) struct Code {
     /// By [`TableRef`], as `groups`' users and `entries` are.
     pub(crate) tables: Vec<TableCode>,
     pub(crate) groups: Vec<GroupCode>,
+    pub(crate) const_tables: Vec<ConstTable>,
     pub(crate) entries: Vec<Entries>,
     /// Number of slots to zero for each packet.
     pub(crate) state: usize,

@@ -122,7 +122,7 @@ impl Lowering<'_> {
                 self.assign_field(metadata, "egress_spec", &drop, touched, place)?;
                 if let Some(dst) = self.layout.optional(metadata, "mcast_grp")? {
                     let a = self.layout.constant(0)?;
-                    self.emit(Op::Mov { dst, a, mask: u64::MAX });
+                    self.emit(Op::Mov { dst, a });
                 }
             }
             ("count", [Value::Counter(name), index]) => {
@@ -269,8 +269,7 @@ impl Lowering<'_> {
         } else {
             let a = self.layout.temporary()?;
             self.emit(op(a));
-            let mask = crate::table::ones(at.width);
-            self.emit(Op::Mov { dst: at.slot, a, mask });
+            self.emit(Op::Slice { dst: at.slot, a, rot: 0, mask: crate::table::ones(at.width) });
         }
         self.touch(flag, touched);
         Ok(())

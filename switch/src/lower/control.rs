@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::code::{ActionCode, Op, Pc, Slot};
 use crate::entry::{ActionCall, ActionRef, MatchKind};
 use crate::error::LoadError;
-use crate::json::{Conditional, Pipeline, Table, Value, hex_u64};
+use crate::json::{Action, Conditional, Pipeline, Table, Value, hex_u64};
 use crate::program::{Entries, GroupCode, KeyField, TableCode, TableInfo, TableKind};
 use crate::table::scan::ScanKey;
 use crate::table::{KeyPart, ones, pack_parts};
@@ -32,7 +32,10 @@ pub(super) struct TableDraft {
     pub(super) next_without_action: Pc,
 }
 
-impl Lowering<'_> {
+/// What exact tables of one group have in common: scope, key fields, size.
+type GroupKey<'t> = (&'t (String, String), &'t [(MatchKind, Slot, u16)], usize);
+
+impl<'a> Lowering<'a> {
     /// Lowers what tables are; where they stand in the flow comes later.
     pub(super) fn all_tables(&mut self) -> Result<(), LoadError> {
         let document = self.document;
@@ -218,8 +221,7 @@ impl Lowering<'_> {
     /// for each key, one row holds an entry of each of them.
     pub(super) fn finish_tables(&mut self) -> Result<(Vec<GroupCode>, Vec<TableCode>), LoadError> {
         let mut groups: Vec<GroupCode> = Vec::new();
-        let mut by_key: BTreeMap<(&(String, String), &[(MatchKind, Slot, u16)], usize), usize> =
-            BTreeMap::new();
+        let mut by_key: BTreeMap<GroupKey<'_>, usize> = BTreeMap::new();
         let mut kinds = Vec::new();
         for (draft, info) in self.table_code.iter().zip(&self.tables) {
             let parts: Vec<(u16, u16)> = draft.key.iter().map(|&(_, slot, width)| (slot, width)).collect();
@@ -243,6 +245,25 @@ impl Lowering<'_> {
                 _ if range == 1 && exact + 1 == parts.len() => range_kind(&draft.key),
                 _ => TableKind::Scan { key: ScanKey::new(&draft.key) },
             });
+        }
+        for op in &mut self.code {
+            let Op::ApplyInto { table, group, offset, .. } = op else { continue };
+            let at = *table;
+            match kinds[usize::from(at)] {
+                TableKind::Exact { group: found, offset: begin } if begin <= usize::from(u16::MAX) => {
+                    (*group, *offset) = (found, begin as u16);
+                }
+                _ => {
+                    let (need, limit) = (self.tables.len(), usize::from(u16::MAX));
+                    let place = format!("table `{}`", self.tables[usize::from(at)].name);
+                    return Err(LoadError::TooLarge {
+                        place,
+                        what: "words of tables with this key",
+                        need,
+                        limit,
+                    });
+                }
+            }
         }
         let drafts = std::mem::take(&mut self.table_code).into_iter().zip(kinds);
         let tables = drafts.map(|(draft, kind)| TableCode {
@@ -347,7 +368,10 @@ impl Lowering<'_> {
             self.inline(action, call)?;
             return Ok(next);
         }
-        self.emit(Op::Apply { table: at as u16 });
+        match self.usual_action(at, table.with_counters) {
+            Some((position, action)) => self.apply_into(at, position, action)?,
+            None => self.emit(Op::Apply { table: at as u16 }),
+        }
         if by_hit[0].is_some() || by_hit[1].is_some() {
             let otherwise = table.base_default_next.as_deref();
             let (hit, miss) = (by_hit[0].unwrap_or(otherwise), by_hit[1].unwrap_or(otherwise));
@@ -374,13 +398,53 @@ impl Lowering<'_> {
         Ok(first)
     }
 
+    /// The only action of an exact table that does anything, and its position in the list.
+    fn usual_action(&self, table: usize, counted: bool) -> Option<(usize, &'a Action)> {
+        let key = &self.table_code[table].key;
+        let width: u32 = key.iter().map(|k| u32::from(k.2)).sum();
+        if key.is_empty() || counted || width > 128 || key.iter().any(|k| k.0 != MatchKind::Exact) {
+            return None;
+        }
+        let document = self.document;
+        let actions = self.tables[table].actions.iter().map(|a| &document.actions[a.index()]);
+        let mut busy = actions.enumerate().filter(|(_, action)| !action.primitives.is_empty());
+        let first = busy.next()?;
+        let ends = first.1.primitives.iter().any(|p| p.op == "exit");
+        (busy.next().is_none() && !ends).then_some(first)
+    }
+
+    /// Looks a table up, with its usual action right behind.
+    fn apply_into(&mut self, table: usize, position: usize, action: &Action) -> Result<(), LoadError> {
+        let code = self.table_code[table].actions[position];
+        let skip = self.label();
+        // Group and offset are filled in when the groups are known.
+        self.emit(Op::ApplyInto {
+            table: table as u16,
+            group: 0,
+            offset: 0,
+            action: position as u16 + 1,
+            params: code.params,
+            param_base: code.param_base,
+            skip,
+        });
+        self.params.clear();
+        for (at, param) in (0..).zip(&action.runtime_data) {
+            self.params.push((code.param_base + at, param.bitwidth));
+        }
+        self.barrier = self.code.len();
+        self.body(action, skip)?;
+        self.bind(skip);
+        self.params.clear();
+        Ok(())
+    }
+
     /// The action of a dummy table, in the flow.
     fn inline(&mut self, action: &crate::json::Action, call: &ActionCall) -> Result<(), LoadError> {
         let code = self.action_code[call.action.index()];
         self.params.clear();
         for ((param, &value), at) in action.runtime_data.iter().zip(&call.params).zip(0..) {
             let (dst, a) = (code.param_base + at, self.layout.constant(value)?);
-            self.emit(Op::Mov { dst, a, mask: u64::MAX });
+            self.emit(Op::Mov { dst, a });
             self.params.push((dst, param.bitwidth));
         }
         let end = self.label();
@@ -428,7 +492,7 @@ impl Lowering<'_> {
                 self.assign_field("standard_metadata", "checksum_error", &one, &mut 0, &place)?;
             } else {
                 let (at, flag) = self.layout.write(header, field, &place)?;
-                self.emit(Op::Mov { dst: at.slot, a: dst, mask: ones(at.width) });
+                self.emit(Op::Slice { dst: at.slot, a: dst, rot: 0, mask: ones(at.width) });
                 self.emit(Op::Touch { headers: flag });
             }
             self.bind(skip);

@@ -10,56 +10,11 @@ use crate::error::LoadError;
 use crate::json::{Expr, Value};
 use crate::table::ones;
 
+use super::value::{
+    Kind, Range, SIGNED, Slice, UNSIGNED, Val, as_swap, beside, both_unsigned, fold, product, representable,
+    within,
+};
 use super::{Label, Lowering, malformed, unsupported};
-
-/// An intermediate value.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Val {
-    kind: Kind,
-    /// The true value lies in this interval; `None`: only its low 64 bits are known.
-    range: Option<(i128, i128)>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
-    Const(i128),
-    /// The value's low 64 bits, two's complement, are in this slot.
-    Slot(Slot),
-}
-
-const UNSIGNED: (i128, i128) = (0, u64::MAX as i128);
-const SIGNED: (i128, i128) = (i64::MIN as i128, i64::MAX as i128);
-
-fn within(range: (i128, i128), bounds: (i128, i128)) -> bool {
-    bounds.0 <= range.0 && range.1 <= bounds.1
-}
-
-/// 64 bits can tell the values of such an interval apart.
-fn representable(range: (i128, i128)) -> Option<(i128, i128)> {
-    (within(range, UNSIGNED) || within(range, SIGNED)).then_some(range)
-}
-
-impl Val {
-    fn constant(value: i128) -> Self {
-        Val { kind: Kind::Const(value), range: Some((value, value)) }
-    }
-
-    fn slot(slot: Slot, range: Option<(i128, i128)>) -> Self {
-        Val { kind: Kind::Slot(slot), range }
-    }
-
-    fn as_const(self) -> Option<i128> {
-        match self.kind {
-            Kind::Const(value) => Some(value),
-            Kind::Slot(_) => None,
-        }
-    }
-
-    /// A boolean or a number 0 or 1.
-    fn is_bit(self) -> bool {
-        self.range.is_some_and(|r| within(r, (0, 1)))
-    }
-}
 
 /// Does one unsigned or one signed comparison give the true answer?
 enum Order {
@@ -68,19 +23,69 @@ enum Order {
 }
 
 impl Lowering<'_> {
-    /// The slot that holds a value.
-    pub(crate) fn in_slot(&mut self, value: Val) -> Result<Slot, LoadError> {
-        match value.kind {
-            Kind::Const(value) => self.layout.constant(value as u64),
-            Kind::Slot(slot) => Ok(slot),
+    /// The slot that holds a value, computed now if it was not.
+    fn in_slot(&mut self, value: &Val) -> Result<Slot, LoadError> {
+        match &value.kind {
+            Kind::Const(value) => self.layout.constant(*value as u64),
+            Kind::Slot(slot) => Ok(*slot),
+            Kind::Bits(slices) => {
+                let dst = self.layout.temporary()?;
+                self.join(dst, slices)?;
+                Ok(dst)
+            }
         }
+    }
+
+    /// Computes slices side by side into `dst`.
+    fn join(&mut self, dst: Slot, slices: &[Slice]) -> Result<(), LoadError> {
+        if let Some((a, shift)) = as_swap(slices) {
+            self.emit(Op::Swap { dst, a, shift });
+            return Ok(());
+        }
+        if let [Slice { slot: a, rot, mask, not }] = *slices {
+            self.emit(if not { Op::SliceNot { dst, a, rot, mask } } else { Op::Slice { dst, a, rot, mask } });
+            return Ok(());
+        }
+        let whole = |slot| Slice { slot, rot: 0, mask: u64::MAX, not: false };
+        // A complement takes an operation of its own.
+        let mut plain = Vec::with_capacity(slices.len());
+        for &slice in slices {
+            if slice.not {
+                let into = self.layout.temporary()?;
+                self.emit(Op::SliceNot { dst: into, a: slice.slot, rot: slice.rot, mask: slice.mask });
+                plain.push(whole(into));
+            } else {
+                plain.push(slice);
+            }
+        }
+        let Some((&first, rest)) = plain.split_first() else {
+            let a = self.layout.constant(0)?;
+            self.emit(Op::Mov { dst, a });
+            return Ok(());
+        };
+        let mut left = first;
+        for (at, &right) in rest.iter().enumerate() {
+            // `dst` may be among the slots still to be read: only the last step writes it.
+            let into = if at + 1 == rest.len() { dst } else { self.layout.temporary()? };
+            self.emit(Op::Join {
+                dst: into,
+                a: left.slot,
+                b: right.slot,
+                a_rot: left.rot,
+                b_rot: right.rot,
+                a_mask: left.mask,
+                b_mask: right.mask,
+            });
+            left = whole(into);
+        }
+        Ok(())
     }
 
     /// Lowers an operand that must be a non-negative number of at most 64 bits.
     pub(crate) fn number(&mut self, value: &Value, place: &str) -> Result<Slot, LoadError> {
         let value = self.expression(value, place)?;
-        self.exact(value, UNSIGNED, "a number", place)?;
-        self.in_slot(value)
+        self.exact(&value, UNSIGNED, "a number", place)?;
+        self.in_slot(&value)
     }
 
     /// Lowers `value` into `dst`, cut to `width` bits.
@@ -93,36 +98,34 @@ impl Lowering<'_> {
     ) -> Result<(), LoadError> {
         let value = self.expression(value, place)?;
         let mask = ones(width);
-        let needs_cut = !value.range.is_some_and(|r| within(r, (0, i128::from(mask))));
-        if let Kind::Slot(slot) = value.kind
-            && self.layout.is_temporary(slot)
-            && let Some(last) = self.last_op()
-        {
-            // Compute straight into the destination.
-            if let Some((to, cut)) = last.result()
-                && *to == slot
-            {
-                *to = dst;
-                *cut &= if needs_cut { mask } else { u64::MAX };
-                return Ok(());
+        let fits = value.range.is_some_and(|r| within(r, (0, i128::from(mask))));
+        match value.kind {
+            Kind::Const(value) => {
+                let a = self.layout.constant(value as u64 & mask)?;
+                self.emit(Op::Mov { dst, a });
             }
-            if let Op::Eq { dst: to, .. }
-            | Op::Ne { dst: to, .. }
-            | Op::Lt { dst: to, .. }
-            | Op::Le { dst: to, .. }
-            | Op::LtSigned { dst: to, .. }
-            | Op::LeSigned { dst: to, .. } = last
-                && *to == slot
-            {
-                *to = dst;
-                return Ok(());
+            Kind::Bits(mut slices) => {
+                slices.iter_mut().for_each(|s| s.mask &= mask);
+                slices.retain(|s| s.mask != 0);
+                self.join(dst, &slices)?;
+            }
+            Kind::Slot(slot) => {
+                // Compute straight into the destination if the value has just been computed.
+                if self.layout.is_temporary(slot)
+                    && let Some(last) = self.last_op()
+                    && last.dst().is_some_and(|d| *d == slot)
+                    && (fits || last.cut(mask))
+                {
+                    if let Some(to) = last.dst() {
+                        *to = dst;
+                    }
+                } else if fits {
+                    self.emit(Op::Mov { dst, a: slot });
+                } else {
+                    self.emit(Op::Slice { dst, a: slot, rot: 0, mask });
+                }
             }
         }
-        let a = match value.kind {
-            Kind::Const(value) => self.layout.constant(value as u64 & mask)?,
-            Kind::Slot(slot) => slot,
-        };
-        self.emit(Op::Mov { dst, a, mask: if needs_cut { mask } else { u64::MAX } });
         Ok(())
     }
 
@@ -153,11 +156,14 @@ impl Lowering<'_> {
             }
         }
         let value = self.expression(cond, place)?;
-        self.exact(value, UNSIGNED, "a condition", place)?;
+        self.exact(&value, UNSIGNED, "a condition", place)?;
         match value.kind {
             Kind::Const(0) => self.emit(Op::Jump { to: no }),
             Kind::Const(_) => {}
-            Kind::Slot(a) => self.emit(Op::JumpUnless { a, to: no }),
+            _ => {
+                let a = self.in_slot(&value)?;
+                self.emit(Op::JumpUnless { a, to: no });
+            }
         }
         self.layout.release();
         Ok(())
@@ -192,11 +198,14 @@ impl Lowering<'_> {
             }
         }
         let value = self.expression(cond, place)?;
-        self.exact(value, UNSIGNED, "a condition", place)?;
+        self.exact(&value, UNSIGNED, "a condition", place)?;
         match value.kind {
             Kind::Const(0) => {}
             Kind::Const(_) => self.emit(Op::Jump { to: no }),
-            Kind::Slot(a) => self.emit(Op::JumpIf { a, to: no }),
+            _ => {
+                let a = self.in_slot(&value)?;
+                self.emit(Op::JumpIf { a, to: no });
+            }
         }
         self.layout.release();
         Ok(())
@@ -212,8 +221,8 @@ impl Lowering<'_> {
     ) -> Result<(), LoadError> {
         let left = self.expression(left, place)?;
         let right = self.expression(right, place)?;
-        let order = self.order(left, right, op, place)?;
-        let (a, b) = (self.in_slot(left)?, self.in_slot(right)?);
+        let order = self.order(&left, &right, op, place)?;
+        let (a, b) = (self.in_slot(&left)?, self.in_slot(&right)?);
         // The jump is taken when the comparison does not hold.
         let jump = match (op, order) {
             ("==", _) => Op::JumpNe { a, b, to: no },
@@ -223,8 +232,8 @@ impl Lowering<'_> {
             ("<=", Order::Unsigned) => Op::JumpLt { a: b, b: a, to: no },
             (">=", Order::Unsigned) => Op::JumpLt { a, b, to: no },
             _ => {
-                let held = self.compare(op, left, right, place)?;
-                let a = self.in_slot(held)?;
+                let held = self.compare(op, &left, &right, place)?;
+                let a = self.in_slot(&held)?;
                 Op::JumpUnless { a, to: no }
             }
         };
@@ -234,14 +243,14 @@ impl Lowering<'_> {
     }
 
     /// Lowers an expression.
-    pub(crate) fn expression(&mut self, value: &Value, place: &str) -> Result<Val, LoadError> {
+    fn expression(&mut self, value: &Value, place: &str) -> Result<Val, LoadError> {
         match value {
             Value::Const { value, .. } => Ok(Val::constant(*value)),
             Value::Bool(value) => Ok(Val::constant(i128::from(*value))),
             Value::Field(header, field) => {
                 let at = self.layout.read(header, field, place)?;
                 if at.signed {
-                    return self.sign_extend(Val::slot(at.slot, None), at.width);
+                    return self.sign_extend(&Val::slot(at.slot, None), at.width);
                 }
                 Ok(Val::slot(at.slot, Some((0, i128::from(ones(at.width))))))
             }
@@ -276,19 +285,19 @@ impl Lowering<'_> {
                 if value.is_bit() {
                     return Ok(value);
                 }
-                return self.compare("!=", value, Val::constant(0), place);
+                return self.compare("!=", &value, &Val::constant(0), place);
             }
             "b2d" | "valid" => return self.expression(right, place),
             "not" => {
                 let value = self.expression(right, place)?;
-                return self.compare("==", value, Val::constant(0), place);
+                return self.compare("==", &value, &Val::constant(0), place);
             }
             "~" => {
                 let value = self.expression(right, place)?;
                 if let Some(c) = value.as_const() {
                     return Ok(Val::constant(!c));
                 }
-                let a = self.in_slot(value)?;
+                let a = self.in_slot(&value)?;
                 let dst = self.layout.temporary()?;
                 self.emit(Op::Not { dst, a, mask: u64::MAX });
                 let range = value.range.map(|(low, high)| (!high, !low)).and_then(representable);
@@ -303,7 +312,7 @@ impl Lowering<'_> {
             // Unary plus and minus.
             let value = self.expression(right, place)?;
             return match op {
-                "-" => self.arithmetic("-", Val::constant(0), value, place),
+                "-" => self.arithmetic("-", &Val::constant(0), &value, place),
                 "+" => Ok(value),
                 _ => Err(unsupported(place, &format!("operation `{op}`"))),
             };
@@ -312,20 +321,26 @@ impl Lowering<'_> {
             "two_comp_mod" => {
                 let width = self.width(right, place)?;
                 let value = self.expression(left, place)?;
-                self.sign_extend(value, width)
+                self.sign_extend(&value, width)
             }
             "usat_cast" | "sat_cast" => self.saturate(op, left, right, place),
             "==" | "!=" | "<" | ">" | "<=" | ">=" => {
                 let (left, right) = (self.expression(left, place)?, self.expression(right, place)?);
-                self.compare(op, left, right, place)
+                self.compare(op, &left, &right, place)
             }
             "and" | "or" => {
                 let (left, right) = (self.expression(left, place)?, self.expression(right, place)?);
-                self.arithmetic(if op == "and" { "&" } else { "|" }, left, right, place)
+                self.arithmetic(if op == "and" { "&" } else { "|" }, &left, &right, place)
             }
             "+" | "-" | "*" | "/" | "%" | "&" | "|" | "^" | "<<" | ">>" => {
+                if let ("&", Value::Expr(inner), Value::Const { value, .. }) = (op, left, right)
+                    && let ("~", Some(inner)) = (inner.op.as_str(), inner.right.as_ref())
+                    && let Some(value) = self.complement(inner, *value, place)?
+                {
+                    return Ok(value);
+                }
                 let (left, right) = (self.expression(left, place)?, self.expression(right, place)?);
-                self.arithmetic(op, left, right, place)
+                self.arithmetic(op, &left, &right, place)
             }
             _ => Err(unsupported(place, &format!("operation `{op}`"))),
         }
@@ -340,15 +355,29 @@ impl Lowering<'_> {
         if let Some(cond) = cond.as_const() {
             return Ok(if cond != 0 { yes } else { no });
         }
-        self.exact(cond, UNSIGNED, "a condition", place)?;
-        let (cond, a, b) = (self.in_slot(cond)?, self.in_slot(yes)?, self.in_slot(no)?);
+        self.exact(&cond, UNSIGNED, "a condition", place)?;
+        let (cond, a, b) = (self.in_slot(&cond)?, self.in_slot(&yes)?, self.in_slot(&no)?);
         let dst = self.layout.temporary()?;
         self.emit(Op::Choose { dst, cond, a, b });
         let range = yes.range.zip(no.range).map(|(y, n)| (y.0.min(n.0), y.1.max(n.1)));
         Ok(Val::slot(dst, range.and_then(representable)))
     }
 
-    fn arithmetic(&mut self, op: &str, left: Val, right: Val, place: &str) -> Result<Val, LoadError> {
+    /// `~inner & mask` of a slice, as the slice of the complement.
+    fn complement(&mut self, inner: &Value, mask: i128, place: &str) -> Result<Option<Val>, LoadError> {
+        let value = self.expression(inner, place)?;
+        let Ok(mask) = u64::try_from(mask) else { return Ok(None) };
+        Ok(match value.slices().as_deref() {
+            // Outside its mask the slice is 0 and its complement 1: only bits inside are the slot's.
+            Some([slice]) if mask & !slice.mask == 0 => {
+                let slice = Slice { mask, not: !slice.not, ..*slice };
+                Some(Val::bits(vec![slice], Some((0, i128::from(mask)))))
+            }
+            _ => None,
+        })
+    }
+
+    fn arithmetic(&mut self, op: &str, left: &Val, right: &Val, place: &str) -> Result<Val, LoadError> {
         if let (Some(l), Some(r)) = (left.as_const(), right.as_const())
             && let Some(value) = fold(op, l, r)
         {
@@ -363,6 +392,11 @@ impl Lowering<'_> {
                     return self.mask(right, mask as u64);
                 }
             }
+            "|" => {
+                if let Some(value) = beside(left, right) {
+                    return Ok(value);
+                }
+            }
             "<<" | ">>" => {
                 if let Some(by) = right.as_const() {
                     return self.shift_by(op, left, by, place);
@@ -372,15 +406,33 @@ impl Lowering<'_> {
             _ => {}
         }
         let pair = left.range.zip(right.range);
-        let combine = |f: fn((i128, i128), (i128, i128)) -> Option<(i128, i128)>| {
-            pair.and_then(|(l, r)| f(l, r)).and_then(representable)
+        let combine =
+            |f: fn(Range, Range) -> Option<Range>| pair.and_then(|(l, r)| f(l, r)).and_then(representable);
+        let range = match op {
+            "+" => combine(|l, r| Some((l.0 + r.0, l.1 + r.1))),
+            "-" => combine(|l, r| Some((l.0 - r.1, l.1 - r.0))),
+            "^" => combine(|l, r| both_unsigned(l, r).map(|m| (0, m))),
+            _ => None,
         };
+        if let ("+" | "-" | "^", Some(l), Some(r)) = (op, left.one_slice(), right.one_slice())
+            && (matches!(left.kind, Kind::Bits(_)) || matches!(right.kind, Kind::Bits(_)))
+        {
+            let dst = self.layout.temporary()?;
+            let (a, b, a_rot, b_rot, a_mask, b_mask) = (l.slot, r.slot, l.rot, r.rot, l.mask, r.mask);
+            self.emit(match op {
+                "+" => Op::AddSlices { dst, a, b, a_rot, b_rot, width: 64, a_mask, b_mask },
+                "-" => Op::SubSlices { dst, a, b, a_rot, b_rot, width: 64, a_mask, b_mask },
+                _ => Op::XorSlices { dst, a, b, a_rot, b_rot, a_mask, b_mask },
+            });
+            return Ok(Val::slot(dst, range));
+        }
         let (a, b) = (self.in_slot(left)?, self.in_slot(right)?);
         let dst = self.layout.temporary()?;
         let mask = u64::MAX;
         let (code, range) = match op {
-            "+" => (Op::Add { dst, a, b, mask }, combine(|l, r| Some((l.0 + r.0, l.1 + r.1)))),
-            "-" => (Op::Sub { dst, a, b, mask }, combine(|l, r| Some((l.0 - r.1, l.1 - r.0)))),
+            "+" => (Op::Add { dst, a, b, mask }, range),
+            "-" => (Op::Sub { dst, a, b, mask }, range),
+            "^" => (Op::Xor { dst, a, b, mask }, range),
             "*" => (Op::Mul { dst, a, b, mask }, combine(product)),
             "/" | "%" => {
                 self.exact(left, UNSIGNED, "a division's operand", place)?;
@@ -394,7 +446,6 @@ impl Lowering<'_> {
             }
             "&" => (Op::And { dst, a, b, mask }, combine(|l, r| both_unsigned(l, r).map(|m| (0, m)))),
             "|" => (Op::Or { dst, a, b, mask }, combine(|l, r| both_unsigned(l, r).map(|m| (0, m)))),
-            "^" => (Op::Xor { dst, a, b, mask }, combine(|l, r| both_unsigned(l, r).map(|m| (0, m)))),
             "<<" => (Op::Shl { dst, a, b, mask }, None),
             ">>" => {
                 let range = self.exact_any(left, "a right shift's operand", place)?;
@@ -410,53 +461,85 @@ impl Lowering<'_> {
         Ok(Val::slot(dst, range))
     }
 
-    /// `value & mask`, folded into the operation that computed `value` where that is possible.
-    fn mask(&mut self, value: Val, mask: u64) -> Result<Val, LoadError> {
-        if value.range.is_some_and(|r| within(r, (0, i128::from(mask)))) && (mask & mask.wrapping_add(1)) == 0
-        {
-            return Ok(value); // all ones, and the value has no other bits
+    /// `value & mask`: of the operation that has just computed `value` if it can, of its slices otherwise.
+    fn mask(&mut self, value: &Val, mask: u64) -> Result<Val, LoadError> {
+        if value.range.is_some_and(|r| within(r, (0, i128::from(mask)))) && mask & mask.wrapping_add(1) == 0 {
+            return Ok(value.clone()); // all ones, and the value has no other bits
         }
         let high = value.range.filter(|r| r.0 >= 0).map_or(i128::from(mask), |r| r.1.min(i128::from(mask)));
         let range = Some((0, high));
-        let a = self.in_slot(value)?;
-        if self.layout.is_temporary(a)
-            && let Some((dst, cut)) = self.last_op().and_then(Op::result)
-            && *dst == a
+        if let Kind::Slot(slot) = value.kind
+            && self.layout.is_temporary(slot)
+            && let Some(last) = self.last_op()
+            && last.dst().is_some_and(|d| *d == slot)
+            && last.cut(mask)
         {
-            *cut &= mask;
-            return Ok(Val::slot(a, range));
+            return Ok(Val::slot(slot, range));
         }
-        let dst = self.layout.temporary()?;
-        self.emit(Op::Mov { dst, a, mask });
-        Ok(Val::slot(dst, range))
+        match value.slices() {
+            Some(mut slices) => {
+                slices.iter_mut().for_each(|s| s.mask &= mask);
+                slices.retain(|s| s.mask != 0);
+                if slices.is_empty() {
+                    return Ok(Val::constant(0));
+                }
+                Ok(Val::bits(slices, range))
+            }
+            // A constant beyond 64 bits, which folding left alone.
+            None => {
+                let a = self.in_slot(value)?;
+                Ok(Val::bits(vec![Slice { slot: a, rot: 0, mask, not: false }], range))
+            }
+        }
     }
 
-    fn shift_by(&mut self, op: &str, left: Val, by: i128, place: &str) -> Result<Val, LoadError> {
+    fn shift_by(&mut self, op: &str, left: &Val, by: i128, place: &str) -> Result<Val, LoadError> {
         if by < 0 {
             return Err(malformed(place, "a shift by 0 or more", &by.to_string()));
         }
         if by == 0 {
-            return Ok(left);
+            return Ok(left.clone());
         }
-        let by = u16::try_from(by).unwrap_or(u16::MAX).min(64);
-        let a = self.in_slot(left)?;
-        let dst = self.layout.temporary()?;
+        let by = u16::try_from(by).unwrap_or(u16::MAX).min(64) as u8;
+        let shifted = |to_left: bool| {
+            let mut slices = left.slices()?;
+            for slice in &mut slices {
+                let (rot, mask) = match to_left {
+                    true => (slice.rot.wrapping_sub(by), slice.mask.checked_shl(by.into())),
+                    false => (slice.rot.wrapping_add(by), slice.mask.checked_shr(by.into())),
+                };
+                slice.rot = rot & 63;
+                slice.mask = mask.unwrap_or(0);
+            }
+            slices.retain(|s| s.mask != 0);
+            Some(slices)
+        };
+        let empty = |slices: &Vec<Slice>| slices.is_empty();
         if op == "<<" {
             let range = left.range.filter(|_| by < 64).map(|(low, high)| (low << by, high << by));
-            self.emit(Op::ShlBy { dst, a, by, mask: u64::MAX });
-            return Ok(Val::slot(dst, range.and_then(representable)));
+            return Ok(match shifted(true) {
+                Some(slices) if !empty(&slices) => Val::bits(slices, range.and_then(representable)),
+                _ => {
+                    let value = left.as_const().map_or(0, |v| (v as u64).checked_shl(by.into()).unwrap_or(0));
+                    Val { kind: Kind::Const(i128::from(value)), range: None }
+                }
+            });
         }
         let range = self.exact_any(left, "a right shift's operand", place)?;
-        if range.0 < 0 {
-            let b = self.layout.constant(u64::from(by))?;
-            self.emit(Op::Sar { dst, a, b, mask: u64::MAX });
-        } else {
-            self.emit(Op::ShrBy { dst, a, by, mask: u64::MAX });
+        if range.0 >= 0 {
+            return Ok(match shifted(false) {
+                Some(slices) if !empty(&slices) => Val::bits(slices, Some((range.0 >> by, range.1 >> by))),
+                _ => Val::constant(0),
+            });
         }
+        let a = self.in_slot(left)?;
+        let dst = self.layout.temporary()?;
+        let b = self.layout.constant(u64::from(by))?;
+        self.emit(Op::Sar { dst, a, b, mask: u64::MAX });
         Ok(Val::slot(dst, Some((range.0 >> by, range.1 >> by))))
     }
 
-    fn compare(&mut self, op: &str, left: Val, right: Val, place: &str) -> Result<Val, LoadError> {
+    fn compare(&mut self, op: &str, left: &Val, right: &Val, place: &str) -> Result<Val, LoadError> {
         if let (Some(l), Some(r)) = (left.as_const(), right.as_const()) {
             let held = match op {
                 "==" => l == r,
@@ -486,7 +569,7 @@ impl Lowering<'_> {
         Ok(Val::slot(dst, Some((0, 1))))
     }
 
-    fn order(&self, left: Val, right: Val, op: &str, place: &str) -> Result<Order, LoadError> {
+    fn order(&self, left: &Val, right: &Val, op: &str, place: &str) -> Result<Order, LoadError> {
         let ranges = left.range.zip(right.range).map(|(l, r)| (l.0.min(r.0), l.1.max(r.1)));
         match ranges {
             Some(range) if within(range, UNSIGNED) => Ok(Order::Unsigned),
@@ -495,7 +578,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn exact(&self, value: Val, bounds: (i128, i128), what: &str, place: &str) -> Result<(), LoadError> {
+    fn exact(&self, value: &Val, bounds: Range, what: &str, place: &str) -> Result<(), LoadError> {
         if value.range.is_some_and(|r| within(r, bounds)) {
             Ok(())
         } else {
@@ -503,7 +586,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn exact_any(&self, value: Val, what: &str, place: &str) -> Result<(i128, i128), LoadError> {
+    fn exact_any(&self, value: &Val, what: &str, place: &str) -> Result<Range, LoadError> {
         value.range.ok_or_else(|| unsupported(place, &format!("{what} that needs more than 64 bits")))
     }
 
@@ -517,10 +600,10 @@ impl Lowering<'_> {
         }
     }
 
-    fn sign_extend(&mut self, value: Val, width: u16) -> Result<Val, LoadError> {
+    fn sign_extend(&mut self, value: &Val, width: u16) -> Result<Val, LoadError> {
         let range = (-(1i128 << (width - 1)), (1i128 << (width - 1)) - 1);
         if value.range.is_some_and(|r| within(r, range)) {
-            return Ok(value);
+            return Ok(value.clone());
         }
         let a = self.in_slot(value)?;
         let dst = self.layout.temporary()?;
@@ -536,9 +619,9 @@ impl Lowering<'_> {
                 (inner.op.as_str(), inner.left.as_ref(), inner.right.as_ref())
         {
             let (l, r) = (self.expression(l, place)?, self.expression(r, place)?);
-            self.exact(l, UNSIGNED, "a saturating operand", place)?;
-            self.exact(r, UNSIGNED, "a saturating operand", place)?;
-            let (a, b) = (self.in_slot(l)?, self.in_slot(r)?);
+            self.exact(&l, UNSIGNED, "a saturating operand", place)?;
+            self.exact(&r, UNSIGNED, "a saturating operand", place)?;
+            let (a, b) = (self.in_slot(&l)?, self.in_slot(&r)?);
             let dst = self.layout.temporary()?;
             let mask = ones(width);
             self.emit(match inner.op.as_str() {
@@ -549,8 +632,8 @@ impl Lowering<'_> {
         }
         let signed = op == "sat_cast";
         let value = self.expression(left, place)?;
-        self.exact(value, SIGNED, "a saturating operand", place)?;
-        let a = self.in_slot(value)?;
+        self.exact(&value, SIGNED, "a saturating operand", place)?;
+        let a = self.in_slot(&value)?;
         let dst = self.layout.temporary()?;
         self.emit(Op::Clamp { dst, a, width, signed });
         let range = if signed {
@@ -560,43 +643,4 @@ impl Lowering<'_> {
         };
         Ok(Val::slot(dst, Some(range)))
     }
-}
-
-/// Constant folding in unbounded arithmetic; `None` where it would not fit.
-fn fold(op: &str, l: i128, r: i128) -> Option<i128> {
-    let value = match op {
-        "+" => l + r,
-        "-" => l - r,
-        "*" => l.checked_mul(r)?,
-        "&" => l & r,
-        "|" => l | r,
-        "^" => l ^ r,
-        "<<" => l.checked_mul(1i128.checked_shl(u32::try_from(r).ok()?).filter(|&p| p > 0)?)?,
-        ">>" => l >> u32::try_from(r).ok()?.min(127),
-        _ => return None,
-    };
-    // Wider constants stay within what addition and masking can take.
-    (value.unsigned_abs() < 1 << 100).then_some(value)
-}
-
-fn product(l: (i128, i128), r: (i128, i128)) -> Option<(i128, i128)> {
-    let mut low = i128::MAX;
-    let mut high = i128::MIN;
-    for a in [l.0, l.1] {
-        for b in [r.0, r.1] {
-            let p = a.checked_mul(b)?;
-            low = low.min(p);
-            high = high.max(p);
-        }
-    }
-    Some((low, high))
-}
-
-/// For bitwise operations on non-negative operands: all bits that either may have.
-fn both_unsigned(l: (i128, i128), r: (i128, i128)) -> Option<i128> {
-    if l.0 < 0 || r.0 < 0 {
-        return None;
-    }
-    let bits = 128 - l.1.max(r.1).leading_zeros();
-    Some(if bits >= 127 { i128::MAX } else { (1 << bits) - 1 })
 }

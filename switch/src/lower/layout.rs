@@ -69,7 +69,7 @@ impl Layout {
             wire: Vec::new(),
             copies: Vec::new(),
             next_state: 0,
-            next_fixed: SLOTS as Slot,
+            next_fixed: Slot::MAX,
             constants: BTreeMap::new(),
             temporaries: Vec::new(),
             used_temporaries: 0,
@@ -119,7 +119,7 @@ impl Layout {
     fn fixed(&mut self) -> Result<Slot, LoadError> {
         self.room()?;
         self.next_fixed -= 1;
-        Ok(self.next_fixed)
+        Ok(self.next_fixed + 1)
     }
 
     fn room(&self) -> Result<(), LoadError> {
@@ -142,7 +142,7 @@ impl Layout {
 
     /// Consecutive slots for an action's parameters.
     pub(crate) fn parameters(&mut self, count: usize) -> Result<Slot, LoadError> {
-        let mut base = self.next_fixed;
+        let mut base = 0;
         for _ in 0..count {
             base = self.fixed()?;
         }
@@ -313,7 +313,7 @@ impl Layout {
         let mut headers = Vec::new();
         for &at in &self.wire {
             let instance = &self.instances[at];
-            let place = |f: &Field| f.slot.map(|slot| FieldAt { slot, bit: f.bit, width: f.width });
+            let place = |f: &Field| f.slot.map(|slot| FieldAt::new(slot, f.bit, f.width));
             headers.push(HeaderCode {
                 valid: instance.valid.unwrap_or_default(),
                 len: (instance.bits / 8) as usize,

@@ -6,6 +6,7 @@
 //! action    action bodies      -> operations
 //! parser    parser states      -> operations and selects
 //! control   tables, conditionals, checksums -> operations and table descriptions
+//! tidy      what only shows when everything is there
 //! ```
 
 mod action;
@@ -13,6 +14,8 @@ mod control;
 mod expr;
 mod layout;
 mod parser;
+mod tidy;
+mod value;
 
 use std::collections::BTreeMap;
 
@@ -160,33 +163,36 @@ impl Lowering<'_> {
                 return Err(malformed("program", "tables with different names", &found));
             }
         }
+        let mut code = Code {
+            ops: self.code,
+            parser,
+            verify,
+            ingress,
+            egress,
+            update,
+            headers: layout.headers,
+            copies: layout.copies,
+            deparser,
+            selects: self.selects,
+            calculations: self.calculations,
+            tables: table_code,
+            groups,
+            const_tables: Vec::new(),
+            entries: self.entries,
+            state: layout.state,
+            constants: layout.constants,
+            metadata,
+            no_error,
+            packet_too_short,
+        };
+        tidy::tidy(&mut code, &self.tables);
         Ok(Program {
             tables: self.tables,
             actions: self.actions,
             counters: self.counters,
             registers: self.registers,
             table_names,
-            code: Code {
-                ops: self.code,
-                parser,
-                verify,
-                ingress,
-                egress,
-                update,
-                headers: layout.headers,
-                copies: layout.copies,
-                deparser,
-                selects: self.selects,
-                calculations: self.calculations,
-                tables: table_code,
-                groups,
-                entries: self.entries,
-                state: layout.state,
-                constants: layout.constants,
-                metadata,
-                no_error,
-                packet_too_short,
-            },
+            code,
         })
     }
 

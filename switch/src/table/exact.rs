@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::{KeyPart, NONE, pack64, pack128, packed_width};
-use crate::code::Slots;
+use crate::code::Words;
 
 #[derive(Debug)]
 enum Index {
@@ -81,7 +81,7 @@ impl Group {
 
     /// The row for the packet's key, or [`NONE`].
     #[inline]
-    pub(crate) fn look_up(&mut self, parts: &[KeyPart], slots: &Slots) -> u32 {
+    pub(crate) fn look_up(&mut self, parts: &[KeyPart], slots: &Words) -> u32 {
         match &self.index {
             Index::Narrow(map) => {
                 let key = pack64(parts, slots);
@@ -101,6 +101,12 @@ impl Group {
             }
         }
         self.memo_set = true;
+        self.memo_row
+    }
+
+    /// The row that the last look-up found, or [`NONE`].
+    #[inline]
+    pub(crate) fn last(&self) -> u32 {
         self.memo_row
     }
 
@@ -178,6 +184,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::code::Slots;
     use crate::table::pack_parts;
 
     #[derive(Debug, Clone)]
@@ -219,7 +226,7 @@ mod tests {
                         slots.set(part.slot, value);
                     }
                     for (table, entries) in model.iter().enumerate() {
-                        let row = group.look_up(&parts, &slots);
+                        let row = group.look_up(&parts, slots.words());
                         let found = if row == NONE { 0 } else { group.entry(row, 2 * table, 2)[0] };
                         assert_eq!(found != 0, entries.contains_key(&key));
                         if found != 0 {

@@ -6,7 +6,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::store::Pair;
 use super::{KeyPart, NONE, pack, pack128};
-use crate::code::Slots;
+use crate::code::Words;
 
 #[derive(Debug)]
 struct Length {
@@ -25,7 +25,7 @@ pub(crate) struct Lpm {
 
 impl Lpm {
     #[inline]
-    pub(crate) fn look_up(&self, parts: &[KeyPart], slots: &Slots) -> u32 {
+    pub(crate) fn look_up(&self, parts: &[KeyPart], slots: &Words) -> u32 {
         let key = pack128(parts, slots);
         for length in &self.lengths {
             if let Some(&row) = length.rows.get(&(key & length.mask)) {
@@ -64,6 +64,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::code::Slots;
     use crate::table::{ones, pack_parts};
 
     fn prefix_mask(len: u16) -> u64 {
@@ -100,7 +101,7 @@ mod tests {
                 slots.set(1, u64::from(value));
                 let matching = model.iter().filter(|e| e.0 == vrf && u64::from(value) & prefix_mask(e.2) == e.1);
                 let expected = matching.max_by_key(|e| e.2).map_or(NONE, |e| e.3);
-                prop_assert_eq!(lpm.look_up(&parts, &slots), expected);
+                prop_assert_eq!(lpm.look_up(&parts, slots.words()), expected);
             }
         }
     }

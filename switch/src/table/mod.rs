@@ -57,20 +57,20 @@ pub(crate) fn pack(parts: &[KeyPart], values: impl Iterator<Item = u64>) -> u128
 
 /// Packs the packet's values, for keys of at most 64 bits.
 #[inline]
-pub(crate) fn pack64(parts: &[KeyPart], slots: &crate::code::Slots) -> u64 {
+pub(crate) fn pack64(parts: &[KeyPart], slots: &crate::code::Words) -> u64 {
     let mut key = 0;
     for part in parts {
-        key |= slots.get(part.slot) << (part.shift & 63);
+        key |= slots[usize::from(part.slot)] << (part.shift & 63);
     }
     key
 }
 
 /// Packs the packet's values.
 #[inline]
-pub(crate) fn pack128(parts: &[KeyPart], slots: &crate::code::Slots) -> u128 {
+pub(crate) fn pack128(parts: &[KeyPart], slots: &crate::code::Words) -> u128 {
     let mut key = 0;
     for part in parts {
-        key |= u128::from(slots.get(part.slot)) << (part.shift & 127);
+        key |= u128::from(slots[usize::from(part.slot)]) << (part.shift & 127);
     }
     key
 }

@@ -12,7 +12,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::store::Store;
 use super::{KeyPart, NONE, pack, pack128};
-use crate::code::Slots;
+use crate::code::Words;
 
 #[derive(Debug, Default)]
 struct Group {
@@ -40,14 +40,14 @@ impl Ranges {
 
     /// `parts` are those of the exact fields; `slot` is the range field's.
     #[inline]
-    pub(crate) fn look_up(&mut self, parts: &[KeyPart], slot: u16, slots: &Slots, store: &Store) -> u32 {
+    pub(crate) fn look_up(&mut self, parts: &[KeyPart], slot: u16, slots: &Words, store: &Store) -> u32 {
         let Some(group) = self.groups.get_mut(&pack128(parts, slots)) else {
             return NONE;
         };
         if group.stale {
             group.rebuild(self.range, store);
         }
-        let interval = group.starts.partition_point(|&start| start <= slots.get(slot));
+        let interval = group.starts.partition_point(|&start| start <= slots[usize::from(slot)]);
         // The first interval starts at 0, so at least one start is not above any value.
         group.winners[interval - 1]
     }
@@ -117,6 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::code::Slots;
     use crate::table::pack_parts;
 
     proptest! {
@@ -153,7 +154,7 @@ mod tests {
                     // `model` is in order of age: the first of the best is the oldest.
                     let best = matching.clone().map(|e| e.3).max();
                     let expected = matching.clone().find(|e| Some(e.3) == best).map_or(NONE, |e| e.4);
-                    prop_assert_eq!(ranges.look_up(&parts, 1, &slots, &store), expected);
+                    prop_assert_eq!(ranges.look_up(&parts, 1, slots.words(), &store), expected);
                 }
             }
         }

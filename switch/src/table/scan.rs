@@ -5,7 +5,7 @@
 
 use super::store::{Pair, Store};
 use super::{KeyPart, NONE, pack64};
-use crate::code::Slots;
+use crate::code::Words;
 use crate::entry::MatchKind;
 
 /// Which fields go into which word, and which are ranges.
@@ -51,6 +51,20 @@ impl ScanKey {
         }
     }
 
+    /// The parts of the only word, if there is just one and no range.
+    pub(crate) fn one_word(&self) -> Option<&[KeyPart]> {
+        match (&*self.words, &*self.ranges) {
+            ([parts], []) => Some(parts),
+            _ => None,
+        }
+    }
+
+    /// All slots that the key is made of.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u16> + '_ {
+        let words = self.words.iter().flatten().map(|part| part.slot);
+        words.chain(self.ranges.iter().map(|&(slot, _)| slot))
+    }
+
     /// Appends an entry's words: `pairs` holds value and mask of each key field.
     pub(crate) fn pack_entry(&self, pairs: &[Pair], words: &mut Vec<Pair>) {
         for (parts, fields) in self.words.iter().zip(&self.fields) {
@@ -67,14 +81,14 @@ impl ScanKey {
     /// Position of the first entry that matches the packet. `words` and `bounds` hold the entries one after
     /// the other.
     #[inline]
-    pub(crate) fn first_match(&self, words: &[Pair], bounds: &[Pair], slots: &Slots) -> Option<usize> {
+    pub(crate) fn first_match(&self, words: &[Pair], bounds: &[Pair], slots: &Words) -> Option<usize> {
         if let ([parts], []) = (&*self.words, &*self.ranges) {
             let word = pack64(parts, slots);
             return words.iter().position(|&(value, mask)| word & mask == value);
         }
         let in_bounds = |bounds: &[Pair]| {
             self.ranges.iter().zip(bounds).all(|(&(slot, _), &(low, high))| {
-                let value = slots.get(slot);
+                let value = slots[usize::from(slot)];
                 low <= value && value <= high
             })
         };
@@ -83,9 +97,9 @@ impl ScanKey {
         }
         let ranges = self.ranges.len();
         words.chunks_exact(self.words.len()).enumerate().position(|(at, words)| {
-            let masked =
-                |(parts, &(value, mask)): (&Box<[KeyPart]>, &Pair)| pack64(parts, slots) & mask == value;
-            self.words.iter().zip(words).all(masked) && in_bounds(&bounds[at * ranges..(at + 1) * ranges])
+            let mut masked = self.words.iter().zip(words);
+            masked.all(|(parts, &(value, mask))| pack64(parts, slots) & mask == value)
+                && in_bounds(&bounds[at * ranges..(at + 1) * ranges])
         })
     }
 }
@@ -108,7 +122,7 @@ impl Scan {
     }
 
     #[inline]
-    pub(crate) fn look_up(&mut self, key: &ScanKey, slots: &Slots, store: &Store) -> u32 {
+    pub(crate) fn look_up(&mut self, key: &ScanKey, slots: &Words, store: &Store) -> u32 {
         if self.stale {
             self.rebuild(key, store);
         }
@@ -135,6 +149,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::code::Slots;
 
     #[derive(Debug, Clone)]
     struct Change {
@@ -200,7 +215,7 @@ mod tests {
                     };
                     let best = model.iter().filter(|(c, _)| matches(c)).map(|(c, _)| c.priority).max();
                     let expected = model.iter().find(|(c, _)| matches(c) && Some(c.priority) == best);
-                    let found = scan.look_up(&key, &slots, &store);
+                    let found = scan.look_up(&key, slots.words(), &store);
                     assert_eq!(found, expected.map_or(NONE, |(_, row)| *row));
                 }
             }

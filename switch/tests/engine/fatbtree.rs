@@ -31,6 +31,8 @@ struct Read {
 const SERVER: u32 = 0x0a01_0001;
 const CLIENT: u32 = 0x0a00_0001;
 const QP: u32 = 0x77;
+/// FECN and BECN in BTH, which the ICRC leaves out.
+const CONGESTION: u8 = 0x80;
 
 impl Index {
     fn bytes(&self) -> Vec<u8> {
@@ -50,7 +52,7 @@ impl Read {
         udp.extend((40 + index.len() as u16).to_be_bytes());
         udp.extend([0, 0]);
         udp.extend(&index);
-        udp.extend([0x0c, 0, 0xff, 0xff, 0]);
+        udp.extend([0x0c, 0, 0xff, 0xff, CONGESTION]);
         udp.extend(&QP.to_be_bytes()[1..]);
         udp.extend([0x80, 0, 0, 5]);
         udp.extend(self.va.to_be_bytes());
@@ -84,8 +86,8 @@ impl Read {
     /// What the ICRC depends on, beside what never changes.
     fn covered(&self) -> Vec<u8> {
         let mut bytes = match &self.index {
-            Some(index) => [index.bytes(), vec![0x02, 0, 0, 0, 0, 1]].concat(),
-            None => vec![0; 22],
+            Some(index) => [index.bytes(), vec![0x02, 0, 0, 0, 0, 1, CONGESTION]].concat(),
+            None => vec![0; 23],
         };
         bytes.extend(self.va.to_be_bytes());
         bytes.extend(self.rkey.to_be_bytes());

@@ -1,0 +1,193 @@
+//! What a frame costs in one switch that runs the project's data plane, and what a table entry costs.
+//!
+//! `cargo bench -p fatbtree-switch`
+#![allow(clippy::unwrap_used)] // a benchmark that cannot go on says so
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use fatbtree_switch::{ActionCall, Entry, MatchValue, Output, Pipeline, Program};
+
+const FATBTREE: &str = include_str!("../../p4/build/fatbtree_v1model.json");
+const EXACT: fn(u64) -> MatchValue = MatchValue::Exact;
+
+fn insert(
+    pipeline: &mut Pipeline,
+    table: &str,
+    priority: i32,
+    key: &[MatchValue],
+    action: &str,
+    params: &[u64],
+) {
+    let reference = pipeline.program().table(table).unwrap();
+    let action = pipeline.program().table_action(reference, action).unwrap();
+    let entry = Entry::new(key.to_vec(), action, params.to_vec()).with_priority(priority);
+    pipeline.insert(reference, &entry).unwrap();
+}
+
+/// A pipeline with the routes that every switch has.
+fn routed(program: &Arc<Program>) -> Pipeline {
+    let mut pipeline = Pipeline::new(program.clone());
+    for host in 0..16 {
+        let key = [MatchValue::Lpm { value: 0x0a01_0000 + host, prefix_len: 32 }];
+        insert(&mut pipeline, "ingress.to_address.ipv4_route", 0, &key, "ingress.to_address.forward", &[4]);
+    }
+    let key = [MatchValue::Lpm { value: 0x0a00_0000, prefix_len: 24 }];
+    insert(&mut pipeline, "ingress.to_address.ipv4_route", 0, &key, "ingress.to_address.forward", &[5]);
+    let (table, action) = ("ingress.to_partition.partition_route", "ingress.to_partition.forward");
+    insert(&mut pipeline, table, 0, &[EXACT(1)], action, &[6]);
+    pipeline
+}
+
+/// Ethernet, IPv4, UDP, BTH and `rest`, with the index header `(flags, node, key)` if there is one.
+fn frame(index: Option<(u64, u64, u64)>, opcode: u8, rest: &[u8]) -> Vec<u8> {
+    let mut udp = vec![0xc0, 1, 0x12, if index.is_some() { 0xb8 } else { 0xb7 }, 0, 0, 0, 0];
+    if let Some((flags, node, key)) = index {
+        udp.extend((1 << 56 | flags << 48 | 3 << 40 | 1 << 16 | node).to_be_bytes());
+        udp.extend(key.to_be_bytes());
+    }
+    udp.extend([opcode, 0, 0xff, 0xff, 0, 0, 0, 0x77, 0x80, 0, 0, 5]);
+    udp.extend(rest);
+    let length = udp.len() as u16;
+    udp[4..6].copy_from_slice(&length.to_be_bytes());
+    let mut ip = vec![0x45, 0];
+    ip.extend((20 + length).to_be_bytes());
+    ip.extend([0x12, 0x34, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 1, 0, 1]);
+    let sum: u32 = ip.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
+    let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0], ip.as_slice(), udp.as_slice()].concat()
+}
+
+/// RETH and ICRC of a READ request with this rkey.
+fn reth(rkey: u8) -> [u8; 20] {
+    let mut bytes = [0; 20];
+    bytes[11] = rkey;
+    bytes
+}
+
+fn bench(c: &mut Criterion, name: &str, pipeline: &mut Pipeline, frames: &[Vec<u8>]) {
+    let mut out = Output::new();
+    let mut next = frames.iter().cycle();
+    c.bench_function(name, |b| {
+        b.iter(|| {
+            out.clear();
+            pipeline.process(0, 1, black_box(next.next().unwrap()), &mut out);
+            assert_eq!(out.len(), 1);
+        });
+    });
+}
+
+fn frames(c: &mut Criterion) {
+    let program = Program::load(FATBTREE).unwrap();
+    let mut plain = routed(&program);
+    bench(c, "frame/plain READ request, 74 bytes", &mut plain, &[frame(None, 12, &reth(1))]);
+    bench(c, "frame/plain READ response, 1 KB", &mut plain, &[frame(None, 16, &[0; 1028])]);
+    bench(c, "frame/index packet, nothing cached", &mut plain, &[frame(Some((0, 0, 5)), 12, &reth(1))]);
+
+    let mut first = routed(&program);
+    let connection = [EXACT(0x0a00_0001), EXACT(0x0a01_0001), EXACT(0x77)];
+    insert(
+        &mut first,
+        "ingress.first_hop.roce_connection",
+        0,
+        &connection,
+        "ingress.first_hop.admit",
+        &[9, 1, 64],
+    );
+    bench(c, "frame/first hop", &mut first, &[frame(None, 12, &reth(0))]);
+
+    let mut last = routed(&program);
+    insert(&mut last, "egress.last_hop.last_hop", 0, &[EXACT(6)], "egress.last_hop.strip", &[]);
+    bench(c, "frame/last hop", &mut last, &[frame(Some((0, 0, 5)), 12, &reth(1))]);
+
+    let mut node_set = routed(&program);
+    for id in 1..=4096 {
+        for i in 0..16u64 {
+            let (table, action) =
+                (format!("ingress.node_set_a.pivot_{i}"), format!("ingress.node_set_a.compare_with_{i}"));
+            insert(&mut node_set, &table, 0, &[EXACT(3), EXACT(id)], &action, &[id << 32 | i << 20]);
+            let key = [EXACT(3), EXACT(id), EXACT(if i == 15 { 0xffff } else { (1 << (i + 1)) - 1 })];
+            let child = [id << 20 | i, 5000 + id];
+            insert(
+                &mut node_set,
+                "ingress.node_set_a.child",
+                0,
+                &key,
+                "ingress.node_set_a.descend_to",
+                &child,
+            );
+        }
+    }
+    let ask = |id: u64| frame(Some((0, id, id << 32 | (id % 16) << 20 | 3)), 12, &reth(1));
+    bench(c, "frame/node set hit, the same node", &mut node_set, &[ask(9)]);
+    let scattered: Vec<_> = (0..4096).map(|i| ask(i * 1_664_525 % 4096 + 1)).collect();
+    bench(c, "frame/node set hit, 4096 nodes", &mut node_set, &scattered);
+
+    let mut core = routed(&program);
+    let table = program.table("ingress.to_core.core_route").unwrap();
+    let action = program.table_action(table, "ingress.to_core.descend").unwrap();
+    core.set_default(table, Some(&ActionCall { action, params: vec![6, 20] })).unwrap();
+    for slice in 0..256 {
+        for stage in 0..4u64 {
+            let key = [EXACT(20 + 2 * stage), MatchValue::Range { low: slice << 8, high: slice << 8 | 255 }];
+            let table = format!("ingress.fat_root.fat_root_{stage}");
+            let (action, params) = match stage {
+                3 => ("land", vec![7, 1, 0]),
+                _ => ("next_table", vec![22 + 2 * stage]),
+            };
+            insert(&mut core, &table, 1, &key, &format!("ingress.fat_root.{action}_{stage}"), &params);
+        }
+    }
+    let climbing = |i: u64| frame(Some((1, 0, i.wrapping_mul(0x9e37_79b9_7f4a_7c15))), 12, &reth(1));
+    bench(
+        c,
+        "frame/core, four stages of 256 ranges",
+        &mut core,
+        &(0..1024).map(climbing).collect::<Vec<_>>(),
+    );
+}
+
+fn control(c: &mut Criterion) {
+    let program = Program::load(FATBTREE).unwrap();
+    c.bench_function("control/load the program", |b| b.iter(|| Program::load(black_box(FATBTREE)).unwrap()));
+
+    let exact = program.table("ingress.node_set_a.child").unwrap();
+    let descend = program.table_action(exact, "ingress.node_set_a.descend_to").unwrap();
+    let entries: Vec<Entry> = (0..65_536)
+        .map(|i| Entry::new(vec![EXACT(1), EXACT(i >> 4), EXACT(i & 15)], descend, vec![i, 1]))
+        .collect();
+    c.bench_function("control/insert 65536 exact entries", |b| {
+        b.iter_batched(
+            || Pipeline::new(program.clone()),
+            |mut pipeline| {
+                entries.iter().for_each(|entry| pipeline.insert(exact, entry).unwrap());
+                pipeline
+            },
+            BatchSize::PerIteration,
+        );
+    });
+
+    let ranges = program.table("ingress.fat_root.fat_root_0").unwrap();
+    let next = program.table_action(ranges, "ingress.fat_root.next_table_0").unwrap();
+    let entries: Vec<Entry> = (0..1024)
+        .map(|i| {
+            let key = vec![EXACT(20), MatchValue::Range { low: i << 6, high: i << 6 | 63 }];
+            Entry::new(key, next, vec![1]).with_priority(1)
+        })
+        .collect();
+    c.bench_function("control/insert 1024 ranges", |b| {
+        b.iter_batched(
+            || Pipeline::new(program.clone()),
+            |mut pipeline| {
+                entries.iter().for_each(|entry| pipeline.insert(ranges, entry).unwrap());
+                pipeline
+            },
+            BatchSize::PerIteration,
+        );
+    });
+}
+
+criterion_group!(benches, frames, control);
+criterion_main!(benches);

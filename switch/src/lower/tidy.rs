@@ -1,0 +1,234 @@
+//! After lowering: what only shows when everything is there.
+//!
+//! - p4c copies every field that is hashed into a variable of its own; calculations read the fields themselves.
+//! - Variables that nothing reads are not written.
+//! - Tables that are looked up with the key of the one before them take over its row.
+//! - Small tables that are part of the program become a list of masked compares.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::code::{ActionCode, ConstCall, ConstTable, Op, Pc, Slot};
+use crate::program::{Code, TableInfo, TableKind};
+
+/// Tidies the lowered code. `tables` tells which tables never change.
+pub(super) fn tidy(code: &mut Code, tables: &[TableInfo]) {
+    compile_const_tables(code, tables);
+    let targets = jump_targets(code);
+    hash_originals(code, &targets);
+    reuse_rows(code, &targets);
+    loop {
+        let dead = dead_writes(code);
+        if dead.is_empty() {
+            break;
+        }
+        remove(code, &dead);
+    }
+}
+
+/// Every position that something other than the operation before it may lead to, and by how many ways.
+type Targets = BTreeMap<Pc, usize>;
+
+fn jump_targets(code: &mut Code) -> Targets {
+    let mut targets = Targets::new();
+    for_each_target(code, |to| *targets.entry(*to).or_default() += 1);
+    targets
+}
+
+fn for_each_target(code: &mut Code, mut visit: impl FnMut(&mut Pc)) {
+    for op in &mut code.ops {
+        if let Some(to) = op.target() {
+            visit(to);
+        }
+    }
+    for select in &mut code.selects {
+        select.to.iter_mut().chain([&mut select.otherwise]).for_each(&mut visit);
+    }
+    for table in &mut code.tables {
+        table.next.iter_mut().chain([&mut table.next_without_action]).for_each(&mut visit);
+        table.actions.iter_mut().for_each(|action| visit(&mut action.start));
+    }
+    for table in &mut code.const_tables {
+        table.calls.iter_mut().for_each(|call| visit(&mut call.code.start));
+    }
+    let entries = [&mut code.parser, &mut code.verify, &mut code.ingress, &mut code.egress, &mut code.update];
+    entries.into_iter().for_each(visit);
+}
+
+fn compile_const_tables(code: &mut Code, tables: &[TableInfo]) {
+    let mut compiled = vec![None; tables.len()];
+    for (at, info) in tables.iter().enumerate() {
+        let table = &code.tables[at];
+        let TableKind::Scan { key } = &table.kind else { continue };
+        let Some(parts) = key.one_word() else { continue };
+        if !info.const_entries || !info.const_default || table.counted {
+            continue;
+        }
+        let call = |call: &crate::entry::ActionCall| {
+            let position = info.actions.iter().position(|&a| a == call.action)?;
+            Some(ConstCall { position, code: table.actions[position], params: call.params.clone().into() })
+        };
+        let mut entries: Vec<_> = code.entries[at].iter().collect();
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.1)); // stable: the first stays first
+        let mut words = Vec::new();
+        entries.iter().for_each(|entry| key.pack_entry(&entry.0, &mut words));
+        let no_action = ActionCode { start: 0, param_base: 0, params: 0 };
+        let nothing = ConstCall { position: usize::MAX, code: no_action, params: Box::new([]) };
+        let default = info.initial_default.as_ref().map_or(Some(nothing), call);
+        let calls: Option<Box<[ConstCall]>> = entries.iter().map(|e| call(&e.2)).chain([default]).collect();
+        if let Some(calls) = calls {
+            compiled[at] = Some(code.const_tables.len() as u16);
+            code.const_tables.push(ConstTable { parts: parts.into(), words: words.into(), calls });
+        }
+    }
+    for op in &mut code.ops {
+        if let Op::Apply { table } = *op
+            && let Some(table) = compiled[usize::from(table)]
+        {
+            *op = Op::ApplyConst { table };
+        }
+    }
+}
+
+/// Lets calculations read what was copied for them.
+fn hash_originals(code: &mut Code, targets: &Targets) {
+    let mut users = vec![0; code.calculations.len()];
+    for op in &code.ops {
+        if let Op::Hash { calculation, .. } | Op::Calculate { calculation, .. } = op {
+            users[usize::from(*calculation)] += 1;
+        }
+    }
+    for at in 0..code.ops.len() {
+        let Op::Hash { calculation, .. } = code.ops[at] else { continue };
+        let calculation = usize::from(calculation);
+        if users[calculation] != 1 {
+            continue;
+        }
+        // Slots written between the operation looked at and the calculation.
+        let mut written: BTreeSet<Slot> = BTreeSet::new();
+        for before in (0..at).rev() {
+            if targets.contains_key(&(before as Pc + 1)) {
+                break;
+            }
+            let mut op = code.ops[before];
+            if let Op::Mov { dst, a } = op
+                && !written.contains(&dst)
+                && !written.contains(&a)
+            {
+                code.calculations[calculation].replace(dst, a);
+            }
+            match op.dst().copied() {
+                Some(dst) => {
+                    written.insert(dst);
+                }
+                None if matches!(op, Op::Touch { .. } | Op::Count { .. }) => {}
+                None => break,
+            }
+        }
+    }
+}
+
+/// Turns look-ups of a group that has just been looked up with the same key into readings of its row.
+fn reuse_rows(code: &mut Code, targets: &Targets) {
+    let group_of = |code: &Code, at: usize| match code.ops[at] {
+        Op::Apply { table } | Op::ApplyInto { table, .. } => match code.tables[usize::from(table)].kind {
+            TableKind::Exact { group, .. } => Some(group),
+            _ => None,
+        },
+        _ => None,
+    };
+    for at in 0..code.ops.len() {
+        let Some(group) = group_of(code, at) else { continue };
+        let key: Vec<Slot> = code.groups[usize::from(group)].parts.iter().map(|p| p.slot).collect();
+        // Ways to each position from between here and there.
+        let mut inside = Targets::new();
+        for next in at + 1..code.ops.len() {
+            if !keeps(code, next - 1, &key) {
+                break;
+            }
+            if let Some(to) = code.ops[next - 1].target() {
+                *inside.entry(*to).or_default() += 1;
+            }
+            if targets.get(&(next as Pc)) != inside.get(&(next as Pc)) {
+                break; // one may come here from elsewhere
+            }
+            if let Op::ApplyInto { table, group: own, offset, action, params, param_base, skip } =
+                code.ops[next]
+                && own == group
+            {
+                code.ops[next] = Op::ApplyNextInto { table, group, offset, action, params, param_base, skip };
+            }
+        }
+    }
+}
+
+/// Does the operation go on to the next one, and leave these slots as they are?
+fn keeps(code: &mut Code, at: usize, slots: &[Slot]) -> bool {
+    let starts: Vec<Pc> = match &mut code.ops[at] {
+        Op::Apply { table } | Op::ApplyInto { table, .. } | Op::ApplyNextInto { table, .. } => {
+            code.tables[usize::from(*table)].actions.iter().map(|action| action.start).collect()
+        }
+        Op::ApplyConst { table } => {
+            code.const_tables[usize::from(*table)].calls.iter().map(|call| call.code.start).collect()
+        }
+        Op::Jump { .. } | Op::Loop { .. } | Op::Switch { .. } | Op::Return | Op::End => return false,
+        Op::Extract { .. } | Op::Select { .. } | Op::CopyHeader { .. } | Op::AddHeader { .. } => {
+            return false;
+        }
+        op => return op.dst().is_none_or(|dst| !slots.contains(dst)),
+    };
+    starts.into_iter().all(|start| leaves_alone(code, start, slots))
+}
+
+/// Does the action that starts here leave these slots as they are? An action ends at its only `Return`.
+fn leaves_alone(code: &mut Code, start: Pc, slots: &[Slot]) -> bool {
+    let body = code.ops[start as usize..].iter_mut().take_while(|op| !matches!(op, Op::Return));
+    let mut body = body.map(|op| match op {
+        Op::AddHeader { .. } | Op::CopyHeader { .. } | Op::End => false,
+        op => op.dst().is_none_or(|dst| !slots.contains(dst)),
+    });
+    body.all(|alone| alone)
+}
+
+/// Operations that only write a slot that nothing reads.
+fn dead_writes(code: &Code) -> BTreeSet<usize> {
+    let mut read: BTreeSet<Slot> = code.ops.iter().flat_map(|op| op.reads()).flatten().collect();
+    for table in &code.tables {
+        match &table.kind {
+            TableKind::Keyless | TableKind::Exact { .. } => {}
+            TableKind::Lpm { parts } => read.extend(parts.iter().map(|p| p.slot)),
+            TableKind::Range { parts, slot, .. } => read.extend(parts.iter().map(|p| p.slot).chain([*slot])),
+            TableKind::Scan { key } => read.extend(key.slots()),
+        }
+    }
+    read.extend(code.groups.iter().flat_map(|g| g.parts.iter()).map(|p| p.slot));
+    read.extend(code.calculations.iter().flat_map(|c| c.slots()));
+    read.extend(code.selects.iter().flat_map(|s| s.key.slots()));
+    read.extend(code.headers.iter().flat_map(|h| h.stores.iter().map(|f| f.slot).chain([h.valid])));
+    read.extend(code.copies.iter().flat_map(|c| c.fields.iter().map(|&(_, from)| from)));
+    read.extend([code.metadata.egress_spec]);
+    read.extend(code.metadata.multicast_group);
+    let dead = |op: &Op| {
+        // What draws random numbers or may end the parser stays.
+        let pure = !matches!(op, Op::Random { .. } | Op::Lookahead { .. });
+        let mut op = *op;
+        pure && op.dst().is_some_and(|dst| !read.contains(dst))
+    };
+    code.ops.iter().enumerate().filter(|(_, op)| dead(op)).map(|(at, _)| at).collect()
+}
+
+fn remove(code: &mut Code, dead: &BTreeSet<usize>) {
+    let mut position = Vec::with_capacity(code.ops.len() + 1);
+    let mut kept = 0;
+    for at in 0..=code.ops.len() {
+        position.push(kept);
+        if !dead.contains(&at) {
+            kept += 1;
+        }
+    }
+    let mut at = 0;
+    code.ops.retain(|_| {
+        at += 1;
+        !dead.contains(&(at - 1))
+    });
+    for_each_target(code, |to| *to = position[*to as usize]);
+}
