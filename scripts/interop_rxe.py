@@ -210,7 +210,7 @@ def start_guest(name, kernel_image, archive, local, remote, log):
     return Process(f"guest {name}", [
         "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-m", "256", "-nodefaults", "-display", "none", "-no-reboot",
         "-serial", "stdio", "-kernel", str(kernel_image), "-initrd", str(archive),
-        "-append", "console=ttyS0 quiet loglevel=3 panic=-1 nokaslr mitigations=off random.trust_cpu=on cryptomgr.notests",
+        "-append", "console=ttyS0 quiet loglevel=3 panic=-1 no_timer_check nokaslr mitigations=off random.trust_cpu=on cryptomgr.notests",
         "-netdev", f"dgram,id=n,local.type=inet,local.host=127.0.0.1,local.port={local},"
                    f"remote.type=inet,remote.host=127.0.0.1,remote.port={remote}",
         "-device", f"virtio-net-pci,netdev=n,mac={MAC[name]},romfile=",
