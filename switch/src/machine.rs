@@ -147,37 +147,39 @@ impl Machine {
         packet.truncate = usize::MAX;
     }
 
-    /// Runs from `pc` to the end of the parser or control.
+    /// Runs the parser, checksums and controls that begin at `phases`, one after the other.
     #[inline(never)]
-    pub(crate) fn run(&mut self, code: &Code, state: &mut State, frame: &[u8], pc: Pc) {
+    pub(crate) fn run(&mut self, code: &Code, state: &mut State, frame: &[u8], phases: &[Pc]) {
         let packet = &mut self.packet;
         let slots = self.slots.words_mut();
         let ops = code.ops.as_slice();
-        let mut pc = pc as usize;
+        let mut phases = phases.iter();
+        let Some(&first) = phases.next() else { return };
+        let mut pc = first as usize;
+        // The end of one phase is the beginning of the next.
+        macro_rules! end {
+            () => {
+                match phases.next() {
+                    Some(&next) => {
+                        pc = next as usize;
+                        continue;
+                    }
+                    None => return,
+                }
+            };
+        }
         while let Some(op) = ops.get(pc) {
             pc += 1;
             match *op {
-                Op::Mov { dst, a } => set(slots, dst, get(slots, a)),
-                Op::Slice { dst, a, rot, mask } => set(slots, dst, slice(slots, a, rot, mask)),
-                Op::SliceNot { dst, a, rot, mask } => {
-                    set(slots, dst, !get(slots, a).rotate_right(rot.into()) & mask);
-                }
-                Op::Swap { dst, a, shift } => set(slots, dst, get(slots, a).swap_bytes() >> (shift & 63)),
-                Op::Join { dst, a, b, a_rot, b_rot, a_mask, b_mask } => {
-                    set(slots, dst, slice(slots, a, a_rot, a_mask) | slice(slots, b, b_rot, b_mask));
-                }
-                Op::XorSlices { dst, a, b, a_rot, b_rot, a_mask, b_mask } => {
-                    set(slots, dst, slice(slots, a, a_rot, a_mask) ^ slice(slots, b, b_rot, b_mask));
-                }
-                Op::AddSlices { dst, a, b, a_rot, b_rot, width, a_mask, b_mask } => {
-                    let sum = slice(slots, a, a_rot, a_mask).wrapping_add(slice(slots, b, b_rot, b_mask));
-                    set(slots, dst, low_bits(sum, width));
-                }
-                Op::SubSlices { dst, a, b, a_rot, b_rot, width, a_mask, b_mask } => {
-                    let difference =
-                        slice(slots, a, a_rot, a_mask).wrapping_sub(slice(slots, b, b_rot, b_mask));
-                    set(slots, dst, low_bits(difference, width));
-                }
+                // One arm each: the compiler then knows which case of `copy` it is.
+                Op::Mov { .. } => _ = copy(slots, op),
+                Op::Slice { .. } => _ = copy(slots, op),
+                Op::SliceNot { .. } => _ = copy(slots, op),
+                Op::Swap { .. } => _ = copy(slots, op),
+                Op::Join { .. } => _ = copy(slots, op),
+                Op::XorSlices { .. } => _ = copy(slots, op),
+                Op::AddSlices { .. } => _ = copy(slots, op),
+                Op::SubSlices { .. } => _ = copy(slots, op),
                 Op::Add { dst, a, b, mask } => {
                     set(slots, dst, get(slots, a).wrapping_add(get(slots, b)) & mask)
                 }
@@ -301,6 +303,12 @@ impl Machine {
                     if let Some(start) = packet.apply_const(slots, &code.const_tables[usize::from(table)]) {
                         packet.return_to = pc;
                         pc = start as usize;
+                        while ops.get(pc).is_some_and(|op| copy(slots, op)) {
+                            pc += 1;
+                        }
+                        if let Some(Op::Return) = ops.get(pc) {
+                            pc = packet.return_to;
+                        }
                     }
                 }
                 Op::JumpMiss { to } => {
@@ -313,19 +321,19 @@ impl Machine {
                     pc = table.next.get(packet.action).copied().unwrap_or(table.next_without_action) as usize;
                 }
                 Op::Return => pc = packet.return_to,
-                Op::End => return,
+                Op::End => end!(),
 
                 Op::Extract { header } => {
                     if !packet.extract(slots, code, frame, usize::from(header)) {
                         parser_error(slots, code, code.packet_too_short);
-                        return;
+                        end!();
                     }
                 }
                 Op::Lookahead { dst, offset, width } => {
                     let first = packet.cursor * 8 + offset as usize;
                     if first + usize::from(width) > frame.len() * 8 {
                         parser_error(slots, code, code.packet_too_short);
-                        return;
+                        end!();
                     }
                     set(slots, dst, load(frame, first, width));
                 }
@@ -333,14 +341,14 @@ impl Machine {
                     let to = (packet.cursor as u64).saturating_add(get(slots, a) / 8);
                     if to > frame.len() as u64 {
                         parser_error(slots, code, code.packet_too_short);
-                        return;
+                        end!();
                     }
                     packet.cursor = to as usize;
                 }
                 Op::Verify { a, error } => {
                     if get(slots, a) == 0 {
                         parser_error(slots, code, get(slots, error));
-                        return;
+                        end!();
                     }
                 }
                 Op::Select { select } => {
@@ -432,6 +440,33 @@ impl Machine {
             }
         }
     }
+}
+
+/// Runs an operation that moves bits about; `false`: it is another.
+#[inline(always)]
+fn copy(slots: &mut Words, op: &Op) -> bool {
+    match *op {
+        Op::Mov { dst, a } => set(slots, dst, get(slots, a)),
+        Op::Slice { dst, a, rot, mask } => set(slots, dst, slice(slots, a, rot, mask)),
+        Op::SliceNot { dst, a, rot, mask } => set(slots, dst, !get(slots, a).rotate_right(rot.into()) & mask),
+        Op::Swap { dst, a, shift } => set(slots, dst, get(slots, a).swap_bytes() >> (shift & 63)),
+        Op::Join { dst, a, b, a_rot, b_rot, a_mask, b_mask } => {
+            set(slots, dst, slice(slots, a, a_rot, a_mask) | slice(slots, b, b_rot, b_mask));
+        }
+        Op::XorSlices { dst, a, b, a_rot, b_rot, a_mask, b_mask } => {
+            set(slots, dst, slice(slots, a, a_rot, a_mask) ^ slice(slots, b, b_rot, b_mask));
+        }
+        Op::AddSlices { dst, a, b, a_rot, b_rot, width, a_mask, b_mask } => {
+            let sum = slice(slots, a, a_rot, a_mask).wrapping_add(slice(slots, b, b_rot, b_mask));
+            set(slots, dst, low_bits(sum, width));
+        }
+        Op::SubSlices { dst, a, b, a_rot, b_rot, width, a_mask, b_mask } => {
+            let difference = slice(slots, a, a_rot, a_mask).wrapping_sub(slice(slots, b, b_rot, b_mask));
+            set(slots, dst, low_bits(difference, width));
+        }
+        _ => return false,
+    }
+    true
 }
 
 #[inline(always)]

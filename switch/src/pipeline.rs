@@ -128,11 +128,9 @@ impl Pass<'_> {
         set(metadata.ingress_timestamp, (self.now_ns / 1000) & ((1 << 48) - 1));
         set(metadata.parser_error, code.no_error);
 
-        for control in [code.parser, code.verify, code.ingress] {
-            machine.run(code, self.state, frame, control);
-            if let Some(reason) = machine.packet.fault {
-                return Err(reason);
-            }
+        machine.run(code, self.state, frame, &code.before);
+        if let Some(reason) = machine.packet.fault {
+            return Err(reason);
         }
         let group = metadata.multicast_group.map_or(0, |slot| machine.slots.get(slot));
         if group != 0 {
@@ -163,14 +161,13 @@ impl Pass<'_> {
         set(metadata.packet_length, length & 0xffff_ffff);
         set(metadata.egress_timestamp, micros);
         set(metadata.enqueue_timestamp, micros & 0xffff_ffff);
-        machine.run(code, self.state, frame, code.egress);
+        machine.run(code, self.state, frame, &code.after);
         if let Some(reason) = machine.packet.fault {
             return Err(reason);
         }
         if machine.slots.get(metadata.egress_spec) == DROP_PORT {
             return Err(DropReason::Egress);
         }
-        machine.run(code, self.state, frame, code.update);
         machine.deparse(code, frame, &mut out.bytes);
         out.frames.push((port as u16, out.bytes.len()));
         Ok(())

@@ -104,6 +104,9 @@ pub(crate) struct Code {
     pub(crate) ingress: Pc,
     pub(crate) egress: Pc,
     pub(crate) update: Pc,
+    /// What runs before a packet's port is known, and after: the entry points above that lead to something.
+    pub(crate) before: Vec<Pc>,
+    pub(crate) after: Vec<Pc>,
     pub(crate) headers: Vec<HeaderCode>,
     pub(crate) copies: Vec<CopyCode>,
     /// Headers in the order they are sent.

@@ -139,10 +139,8 @@ impl Lowering<'_> {
                     return self.branch(right, no, place);
                 }
                 ("or", (Some(left), Some(right))) => {
-                    let (yes, second) = (self.label(), self.label());
-                    self.branch(left, second, place)?;
-                    self.emit(Op::Jump { to: yes });
-                    self.bind(second);
+                    let yes = self.label();
+                    self.branch_not(left, yes, place)?;
                     self.branch(right, no, place)?;
                     self.bind(yes);
                     return Ok(());
@@ -187,12 +185,16 @@ impl Lowering<'_> {
                 (_, Some(left), Some(right)) if !opposite.is_empty() => {
                     return self.branch_compare(opposite, left, right, no, place);
                 }
-                ("and" | "or", ..) => {
+                ("and", Some(left), Some(right)) => {
                     let yes = self.label();
-                    self.branch(cond, yes, place)?;
-                    self.emit(Op::Jump { to: no });
+                    self.branch(left, yes, place)?;
+                    self.branch_not(right, no, place)?;
                     self.bind(yes);
                     return Ok(());
+                }
+                ("or", Some(left), Some(right)) => {
+                    self.branch_not(left, no, place)?;
+                    return self.branch_not(right, no, place);
                 }
                 _ => {}
             }

@@ -170,6 +170,8 @@ impl Lowering<'_> {
             ingress,
             egress,
             update,
+            before: Vec::new(),
+            after: Vec::new(),
             headers: layout.headers,
             copies: layout.copies,
             deparser,

@@ -1,7 +1,7 @@
 //! After lowering: what only shows when everything is there.
 //!
 //! - p4c copies every field that is hashed into a variable of its own; calculations read the fields themselves.
-//! - Variables that nothing reads are not written.
+//! - Variables that nothing reads are not written, nor are zeroes that are there from the start.
 //! - Tables that are looked up with the key of the one before them take over its row.
 //! - Small tables that are part of the program become a list of masked compares.
 
@@ -16,6 +16,8 @@ pub(super) fn tidy(code: &mut Code, tables: &[TableInfo]) {
     let targets = jump_targets(code);
     hash_originals(code, &targets);
     reuse_rows(code, &targets);
+    let zeroes = first_zeroes(code, &targets);
+    remove(code, &zeroes);
     loop {
         let dead = dead_writes(code);
         if dead.is_empty() {
@@ -23,6 +25,11 @@ pub(super) fn tidy(code: &mut Code, tables: &[TableInfo]) {
         }
         remove(code, &dead);
     }
+    let busy =
+        |phases: &[Pc]| phases.iter().copied().filter(|&pc| code.ops[pc as usize] != Op::End).collect();
+    let (before, after) =
+        (busy(&[code.parser, code.verify, code.ingress]), busy(&[code.egress, code.update]));
+    (code.before, code.after) = (before, after);
 }
 
 /// Every position that something other than the operation before it may lead to, and by how many ways.
@@ -187,6 +194,44 @@ fn leaves_alone(code: &mut Code, start: Pc, slots: &[Slot]) -> bool {
         op => op.dst().is_none_or(|dst| !slots.contains(dst)),
     });
     body.all(|alone| alone)
+}
+
+/// Operations at the beginning of ingress that set variables to 0 which nothing has written before.
+fn first_zeroes(code: &mut Code, targets: &Targets) -> BTreeSet<usize> {
+    let Some(&(zero, _)) = code.constants.iter().find(|c| c.1 == 0) else { return BTreeSet::new() };
+    let metadata = &code.metadata;
+    let set_outside = [
+        metadata.ingress_port,
+        metadata.packet_length,
+        metadata.parser_error,
+        metadata.ingress_timestamp,
+        metadata.instance_type,
+        metadata.egress_rid,
+    ];
+    let mut written: BTreeSet<Slot> = set_outside.into_iter().flatten().collect();
+    written.extend(code.headers.iter().flat_map(|h| h.loads.iter().map(|f| f.slot).chain([h.valid])));
+    // The parser and what verifies checksums lie between these two.
+    let before = code.parser.min(code.verify) as usize..code.ingress as usize;
+    written.extend(code.ops[before].iter_mut().filter_map(|op| op.dst().copied()));
+    let mut zeroes = BTreeSet::new();
+    for at in code.ingress as usize..code.ops.len() {
+        // Only the first phase's entry leads to the first operation.
+        if at > code.ingress as usize && targets.contains_key(&(at as Pc)) {
+            break;
+        }
+        match code.ops[at] {
+            Op::Mov { dst, a } if a == zero && !written.contains(&dst) => {
+                zeroes.insert(at);
+            }
+            mut op => match op.dst().copied() {
+                Some(dst) => {
+                    written.insert(dst);
+                }
+                None => break,
+            },
+        }
+    }
+    zeroes
 }
 
 /// Operations that only write a slot that nothing reads.

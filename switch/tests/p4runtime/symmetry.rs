@@ -95,7 +95,7 @@ fn entries(info: &'static P4InfoIndex) -> impl Strategy<Value = TableEntry> {
             }
             2 => {
                 let mask = u128::from(length) * 0x101;
-                let builder = builder.ternary(field("kind"), u128::from(value) * 0x101 & mask, mask);
+                let builder = builder.ternary(field("kind"), (u128::from(value) * 0x101) & mask, mask);
                 let builder = if other == 0 { builder } else { builder.optional(field("src"), other.into()) };
                 builder.priority(1 + length as i32 % 2).action(action("rewrite"), &[port << 30, port])
             }
