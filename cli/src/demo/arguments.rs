@@ -211,15 +211,24 @@ impl Arguments {
 pub(super) fn describe(distribution: &RequestDistribution) -> String {
     match distribution {
         RequestDistribution::Uniform => "keys drawn uniformly".into(),
-        RequestDistribution::Zipfian { theta } => format!("keys drawn by YCSB's scrambled Zipfian, theta {theta}"),
-        RequestDistribution::RankedZipfian { theta } => format!("keys drawn by a Zipfian over the keys, theta {theta}"),
-        RequestDistribution::Latest { theta } => format!("the newest keys most often, Zipfian of theta {theta}"),
+        RequestDistribution::Zipfian { theta } => {
+            format!("keys drawn by YCSB's scrambled Zipfian, theta {theta}")
+        }
+        RequestDistribution::RankedZipfian { theta } => {
+            format!("keys drawn by a Zipfian over the keys, theta {theta}")
+        }
+        RequestDistribution::Latest { theta } => {
+            format!("the newest keys most often, Zipfian of theta {theta}")
+        }
         RequestDistribution::Hotspot { data, operations } => {
             format!("{:.0} % of the look-ups to {:.0} % of the keys", operations * 100.0, data * 100.0)
         }
         RequestDistribution::Sequential => "keys one after the other".into(),
         RequestDistribution::Exponential { percentile, fraction } => {
-            format!("the newest keys most often, {percentile} % of the look-ups to {:.0} % of them", fraction * 100.0)
+            format!(
+                "the newest keys most often, {percentile} % of the look-ups to {:.0} % of them",
+                fraction * 100.0
+            )
         }
     }
 }
