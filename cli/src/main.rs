@@ -9,6 +9,8 @@
 //!
 //! Exit codes: 0 done; 1 refused or failed, or answers were wrong; 2 the command line cannot be read; 130 interrupted.
 
+#![allow(clippy::print_stdout, reason = "printing its results is what a command-line tool does")]
+
 mod demo;
 mod simulate;
 mod switch;

@@ -1,5 +1,7 @@
 //! What is in `build/` came from the sources beside it.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -97,7 +97,7 @@ impl std::ops::AddAssign for Outcome {
 /// A scenario that went wrong. It prints the command that replays it.
 #[derive(Debug, thiserror::Error)]
 pub struct ScenarioError {
-    scenario: Scenario,
+    scenario: Box<Scenario>,
     what: String,
 }
 
@@ -158,9 +158,9 @@ impl Scenario {
     /// # Errors
     /// A wrong answer, a look-up that never ends, or a registered client's index read that reached a server unwritten.
     pub fn run(&self) -> Result<Outcome, ScenarioError> {
-        let error = |what: String| ScenarioError { scenario: self.clone(), what };
+        let error = |what: String| ScenarioError { scenario: Box::new(self.clone()), what };
         let mut run = Run::new(self).map_err(error)?;
-        run.to_the_end().map_err(error)
+        run.finish().map_err(error)
     }
 }
 
@@ -258,7 +258,7 @@ impl<'s> Run<'s> {
         Ok(run)
     }
 
-    fn to_the_end(&mut self) -> Step<Outcome> {
+    fn finish(&mut self) -> Step<Outcome> {
         let deadline = Instant::ZERO + DEADLINE;
         loop {
             while self.cluster.step(&self.clock) {

@@ -66,13 +66,15 @@ impl Wires for InstantWires {
     }
 }
 
+/// Ordered by arrival, then by sending order: two frames due at the same time never race.
+type UnderWay = (Instant, u64, Attachment, Vec<u8>);
+
 /// Wires under virtual time: each frame takes a delay, and what the seed decides may befall it.
 #[derive(Debug)]
 pub struct FaultyWires {
     delay: Duration,
     faults: Faults,
-    // Ordered by arrival, then by sending order: two frames due at the same time never race.
-    under_way: BinaryHeap<Reverse<(Instant, u64, Attachment, Vec<u8>)>>,
+    under_way: BinaryHeap<Reverse<UnderWay>>,
     sent: u64,
 }
 

@@ -1,5 +1,7 @@
 //! The plan in software, the switches' rewritten packet, and the tree's own walk agree on the node.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod common;
 
 use std::collections::BTreeSet;

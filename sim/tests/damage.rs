@@ -1,5 +1,7 @@
 //! What is damaged in flight is dropped, and what no switch has admitted is refused.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod common;
 
 use common::{Bench, NOW, Setup};

@@ -87,7 +87,7 @@ impl Measured {
         turn: u64,
     ) -> Result<()> {
         let keys = (0..lookups).map(|_| Ok(workload.next_operation()?.key)).collect::<Result<Vec<u64>>>()?;
-        if turn % 2 == 0 {
+        if turn.is_multiple_of(2) {
             self.baseline.look_up(path, &keys, Mode::Ordinary)?;
             self.in_network.look_up(path, &keys, Mode::Index)
         } else {

@@ -1,6 +1,11 @@
 //! A small cluster whose frames a test carries by hand, hop by hop.
 
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    unreachable_pub,
+    reason = "test support: each test file uses a part of it"
+)]
 
 use std::collections::BTreeSet;
 
