@@ -293,3 +293,99 @@ fn two_versions_of_a_wide_entry_and_of_a_record_are_compared() {
         assert_eq!(outcome, Outcome::Found(&common::value_of(&config, 7)));
     }
 }
+
+#[test]
+fn the_outermost_fences_are_the_partitions() {
+    let config = config(ValueLayout::Inline(8));
+    let range = KeyRange { low: 50, high: Some(5000) };
+    let tree = load(&LoadOptions { range, ..LoadOptions::new(config, 2) }, &(60..400).collect::<Vec<_>>());
+    let memory = Regions::new([(2, &tree.region[..])]);
+    let walk = Tree::new(&memory, &config, &tree.partition);
+    let mut levels = std::collections::BTreeMap::<u8, Vec<KeyRange>>::new();
+    walk.for_each_internal(|node| levels.entry(node.header().level).or_default().push(node.header().range()))
+        .unwrap();
+    walk.for_each_leaf(|leaf| levels.entry(0).or_default().push(leaf.header().range())).unwrap();
+    assert_eq!(levels.len(), usize::from(tree.partition.root_level) + 1);
+    for (level, ranges) in levels {
+        // Each node begins where the one to its left ends.
+        let (lows, highs): (Vec<_>, Vec<_>) =
+            ranges.iter().map(|range| (Some(range.low), range.high)).unzip();
+        assert_eq!([&lows[..], &[Some(5000)]].concat(), [&[Some(50)], &highs[..]].concat(), "level {level}");
+    }
+}
+
+#[test]
+fn node_of_another_server_is_refused_even_if_its_fences_fit() {
+    let config = config(ValueLayout::Inline(8));
+    let ours = load(&LoadOptions::new(config, 0), &[1, 2, 3]);
+    let foreign = load(&LoadOptions::new(config, 1), &[5]);
+    let memory = Regions::new([(0, &ours.region[..]), (1, &foreign.region[..])]);
+    let landing = |_, _| foreign.partition.root;
+    let (outcome, trips) = plain::lookup(&memory, &config, &roots(&ours), 2, Start::IndexRead, landing);
+    assert_eq!(outcome, Outcome::Found(&common::value_of(&config, 2)));
+    assert_eq!((trips.restarts, trips.landed), (1, None));
+}
+
+#[test]
+fn pointer_to_a_node_that_moved_or_changed_its_level_is_stale() {
+    let config = config(ValueLayout::Inline(8));
+    let keys: Vec<u64> = (0..100).map(|i| i * 2).collect();
+    let tree = load(&LoadOptions::new(config, 0), &keys);
+    let roots = roots(&tree);
+    let key = 42;
+    let memory = Regions::new([(0, &tree.region[..])]);
+    let path = Tree::new(&memory, &config, &tree.partition).find_node_path(key).unwrap();
+    let leaf = path.last().unwrap().address.offset() as usize;
+
+    // The bytes of the leaf, without the key, at an address that is not the leaf's own.
+    let mut region = tree.region.clone();
+    let copy = GlobalAddress::new(0, region.len() as u64);
+    let mut bytes = tree.region[leaf..leaf + 320].to_vec();
+    for slot in 0..config.leaf_capacity() {
+        bytes[config.leaf_shape().entry_offset(slot)] = 0;
+    }
+    region.extend(bytes);
+    let memory = Regions::new([(0, &region[..])]);
+    let value = common::value_of(&config, key);
+    let starts = [
+        Start::Node { address: copy, level: 0 },
+        // Internal nodes have one size, so only the level tells.
+        Start::Node { address: path[0].address, level: path[0].level - 1 },
+        Start::Node { address: path[1].address, level: path[1].level + 1 },
+    ];
+    for start in starts {
+        let (outcome, trips) = plain::lookup(&memory, &config, &roots, key, start, no_switch);
+        assert_eq!(outcome, Outcome::Found(&value), "{start:?}");
+        assert_eq!(
+            (trips.restarts, trips.round_trips),
+            (1, 1 + u32::from(tree.partition.root_level) + 1),
+            "{start:?}"
+        );
+    }
+}
+
+#[test]
+fn record_that_now_belongs_to_another_key_is_not_believed() {
+    let config = TreeConfig::default();
+    let mut tree = load(&LoadOptions::new(config, 0), &[12, 17]);
+    let whole = tree.region.clone();
+    // 12 % 5 = 17 % 5 = 2: values of 12 and 17 bytes, records of 32 and 37 bytes, the first at this offset.
+    let record = tree.region.len() - 32 - 40;
+    assert_eq!(tree.region[record], 12);
+    tree.region[record] = 13;
+    let stale = Regions::new([(0, &tree.region[..])]);
+    let memory = Regions::new([(0, &whole[..])]);
+    let roots = roots(&tree);
+    // The entry leads to a record that was given to somebody else just now; the next walk sees the new entry.
+    let (mut before, mut after) = (PlainVerbs::new(&stale, no_switch), PlainVerbs::new(&memory, no_switch));
+    let mut lookup = Lookup::new(OpId(0), &config);
+    lookup.reset(12);
+    lookup.start(&roots, Start::Root, &mut before).unwrap();
+    assert_eq!(lookup.on_read(before.complete().unwrap().1.unwrap(), &mut before), Ok(Progress::Posted));
+    assert_eq!(lookup.on_read(before.complete().unwrap().1.unwrap(), &mut after), Ok(Progress::Posted));
+    assert_eq!(lookup.trips().restarts, 1);
+    assert_eq!(lookup.on_read(after.complete().unwrap().1.unwrap(), &mut after), Ok(Progress::Posted));
+    let value = common::value_of(&config, 12);
+    let last = lookup.on_read(after.complete().unwrap().1.unwrap(), &mut after);
+    assert_eq!(last, Ok(Progress::Done(Outcome::Found(&value))));
+}
