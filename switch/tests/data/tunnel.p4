@@ -18,6 +18,9 @@ const bit<8> CUT = 5;
 const bit<8> EXIT = 6;
 const bit<8> SWAP = 7;
 const bit<8> GROUP = 8;
+const bit<8> RENEW = 9;
+const bit<8> LENGTH = 10;
+const bit<8> ZERO = 11;
 
 parser Parse(packet_in packet, out headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     state start {
@@ -71,6 +74,16 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             hdr.tail.note = hdr.inner.a[7:0] |+| 8w200;
             meta.sum = (bit<64>)hdr.inner.b << hdr.inner.a[5:0];
             hdr.inner.b = meta.sum[63:32];
+        } else if (hdr.inner.op == RENEW) {
+            hdr.inner.setInvalid();
+            hdr.inner.setValid();
+            hdr.inner.op = RENEW;
+        } else if (hdr.inner.op == LENGTH) {
+            hdr.outer.setValid();
+            hdr.outer.type = 0xffff;
+        } else if (hdr.inner.op == ZERO) {
+            hash(meta.small, HashAlgorithm.crc16, 16w10, { hdr.inner.a }, 16w0);
+            hdr.inner.a = (bit<24>)meta.small;
         } else if (hdr.inner.op == GROUP) { standard.mcast_grp = (bit<16>)hdr.inner.a; }
         done.count(1);
     }
@@ -78,6 +91,7 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
 control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     apply {
         if (hdr.inner.op == PLAIN && hdr.outer.isValid()) { hdr.outer.setInvalid(); }
+        if (hdr.inner.op == LENGTH) { hdr.inner.b = standard.packet_length; }
         if (hdr.inner.op == GROUP) {
             hdr.inner.b = standard.packet_length;
             hdr.inner.a = (bit<24>)standard.egress_rid;

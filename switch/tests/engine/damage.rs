@@ -3,11 +3,11 @@
 use fatbtree_switch::{DropReason, MAX_FRAME, MatchValue, Program};
 use proptest::prelude::*;
 
-use crate::{FATBTREE, FILTER, ROUTER, SUMS, Switch, TUNNEL, ipv4_frame, load};
+use crate::{FATBTREE, FILTER, GROUPS, ROUTER, SUMS, Switch, TUNNEL, ipv4_frame, load};
 
 /// Every program, with an entry in every table that takes some.
 fn switches() -> Vec<Switch> {
-    [ROUTER, FILTER, TUNNEL, SUMS, FATBTREE].map(filled).into()
+    [ROUTER, FILTER, TUNNEL, SUMS, GROUPS, FATBTREE].map(filled).into()
 }
 
 fn filled(json: &str) -> Switch {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use fatbtree_switch::{ActionCall, MatchValue};
 use proptest::prelude::*;
 
+use crate::tunnel::crc32;
 use crate::{FATBTREE, Switch, internet_checksum, ipv4_frame};
 
 const EXACT: fn(u64) -> MatchValue = MatchValue::Exact;
@@ -99,11 +100,6 @@ impl Read {
     fn mend(&self, other: &Read, icrc: u32) -> u32 {
         icrc ^ crc32(&self.covered()) ^ crc32(&other.covered())
     }
-}
-
-fn crc32(bytes: &[u8]) -> u32 {
-    let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
-    !bytes.iter().fold(!0, |crc, &b| (0..8).fold(crc ^ u32::from(b), |crc, _| step(crc)))
 }
 
 /// Sends `read` and checks that what comes out is `expected`, with the ICRC mended.

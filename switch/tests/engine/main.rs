@@ -6,6 +6,7 @@ mod control;
 mod damage;
 mod fatbtree;
 mod filter;
+mod groups;
 mod router;
 mod tunnel;
 
@@ -19,6 +20,7 @@ pub(crate) const ROUTER: &str = include_str!("../data/router.json");
 pub(crate) const FILTER: &str = include_str!("../data/filter.json");
 pub(crate) const TUNNEL: &str = include_str!("../data/tunnel.json");
 pub(crate) const SUMS: &str = include_str!("../data/sums.json");
+pub(crate) const GROUPS: &str = include_str!("../data/groups.json");
 pub(crate) const FATBTREE: &str = include_str!("../../../p4/build/fatbtree_v1model.json");
 
 /// A pipeline, with entries written by name.

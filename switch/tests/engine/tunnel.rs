@@ -56,7 +56,7 @@ fn hashes_cover_their_fields_in_order() {
 }
 
 /// The definitions, bit by bit.
-fn crc32(bytes: &[u8]) -> u32 {
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
     !bytes.iter().fold(!0, |crc, &b| (0..8).fold(crc ^ u32::from(b), |crc, _| step(crc)))
 }
@@ -100,6 +100,35 @@ fn a_header_made_anew_starts_from_zero() {
     let sent = switch.one(0, &frame).unwrap().1;
     // 60 |+| 200 saturates; 0x8000_0003 << 60 keeps its lowest bits in the top nibble.
     assert_eq!(sent, with_payload(&[&inner(7, 60, 0x3000_0000), &[255]]));
+}
+
+#[test]
+fn a_header_removed_and_added_again_keeps_nothing() {
+    let mut switch = Switch::new(TUNNEL);
+    let mut expected = vec![9];
+    expected.resize(24, 0);
+    expected.extend(b"payload");
+    assert_eq!(switch.one(0, &with_payload(&[&inner(9, 60, 3)])).unwrap().1, expected);
+}
+
+#[test]
+fn the_packet_grows_by_the_headers_added() {
+    let mut switch = Switch::new(TUNNEL);
+    let frame = with_payload(&[&inner(10, 1, 0)]);
+    let length = frame.len() as u32 + 4;
+    let expected = with_payload(&[&[0xff, 0xff, 0, 0], &inner(10, 1, length)]);
+    assert_eq!(switch.one(0, &frame).unwrap().1, expected);
+}
+
+#[test]
+fn a_hash_over_no_range_is_its_base() {
+    let mut switch = Switch::new(TUNNEL);
+    for a in [1, 2, 0xffff] {
+        assert_eq!(
+            switch.one(0, &with_payload(&[&inner(11, a, 0)])).unwrap().1,
+            with_payload(&[&inner(11, 10, 0)])
+        );
+    }
 }
 
 #[test]
