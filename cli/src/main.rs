@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   fatbtree demo        the whole path in one process, measured
+//!   fatbtree plan        look at saved plans, and compare them
 //!   fatbtree topology    show, draw and check networks and cluster files
 //!   fatbtree switch      the software switch, programmed over P4Runtime
 //!   fatbtree simulate    the whole path under virtual time, with faults and a seed
@@ -12,6 +13,7 @@
 #![allow(clippy::print_stdout, reason = "printing its results is what a command-line tool does")]
 
 mod demo;
+mod plan;
 mod simulate;
 mod switch;
 mod topology;
@@ -31,6 +33,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Role {
     Demo(demo::Arguments),
+    Plan(plan::Arguments),
     Topology(topology::Arguments),
     Switch(switch::Arguments),
     Simulate(simulate::Arguments),
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
     let done = match Arguments::parse().role {
         Role::Demo(arguments) => demo::run(&arguments),
+        Role::Plan(arguments) => plan::run(&arguments),
         Role::Topology(arguments) => topology::run(&arguments),
         Role::Switch(arguments) => switch::run(&arguments),
         Role::Simulate(arguments) => simulate::run(&arguments),

@@ -1,0 +1,94 @@
+//! `fatbtree plan`: look at saved plans, and compare them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use fatbtree_controller::{Plan, diff};
+
+/// Look at saved plans, and compare them.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  fatbtree demo --plan zipf.json                         makes one
+  fatbtree demo --distribution uniform --plan flat.json  and another
+  fatbtree plan show zipf.json
+  fatbtree plan compare zipf.json flat.json              entries to insert, modify, delete per switch
+  fatbtree plan land zipf.json 0x1234                    where an index read for a key ends")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print what is cached where.
+    Show {
+        /// A plan that `fatbtree demo --plan` wrote.
+        plan: PathBuf,
+    },
+    /// What changes in each switch from one plan to another.
+    Compare {
+        /// The plan in force.
+        old: PathBuf,
+        /// The plan to come.
+        new: PathBuf,
+    },
+    /// Execute the plan in software for a key.
+    Land {
+        /// The plan.
+        plan: PathBuf,
+        /// A key, decimal or 0x-hexadecimal.
+        #[arg(value_parser = key)]
+        key: u64,
+    },
+}
+
+fn key(text: &str) -> Result<u64, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    number.map_err(|_| format!("expected a 64-bit key such as 4711 or 0x1267, found {text:?}"))
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    match &arguments.command {
+        Command::Show { plan } => print!("{}", load(plan)?.print()),
+        Command::Compare { old, new } => {
+            let (old, new) = (load(old)?, load(new)?);
+            let changes = diff(&old.entries(), &new.entries());
+            if changes.is_empty() {
+                println!("no difference");
+            }
+            for (switch, changes) in changes {
+                let name = match old.switch_name(switch) {
+                    "unknown switch" => new.switch_name(switch),
+                    name => name,
+                };
+                let (mut inserted, mut modified, mut deleted) = (0, 0, 0);
+                for change in &changes {
+                    match change {
+                        fatbtree_controller::Change::Insert(_) => inserted += 1,
+                        fatbtree_controller::Change::Delete(_) => deleted += 1,
+                        _ => modified += 1,
+                    }
+                }
+                println!("{name}: insert {inserted}, modify {modified}, delete {deleted}");
+            }
+        }
+        Command::Land { plan, key } => {
+            let landing = load(plan)?.land(*key);
+            println!(
+                "key {key:#x}: node {:#x} of partition {}, {} levels walked by switches",
+                landing.address, landing.partition, landing.levels
+            );
+        }
+    }
+    Ok(())
+}
+
+fn load(path: &Path) -> Result<Plan> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading the plan {}", path.display()))?;
+    Plan::from_json(&text).with_context(|| format!("plan {}", path.display()))
+}
