@@ -13,7 +13,9 @@ pub type Diff = BTreeMap<SwitchId, Vec<Change>>;
 /// [`Plan::entries`](super::Plan::entries) gives them; their keys are unique.
 ///
 /// Between plans of different epochs everything differs, since the epoch is part of every key; within one epoch (a switch
-/// that came back, a plan corrected) the difference is what really changed.
+/// that came back, a plan corrected) the difference is what really changed. Applying one to the epoch *in force* is not
+/// atomic: packets may meet half of it. For a change under load make a plan of the next epoch and use
+/// [`ReloadSteps`](crate::ReloadSteps).
 pub fn diff(old: &BTreeMap<SwitchId, Vec<Entry>>, new: &BTreeMap<SwitchId, Vec<Entry>>) -> Diff {
     let none = Vec::new();
     let switches: std::collections::BTreeSet<_> = old.keys().chain(new.keys()).copied().collect();
