@@ -1,5 +1,6 @@
 //! After lowering: what only shows when everything is there.
 //!
+//! - Actions that stand in the flow are not needed on their own.
 //! - p4c copies every field that is hashed into a variable of its own; calculations read the fields themselves.
 //! - Variables that nothing reads are not written, nor are zeroes that are there from the start.
 //! - Tables that are looked up with the key of the one before them take over its row.
@@ -13,6 +14,8 @@ use crate::program::{Code, TableInfo, TableKind};
 /// Tidies the lowered code. `tables` tells which tables never change.
 pub(super) fn tidy(code: &mut Code, tables: &[TableInfo]) {
     compile_const_tables(code, tables);
+    let unreachable = unreachable(code);
+    remove(code, &unreachable);
     let targets = jump_targets(code);
     hash_originals(code, &targets);
     reuse_rows(code, &targets);
@@ -94,6 +97,42 @@ fn compile_const_tables(code: &mut Code, tables: &[TableInfo]) {
             *op = Op::ApplyConst { table };
         }
     }
+}
+
+/// Operations that no packet comes to.
+fn unreachable(code: &mut Code) -> BTreeSet<usize> {
+    let mut reached = vec![false; code.ops.len()];
+    let mut work: Vec<Pc> = vec![code.parser, code.verify, code.ingress, code.egress, code.update];
+    while let Some(pc) = work.pop() {
+        let at = pc as usize;
+        if at >= reached.len() || std::mem::replace(&mut reached[at], true) {
+            continue;
+        }
+        let op = &mut code.ops[at];
+        work.extend(op.target().copied());
+        match *op {
+            Op::Jump { .. } | Op::Loop { .. } | Op::Return | Op::End => continue,
+            Op::Apply { table } | Op::ApplyInto { table, .. } | Op::ApplyNextInto { table, .. } => {
+                work.extend(code.tables[usize::from(table)].actions.iter().map(|action| action.start));
+            }
+            Op::ApplyConst { table } => {
+                work.extend(code.const_tables[usize::from(table)].calls.iter().map(|call| call.code.start));
+            }
+            Op::Switch { table } => {
+                let table = &code.tables[usize::from(table)];
+                work.extend(table.next.iter().chain([&table.next_without_action]));
+                continue;
+            }
+            Op::Select { select } => {
+                let select = &code.selects[usize::from(select)];
+                work.extend(select.to.iter().chain([&select.otherwise]));
+                continue;
+            }
+            _ => {}
+        }
+        work.push(pc + 1);
+    }
+    (0..reached.len()).filter(|&at| !reached[at]).collect()
 }
 
 /// Lets calculations read what was copied for them.

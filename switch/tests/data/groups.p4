@@ -23,6 +23,8 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     action set_third(bit<8> value) { hdr.probe.third = value; }
     table first { key = { meta.key : exact; } actions = { set_first; NoAction; } default_action = NoAction(); size = 8; }
     table again { key = { meta.key : exact; } actions = { rekey; NoAction; } default_action = NoAction(); size = 8; }
+    action set_note(bit<8> value) { hdr.probe.spare = value; }
+    table note { key = { meta.key : exact; } actions = { set_note; NoAction; } default_action = NoAction(); size = 8; }
     table second { key = { meta.key : exact; } actions = { set_second; NoAction; } default_action = NoAction(); size = 8; }
     table third { key = { meta.key : exact; } actions = { set_third; NoAction; } default_action = NoAction(); size = 8; }
     apply {
@@ -31,7 +33,8 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         standard.egress_spec = 1;
         first.apply();
         if (hdr.probe.way == REKEY) { again.apply(); }
-        else if (hdr.probe.way == BRANCH) { meta.key = hdr.probe.b; }
+        if (hdr.probe.way != BRANCH) { note.apply(); }
+        else { meta.key = hdr.probe.b; }
         second.apply();
         third.apply();
         if (hdr.probe.way == HASH) {

@@ -7,7 +7,7 @@ header sums_t {
     bit<64> a; bit<32> b; bit<8> c; int<16> d; bit<8> pad;
     bit<64> plus; bit<64> minus; bit<64> times; bit<32> shifted; bit<32> right; bit<8> inverted; bit<8> negated;
     bit<16> slices; bit<8> saturated_up; bit<8> saturated_down; bit<8> compared; int<16> signed_sum;
-    int<16> signed_shift; bit<8> signed_compared; bit<32> chosen; bit<16> rounds;
+    int<16> signed_shift; bit<8> signed_compared; bit<32> chosen; bit<16> rounds; bit<32> either; bit<32> inverse;
 }
 struct headers_t { sums_t sums; }
 struct metadata_t { bit<1> flag; }
@@ -40,6 +40,8 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         hdr.sums.signed_compared = hdr.sums.d < 0 ? 8w1 : 8w2;
         if (hdr.sums.d >= -5) { hdr.sums.signed_compared = hdr.sums.signed_compared + 16; }
         hdr.sums.chosen = hdr.sums.c == 0 ? hdr.sums.b : (bit<32>)hdr.sums.c;
+        hdr.sums.either = hdr.sums.b | (bit<32>)hdr.sums.c;
+        hdr.sums.inverse = ~(bit<32>)hdr.sums.c;
         hdr.sums.rounds = 0;
         for (bit<16> i = 0; i < (bit<16>)hdr.sums.c; i = i + 1) { hdr.sums.rounds = hdr.sums.rounds + i; }
     }

@@ -31,6 +31,8 @@ fn expected(a: u64, b: u32, c: u8, d: i16) -> Vec<u8> {
     out.extend(if c == 0 { b } else { c.into() }.to_be_bytes());
     let rounds: u32 = (0..u32::from(c)).sum();
     out.extend((rounds as u16).to_be_bytes());
+    out.extend((b | u32::from(c)).to_be_bytes());
+    out.extend((!u32::from(c)).to_be_bytes());
     out
 }
 
