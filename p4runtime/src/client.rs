@@ -243,11 +243,11 @@ impl P4RuntimeClient {
         };
         let device_id = self.device_id;
         let ended = |reason: String| ClientError::SessionEnded { device_id, reason };
-        let alive = self.session.take().filter(|session| !session.task.is_finished());
+        let alive = self.session.take().filter(Session::await_notice);
         let mut session = match alive {
             Some(session) => {
-                session.mastership_tx.send_replace(Mastership::Unknown);
-                session.requests.send(bid).await.map_err(|_| ended("the stream is closed".to_owned()))?;
+                // If the stream ends just now, the last notice says why.
+                let _ = session.requests.send(bid).await;
                 session
             }
             None => Session::open(self.grpc.clone(), bid)
@@ -537,6 +537,17 @@ impl Session {
             notices.send_replace(Mastership::Ended { reason });
         });
         Ok(Self { requests, mastership_tx, mastership, messages: Some(messages), task })
+    }
+
+    /// Forgets the last notice, so that the next one is news; `false`: the stream has ended and there will be none.
+    fn await_notice(&self) -> bool {
+        self.mastership_tx.send_if_modified(|last| {
+            let alive = !matches!(last, Mastership::Ended { .. });
+            if alive {
+                *last = Mastership::Unknown;
+            }
+            alive
+        })
     }
 }
 
