@@ -103,16 +103,13 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     NodeSet() node_set_b;
     PartitionRoute() to_partition;
     Ipv4Route() to_address;
-    InFlightContribution() contribution_before;
-    InFlightContribution() contribution_after;
+    MendWalk() mend_walk;
 
     port_t port = 0;
     bit<1> routed = 0;
     bit<1> at_core = 0;
     epoch_t epoch = 0;
     sub_table_t root_sub_table = 0;
-    bit<32> before = 0;
-    bit<32> after = 0;
 
     action drop_because(bit<32> reason) {
         drops.count(reason);
@@ -143,7 +140,8 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
                 to_core.apply(port, routed, at_core, epoch, root_sub_table);
             }
             if (at_core == 1 || hdr.index.node_id != 0) {
-                contribution_before.apply(hdr, before);
+                walked_t before = {
+                    hdr.index.flags, hdr.index.epoch, hdr.index.levels, hdr.index.node_id, hdr.reth.va };
                 if (at_core == 1) {
                     fat_root.apply(hdr.index, hdr.reth.va, epoch, root_sub_table);
                 }
@@ -153,8 +151,7 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
                 if (hdr.index.node_id != 0) {
                     node_set_b.apply(hdr.index, hdr.reth.va);
                 }
-                contribution_after.apply(hdr, after);
-                hdr.icrc.value = hdr.icrc.value ^ ON_THE_WIRE(before) ^ ON_THE_WIRE(after);
+                mend_walk.apply(hdr, before);
             }
             if (routed == 0) {
                 to_partition.apply(hdr.index, port, routed);

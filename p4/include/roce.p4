@@ -2,14 +2,14 @@
  * the ICRC right at every hop in between.
  *
  * The ICRC is a CRC-32, and CRC-32 is linear: for messages of equal length crc(m) ^ crc(m') depends on m ^ m'
- * only.  So no hop recomputes it over the packet (which would bless damage); each takes away what the fields it
- * is about to change contribute (`contribution` before) and puts back what they contribute afterwards:
+ * only.  So no hop recomputes it over the packet (which would bless damage); each mends it by the difference of
+ * what it changed:
  *
- *     icrc ^= contribution(before) ^ contribution(after)
+ *     icrc ^= crc(covered before ^ covered after) ^ crc(0)
  *
- * While a packet carries the index header, the header contributes as well, and so do the fields that the ICRC leaves out
- * and no checksum covers (source MAC, the BTH's congestion byte); an absent header contributes zeros.  A bit that flips on the way is taken away in its wrong form but was put in in its right form:
- * the difference stays in the ICRC and the server's NIC drops the packet. */
+ * While a packet carries the index header, its ICRC covers the header as well, and so it does the fields that an ICRC leaves
+ * out and no checksum covers (source MAC, the BTH's congestion byte); without the header these count as zeros.
+ * A bit that flips on the way is nobody's change: it stays in the ICRC and the server's NIC drops the packet. */
 
 #ifndef FATBTREE_ROCE_P4
 #define FATBTREE_ROCE_P4
@@ -17,33 +17,15 @@
 // The hash gives a number, the wire has its least significant byte first.
 #define ON_THE_WIRE(crc) (crc[7:0] ++ crc[15:8] ++ crc[23:16] ++ crc[31:24])
 
-/// What index header, RETH and the fields left out by the ICRC of a packet in flight contribute to its ICRC.
-control InFlightContribution(in headers_t hdr, out bit<32> contribution) {
-    CRC32(crc)
-    apply {
-        CRC32_OF(crc, contribution, HASH_FIELDS({
-            hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
-            hdr.index.partition, hdr.index.node_id, hdr.index.key,
-            hdr.ethernet.src_addr, hdr.bth.reserved, hdr.reth.va, hdr.reth.rkey, 32w0 }))
-    }
-}
-
-/// What RETH of a packet without the index header contributes to its ICRC.
-control PlainContribution(in headers_t hdr, out bit<32> contribution) {
-    CRC32(crc)
-    apply {
-        CRC32_OF(crc, contribution, HASH_FIELDS({
-            128w0, 48w0, 8w0, hdr.reth.va, hdr.reth.rkey, 32w0 }))
-    }
-}
+// crc(0) of the 39 bytes that a difference has, on the wire: index header 16, source MAC 6, congestion byte 1, va 8, rkey 4,
+// and 4 for the length behind them, which nobody changes.
+const bit<32> ICRC_OF_NO_DIFFERENCE = 0x20f4f280;
 
 /// First hop: a READ with rkey = 0 on a connection the controller registered becomes an index packet.
 control FirstHop(inout headers_t hdr) {
     INDIRECT_COUNTER(unregistered_index_reads, 1)
-    InFlightContribution() in_flight_contribution;
-    PlainContribution() plain_contribution;
-    bit<32> before = 0;
-    bit<32> after = 0;
+    CRC32(crc)
+    bit<32> difference = 0;
 
     // The partition's root is where the read ends when no switch knows better: whatever is loaded, and be it
     // nothing, the server never sees rkey = 0 from a registered client.
@@ -75,23 +57,45 @@ control FirstHop(inout headers_t hdr) {
         size = ROCE_CONNECTIONS;
     }
     apply {
-        plain_contribution.apply(hdr, before);
         if (roce_connection.apply().hit) {
-            in_flight_contribution.apply(hdr, after);
-            hdr.icrc.value = hdr.icrc.value ^ ON_THE_WIRE(before) ^ ON_THE_WIRE(after);
+            // `va` was the key and `rkey` was 0.
+            CRC32_OF(crc, difference, HASH_FIELDS({
+                hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
+                hdr.index.partition, hdr.index.node_id, hdr.index.key,
+                hdr.ethernet.src_addr, hdr.bth.reserved, hdr.reth.va ^ hdr.index.key, hdr.reth.rkey, 32w0 }))
+            hdr.icrc.value = hdr.icrc.value ^ ON_THE_WIRE(difference) ^ ICRC_OF_NO_DIFFERENCE;
         }
+    }
+}
+
+/// What a switch that walks the tree may change.
+struct walked_t {
+    bit<8>    flags;
+    epoch_t   epoch;
+    bit<8>    levels;
+    node_id_t node_id;
+    address_t va;
+}
+
+/// Intermediate hop: mends the ICRC by what the walk has changed since `before`.
+control MendWalk(inout headers_t hdr, in walked_t before) {
+    CRC32(crc)
+    bit<32> difference = 0;
+    apply {
+        CRC32_OF(crc, difference, HASH_FIELDS({
+            8w0, hdr.index.flags ^ before.flags, hdr.index.epoch ^ before.epoch, hdr.index.levels ^ before.levels,
+            16w0, hdr.index.node_id ^ before.node_id, 64w0,
+            48w0, 8w0, hdr.reth.va ^ before.va, 32w0, 32w0 }))
+        hdr.icrc.value = hdr.icrc.value ^ ON_THE_WIRE(difference) ^ ICRC_OF_NO_DIFFERENCE;
     }
 }
 
 /// Last hop: the packet leaves the switches towards a server as an ordinary READ, bit for bit.
 control LastHop(inout headers_t hdr, in port_t egress_port) {
-    InFlightContribution() in_flight_contribution;
-    PlainContribution() plain_contribution;
-    bit<32> before = 0;
-    bit<32> after = 0;
+    CRC32(crc)
+    bit<32> difference = 0;
 
     action strip() {
-        hdr.index.setInvalid();
         hdr.udp.dst_port = UDP_PORT_ROCE;
         hdr.udp.length = hdr.udp.length - INDEX_BYTES;
         hdr.ipv4.total_len = hdr.ipv4.total_len - INDEX_BYTES;
@@ -103,10 +107,13 @@ control LastHop(inout headers_t hdr, in port_t egress_port) {
         size = SWITCH_PORTS;
     }
     apply {
-        in_flight_contribution.apply(hdr, before);
         if (last_hop.apply().hit) {
-            plain_contribution.apply(hdr, after);
-            hdr.icrc.value = hdr.icrc.value ^ ON_THE_WIRE(before) ^ ON_THE_WIRE(after);
+            CRC32_OF(crc, difference, HASH_FIELDS({
+                hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
+                hdr.index.partition, hdr.index.node_id, hdr.index.key,
+                hdr.ethernet.src_addr, hdr.bth.reserved, 64w0, 32w0, 32w0 }))
+            hdr.icrc.value = hdr.icrc.value ^ ON_THE_WIRE(difference) ^ ICRC_OF_NO_DIFFERENCE;
+            hdr.index.setInvalid();
         }
     }
 }

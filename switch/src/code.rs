@@ -78,8 +78,8 @@ pub(crate) enum Op {
     SliceNot { dst: Slot, a: Slot, rot: u8, mask: u64 },
     /// Bytes in reverse, shifted right.
     Swap { dst: Slot, a: Slot, shift: u8 },
-    /// Two slices side by side.
-    Join { dst: Slot, a: Slot, b: Slot, a_rot: u8, b_rot: u8, a_mask: u64, b_mask: u64 },
+    /// Two slices side by side, the second one of the complement if `b_not`.
+    Join { dst: Slot, a: Slot, b: Slot, a_rot: u8, b_rot: u8, b_not: bool, a_mask: u64, b_mask: u64 },
     XorSlices { dst: Slot, a: Slot, b: Slot, a_rot: u8, b_rot: u8, a_mask: u64, b_mask: u64 },
     AddSlices { dst: Slot, a: Slot, b: Slot, a_rot: u8, b_rot: u8, width: u8, a_mask: u64, b_mask: u64 },
     SubSlices { dst: Slot, a: Slot, b: Slot, a_rot: u8, b_rot: u8, width: u8, a_mask: u64, b_mask: u64 },
@@ -134,6 +134,11 @@ pub(crate) enum Op {
     ApplyNextInto { table: u16, group: u16, offset: u16, action: u16, params: u16, param_base: Slot, skip: Pc },
     /// The same for a table that is part of the program: const entries, const default action.
     ApplyConst { table: u16 },
+    /// Runs tables that read their entries from one row side by side, if each finds its usual action there; goes on behind
+    /// this operation if not.
+    RowLanes { lanes: u16 },
+    /// Const tables that set bits, `count` from number `first` on.
+    BitTables { first: u16, count: u16 },
     /// After `Apply`: jumps when nothing was found.
     JumpMiss { to: Pc },
     /// After `Apply`: continues where the table's list says for the action that ran.
@@ -301,6 +306,8 @@ impl Op {
             | Op::ApplyInto { .. }
             | Op::ApplyNextInto { .. }
             | Op::ApplyConst { .. }
+            | Op::RowLanes { .. }
+            | Op::BitTables { .. }
             | Op::JumpMiss { .. }
             | Op::Switch { .. }
             | Op::Return

@@ -29,6 +29,15 @@ impl Algorithm {
         })
     }
 
+    /// Width of the result.
+    fn bits(self) -> u16 {
+        match self {
+            Algorithm::Crc32 => 32,
+            Algorithm::Crc16 | Algorithm::Csum16 | Algorithm::Xor16 => 16,
+            Algorithm::Identity => 64,
+        }
+    }
+
     fn run(self, bytes: &[u8]) -> u64 {
         match self {
             Algorithm::Crc32 => u64::from(crc32fast::hash(bytes)),
@@ -102,6 +111,11 @@ impl CalculationCode {
         let mut code = CalculationCode { algorithm, parts, payload, fast: Fast::None, headers: Vec::new() };
         code.prepare();
         code
+    }
+
+    /// Width of the result, 16 to 64.
+    pub(crate) fn bits(&self) -> u16 {
+        self.algorithm.bits()
     }
 
     fn prepare(&mut self) {

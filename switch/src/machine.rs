@@ -1,8 +1,9 @@
 //! The machine that runs lowered code on one packet at a time.
 
-use crate::bits::{clamp, load, load_field, low_bits, scale, shift_left, shift_right, store};
+use crate::bits::{clamp, load, load_field, scale, shift_left, shift_right, store};
 use crate::code::{ConstTable, Op, Pc, Slot, Slots, Words};
 use crate::entry::CounterData;
+use crate::moves;
 use crate::output::DropReason;
 use crate::program::{Code, TableCode, TableKind};
 use crate::table::exact::Group;
@@ -171,15 +172,15 @@ impl Machine {
         while let Some(op) = ops.get(pc) {
             pc += 1;
             match *op {
-                // One arm each: the compiler then knows which case of `copy` it is.
-                Op::Mov { .. } => _ = copy(slots, op),
-                Op::Slice { .. } => _ = copy(slots, op),
-                Op::SliceNot { .. } => _ = copy(slots, op),
-                Op::Swap { .. } => _ = copy(slots, op),
-                Op::Join { .. } => _ = copy(slots, op),
-                Op::XorSlices { .. } => _ = copy(slots, op),
-                Op::AddSlices { .. } => _ = copy(slots, op),
-                Op::SubSlices { .. } => _ = copy(slots, op),
+                // One arm each: the compiler then knows which it is.
+                Op::Mov { .. } => _ = moves::run(slots, op),
+                Op::Slice { .. } => _ = moves::run(slots, op),
+                Op::SliceNot { .. } => _ = moves::run(slots, op),
+                Op::Swap { .. } => _ = moves::run(slots, op),
+                Op::Join { .. } => _ = moves::run(slots, op),
+                Op::XorSlices { .. } => _ = moves::run(slots, op),
+                Op::AddSlices { .. } => _ = moves::run(slots, op),
+                Op::SubSlices { .. } => _ = moves::run(slots, op),
                 Op::Add { dst, a, b, mask } => {
                     set(slots, dst, get(slots, a).wrapping_add(get(slots, b)) & mask)
                 }
@@ -303,12 +304,29 @@ impl Machine {
                     if let Some(start) = packet.apply_const(slots, &code.const_tables[usize::from(table)]) {
                         packet.return_to = pc;
                         pc = start as usize;
-                        while ops.get(pc).is_some_and(|op| copy(slots, op)) {
+                        while ops.get(pc).is_some_and(|op| moves::run(slots, op)) {
                             pc += 1;
                         }
                         if let Some(Op::Return) = ops.get(pc) {
                             pc = packet.return_to;
                         }
+                    }
+                }
+                Op::RowLanes { lanes } => {
+                    let run = &code.row_lanes[usize::from(lanes)];
+                    let group = &state.groups[usize::from(run.group)];
+                    let row = group.last();
+                    let words = usize::from(run.words) * usize::from(run.lanes);
+                    if row != NONE && run.run(slots, group.entry(row, usize::from(run.offset), words)) {
+                        packet.hit = true;
+                        packet.action = usize::from(run.action) - 1;
+                        pc = run.to as usize;
+                    }
+                }
+                Op::BitTables { first, count } => {
+                    let first = usize::from(first);
+                    for table in &code.bit_tables[first..first + usize::from(count)] {
+                        (packet.hit, packet.action) = table.run(slots);
                     }
                 }
                 Op::JumpMiss { to } => {
@@ -442,33 +460,6 @@ impl Machine {
     }
 }
 
-/// Runs an operation that moves bits about; `false`: it is another.
-#[inline(always)]
-fn copy(slots: &mut Words, op: &Op) -> bool {
-    match *op {
-        Op::Mov { dst, a } => set(slots, dst, get(slots, a)),
-        Op::Slice { dst, a, rot, mask } => set(slots, dst, slice(slots, a, rot, mask)),
-        Op::SliceNot { dst, a, rot, mask } => set(slots, dst, !get(slots, a).rotate_right(rot.into()) & mask),
-        Op::Swap { dst, a, shift } => set(slots, dst, get(slots, a).swap_bytes() >> (shift & 63)),
-        Op::Join { dst, a, b, a_rot, b_rot, a_mask, b_mask } => {
-            set(slots, dst, slice(slots, a, a_rot, a_mask) | slice(slots, b, b_rot, b_mask));
-        }
-        Op::XorSlices { dst, a, b, a_rot, b_rot, a_mask, b_mask } => {
-            set(slots, dst, slice(slots, a, a_rot, a_mask) ^ slice(slots, b, b_rot, b_mask));
-        }
-        Op::AddSlices { dst, a, b, a_rot, b_rot, width, a_mask, b_mask } => {
-            let sum = slice(slots, a, a_rot, a_mask).wrapping_add(slice(slots, b, b_rot, b_mask));
-            set(slots, dst, low_bits(sum, width));
-        }
-        Op::SubSlices { dst, a, b, a_rot, b_rot, width, a_mask, b_mask } => {
-            let difference = slice(slots, a, a_rot, a_mask).wrapping_sub(slice(slots, b, b_rot, b_mask));
-            set(slots, dst, low_bits(difference, width));
-        }
-        _ => return false,
-    }
-    true
-}
-
 #[inline(always)]
 fn get(slots: &Words, slot: Slot) -> u64 {
     slots[usize::from(slot)]
@@ -477,11 +468,6 @@ fn get(slots: &Words, slot: Slot) -> u64 {
 #[inline(always)]
 fn set(slots: &mut Words, slot: Slot, value: u64) {
     slots[usize::from(slot)] = value;
-}
-
-#[inline(always)]
-fn slice(slots: &Words, slot: Slot, rot: u8, mask: u64) -> u64 {
-    get(slots, slot).rotate_right(rot.into()) & mask
 }
 
 fn parser_error(slots: &mut Words, code: &Code, error: u64) {

@@ -155,14 +155,17 @@ impl Lowering<'_> {
             ) => {
                 let &calculation =
                     self.calculation_names.get(name).ok_or_else(|| unknown(place, "calculation", name))?;
-                let base = self.number(base, place)?;
-                let size = self.number(size, place)?;
-                self.compute(header, field, touched, place, 64, |dst| Op::Hash {
-                    dst,
-                    calculation,
-                    base,
-                    size,
-                })?;
+                let bits = self.calculations[usize::from(calculation)].bits();
+                let in_full = |size: &Value| matches!(size, Value::Const { value, .. } if *value >= 1 << bits);
+                if matches!(base, Value::Const { value: 0, .. }) && in_full(size) {
+                    let op = |dst| Op::Calculate { dst, calculation };
+                    self.compute(header, field, touched, place, bits, op)?;
+                } else {
+                    let base = self.number(base, place)?;
+                    let size = self.number(size, place)?;
+                    let op = |dst| Op::Hash { dst, calculation, base, size };
+                    self.compute(header, field, touched, place, 64, op)?;
+                }
             }
             ("modify_field_rng_uniform", [Value::Field(header, field), low, high]) => {
                 let low = self.number(low, place)?;

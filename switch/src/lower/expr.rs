@@ -47,16 +47,13 @@ impl Lowering<'_> {
             return Ok(());
         }
         let whole = |slot| Slice { slot, rot: 0, mask: u64::MAX, not: false };
-        // A complement takes an operation of its own.
-        let mut plain = Vec::with_capacity(slices.len());
-        for &slice in slices {
-            if slice.not {
-                let into = self.layout.temporary()?;
-                self.emit(Op::SliceNot { dst: into, a: slice.slot, rot: slice.rot, mask: slice.mask });
-                plain.push(whole(into));
-            } else {
-                plain.push(slice);
-            }
+        // The first of them must be plain: any will do, they do not overlap.
+        let mut plain = slices.to_vec();
+        plain.sort_by_key(|slice| slice.not);
+        if let Some(first) = plain.first_mut().filter(|first| first.not) {
+            let into = self.layout.temporary()?;
+            self.emit(Op::SliceNot { dst: into, a: first.slot, rot: first.rot, mask: first.mask });
+            *first = whole(into);
         }
         let Some((&first, rest)) = plain.split_first() else {
             let a = self.layout.constant(0)?;
@@ -73,6 +70,7 @@ impl Lowering<'_> {
                 b: right.slot,
                 a_rot: left.rot,
                 b_rot: right.rot,
+                b_not: right.not,
                 a_mask: left.mask,
                 b_mask: right.mask,
             });
