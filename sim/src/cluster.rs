@@ -34,7 +34,6 @@ pub struct Cluster<W> {
     host_links: Vec<Attachment>,
     wires: W,
     output: Output,
-    frame: Vec<u8>,
 }
 
 impl<W: Wires> Cluster<W> {
@@ -88,22 +87,32 @@ impl<W: Wires> Cluster<W> {
             host_links,
             wires,
             output: Output::new(),
-            frame: Vec::new(),
         }
     }
 
     /// Delivers one frame and sends what it causes. `false`: nothing has arrived by now.
     pub fn step(&mut self, clock: &impl Clock) -> bool {
         // Time matters to hosts alone, and asking for it costs as much as a switch's parser.
-        let Some(delivery) = self.wires.receive(clock) else { return false };
+        let Some(mut delivery) = self.wires.receive(clock) else { return false };
         let node = delivery.to.node as usize;
         if let Some(switch) = self.switches.get_mut(node) {
             self.output.clear();
             switch.handle_frame(0, delivery.to.port, &delivery.frame, &mut self.output);
+            // A port without a wire: the frame leaves and nobody is there.
+            let links = &self.switch_links[node];
+            let far_end = |port: u16| links.get(usize::from(port)).copied().flatten();
+            if let Some(port) = self.output.take_only(&mut delivery.frame) {
+                match far_end(port) {
+                    Some(to) => self.wires.send(clock, to, delivery.frame),
+                    None => self.wires.recycle(delivery.frame),
+                }
+                return true;
+            }
             for (port, frame) in &self.output {
-                // A port without a wire: the frame leaves and nobody is there.
-                if let Some(Some(to)) = self.switch_links[node].get(usize::from(port)) {
-                    self.wires.send(clock, *to, frame);
+                if let Some(to) = far_end(port) {
+                    let mut buffer = self.wires.buffer();
+                    buffer.extend_from_slice(frame);
+                    self.wires.send(clock, to, buffer);
                 }
             }
         } else {
@@ -178,14 +187,16 @@ impl<W: Wires> Cluster<W> {
         let now = clock.now();
         let to = self.host_links[host];
         loop {
+            let mut frame = self.wires.buffer();
             let more = match self.servers.get_mut(host) {
-                Some(server) => server.nic_mut().poll_transmit(now, &mut self.frame),
-                None => self.clients[host - self.servers.len()].poll_transmit(now, &mut self.frame),
+                Some(server) => server.nic_mut().poll_transmit(now, &mut frame),
+                None => self.clients[host - self.servers.len()].poll_transmit(now, &mut frame),
             };
             if !more {
+                self.wires.recycle(frame);
                 return;
             }
-            self.wires.send(clock, to, &self.frame);
+            self.wires.send(clock, to, frame);
         }
     }
 }

@@ -29,12 +29,15 @@ pub struct Delivery {
 /// Carries frames over links. The cluster asks for the next delivery until there is none due.
 pub trait Wires {
     /// Takes a frame that a node sent; `to` is the far end of the link.
-    fn send(&mut self, clock: &impl Clock, to: Attachment, frame: &[u8]);
+    fn send(&mut self, clock: &impl Clock, to: Attachment, frame: Vec<u8>);
     /// The next frame that has arrived by now.
     fn receive(&mut self, clock: &impl Clock) -> Option<Delivery>;
     /// When the next frame arrives, if one is under way.
     fn next_arrival(&self) -> Option<Instant>;
-    /// Takes a delivered buffer back, so that carrying a frame allocates nothing in the steady state.
+    /// An empty buffer for a frame to send: one that was given back, if there is any, so that carrying frames allocates
+    /// nothing in the steady state.
+    fn buffer(&mut self) -> Vec<u8>;
+    /// Takes a delivered buffer back.
     fn recycle(&mut self, buffer: Vec<u8>);
 }
 
@@ -46,11 +49,8 @@ pub struct InstantWires {
 }
 
 impl Wires for InstantWires {
-    fn send(&mut self, _clock: &impl Clock, to: Attachment, frame: &[u8]) {
-        let mut buffer = self.spare.pop().unwrap_or_default();
-        buffer.clear();
-        buffer.extend_from_slice(frame);
-        self.under_way.push_back(Delivery { to, frame: buffer });
+    fn send(&mut self, _clock: &impl Clock, to: Attachment, frame: Vec<u8>) {
+        self.under_way.push_back(Delivery { to, frame });
     }
 
     fn receive(&mut self, _clock: &impl Clock) -> Option<Delivery> {
@@ -61,7 +61,12 @@ impl Wires for InstantWires {
         (!self.under_way.is_empty()).then_some(Instant::ZERO)
     }
 
-    fn recycle(&mut self, buffer: Vec<u8>) {
+    fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    fn recycle(&mut self, mut buffer: Vec<u8>) {
+        buffer.clear();
         self.spare.push(buffer);
     }
 }
@@ -101,20 +106,19 @@ impl FaultyWires {
 }
 
 impl Wires for FaultyWires {
-    fn send(&mut self, clock: &impl Clock, to: Attachment, frame: &[u8]) {
+    fn send(&mut self, clock: &impl Clock, to: Attachment, mut frame: Vec<u8>) {
         let arrival = clock.now() + self.delay;
         match self.faults.judge() {
-            Verdict::Pass => self.deliver(arrival, to, frame.to_vec()),
+            Verdict::Pass => self.deliver(arrival, to, frame),
             Verdict::Drop => {}
-            Verdict::Delay(extra) => self.deliver(arrival + extra, to, frame.to_vec()),
+            Verdict::Delay(extra) => self.deliver(arrival + extra, to, frame),
             Verdict::Duplicate(extra) => {
-                self.deliver(arrival, to, frame.to_vec());
-                self.deliver(arrival + extra, to, frame.to_vec());
+                self.deliver(arrival, to, frame.clone());
+                self.deliver(arrival + extra, to, frame);
             }
             Verdict::Corrupt => {
-                let mut damaged = frame.to_vec();
-                self.faults.damage(&mut damaged);
-                self.deliver(arrival, to, damaged);
+                self.faults.damage(&mut frame);
+                self.deliver(arrival, to, frame);
             }
         }
     }
@@ -128,6 +132,10 @@ impl Wires for FaultyWires {
 
     fn next_arrival(&self) -> Option<Instant> {
         self.under_way.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    fn buffer(&mut self) -> Vec<u8> {
+        Vec::new()
     }
 
     fn recycle(&mut self, _buffer: Vec<u8>) {}

@@ -98,6 +98,15 @@ impl Output {
         self.frames.is_empty()
     }
 
+    /// Hands over the only frame there is: its bytes come in `buffer`, whose own go to the output, and nothing is copied.
+    /// Returns its egress port; `None`, and nothing done, when there is no frame or more than one.
+    pub fn take_only(&mut self, buffer: &mut Vec<u8>) -> Option<u16> {
+        let [(port, _)] = self.frames[..] else { return None };
+        self.frames.clear();
+        std::mem::swap(&mut self.bytes, buffer);
+        Some(port)
+    }
+
     /// Frames dropped since the last [`clear`](Output::clear).
     pub fn drops(&self) -> &Drops {
         &self.drops

@@ -156,7 +156,8 @@ impl Lowering<'_> {
                 let &calculation =
                     self.calculation_names.get(name).ok_or_else(|| unknown(place, "calculation", name))?;
                 let bits = self.calculations[usize::from(calculation)].bits();
-                let in_full = |size: &Value| matches!(size, Value::Const { value, .. } if *value >= 1 << bits);
+                let in_full =
+                    |size: &Value| matches!(size, Value::Const { value, .. } if *value >= 1 << bits);
                 if matches!(base, Value::Const { value: 0, .. }) && in_full(size) {
                     let op = |dst| Op::Calculate { dst, calculation };
                     self.compute(header, field, touched, place, bits, op)?;

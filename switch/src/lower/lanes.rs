@@ -42,7 +42,10 @@ fn blocks(code: &Code, at: usize) -> Vec<Block> {
     let mut begin = at;
     while let Some(Op::ApplyNextInto { group, offset, skip, .. }) = code.ops.get(begin).copied() {
         let end = skip as usize;
-        if end <= begin || end > code.ops.len() || code.ops[begin + 1..end].iter().any(|op| operands(op).is_none()) {
+        if end <= begin
+            || end > code.ops.len()
+            || code.ops[begin + 1..end].iter().any(|op| operands(op).is_none())
+        {
             break;
         }
         if let Some(first) = run.first()
@@ -69,7 +72,8 @@ fn lanes_of(code: &Code, run: &[Block]) -> Option<RowLanes> {
     let (_, group, offset, action, params, param_base) = head(first)?;
     let param_step = head(second)?.5.wrapping_sub(param_base);
     let mut body = Vec::new();
-    for (op, next) in code.ops[first.begin + 1..first.end].iter().zip(&code.ops[second.begin + 1..second.end]) {
+    for (op, next) in code.ops[first.begin + 1..first.end].iter().zip(&code.ops[second.begin + 1..second.end])
+    {
         let (at, to) = (operands(op)?, operands(next)?);
         let step = [0, 1, 2].map(|i| to[i].wrapping_sub(at[i]));
         body.push(Lane { op: *op, at, step });
@@ -107,7 +111,18 @@ fn lanes_of(code: &Code, run: &[Block]) -> Option<RowLanes> {
     }
     let (words, lanes) = (params + 1, run.len() as u16);
     let to = run.last()?.end as Pc;
-    Some(RowLanes { group, offset, words, lanes, action, params, param_base, param_step, body: body.into(), to })
+    Some(RowLanes {
+        group,
+        offset,
+        words,
+        lanes,
+        action,
+        params,
+        param_base,
+        param_step,
+        body: body.into(),
+        to,
+    })
 }
 
 /// Turns runs of const tables that set bits into one operation each.
@@ -119,8 +134,7 @@ pub(super) fn bit_tables(code: &mut Code) {
         let run = const_run(code, &targets, at);
         let next = at + run.len().max(1);
         if run.len() >= WORTH {
-            code.ops[at] =
-                Op::BitTables { first: code.bit_tables.len() as u16, count: run.len() as u16 };
+            code.ops[at] = Op::BitTables { first: code.bit_tables.len() as u16, count: run.len() as u16 };
             code.bit_tables.extend(run);
             stood_for.extend(at + 1..next);
         }
@@ -160,7 +174,14 @@ fn bit_table(code: &Code, table: &ConstTable) -> Option<BitTable> {
         };
         let same = a == dst && *field.get_or_insert(dst) == dst && call.params.is_empty();
         let flip = u64::from(b_not).wrapping_neg();
-        same.then_some(BitCall { position: call.position, keep: a_mask, a: b, rot: b_rot, flip, mask: b_mask })
+        same.then_some(BitCall {
+            position: call.position,
+            keep: a_mask,
+            a: b,
+            rot: b_rot,
+            flip,
+            mask: b_mask,
+        })
     };
     let mut calls = [call(default)?; BIT_TABLE_ENTRIES + 1];
     let mut words = [BitTable::NO_ENTRY; BIT_TABLE_ENTRIES];

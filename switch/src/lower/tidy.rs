@@ -152,7 +152,9 @@ fn hash_originals(code: &mut Code, targets: &Targets) {
         }
     }
     for at in 0..code.ops.len() {
-        let (Op::Hash { calculation, .. } | Op::Calculate { calculation, .. }) = code.ops[at] else { continue };
+        let (Op::Hash { calculation, .. } | Op::Calculate { calculation, .. }) = code.ops[at] else {
+            continue;
+        };
         let calculation = usize::from(calculation);
         if users[calculation] != 1 {
             continue;
