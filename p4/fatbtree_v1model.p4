@@ -3,7 +3,7 @@
  * One program with everything: fat root, two node sets, first and last hop.  Which role a switch plays is decided by
  * what the controller loads; empty tables do nothing.
  *
- *   ingress   first hop? -> core route -> fat root -> node set A -> node set B -> route
+ *   ingress   first hop? -> route -> fat root -> node set A -> node set B
  *   egress    last hop? */
 
 #include <core.p4>
@@ -17,9 +17,11 @@ typedef bit<9> port_t;
 #define ATTACH_COUNTER(name) counters = name;
 #define INDIRECT_COUNTER(name, size) counter(size, CounterType.packets) name;
 #define COUNT_AT(name, index) name.count(index);
-#define CRC32(name)
+#define LINEAR_CRC32(name)
 #define HASH_FIELDS(...) __VA_ARGS__
-#define CRC32_OF(name, result, ...) hash(result, HashAlgorithm.crc32, 32w0, __VA_ARGS__, 64w0x100000000);
+#define LINEAR_CRC32_OF(name, result, ...) \
+    hash(result, HashAlgorithm.crc32, 32w0, __VA_ARGS__, 64w0x100000000); \
+    result = result ^ CRC32_OF_ZEROS;
 
 // 600 ranges are the paper's demo, 1024 its limit; two epochs side by side, at most 2n entries a stage.
 #define FAT_ROOT_STAGE_ENTRIES 8192
@@ -31,6 +33,7 @@ typedef bit<9> port_t;
 #define IPV4_ROUTES 4096
 
 #include "include/headers.p4"
+#include "include/parser.p4"
 #include "include/fat_root.p4"
 #include "include/node_set.p4"
 #include "include/roce.p4"
@@ -40,44 +43,8 @@ struct metadata_t { }
 
 parser FrameParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
                    inout standard_metadata_t standard_metadata) {
-    state start {
-        packet.extract(hdr.ethernet);
-        transition select(hdr.ethernet.ether_type) {
-            ETHER_TYPE_IPV4: parse_ipv4;
-            default: accept;
-        }
-    }
-    state parse_ipv4 {
-        packet.extract(hdr.ipv4);
-        transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.frag_offset, hdr.ipv4.protocol) {
-            (4, 5, 0, IP_PROTOCOL_UDP): parse_udp;
-            default: accept;
-        }
-    }
-    state parse_udp {
-        packet.extract(hdr.udp);
-        transition select(hdr.udp.dst_port, hdr.udp.length) {
-            (UDP_PORT_ROCE, READ_REQUEST_UDP_BYTES): parse_bth;
-            (UDP_PORT_INDEX, READ_REQUEST_UDP_BYTES + INDEX_BYTES): parse_index;
-            default: accept;
-        }
-    }
-    state parse_index {
-        packet.extract(hdr.index);
-        transition parse_bth;
-    }
-    state parse_bth {
-        packet.extract(hdr.bth);
-        transition select(hdr.bth.opcode) {
-            RC_RDMA_READ_REQUEST: parse_reth;
-            default: accept;
-        }
-    }
-    state parse_reth {
-        packet.extract(hdr.reth);
-        packet.extract(hdr.icrc);
-        transition accept;
-    }
+    state start { transition parse_frame; }
+    FRAME_STATES()
 }
 
 control VerifyHeaderChecksum(inout headers_t hdr, inout metadata_t meta) {
@@ -97,13 +64,12 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     const bit<32> DROP_NO_ROUTE  = 3;
 
     FirstHop() first_hop;
-    CoreRoute() to_core;
+    Forwarding() forwarding;
     FatRoot() fat_root;
     NodeSet() node_set_a;
     NodeSet() node_set_b;
-    PartitionRoute() to_partition;
-    Ipv4Route() to_address;
-    MendWalk() mend_walk;
+    MendWalked() take_away;
+    MendWalked() put_back;
 
     port_t port = 0;
     bit<1> routed = 0;
@@ -135,35 +101,25 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         if (hdr.reth.isValid() && !hdr.index.isValid() && hdr.reth.rkey == 0) {
             first_hop.apply(hdr);
         }
-        if (hdr.index.isValid()) {
-            if (hdr.index.flags & INDEX_CLIMBING != 0) {
-                to_core.apply(port, routed, at_core, epoch, root_sub_table);
-            }
-            if (at_core == 1 || hdr.index.node_id != 0) {
-                walked_t before = {
-                    hdr.index.flags, hdr.index.epoch, hdr.index.levels, hdr.index.node_id, hdr.reth.va };
-                if (at_core == 1) {
-                    fat_root.apply(hdr.index, hdr.reth.va, epoch, root_sub_table);
-                }
-                if (hdr.index.node_id != 0) {
-                    node_set_a.apply(hdr.index, hdr.reth.va);
-                }
-                if (hdr.index.node_id != 0) {
-                    node_set_b.apply(hdr.index, hdr.reth.va);
-                }
-                mend_walk.apply(hdr, before);
-            }
-            if (routed == 0) {
-                to_partition.apply(hdr.index, port, routed);
-            }
-        }
-        if (routed == 0) {
-            to_address.apply(hdr.ipv4, port, routed);
-        }
+        forwarding.apply(hdr, port, routed, at_core, epoch, root_sub_table);
         if (routed == 0) {
             drop_because(DROP_NO_ROUTE);
-        } else {
-            standard_metadata.egress_spec = port;
+            exit;
+        }
+        standard_metadata.egress_spec = port;
+
+        if (at_core == 1 || (hdr.index.isValid() && hdr.index.node_id != 0)) {
+            take_away.apply(hdr);
+            if (at_core == 1) {
+                fat_root.apply(hdr.index, hdr.reth.va, epoch, root_sub_table);
+            }
+            if (hdr.index.node_id != 0) {
+                node_set_a.apply(hdr.index, hdr.reth.va);
+            }
+            if (hdr.index.node_id != 0) {
+                node_set_b.apply(hdr.index, hdr.reth.va);
+            }
+            put_back.apply(hdr);
         }
     }
 }

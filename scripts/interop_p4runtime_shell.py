@@ -162,9 +162,9 @@ def main():
         exact = cycle(
             child,
             "descend_to",
-            {"epoch": "3", "node_id": "17", "results": "0x00ff"},
-            {"address": 0x0001_0000_0000_0400, "node_id": 4097},
-            {"address": 0xFFFF_FFFF_FFFF_FFFF, "node_id": 0},
+            {"epoch": "3", "node_id": "17", "branch": "7"},
+            {"offset": 0x0001_0000_0400, "node_id": 4097},
+            {"offset": 0xFFFF_FFFF_FFFF, "node_id": 0},
         )
         route = name(p4info.tables, "ipv4_route")
         cycle(route, "forward", {"dst_ip": "10.1.0.0/16"}, {"port": 1}, {"port": 511})
@@ -208,7 +208,7 @@ def main():
         check(f"{drops.name}: one cell after writing it", next(drops.read()).packet_count, 5)
         exact.delete()
 
-        const = name(p4info.tables, "node_set_a.compare_0")
+        const = name(p4info.tables, "node_set_a.coarse_compare_1")
         entries = read(const)
         check(f"{const}: const entries can be read", len(entries) > 0, True)
         refused(f"{const}: deleting a const entry", 7, entries[0].delete)

@@ -388,15 +388,16 @@ def index_reads(report, tables, server, client):
                  lambda: expect_bytes(client, 0xFFFF_FFFF_FFFF_FFFF, 0, 0))
 
     # Another range leads to node 1 in node set A: two children, the second from key 0x0280… on.
-    low, middle = 0x0200 << 48, 0x0280 << 48
+    middle = 0x0280 << 48
     tables.insert("fat_root_0", {"sub_table": 1, "slice": "0x0200..0x02ff"}, "land_0",
                   {"address": region + 3 * NODE, "partition": 1, "node_id": 1}, priority=1)
-    for i in range(16):
-        tables.insert(f"node_set_a.pivot_{i}", {"epoch": 1, "node_id": 1}, f"compare_with_{i}",
-                      {"pivot": low if i == 0 else middle})
-    for results, offset in ((0x0001, 4 * NODE), (0xFFFF, 5 * NODE)):
-        tables.insert("node_set_a.child", {"epoch": 1, "node_id": 1, "results": results}, "descend_to",
-                      {"address": region + offset, "node_id": 0})
+    last = {f"last_{i}": middle - 1 for i in (1, 2, 3)}
+    tables.insert("node_set_a.coarse", {"epoch": 1, "node_id": 1}, "compare_quarters", last)
+    for quarter in range(4):
+        tables.insert("node_set_a.fine", {"epoch": 1, "node_id": 1, "quarter": quarter}, "compare_children", last)
+    for branch, offset in ((0, 4 * NODE), (15, 5 * NODE)):
+        tables.insert("node_set_a.child", {"epoch": 1, "node_id": 1, "branch": branch}, "descend_to",
+                      {"offset": (region + offset) & 0xFFFF_FFFF_FFFF, "node_id": 0})
     report.check("soft RoCE: index read, key one below the pivot, ends at the first child of a cached node",
                  lambda: expect_bytes(client, middle - 1, 0, 4 * NODE))
     report.check("soft RoCE: index read, key equal to the pivot, ends at the second child of a cached node",

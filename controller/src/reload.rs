@@ -3,13 +3,13 @@
 //! ```text
 //!  Write    every switch   insert the new epoch's entries beside the old ones; no packet has this epoch yet
 //!  Flip     S_c            core_route := descend(new epoch): one MODIFY moves all later packets
-//!  Retire   every switch   delete the old fat root and the old pivot_0s: packets still under way with the old epoch
+//!  Retire   every switch   delete the old fat root and the old coarse entries: packets still under way with the old epoch
 //!                          now find their node in no set, and stop descending early
 //!  Delete   every switch   delete the other entries of the old epoch
 //! ```
 //!
-//! Retire and Delete are apart because a node is *there* exactly when its `pivot_0` hits: with a later pivot gone but
-//! `pivot_0` still there, a switch would compare with nothing and might lead the packet to a wrong child.
+//! Retire and Delete are apart because a node is *there* exactly when `coarse` hits: with its fine entries gone but the
+//! coarse one still there, a switch would compare with nothing and might lead the packet to a wrong child.
 //!
 //! [`ReloadSteps`] is a value: [`Fleet::reload`](crate::Fleet::reload) pushes it phase by phase, and a simulator applies the
 //! same value at moments of its own choosing. Within a phase, order does not matter, neither between nor inside switches.
@@ -162,11 +162,7 @@ type PerSwitch = BTreeMap<SwitchId, Vec<Entry>>;
 
 /// What makes packets use an epoch, and the rest of it.
 fn split(entries: PerSwitch) -> (PerSwitch, PerSwitch) {
-    let leads_in = |entry: &Entry| match entry {
-        Entry::FatRoot(..) => true,
-        Entry::Pivot(key, _) => key.index == 0,
-        _ => false,
-    };
+    let leads_in = |entry: &Entry| matches!(entry, Entry::FatRoot(..) | Entry::Coarse(..));
     let (mut retire, mut delete) = (PerSwitch::new(), PerSwitch::new());
     for (switch, entries) in entries {
         let (first, rest) = entries.into_iter().partition(leads_in);

@@ -8,12 +8,13 @@
 //! role (a Tofino edge switch has no fat root) simply lacks some tables: using one of those is an error, having none is not.
 
 pub mod child;
+pub mod coarse;
 pub mod core_route;
 pub mod fat_root;
+pub mod fine;
 pub mod ipv4_route;
 pub mod last_hop;
 pub mod partition_route;
-pub mod pivot;
 pub mod roce_connection;
 
 use std::cmp::Ordering;
@@ -78,8 +79,10 @@ pub enum Entry {
     RoceConnection(roce_connection::Key, roce_connection::Action),
     /// One range of a fat-root sub-table.
     FatRoot(fat_root::Key, fat_root::Action),
-    /// One pivot of a cached node.
-    Pivot(pivot::Key, pivot::Action),
+    /// A cached node: which quarter.
+    Coarse(coarse::Key, coarse::Action),
+    /// A quarter of a cached node: which child.
+    Fine(fine::Key, fine::Action),
     /// One child of a cached node.
     Child(child::Key, child::Action),
     /// The way down to a partition.
@@ -96,7 +99,8 @@ impl Entry {
         match (self, other) {
             (Self::RoceConnection(a, _), Self::RoceConnection(b, _)) => a.cmp(b),
             (Self::FatRoot(a, _), Self::FatRoot(b, _)) => a.cmp(b),
-            (Self::Pivot(a, _), Self::Pivot(b, _)) => a.cmp(b),
+            (Self::Coarse(a, _), Self::Coarse(b, _)) => a.cmp(b),
+            (Self::Fine(a, _), Self::Fine(b, _)) => a.cmp(b),
             (Self::Child(a, _), Self::Child(b, _)) => a.cmp(b),
             (Self::PartitionRoute(a, _), Self::PartitionRoute(b, _)) => a.cmp(b),
             (Self::Ipv4Route(a, _), Self::Ipv4Route(b, _)) => a.cmp(b),
@@ -110,7 +114,8 @@ impl Entry {
         match self {
             Self::RoceConnection(..) => "roce_connection".to_owned(),
             Self::FatRoot(key, _) => format!("fat_root_{}", key.stage),
-            Self::Pivot(key, _) => format!("{}.pivot_{}", key.set.name(), key.index),
+            Self::Coarse(key, _) => format!("{}.coarse", key.set.name()),
+            Self::Fine(key, _) => format!("{}.fine", key.set.name()),
             Self::Child(key, _) => format!("{}.child", key.set.name()),
             Self::PartitionRoute(..) => "partition_route".to_owned(),
             Self::Ipv4Route(..) => "ipv4_route".to_owned(),
@@ -153,7 +158,8 @@ pub struct Tables {
     roce_connection: Option<roce_connection::Table>,
     core_route: Option<core_route::Table>,
     fat_root: [Option<fat_root::Table>; 4],
-    pivot: [[Option<pivot::Table>; 16]; 2],
+    coarse: [Option<coarse::Table>; 2],
+    fine: [Option<fine::Table>; 2],
     child: [Option<child::Table>; 2],
     partition_route: Option<partition_route::Table>,
     ipv4_route: Option<ipv4_route::Table>,
@@ -165,7 +171,8 @@ pub struct Tables {
 enum Which {
     RoceConnection,
     FatRoot(u8),
-    Pivot(NodeSet, u8),
+    Coarse(NodeSet),
+    Fine(NodeSet),
     Child(NodeSet),
     PartitionRoute,
     Ipv4Route,
@@ -210,23 +217,24 @@ impl Tables {
             note(&name, Which::FatRoot(stage));
             *slot = optional(index, &name, |table| fat_root::Table::new(table, stage))?;
         }
-        let mut pivot = [const { [const { None }; 16] }; 2];
-        let mut child = [const { None }; 2];
-        for (set, (pivots, child)) in SETS.into_iter().zip(pivot.iter_mut().zip(&mut child)) {
-            for (number, slot) in (0u8..).zip(pivots) {
-                let name = format!("{}.pivot_{number}", set.name());
-                note(&name, Which::Pivot(set, number));
-                *slot = optional(index, &name, |table| pivot::Table::new(table, number))?;
-            }
-            let name = format!("{}.child", set.name());
-            note(&name, Which::Child(set));
-            *child = optional(index, &name, child::Table::new)?;
+        let (mut coarse, mut fine, mut child) =
+            ([const { None }; 2], [const { None }; 2], [const { None }; 2]);
+        for set in SETS {
+            let at = set as usize;
+            let name = |table: &str| format!("{}.{table}", set.name());
+            note(&name("coarse"), Which::Coarse(set));
+            note(&name("fine"), Which::Fine(set));
+            note(&name("child"), Which::Child(set));
+            coarse[at] = optional(index, &name("coarse"), coarse::Table::new)?;
+            fine[at] = optional(index, &name("fine"), fine::Table::new)?;
+            child[at] = optional(index, &name("child"), child::Table::new)?;
         }
         Ok(Self {
             roce_connection: optional(index, "roce_connection", roce_connection::Table::new)?,
             core_route: optional(index, "core_route", core_route::Table::new)?,
             fat_root,
-            pivot,
+            coarse,
+            fine,
             child,
             partition_route: optional(index, "partition_route", partition_route::Table::new)?,
             ipv4_route: optional(index, "ipv4_route", ipv4_route::Table::new)?,
@@ -272,9 +280,13 @@ impl Tables {
                     self.fat_root.get(usize::from(key.stage)).and_then(Option::as_ref).ok_or_else(missing)?;
                 table.entry(*key, with_action.then_some(*action))
             }
-            Entry::Pivot(key, action) => {
-                let table = self.pivot[key.set as usize].get(usize::from(key.index)).and_then(Option::as_ref);
-                table.ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            Entry::Coarse(key, action) => {
+                let table = self.coarse[key.set as usize].as_ref().ok_or_else(missing)?;
+                table.entry(*key, with_action.then_some(*action))
+            }
+            Entry::Fine(key, action) => {
+                let table = self.fine[key.set as usize].as_ref().ok_or_else(missing)?;
+                table.entry(*key, with_action.then_some(*action))
             }
             Entry::Child(key, action) => {
                 let table = self.child[key.set as usize].as_ref().ok_or_else(missing)?;
@@ -293,7 +305,7 @@ impl Tables {
         Ok(built?)
     }
 
-    /// Reads an entry back; `None` for a table that is not the controller's (such as `compare_*`).
+    /// Reads an entry back; `None` for a table that is not the controller's (such as `coarse_compare_1`).
     ///
     /// # Errors
     /// An entry of one of our tables that we cannot have written.
@@ -312,10 +324,14 @@ impl Tables {
                 let (key, action) = table.read(entry)?;
                 Entry::FatRoot(key, action)
             }
-            Which::Pivot(set, index) => {
-                let table = self.pivot[set as usize][usize::from(index)].as_ref().ok_or_else(missing)?;
-                let (key, action) = table.read(entry, set)?;
-                Entry::Pivot(key, action)
+            Which::Coarse(set) => {
+                let (key, action) =
+                    self.coarse[set as usize].as_ref().ok_or_else(missing)?.read(entry, set)?;
+                Entry::Coarse(key, action)
+            }
+            Which::Fine(set) => {
+                let (key, action) = self.fine[set as usize].as_ref().ok_or_else(missing)?.read(entry, set)?;
+                Entry::Fine(key, action)
             }
             Which::Child(set) => {
                 let (key, action) =

@@ -56,8 +56,8 @@ fn every_entry_lowers_and_reads_back() {
             assert_eq!(tables.read(&lowered).unwrap(), Some(*entry));
             assert_eq!(tables.key(entry).unwrap().action, None);
         }
-        // 4 fat root stages, 2 · 16 pivots, 2 child, connection, 2 routes, last hop.
-        assert_eq!(kinds.len(), 4 + 32 + 2 + 4, "{kinds:?}");
+        // 4 fat root stages, 3 tables of each node set, connection, 2 routes, last hop.
+        assert_eq!(kinds.len(), 4 + 2 * 3 + 4, "{kinds:?}");
     }
 }
 

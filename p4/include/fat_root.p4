@@ -18,13 +18,14 @@
         child_node_id = node_id; \
         landed = 1; \
     } \
+    action no_range_##stage() { sub_table = 0; } \
     table fat_root_##stage { \
         key = { \
             sub_table      : exact @name("sub_table"); \
             key_[slice_bits] : range @name("slice"); \
         } \
-        actions = { next_table_##stage; land_##stage; @defaultonly NoAction; } \
-        const default_action = NoAction(); \
+        actions = { next_table_##stage; land_##stage; @defaultonly no_range_##stage; } \
+        const default_action = no_range_##stage(); \
         ATTACH_COUNTER(fat_root_hits_##stage) \
         size = size_; \
     }
@@ -46,8 +47,7 @@ control FatRoot(inout index_t index, inout address_t va, in epoch_t epoch, in su
     apply {
         index.flags = index.flags & ~INDEX_CLIMBING;
         index.epoch = epoch;
-        // A miss leaves `sub_table` as it is; sub-table numbers are unique over all stages, so later
-        // stages miss as well and the packet goes on with the root of its partition.
+        // A miss names no sub-table: later stages miss as well, and the packet goes on with the root of its partition.
         fat_root_0.apply();
         if (landed == 0) { fat_root_1.apply(); }
         if (landed == 0) { fat_root_2.apply(); }

@@ -8,9 +8,10 @@ typedef bit<48> mac_addr_t;
 typedef bit<32> ipv4_addr_t;
 typedef bit<64> db_key_t;      // a key of the B+Tree
 typedef bit<64> address_t;     // where a node lies: server (16) and offset (48), as RETH carries it
+typedef bit<48> offset_t;      // where it lies in its server: the children of a node are on the node's server
 typedef bit<16> node_id_t;     // compact name of a cached node, unique along every path; 0 = not cached below
 typedef bit<16> partition_t;
-typedef bit<16> sub_table_t;   // one of the 16-bit range tables that make up the fat root
+typedef bit<16> sub_table_t;   // one of the 16-bit range tables that make up the fat root; 0 = none
 typedef bit<8>  epoch_t;       // number of a complete cache load
 
 const bit<16> ETHER_TYPE_IPV4 = 0x0800;
@@ -79,8 +80,11 @@ header reth_t {
     bit<32> length;
 }
 
-header icrc_t {
-    bit<32> value;           // on the wire least significant byte first
+header icrc_t {              // least significant byte first
+    bit<8> byte_0;
+    bit<8> byte_1;
+    bit<8> byte_2;
+    bit<8> byte_3;
 }
 
 struct headers_t {

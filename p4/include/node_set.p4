@@ -1,88 +1,114 @@
-/* A node set: up to 4096 ordinary 16-branch nodes in SRAM exact tables (paper section III-A).
+/* A node set: thousands of ordinary 16-branch nodes in SRAM exact tables (paper section III-A), each searched in two
+ * steps of four:
  *
- *   pivot_0 .. pivot_15      node -> its i-th pivot; the action subtracts the 32-bit halves and xors their top bits
- *   compare_0 .. compare_15  differences and top bits -> one result bit: key >= pivot
- *   child                    node and the 16 result bits -> child address and the child's own node id
+ *   coarse    node           -> last keys before children 4, 8 and 12          which quarter of the node
+ *   fine      node, quarter  -> last keys before the quarter's other three     which child of the quarter
+ *   child     node, branch   -> where the child lies, and the child's own node id
  *
- * pivot_0 is the node's low fence: a key below it gives no result bit, finds no child, and the walk ends at
- * this node.  A node with fewer than 16 children repeats its last pivot.
+ * The paper compares with all pivots at a time: 16 tables of pivots and 16 of results.  Two steps take two tables and six
+ * compares, a quarter of the bits that differences occupy on a chip, and match a 4-bit branch instead of 16 result bits.
  *
- * 64-bit comparison from 32-bit pieces.  With d = key - pivot for each half:
+ * What is stored is not the pivot but the key before it, the last one of the child before: chips subtract from a
+ * table's data, not the other way round, and `last < key` then needs no test of the low half for zero.  The first child
+ * needs none: a key comes here only because it is in the node's range.  A node with fewer than 16 children repeats its
+ * last one, so that its last child is branch 15.
  *
- *   high halves differ, same top bit        key >= pivot  iff  d_high has top bit 0
- *   high halves differ, other top bit       key >= pivot  iff  key has top bit 1
- *   high halves equal: the low halves likewise. */
+ * 64-bit comparison from 32-bit pieces.  With d = last - key for each half:
+ *
+ *   high halves differ, same top bit        last < key  iff  d_high has top bit 1
+ *   high halves differ, other top bit       last < key  iff  key has top bit 1
+ *   high halves equal                       the low halves likewise */
 
 #ifndef FATBTREE_NODE_SET_P4
 #define FATBTREE_NODE_SET_P4
 
-#define PIVOT_VARIABLES(i) \
-    bit<32> difference_high_##i; \
-    bit<32> difference_low_##i; \
-    bit<1> signs_differ_high_##i; \
-    bit<1> signs_differ_low_##i;
+#define KEY_HIGH index.key[63:32]
+#define KEY_LOW index.key[31:0]
 
-#define PIVOT(i) \
-    action compare_with_##i(db_key_t pivot) { \
-        difference_high_##i = key_high - pivot[63:32]; \
-        difference_low_##i = key_low - pivot[31:0]; \
-        signs_differ_high_##i = key_high[31:31] ^ pivot[63:63]; \
-        signs_differ_low_##i = key_low[31:31] ^ pivot[31:31]; \
-    } \
-    table pivot_##i { \
+#define COMPARE_VARIABLES(step, i) \
+    bit<32> step##_difference_high_##i; \
+    bit<32> step##_difference_low_##i; \
+    bit<1> step##_last_sign_high_##i; \
+    bit<1> step##_last_sign_low_##i;
+
+#define SUBTRACT(step, i) \
+    step##_difference_high_##i = last_##i[63:32] - KEY_HIGH; \
+    step##_difference_low_##i = last_##i[31:0] - KEY_LOW; \
+    step##_last_sign_high_##i = last_##i[63:63]; \
+    step##_last_sign_low_##i = last_##i[31:31];
+
+// A hit: the key is above the last one, and these two bits of the branch are `i`.
+#define COMPARE(step, i, bits) \
+    action step##_is_##i() { branch[bits] = i; } \
+    table step##_compare_##i { \
         key = { \
-            index.epoch   : exact @name("epoch"); \
-            index.node_id : exact @name("node_id"); \
+            step##_difference_high_##i       : ternary @name("difference_high"); \
+            step##_difference_low_##i[31:31] : ternary @name("difference_low_sign"); \
+            index.key[63:63]                 : ternary @name("key_sign_high"); \
+            step##_last_sign_high_##i        : ternary @name("last_sign_high"); \
+            index.key[31:31]                 : ternary @name("key_sign_low"); \
+            step##_last_sign_low_##i         : ternary @name("last_sign_low"); \
         } \
-        actions = { compare_with_##i; @defaultonly NoAction; } \
+        actions = { step##_is_##i; @defaultonly NoAction; } \
         const default_action = NoAction(); \
-        size = NODE_SET_NODES; \
-    } \
-    action by_high_key_##i()        { results[i:i] = key_high[31:31]; } \
-    action by_high_difference_##i() { results[i:i] = ~difference_high_##i[31:31]; } \
-    action by_low_key_##i()         { results[i:i] = key_low[31:31]; } \
-    action by_low_difference_##i()  { results[i:i] = ~difference_low_##i[31:31]; } \
-    table compare_##i { \
-        key = { \
-            difference_high_##i   : ternary @name("difference_high"); \
-            signs_differ_high_##i : ternary @name("signs_differ_high"); \
-            signs_differ_low_##i  : ternary @name("signs_differ_low"); \
-        } \
-        actions = { by_high_key_##i; by_high_difference_##i; by_low_key_##i; by_low_difference_##i; } \
-        const default_action = by_high_difference_##i(); \
         const entries = { \
-            (0, _, 0) : by_low_difference_##i(); \
-            (0, _, 1) : by_low_key_##i(); \
-            (_, 1, _) : by_high_key_##i(); \
+            (_, _, 1, 0, _, _)                       : step##_is_##i(); \
+            (0x80000000 &&& 0x80000000, _, 0, 0, _, _) : step##_is_##i(); \
+            (0x80000000 &&& 0x80000000, _, 1, 1, _, _) : step##_is_##i(); \
+            (0, _, _, _, 1, 0)                       : step##_is_##i(); \
+            (0, 1, _, _, 0, 0)                       : step##_is_##i(); \
+            (0, 1, _, _, 1, 1)                       : step##_is_##i(); \
         } \
     }
 
 control NodeSet(inout index_t index, inout address_t va) {
-    bit<32> key_high = index.key[63:32];
-    bit<32> key_low = index.key[31:0];
-    bit<16> results = 0;
-    PIVOT_VARIABLES(0) PIVOT_VARIABLES(1) PIVOT_VARIABLES(2) PIVOT_VARIABLES(3)
-    PIVOT_VARIABLES(4) PIVOT_VARIABLES(5) PIVOT_VARIABLES(6) PIVOT_VARIABLES(7)
-    PIVOT_VARIABLES(8) PIVOT_VARIABLES(9) PIVOT_VARIABLES(10) PIVOT_VARIABLES(11)
-    PIVOT_VARIABLES(12) PIVOT_VARIABLES(13) PIVOT_VARIABLES(14) PIVOT_VARIABLES(15)
+    bit<4> branch = 0;
+    COMPARE_VARIABLES(coarse, 1) COMPARE_VARIABLES(coarse, 2) COMPARE_VARIABLES(coarse, 3)
+    COMPARE_VARIABLES(fine, 1) COMPARE_VARIABLES(fine, 2) COMPARE_VARIABLES(fine, 3)
 
-    PIVOT(0) PIVOT(1) PIVOT(2) PIVOT(3) PIVOT(4) PIVOT(5) PIVOT(6) PIVOT(7)
-    PIVOT(8) PIVOT(9) PIVOT(10) PIVOT(11) PIVOT(12) PIVOT(13) PIVOT(14) PIVOT(15)
+    action compare_quarters(db_key_t last_1, db_key_t last_2, db_key_t last_3) {
+        SUBTRACT(coarse, 1) SUBTRACT(coarse, 2) SUBTRACT(coarse, 3)
+    }
+    table coarse {
+        key = {
+            index.epoch   : exact @name("epoch");
+            index.node_id : exact @name("node_id");
+        }
+        actions = { compare_quarters; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = NODE_SET_NODES;
+    }
+    COMPARE(coarse, 1, 3:2) COMPARE(coarse, 2, 3:2) COMPARE(coarse, 3, 3:2)
+
+    action compare_children(db_key_t last_1, db_key_t last_2, db_key_t last_3) {
+        SUBTRACT(fine, 1) SUBTRACT(fine, 2) SUBTRACT(fine, 3)
+    }
+    table fine {
+        key = {
+            index.epoch   : exact @name("epoch");
+            index.node_id : exact @name("node_id");
+            branch[3:2]   : exact @name("quarter");
+        }
+        actions = { compare_children; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = 4 * NODE_SET_NODES;
+    }
+    COMPARE(fine, 1, 1:0) COMPARE(fine, 2, 1:0) COMPARE(fine, 3, 1:0)
 
     DIRECT_COUNTER(child_hits)
-    action descend_to(address_t address, node_id_t node_id) {
+    action descend_to(offset_t offset, node_id_t node_id) {
         COUNT(child_hits)
-        va = address;
+        va[47:0] = offset;
         index.node_id = node_id;
         index.levels = index.levels + 1;
     }
-    // The node is here but the key is not in it: the walk ends, for every later set as well.
+    // The node is here but the child is not: the walk ends, for every later set as well.
     action stop() { index.node_id = 0; }
     table child {
         key = {
             index.epoch   : exact @name("epoch");
             index.node_id : exact @name("node_id");
-            results       : exact @name("results");
+            branch        : exact @name("branch");
         }
         actions = { descend_to; @defaultonly stop; }
         const default_action = stop();
@@ -92,14 +118,18 @@ control NodeSet(inout index_t index, inout address_t va) {
 
     apply {
         // A node that is not in this set passes unchanged: its id may belong to a set further down.
-        if (pivot_0.apply().hit) {
-            pivot_1.apply(); pivot_2.apply(); pivot_3.apply(); pivot_4.apply(); pivot_5.apply();
-            pivot_6.apply(); pivot_7.apply(); pivot_8.apply(); pivot_9.apply(); pivot_10.apply();
-            pivot_11.apply(); pivot_12.apply(); pivot_13.apply(); pivot_14.apply(); pivot_15.apply();
-            compare_0.apply(); compare_1.apply(); compare_2.apply(); compare_3.apply();
-            compare_4.apply(); compare_5.apply(); compare_6.apply(); compare_7.apply();
-            compare_8.apply(); compare_9.apply(); compare_10.apply(); compare_11.apply();
-            compare_12.apply(); compare_13.apply(); compare_14.apply(); compare_15.apply();
+        if (coarse.apply().hit) {
+            if (!coarse_compare_3.apply().hit) {
+                if (!coarse_compare_2.apply().hit) {
+                    coarse_compare_1.apply();
+                }
+            }
+            fine.apply();
+            if (!fine_compare_3.apply().hit) {
+                if (!fine_compare_2.apply().hit) {
+                    fine_compare_1.apply();
+                }
+            }
             child.apply();
         }
     }

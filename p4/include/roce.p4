@@ -1,31 +1,66 @@
 /* RoCE: admitting index reads at the first hop, giving ordinary READs to the server at the last, and keeping
  * the ICRC right at every hop in between.
  *
- * The ICRC is a CRC-32, and CRC-32 is linear: for messages of equal length crc(m) ^ crc(m') depends on m ^ m'
- * only.  So no hop recomputes it over the packet (which would bless damage); each mends it by the difference of
- * what it changed:
+ * The ICRC is a CRC-32, and CRC-32 is linear: what a field contributes can be taken away and put back without looking at
+ * the rest.  So no hop recomputes the ICRC over the packet (which would bless damage); each mends it:
  *
- *     icrc ^= crc(covered before ^ covered after) ^ crc(0)
+ *     icrc ^= L(fields it is about to change)      before
+ *     icrc ^= L(the same fields)                   afterwards
+ *
+ * L is the CRC without its initial value and final xor, of the fields in their places among zeros.
  *
  * While a packet carries the index header, its ICRC covers the header as well, and so it does the fields that an ICRC leaves
  * out and no checksum covers (source MAC, the BTH's congestion byte); without the header these count as zeros.
- * A bit that flips on the way is nobody's change: it stays in the ICRC and the server's NIC drops the packet. */
+ * A bit that flips on the way is taken away in its wrong form but was put in in its right form: the difference stays in
+ * the ICRC, and the server's NIC drops the packet. */
 
 #ifndef FATBTREE_ROCE_P4
 #define FATBTREE_ROCE_P4
 
-// The hash gives a number, the wire has its least significant byte first.
-#define ON_THE_WIRE(crc) (crc[7:0] ++ crc[15:8] ++ crc[23:16] ++ crc[31:24])
+// Mends the ICRC by what these fields contribute.  The hash gives a number, the wire has its least significant byte first.
+// Two tables, for a chip hashes in one step and combines in the next; there is nothing to load into them.
+#define ICRC_CONTRIBUTION(name, ...) \
+    LINEAR_CRC32(name##_crc) \
+    bit<8> name##_0; \
+    bit<8> name##_1; \
+    bit<8> name##_2; \
+    bit<8> name##_3; \
+    action name##_compute() { \
+        bit<32> contribution; \
+        LINEAR_CRC32_OF(name##_crc, contribution, HASH_FIELDS(__VA_ARGS__)) \
+        name##_0 = contribution[7:0]; \
+        name##_1 = contribution[15:8]; \
+        name##_2 = contribution[23:16]; \
+        name##_3 = contribution[31:24]; \
+    } \
+    @hidden table name { \
+        actions = { name##_compute; } \
+        const default_action = name##_compute(); \
+    } \
+    action name##_mend() { \
+        hdr.icrc.byte_0 = hdr.icrc.byte_0 ^ name##_0; \
+        hdr.icrc.byte_1 = hdr.icrc.byte_1 ^ name##_1; \
+        hdr.icrc.byte_2 = hdr.icrc.byte_2 ^ name##_2; \
+        hdr.icrc.byte_3 = hdr.icrc.byte_3 ^ name##_3; \
+    } \
+    @hidden table name##_into_icrc { \
+        actions = { name##_mend; } \
+        const default_action = name##_mend(); \
+    }
 
-// crc(0) of the 39 bytes that a difference has, on the wire: index header 16, source MAC 6, congestion byte 1, va 8, rkey 4,
-// and 4 for the length behind them, which nobody changes.
-const bit<32> ICRC_OF_NO_DIFFERENCE = 0x20f4f280;
+// The places of all fields that are ever mended: index header 16 bytes, source MAC 6, congestion byte 1, va 8, rkey 4, and 4
+// for the length behind them, which nobody changes.  Targets whose CRC-32 has an initial value and a final xor take away
+// the CRC of 39 zeros.
+const bit<32> CRC32_OF_ZEROS = 0x80f2f420;
 
 /// First hop: a READ with rkey = 0 on a connection the controller registered becomes an index packet.
 control FirstHop(inout headers_t hdr) {
     INDIRECT_COUNTER(unregistered_index_reads, 1)
-    CRC32(crc)
-    bit<32> difference = 0;
+    ICRC_CONTRIBUTION(key_read, { 64w0, 64w0, 48w0, 8w0, hdr.reth.va, 32w0, 32w0 })
+    ICRC_CONTRIBUTION(in_flight, {
+        hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
+        hdr.index.partition, hdr.index.node_id, hdr.index.key,
+        hdr.ethernet.src_addr, hdr.bth.reserved, hdr.reth.va, hdr.reth.rkey, 32w0 })
 
     // The partition's root is where the read ends when no switch knows better: whatever is loaded, and be it
     // nothing, the server never sees rkey = 0 from a registered client.
@@ -57,43 +92,34 @@ control FirstHop(inout headers_t hdr) {
         size = ROCE_CONNECTIONS;
     }
     apply {
+        key_read.apply();
         if (roce_connection.apply().hit) {
             // `va` was the key and `rkey` was 0.
-            CRC32_OF(crc, difference, HASH_FIELDS({
-                hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
-                hdr.index.partition, hdr.index.node_id, hdr.index.key,
-                hdr.ethernet.src_addr, hdr.bth.reserved, hdr.reth.va ^ hdr.index.key, hdr.reth.rkey, 32w0 }))
-            hdr.icrc.value = hdr.icrc.value ^ ON_THE_WIRE(difference) ^ ICRC_OF_NO_DIFFERENCE;
+            key_read_into_icrc.apply();
+            in_flight.apply();
+            in_flight_into_icrc.apply();
         }
     }
 }
 
-/// What a switch that walks the tree may change.
-struct walked_t {
-    bit<8>    flags;
-    epoch_t   epoch;
-    bit<8>    levels;
-    node_id_t node_id;
-    address_t va;
-}
-
-/// Intermediate hop: mends the ICRC by what the walk has changed since `before`.
-control MendWalk(inout headers_t hdr, in walked_t before) {
-    CRC32(crc)
-    bit<32> difference = 0;
+/// Intermediate hop: mends the ICRC by what a walk may change; once before it and once afterwards.
+control MendWalked(inout headers_t hdr) {
+    ICRC_CONTRIBUTION(walked, {
+        8w0, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
+        16w0, hdr.index.node_id, 64w0,
+        48w0, 8w0, hdr.reth.va, 32w0, 32w0 })
     apply {
-        CRC32_OF(crc, difference, HASH_FIELDS({
-            8w0, hdr.index.flags ^ before.flags, hdr.index.epoch ^ before.epoch, hdr.index.levels ^ before.levels,
-            16w0, hdr.index.node_id ^ before.node_id, 64w0,
-            48w0, 8w0, hdr.reth.va ^ before.va, 32w0, 32w0 }))
-        hdr.icrc.value = hdr.icrc.value ^ ON_THE_WIRE(difference) ^ ICRC_OF_NO_DIFFERENCE;
+        walked.apply();
+        walked_into_icrc.apply();
     }
 }
 
 /// Last hop: the packet leaves the switches towards a server as an ordinary READ, bit for bit.
 control LastHop(inout headers_t hdr, in port_t egress_port) {
-    CRC32(crc)
-    bit<32> difference = 0;
+    ICRC_CONTRIBUTION(index_header, {
+        hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
+        hdr.index.partition, hdr.index.node_id, hdr.index.key,
+        hdr.ethernet.src_addr, hdr.bth.reserved, 64w0, 32w0, 32w0 })
 
     action strip() {
         hdr.udp.dst_port = UDP_PORT_ROCE;
@@ -108,11 +134,8 @@ control LastHop(inout headers_t hdr, in port_t egress_port) {
     }
     apply {
         if (last_hop.apply().hit) {
-            CRC32_OF(crc, difference, HASH_FIELDS({
-                hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
-                hdr.index.partition, hdr.index.node_id, hdr.index.key,
-                hdr.ethernet.src_addr, hdr.bth.reserved, 64w0, 32w0, 32w0 }))
-            hdr.icrc.value = hdr.icrc.value ^ ON_THE_WIRE(difference) ^ ICRC_OF_NO_DIFFERENCE;
+            index_header.apply();
+            index_header_into_icrc.apply();
             hdr.index.setInvalid();
         }
     }

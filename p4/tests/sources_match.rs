@@ -58,8 +58,10 @@ fn the_program_names_every_table_of_the_design() {
         .collect::<Vec<_>>();
     expected.extend((0..4).map(|stage| format!("fat_root_{stage}")));
     for set in ["node_set_a", "node_set_b"] {
-        expected.extend((0..16).map(|i| format!("{set}.pivot_{i}")));
-        expected.extend((0..16).map(|i| format!("{set}.compare_{i}")));
+        for step in ["coarse", "fine"] {
+            expected.push(format!("{set}.{step}"));
+            expected.extend((1..=3).map(|i| format!("{set}.{step}_compare_{i}")));
+        }
         expected.push(format!("{set}.child"));
     }
     for name in expected {

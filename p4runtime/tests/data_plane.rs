@@ -26,12 +26,16 @@ fn expected() -> Vec<Expected> {
         tables.push((name, key(), "next_table", vec![]));
     }
     for set in ["node_set_a", "node_set_b"] {
-        for i in 0..16 {
-            let key = vec![("epoch", 8, Exact), ("node_id", 16, Exact)];
-            tables.push((format!("{set}.pivot_{i}"), key, "compare_with", vec![("pivot", 64)]));
-        }
-        let key = vec![("epoch", 8, Exact), ("node_id", 16, Exact), ("results", 16, Exact)];
-        tables.push((format!("{set}.child"), key, "descend_to", vec![("address", 64), ("node_id", 16)]));
+        let key = |more: Option<(&'static str, u32)>| {
+            let mut key = vec![("epoch", 8, Exact), ("node_id", 16, Exact)];
+            key.extend(more.map(|(name, width)| (name, width, Exact)));
+            key
+        };
+        let last = || vec![("last_1", 64), ("last_2", 64), ("last_3", 64)];
+        tables.push((format!("{set}.coarse"), key(None), "compare_quarters", last()));
+        tables.push((format!("{set}.fine"), key(Some(("quarter", 2))), "compare_children", last()));
+        let child = vec![("offset", 48), ("node_id", 16)];
+        tables.push((format!("{set}.child"), key(Some(("branch", 4))), "descend_to", child));
     }
     tables
 }
@@ -53,7 +57,7 @@ fn check(index: &P4InfoIndex) {
         assert_eq!(table.direct_counter.is_some(), counted, "direct counter of {name}");
         assert_eq!(table.needs_priority, name.contains("fat_root"), "priority in {name}");
     }
-    assert!(index.table("node_set_b.compare_15").expect("there").is_const);
+    assert!(index.table("node_set_b.fine_compare_3").expect("there").is_const);
 }
 
 const P4INFO: &str = include_str!("../../p4/build/fatbtree_v1model.p4info.txtpb");

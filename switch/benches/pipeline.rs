@@ -31,11 +31,11 @@ fn routed(program: &Arc<Program>) -> Pipeline {
     let mut pipeline = Pipeline::new(program.clone());
     for host in 0..16 {
         let key = [MatchValue::Lpm { value: 0x0a01_0000 + host, prefix_len: 32 }];
-        insert(&mut pipeline, "ingress.to_address.ipv4_route", 0, &key, "ingress.to_address.forward", &[4]);
+        insert(&mut pipeline, "ingress.forwarding.ipv4_route", 0, &key, "ingress.forwarding.forward", &[4]);
     }
     let key = [MatchValue::Lpm { value: 0x0a00_0000, prefix_len: 24 }];
-    insert(&mut pipeline, "ingress.to_address.ipv4_route", 0, &key, "ingress.to_address.forward", &[5]);
-    let (table, action) = ("ingress.to_partition.partition_route", "ingress.to_partition.forward");
+    insert(&mut pipeline, "ingress.forwarding.ipv4_route", 0, &key, "ingress.forwarding.forward", &[5]);
+    let (table, action) = ("ingress.forwarding.partition_route", "ingress.forwarding.forward");
     insert(&mut pipeline, table, 0, &[EXACT(1)], action, &[6]);
     pipeline
 }
@@ -104,20 +104,19 @@ fn frames(c: &mut Criterion) {
 
     let mut node_set = routed(&program);
     for id in 1..=4096 {
-        for i in 0..16u64 {
-            let (table, action) =
-                (format!("ingress.node_set_a.pivot_{i}"), format!("ingress.node_set_a.compare_with_{i}"));
-            insert(&mut node_set, &table, 0, &[EXACT(3), EXACT(id)], &action, &[id << 32 | i << 20]);
-            let key = [EXACT(3), EXACT(id), EXACT(if i == 15 { 0xffff } else { (1 << (i + 1)) - 1 })];
-            let child = [id << 20 | i, 5000 + id];
-            insert(
-                &mut node_set,
-                "ingress.node_set_a.child",
-                0,
-                &key,
-                "ingress.node_set_a.descend_to",
-                &child,
-            );
+        let mut put = |table: &str, key: &[u64], action: &str, params: &[u64]| {
+            let key: Vec<_> = [3, id].iter().chain(key).copied().map(EXACT).collect();
+            let name = |what: &str| format!("ingress.node_set_a.{what}");
+            insert(&mut node_set, &name(table), 0, &key, &name(action), params);
+        };
+        let last_before = |branch: u64| (id << 32 | branch << 20) - 1;
+        put("coarse", &[], "compare_quarters", &[4, 8, 12].map(last_before));
+        for quarter in 0..4 {
+            let last = [1, 2, 3].map(|child| last_before(4 * quarter + child));
+            put("fine", &[quarter], "compare_children", &last);
+        }
+        for branch in 0..16 {
+            put("child", &[branch], "descend_to", &[id << 20 | branch, 5000 + id]);
         }
     }
     let ask = |id: u64| frame(Some((0, id, id << 32 | (id % 16) << 20 | 3)), 12, &reth(1));
@@ -126,8 +125,8 @@ fn frames(c: &mut Criterion) {
     bench(c, "frame/node set hit, 4096 nodes", &mut node_set, &scattered);
 
     let mut core = routed(&program);
-    let table = program.table("ingress.to_core.core_route").unwrap();
-    let action = program.table_action(table, "ingress.to_core.descend").unwrap();
+    let table = program.table("ingress.forwarding.core_route").unwrap();
+    let action = program.table_action(table, "ingress.forwarding.descend").unwrap();
     core.set_default(table, Some(&ActionCall { action, params: vec![6, 20] })).unwrap();
     for slice in 0..256 {
         for stage in 0..4u64 {

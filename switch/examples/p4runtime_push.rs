@@ -40,13 +40,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("pipeline set in {:.1?}", started.clock.elapsed());
 
         let child = info.table("node_set_a.child")?;
-        let (epoch, node_id, results) =
-            (child.field("epoch")?, child.field("node_id")?, child.field("results")?);
+        let (epoch, node_id, branch) =
+            (child.field("epoch")?, child.field("node_id")?, child.field("branch")?);
         let descend = child.action("descend_to")?;
-        let key = |i: u64| (1 + i / 65_536, 1 + i / 16 % 4096, (2u64 << (i % 16)) - 1);
+        let key = |i: u64| (1 + i / 65_536, 1 + i / 16 % 4096, i % 16);
         let entry = |i: u64| {
-            let (e, n, r) = key(i);
-            child.entry().exact(epoch, e).exact(node_id, n).exact(results, r)
+            let (e, n, b) = key(i);
+            child.entry().exact(epoch, e).exact(node_id, n).exact(branch, b)
         };
 
         let started = Mark::now();
@@ -62,10 +62,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         assert_eq!(found.len() as u64, count);
         for message in &found {
             let view = child.view(message)?;
-            let (e, n, r) =
-                (view.exact(epoch)? as u64, view.exact(node_id)? as u64, view.exact(results)? as u64);
-            let i = (e - 1) * 65_536 + (n - 1) * 16 + u64::from((r + 1).trailing_zeros()) - 1;
-            assert_eq!(key(i), (e, n, r));
+            let (e, n, b) =
+                (view.exact(epoch)? as u64, view.exact(node_id)? as u64, view.exact(branch)? as u64);
+            let i = (e - 1) * 65_536 + (n - 1) * 16 + b;
             let (_, params) = view.action()?.ok_or("an entry without an action")?;
             assert_eq!(params, [u128::from(i) << 10, u128::from(i % 65_536)]);
         }

@@ -134,11 +134,6 @@ pub(crate) enum Op {
     ApplyNextInto { table: u16, group: u16, offset: u16, action: u16, params: u16, param_base: Slot, skip: Pc },
     /// The same for a table that is part of the program: const entries, const default action.
     ApplyConst { table: u16 },
-    /// Runs tables that read their entries from one row side by side, if each finds its usual action there; goes on behind
-    /// this operation if not.
-    RowLanes { lanes: u16 },
-    /// Const tables that set bits, `count` from number `first` on.
-    BitTables { first: u16, count: u16 },
     /// After `Apply`: jumps when nothing was found.
     JumpMiss { to: Pc },
     /// After `Apply`: continues where the table's list says for the action that ran.
@@ -306,8 +301,6 @@ impl Op {
             | Op::ApplyInto { .. }
             | Op::ApplyNextInto { .. }
             | Op::ApplyConst { .. }
-            | Op::RowLanes { .. }
-            | Op::BitTables { .. }
             | Op::JumpMiss { .. }
             | Op::Switch { .. }
             | Op::Return

@@ -51,7 +51,6 @@ mod entry;
 mod error;
 mod hash;
 mod json;
-mod lanes;
 mod lower;
 mod machine;
 mod moves;

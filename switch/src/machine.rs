@@ -312,23 +312,6 @@ impl Machine {
                         }
                     }
                 }
-                Op::RowLanes { lanes } => {
-                    let run = &code.row_lanes[usize::from(lanes)];
-                    let group = &state.groups[usize::from(run.group)];
-                    let row = group.last();
-                    let words = usize::from(run.words) * usize::from(run.lanes);
-                    if row != NONE && run.run(slots, group.entry(row, usize::from(run.offset), words)) {
-                        packet.hit = true;
-                        packet.action = usize::from(run.action) - 1;
-                        pc = run.to as usize;
-                    }
-                }
-                Op::BitTables { first, count } => {
-                    let first = usize::from(first);
-                    for table in &code.bit_tables[first..first + usize::from(count)] {
-                        (packet.hit, packet.action) = table.run(slots);
-                    }
-                }
                 Op::JumpMiss { to } => {
                     if !packet.hit {
                         pc = to as usize;

@@ -1,7 +1,7 @@
 //! Operations that only move bits about: a result slot, and a value made of one or two operands.
 //!
-//! Most of a program is made of them, and the machine runs them in three ways: one by one, in the action of a const table,
-//! and as lanes. This is the one place that says what they compute.
+//! Most of a program is made of them, and the machine runs them in two ways: one by one, and in a row, as the action of a
+//! const table. This is the one place that says what they compute.
 
 use crate::bits::low_bits;
 use crate::code::{Op, Slot, Words};
@@ -20,22 +20,6 @@ pub(crate) fn operands(op: &Op) -> Option<[Slot; 3]> {
         | Op::SubSlices { dst, a, b, .. } => [dst, a, b],
         _ => return None,
     })
-}
-
-/// The same operation on other slots.
-pub(crate) fn with_operands(mut op: Op, [to, first, second]: [Slot; 3]) -> Op {
-    match &mut op {
-        Op::Mov { dst, a }
-        | Op::Slice { dst, a, .. }
-        | Op::SliceNot { dst, a, .. }
-        | Op::Swap { dst, a, .. } => (*dst, *a) = (to, first),
-        Op::Join { dst, a, b, .. }
-        | Op::XorSlices { dst, a, b, .. }
-        | Op::AddSlices { dst, a, b, .. }
-        | Op::SubSlices { dst, a, b, .. } => (*dst, *a, *b) = (to, first, second),
-        _ => {}
-    }
-    op
 }
 
 /// What the operation makes of its operands' values.

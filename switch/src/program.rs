@@ -8,7 +8,6 @@ use crate::entry::{ActionCall, ActionRef, CounterRef, MatchKind, RegisterRef, Ta
 use crate::error::LoadError;
 use crate::hash::CalculationCode;
 use crate::json::Document;
-use crate::lanes::{BitTable, RowLanes};
 use crate::table::KeyPart;
 use crate::table::scan::ScanKey;
 use crate::table::store::Pair;
@@ -118,8 +117,6 @@ pub(crate) struct Code {
     pub(crate) tables: Vec<TableCode>,
     pub(crate) groups: Vec<GroupCode>,
     pub(crate) const_tables: Vec<ConstTable>,
-    pub(crate) row_lanes: Vec<RowLanes>,
-    pub(crate) bit_tables: Vec<BitTable>,
     pub(crate) entries: Vec<Entries>,
     /// Number of slots to zero for each packet.
     pub(crate) state: usize,

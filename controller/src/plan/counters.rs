@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::Plan;
+use fatbtree_topology::SwitchId;
+
+use super::{CachedNode, Plan};
 use crate::tables::{Entry, child, fat_root};
 
 impl Plan {
@@ -12,20 +14,30 @@ impl Plan {
     /// Each entry at which packets stopped descending gives one sample: the first key of that child, with the packets as
     /// its weight. (Entries that led on to a cached node are counted there again, so they give none.) A switch cannot tell
     /// keys *below* such a child apart; mix in keys sampled by clients for that. Entries of other plans are ignored.
-    pub fn samples_from_counters(&self, counters: impl IntoIterator<Item = (Entry, u64)>) -> Vec<(u64, u64)> {
-        let ranges = self.fat_root.iter().map(|range| (range.address, range.low));
-        let children =
-            self.nodes.iter().flat_map(|node| node.children.iter().map(|child| (child.address, child.low)));
-        let lows: BTreeMap<u64, u64> = ranges.chain(children).collect();
+    pub fn samples_from_counters(
+        &self,
+        counters: impl IntoIterator<Item = (SwitchId, Entry, u64)>,
+    ) -> Vec<(u64, u64)> {
+        let ranges: BTreeMap<u64, u64> =
+            self.fat_root.iter().map(|range| (range.address, range.low)).collect();
+        let nodes: BTreeMap<(SwitchId, u16), &CachedNode> =
+            self.nodes.iter().map(|node| ((node.switch, node.id), node)).collect();
         let mut weights: BTreeMap<u64, u64> = BTreeMap::new();
-        for (entry, packets) in counters {
+        for (switch, entry, packets) in counters {
             let stopped_at = match entry {
-                Entry::FatRoot(_, fat_root::Action::Land { address, node_id: 0, .. })
-                | Entry::Child(_, child::Action { address, node_id: 0 }) => lows.get(&address),
+                Entry::FatRoot(_, fat_root::Action::Land { address, node_id: 0, .. }) => {
+                    ranges.get(&address).copied()
+                }
+                Entry::Child(key, child::Action { node_id: 0, .. }) if key.epoch == self.epoch => {
+                    nodes.get(&(switch, key.node_id)).and_then(|node| {
+                        let at = usize::from(key.branch).min(node.children.len() - 1);
+                        node.children.get(at).map(|child| child.low)
+                    })
+                }
                 _ => None,
             };
             if let Some(low) = stopped_at.filter(|_| packets > 0) {
-                let weight = weights.entry(*low).or_default();
+                let weight = weights.entry(low).or_default();
                 *weight = weight.saturating_add(packets);
             }
         }

@@ -6,7 +6,7 @@ use fatbtree_topology::SwitchId;
 
 use super::ranges::Target;
 use super::{CachedNode, Plan, RangeMatch, sub_table};
-use crate::tables::{Entry, NodeSet, child, core_route, fat_root, pivot};
+use crate::tables::{Entry, NodeSet, child, coarse, core_route, fat_root, fine};
 
 /// The node set of each layer.
 const SETS: [NodeSet; super::LAYERS] = [NodeSet::A, NodeSet::A, NodeSet::B, NodeSet::A, NodeSet::B];
@@ -71,18 +71,26 @@ impl Plan {
     }
 }
 
+/// The part of an address that says where in its server.
+const OFFSET: u64 = (1 << 48) - 1;
+
 fn node_entries(node: &CachedNode, epoch: u8, entries: &mut Vec<Entry>) {
     let set = SETS[usize::from(node.layer)];
-    let last = node.children.len() - 1;
-    for index in 0..16u8 {
-        // Pivot 0 is the low fence; a node with fewer children repeats its last pivot, so its last child is all ones.
-        let child = &node.children[usize::from(index).min(last)];
-        let key = pivot::Key { set, index, epoch, node_id: node.id };
-        entries.push(Entry::Pivot(key, pivot::Action { pivot: child.low }));
+    let last_child = node.children.len() - 1;
+    // A node with fewer children repeats its last one, which so becomes branch 15. No child but the first begins at key 0.
+    let last_before = |branch: usize| node.children[branch.min(last_child)].low.saturating_sub(1);
+    let (epoch, node_id) = (epoch, node.id);
+    let last = [4, 8, 12].map(last_before);
+    entries.push(Entry::Coarse(coarse::Key { set, epoch, node_id }, coarse::Action { last }));
+    for quarter in 0..4u8 {
+        let last = [1, 2, 3].map(|at| last_before(4 * usize::from(quarter) + at));
+        entries.push(Entry::Fine(fine::Key { set, epoch, node_id, quarter }, fine::Action { last }));
     }
     for (at, child) in node.children.iter().enumerate() {
-        let results = if at == last { u16::MAX } else { (1 << (at + 1)) - 1 };
-        let key = child::Key { set, epoch, node_id: node.id, results };
-        entries.push(Entry::Child(key, child::Action { address: child.address, node_id: child.node_id }));
+        let branch =
+            if at == last_child { 15 } else { u8::try_from(at).expect("a cached node has 16 children") };
+        // Cached nodes are those whose children are on their own server.
+        let action = child::Action { offset: child.address & OFFSET, node_id: child.node_id };
+        entries.push(Entry::Child(child::Key { set, epoch, node_id, branch }, action));
     }
 }

@@ -63,9 +63,8 @@ impl Plan {
         let (mut address, mut id, mut levels) = (range.address, range.node_id, 1);
         while let Some(position) = self.index.position(partition, id) {
             let children = &self.nodes[position].children;
-            let Some(child) = children.partition_point(|child| child.low <= key).checked_sub(1) else {
-                break; // below the low fence: no result bit is set and the walk ends here
-            };
+            // A key comes to a node because it is in the node's range: none is below the first child.
+            let child = children.partition_point(|child| child.low <= key).saturating_sub(1);
             (address, id) = (children[child].address, children[child].node_id);
             levels += 1;
         }

@@ -79,7 +79,7 @@ impl Plan {
             walked += part;
         }
         let stage_entries: [usize; STAGES] = self.tables.entries_per_stage();
-        let set_entries: usize = self.nodes.iter().map(|node| 16 + node.children.len()).sum();
+        let set_entries: usize = self.nodes.iter().map(|node| 1 + 4 + node.children.len()).sum();
         Summary {
             epoch: self.epoch,
             ranges: self.fat_root.len(),

@@ -8,14 +8,15 @@ use proptest::prelude::*;
 use super::*;
 use crate::reload::{PhaseKind, ReloadSteps};
 use crate::snapshot::Snapshot;
-use crate::tables::{Change, Entry, NodeSet, child, core_route, fat_root, pivot};
+use crate::tables::{Change, Entry, NodeSet, child, coarse, core_route, fat_root, fine};
 use crate::test_support::{arb_snapshot, naive_path, partition};
 
 /// The entries of one switch, as its tables hold them.
 #[derive(Clone, Default)]
 struct Switch {
     fat_root: BTreeMap<fat_root::Key, fat_root::Action>,
-    pivots: BTreeMap<pivot::Key, u64>,
+    coarse: BTreeMap<coarse::Key, coarse::Action>,
+    fine: BTreeMap<fine::Key, fine::Action>,
     children: BTreeMap<child::Key, child::Action>,
 }
 
@@ -49,14 +50,18 @@ impl Network {
             Change::Insert(Entry::FatRoot(key, action)) | Change::Modify(Entry::FatRoot(key, action)) => {
                 put(tables.fat_root.insert(key, action).is_some(), &change);
             }
-            Change::Insert(Entry::Pivot(key, action)) | Change::Modify(Entry::Pivot(key, action)) => {
-                put(tables.pivots.insert(key, action.pivot).is_some(), &change);
+            Change::Insert(Entry::Coarse(key, action)) | Change::Modify(Entry::Coarse(key, action)) => {
+                put(tables.coarse.insert(key, action).is_some(), &change);
+            }
+            Change::Insert(Entry::Fine(key, action)) | Change::Modify(Entry::Fine(key, action)) => {
+                put(tables.fine.insert(key, action).is_some(), &change);
             }
             Change::Insert(Entry::Child(key, action)) | Change::Modify(Entry::Child(key, action)) => {
                 put(tables.children.insert(key, action).is_some(), &change);
             }
             Change::Delete(Entry::FatRoot(key, _)) => assert!(tables.fat_root.remove(&key).is_some()),
-            Change::Delete(Entry::Pivot(key, _)) => assert!(tables.pivots.remove(&key).is_some()),
+            Change::Delete(Entry::Coarse(key, _)) => assert!(tables.coarse.remove(&key).is_some()),
+            Change::Delete(Entry::Fine(key, _)) => assert!(tables.fine.remove(&key).is_some()),
             Change::Delete(Entry::Child(key, _)) => assert!(tables.children.remove(&key).is_some()),
             other => panic!("{other:?} is none of a plan's"),
         }
@@ -100,17 +105,18 @@ impl Network {
         let [core, aggregation, _, edge, _] = home.switches;
         for switch in [core, aggregation, edge].map(at) {
             for set in [NodeSet::A, NodeSet::B] {
-                let pivot = |index| switch.pivots.get(&pivot::Key { set, index, epoch, node_id: node });
-                if node == 0 || pivot(0).is_none() {
-                    continue;
-                }
-                // A pivot that is missing is compared as if it were the key: the differences are all zero.
-                let bit = |index| u16::from(pivot(index).is_none_or(|pivot| key >= *pivot)) << index;
-                let results = (0..16).map(bit).sum();
-                match switch.children.get(&child::Key { set, epoch, node_id: node, results }) {
+                let coarse = switch.coarse.get(&coarse::Key { set, epoch, node_id: node });
+                let Some(coarse::Action { last }) = coarse.filter(|_| node != 0) else { continue };
+                let above = |last: [u64; 3]| last.iter().filter(|last| key > **last).count() as u8;
+                let quarter = above(*last);
+                // A quarter that is missing is compared with nothing: the differences are all zero.
+                let fine = switch.fine.get(&fine::Key { set, epoch, node_id: node, quarter });
+                let branch = 4 * quarter + fine.map_or(0, |fine| above(fine.last));
+                match switch.children.get(&child::Key { set, epoch, node_id: node, branch }) {
                     None => node = 0,
                     Some(action) => {
-                        (landing.address, node) = (action.address, action.node_id);
+                        landing.address = landing.address >> 48 << 48 | action.offset;
+                        node = action.node_id;
                         landing.levels += 1;
                     }
                 }
@@ -299,7 +305,7 @@ proptest! {
             let none = Switch::default();
             let wanted = wanted.switches.get(switch).unwrap_or(&none);
             prop_assert_eq!(&tables.fat_root, &wanted.fat_root);
-            prop_assert_eq!(&tables.pivots, &wanted.pivots);
+            prop_assert_eq!((&tables.coarse, &tables.fine), (&wanted.coarse, &wanted.fine));
             prop_assert_eq!(&tables.children, &wanted.children);
         }
         if before == after && epochs.0 == epochs.1 {
@@ -354,7 +360,10 @@ proptest! {
         prop_assert!(network.switches.iter().all(|(switch, tables)| {
             let none = Switch::default();
             let wanted = fresh.switches.get(switch).unwrap_or(&none);
-            (&tables.fat_root, &tables.pivots, &tables.children) == (&wanted.fat_root, &wanted.pivots, &wanted.children)
+            let of = |switch: &Switch| {
+                (switch.fat_root.clone(), switch.coarse.clone(), switch.fine.clone(), switch.children.clone())
+            };
+            of(tables) == of(wanted)
         }), "nothing of the old epoch is left");
     }
 }
@@ -413,7 +422,9 @@ fn counters_become_samples() {
     let (cluster, snapshot) = example();
     let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20], ..Budget::bmv2() };
     let plan = plan(&snapshot, &Placement::of(&cluster), &[], &budget, 5).unwrap();
-    let counters = plan.entries().into_values().flatten().map(|entry| (entry, 3));
+    let entries = plan.entries();
+    let counters =
+        entries.iter().flat_map(|(switch, entries)| entries.iter().map(|entry| (*switch, *entry, 3)));
     let samples = plan.samples_from_counters(counters);
     let ends = plan.nodes().iter().flat_map(|n| &n.children).filter(|c| c.node_id == 0).count()
         + plan.fat_root().iter().filter(|r| r.node_id == 0).count();
@@ -427,7 +438,7 @@ fn counters_become_samples() {
 }
 
 #[test]
-fn a_key_below_the_first_fence_stops_at_the_root() {
+fn a_key_below_the_first_fence_goes_to_the_first_children() {
     let (cluster, mut snapshot) = example();
     snapshot.partitions[0].low = 500;
     snapshot.partitions[0].nodes.iter_mut().filter(|n| n.low == 0).for_each(|n| n.low = 500);
@@ -437,7 +448,7 @@ fn a_key_below_the_first_fence_stops_at_the_root() {
     let placement = Placement::of(&cluster);
     let plan = plan(&lower, &placement, &[], &budget, 1).unwrap();
     let network = load(&plan);
-    for (key, levels) in [(499, 1), (500, 4)] {
+    for (key, levels) in [(499, 4), (500, 4)] {
         assert_eq!(network.read(home(&plan, key), key), plan.land(key));
         assert_eq!(plan.land(key).levels, levels);
     }

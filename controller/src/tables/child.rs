@@ -1,4 +1,4 @@
-//! `child` of a node set: epoch, node and the 16 result bits → the child and its node id.
+//! `child` of a node set: epoch, node and branch → where the child lies, and its node id.
 
 use fatbtree_p4runtime::index::{ActionInfo, MatchFieldInfo, TableInfo};
 use fatbtree_p4runtime::v1::TableEntry;
@@ -15,15 +15,15 @@ pub struct Key {
     pub epoch: u8,
     /// Node, from 1.
     pub node_id: u16,
-    /// Bit i: the key is at or above pivot i.
-    pub results: u16,
+    /// Which child, 0 to 15; the last child of a node is 15.
+    pub branch: u8,
 }
 
 /// Go on with this child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Action {
-    /// Its address.
-    pub address: u64,
+    /// Its offset, 48 bits, in the memory server of its node.
+    pub offset: u64,
     /// Its node id where it is cached further down, else 0.
     pub node_id: u16,
 }
@@ -33,7 +33,7 @@ pub(super) struct Table {
     table: TableInfo,
     epoch: MatchFieldInfo,
     node_id: MatchFieldInfo,
-    results: MatchFieldInfo,
+    branch: MatchFieldInfo,
     descend_to: ActionInfo,
 }
 
@@ -42,7 +42,7 @@ impl Table {
         Ok(Self {
             epoch: table.field("epoch")?.clone(),
             node_id: table.field("node_id")?.clone(),
-            results: table.field("results")?.clone(),
+            branch: table.field("branch")?.clone(),
             descend_to: table.action("descend_to")?.clone(),
             table: table.clone(),
         })
@@ -55,10 +55,10 @@ impl Table {
             .entry()
             .exact(&self.epoch, key.epoch.into())
             .exact(&self.node_id, key.node_id.into())
-            .exact(&self.results, key.results.into());
+            .exact(&self.branch, key.branch.into());
         match action {
             None => entry,
-            Some(Action { address, node_id }) => entry.action(&self.descend_to, &[address, node_id.into()]),
+            Some(Action { offset, node_id }) => entry.action(&self.descend_to, &[offset, node_id.into()]),
         }
         .build()
     }
@@ -67,8 +67,8 @@ impl Table {
         let view = self.table.view(entry)?;
         let epoch = narrow(&self.table, view.exact(&self.epoch)?)?;
         let node_id = narrow(&self.table, view.exact(&self.node_id)?)?;
-        let results = narrow(&self.table, view.exact(&self.results)?)?;
-        let [address, child] = arguments(&self.table, entry, &self.descend_to)?;
-        Ok((Key { set, epoch, node_id, results }, Action { address, node_id: narrow(&self.table, child)? }))
+        let branch = narrow(&self.table, view.exact(&self.branch)?)?;
+        let [offset, child] = arguments(&self.table, entry, &self.descend_to)?;
+        Ok((Key { set, epoch, node_id, branch }, Action { offset, node_id: narrow(&self.table, child)? }))
     }
 }

@@ -7,13 +7,11 @@
 //! parser    parser states      -> operations and selects
 //! control   tables, conditionals, checksums -> operations and table descriptions
 //! tidy      what only shows when everything is there
-//! lanes     tables of one shape, to be run side by side
 //! ```
 
 mod action;
 mod control;
 mod expr;
-mod lanes;
 mod layout;
 mod parser;
 mod tidy;
@@ -182,8 +180,6 @@ impl Lowering<'_> {
             tables: table_code,
             groups,
             const_tables: Vec::new(),
-            row_lanes: Vec::new(),
-            bit_tables: Vec::new(),
             entries: self.entries,
             state: layout.state,
             constants: layout.constants,

@@ -5,20 +5,17 @@
 //! - Variables that nothing reads are not written, nor are zeroes that are there from the start.
 //! - Tables that are looked up with the key of the one before them take over its row.
 //! - Small tables that are part of the program become a list of masked compares.
-//! - Tables of one shape that follow each other are run side by side.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::code::{ActionCode, ConstCall, ConstTable, Op, Pc, Slot};
 use crate::program::{Code, TableInfo, TableKind};
 
-use super::lanes::{bit_tables, row_lanes};
-
 /// Tidies the lowered code. `tables` tells which tables never change.
 pub(super) fn tidy(code: &mut Code, tables: &[TableInfo]) {
     compile_const_tables(code, tables);
-    let unreachable = unreachable_ops(code);
-    remove(code, &unreachable);
+    let nowhere = unreachable(code);
+    remove(code, &nowhere);
     let targets = jump_targets(code);
     hash_originals(code, &targets);
     reuse_rows(code, &targets);
@@ -31,10 +28,6 @@ pub(super) fn tidy(code: &mut Code, tables: &[TableInfo]) {
         }
         remove(code, &dead);
     }
-    row_lanes(code);
-    bit_tables(code);
-    let unreachable = unreachable_ops(code);
-    remove(code, &unreachable);
     let busy =
         |phases: &[Pc]| phases.iter().copied().filter(|&pc| code.ops[pc as usize] != Op::End).collect();
     let (before, after) =
@@ -43,9 +36,9 @@ pub(super) fn tidy(code: &mut Code, tables: &[TableInfo]) {
 }
 
 /// Every position that something other than the operation before it may lead to, and by how many ways.
-pub(super) type Targets = BTreeMap<Pc, usize>;
+type Targets = BTreeMap<Pc, usize>;
 
-pub(super) fn jump_targets(code: &mut Code) -> Targets {
+fn jump_targets(code: &mut Code) -> Targets {
     let mut targets = Targets::new();
     for_each_target(code, |to| *targets.entry(*to).or_default() += 1);
     targets
@@ -67,7 +60,6 @@ fn for_each_target(code: &mut Code, mut visit: impl FnMut(&mut Pc)) {
     for table in &mut code.const_tables {
         table.calls.iter_mut().for_each(|call| visit(&mut call.code.start));
     }
-    code.row_lanes.iter_mut().for_each(|run| visit(&mut run.to));
     let entries = [&mut code.parser, &mut code.verify, &mut code.ingress, &mut code.egress, &mut code.update];
     entries.into_iter().for_each(visit);
 }
@@ -108,7 +100,7 @@ fn compile_const_tables(code: &mut Code, tables: &[TableInfo]) {
 }
 
 /// Operations that no packet comes to.
-fn unreachable_ops(code: &mut Code) -> BTreeSet<usize> {
+fn unreachable(code: &mut Code) -> BTreeSet<usize> {
     let mut reached = vec![false; code.ops.len()];
     let mut work: Vec<Pc> = vec![code.parser, code.verify, code.ingress, code.egress, code.update];
     while let Some(pc) = work.pop() {
@@ -310,7 +302,7 @@ fn dead_writes(code: &Code) -> BTreeSet<usize> {
     code.ops.iter().enumerate().filter(|(_, op)| dead(op)).map(|(at, _)| at).collect()
 }
 
-pub(super) fn remove(code: &mut Code, dead: &BTreeSet<usize>) {
+fn remove(code: &mut Code, dead: &BTreeSet<usize>) {
     let mut position = Vec::with_capacity(code.ops.len() + 1);
     let mut kept = 0;
     for at in 0..=code.ops.len() {
@@ -324,19 +316,5 @@ pub(super) fn remove(code: &mut Code, dead: &BTreeSet<usize>) {
         at += 1;
         !dead.contains(&(at - 1))
     });
-    for_each_target(code, |to| *to = position[*to as usize]);
-}
-
-/// Puts operations in front of those at these positions. Whatever led there leads to them.
-pub(super) fn insert(code: &mut Code, new: &BTreeMap<usize, Op>) {
-    let mut position = Vec::with_capacity(code.ops.len() + 1);
-    let mut ops = Vec::with_capacity(code.ops.len() + new.len());
-    for (at, &op) in code.ops.iter().enumerate() {
-        position.push(ops.len() as Pc);
-        ops.extend(new.get(&at));
-        ops.push(op);
-    }
-    position.push(ops.len() as Pc);
-    code.ops = ops;
     for_each_target(code, |to| *to = position[*to as usize]);
 }

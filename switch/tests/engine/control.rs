@@ -2,7 +2,7 @@
 
 use fatbtree_switch::{ActionCall, ErrorClass, MatchKind, MatchValue, TableError};
 
-use crate::{FATBTREE, FILTER, ROUTER, Switch, TUNNEL, load};
+use crate::{FATBTREE, FILTER, GROUPS, ROUTER, Switch, TUNNEL, load};
 
 #[test]
 fn a_program_tells_what_it_has() {
@@ -11,12 +11,12 @@ fn a_program_tells_what_it_has() {
     let info = program.table_info(table);
     let kinds: Vec<_> = info.key.iter().map(|f| (f.name.as_str(), f.kind, f.width)).collect();
     let exact = MatchKind::Exact;
-    assert_eq!(kinds, [("epoch", exact, 8), ("node_id", exact, 16), ("results", exact, 16)]);
+    assert_eq!(kinds, [("epoch", exact, 8), ("node_id", exact, 16), ("branch", exact, 4)]);
     assert!(info.direct_counter.is_some() && info.const_default && !info.const_entries && !info.has_priority);
     let action = program.table_action(table, "ingress.node_set_a.descend_to").unwrap();
     let params: Vec<_> =
         program.action_info(action).params.iter().map(|p| (p.name.as_str(), p.width)).collect();
-    assert_eq!(params, [("address", 64), ("node_id", 16)]);
+    assert_eq!(params, [("offset", 48), ("node_id", 16)]);
     assert!(program.table_action(table, "ingress.fat_root.land_0").is_none(), "an action of another table");
     assert!(program.table("ingress.nothing").is_none());
 }
@@ -134,23 +134,24 @@ fn entries_come_back_as_they_were_written() {
 
 #[test]
 fn tables_of_a_group_are_independent() {
-    let mut switch = Switch::new(FATBTREE);
-    let key = [MatchValue::Exact(3), MatchValue::Exact(77)];
-    for i in 0..16u64 {
-        let table = format!("ingress.node_set_a.pivot_{i}");
-        switch.insert(&table, &key, &format!("ingress.node_set_a.compare_with_{i}"), &[100 + i]);
+    let mut switch = Switch::new(GROUPS);
+    let key = [MatchValue::Exact(3)];
+    let tables = ["first", "second", "third"];
+    for (i, name) in (0u64..).zip(tables) {
+        switch.insert(&format!("ingress.{name}"), &key, &format!("ingress.set_{name}"), &[100 + i]);
     }
-    let table = |i: usize| format!("ingress.node_set_a.pivot_{i}");
-    let pivot_3 = switch.table(&table(3));
-    switch.pipeline.delete(pivot_3, &key, 0).unwrap();
-    for i in 0..16 {
-        let at = switch.table(&table(i));
-        assert_eq!(switch.pipeline.len(at), usize::from(i != 3));
+    let second = switch.table("ingress.second");
+    switch.pipeline.delete(second, &key, 0).unwrap();
+    for (i, name) in (0u64..).zip(tables) {
+        let at = switch.table(&format!("ingress.{name}"));
+        assert_eq!(switch.pipeline.len(at), usize::from(i != 1));
         match switch.pipeline.get(at, &key, 0) {
-            Ok(entry) => assert_eq!(entry.params, [100 + i as u64]),
-            Err(e) => assert!(i == 3, "{e}"),
+            Ok(entry) => assert_eq!(entry.params, [100 + i]),
+            Err(e) => assert!(i == 1, "{e}"),
         }
     }
-    let pivot_0_b = switch.table("ingress.node_set_b.pivot_0");
-    assert!(switch.pipeline.is_empty(pivot_0_b));
+    assert!({
+        let again = switch.table("ingress.again");
+        switch.pipeline.is_empty(again)
+    });
 }

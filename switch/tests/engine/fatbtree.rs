@@ -126,7 +126,7 @@ fn first_hop_core_and_last_hop() {
     let connection = [EXACT(u64::from(CLIENT)), EXACT(u64::from(SERVER)), EXACT(u64::from(QP))];
 
     let mut first = Switch::new(FATBTREE);
-    first.insert("ingress.to_address.ipv4_route", &plain_route, "ingress.to_address.forward", &[4]);
+    first.insert("ingress.forwarding.ipv4_route", &plain_route, "ingress.forwarding.forward", &[4]);
     check(&mut first, ask, 4, ask); // not registered: passes unchanged, and is counted
     let counter = first.pipeline.program().counter("ingress.first_hop.unregistered_index_reads").unwrap();
     assert_eq!(first.pipeline.counter(counter, 0).unwrap().packets, 1);
@@ -136,14 +136,14 @@ fn first_hop_core_and_last_hop() {
         "ingress.first_hop.admit",
         &[99, 2, 0x2_0000_0000_0040],
     );
-    default_action(&mut first, "ingress.to_core.core_route", "ingress.to_core.climb", &[7]);
+    default_action(&mut first, "ingress.forwarding.core_route", "ingress.forwarding.climb", &[7]);
     let index = Index { flags: 1, epoch: 0, levels: 0, partition: 2, node_id: 0, key: ask.va };
     let climbing = Read { index: Some(index), va: 0x2_0000_0000_0040, rkey: 99 };
     check(&mut first, ask, 7, climbing);
 
     let mut core = Switch::new(FATBTREE);
-    core.insert("ingress.to_partition.partition_route", &[EXACT(2)], "ingress.to_partition.forward", &[3]);
-    default_action(&mut core, "ingress.to_core.core_route", "ingress.to_core.descend", &[6, 20]);
+    core.insert("ingress.forwarding.partition_route", &[EXACT(2)], "ingress.forwarding.forward", &[3]);
+    default_action(&mut core, "ingress.forwarding.core_route", "ingress.forwarding.descend", &[6, 20]);
     let range = |id, low, high| [EXACT(id), MatchValue::Range { low, high }];
     core.insert_at(
         1,
@@ -178,7 +178,7 @@ fn first_hop_core_and_last_hop() {
     check(&mut core, other_key, 3, expected);
 
     let mut last = Switch::new(FATBTREE);
-    last.insert("ingress.to_partition.partition_route", &[EXACT(2)], "ingress.to_partition.forward", &[9]);
+    last.insert("ingress.forwarding.partition_route", &[EXACT(2)], "ingress.forwarding.forward", &[9]);
     last.insert("egress.last_hop.last_hop", &[EXACT(9)], "egress.last_hop.strip", &[]);
     check(&mut last, landed(0xa, 4), 9, Read { index: None, va: 0xa, rkey: 99 });
 }
@@ -187,7 +187,7 @@ fn first_hop_core_and_last_hop() {
 fn packets_that_are_no_index_reads_are_routed_or_dropped() {
     let mut switch = Switch::new(FATBTREE);
     let route = [MatchValue::Lpm { value: u64::from(SERVER), prefix_len: 32 }];
-    switch.insert("ingress.to_address.ipv4_route", &route, "ingress.to_address.forward", &[4]);
+    switch.insert("ingress.forwarding.ipv4_route", &route, "ingress.forwarding.forward", &[4]);
     let drops = switch.pipeline.program().counter("ingress.drops").unwrap();
     let frame = ipv4_frame(CLIENT, SERVER, 9, 6, b"tcp");
     assert_eq!(switch.one(1, &frame).unwrap().0, 4);
@@ -199,33 +199,33 @@ fn packets_that_are_no_index_reads_are_routed_or_dropped() {
     assert_eq!(counts, [1, 0, 1, 1]);
 }
 
-/// A cached node: its low fence and the lower bounds of its children, at most 16.
+/// A cached node with children that begin at these keys, at most 16.
 fn load_node(switch: &mut Switch, set: char, id: u64, pivots: &[u64]) {
     let set = format!("ingress.node_set_{set}");
-    for i in 0..16 {
-        let pivot = pivots[i.min(pivots.len() - 1)];
-        let action = format!("{set}.compare_with_{i}");
-        switch.insert(&format!("{set}.pivot_{i}"), &[EXACT(3), EXACT(id)], &action, &[pivot]);
+    let last_before = |branch: usize| pivots[branch.min(pivots.len() - 1)].saturating_sub(1);
+    let mut insert = |table: &str, key: &[u64], action: &str, params: &[u64]| {
+        let key: Vec<_> = [3, id].iter().chain(key).copied().map(EXACT).collect();
+        switch.insert(&format!("{set}.{table}"), &key, &format!("{set}.{action}"), params);
+    };
+    insert("coarse", &[], "compare_quarters", &[4, 8, 12].map(last_before));
+    for quarter in 0..4 {
+        let last = [1, 2, 3].map(|child| last_before(4 * quarter + child));
+        insert("fine", &[quarter as u64], "compare_children", &last);
     }
     for child in 0..pivots.len() {
-        let results = if child + 1 == pivots.len() { 0xffff } else { (1 << (child + 1)) - 1 };
-        let params = [address(id, child), 100 + child as u64];
-        switch.insert(
-            &format!("{set}.child"),
-            &[EXACT(3), EXACT(id), EXACT(results)],
-            &format!("{set}.descend_to"),
-            &params,
-        );
+        let branch = if child + 1 == pivots.len() { 15 } else { child as u64 };
+        insert("child", &[branch], "descend_to", &[address(id, child), 100 + child as u64]);
     }
 }
+
+const SERVER_OF_NODE: u64 = 0xabcd << 48;
 
 fn address(id: u64, child: usize) -> u64 {
     id << 20 | (child as u64) << 8
 }
 
 proptest! {
-    /// Wherever the key lies, the packet goes on to the child whose range it is in; a key below the node's
-    /// fence stops. The comparison is made of 32-bit pieces: keys and pivots that differ in one half only, or
+    /// Wherever the key lies, the packet goes on to the child whose range it is in. The comparison is made of 32-bit pieces: keys and pivots that differ in one half only, or
     /// in the top bits, are the interesting ones.
     #[test]
     fn a_node_set_finds_the_child(
@@ -236,23 +236,21 @@ proptest! {
     ) {
         const HALVES: [u64; 6] = [0, 1, 0x7fff_ffff, 0x8000_0000, 0x8000_0001, 0xffff_ffff];
         let key = |(high, low): (usize, usize)| HALVES[high] << 32 | HALVES[low];
-        let pivots: Vec<u64> = halves.into_iter().map(key).collect();
+        // The first child's range begins where the node's does: here, at 0.
+        let pivots: Vec<u64> = [0].into_iter().chain(halves.into_iter().map(key).filter(|&k| k > 0)).collect();
         let mut switch = Switch::new(FATBTREE);
         load_node(&mut switch, if set { 'a' } else { 'b' }, 9, &pivots);
-        switch.insert("ingress.to_partition.partition_route", &[EXACT(1)], "ingress.to_partition.forward", &[5]);
+        switch.insert("ingress.forwarding.partition_route", &[EXACT(1)], "ingress.forwarding.forward", &[5]);
         let near = probes.into_iter().map(|(high, low, by)| key((high, low)).wrapping_add_signed(by));
         let mut hits = BTreeMap::new();
         for key in near.chain(random) {
             let index = Index { flags: 0, epoch: 3, levels: 4, partition: 1, node_id: 9, key };
-            let read = Read { index: Some(index), va: 0x55, rkey: 8 };
-            let expected = match pivots.partition_point(|&pivot| pivot <= key) {
-                0 => Read { index: Some(Index { node_id: 0, ..index }), ..read },
-                after => {
-                    *hits.entry(after - 1).or_insert(0u64) += 1;
-                    let index = Index { node_id: 100 + after as u16 - 1, levels: 5, ..index };
-                    Read { index: Some(index), va: address(9, after - 1), ..read }
-                }
-            };
+            let read = Read { index: Some(index), va: SERVER_OF_NODE | 0x55, rkey: 8 };
+            let child = pivots.partition_point(|&pivot| pivot <= key) - 1;
+            *hits.entry(child).or_insert(0u64) += 1;
+            let index = Index { node_id: 100 + child as u16, levels: 5, ..index };
+            // The server, the upper 16 bits of the address, stays.
+            let expected = Read { index: Some(index), va: SERVER_OF_NODE | address(9, child), ..read };
             check(&mut switch, read, 5, expected);
         }
         let child = switch.table(if set { "ingress.node_set_a.child" } else { "ingress.node_set_b.child" });

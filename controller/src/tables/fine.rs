@@ -1,58 +1,62 @@
-//! `pivot_0` … `pivot_15` of a node set: epoch and node → the node's i-th pivot.
+//! `fine` of a node set: epoch, node and quarter → the last keys before the quarter's second, third and fourth child.
 
 use fatbtree_p4runtime::index::{ActionInfo, MatchFieldInfo, TableInfo};
 use fatbtree_p4runtime::v1::TableEntry;
 use fatbtree_p4runtime::{EntryError, LookupError};
 
-use super::{NodeSet, TableError, arguments, narrow, numbered_action};
+use super::{NodeSet, TableError, arguments, narrow};
 
-/// What is matched. Ordered so that `pivot_0`, which decides whether a node is there at all, stands apart.
+/// What is matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// The node set.
     pub set: NodeSet,
-    /// Which pivot, 0 to 15: 0 is the node's low fence, i the low fence of child i.
-    pub index: u8,
     /// Epoch.
     pub epoch: u8,
     /// Node, from 1.
     pub node_id: u16,
+    /// Quarter of the node, 0 to 3.
+    pub quarter: u8,
 }
 
-/// Compare the key with this pivot.
+/// Compare the key with these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Action {
-    /// The pivot.
-    pub pivot: u64,
+    /// Last keys before the second, third and fourth child of the quarter.
+    pub last: [u64; 3],
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     table: TableInfo,
-    index: u8,
     epoch: MatchFieldInfo,
     node_id: MatchFieldInfo,
-    compare_with: ActionInfo,
+    quarter: MatchFieldInfo,
+    compare_children: ActionInfo,
 }
 
 impl Table {
-    pub(super) fn new(table: &TableInfo, index: u8) -> Result<Self, LookupError> {
+    pub(super) fn new(table: &TableInfo) -> Result<Self, LookupError> {
         Ok(Self {
-            index,
             epoch: table.field("epoch")?.clone(),
             node_id: table.field("node_id")?.clone(),
-            compare_with: numbered_action(table, "compare_with", index)?,
+            quarter: table.field("quarter")?.clone(),
+            compare_children: table.action("compare_children")?.clone(),
             table: table.clone(),
         })
     }
 
     #[inline]
     pub(super) fn entry(&self, key: Key, action: Option<Action>) -> Result<TableEntry, EntryError> {
-        let entry =
-            self.table.entry().exact(&self.epoch, key.epoch.into()).exact(&self.node_id, key.node_id.into());
+        let entry = self
+            .table
+            .entry()
+            .exact(&self.epoch, key.epoch.into())
+            .exact(&self.node_id, key.node_id.into())
+            .exact(&self.quarter, key.quarter.into());
         match action {
             None => entry,
-            Some(Action { pivot }) => entry.action(&self.compare_with, &[pivot]),
+            Some(Action { last }) => entry.action(&self.compare_children, &last),
         }
         .build()
     }
@@ -61,7 +65,8 @@ impl Table {
         let view = self.table.view(entry)?;
         let epoch = narrow(&self.table, view.exact(&self.epoch)?)?;
         let node_id = narrow(&self.table, view.exact(&self.node_id)?)?;
-        let [pivot] = arguments(&self.table, entry, &self.compare_with)?;
-        Ok((Key { set, index: self.index, epoch, node_id }, Action { pivot }))
+        let quarter = narrow(&self.table, view.exact(&self.quarter)?)?;
+        let last = arguments(&self.table, entry, &self.compare_children)?;
+        Ok((Key { set, epoch, node_id, quarter }, Action { last }))
     }
 }
