@@ -23,10 +23,10 @@ typedef bit<9> port_t;
     hash(result, HashAlgorithm.crc32, 32w0, __VA_ARGS__, 64w0x100000000); \
     result = result ^ CRC32_OF_ZEROS;
 
-// 600 ranges are the paper's demo, 1024 its limit; two epochs side by side, at most 2n entries a stage.
+// 1024 ranges are the paper's limit; two epochs side by side, at most 3n entries a stage and epoch.
 #define FAT_ROOT_STAGE_ENTRIES 8192
-#define NODE_SET_NODES 8192
-#define NODE_SET_CHILDREN 131072
+#define NODE_SET_NODES 16384
+#define NODE_SET_CHILDREN (16 * NODE_SET_NODES)
 #define ROCE_CONNECTIONS 4096
 #define SWITCH_PORTS 512
 #define PARTITIONS 1024

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   fatbtree demo        the whole path in one process, measured
+//!   fatbtree control     program the switches of a cluster, and load plans into them
 //!   fatbtree plan        look at saved plans, and compare them
 //!   fatbtree topology    show, draw and check networks and cluster files
 //!   fatbtree switch      the software switch, programmed over P4Runtime
@@ -12,6 +13,7 @@
 
 #![allow(clippy::print_stdout, reason = "printing its results is what a command-line tool does")]
 
+mod control;
 mod demo;
 mod plan;
 mod simulate;
@@ -33,6 +35,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Role {
     Demo(demo::Arguments),
+    Control(control::Arguments),
     Plan(plan::Arguments),
     Topology(topology::Arguments),
     Switch(switch::Arguments),
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
     let done = match Arguments::parse().role {
         Role::Demo(arguments) => demo::run(&arguments),
+        Role::Control(arguments) => control::run(&arguments),
         Role::Plan(arguments) => plan::run(&arguments),
         Role::Topology(arguments) => topology::run(&arguments),
         Role::Switch(arguments) => switch::run(&arguments),

@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use fatbtree_controller::{Plan, diff};
 
+use crate::control::{self, TargetName};
+
 /// Look at saved plans, and compare them.
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -13,6 +15,7 @@ use fatbtree_controller::{Plan, diff};
   fatbtree demo --distribution uniform --plan flat.json  and another
   fatbtree plan show zipf.json
   fatbtree plan compare zipf.json flat.json              entries to insert, modify, delete per switch
+  fatbtree plan check zipf.json --target tofino1         does it fit these switches?
   fatbtree plan land zipf.json 0x1234                    where an index read for a key ends")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -32,6 +35,14 @@ enum Command {
         old: PathBuf,
         /// The plan to come.
         new: PathBuf,
+    },
+    /// Check a plan against what the programs of a target were compiled with.
+    Check {
+        /// The plan.
+        plan: PathBuf,
+        /// The switches.
+        #[arg(long, value_enum)]
+        target: TargetName,
     },
     /// Execute the plan in software for a key.
     Land {
@@ -76,6 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 println!("{name}: insert {inserted}, modify {modified}, delete {deleted}");
             }
         }
+        Command::Check { plan, target } => control::check(&load(plan)?, *target)?,
         Command::Land { plan, key } => {
             let landing = load(plan)?.land(*key);
             println!(
@@ -87,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn load(path: &Path) -> Result<Plan> {
+pub(crate) fn load(path: &Path) -> Result<Plan> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("reading the plan {}", path.display()))?;
     Plan::from_json(&text).with_context(|| format!("plan {}", path.display()))

@@ -6,6 +6,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use fatbtree_controller::Target;
 use fatbtree_controller::{
     Budget, Frequencies, Node, Partition, Placement, Plan, ReloadSteps, Snapshot, Tree,
 };
@@ -69,9 +70,11 @@ fn planning(c: &mut Criterion) {
     let samples = samples(1_000_000);
     let mut group = c.benchmark_group("plan_10M_keys");
     group.sample_size(10);
-    for (name, budget) in
-        [("paper", Budget::paper()), ("v1model", Budget::bmv2()), ("tofino1", Budget::tofino1())]
-    {
+    for (name, budget) in [
+        ("paper", Budget::paper()),
+        ("v1model", Budget::bmv2()),
+        ("tofino1", Budget::compiled(Target::Tofino1)),
+    ] {
         group.bench_function(format!("whole/{name}"), |b| {
             b.iter(|| {
                 let tree = Tree::new(black_box(&snapshot)).expect("a good snapshot");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree_topology::{FatTree, Peer, SwitchId};
+use fatbtree_topology::{Cluster, FatTree, Peer, SwitchId};
 
 use crate::plan::Placement;
 use crate::tables::{Change, Entry, core_route, ipv4_route, last_hop, partition_route};
@@ -27,7 +27,28 @@ impl Base {
     }
 }
 
-/// The base of every switch of the network.
+/// The base of every switch of a cluster, in its devices' own port numbers.
+pub fn cluster_base(cluster: &Cluster) -> BTreeMap<SwitchId, Base> {
+    let mut bases = base(cluster.tree(), &Placement::of(cluster));
+    for (switch, base) in &mut bases {
+        let device = |port: &mut u16| *port = cluster.device_port(*switch, *port);
+        if let core_route::Action::Climb { port } = &mut base.core_route {
+            device(port);
+        }
+        for entry in &mut base.entries {
+            match entry {
+                Entry::Ipv4Route(_, action) => device(&mut action.port),
+                Entry::PartitionRoute(_, action) => device(&mut action.port),
+                Entry::LastHop(key, _) => device(&mut key.port),
+                _ => {}
+            }
+        }
+        base.entries.sort_unstable();
+    }
+    bases
+}
+
+/// The base of every switch of the network, in the network's port numbers.
 pub fn base(topology: &FatTree, placement: &Placement) -> BTreeMap<SwitchId, Base> {
     topology.switches().iter().map(|switch| (switch.id, base_of(topology, placement, switch.id))).collect()
 }
@@ -65,7 +86,7 @@ fn base_of(topology: &FatTree, placement: &Placement, switch: SwitchId) -> Base 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fatbtree_topology::{Cluster, HostId};
+    use fatbtree_topology::HostId;
 
     /// Follows an index packet by the tables alone.
     fn walk(
@@ -101,6 +122,29 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn devices_have_port_numbers_of_their_own() {
+        let text = Cluster::example_toml().replace("# ports = [132", "ports = [132");
+        let cluster = Cluster::from_toml(&text).unwrap();
+        let (plain, device) = (cluster_base(&Cluster::example()), cluster_base(&cluster));
+        let core = cluster.tree().switch_by_name("core-0").unwrap().id;
+        for (switch, base) in &device {
+            assert_eq!(*switch != core, *base == plain[switch]);
+        }
+        let ports = |base: &Base| -> Vec<u16> {
+            base.entries
+                .iter()
+                .filter_map(|entry| match entry {
+                    Entry::Ipv4Route(_, action) => Some(action.port),
+                    Entry::PartitionRoute(_, action) => Some(action.port),
+                    _ => None,
+                })
+                .collect()
+        };
+        let mapped: Vec<u16> = ports(&plain[&core]).iter().map(|port| 132 + 8 * port).collect();
+        assert_eq!(ports(&device[&core]), mapped);
     }
 
     #[test]

@@ -43,8 +43,10 @@
 
 mod base;
 mod connection;
+mod device_config;
 mod frequency;
 mod plan;
+mod program;
 mod push;
 mod reload;
 mod snapshot;
@@ -53,14 +55,16 @@ pub mod tables;
 mod test_support;
 mod tree;
 
-pub use base::{Base, base};
+pub use base::{Base, base, cluster_base};
 pub use connection::{Connection, ConnectionError, Connections};
+pub use device_config::{DeviceConfigFormat, TofinoOutput};
 pub use frequency::Frequencies;
 pub use plan::{
     Budget, CachedChild, CachedNode, Diff, FatRootRange, LAYER_NAMES, LAYERS, Landing, LayerSummary,
     MAX_SET_NODES, Placement, Plan, PlanError, PlannedPartition, RangeMatch, STAGES, Summary, SwitchNodes,
-    Tcam, diff, next_epoch,
+    diff, next_epoch,
 };
+pub use program::{Program, ProgramError, Programs, Target, role_name};
 pub use push::{Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};
 pub use reload::{Phase, PhaseKind, ReloadError, ReloadSteps};
 pub use snapshot::{Node, Partition, Snapshot};

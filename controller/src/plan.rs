@@ -14,13 +14,14 @@ mod file;
 mod layers;
 mod print;
 mod ranges;
+mod sizes;
 
 use std::collections::BTreeMap;
 
 use fatbtree_topology::{Cluster, FatTree, HostId, SwitchId};
 use serde::{Deserialize, Serialize};
 
-pub use budget::{Budget, MAX_SET_NODES, Tcam};
+pub use budget::{Budget, MAX_SET_NODES};
 pub use diff::{Diff, diff};
 pub use execute::Landing;
 pub use print::{LayerSummary, Summary, SwitchNodes};
@@ -122,11 +123,6 @@ fn sub_table(table: u32, epoch: u8) -> u16 {
     u16::try_from(id).expect("the budget keeps the number of tables below 2^15 - 1")
 }
 
-fn highest_sub_table(tables: &RangeTables, epoch: u8) -> u16 {
-    let last = u32::try_from(tables.tables.len()).map_or(u32::MAX, |count| count.saturating_sub(1));
-    u16::try_from(2 * (u64::from(last) + 1) + u64::from(epoch & 1)).unwrap_or(u16::MAX)
-}
-
 /// A partition as the plan sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedPartition {
@@ -169,7 +165,7 @@ pub struct CachedChild {
 /// One node in a node set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachedNode {
-    /// `layer * 4096 + slot + 1`, unique on every path.
+    /// `layer * 8192 + slot + 1`, unique on every path.
     pub id: u16,
     /// Layer in path order, 0 to 4.
     pub layer: u8,
@@ -231,7 +227,7 @@ impl Plan {
                 Ok(homes(topology, host))
             })
             .collect::<Result<Vec<_>, PlanError>>()?;
-        let (children, tables) = fat_root::build(tree, frequencies, budget, epoch)?;
+        let (children, tables) = fat_root::build(tree, frequencies, budget)?;
         let placed = layers::place(tree, frequencies, &children, &homes, &budget.set_nodes);
         let mut ids = vec![0u16; tree.node_count()];
         for node in &placed {
@@ -338,11 +334,7 @@ impl Plan {
     /// [`PlanError::OverBudget`] with the first table that is too small.
     pub fn check(&self, budget: &Budget) -> Result<(), PlanError> {
         budget.validate()?;
-        budget.check_ranges(
-            self.fat_root.len(),
-            &self.tables,
-            highest_sub_table(&self.tables, self.epoch),
-        )?;
+        budget.check_ranges(self.fat_root.len(), &self.tables)?;
         for nodes in self.nodes.chunk_by(|a, b| (a.layer, a.switch) == (b.layer, b.switch)) {
             let layer = usize::from(nodes[0].layer);
             let limit = budget.set_nodes[layer];

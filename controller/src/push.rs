@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use fatbtree_p4runtime::config::P4Info;
 use fatbtree_p4runtime::entry::EntryView;
-use fatbtree_p4runtime::{ClientError, ClientOptions, P4InfoError, P4InfoIndex, P4RuntimeClient};
+use fatbtree_p4runtime::{ClientError, ClientOptions, P4RuntimeClient};
 use fatbtree_topology::{Cluster, SwitchId};
 use tokio::task::JoinSet;
 
 use crate::base::Base;
+use crate::program::{Program, Programs};
 use crate::reload::ReloadSteps;
-use crate::tables::{Change, Entry, TableError, Tables};
+use crate::tables::{Change, Entry, TableError};
 
 /// Updates of a switch that are lowered and written in one go.
 const CHUNK: usize = 20_000;
@@ -41,12 +41,6 @@ pub enum PushError {
         /// Why.
         source: TableError,
     },
-    /// The P4Info cannot be used.
-    #[error("P4Info: {0}")]
-    P4Info(#[from] P4InfoError),
-    /// The program lacks something that every role has.
-    #[error(transparent)]
-    Program(#[from] TableError),
     /// There are changes for a switch that we are not connected to.
     #[error("there are changes for switch number {}, which is not in this cluster", switch.0)]
     UnknownSwitch {
@@ -99,32 +93,29 @@ impl PushReport {
 struct Member {
     name: String,
     client: Arc<P4RuntimeClient>,
+    program: Arc<Program>,
 }
 
 /// All switches of a cluster, each with this controller as its primary.
 pub struct Fleet {
-    tables: Arc<Tables>,
-    info: P4Info,
-    index: P4InfoIndex,
     members: BTreeMap<SwitchId, Member>,
 }
 
 impl Fleet {
-    /// Connects to every switch of the cluster and becomes its primary controller. All run the program of `p4info_text`.
+    /// Connects to every switch of the cluster and becomes its primary controller. Each runs the program of its role.
     ///
     /// # Errors
     /// The first switch that cannot be reached, or has another primary.
     pub async fn connect(
         cluster: &Cluster,
-        p4info_text: &str,
+        programs: &Programs,
         options: FleetOptions,
     ) -> Result<Self, PushError> {
-        let index = P4InfoIndex::from_text(p4info_text)?;
-        let tables = Arc::new(Tables::new(&index)?);
         let mut tasks = JoinSet::new();
         for switch in cluster.tree().switches() {
             let (id, name, endpoint) = (switch.id, switch.name(), cluster.p4runtime(switch.id).clone());
             let (client_options, election_id) = (options.client.clone(), options.election_id.max(1));
+            let program = programs.of(switch.role).clone();
             tasks.spawn(async move {
                 let connected = async {
                     let mut client =
@@ -134,18 +125,13 @@ impl Fleet {
                     Ok(Arc::new(client))
                 };
                 match connected.await {
-                    Ok(client) => Ok((id, Member { name, client })),
+                    Ok(client) => Ok((id, Member { name, client, program })),
                     Err(source) => Err(PushError::Switch { switch: name, source }),
                 }
             });
         }
         let members = join_all(tasks).await?.into_iter().collect();
-        Ok(Self { tables, info: index.p4info().clone(), index, members })
-    }
-
-    /// The program's tables.
-    pub fn tables(&self) -> &Tables {
-        &self.tables
+        Ok(Self { members })
     }
 
     /// The client of one switch, for whatever this type does not offer.
@@ -153,17 +139,18 @@ impl Fleet {
         self.members.get(&switch).map(|member| &*member.client)
     }
 
-    /// Loads the program into every switch, which empties all tables.
+    /// Loads its program into every switch, which empties all tables.
     ///
     /// # Errors
     /// The first switch that refuses it.
-    pub async fn set_pipeline(&self, device_config: &[u8]) -> Result<(), PushError> {
+    pub async fn set_pipeline(&self) -> Result<(), PushError> {
         let mut tasks = JoinSet::new();
         for member in self.members.values() {
             let (client, name) = (member.client.clone(), member.name.clone());
-            let (info, config) = (self.info.clone(), device_config.to_vec());
+            let program = member.program.clone();
             tasks.spawn(async move {
-                let set = client.set_pipeline(info, config).await;
+                let set =
+                    client.set_pipeline(program.info.p4info().clone(), program.device_config.clone()).await;
                 set.map_err(|source| PushError::Switch { switch: name, source })
             });
         }
@@ -228,7 +215,7 @@ impl Fleet {
             let job = Job {
                 name: member.name.clone(),
                 client: member.client.clone(),
-                tables: self.tables.clone(),
+                program: member.program.clone(),
                 counter: counter.clone(),
             };
             let changes = changes.clone();
@@ -243,19 +230,17 @@ impl Fleet {
     /// # Errors
     /// The first switch that does not answer, or holds entries that are none of ours.
     pub async fn read_counters(&self) -> Result<Vec<(SwitchId, Entry, u64)>, PushError> {
-        let counted: Vec<_> =
-            self.index.tables().iter().filter(|table| table.direct_counter.is_some()).cloned().collect();
-        let counted = Arc::new(counted);
         let mut tasks = JoinSet::new();
         for (switch, member) in &self.members {
             let (switch, name, client) = (*switch, member.name.clone(), member.client.clone());
-            let (counted, tables) = (counted.clone(), self.tables.clone());
+            let program = member.program.clone();
             tasks.spawn(async move {
                 let mut found = Vec::new();
-                for table in counted.iter() {
+                for table in program.info.tables().iter().filter(|table| table.direct_counter.is_some()) {
                     let entries = client.read_table(table, true).await;
                     for raw in entries.map_err(|source| PushError::Switch { switch: name.clone(), source })? {
-                        let entry = tables
+                        let entry = program
+                            .tables
                             .read(&raw)
                             .map_err(|source| PushError::Table { switch: name.clone(), source })?;
                         let packets =
@@ -293,7 +278,7 @@ impl Counter {
 struct Job {
     name: String,
     client: Arc<P4RuntimeClient>,
-    tables: Arc<Tables>,
+    program: Arc<Program>,
     counter: Arc<Counter>,
 }
 
@@ -302,7 +287,7 @@ impl Job {
         for chunk in changes.chunks(CHUNK) {
             let updates = chunk
                 .iter()
-                .map(|change| change.update(&self.tables))
+                .map(|change| change.update(&self.program.tables))
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(|source| PushError::Table { switch: self.name.clone(), source })?;
             let written = self.client.write(updates).await;

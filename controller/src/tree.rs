@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::snapshot::{Node, Snapshot};
 
-/// Branches of a node that a switch can hold (16 pivot tables per node set, paper §III-A).
+/// Branches of a node that a switch can hold (paper §III-A).
 pub const MAX_BRANCHES: usize = 16;
 
 /// No node: a leaf, or an inner node that the snapshot does not describe.

@@ -4,15 +4,17 @@
 
 mod common;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use common::plan;
 use fatbtree_controller::tables::core_route;
 use fatbtree_controller::{
-    Budget, Change, Connection, Connections, Entry, Placement, RangeMatch, ReloadSteps, TableError, Tables,
-    base,
+    Budget, Change, Connection, Connections, Entry, Placement, Programs, RangeMatch, ReloadSteps, TableError,
+    Tables, Target, base,
 };
 use fatbtree_p4runtime::P4InfoIndex;
 use fatbtree_p4runtime::v1::{self, update};
-use fatbtree_topology::{Cluster, Prefix};
+use fatbtree_topology::{Cluster, Prefix, Role};
 
 fn info() -> P4InfoIndex {
     P4InfoIndex::from_text(fatbtree_p4::P4INFO).unwrap()
@@ -138,4 +140,86 @@ fn phases_become_write_requests() {
     }
     assert_eq!(steps.phases[1].len(), 1, "the flip is one change");
     assert_eq!(steps.len(), 1 + old.summary().entries + new.summary().entries);
+}
+
+/// A plan that takes all a target has is one that its switches take: every entry lowers with the P4Info of its switch's
+/// role, into a table that is large enough for two epochs of it.
+#[test]
+fn a_full_plan_fits_every_target() {
+    let cluster = Cluster::example();
+    let placement = Placement::of(&cluster);
+    for target in Target::ALL {
+        let budget = Budget::compiled(target);
+        let programs = Programs::tables_only(target).unwrap();
+        let plan = plan(&cluster, 200_000, &budget, &[], 1);
+        plan.check(&budget).unwrap();
+        let bases = base(cluster.tree(), &placement);
+        let entries = plan.entries();
+        let mut kinds = BTreeSet::new();
+        for switch in cluster.tree().switches() {
+            let program = programs.of(switch.role);
+            let mut sizes: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+            let cached = entries.get(&switch.id).into_iter().flatten();
+            for (entry, epochs) in
+                cached.map(|e| (e, 2)).chain(bases[&switch.id].entries.iter().map(|e| (e, 1)))
+            {
+                let name = entry.table();
+                let lowered =
+                    program.tables().entry(entry).unwrap_or_else(|e| panic!("{target:?} {switch:?}: {e}"));
+                let table = program.info().table(&name).unwrap();
+                assert_eq!(lowered.table_id, table.id);
+                let (count, size) = sizes.entry(name).or_insert((0, table.size));
+                *count += epochs;
+                assert!(count <= size, "{target:?}: {} of {}", table.name, switch.name());
+                kinds.insert(table.name.rsplit('.').next().unwrap().to_owned());
+            }
+        }
+        for table in [
+            "coarse",
+            "fine",
+            "child",
+            "fat_root_0",
+            "fat_root_3",
+            "ipv4_route",
+            "partition_route",
+            "last_hop",
+        ] {
+            assert!(kinds.contains(table), "{target:?} has entries in {table}: {kinds:?}");
+        }
+    }
+}
+
+/// The Tofino programs have the tables, keys, actions and parameters of the v1model program, and none of their own.
+#[test]
+fn all_targets_have_the_same_tables() {
+    fn shape(info: &P4InfoIndex) -> BTreeMap<String, String> {
+        let short = |name: &str| name.rsplit('.').next().unwrap().to_owned();
+        info.tables()
+            .iter()
+            .map(|table| {
+                let (_, name) = table.name.split_once('.').unwrap();
+                let fields: Vec<_> = table.fields.iter().map(|f| (&f.name, f.bitwidth, f.kind)).collect();
+                let actions: BTreeMap<_, _> = table
+                    .actions
+                    .iter()
+                    .map(|a| {
+                        (
+                            short(&a.action.name),
+                            a.action.params.iter().map(|p| (&p.name, p.bitwidth)).collect::<Vec<_>>(),
+                        )
+                    })
+                    .collect();
+                (name.to_owned(), format!("{fields:?} {actions:?} {}", table.direct_counter.is_some()))
+            })
+            .collect()
+    }
+    let v1model = shape(&info());
+    for target in [Target::Tofino1, Target::Tofino2] {
+        let programs = Programs::tables_only(target).unwrap();
+        let mut all = BTreeMap::new();
+        for role in [Role::Core, Role::Aggregation, Role::Edge] {
+            all.extend(shape(programs.of(role).info()));
+        }
+        assert_eq!(all, v1model, "{target:?}");
+    }
 }

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex};
 
 use common::plan;
 use fatbtree_controller::{
-    Budget, Entry, Fleet, FleetOptions, Placement, Progress, PushError, ReloadSteps, Tables, base,
+    Budget, Entry, Fleet, FleetOptions, Placement, Programs, Progress, PushError, ReloadSteps, Tables, base,
 };
 use fatbtree_p4runtime::v1::{
     self, entity, p4_runtime_server, stream_message_request, stream_message_response, update,
 };
 use fatbtree_p4runtime::{P4InfoIndex, entry::table_entity, status};
-use fatbtree_topology::Cluster;
+use fatbtree_topology::{Cluster, Role};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -184,8 +184,9 @@ fn held(fake: &Fake) -> BTreeMap<u64, Vec<Entry>> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
     let (fake, cluster) = start().await;
-    let fleet = Fleet::connect(&cluster, fatbtree_p4::P4INFO, FleetOptions::default()).await.unwrap();
-    fleet.set_pipeline(b"program").await.unwrap();
+    let fleet =
+        Fleet::connect(&cluster, &Programs::v1model().unwrap(), FleetOptions::default()).await.unwrap();
+    fleet.set_pipeline().await.unwrap();
     let bases = base(cluster.tree(), &Placement::of(&cluster));
     let loaded = fleet.load_base(&bases).await.unwrap();
     assert_eq!(loaded.updates, bases.values().map(|base| base.entries.len() + 1).sum::<usize>());
@@ -219,7 +220,10 @@ async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
         let devices = fake.devices.lock().unwrap();
         let default = devices[&device].default.as_ref().expect("every switch has a core_route");
         if switch.id == two.core() {
-            assert_eq!(*default, fleet.tables().core_route(two.descend()).unwrap());
+            assert_eq!(
+                *default,
+                Programs::v1model().unwrap().of(Role::Core).tables().core_route(two.descend()).unwrap()
+            );
         }
         assert_eq!(devices[&device].pipelines, 1);
     }
@@ -234,8 +238,9 @@ async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_table_stops_the_reload_before_the_flip() {
     let (fake, cluster) = start().await;
-    let fleet = Fleet::connect(&cluster, fatbtree_p4::P4INFO, FleetOptions::default()).await.unwrap();
-    fleet.set_pipeline(b"program").await.unwrap();
+    let fleet =
+        Fleet::connect(&cluster, &Programs::v1model().unwrap(), FleetOptions::default()).await.unwrap();
+    fleet.set_pipeline().await.unwrap();
     fleet.load_base(&base(cluster.tree(), &Placement::of(&cluster))).await.unwrap();
     let core = cluster.p4runtime(cluster.tree().chosen_core().id).device_id;
     let before = fake.devices.lock().unwrap()[&core].default.clone();
@@ -255,8 +260,10 @@ async fn a_switch_that_is_not_there_is_named() {
     let cluster = Cluster::from_toml(
         "[network]\nk = 2\n[p4runtime]\nfirst_port = 1\n[[memory_server]]\nhost = \"host-0-0-0\"\ngrpc = \"a:1\"\n",
     );
-    let error =
-        Fleet::connect(&cluster.unwrap(), fatbtree_p4::P4INFO, FleetOptions::default()).await.err().unwrap();
+    let error = Fleet::connect(&cluster.unwrap(), &Programs::v1model().unwrap(), FleetOptions::default())
+        .await
+        .err()
+        .unwrap();
     assert!(error.to_string().contains("no P4Runtime server at 127.0.0.1:"), "{error}");
 }
 
@@ -266,8 +273,9 @@ async fn a_switch_that_is_not_there_is_named() {
 async fn how_fast_a_push_is() {
     let (fake, cluster) = start().await;
     *fake.sink.lock().unwrap() = true;
-    let fleet = Fleet::connect(&cluster, fatbtree_p4::P4INFO, FleetOptions::default()).await.unwrap();
-    fleet.set_pipeline(b"program").await.unwrap();
+    let fleet =
+        Fleet::connect(&cluster, &Programs::v1model().unwrap(), FleetOptions::default()).await.unwrap();
+    fleet.set_pipeline().await.unwrap();
     let plan = plan(&cluster, 80_000, &Budget::paper(), &[], 1);
     let report = fleet.reload(&ReloadSteps::new(None, &plan).unwrap(), None).await.unwrap();
     println!("{} updates in {:.3} s: {:.0} per second", report.updates, report.seconds, report.rate());

@@ -19,6 +19,7 @@
         landed = 1; \
     } \
     action no_range_##stage() { sub_table = 0; } \
+    @entries_with_ranges(1) \
     table fat_root_##stage { \
         key = { \
             sub_table      : exact @name("sub_table"); \

@@ -28,8 +28,13 @@ fn sources() -> BTreeMap<String, String> {
 }
 
 #[test]
-fn the_compiled_program_is_of_these_sources() {
-    let recorded: BTreeMap<String, String> = std::fs::read_to_string(folder().join("build/sources.sha256"))
+fn the_compiled_programs_are_of_these_sources() {
+    check("build/sources.sha256", "p4/compile.sh");
+    check("build/tofino/sources.sha256", "p4/compile_tofino.sh");
+}
+
+fn check(recorded: &str, script: &str) {
+    let recorded: BTreeMap<String, String> = std::fs::read_to_string(folder().join(recorded))
         .unwrap()
         .lines()
         .map(|line| line.split_once("  ").expect("a hash, two spaces, a path"))
@@ -38,7 +43,7 @@ fn the_compiled_program_is_of_these_sources() {
     assert_eq!(
         recorded,
         sources(),
-        "the P4 sources are not those that p4/build was compiled from: run p4/compile.sh and commit both"
+        "the P4 sources are not those that p4/build was compiled from: run {script} and commit both"
     );
 }
 

@@ -44,6 +44,9 @@ pub struct P4RuntimeEndpoint {
     pub device_id: u64,
 }
 
+/// Highest port number of a P4 target: ports have 9 bits.
+const MAX_DEVICE_PORT: u16 = 511;
+
 /// The network, the memory servers (by partition's low key), the clients (in file order), and the control endpoints.
 ///
 /// Only a valid one can be made, by [`Cluster::from_toml`]: the partitions tile 0..=`u64::MAX`, no host has two
@@ -54,6 +57,8 @@ pub struct Cluster {
     servers: Vec<MemoryServer>,
     clients: Vec<Client>,
     p4runtime: Vec<P4RuntimeEndpoint>,
+    /// By switch, where the file says so: what each port is called on the device.
+    device_ports: std::collections::BTreeMap<SwitchId, Vec<u16>>,
 }
 
 /// The commented example file, `topology/examples/cluster-k4.toml`.
@@ -102,6 +107,13 @@ impl Cluster {
     pub fn server_of_key(&self, key: u64) -> &MemoryServer {
         let after = self.servers.partition_point(|server| server.low <= key);
         &self.servers[after.checked_sub(1).expect("validated: the first partition begins at key 0")]
+    }
+
+    /// What a switch's port is called on the device: on hardware, the number behind the front panel's. The same number
+    /// where the file says nothing.
+    pub fn device_port(&self, switch: SwitchId, port: u16) -> u16 {
+        let named = self.device_ports.get(&switch).and_then(|ports| ports.get(usize::from(port)));
+        named.copied().unwrap_or(port)
     }
 
     /// Where a switch is controlled.

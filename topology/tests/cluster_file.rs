@@ -215,6 +215,15 @@ fn bad_and_clashing_endpoints() {
         ("127.0.0.1:9559", 2)
     );
     refused(&switch("device_id = -1"), "line 16, column 13, switch[0].device_id", "out of range");
+
+    let named = Cluster::from_toml(&switch("ports = [132, 140, 148, 156]")).unwrap();
+    let first = named.tree().switch_by_name("agg-0-0").unwrap().id;
+    assert_eq!([0, 3].map(|port| named.device_port(first, port)), [132, 156]);
+    assert_eq!(named.device_port(named.tree().switches()[1].id, 3), 3, "the others' ports are their numbers");
+    let place = "line 16, column 9, switch[0].ports";
+    refused(&switch("ports = [132, 140]"), place, "2 numbers");
+    refused(&switch("ports = [1, 2, 3, 512]"), "line 16, column 19, switch[0].ports[3]", "512");
+    refused(&switch("ports = [1, 2, 1, 3]"), "line 16, column 16, switch[0].ports[2]", "not there twice");
     let ports = format!("{GOOD}[p4runtime]\nfirst_port = 65530\n");
     refused(&ports, "line 15, column 14, p4runtime.first_port", "port 65536");
     refused(&ports.replace("65530", "0"), "line 15, column 14, p4runtime.first_port", "out of range");

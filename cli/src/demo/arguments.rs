@@ -19,7 +19,7 @@ use fatbtree_index::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
   fatbtree demo --keys my-keys.txt --report out.html   your own keys, one per line
   fatbtree demo --keys 100000 --lookups 20000          small and quick
   fatbtree demo --workload my-workload.properties      a YCSB property file (read-only ones, such as YCSB C)
-  fatbtree demo --k 6 --fat-root 1024 --layer 4096     a larger network, fuller switches")]
+  fatbtree demo --k 6 --fat-root 1024 --layer 8192     a larger network, fuller switches")]
 pub(crate) struct Arguments {
     /// Number of keys, or a file with one key per line.
     #[arg(long, value_name = "COUNT|FILE", default_value = "2000000")]
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "RANGES", default_value_t = 600)]
     fat_root: usize,
     /// Most nodes of each node set.
-    #[arg(long, value_name = "NODES", default_value_t = 3600, value_parser = clap::value_parser!(u16).range(0..=4096))]
+    #[arg(long, value_name = "NODES", default_value_t = 3600, value_parser = clap::value_parser!(u16).range(0..=8192))]
     layer: u16,
     /// Node sets in use, in path order: core A, aggregation A and B, edge A and B.
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=5))]

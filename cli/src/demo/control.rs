@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use fatbtree_client::roce::{ConnectionId, RemoteSide};
 use fatbtree_client::workload::Workload;
 use fatbtree_controller::{
-    Budget, Connection, Connections, Fleet, FleetOptions, Frequencies, OnProgress, Placement, Plan,
-    PushReport, ReloadSteps, Snapshot, Tree, base,
+    Budget, Connection, Connections, Fleet, FleetOptions, Frequencies, OnProgress, Placement, Plan, Programs,
+    PushReport, ReloadSteps, Snapshot, Tree, cluster_base,
 };
 use fatbtree_memserver::grpc;
 use fatbtree_sim::{Clock, from_nic, planner_partition, to_nic};
@@ -38,10 +38,10 @@ pub(super) struct Planned {
 impl Control {
     /// Connects to everything the cluster file names, loads the P4 program and the routes.
     pub(super) async fn bring_up(cluster: Cluster) -> Result<Self> {
-        let fleet = Fleet::connect(&cluster, fatbtree_p4::P4INFO, FleetOptions::default()).await?;
-        fleet.set_pipeline(fatbtree_p4::PROGRAM.as_bytes()).await?;
+        let fleet = Fleet::connect(&cluster, &Programs::v1model()?, FleetOptions::default()).await?;
+        fleet.set_pipeline().await?;
         let placement = Placement::of(&cluster);
-        fleet.load_base(&base(cluster.tree(), &placement)).await?;
+        fleet.load_base(&cluster_base(&cluster)).await?;
         let mut servers = Vec::new();
         for server in cluster.servers() {
             let client =

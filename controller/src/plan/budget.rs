@@ -1,12 +1,15 @@
 //! What the switches have room for.
 
+use std::sync::OnceLock;
+
 use serde::{Deserialize, Serialize};
 
 use super::ranges::{RangeMatch, RangeTables};
-use super::{LAYERS, PlanError, STAGES};
+use super::{LAYERS, PlanError, STAGES, sizes};
+use crate::program::Target;
 
-/// Node ids are `layer * 4096 + slot + 1`: a node set cannot hold more.
-pub const MAX_SET_NODES: usize = 4096;
+/// Node ids are `layer * 8192 + slot + 1`: a node set cannot hold more.
+pub const MAX_SET_NODES: usize = 8192;
 
 /// Room in the switches. Node and range numbers are per epoch, and the tables behind them hold `live_epochs` of them.
 ///
@@ -15,7 +18,7 @@ pub const MAX_SET_NODES: usize = 4096;
 ///
 /// let budget = Budget::from_toml("fat_root_ranges = 600\nset_nodes = [3600, 3600, 3600, 0, 0]")?;
 /// assert_eq!((budget.fat_root_ranges, budget.stage_entries), (600, Budget::bmv2().stage_entries));
-/// assert!(Budget::from_toml("set_nodes = [5000, 0, 0, 0, 0]").is_err(), "a set has 4096 node ids");
+/// assert!(Budget::from_toml("set_nodes = [9000, 0, 0, 0, 0]").is_err(), "a set has 8192 node ids");
 /// # Ok::<(), fatbtree_controller::PlanError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,42 +30,14 @@ pub struct Budget {
     pub fat_root_ranges: usize,
     /// Entries of each `fat_root_*` table, all live epochs together.
     pub stage_entries: usize,
-    /// TCAM of a stage; `None` where entries are all that counts.
-    pub tcam: Option<Tcam>,
+    /// TCAM rows of each `fat_root_*` table, all live epochs together; `None` where entries are all that counts.
+    pub stage_rows: Option<[usize; STAGES]>,
     /// How ranges are matched.
     pub range_match: RangeMatch,
     /// Nodes per switch in the node set of each layer: core A, aggregation A and B, edge A and B.
     pub set_nodes: [usize; LAYERS],
     /// Epochs that are in the tables at one time: 2, or 1 where reloads may empty them first.
     pub live_epochs: usize,
-}
-
-/// TCAM of one stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tcam {
-    /// Blocks of the stage that a `fat_root_*` table may take.
-    pub blocks: usize,
-    /// Rows of a block.
-    pub rows: usize,
-    /// Bits of a row.
-    pub bits: u32,
-}
-
-/// Key bits of a 16-bit range on Tofino: 8 per nibble.
-const RANGE_BITS: u32 = 32;
-
-impl Tcam {
-    /// Blocks side by side that an entry needs, for sub-table ids up to `highest`.
-    pub fn width(&self, highest: u16) -> usize {
-        let id_bits = 16 - highest.leading_zeros();
-        (RANGE_BITS + id_bits).div_ceil(self.bits) as usize
-    }
-
-    /// Rows of the whole stage, for sub-table ids up to `highest`.
-    pub fn stage_rows(&self, highest: u16) -> usize {
-        self.blocks / self.width(highest) * self.rows
-    }
 }
 
 impl Default for Budget {
@@ -72,27 +47,19 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// BMv2 and the software switch: the table sizes of the v1model program.
-    pub fn bmv2() -> Self {
-        Self {
-            target: "v1model".to_owned(),
-            fat_root_ranges: 1024,
-            stage_entries: 8192,
-            tcam: None,
-            range_match: RangeMatch::Exact,
-            set_nodes: [MAX_SET_NODES; LAYERS],
-            live_epochs: 2,
-        }
+    /// What the programs of a target were compiled with: table sizes from the P4Info, TCAM rows from the compiler's own
+    /// listing. A plan within it is one that the switches take.
+    ///
+    /// Ranges are as many as the paper's fat root has, 1024, or as many as sub-table ids and stages allow.
+    pub fn compiled(target: Target) -> Self {
+        static BUDGETS: OnceLock<Vec<Budget>> = OnceLock::new();
+        let made = || Target::ALL.map(sizes::budget).to_vec();
+        BUDGETS.get_or_init(made)[target as usize].clone()
     }
 
-    /// Tofino 1: 24 TCAM blocks of 512 rows of 44 bits a stage.
-    pub fn tofino1() -> Self {
-        Self {
-            target: "Tofino 1".to_owned(),
-            tcam: Some(Tcam { blocks: 24, rows: 512, bits: 44 }),
-            range_match: RangeMatch::OneSided,
-            ..Self::bmv2()
-        }
+    /// BMv2 and the software switch.
+    pub fn bmv2() -> Self {
+        Self::compiled(Target::V1model)
     }
 
     /// What the paper's experiments load (§V-B): 600 ranges and 3600 nodes in each layer; on v1model.
@@ -141,19 +108,11 @@ impl Budget {
                 self.fat_root_ranges
             ));
         }
-        if let Some(tcam) = self.tcam.filter(|tcam| tcam.bits == 0) {
-            return refuse(format!("tcam.bits: expected a row of at least one bit, found {}", tcam.bits));
-        }
         Ok(())
     }
 
     /// Whether the range tables fit every stage; the error names the first that they do not.
-    pub(super) fn check_ranges(
-        &self,
-        ranges: usize,
-        tables: &RangeTables,
-        highest_id: u16,
-    ) -> Result<(), PlanError> {
+    pub(super) fn check_ranges(&self, ranges: usize, tables: &RangeTables) -> Result<(), PlanError> {
         let over = |table: String, need: usize, limit: usize| PlanError::OverBudget { table, need, limit };
         if ranges > self.fat_root_ranges {
             return Err(over("fat root (ranges)".to_owned(), ranges, self.fat_root_ranges));
@@ -163,11 +122,11 @@ impl Budget {
         if let Some(stage) = (0..STAGES).find(|stage| entries[*stage] > limit) {
             return Err(over(format!("fat_root_{stage} (entries)"), entries[stage], limit));
         }
-        if let Some(tcam) = self.tcam {
+        if let Some(room) = self.stage_rows {
             let rows: [usize; STAGES] = tables.rows_per_stage(self.range_match);
-            let limit = tcam.stage_rows(highest_id) / self.live_epochs;
-            if let Some(stage) = (0..STAGES).find(|stage| rows[*stage] > limit) {
-                return Err(over(format!("fat_root_{stage} (TCAM rows)"), rows[stage], limit));
+            let limit = room.map(|rows| rows / self.live_epochs);
+            if let Some(stage) = (0..STAGES).find(|stage| rows[*stage] > limit[*stage]) {
+                return Err(over(format!("fat_root_{stage} (TCAM rows)"), rows[stage], limit[stage]));
             }
         }
         Ok(())
@@ -179,17 +138,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wide_sub_table_ids_take_two_blocks() {
-        let tcam = Budget::tofino1().tcam.unwrap();
-        assert_eq!((tcam.width(0x0fff), tcam.stage_rows(0x0fff)), (1, 12_288));
-        assert_eq!((tcam.width(0x1000), tcam.stage_rows(0x1000)), (2, 6_144));
-        assert_eq!(tcam.width(0), 1);
+    fn budgets_are_those_of_the_compiled_programs() {
+        let v1model = Budget::compiled(Target::V1model);
+        assert_eq!(v1model.set_nodes, [MAX_SET_NODES; LAYERS]);
+        assert_eq!((v1model.stage_entries, v1model.stage_rows), (8192, None));
+        for target in [Target::Tofino1, Target::Tofino2] {
+            let budget = Budget::compiled(target);
+            budget.validate().unwrap();
+            // What the paper has: 1024 children and 4096 nodes a set; here in each of two epochs.
+            assert_eq!(budget.fat_root_ranges, 1024);
+            assert!(budget.set_nodes.iter().all(|nodes| *nodes >= 4096), "{:?}", budget.set_nodes);
+            assert!(budget.stage_rows.unwrap().iter().all(|rows| *rows >= 6144), "{:?}", budget.stage_rows);
+        }
     }
 
     #[test]
     fn files_are_read_and_refused() {
-        let json = serde_json::to_string(&Budget::tofino1()).unwrap();
-        assert_eq!(Budget::from_json(&json).unwrap(), Budget::tofino1());
+        let json = serde_json::to_string(&Budget::compiled(Target::Tofino1)).unwrap();
+        assert_eq!(Budget::from_json(&json).unwrap(), Budget::compiled(Target::Tofino1));
         let toml = toml::to_string(&Budget::paper()).unwrap();
         assert_eq!(Budget::from_toml(&toml).unwrap(), Budget::paper());
         for bad in [
@@ -198,7 +164,7 @@ mod tests {
             "live_epochs = 3",
             "fat_root_ranges = 20000",
             "set_nodes = [1, 2]",
-            "tcam = { blocks = 1, rows = 1, bits = 0 }",
+            "stage_rows = [1, 2]",
         ] {
             let error = Budget::from_toml(bad).unwrap_err().to_string();
             assert!(error.contains("expected") || error.contains("bits"), "{bad}: {error}");

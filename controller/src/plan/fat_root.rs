@@ -3,7 +3,7 @@
 use std::collections::BinaryHeap;
 
 use super::ranges::RangeTables;
-use super::{Budget, PlanError, SLICE_BITS, STAGES, highest_sub_table};
+use super::{Budget, PlanError, SLICE_BITS, STAGES};
 use crate::frequency::Frequencies;
 use crate::tree::{NONE, Tree};
 
@@ -27,14 +27,13 @@ pub(super) fn build(
     tree: &Tree,
     frequencies: &Frequencies,
     budget: &Budget,
-    epoch: u8,
 ) -> Result<(Vec<Child>, RangeTables), PlanError> {
     let merged = order(tree, frequencies, budget.fat_root_ranges);
     let try_first = |count: usize| {
         let children = children(tree, &merged[..count]);
         let lows: Vec<u64> = children.iter().map(|child| child.low).collect();
         let tables = RangeTables::build(&lows, SLICE_BITS, STAGES);
-        let fits = budget.check_ranges(children.len(), &tables, highest_sub_table(&tables, epoch));
+        let fits = budget.check_ranges(children.len(), &tables);
         fits.map(|()| (children, tables))
     };
     if let Ok(whole) = try_first(merged.len()) {
@@ -141,7 +140,7 @@ mod tests {
         let samples = [(1, 10), (7, 20), (8, 10), (12, 2), (14, 15), (17, 3)];
         let frequencies = Frequencies::from_weighted(&tree, &samples);
         let budget = Budget { fat_root_ranges: 10, ..Budget::bmv2() };
-        let (children, tables) = build(&tree, &frequencies, &budget, 1).unwrap();
+        let (children, tables) = build(&tree, &frequencies, &budget).unwrap();
         let lows: Vec<u64> = children.iter().map(|child| child.low).collect();
         assert_eq!(
             lows,

@@ -19,7 +19,7 @@ pub(super) struct Placed {
     pub(super) node: u32,
     pub(super) layer: usize,
     pub(super) switch: SwitchId,
-    /// `layer * 4096 + slot + 1`: unique on every path, because a path has one switch per layer.
+    /// `layer * 8192 + slot + 1`: unique on every path, because a path has one switch per layer.
     pub(super) id: u16,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn place(
             nodes.sort_unstable_by_key(|node| (tree.node(*node).partition, tree.node(*node).low, *node));
             for (slot, node) in nodes.into_iter().enumerate() {
                 let id =
-                    u16::try_from(layer * super::budget::MAX_SET_NODES + slot + 1).expect("5 * 4096 < 65536");
+                    u16::try_from(layer * super::budget::MAX_SET_NODES + slot + 1).expect("5 * 8192 < 65536");
                 placed.push(Placed { node, layer, switch, id });
                 next.extend(
                     tree.children(node).iter().map(|child| child.node).filter(|child| *child != NONE),

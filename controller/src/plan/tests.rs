@@ -6,6 +6,7 @@ use fatbtree_topology::{Cluster, FatTree, SwitchId};
 use proptest::prelude::*;
 
 use super::*;
+use crate::program::Target;
 use crate::reload::{PhaseKind, ReloadSteps};
 use crate::snapshot::Snapshot;
 use crate::tables::{Change, Entry, NodeSet, child, coarse, core_route, fat_root, fine};
@@ -161,17 +162,14 @@ fn arb_placement() -> impl Strategy<Value = Placement> {
 }
 
 fn arb_budget() -> impl Strategy<Value = Budget> {
-    let tcam = prop_oneof![
-        Just(None),
-        (1usize..4, 8usize..40).prop_map(|(blocks, rows)| Some(Tcam { blocks, rows, bits: 44 }))
-    ];
+    let rows = prop_oneof![Just(None), prop::array::uniform4(8usize..160).prop_map(Some)];
     let how = prop_oneof![Just(RangeMatch::Exact), Just(RangeMatch::OneSided)];
-    (4usize..60, 16usize..200, tcam, how, prop::array::uniform5(0usize..12), 1usize..3).prop_map(
-        |(fat_root_ranges, stage_entries, tcam, range_match, set_nodes, live_epochs)| Budget {
+    (4usize..60, 16usize..200, rows, how, prop::array::uniform5(0usize..12), 1usize..3).prop_map(
+        |(fat_root_ranges, stage_entries, stage_rows, range_match, set_nodes, live_epochs)| Budget {
             target: "test".to_owned(),
             fat_root_ranges,
             stage_entries,
-            tcam,
+            stage_rows,
             range_match,
             set_nodes,
             live_epochs,
@@ -233,7 +231,7 @@ fn check_structure(plan: &Plan, budget: &Budget) {
             let (id, from) = pointed[&node.address];
             assert_eq!(id, node.id);
             assert!(
-                from == 0 || (from - 1) / 4096 < u16::from(node.layer),
+                from == 0 || usize::from(from - 1) / MAX_SET_NODES < usize::from(node.layer),
                 "a node is led to from an earlier layer"
             );
         }
@@ -457,9 +455,8 @@ fn a_key_below_the_first_fence_goes_to_the_first_children() {
 #[test]
 fn tcam_ends_the_fat_root_before_its_ranges_do() {
     let (cluster, snapshot) = example();
-    let tcam = Some(Tcam { blocks: 1, rows: 64, bits: 44 });
-    let wide = Budget { fat_root_ranges: 500, ..Budget::tofino1() };
-    let narrow = Budget { tcam, ..wide.clone() };
+    let wide = Budget { fat_root_ranges: 500, ..Budget::compiled(Target::Tofino1) };
+    let narrow = Budget { stage_rows: Some([64; 4]), ..wide.clone() };
     let make = |budget: &Budget| plan(&snapshot, &Placement::of(&cluster), &[], budget, 1).unwrap();
     let (all, few) = (make(&wide), make(&narrow));
     assert!(few.fat_root().len() < all.fat_root().len());

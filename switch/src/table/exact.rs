@@ -1,7 +1,7 @@
 //! Exact tables. Tables of one control that match the same fields form a *group* with one hash index.
 //!
-//! The sixteen pivot tables of a node set are such a group: a packet looks its node up once, and then reads
-//! sixteen entries that lie side by side. Two things make this so:
+//! Programs for chips split what belongs to one key over several tables, one for each thing that is done with it: here a packet
+//! looks its key up once, and then reads entries that lie side by side. Two things make this so:
 //!
 //! - a *row* holds the entries of all the group's tables for one key, `[tables' entries: action + 1, params…]`;
 //! - the group remembers the last key looked up and its row, so that the next table of the group finds the

@@ -50,6 +50,7 @@ pub(super) struct Switch {
     pub(super) name: Spanned<String>,
     pub(super) p4runtime: Option<Spanned<String>>,
     pub(super) device_id: Option<Spanned<i64>>,
+    pub(super) ports: Option<Spanned<Vec<Spanned<i64>>>>,
 }
 
 #[derive(Deserialize)]

@@ -35,7 +35,8 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let p4runtime = check.p4runtime(&tree, &file, &mut endpoints)?;
     let servers = check.servers(&tree, &file.memory_server, &mut roles, &mut endpoints)?;
     let clients = check.clients(&tree, &file.client, &mut roles)?;
-    Ok(Cluster { tree, servers, clients, p4runtime })
+    let device_ports = check.device_ports(&tree, &file.switch)?;
+    Ok(Cluster { tree, servers, clients, p4runtime, device_ports })
 }
 
 /// The table that a byte offset lies in, from the last `[header]` before it: the parser's errors do not say it.
@@ -318,6 +319,41 @@ impl Check<'_> {
                 };
             self.claim(endpoints, (&address, Some(device_id)), switch.name(), span, &field)?;
             result.push(P4RuntimeEndpoint { address, device_id });
+        }
+        Ok(result)
+    }
+
+    /// Port numbers of devices. The switches' names have been checked.
+    fn device_ports(
+        &self,
+        tree: &FatTree,
+        switches: &[Spanned<file::Switch>],
+    ) -> Checked<BTreeMap<SwitchId, Vec<u16>>> {
+        let mut result = BTreeMap::new();
+        for (n, switch) in switches.iter().enumerate() {
+            let switch = switch.get_ref();
+            let (Some(ports), Some(found)) = (&switch.ports, tree.switch_by_name(switch.name.get_ref()))
+            else {
+                continue;
+            };
+            let field = format!("switch[{n}].ports");
+            if ports.get_ref().len() != usize::from(tree.k()) {
+                let found = format!("{} numbers", ports.get_ref().len());
+                let expected = "a device port for each of the switch's k ports, in their order";
+                return self.refuse(ports.span(), field, Problem::OutOfRange { found, expected });
+            }
+            let mut numbers: Vec<u16> = Vec::new();
+            for (at, port) in ports.get_ref().iter().enumerate() {
+                const EXPECTED: &str = "a device port from 0 to 511 that is not there twice";
+                let field = format!("{field}[{at}]");
+                let number: u16 = self.number(port, &field, EXPECTED)?;
+                if number > super::MAX_DEVICE_PORT || numbers.contains(&number) {
+                    let problem = Problem::OutOfRange { found: number.to_string(), expected: EXPECTED };
+                    return self.refuse(port.span(), field, problem);
+                }
+                numbers.push(number);
+            }
+            result.insert(found.id, numbers);
         }
         Ok(result)
     }

@@ -1,0 +1,192 @@
+//! What switches run: one program for all of them, or one for each role.
+//!
+//! ```text
+//!   v1model    one program, empty tables do nothing      core ─┐
+//!                                                  aggregation ─┼─▶ the same P4Info and BMv2 JSON
+//!                                                         edge ─┘
+//!   Tofino     core, aggregation and edge programs, each with its own P4Info and binary
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fatbtree_p4runtime::{P4InfoError, P4InfoIndex};
+use fatbtree_topology::Role;
+
+use crate::device_config::{DeviceConfigFormat, TofinoOutput};
+use crate::tables::{TableError, Tables};
+
+/// What the P4 program was compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// BMv2 and the software switch.
+    V1model,
+    /// Tofino 1.
+    Tofino1,
+    /// Tofino 2.
+    Tofino2,
+}
+
+impl Target {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::V1model, Self::Tofino1, Self::Tofino2];
+
+    /// Its name on the command line: `v1model`, `tofino1`, `tofino2`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V1model => "v1model",
+            Self::Tofino1 => "tofino1",
+            Self::Tofino2 => "tofino2",
+        }
+    }
+
+    /// The chip's name in what the compiler made; `None` for v1model.
+    pub fn chip(self) -> Option<&'static str> {
+        match self {
+            Self::V1model => None,
+            Self::Tofino1 => Some("tofino"),
+            Self::Tofino2 => Some("tofino2"),
+        }
+    }
+}
+
+/// A role's name in what the compiler made.
+pub fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Core => "core",
+        Role::Aggregation => "aggregation",
+        Role::Edge => "edge",
+    }
+}
+
+/// A program that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// Its P4Info is damaged.
+    #[error("P4Info: {0}")]
+    P4Info(#[from] P4InfoError),
+    /// Its tables are not those of this controller.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// The compiler's output is not complete.
+    #[error("{}: {source}; make it with `p4/compile_tofino.sh DIR`", path.display())]
+    Output {
+        /// The file that is missing or cannot be read.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// One compiled program.
+#[derive(Debug)]
+pub struct Program {
+    pub(crate) info: P4InfoIndex,
+    pub(crate) tables: Tables,
+    pub(crate) device_config: Vec<u8>,
+}
+
+impl Program {
+    /// From a P4Info text and the bytes that go to the switch with it.
+    ///
+    /// # Errors
+    /// A damaged P4Info, or tables that are not ours.
+    pub fn new(p4info: &str, device_config: Vec<u8>) -> Result<Self, ProgramError> {
+        let info = P4InfoIndex::from_text(p4info)?;
+        let tables = Tables::new(&info)?;
+        Ok(Self { info, tables, device_config })
+    }
+
+    /// Its tables.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// Its P4Info.
+    pub fn info(&self) -> &P4InfoIndex {
+        &self.info
+    }
+}
+
+/// The program of each role.
+///
+/// ```
+/// use fatbtree_controller::Programs;
+/// use fatbtree_topology::Role;
+///
+/// let programs = Programs::v1model()?;
+/// assert!(programs.of(Role::Edge).info().has_table("fat_root_0"), "one program with everything");
+/// # Ok::<(), fatbtree_controller::ProgramError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Programs {
+    core: Arc<Program>,
+    aggregation: Arc<Program>,
+    edge: Arc<Program>,
+}
+
+impl Programs {
+    /// The same program everywhere.
+    pub fn uniform(program: Program) -> Self {
+        let program = Arc::new(program);
+        Self { core: program.clone(), aggregation: program.clone(), edge: program }
+    }
+
+    /// The v1model program of this version, for BMv2 and the software switch.
+    ///
+    /// # Errors
+    /// None with the files of this version.
+    pub fn v1model() -> Result<Self, ProgramError> {
+        Program::new(fatbtree_p4::P4INFO, fatbtree_p4::PROGRAM.into()).map(Self::uniform)
+    }
+
+    /// The programs of a target without their binaries, for switches that run them already.
+    ///
+    /// # Errors
+    /// None with the files of this version.
+    pub fn tables_only(target: Target) -> Result<Self, ProgramError> {
+        Self::with_binaries(target, |_, _| Ok(Vec::new()))
+    }
+
+    /// The programs of a target with their binaries: for Tofino, what `p4/compile_tofino.sh DIR` left in `compiled`.
+    ///
+    /// # Errors
+    /// A file that is missing.
+    pub fn compiled(
+        target: Target,
+        compiled: &Path,
+        format: DeviceConfigFormat,
+    ) -> Result<Self, ProgramError> {
+        Self::with_binaries(target, |chip, role| {
+            let folder = compiled.join(format!("{chip}-{role}"));
+            Ok(TofinoOutput::read(&folder, &format!("fatbtree_{role}"))?.device_config(format))
+        })
+    }
+
+    fn with_binaries(
+        target: Target,
+        binary: impl Fn(&str, &str) -> Result<Vec<u8>, ProgramError>,
+    ) -> Result<Self, ProgramError> {
+        let Some(chip) = target.chip() else { return Self::v1model() };
+        let program = |role: Role| {
+            let name = role_name(role);
+            let info = fatbtree_p4::tofino::p4info(chip, name).expect("each chip has three roles");
+            Program::new(info, binary(chip, name)?).map(Arc::new)
+        };
+        Ok(Self {
+            core: program(Role::Core)?,
+            aggregation: program(Role::Aggregation)?,
+            edge: program(Role::Edge)?,
+        })
+    }
+
+    /// The program of a role.
+    pub fn of(&self, role: Role) -> &Arc<Program> {
+        match role {
+            Role::Core => &self.core,
+            Role::Aggregation => &self.aggregation,
+            Role::Edge => &self.edge,
+        }
+    }
+}
