@@ -84,5 +84,5 @@ fn what_cannot_work_is_refused_before_anything_starts() {
         assert!(message.contains(expected), "{arguments:?}: {message}");
         assert!(!message.contains("loading"), "{arguments:?} started: {message}");
     }
-    assert_eq!(fatbtree(&["demo", "--layer", "5000"]).status.code(), Some(2));
+    assert_eq!(fatbtree(&["demo", "--layer", "9000"]).status.code(), Some(2));
 }
