@@ -391,11 +391,11 @@ def index_reads(report, tables, server, client):
     middle = 0x0280 << 48
     tables.insert("fat_root_0", {"sub_table": 1, "slice": "0x0200..0x02ff"}, "land_0",
                   {"address": region + 3 * NODE, "partition": 1, "node_id": 1}, priority=1)
-    last = {f"last_{i}": middle - 1 for i in (1, 2, 3)}
-    tables.insert("node_set_a.coarse", {"epoch": 1, "node_id": 1}, "compare_quarters", last)
-    for quarter in range(4):
-        tables.insert("node_set_a.fine", {"epoch": 1, "node_id": 1, "quarter": quarter}, "compare_children", last)
-    for branch, offset in ((0, 4 * NODE), (15, 5 * NODE)):
+    none = {f"last_{i}": 0xFFFF_FFFF_FFFF_FFFF for i in (1, 2, 3)}
+    tables.insert("node_set_a.coarse", {"epoch": 1, "node_id": 1}, "compare_quarters", none)
+    tables.insert("node_set_a.fine", {"epoch": 1, "node_id": 1, "quarter": 0}, "compare_children",
+                  none | {"last_1": middle - 1})
+    for branch, offset in ((0, 4 * NODE), (1, 5 * NODE)):
         tables.insert("node_set_a.child", {"epoch": 1, "node_id": 1, "branch": branch}, "descend_to",
                       {"offset": (region + offset) & 0xFFFF_FFFF_FFFF, "node_id": 0})
     report.check("soft RoCE: index read, key one below the pivot, ends at the first child of a cached node",

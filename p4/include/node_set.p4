@@ -10,8 +10,8 @@
  *
  * What is stored is not the pivot but the key before it, the last one of the child before: chips subtract from a
  * table's data, not the other way round, and `last < key` then needs no test of the low half for zero.  The first child
- * needs none: a key comes here only because it is in the node's range.  A node with fewer than 16 children repeats its
- * last one, so that its last child is branch 15.
+ * needs none: a key comes here only because it is in the node's range.  Children that a node does not have begin behind
+ * the last of all keys.
  *
  * 64-bit comparison from 32-bit pieces.  With d = last - key for each half:
  *

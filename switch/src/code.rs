@@ -116,6 +116,9 @@ pub(crate) enum Op {
     /// `dst = if cond { a } else { b }`
     Choose { dst: Slot, cond: Slot, a: Slot, b: Slot },
 
+    /// A row of [`Move`](crate::moves::Move)s, `count` from number `first` on.
+    Moves { first: u32, count: u16 },
+
     Jump { to: Pc },
     /// A jump backwards: costs one round of the packet's budget.
     Loop { to: Pc },
@@ -295,7 +298,8 @@ impl Op {
             Op::WriteRegister { index, a, .. } => [Some(index), Some(a), None],
             Op::Hash { base, size, .. } => [Some(base), Some(size), None],
             Op::Random { low, high, .. } => [Some(low), Some(high), None],
-            Op::Jump { .. }
+            Op::Moves { .. }
+            | Op::Jump { .. }
             | Op::Loop { .. }
             | Op::Apply { .. }
             | Op::ApplyInto { .. }

@@ -238,6 +238,12 @@ impl Machine {
                     set(slots, dst, get(slots, from));
                 }
 
+                Op::Moves { first, count } => {
+                    let first = first as usize;
+                    for step in &code.moves[first..first + usize::from(count)] {
+                        step.run(slots);
+                    }
+                }
                 Op::Jump { to } => pc = to as usize,
                 Op::Loop { to } => {
                     if !packet.burn() {

@@ -8,6 +8,7 @@ use crate::entry::{ActionCall, ActionRef, CounterRef, MatchKind, RegisterRef, Ta
 use crate::error::LoadError;
 use crate::hash::CalculationCode;
 use crate::json::Document;
+use crate::moves::Move;
 use crate::table::KeyPart;
 use crate::table::scan::ScanKey;
 use crate::table::store::Pair;
@@ -117,6 +118,7 @@ pub(crate) struct Code {
     pub(crate) tables: Vec<TableCode>,
     pub(crate) groups: Vec<GroupCode>,
     pub(crate) const_tables: Vec<ConstTable>,
+    pub(crate) moves: Vec<Move>,
     pub(crate) entries: Vec<Entries>,
     /// Number of slots to zero for each packet.
     pub(crate) state: usize,

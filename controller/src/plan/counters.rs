@@ -28,12 +28,9 @@ impl Plan {
                 Entry::FatRoot(_, fat_root::Action::Land { address, node_id: 0, .. }) => {
                     ranges.get(&address).copied()
                 }
-                Entry::Child(key, child::Action { node_id: 0, .. }) if key.epoch == self.epoch => {
-                    nodes.get(&(switch, key.node_id)).and_then(|node| {
-                        let at = usize::from(key.branch).min(node.children.len() - 1);
-                        node.children.get(at).map(|child| child.low)
-                    })
-                }
+                Entry::Child(key, child::Action { node_id: 0, .. }) if key.epoch == self.epoch => nodes
+                    .get(&(switch, key.node_id))
+                    .and_then(|node| node.children.get(usize::from(key.branch)).map(|child| child.low)),
                 _ => None,
             };
             if let Some(low) = stopped_at.filter(|_| packets > 0) {

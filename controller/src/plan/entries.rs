@@ -76,9 +76,8 @@ const OFFSET: u64 = (1 << 48) - 1;
 
 fn node_entries(node: &CachedNode, epoch: u8, entries: &mut Vec<Entry>) {
     let set = SETS[usize::from(node.layer)];
-    let last_child = node.children.len() - 1;
-    // A node with fewer children repeats its last one, which so becomes branch 15. No child but the first begins at key 0.
-    let last_before = |branch: usize| node.children[branch.min(last_child)].low.saturating_sub(1);
+    // No key is above the last of all: children that are not there are never found. And none but the first begins at key 0.
+    let last_before = |branch: usize| node.children.get(branch).map_or(u64::MAX, |child| child.low.saturating_sub(1));
     let (epoch, node_id) = (epoch, node.id);
     let last = [4, 8, 12].map(last_before);
     entries.push(Entry::Coarse(coarse::Key { set, epoch, node_id }, coarse::Action { last }));
@@ -86,9 +85,7 @@ fn node_entries(node: &CachedNode, epoch: u8, entries: &mut Vec<Entry>) {
         let last = [1, 2, 3].map(|at| last_before(4 * usize::from(quarter) + at));
         entries.push(Entry::Fine(fine::Key { set, epoch, node_id, quarter }, fine::Action { last }));
     }
-    for (at, child) in node.children.iter().enumerate() {
-        let branch =
-            if at == last_child { 15 } else { u8::try_from(at).expect("a cached node has 16 children") };
+    for (branch, child) in (0u8..).zip(&node.children) {
         // Cached nodes are those whose children are on their own server.
         let action = child::Action { offset: child.address & OFFSET, node_id: child.node_id };
         entries.push(Entry::Child(child::Key { set, epoch, node_id, branch }, action));

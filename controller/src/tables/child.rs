@@ -15,7 +15,7 @@ pub struct Key {
     pub epoch: u8,
     /// Node, from 1.
     pub node_id: u16,
-    /// Which child, 0 to 15; the last child of a node is 15.
+    /// Which child, 0 to 15.
     pub branch: u8,
 }
 

@@ -180,6 +180,7 @@ impl Lowering<'_> {
             tables: table_code,
             groups,
             const_tables: Vec::new(),
+            moves: Vec::new(),
             entries: self.entries,
             state: layout.state,
             constants: layout.constants,

@@ -202,7 +202,7 @@ fn packets_that_are_no_index_reads_are_routed_or_dropped() {
 /// A cached node with children that begin at these keys, at most 16.
 fn load_node(switch: &mut Switch, set: char, id: u64, pivots: &[u64]) {
     let set = format!("ingress.node_set_{set}");
-    let last_before = |branch: usize| pivots[branch.min(pivots.len() - 1)].saturating_sub(1);
+    let last_before = |branch: usize| pivots.get(branch).map_or(u64::MAX, |pivot| pivot - 1);
     let mut insert = |table: &str, key: &[u64], action: &str, params: &[u64]| {
         let key: Vec<_> = [3, id].iter().chain(key).copied().map(EXACT).collect();
         switch.insert(&format!("{set}.{table}"), &key, &format!("{set}.{action}"), params);
@@ -213,8 +213,7 @@ fn load_node(switch: &mut Switch, set: char, id: u64, pivots: &[u64]) {
         insert("fine", &[quarter as u64], "compare_children", &last);
     }
     for child in 0..pivots.len() {
-        let branch = if child + 1 == pivots.len() { 15 } else { child as u64 };
-        insert("child", &[branch], "descend_to", &[address(id, child), 100 + child as u64]);
+        insert("child", &[child as u64], "descend_to", &[address(id, child), 100 + child as u64]);
     }
 }
 
