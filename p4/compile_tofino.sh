@@ -4,8 +4,11 @@
 #   ./compile_tofino.sh [DIR]      keeps the whole output, with the binaries for a switch, in DIR
 #
 # Needs p4c with its Tofino back end (https://github.com/p4lang/p4c, configured with -DENABLE_TOFINO=ON): p4c-barefoot and
-# bfas on the PATH.  A quarter of an hour on one core; ROLES and CHIPS choose less.
+# bfas on the PATH.  Five minutes on one core; ROLES and CHIPS choose less.
 set -euo pipefail
+out=${1:-$(mktemp -d)}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
 cd "$(dirname "$0")"
 
 for tool in p4c-barefoot bfas; do
@@ -15,9 +18,7 @@ for tool in p4c-barefoot bfas; do
     fi
 done
 
-out=${1:-$(mktemp -d)}
-mkdir -p build/tofino "$out"
-out=$(cd "$out" && pwd)
+mkdir -p build/tofino
 
 compile() { # CHIP ROLE
     local chip=$1 role=$2 arch=tna number=1 upper

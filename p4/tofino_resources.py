@@ -35,7 +35,8 @@ class Table:
         self.kind, self.name, self.stage = kind, name, stage
         self.p4, self.size, self.rows, self.columns = None, None, [], []
         self.bits = set()
-        self.in_hash = None
+        self.in_hash = None  # the hash whose lines are being read
+        self.groups = 0  # TCAM blocks side by side
 
     def blocks(self):
         """Memory blocks: one for each pair of row and column."""
@@ -48,7 +49,7 @@ class Table:
         return sum(len(column) for column in self.columns)
 
     def width(self):
-        """TCAM blocks side by side: one for each group that is matched."""
+        """TCAM blocks that one row takes: one for each group of key bytes."""
         return max(1, self.groups)
 
 
@@ -73,7 +74,6 @@ def parse(listing):
             continue
         if match := re.match(r"  (\w+) (\S+?)(?: \d+)?:\s*$", line):
             table = Table(match[1], match[2], stage)
-            table.groups = 0
             tables.append(table)
             section = None
             continue

@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree control bring-up --cluster testbed.toml                      software switches or BMv2: program and routes
-  fatbtree control bring-up --cluster testbed.toml --target tofino1 --compiled build/tofino
+  fatbtree control bring-up --cluster testbed.toml --target tofino1 --compiled target/tofino
                                                                         Tofino, with what p4/compile_tofino.sh made
   fatbtree control load plan.json --cluster testbed.toml                the caches of a plan
   fatbtree control load new.json --replacing plan.json --cluster testbed.toml
