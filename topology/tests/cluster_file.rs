@@ -219,7 +219,7 @@ fn bad_and_clashing_endpoints() {
     let named = Cluster::from_toml(&switch("ports = [132, 140, 148, 156]")).unwrap();
     let first = named.tree().switch_by_name("agg-0-0").unwrap().id;
     assert_eq!([0, 3].map(|port| named.device_port(first, port)), [132, 156]);
-    assert_eq!(named.device_port(named.tree().switches()[1].id, 3), 3, "the others' ports are their numbers");
+    assert_eq!(named.device_port(named.tree().switches()[0].id, 3), 3, "the others' ports are their numbers");
     let place = "line 16, column 9, switch[0].ports";
     refused(&switch("ports = [132, 140]"), place, "2 numbers");
     refused(&switch("ports = [1, 2, 3, 512]"), "line 16, column 19, switch[0].ports[3]", "512");

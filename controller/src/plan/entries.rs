@@ -77,7 +77,8 @@ const OFFSET: u64 = (1 << 48) - 1;
 fn node_entries(node: &CachedNode, epoch: u8, entries: &mut Vec<Entry>) {
     let set = SETS[usize::from(node.layer)];
     // No key is above the last of all: children that are not there are never found. And none but the first begins at key 0.
-    let last_before = |branch: usize| node.children.get(branch).map_or(u64::MAX, |child| child.low.saturating_sub(1));
+    let last_before =
+        |branch: usize| node.children.get(branch).map_or(u64::MAX, |child| child.low.saturating_sub(1));
     let (epoch, node_id) = (epoch, node.id);
     let last = [4, 8, 12].map(last_before);
     entries.push(Entry::Coarse(coarse::Key { set, epoch, node_id }, coarse::Action { last }));
