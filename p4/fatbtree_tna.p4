@@ -3,10 +3,10 @@
  * One program for each role, chosen with -DROLE_CORE, -DROLE_AGGREGATION or -DROLE_EDGE.  The controls are those of
  * the v1model program; here they are spread over the two gresses, which have their stages each but share the stages' memory:
  *
- *                 ingress                                       egress
- *   core          route -> fat root                    node set A
- *   aggregation   route -> node set A                  node set B
- *   edge          first hop? -> route -> node set A    node set B -> last hop?
+ *                 ingress                            egress
+ *   core          route -> fat root                  node set A
+ *   aggregation   node set A, route                  node set B
+ *   edge          first hop or node set A, route     node set B -> last hop?
  */
 
 #if __TARGET_TOFINO__ == 2
@@ -59,11 +59,7 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
                         in ingress_intrinsic_metadata_from_parser_t from_parser,
                         inout ingress_intrinsic_metadata_for_deparser_t for_deparser,
                         inout ingress_intrinsic_metadata_for_tm_t for_tm) {
-    Counter<bit<32>, bit<8>>(4, CounterType_t.PACKETS) drops; // by reason: see below
-    const bit<8> DROP_NOT_IPV4  = 0;
-    const bit<8> DROP_DAMAGED   = 1; // truncated, wrong header checksum, or an index packet that is none
-    const bit<8> DROP_TTL       = 2;
-    const bit<8> DROP_NO_ROUTE  = 3;
+    Counter<bit<32>, bit<8>>(DROP_REASONS, CounterType_t.PACKETS) drops;
 
 #ifdef ROLE_EDGE
     FirstHop() first_hop;
@@ -132,10 +128,7 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
 // An IPv4 header's own checksum: lengths and TTL change on the way.
 #define UPDATE_IPV4_CHECKSUM \
     if (hdr.ipv4.isValid()) { \
-        hdr.ipv4.checksum = ipv4_checksum.update({ \
-            hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.tos, hdr.ipv4.total_len, hdr.ipv4.identification, \
-            hdr.ipv4.flags, hdr.ipv4.frag_offset, hdr.ipv4.ttl, hdr.ipv4.protocol, \
-            hdr.ipv4.src_addr, hdr.ipv4.dst_addr }); \
+        hdr.ipv4.checksum = ipv4_checksum.update({ IPV4_CHECKSUM_FIELDS(hdr.ipv4) }); \
     }
 
 control IngressFrameDeparser(packet_out packet, inout headers_t hdr, in metadata_t meta,

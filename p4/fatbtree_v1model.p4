@@ -49,19 +49,13 @@ parser FrameParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
 
 control VerifyHeaderChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {
-        verify_checksum(hdr.ipv4.isValid(), {
-            hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.tos, hdr.ipv4.total_len, hdr.ipv4.identification,
-            hdr.ipv4.flags, hdr.ipv4.frag_offset, hdr.ipv4.ttl, hdr.ipv4.protocol,
-            hdr.ipv4.src_addr, hdr.ipv4.dst_addr }, hdr.ipv4.checksum, HashAlgorithm.csum16);
+        verify_checksum(hdr.ipv4.isValid(), { IPV4_CHECKSUM_FIELDS(hdr.ipv4) },
+            hdr.ipv4.checksum, HashAlgorithm.csum16);
     }
 }
 
 control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    counter(4, CounterType.packets) drops; // by reason: see below
-    const bit<32> DROP_NOT_IPV4  = 0;
-    const bit<32> DROP_DAMAGED   = 1; // truncated, wrong header checksum, or an index packet that is none
-    const bit<32> DROP_TTL       = 2;
-    const bit<32> DROP_NO_ROUTE  = 3;
+    counter(DROP_REASONS, CounterType.packets) drops;
 
     FirstHop() first_hop;
     Forwarding() forwarding;
@@ -135,10 +129,8 @@ control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metada
 
 control UpdateHeaderChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {
-        update_checksum(hdr.ipv4.isValid(), {
-            hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.tos, hdr.ipv4.total_len, hdr.ipv4.identification,
-            hdr.ipv4.flags, hdr.ipv4.frag_offset, hdr.ipv4.ttl, hdr.ipv4.protocol,
-            hdr.ipv4.src_addr, hdr.ipv4.dst_addr }, hdr.ipv4.checksum, HashAlgorithm.csum16);
+        update_checksum(hdr.ipv4.isValid(), { IPV4_CHECKSUM_FIELDS(hdr.ipv4) },
+            hdr.ipv4.checksum, HashAlgorithm.csum16);
     }
 }
 

@@ -7,7 +7,6 @@ DIR has a folder for each chip and role (tofino-core, ...), as compile_tofino.sh
 stages, and entries, TCAM rows and SRAM blocks of each table.  In REPORT.md, all between the two marker lines is replaced.
 """
 
-import collections
 import json
 import pathlib
 import re
@@ -114,7 +113,6 @@ def parse(listing):
 def measure(folder):
     tables, containers = parse(folder / "pipe" / "fatbtree_tna.bfa")
     used = {"stages": {}, "sram_blocks": 0, "tcam_blocks": 0, "hash_bits": 0}
-    of_stage = collections.defaultdict(lambda: {"sram_blocks": 0, "tcam_blocks": 0})
     named = {}
     owner = {}
     for table in tables:
@@ -123,7 +121,6 @@ def measure(folder):
         kind = "tcam_blocks" if table.kind == "ternary_match" else "sram_blocks"
         blocks = table.blocks()
         used[kind] += blocks
-        of_stage[stage][kind] += blocks
         used["hash_bits"] += len(table.bits)
         if table.kind in ("exact_match", "ternary_match", "hash_action") and table.p4:
             name = ".".join(table.p4.split(".")[1:])  # without the control's own name
@@ -133,16 +130,12 @@ def measure(folder):
             entry["stages"].append(stage)
             if kind == "tcam_blocks" and blocks:
                 entry["tcam_rows"] = entry.get("tcam_rows", 0) + blocks // table.width() * TCAM_ROWS
-                entry["tcam_width"] = table.width()
     for table in tables:
         name = owner.get(table.name.split("$")[0])
         if name:
             kind = "tcam_blocks" if table.kind == "ternary_match" else "sram_blocks"
             named[name][kind] += table.blocks()
     used["phv_containers"] = {gress: len(found) for gress, found in containers.items()}
-    used["fullest_stage"] = {
-        kind: max((stage[kind] for stage in of_stage.values()), default=0) for kind in ("sram_blocks", "tcam_blocks")
-    }
     used["tables"] = dict(sorted(named.items()))
     return used
 

@@ -6,6 +6,13 @@
 #ifndef FATBTREE_FORWARDING_P4
 #define FATBTREE_FORWARDING_P4
 
+// Why a packet goes nowhere: indices of each target's drop counter.
+#define DROP_REASONS 4
+const int DROP_NOT_IPV4 = 0;
+const int DROP_DAMAGED  = 1; // truncated, wrong header checksum, or an index packet that is none
+const int DROP_TTL      = 2;
+const int DROP_NO_ROUTE = 3;
+
 control Forwarding(in headers_t hdr, inout port_t egress_port, inout bit<1> routed,
                    inout bit<1> at_core, inout epoch_t epoch, inout sub_table_t root_sub_table) {
     // Is this packet still climbing, or is this the switch with the fat root?

@@ -47,6 +47,11 @@ header ipv4_t {
     ipv4_addr_t dst_addr;
 }
 
+// What the IPv4 header's own checksum covers: all of the header but itself.
+#define IPV4_CHECKSUM_FIELDS(ipv4) \
+    ipv4.version, ipv4.ihl, ipv4.tos, ipv4.total_len, ipv4.identification, \
+    ipv4.flags, ipv4.frag_offset, ipv4.ttl, ipv4.protocol, ipv4.src_addr, ipv4.dst_addr
+
 header udp_t {
     bit<16> src_port;
     bit<16> dst_port;

@@ -6,7 +6,7 @@
  *   child     node, branch   -> where the child lies, and the child's own node id
  *
  * The paper compares with all pivots at a time: 16 tables of pivots and 16 of results.  Two steps take two tables and six
- * compares, a quarter of the bits that differences occupy on a chip, and match a 4-bit branch instead of 16 result bits.
+ * compares, have three differences alive at a time, and match a 4-bit branch instead of 16 result bits.
  *
  * What is stored is not the pivot but the key before it, the last one of the child before: chips subtract from a
  * table's data, not the other way round, and `last < key` then needs no test of the low half for zero.  The first child
