@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use fatbtree_switch::{ActionCall, Entry, MatchValue, Output, Pipeline, Program};
+use fatbtree_switch::{ActionCall, Entry, MatchValue, Output, Pipeline, Program, TableRef};
 
 const FATBTREE: &str = include_str!("../../p4/build/fatbtree_v1model.json");
 const EXACT: fn(u64) -> MatchValue = MatchValue::Exact;
@@ -157,16 +157,7 @@ fn control(c: &mut Criterion) {
     let entries: Vec<Entry> = (0..65_536)
         .map(|i| Entry::new(vec![EXACT(1), EXACT(i >> 4), EXACT(i & 15)], descend, vec![i, 1]))
         .collect();
-    c.bench_function("control/insert 65536 exact entries", |b| {
-        b.iter_batched(
-            || Pipeline::new(program.clone()),
-            |mut pipeline| {
-                entries.iter().for_each(|entry| pipeline.insert(exact, entry).unwrap());
-                pipeline
-            },
-            BatchSize::PerIteration,
-        );
-    });
+    insert_all(c, "control/insert 65536 exact entries", &program, exact, &entries);
 
     let ranges = program.table("ingress.fat_root.fat_root_0").unwrap();
     let next = program.table_action(ranges, "ingress.fat_root.next_table_0").unwrap();
@@ -176,11 +167,16 @@ fn control(c: &mut Criterion) {
             Entry::new(key, next, vec![1]).with_priority(1)
         })
         .collect();
-    c.bench_function("control/insert 1024 ranges", |b| {
+    insert_all(c, "control/insert 1024 ranges", &program, ranges, &entries);
+}
+
+/// What it costs to fill an empty table.
+fn insert_all(c: &mut Criterion, name: &str, program: &Arc<Program>, table: TableRef, entries: &[Entry]) {
+    c.bench_function(name, |b| {
         b.iter_batched(
             || Pipeline::new(program.clone()),
             |mut pipeline| {
-                entries.iter().for_each(|entry| pipeline.insert(ranges, entry).unwrap());
+                entries.iter().for_each(|entry| pipeline.insert(table, entry).unwrap());
                 pipeline
             },
             BatchSize::PerIteration,

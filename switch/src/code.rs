@@ -133,9 +133,7 @@ pub(crate) enum Op {
     /// Looks an exact table up whose usual action stands right behind: goes on there if that is what was found,
     /// and to `skip` when nothing is to be done. `action` is the usual one's position + 1.
     ApplyInto { table: u16, group: u16, offset: u16, action: u16, params: u16, param_base: Slot, skip: Pc },
-    /// The same for a table of a group of which another was looked up just before with the same key.
-    ApplyNextInto { table: u16, group: u16, offset: u16, action: u16, params: u16, param_base: Slot, skip: Pc },
-    /// The same for a table that is part of the program: const entries, const default action.
+    /// `Apply` for a table that is part of the program: const entries, const default action.
     ApplyConst { table: u16 },
     /// After `Apply`: jumps when nothing was found.
     JumpMiss { to: Pc },
@@ -303,7 +301,6 @@ impl Op {
             | Op::Loop { .. }
             | Op::Apply { .. }
             | Op::ApplyInto { .. }
-            | Op::ApplyNextInto { .. }
             | Op::ApplyConst { .. }
             | Op::JumpMiss { .. }
             | Op::Switch { .. }
@@ -332,8 +329,7 @@ impl Op {
             | Op::JumpLt { to, .. }
             | Op::JumpLe { to, .. }
             | Op::JumpMiss { to }
-            | Op::ApplyInto { skip: to, .. }
-            | Op::ApplyNextInto { skip: to, .. } => Some(to),
+            | Op::ApplyInto { skip: to, .. } => Some(to),
             _ => None,
         }
     }

@@ -297,15 +297,6 @@ impl Machine {
                             as usize;
                     }
                 }
-                Op::ApplyNextInto { table, group, offset, action, params, param_base, skip } => {
-                    let group = &state.groups[usize::from(group)];
-                    let row = group.last();
-                    if !packet.enter(slots, group, row, offset, action, params, param_base) {
-                        packet.return_to = skip as usize;
-                        pc = packet.apply_row(slots, code, state, row, usize::from(table)).unwrap_or(skip)
-                            as usize;
-                    }
-                }
                 Op::ApplyConst { table } => {
                     if let Some(start) = packet.apply_const(slots, &code.const_tables[usize::from(table)]) {
                         packet.return_to = pc;

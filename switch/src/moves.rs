@@ -9,7 +9,7 @@ use crate::table::ones;
 
 /// Result slot and operand slots; operations with one operand name it twice. `None`: the operation is of another kind.
 #[inline(always)]
-pub(crate) fn operands(op: &Op) -> Option<[Slot; 3]> {
+fn operands(op: &Op) -> Option<[Slot; 3]> {
     Some(match *op {
         Op::Mov { dst, a }
         | Op::Slice { dst, a, .. }
@@ -25,7 +25,7 @@ pub(crate) fn operands(op: &Op) -> Option<[Slot; 3]> {
 
 /// What the operation makes of its operands' values.
 #[inline(always)]
-pub(crate) fn evaluate(op: &Op, a: u64, b: u64) -> u64 {
+fn evaluate(op: &Op, a: u64, b: u64) -> u64 {
     let slice = |value: u64, rot: u8, mask: u64| value.rotate_right(rot.into()) & mask;
     match *op {
         Op::Slice { rot, mask, .. } => slice(a, rot, mask),

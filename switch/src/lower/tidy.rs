@@ -3,11 +3,10 @@
 //! - Actions that stand in the flow are not needed on their own.
 //! - p4c copies every field that is hashed into a variable of its own; calculations read the fields themselves.
 //! - Variables that nothing reads are not written, nor are zeroes that are there from the start.
-//! - Tables that are looked up with the key of the one before them take over its row.
 //! - Small tables that are part of the program become a list of masked compares.
 //! - Operations in a row that move bits about become one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::code::{ActionCode, ConstCall, ConstTable, Op, Pc, Slot};
 use crate::moves::Move;
@@ -20,7 +19,6 @@ pub(super) fn tidy(code: &mut Code, tables: &[TableInfo]) {
     remove(code, &nowhere);
     let targets = jump_targets(code);
     hash_originals(code, &targets);
-    reuse_rows(code, &targets);
     let zeroes = first_zeroes(code, &targets);
     remove(code, &zeroes);
     loop {
@@ -38,12 +36,12 @@ pub(super) fn tidy(code: &mut Code, tables: &[TableInfo]) {
     (code.before, code.after) = (before, after);
 }
 
-/// Every position that something other than the operation before it may lead to, and by how many ways.
-type Targets = BTreeMap<Pc, usize>;
+/// Every position that something other than the operation before it may lead to.
+type Targets = BTreeSet<Pc>;
 
 fn jump_targets(code: &mut Code) -> Targets {
     let mut targets = Targets::new();
-    for_each_target(code, |to| *targets.entry(*to).or_default() += 1);
+    for_each_target(code, |to| _ = targets.insert(*to));
     targets
 }
 
@@ -115,7 +113,7 @@ fn unreachable(code: &mut Code) -> BTreeSet<usize> {
         work.extend(op.target().copied());
         match *op {
             Op::Jump { .. } | Op::Loop { .. } | Op::Return | Op::End => continue,
-            Op::Apply { table } | Op::ApplyInto { table, .. } | Op::ApplyNextInto { table, .. } => {
+            Op::Apply { table } | Op::ApplyInto { table, .. } => {
                 work.extend(code.tables[usize::from(table)].actions.iter().map(|action| action.start));
             }
             Op::ApplyConst { table } => {
@@ -157,7 +155,7 @@ fn hash_originals(code: &mut Code, targets: &Targets) {
         // Slots written between the operation looked at and the calculation.
         let mut written: BTreeSet<Slot> = BTreeSet::new();
         for before in (0..at).rev() {
-            if targets.contains_key(&(before as Pc + 1)) {
+            if targets.contains(&(before as Pc + 1)) {
                 break;
             }
             let mut op = code.ops[before];
@@ -176,68 +174,6 @@ fn hash_originals(code: &mut Code, targets: &Targets) {
             }
         }
     }
-}
-
-/// Turns look-ups of a group that has just been looked up with the same key into readings of its row.
-fn reuse_rows(code: &mut Code, targets: &Targets) {
-    let group_of = |code: &Code, at: usize| match code.ops[at] {
-        Op::Apply { table } | Op::ApplyInto { table, .. } => match code.tables[usize::from(table)].kind {
-            TableKind::Exact { group, .. } => Some(group),
-            _ => None,
-        },
-        _ => None,
-    };
-    for at in 0..code.ops.len() {
-        let Some(group) = group_of(code, at) else { continue };
-        let key: Vec<Slot> = code.groups[usize::from(group)].parts.iter().map(|p| p.slot).collect();
-        // Ways to each position from between here and there.
-        let mut inside = Targets::new();
-        for next in at + 1..code.ops.len() {
-            if !keeps(code, next - 1, &key) {
-                break;
-            }
-            if let Some(to) = code.ops[next - 1].target() {
-                *inside.entry(*to).or_default() += 1;
-            }
-            if targets.get(&(next as Pc)) != inside.get(&(next as Pc)) {
-                break; // one may come here from elsewhere
-            }
-            if let Op::ApplyInto { table, group: own, offset, action, params, param_base, skip } =
-                code.ops[next]
-                && own == group
-            {
-                code.ops[next] = Op::ApplyNextInto { table, group, offset, action, params, param_base, skip };
-            }
-        }
-    }
-}
-
-/// Does the operation go on to the next one, and leave these slots as they are?
-fn keeps(code: &mut Code, at: usize, slots: &[Slot]) -> bool {
-    let starts: Vec<Pc> = match &mut code.ops[at] {
-        Op::Apply { table } | Op::ApplyInto { table, .. } | Op::ApplyNextInto { table, .. } => {
-            code.tables[usize::from(*table)].actions.iter().map(|action| action.start).collect()
-        }
-        Op::ApplyConst { table } => {
-            code.const_tables[usize::from(*table)].calls.iter().map(|call| call.code.start).collect()
-        }
-        Op::Jump { .. } | Op::Loop { .. } | Op::Switch { .. } | Op::Return | Op::End => return false,
-        Op::Extract { .. } | Op::Select { .. } | Op::CopyHeader { .. } | Op::AddHeader { .. } => {
-            return false;
-        }
-        op => return op.dst().is_none_or(|dst| !slots.contains(dst)),
-    };
-    starts.into_iter().all(|start| leaves_alone(code, start, slots))
-}
-
-/// Does the action that starts here leave these slots as they are? An action ends at its only `Return`.
-fn leaves_alone(code: &mut Code, start: Pc, slots: &[Slot]) -> bool {
-    let body = code.ops[start as usize..].iter_mut().take_while(|op| !matches!(op, Op::Return));
-    let mut body = body.map(|op| match op {
-        Op::AddHeader { .. } | Op::CopyHeader { .. } | Op::End => false,
-        op => op.dst().is_none_or(|dst| !slots.contains(dst)),
-    });
-    body.all(|alone| alone)
 }
 
 /// Operations at the beginning of ingress that set variables to 0 which nothing has written before.
@@ -260,7 +196,7 @@ fn first_zeroes(code: &mut Code, targets: &Targets) -> BTreeSet<usize> {
     let mut zeroes = BTreeSet::new();
     for at in code.ingress as usize..code.ops.len() {
         // Only the first phase's entry leads to the first operation.
-        if at > code.ingress as usize && targets.contains_key(&(at as Pc)) {
+        if at > code.ingress as usize && targets.contains(&(at as Pc)) {
             break;
         }
         match code.ops[at] {
@@ -314,7 +250,7 @@ fn rows_of_moves(code: &mut Code) {
     while at < code.ops.len() {
         let (mut moves, mut headers, mut end) = (Vec::new(), 0, at);
         while let Some(op) = code.ops.get(end)
-            && (end == at || !targets.contains_key(&(end as Pc)))
+            && (end == at || !targets.contains(&(end as Pc)))
         {
             match (Move::of(op), op) {
                 (Some(step), _) => moves.push(step),

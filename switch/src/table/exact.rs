@@ -104,12 +104,6 @@ impl Group {
         self.memo_row
     }
 
-    /// The row that the last look-up found, or [`NONE`].
-    #[inline]
-    pub(crate) fn last(&self) -> u32 {
-        self.memo_row
-    }
-
     /// The words of a table's entry in a row: action + 1 (0: no entry), then parameters.
     #[inline]
     pub(crate) fn entry(&self, row: u32, offset: usize, words: usize) -> &[u64] {
