@@ -64,7 +64,7 @@ pub use plan::{
     MAX_SET_NODES, Placement, Plan, PlanError, PlannedPartition, RangeMatch, STAGES, Summary, SwitchNodes,
     diff, next_epoch,
 };
-pub use program::{Program, ProgramError, Programs, Target, role_name};
+pub use program::{Program, ProgramError, Programs, Target};
 pub use push::{Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};
 pub use reload::{Phase, PhaseKind, ReloadError, ReloadSteps};
 pub use snapshot::{Node, Partition, Snapshot};

@@ -18,7 +18,7 @@ mod sizes;
 
 use std::collections::BTreeMap;
 
-use fatbtree_topology::{Cluster, FatTree, HostId, SwitchId};
+use fatbtree_topology::{Cluster, FatTree, HostId, Role, SwitchId};
 use serde::{Deserialize, Serialize};
 
 pub use budget::{Budget, MAX_SET_NODES};
@@ -28,6 +28,7 @@ pub use print::{LayerSummary, Summary, SwitchNodes};
 pub use ranges::RangeMatch;
 
 use crate::frequency::Frequencies;
+use crate::tables::NodeSet;
 use crate::tree::{NONE, Tree};
 use ranges::RangeTables;
 
@@ -39,6 +40,15 @@ const SLICE_BITS: u32 = 16;
 
 /// What each layer is, in path order.
 pub const LAYER_NAMES: [&str; LAYERS] = ["core A", "aggregation A", "aggregation B", "edge A", "edge B"];
+
+/// The role of each layer's switches, and their node set.
+const LAYER_SETS: [(Role, NodeSet); LAYERS] = [
+    (Role::Core, NodeSet::A),
+    (Role::Aggregation, NodeSet::A),
+    (Role::Aggregation, NodeSet::B),
+    (Role::Edge, NodeSet::A),
+    (Role::Edge, NodeSet::B),
+];
 
 /// A plan that cannot be made, or must not be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

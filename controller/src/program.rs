@@ -48,14 +48,15 @@ impl Target {
             Self::Tofino2 => Some("tofino2"),
         }
     }
-}
 
-/// A role's name in what the compiler made.
-pub fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Core => "core",
-        Role::Aggregation => "aggregation",
-        Role::Edge => "edge",
+    /// The P4Info of a role's program, as text.
+    pub fn p4info(self, role: Role) -> &'static str {
+        match self.chip() {
+            None => fatbtree_p4::P4INFO,
+            Some(chip) => {
+                fatbtree_p4::tofino::p4info(chip, &role.to_string()).expect("each chip has three roles")
+            }
+        }
     }
 }
 
@@ -88,14 +89,11 @@ pub struct Program {
 }
 
 impl Program {
-    /// From a P4Info text and the bytes that go to the switch with it.
-    ///
-    /// # Errors
-    /// A damaged P4Info, or tables that are not ours.
-    pub fn new(p4info: &str, device_config: Vec<u8>) -> Result<Self, ProgramError> {
-        let info = P4InfoIndex::from_text(p4info)?;
+    /// A role's program, with the bytes that go to the switch.
+    fn new(target: Target, role: Role, device_config: Vec<u8>) -> Result<Arc<Self>, ProgramError> {
+        let info = P4InfoIndex::from_text(target.p4info(role))?;
         let tables = Tables::new(&info)?;
-        Ok(Self { info, tables, device_config })
+        Ok(Arc::new(Self { info, tables, device_config }))
     }
 
     /// Its tables.
@@ -127,21 +125,16 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The same program everywhere.
-    pub fn uniform(program: Program) -> Self {
-        let program = Arc::new(program);
-        Self { core: program.clone(), aggregation: program.clone(), edge: program }
-    }
-
-    /// The v1model program of this version, for BMv2 and the software switch.
+    /// The v1model program of this version, for BMv2 and the software switch: the same one everywhere.
     ///
     /// # Errors
     /// None with the files of this version.
     pub fn v1model() -> Result<Self, ProgramError> {
-        Program::new(fatbtree_p4::P4INFO, fatbtree_p4::PROGRAM.into()).map(Self::uniform)
+        let program = Program::new(Target::V1model, Role::Core, fatbtree_p4::PROGRAM.into())?;
+        Ok(Self { core: program.clone(), aggregation: program.clone(), edge: program })
     }
 
-    /// The programs of a target without their binaries, for switches that run them already.
+    /// The programs of a target, for switches that run them already: those of a Tofino are without their binaries.
     ///
     /// # Errors
     /// None with the files of this version.
@@ -166,14 +159,10 @@ impl Programs {
 
     fn with_binaries(
         target: Target,
-        binary: impl Fn(&str, &str) -> Result<Vec<u8>, ProgramError>,
+        binary: impl Fn(&str, Role) -> Result<Vec<u8>, ProgramError>,
     ) -> Result<Self, ProgramError> {
         let Some(chip) = target.chip() else { return Self::v1model() };
-        let program = |role: Role| {
-            let name = role_name(role);
-            let info = fatbtree_p4::tofino::p4info(chip, name).expect("each chip has three roles");
-            Program::new(info, binary(chip, name)?).map(Arc::new)
-        };
+        let program = |role: Role| Program::new(target, role, binary(chip, role)?);
         Ok(Self {
             core: program(Role::Core)?,
             aggregation: program(Role::Aggregation)?,

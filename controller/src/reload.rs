@@ -20,7 +20,7 @@ use fatbtree_p4runtime::v1::{Update, WriteRequest};
 use fatbtree_topology::SwitchId;
 
 use crate::plan::Plan;
-use crate::tables::{Change, Entry, TableError, Tables};
+use crate::tables::{Change, Entry, TableError, Tables, step};
 
 /// Two plans that cannot follow one another.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -162,7 +162,8 @@ type PerSwitch = BTreeMap<SwitchId, Vec<Entry>>;
 
 /// What makes packets use an epoch, and the rest of it.
 fn split(entries: PerSwitch) -> (PerSwitch, PerSwitch) {
-    let leads_in = |entry: &Entry| matches!(entry, Entry::FatRoot(..) | Entry::Coarse(..));
+    let leads_in =
+        |entry: &Entry| matches!(entry, Entry::FatRoot(..) | Entry::Step(step::Key { quarter: None, .. }, _));
     let (mut retire, mut delete) = (PerSwitch::new(), PerSwitch::new());
     for (switch, entries) in entries {
         let (first, rest) = entries.into_iter().partition(leads_in);

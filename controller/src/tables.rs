@@ -8,14 +8,13 @@
 //! role (a Tofino edge switch has no fat root) simply lacks some tables: using one of those is an error, having none is not.
 
 pub mod child;
-pub mod coarse;
 pub mod core_route;
 pub mod fat_root;
-pub mod fine;
 pub mod ipv4_route;
 pub mod last_hop;
 pub mod partition_route;
 pub mod roce_connection;
+pub mod step;
 
 use std::cmp::Ordering;
 
@@ -79,10 +78,8 @@ pub enum Entry {
     RoceConnection(roce_connection::Key, roce_connection::Action),
     /// One range of a fat-root sub-table.
     FatRoot(fat_root::Key, fat_root::Action),
-    /// A cached node: which quarter.
-    Coarse(coarse::Key, coarse::Action),
-    /// A quarter of a cached node: which child.
-    Fine(fine::Key, fine::Action),
+    /// A step of searching a cached node: which quarter, which child.
+    Step(step::Key, step::Action),
     /// One child of a cached node.
     Child(child::Key, child::Action),
     /// The way down to a partition.
@@ -99,8 +96,7 @@ impl Entry {
         match (self, other) {
             (Self::RoceConnection(a, _), Self::RoceConnection(b, _)) => a.cmp(b),
             (Self::FatRoot(a, _), Self::FatRoot(b, _)) => a.cmp(b),
-            (Self::Coarse(a, _), Self::Coarse(b, _)) => a.cmp(b),
-            (Self::Fine(a, _), Self::Fine(b, _)) => a.cmp(b),
+            (Self::Step(a, _), Self::Step(b, _)) => a.cmp(b),
             (Self::Child(a, _), Self::Child(b, _)) => a.cmp(b),
             (Self::PartitionRoute(a, _), Self::PartitionRoute(b, _)) => a.cmp(b),
             (Self::Ipv4Route(a, _), Self::Ipv4Route(b, _)) => a.cmp(b),
@@ -114,8 +110,7 @@ impl Entry {
         match self {
             Self::RoceConnection(..) => "roce_connection".to_owned(),
             Self::FatRoot(key, _) => format!("fat_root_{}", key.stage),
-            Self::Coarse(key, _) => format!("{}.coarse", key.set.name()),
-            Self::Fine(key, _) => format!("{}.fine", key.set.name()),
+            Self::Step(key, _) => format!("{}.{}", key.set.name(), step::NAMES[key.step()]),
             Self::Child(key, _) => format!("{}.child", key.set.name()),
             Self::PartitionRoute(..) => "partition_route".to_owned(),
             Self::Ipv4Route(..) => "ipv4_route".to_owned(),
@@ -158,8 +153,8 @@ pub struct Tables {
     roce_connection: Option<roce_connection::Table>,
     core_route: Option<core_route::Table>,
     fat_root: [Option<fat_root::Table>; 4],
-    coarse: [Option<coarse::Table>; 2],
-    fine: [Option<fine::Table>; 2],
+    /// By set and step.
+    step: [[Option<step::Table>; 2]; 2],
     child: [Option<child::Table>; 2],
     partition_route: Option<partition_route::Table>,
     ipv4_route: Option<ipv4_route::Table>,
@@ -171,8 +166,8 @@ pub struct Tables {
 enum Which {
     RoceConnection,
     FatRoot(u8),
-    Coarse(NodeSet),
-    Fine(NodeSet),
+    /// Set and step.
+    Step(NodeSet, usize),
     Child(NodeSet),
     PartitionRoute,
     Ipv4Route,
@@ -217,24 +212,24 @@ impl Tables {
             note(&name, Which::FatRoot(stage));
             *slot = optional(index, &name, |table| fat_root::Table::new(table, stage))?;
         }
-        let (mut coarse, mut fine, mut child) =
-            ([const { None }; 2], [const { None }; 2], [const { None }; 2]);
+        let mut steps = [const { [const { None }; 2] }; 2];
+        let mut child = [const { None }; 2];
         for set in SETS {
             let at = set as usize;
             let name = |table: &str| format!("{}.{table}", set.name());
-            note(&name("coarse"), Which::Coarse(set));
-            note(&name("fine"), Which::Fine(set));
+            for (step, slot) in steps[at].iter_mut().enumerate() {
+                let name = name(step::NAMES[step]);
+                note(&name, Which::Step(set, step));
+                *slot = optional(index, &name, |table| step::Table::new(table, step))?;
+            }
             note(&name("child"), Which::Child(set));
-            coarse[at] = optional(index, &name("coarse"), coarse::Table::new)?;
-            fine[at] = optional(index, &name("fine"), fine::Table::new)?;
             child[at] = optional(index, &name("child"), child::Table::new)?;
         }
         Ok(Self {
             roce_connection: optional(index, "roce_connection", roce_connection::Table::new)?,
             core_route: optional(index, "core_route", core_route::Table::new)?,
             fat_root,
-            coarse,
-            fine,
+            step: steps,
             child,
             partition_route: optional(index, "partition_route", partition_route::Table::new)?,
             ipv4_route: optional(index, "ipv4_route", ipv4_route::Table::new)?,
@@ -280,12 +275,8 @@ impl Tables {
                     self.fat_root.get(usize::from(key.stage)).and_then(Option::as_ref).ok_or_else(missing)?;
                 table.entry(*key, with_action.then_some(*action))
             }
-            Entry::Coarse(key, action) => {
-                let table = self.coarse[key.set as usize].as_ref().ok_or_else(missing)?;
-                table.entry(*key, with_action.then_some(*action))
-            }
-            Entry::Fine(key, action) => {
-                let table = self.fine[key.set as usize].as_ref().ok_or_else(missing)?;
+            Entry::Step(key, action) => {
+                let table = self.step[key.set as usize][key.step()].as_ref().ok_or_else(missing)?;
                 table.entry(*key, with_action.then_some(*action))
             }
             Entry::Child(key, action) => {
@@ -324,14 +315,10 @@ impl Tables {
                 let (key, action) = table.read(entry)?;
                 Entry::FatRoot(key, action)
             }
-            Which::Coarse(set) => {
+            Which::Step(set, step) => {
                 let (key, action) =
-                    self.coarse[set as usize].as_ref().ok_or_else(missing)?.read(entry, set)?;
-                Entry::Coarse(key, action)
-            }
-            Which::Fine(set) => {
-                let (key, action) = self.fine[set as usize].as_ref().ok_or_else(missing)?.read(entry, set)?;
-                Entry::Fine(key, action)
+                    self.step[set as usize][step].as_ref().ok_or_else(missing)?.read(entry, set)?;
+                Entry::Step(key, action)
             }
             Which::Child(set) => {
                 let (key, action) =

@@ -52,9 +52,9 @@ impl Budget {
     ///
     /// Ranges are as many as the paper's fat root has, 1024, or as many as sub-table ids and stages allow.
     pub fn compiled(target: Target) -> Self {
-        static BUDGETS: OnceLock<Vec<Budget>> = OnceLock::new();
-        let made = || Target::ALL.map(sizes::budget).to_vec();
-        BUDGETS.get_or_init(made)[target as usize].clone()
+        static BUDGETS: [OnceLock<Budget>; Target::ALL.len()] =
+            [const { OnceLock::new() }; Target::ALL.len()];
+        BUDGETS[target as usize].get_or_init(|| sizes::budget(target)).clone()
     }
 
     /// BMv2 and the software switch.

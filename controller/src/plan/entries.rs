@@ -5,11 +5,8 @@ use std::collections::BTreeMap;
 use fatbtree_topology::SwitchId;
 
 use super::ranges::Target;
-use super::{CachedNode, Plan, RangeMatch, sub_table};
-use crate::tables::{Entry, NodeSet, child, coarse, core_route, fat_root, fine};
-
-/// The node set of each layer.
-const SETS: [NodeSet; super::LAYERS] = [NodeSet::A, NodeSet::A, NodeSet::B, NodeSet::A, NodeSet::B];
+use super::{CachedNode, LAYER_SETS, Plan, RangeMatch, sub_table};
+use crate::tables::{Entry, child, core_route, fat_root, step};
 
 impl Plan {
     /// Every entry of this epoch by switch, in key order: fat root and node sets.
@@ -75,16 +72,18 @@ impl Plan {
 const OFFSET: u64 = (1 << 48) - 1;
 
 fn node_entries(node: &CachedNode, epoch: u8, entries: &mut Vec<Entry>) {
-    let set = SETS[usize::from(node.layer)];
+    let (_, set) = LAYER_SETS[usize::from(node.layer)];
     // No key is above the last of all: children that are not there are never found. And none but the first begins at key 0.
     let last_before =
         |branch: usize| node.children.get(branch).map_or(u64::MAX, |child| child.low.saturating_sub(1));
-    let (epoch, node_id) = (epoch, node.id);
-    let last = [4, 8, 12].map(last_before);
-    entries.push(Entry::Coarse(coarse::Key { set, epoch, node_id }, coarse::Action { last }));
+    let node_id = node.id;
+    let mut compare = |quarter, branches: [usize; 3]| {
+        let last = branches.map(last_before);
+        entries.push(Entry::Step(step::Key { set, epoch, node_id, quarter }, step::Action { last }));
+    };
+    compare(None, [4, 8, 12]);
     for quarter in 0..4u8 {
-        let last = [1, 2, 3].map(|at| last_before(4 * usize::from(quarter) + at));
-        entries.push(Entry::Fine(fine::Key { set, epoch, node_id, quarter }, fine::Action { last }));
+        compare(Some(quarter), [1, 2, 3].map(|at| 4 * usize::from(quarter) + at));
     }
     for (branch, child) in (0u8..).zip(&node.children) {
         // Cached nodes are those whose children are on their own server.

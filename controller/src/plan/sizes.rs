@@ -1,37 +1,30 @@
 //! From what the compiler made to a budget.
 
+use std::collections::BTreeMap;
+
 use fatbtree_p4runtime::P4InfoIndex;
 use fatbtree_topology::Role;
 use serde::Deserialize;
 
 use super::ranges::RangeMatch;
-use super::{Budget, LAYERS, MAX_SET_NODES, STAGES};
-use crate::program::{Target, role_name};
+use super::{Budget, LAYER_SETS, MAX_SET_NODES, STAGES};
+use crate::program::Target;
 
 /// `p4/build/tofino/sizes.json`, as far as it counts here.
 #[derive(Deserialize)]
 struct Sizes {
-    chips: std::collections::BTreeMap<String, std::collections::BTreeMap<String, Program>>,
+    chips: BTreeMap<String, BTreeMap<String, Program>>,
 }
 
 #[derive(Deserialize)]
 struct Program {
-    tables: std::collections::BTreeMap<String, Table>,
+    tables: BTreeMap<String, Table>,
 }
 
 #[derive(Deserialize)]
 struct Table {
     tcam_rows: Option<usize>,
 }
-
-/// The node set of each layer: the role of its switch, and its name there.
-const SETS: [(Role, &str); LAYERS] = [
-    (Role::Core, "node_set_a"),
-    (Role::Aggregation, "node_set_a"),
-    (Role::Aggregation, "node_set_b"),
-    (Role::Edge, "node_set_a"),
-    (Role::Edge, "node_set_b"),
-];
 
 /// The paper's fat root (section IV-A).
 const RANGES: usize = 1024;
@@ -41,23 +34,16 @@ const LIVE_EPOCHS: usize = 2;
 
 pub(super) fn budget(target: Target) -> Budget {
     const OURS: &str = "the committed P4Info is the compiler's own output";
-    let info = |role: Role| {
-        let text = match target.chip() {
-            None => fatbtree_p4::P4INFO,
-            Some(chip) => {
-                fatbtree_p4::tofino::p4info(chip, role_name(role)).expect("each chip has three roles")
-            }
-        };
-        P4InfoIndex::from_text(text).expect(OURS)
-    };
+    let info = |role: Role| P4InfoIndex::from_text(target.p4info(role)).expect(OURS);
     let entries = |info: &P4InfoIndex, table: &str| {
         usize::try_from(info.table(table).expect(OURS).size).expect("table sizes are small")
     };
-    let core = info(Role::Core);
-    let stage_entries = (0..STAGES).map(|stage| entries(&core, &format!("fat_root_{stage}"))).min();
-    let set_nodes = SETS.map(|(role, set)| {
-        let info = info(role);
-        let of = |table: &str| entries(&info, &format!("{set}.{table}"));
+    let roles = [Role::Core, Role::Aggregation, Role::Edge].map(|role| (role, info(role)));
+    let [(_, core), ..] = &roles;
+    let stage_entries = (0..STAGES).map(|stage| entries(core, &format!("fat_root_{stage}"))).min();
+    let set_nodes = LAYER_SETS.map(|(role, set)| {
+        let (_, info) = roles.iter().find(|(own, _)| *own == role).expect("all roles are there");
+        let of = |table: &str| entries(info, &format!("{}.{table}", set.name()));
         let nodes = of("coarse").min(of("fine") / 4).min(of("child") / 16);
         MAX_SET_NODES.min(nodes / LIVE_EPOCHS)
     });
@@ -75,7 +61,7 @@ pub(super) fn budget(target: Target) -> Budget {
 fn stage_rows(chip: &str) -> [usize; STAGES] {
     let sizes: Sizes =
         serde_json::from_str(fatbtree_p4::tofino::SIZES).expect("the committed sizes are ours");
-    let core = &sizes.chips[chip][role_name(Role::Core)];
+    let core = &sizes.chips[chip][&Role::Core.to_string()];
     std::array::from_fn(|stage| {
         core.tables[&format!("fat_root.fat_root_{stage}")].tcam_rows.expect("ranges are matched in TCAM")
     })

@@ -9,15 +9,14 @@ use super::*;
 use crate::program::Target;
 use crate::reload::{PhaseKind, ReloadSteps};
 use crate::snapshot::Snapshot;
-use crate::tables::{Change, Entry, NodeSet, child, coarse, core_route, fat_root, fine};
+use crate::tables::{Change, Entry, NodeSet, child, core_route, fat_root, step};
 use crate::test_support::{arb_snapshot, naive_path, partition};
 
 /// The entries of one switch, as its tables hold them.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Switch {
     fat_root: BTreeMap<fat_root::Key, fat_root::Action>,
-    coarse: BTreeMap<coarse::Key, coarse::Action>,
-    fine: BTreeMap<fine::Key, fine::Action>,
+    steps: BTreeMap<step::Key, step::Action>,
     children: BTreeMap<child::Key, child::Action>,
 }
 
@@ -51,18 +50,14 @@ impl Network {
             Change::Insert(Entry::FatRoot(key, action)) | Change::Modify(Entry::FatRoot(key, action)) => {
                 put(tables.fat_root.insert(key, action).is_some(), &change);
             }
-            Change::Insert(Entry::Coarse(key, action)) | Change::Modify(Entry::Coarse(key, action)) => {
-                put(tables.coarse.insert(key, action).is_some(), &change);
-            }
-            Change::Insert(Entry::Fine(key, action)) | Change::Modify(Entry::Fine(key, action)) => {
-                put(tables.fine.insert(key, action).is_some(), &change);
+            Change::Insert(Entry::Step(key, action)) | Change::Modify(Entry::Step(key, action)) => {
+                put(tables.steps.insert(key, action).is_some(), &change);
             }
             Change::Insert(Entry::Child(key, action)) | Change::Modify(Entry::Child(key, action)) => {
                 put(tables.children.insert(key, action).is_some(), &change);
             }
             Change::Delete(Entry::FatRoot(key, _)) => assert!(tables.fat_root.remove(&key).is_some()),
-            Change::Delete(Entry::Coarse(key, _)) => assert!(tables.coarse.remove(&key).is_some()),
-            Change::Delete(Entry::Fine(key, _)) => assert!(tables.fine.remove(&key).is_some()),
+            Change::Delete(Entry::Step(key, _)) => assert!(tables.steps.remove(&key).is_some()),
             Change::Delete(Entry::Child(key, _)) => assert!(tables.children.remove(&key).is_some()),
             other => panic!("{other:?} is none of a plan's"),
         }
@@ -106,13 +101,13 @@ impl Network {
         let [core, aggregation, _, edge, _] = home.switches;
         for switch in [core, aggregation, edge].map(at) {
             for set in [NodeSet::A, NodeSet::B] {
-                let coarse = switch.coarse.get(&coarse::Key { set, epoch, node_id: node });
-                let Some(coarse::Action { last }) = coarse.filter(|_| node != 0) else { continue };
-                let above = |last: [u64; 3]| last.iter().filter(|last| key > **last).count() as u8;
-                let quarter = above(*last);
+                let above = |quarter| {
+                    let step = switch.steps.get(&step::Key { set, epoch, node_id: node, quarter })?;
+                    Some(step.last.iter().filter(|last| key > **last).count() as u8)
+                };
+                let Some(quarter) = above(None).filter(|_| node != 0) else { continue };
                 // A quarter that is missing is compared with nothing: the differences are all zero.
-                let fine = switch.fine.get(&fine::Key { set, epoch, node_id: node, quarter });
-                let branch = 4 * quarter + fine.map_or(0, |fine| above(fine.last));
+                let branch = 4 * quarter + above(Some(quarter)).unwrap_or(0);
                 match switch.children.get(&child::Key { set, epoch, node_id: node, branch }) {
                     None => node = 0,
                     Some(action) => {
@@ -302,9 +297,7 @@ proptest! {
         for (switch, tables) in &network.switches {
             let none = Switch::default();
             let wanted = wanted.switches.get(switch).unwrap_or(&none);
-            prop_assert_eq!(&tables.fat_root, &wanted.fat_root);
-            prop_assert_eq!((&tables.coarse, &tables.fine), (&wanted.coarse, &wanted.fine));
-            prop_assert_eq!(&tables.children, &wanted.children);
+            prop_assert_eq!(tables, wanted);
         }
         if before == after && epochs.0 == epochs.1 {
             prop_assert_eq!(touched, 0);
@@ -358,10 +351,7 @@ proptest! {
         prop_assert!(network.switches.iter().all(|(switch, tables)| {
             let none = Switch::default();
             let wanted = fresh.switches.get(switch).unwrap_or(&none);
-            let of = |switch: &Switch| {
-                (switch.fat_root.clone(), switch.coarse.clone(), switch.fine.clone(), switch.children.clone())
-            };
-            of(tables) == of(wanted)
+            tables == wanted
         }), "nothing of the old epoch is left");
     }
 }
