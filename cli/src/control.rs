@@ -1,16 +1,15 @@
 //! `fatbtree control`: programs the switches of a cluster and loads plans into them.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use fatbtree_controller::{
-    Budget, DeviceConfigFormat, Fleet, FleetOptions, Plan, Programs, Progress, ReloadSteps, Target,
-    cluster_base,
+    Budget, DeviceConfigFormat, Fleet, FleetOptions, Plan, Programs, ReloadSteps, Target, cluster_base,
 };
 use fatbtree_topology::Cluster;
-use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::progress;
 
 /// Program the switches of a cluster, and load plans into them.
 #[derive(Args)]
@@ -104,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 async fn bring_up(switches: &Switches) -> Result<()> {
     let cluster = cluster(switches)?;
-    let fleet = connect(switches, &cluster, true).await?;
+    let fleet = connect(switches, &cluster, &compiled(switches)?).await?;
     fleet.set_pipeline().await?;
     let report = fleet.load_base(&cluster_base(&cluster)).await?;
     println!(
@@ -122,13 +121,10 @@ async fn load(plan: &Path, replacing: Option<&Path>, switches: &Switches) -> Res
     let old = replacing.map(crate::plan::load).transpose()?;
     new.check(&Budget::compiled(switches.target.into()))?;
     let steps = ReloadSteps::new(old.as_ref(), &new)?;
-    let fleet = connect(switches, &cluster, false).await?;
-    let bar = ProgressBar::new(steps.len() as u64)
-        .with_style(ProgressStyle::with_template("{bar:40} {pos}/{len} updates, {per_sec}")?);
-    let shown = bar.clone();
-    let report = fleet
-        .reload(&steps, Some(Arc::new(move |progress: Progress| shown.set_position(progress.done as u64))))
-        .await?;
+    let programs = Programs::tables_only(switches.target.into())?;
+    let fleet = connect(switches, &cluster, &programs).await?;
+    let (bar, on_progress) = progress::of_push(steps.len());
+    let report = fleet.reload(&steps, Some(on_progress)).await?;
     bar.finish_and_clear();
     println!("epoch {} in force: {} updates, {:.0} a second", new.epoch(), report.updates, report.rate());
     Ok(())
@@ -138,23 +134,27 @@ fn cluster(switches: &Switches) -> Result<Cluster> {
     crate::topology::load(&switches.cluster)
 }
 
-async fn connect(switches: &Switches, cluster: &Cluster, with_binaries: bool) -> Result<Fleet> {
+/// The target's programs with what goes to the switches.
+fn compiled(switches: &Switches) -> Result<Programs> {
     let target = Target::from(switches.target);
     let format = match switches.format {
         FormatName::Stratum => DeviceConfigFormat::Stratum,
         FormatName::Pi => DeviceConfigFormat::Pi,
     };
-    let programs = match (target.chip(), &switches.compiled) {
-        (Some(_), Some(folder)) if with_binaries => Programs::compiled(target, folder, format)
-            .with_context(|| format!("reading what was compiled for {}", target.name()))?,
-        (Some(_), None) if with_binaries => {
+    match (target.chip(), &switches.compiled) {
+        (None, _) => Ok(Programs::v1model()?),
+        (Some(_), Some(folder)) => Programs::compiled(target, folder, format)
+            .with_context(|| format!("reading what was compiled for {}", target.name())),
+        (Some(_), None) => {
             bail!("{} needs --compiled DIR: what `p4/compile_tofino.sh DIR` made", target.name())
         }
-        _ => Programs::tables_only(target)?,
-    };
+    }
+}
+
+async fn connect(switches: &Switches, cluster: &Cluster, programs: &Programs) -> Result<Fleet> {
     let mut options = FleetOptions::default();
     options.election_id = switches.election_id.into();
-    Ok(Fleet::connect(cluster, &programs, options).await?)
+    Ok(Fleet::connect(cluster, programs, options).await?)
 }
 
 /// Checks a plan against what a target's programs were compiled with.

@@ -16,6 +16,7 @@
 mod control;
 mod demo;
 mod plan;
+mod progress;
 mod simulate;
 mod switch;
 mod topology;

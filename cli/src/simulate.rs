@@ -3,7 +3,8 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use fatbtree_sim::{Outcome, Scenario};
-use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::progress;
 
 /// The whole path under virtual time: random trees, plans, faults and reloads, all from a seed.
 #[derive(Args)]
@@ -29,9 +30,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (first, last) = arguments.seed.map_or(arguments.seeds, |seed| (seed, seed + 1));
-    let style =
-        ProgressStyle::with_template("simulating {bar:40} {pos}/{len} {eta}").expect("the template is right");
-    let bar = ProgressBar::new(last - first).with_style(style);
+    let bar = progress::bar("simulating", last - first);
     let mut total = Outcome::default();
     let mut failures = 0;
     for seed in first..last {

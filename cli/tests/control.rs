@@ -1,17 +1,13 @@
 //! A control plane over switches that are processes of their own: program them, load a plan, replace it.
 
+mod common;
+
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Output};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
-fn fatbtree() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_fatbtree"))
-}
-
-fn run(arguments: &[&str]) -> Output {
-    fatbtree().args(arguments).output().expect("the binary was built with this test")
-}
+use common::{fatbtree, run};
 
 fn succeeds(arguments: &[&str]) -> String {
     let output = run(arguments);

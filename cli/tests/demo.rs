@@ -1,15 +1,9 @@
 //! The demo from its command line: what a newcomer types, at a small size.
 
-use std::process::{Command, Output};
+mod common;
 
+use common::run;
 use serde_json::Value;
-
-fn fatbtree(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_fatbtree"))
-        .args(arguments)
-        .output()
-        .expect("the binary was built with this test")
-}
 
 fn demo(name: &str, arguments: &[&str]) -> Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -19,7 +13,7 @@ fn demo(name: &str, arguments: &[&str]) -> Value {
     let mut all =
         vec!["demo", "--keys", "20000", "--lookups", "2000", "--json", &json_text, "--report", &report_text];
     all.extend(arguments);
-    let output = fatbtree(&all);
+    let output = run(&all);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let page = std::fs::read_to_string(report).expect("the report was written");
     assert!(page.contains("<svg") && page.contains("fat root"), "the report has its pictures");
@@ -78,11 +72,11 @@ fn what_cannot_work_is_refused_before_anything_starts() {
         (vec!["demo", "--distribution", "zipfain"], "zipfain"),
         (vec!["plan", "show", "no-such-plan.json"], "no-such-plan.json"),
     ] {
-        let output = fatbtree(&arguments);
+        let output = run(&arguments);
         let message = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
         assert!(message.contains(expected), "{arguments:?}: {message}");
         assert!(!message.contains("loading"), "{arguments:?} started: {message}");
     }
-    assert_eq!(fatbtree(&["demo", "--layer", "9000"]).status.code(), Some(2));
+    assert_eq!(run(&["demo", "--layer", "9000"]).status.code(), Some(2));
 }

@@ -16,12 +16,12 @@ use anyhow::{Context, Result, bail};
 use comfy_table::{CellAlignment, Table, presets};
 use fatbtree_client::roce::{ClientConfig, RoceClient, SeededValues};
 use fatbtree_client::workload::Workload;
-use fatbtree_controller::{OnProgress, Progress};
 use fatbtree_index::value;
 use fatbtree_memserver::{LoadOptions, fixed, load_cluster};
 use fatbtree_sim::{Cluster, InstantWires};
 use fatbtree_topology::{Annotations, FatTree, render_svg};
-use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::progress;
 
 pub(crate) use arguments::Arguments;
 use control::Control;
@@ -127,10 +127,7 @@ async fn demonstrate(mut settings: arguments::Settings) -> Result<(DemoResult, S
         planned.seconds
     ));
 
-    let bar = progress_bar("pushing over P4Runtime", summary.entries as u64);
-    let watched = bar.clone();
-    let on_progress: OnProgress =
-        Arc::new(move |progress: Progress| watched.set_position(progress.done as u64));
+    let (bar, on_progress) = progress::of_push(summary.entries);
     let push = control.push(&planned.plan, on_progress).await?;
     bar.finish_and_clear();
     eprintln!("pushed over P4Runtime: {} entries, {:.0} entries/s", push.updates, push.rate());
@@ -178,7 +175,7 @@ async fn measure(
 ) -> Result<Measured> {
     let mut workload = Workload::new(&settings.spec, settings.key_map.clone(), settings.seed)?;
     let turns = settings.lookups.div_ceil(TURN);
-    let bar = progress_bar("looking up, both ways in turns", turns * TURN);
+    let bar = progress::bar("looking up, both ways in turns", turns * TURN);
     let mut measured = Measured::new();
     for turn in 0..WARM_UP_TURNS + turns {
         let lookups = if turn < WARM_UP_TURNS {
@@ -235,12 +232,6 @@ fn table(result: &DemoResult) -> Table {
         }
     }
     table
-}
-
-fn progress_bar(what: &'static str, total: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {bar:40} {pos}/{len} {eta}")
-        .expect("the template is right: every demo shows it");
-    ProgressBar::new(total).with_style(style).with_message(what)
 }
 
 /// A step without a measure of its progress: says what begins, and how long it took.
