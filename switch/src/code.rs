@@ -132,7 +132,7 @@ pub(crate) enum Op {
     Apply { table: u16 },
     /// Looks an exact table up whose usual action stands right behind: goes on there if that is what was found,
     /// and to `skip` when nothing is to be done. `action` is the usual one's position + 1.
-    ApplyInto { table: u16, group: u16, offset: u16, action: u16, params: u16, param_base: Slot, skip: Pc },
+    ApplyInto { table: u16, action: u16, params: u16, param_base: Slot, skip: Pc },
     /// `Apply` for a table that is part of the program: const entries, const default action.
     ApplyConst { table: u16 },
     /// After `Apply`: jumps when nothing was found.

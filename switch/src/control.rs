@@ -4,45 +4,26 @@ use crate::entry::{
     ActionCall, ActionRef, CounterData, CounterRef, Entry, MatchKind, MatchValue, RegisterRef, TableRef,
 };
 use crate::error::TableError;
-use crate::machine::{Body, State, TableState};
+use crate::machine::State;
 use crate::pipeline::Pipeline;
-use crate::program::{KeyField, Program, TableCode, TableInfo, TableKind};
-use crate::table::exact::Group;
-use crate::table::lpm::Lpm;
-use crate::table::range::Ranges;
-use crate::table::scan::Scan;
-use crate::table::store::{Pair, Store};
-use crate::table::{ones, pack};
+use crate::program::{KeyField, Program, TableInfo};
+use crate::table::contents::Contents;
+use crate::table::ones;
+use crate::table::store::Pair;
 
 /// State of a new pipeline: const entries and initial default actions.
 pub(crate) fn initial_state(program: &Program) -> State {
     let code = &program.code;
-    let mut tables = Vec::new();
-    let mut groups: Vec<Group> = code.groups.iter().map(|g| Group::new(&g.parts, g.words)).collect();
-    for ((lowered, info), entries) in code.tables.iter().zip(&program.tables).zip(&code.entries) {
-        let mut table = TableState {
-            default: initial_default(info),
-            len: 0,
-            body: match &lowered.kind {
-                TableKind::Keyless => Body::Keyless,
-                TableKind::Exact { .. } => Body::Exact,
-                TableKind::Lpm { .. } => Body::Lpm(Store::new(lowered.words), Lpm::default()),
-                TableKind::Range { exact, range, .. } => {
-                    Body::Range(Store::new(lowered.words), Ranges::new(exact.clone(), *range))
-                }
-                TableKind::Scan { .. } => Body::Scan(Store::new(lowered.words), Scan::default()),
-            },
-            counters: Vec::new(),
-        };
+    let tables = code.tables.iter().zip(&program.tables).zip(&code.entries);
+    let tables = tables.map(|((lowered, info), entries)| {
+        let mut contents = Contents::new(lowered, initial_default(info));
         for (pairs, priority, call) in entries {
-            let words = words_of(info, call.action, &call.params);
-            put(lowered, &mut groups, code, &mut table, pairs, *priority, &words);
+            contents.insert(&lowered.kind, pairs, *priority, &words_of(info, call.action, &call.params));
         }
-        tables.push(table);
-    }
+        contents
+    });
     State {
-        groups,
-        tables,
+        tables: tables.collect(),
         counters: program.counters.iter().map(|c| vec![CounterData::default(); c.size]).collect(),
         registers: program.registers.iter().map(|r| vec![0; r.size]).collect(),
     }
@@ -61,47 +42,6 @@ fn words_of(info: &TableInfo, action: ActionRef, params: &[u64]) -> Vec<u64> {
     [&[position], params].concat()
 }
 
-/// Adds an entry that is not there; returns its row.
-fn put(
-    lowered: &TableCode,
-    groups: &mut [Group],
-    code: &crate::program::Code,
-    table: &mut TableState,
-    pairs: &[Pair],
-    priority: i32,
-    words: &[u64],
-) -> Option<u32> {
-    let row = match (&lowered.kind, &mut table.body) {
-        (TableKind::Exact { group, offset }, _) => {
-            let group = usize::from(*group);
-            let key = pack(&code.groups[group].parts, pairs.iter().map(|p| p.0));
-            groups[group].put(key, *offset, words)
-        }
-        (TableKind::Lpm { parts }, Body::Lpm(store, lpm)) => {
-            let row = store.insert(pairs.into(), priority, words);
-            lpm.insert(parts, pairs, row);
-            row
-        }
-        (TableKind::Range { parts, .. }, Body::Range(store, ranges)) => {
-            let row = store.insert(pairs.into(), priority, words);
-            ranges.insert(parts, row, store);
-            row
-        }
-        (TableKind::Scan { .. }, Body::Scan(store, scan)) => {
-            scan.touch();
-            store.insert(pairs.into(), priority, words)
-        }
-        _ => return None, // a keyless table has no entries
-    };
-    table.len += 1;
-    if lowered.counted {
-        let cells = table.counters.len().max(row as usize + 1);
-        table.counters.resize(cells, CounterData::default());
-        table.counters[row as usize] = CounterData::default();
-    }
-    Some(row)
-}
-
 impl Pipeline {
     /// Adds an entry. Its direct counter starts at zero.
     ///
@@ -118,17 +58,13 @@ impl Pipeline {
         if self.find(table, &pairs, entry.priority).is_some() {
             return Err(TableError::Duplicate { table: info.name.clone() });
         }
-        let code = &self.program.code;
-        let at = table.index();
-        if self.state.tables[at].len >= info.max_size || info.key.is_empty() {
+        let contents = &mut self.state.tables[table.index()];
+        if contents.len() >= info.max_size || info.key.is_empty() {
             return Err(TableError::Full { table: info.name.clone(), size: info.max_size });
         }
-        let State { groups, tables, .. } = &mut self.state;
-        let row = put(&code.tables[at], groups, code, &mut tables[at], &pairs, entry.priority, &words);
-        if let Some(row) = row
-            && !entry.metadata.is_empty()
-        {
-            self.metadata.insert((table.0, row), entry.metadata.clone());
+        contents.insert(self.program.kind(table), &pairs, entry.priority, &words);
+        if !entry.metadata.is_empty() {
+            self.metadata.insert((table.0, pairs, entry.priority), entry.metadata.clone());
         }
         Ok(())
     }
@@ -144,23 +80,12 @@ impl Pipeline {
         let pairs = check_key(info, &entry.key, entry.priority)?;
         let words = self.check_action(info, entry.action, &entry.params)?;
         let row = self.find_or_refuse(table, &pairs, entry.priority)?;
-        let code = &self.program.code;
-        let at = table.index();
-        match (&code.tables[at].kind, &mut self.state.tables[at].body) {
-            (TableKind::Exact { group, offset }, _) => {
-                let group = usize::from(*group);
-                let key = pack(&code.groups[group].parts, pairs.iter().map(|p| p.0));
-                self.state.groups[group].put(key, *offset, &words);
-            }
-            (_, Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _)) => {
-                store.write(row, &words)
-            }
-            _ => {}
-        }
+        self.state.tables[table.index()].write(row, &words);
+        let key = (table.0, pairs, entry.priority);
         if entry.metadata.is_empty() {
-            self.metadata.remove(&(table.0, row));
+            self.metadata.remove(&key);
         } else {
-            self.metadata.insert((table.0, row), entry.metadata.clone());
+            self.metadata.insert(key, entry.metadata.clone());
         }
         Ok(())
     }
@@ -174,7 +99,8 @@ impl Pipeline {
         self.refuse_const(table)?;
         let pairs = check_key(info, key, priority)?;
         let row = self.find_or_refuse(table, &pairs, priority)?;
-        self.remove_row(table, row);
+        self.state.tables[table.index()].remove(self.program.kind(table), row);
+        self.metadata.remove(&(table.0, pairs, priority));
         Ok(())
     }
 
@@ -184,9 +110,10 @@ impl Pipeline {
     /// [`TableError::ConstTable`].
     pub fn clear_table(&mut self, table: TableRef) -> Result<(), TableError> {
         self.refuse_const(table)?;
-        for row in self.rows(table) {
-            self.remove_row(table, row);
-        }
+        let at = table.index();
+        let default = std::mem::take(&mut self.state.tables[at].default);
+        self.state.tables[at] = Contents::new(&self.program.code.tables[at], default);
+        self.metadata.retain(|key, _| key.0 != table.0);
         Ok(())
     }
 
@@ -203,15 +130,13 @@ impl Pipeline {
     /// All entries of a table with their direct counters (zero where none is attached), const ones included,
     /// in an order that depends on the table's history only.
     pub fn entries(&self, table: TableRef) -> impl Iterator<Item = (Entry, CounterData)> + '_ {
-        let counters = &self.state.tables[table.index()].counters;
-        self.rows(table)
-            .into_iter()
-            .map(move |row| (self.entry(table, row), counters.get(row as usize).copied().unwrap_or_default()))
+        let contents = &self.state.tables[table.index()];
+        contents.rows().into_iter().map(move |row| (self.entry(table, row), contents.counter(row)))
     }
 
     /// Number of entries in a table.
     pub fn len(&self, table: TableRef) -> usize {
-        self.state.tables[table.index()].len
+        self.state.tables[table.index()].len()
     }
 
     /// True when a table has no entries.
@@ -257,7 +182,7 @@ impl Pipeline {
         priority: i32,
     ) -> Result<CounterData, TableError> {
         let row = self.counted_row(table, key, priority)?;
-        Ok(self.state.tables[table.index()].counters[row])
+        Ok(self.state.tables[table.index()].counter(row))
     }
 
     /// Sets the direct counter of the entry with this key and priority.
@@ -272,7 +197,7 @@ impl Pipeline {
         data: CounterData,
     ) -> Result<(), TableError> {
         let row = self.counted_row(table, key, priority)?;
-        self.state.tables[table.index()].counters[row] = data;
+        self.state.tables[table.index()].set_counter(row, data);
         Ok(())
     }
 
@@ -282,7 +207,10 @@ impl Pipeline {
     /// [`TableError::NoDirectCounter`].
     pub fn clear_direct_counters(&mut self, table: TableRef) -> Result<(), TableError> {
         self.refuse_uncounted(table)?;
-        self.state.tables[table.index()].counters.fill(CounterData::default());
+        let contents = &mut self.state.tables[table.index()];
+        for row in contents.rows() {
+            contents.set_counter(row, CounterData::default());
+        }
         Ok(())
     }
 
@@ -346,31 +274,20 @@ impl Pipeline {
     }
 
     fn refuse_uncounted(&self, table: TableRef) -> Result<(), TableError> {
-        if self.program.code.tables[table.index()].counted {
+        if self.program.code.tables[table.index()].shape.counted {
             return Ok(());
         }
         Err(TableError::NoDirectCounter { table: self.program.table_info(table).name.clone() })
     }
 
-    fn counted_row(&self, table: TableRef, key: &[MatchValue], priority: i32) -> Result<usize, TableError> {
+    fn counted_row(&self, table: TableRef, key: &[MatchValue], priority: i32) -> Result<u32, TableError> {
         self.refuse_uncounted(table)?;
         let pairs = check_key(self.program.table_info(table), key, priority)?;
-        self.find_or_refuse(table, &pairs, priority).map(|row| row as usize)
+        self.find_or_refuse(table, &pairs, priority)
     }
 
     fn find(&self, table: TableRef, pairs: &[Pair], priority: i32) -> Option<u32> {
-        let at = table.index();
-        match (&self.program.code.tables[at].kind, &self.state.tables[at].body) {
-            (TableKind::Exact { group, offset }, _) => {
-                let group = usize::from(*group);
-                let key = pack(&self.program.code.groups[group].parts, pairs.iter().map(|p| p.0));
-                self.state.groups[group].find(key, *offset)
-            }
-            (_, Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _)) => {
-                store.find(pairs, priority)
-            }
-            _ => None,
-        }
+        self.state.tables[table.index()].find(self.program.kind(table), pairs, priority)
     }
 
     fn find_or_refuse(&self, table: TableRef, pairs: &[Pair], priority: i32) -> Result<u32, TableError> {
@@ -378,70 +295,17 @@ impl Pipeline {
             .ok_or_else(|| TableError::NoSuchEntry { table: self.program.table_info(table).name.clone() })
     }
 
-    fn rows(&self, table: TableRef) -> Vec<u32> {
-        let at = table.index();
-        match (&self.program.code.tables[at].kind, &self.state.tables[at].body) {
-            (TableKind::Exact { group, offset }, _) => {
-                self.state.groups[usize::from(*group)].rows(*offset).map(|(row, _)| row).collect()
-            }
-            (_, Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _)) => store.rows().collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    fn remove_row(&mut self, table: TableRef, row: u32) {
-        let at = table.index();
-        match (&self.program.code.tables[at].kind, &mut self.state.tables[at].body) {
-            (TableKind::Exact { group, offset }, _) => {
-                self.state.groups[usize::from(*group)].remove(row, *offset);
-            }
-            (TableKind::Lpm { parts }, Body::Lpm(store, lpm)) => {
-                lpm.remove(parts, store.key(row));
-                store.remove(row);
-            }
-            (TableKind::Range { parts, .. }, Body::Range(store, ranges)) => {
-                ranges.remove(parts, row, store);
-                store.remove(row);
-            }
-            (_, Body::Scan(store, scan)) => {
-                scan.touch();
-                store.remove(row);
-            }
-            _ => {}
-        }
-        self.state.tables[at].len -= 1;
-        self.metadata.remove(&(table.0, row));
-    }
-
     fn entry(&self, table: TableRef, row: u32) -> Entry {
-        let at = table.index();
         let info = self.program.table_info(table);
-        let lowered = &self.program.code.tables[at];
-        let (words, pairs, priority): (&[u64], Vec<Pair>, i32) =
-            match (&lowered.kind, &self.state.tables[at].body) {
-                (TableKind::Exact { group, offset }, _) => {
-                    let at = usize::from(*group);
-                    let group = &self.state.groups[at];
-                    let key = group.key(row);
-                    let parts = self.program.code.groups[at].parts.iter();
-                    let pairs = parts.map(|p| (((key >> p.shift) as u64) & ones(p.width), 0)).collect();
-                    (group.entry(row, *offset, lowered.words), pairs, 0)
-                }
-                (_, Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _)) => {
-                    (store.words(row), store.key(row).to_vec(), store.priority(row))
-                }
-                _ => (&[0], Vec::new(), 0),
-            };
+        let contents = &self.state.tables[table.index()];
+        let words = contents.entry(row);
         let local = (words[0] as usize).saturating_sub(1);
         let action = info.actions.get(local).copied().unwrap_or(ActionRef(0));
         let count = self.program.action_info(action).params.len();
-        Entry {
-            key: info.key.iter().zip(pairs).map(|(field, pair)| match_value(field, pair)).collect(),
-            priority,
-            action,
-            params: words[1..=count].to_vec(),
-            metadata: self.metadata.get(&(table.0, row)).cloned().unwrap_or_default(),
-        }
+        let (pairs, priority) = contents.key(self.program.kind(table), row);
+        let key = info.key.iter().zip(&pairs).map(|(field, &pair)| match_value(field, pair)).collect();
+        let metadata = self.metadata.get(&(table.0, pairs, priority)).cloned().unwrap_or_default();
+        Entry { key, priority, action, params: words[1..=count].to_vec(), metadata }
     }
 
     fn check_action(

@@ -5,12 +5,8 @@ use crate::code::{ConstTable, Op, Pc, Slot, Slots, Words};
 use crate::entry::CounterData;
 use crate::moves;
 use crate::output::DropReason;
-use crate::program::{Code, TableCode, TableKind};
-use crate::table::exact::Group;
-use crate::table::lpm::Lpm;
-use crate::table::range::Ranges;
-use crate::table::scan::Scan;
-use crate::table::store::Store;
+use crate::program::{Code, TableCode};
+use crate::table::contents::{Body, Contents};
 use crate::table::{NONE, pack64};
 
 /// Rounds of loops (parser states and loops in actions) that one packet may take.
@@ -22,32 +18,9 @@ const NOWHERE: u32 = u32::MAX;
 /// What a pipeline owns beside the machine: contents of tables, counters and registers.
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(crate) groups: Vec<Group>,
-    pub(crate) tables: Vec<TableState>,
+    pub(crate) tables: Vec<Contents>,
     pub(crate) counters: Vec<Vec<CounterData>>,
     pub(crate) registers: Vec<Vec<u64>>,
-}
-
-/// A table's contents.
-#[derive(Debug)]
-pub(crate) struct TableState {
-    /// Action + 1 (0: none) and parameters.
-    pub(crate) default: Vec<u64>,
-    pub(crate) len: usize,
-    pub(crate) body: Body,
-    /// By row; empty when the table has no direct counter.
-    pub(crate) counters: Vec<CounterData>,
-}
-
-/// Where a table's entries are.
-#[derive(Debug)]
-pub(crate) enum Body {
-    Keyless,
-    /// In the group's rows.
-    Exact,
-    Lpm(Store, Lpm),
-    Range(Store, Ranges),
-    Scan(Store, Scan),
 }
 
 /// A packet on its way, and the slots it is worked on in.
@@ -287,14 +260,12 @@ impl Machine {
                         pc = start as usize;
                     }
                 }
-                Op::ApplyInto { table, group, offset, action, params, param_base, skip } => {
-                    let at = usize::from(group);
-                    let group = &mut state.groups[at];
-                    let row = group.look_up(&code.groups[at].parts, slots);
-                    if !packet.enter(slots, group, row, offset, action, params, param_base) {
+                Op::ApplyInto { table, action, params, param_base, skip } => {
+                    let table = usize::from(table);
+                    if !packet.enter(slots, &state.tables[table], action, params, param_base) {
                         packet.return_to = skip as usize;
-                        pc = packet.apply_row(slots, code, state, row, usize::from(table)).unwrap_or(skip)
-                            as usize;
+                        let start = packet.apply(slots, code, state, frame.len(), table);
+                        pc = start.unwrap_or(skip) as usize;
                     }
                 }
                 Op::ApplyConst { table } => {
@@ -479,80 +450,44 @@ impl Packet {
         bytes: usize,
         table: usize,
     ) -> Option<Pc> {
-        let lowered = &code.tables[table];
-        let contents = &mut state.tables[table];
-        let default = contents.default.as_slice();
-        let (row, words) = match (&lowered.kind, &mut contents.body) {
-            (TableKind::Exact { group, offset }, _) => {
-                let at = usize::from(*group);
-                let group = &mut state.groups[at];
-                let row = group.look_up(&code.groups[at].parts, slots);
-                entry_or_default(group, row, *offset, lowered.words, default)
-            }
-            (TableKind::Lpm { parts }, Body::Lpm(store, lpm)) => match lpm.look_up(parts, slots) {
-                NONE => (NONE, default),
-                row => (row, store.words(row)),
-            },
-            (TableKind::Range { parts, slot, .. }, Body::Range(store, ranges)) => {
-                match ranges.look_up(parts, *slot, slots, store) {
-                    NONE => (NONE, default),
-                    row => (row, store.words(row)),
-                }
-            }
-            (TableKind::Scan { key }, Body::Scan(store, scan)) => match scan.look_up(key, slots, store) {
-                NONE => (NONE, default),
-                row => (row, store.words(row)),
-            },
-            _ => (NONE, default),
-        };
-        self.call(slots, lowered, &mut contents.counters, row, words, bytes)
+        let TableCode { kind, actions, .. } = &code.tables[table];
+        let (hit, words) = state.tables[table].apply(kind, slots, bytes);
+        let (&head, params) = words.split_first()?;
+        self.hit = hit;
+        self.action = (head as usize).wrapping_sub(1);
+        let action = actions.get(self.action)?;
+        for (at, &value) in params.iter().take(usize::from(action.params)).enumerate() {
+            set(slots, action.param_base.wrapping_add(at as u16), value);
+        }
+        Some(action.start)
     }
 
-    /// Loads the parameters of a row's entry if its action is `action`, position + 1 in the table's list.
+    /// The same for an exact table without counter, if what it finds is an entry with the action at position `action` - 1:
+    /// the usual one.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
     fn enter(
         &mut self,
         slots: &mut Words,
-        group: &Group,
-        row: u32,
-        offset: u16,
+        table: &Contents,
         action: u16,
         params: u16,
         param_base: Slot,
     ) -> bool {
+        let Body::Exact(exact) = &table.body else { return false };
+        let row = exact.look_up(slots);
         if row == NONE {
             return false;
         }
-        let words = group.entry(row, usize::from(offset), 1 + usize::from(params));
-        let Some((&head, params)) = words.split_first() else { return false };
+        let Some((&head, values)) = exact.row(row).split_first() else { return false };
         if head != u64::from(action) {
             return false;
         }
-        for (at, &value) in params.iter().enumerate() {
+        for (at, &value) in values.iter().take(usize::from(params)).enumerate() {
             set(slots, param_base.wrapping_add(at as u16), value);
         }
         self.hit = true;
         self.action = usize::from(action) - 1;
         true
-    }
-
-    /// What an exact table without counter does with a row, in general.
-    #[inline(never)]
-    fn apply_row(
-        &mut self,
-        slots: &mut Words,
-        code: &Code,
-        state: &mut State,
-        row: u32,
-        table: usize,
-    ) -> Option<Pc> {
-        let lowered = &code.tables[table];
-        let contents = &mut state.tables[table];
-        let TableKind::Exact { group, offset } = lowered.kind else { return None };
-        let group = &state.groups[usize::from(group)];
-        let (row, words) = entry_or_default(group, row, offset, lowered.words, &contents.default);
-        self.call(slots, lowered, &mut contents.counters, row, words, 0)
     }
 
     /// [`apply`](Self::apply) for a table that is part of the program.
@@ -567,33 +502,6 @@ impl Packet {
             set(slots, at, value);
         }
         (call.position != usize::MAX).then_some(call.code.start)
-    }
-
-    /// Counts a hit, loads parameters; returns where the action starts.
-    #[inline]
-    fn call(
-        &mut self,
-        slots: &mut Words,
-        table: &TableCode,
-        counters: &mut [CounterData],
-        row: u32,
-        words: &[u64],
-        bytes: usize,
-    ) -> Option<Pc> {
-        self.hit = row != NONE;
-        if self.hit
-            && let Some(counter) = counters.get_mut(row as usize)
-        {
-            counter.packets += 1;
-            counter.bytes += bytes as u64;
-        }
-        let (&head, params) = words.split_first()?;
-        self.action = (head as usize).wrapping_sub(1);
-        let action = table.actions.get(self.action)?;
-        for (at, &value) in params.iter().take(usize::from(action.params)).enumerate() {
-            set(slots, action.param_base.wrapping_add(at as u16), value);
-        }
-        Some(action.start)
     }
 
     fn extract(&mut self, slots: &mut Words, code: &Code, frame: &[u8], header: usize) -> bool {
@@ -624,23 +532,6 @@ impl Packet {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
-    }
-}
-
-#[inline(always)]
-fn entry_or_default<'a>(
-    group: &'a Group,
-    row: u32,
-    offset: usize,
-    words: usize,
-    default: &'a [u64],
-) -> (u32, &'a [u64]) {
-    if row == NONE {
-        return (NONE, default);
-    }
-    match group.entry(row, offset, words) {
-        [0, ..] => (NONE, default),
-        words => (row, words),
     }
 }
 

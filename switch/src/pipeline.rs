@@ -9,6 +9,7 @@ use crate::lower::DROP_PORT;
 use crate::machine::{Machine, State};
 use crate::output::{DropReason, Drops, Output};
 use crate::program::{Code, Program};
+use crate::table::store::Pair;
 
 /// Longest frame a pipeline takes, in bytes.
 pub const MAX_FRAME: usize = 65_535;
@@ -29,8 +30,8 @@ pub struct Pipeline {
     pub(crate) state: State,
     machine: Machine,
     drops: Drops,
-    /// Opaque bytes of entries that have some, by table and row.
-    pub(crate) metadata: BTreeMap<(u16, u32), Vec<u8>>,
+    /// Opaque bytes of entries that have some, by table, key and priority.
+    pub(crate) metadata: BTreeMap<(u16, Vec<Pair>, i32), Vec<u8>>,
     multicast: BTreeMap<u16, Vec<Replica>>,
 }
 

@@ -10,6 +10,7 @@ use crate::hash::CalculationCode;
 use crate::json::Document;
 use crate::moves::Move;
 use crate::table::KeyPart;
+use crate::table::row::Shape;
 use crate::table::scan::ScanKey;
 use crate::table::store::Pair;
 
@@ -114,9 +115,8 @@ pub(crate) struct Code {
     pub(crate) deparser: Vec<u16>,
     pub(crate) selects: Vec<SelectCode>,
     pub(crate) calculations: Vec<CalculationCode>,
-    /// By [`TableRef`], as `groups`' users and `entries` are.
+    /// By [`TableRef`], as `entries` are.
     pub(crate) tables: Vec<TableCode>,
-    pub(crate) groups: Vec<GroupCode>,
     pub(crate) const_tables: Vec<ConstTable>,
     pub(crate) moves: Vec<Move>,
     pub(crate) entries: Vec<Entries>,
@@ -134,10 +134,7 @@ pub(crate) struct TableCode {
     pub(crate) kind: TableKind,
     /// In the order of [`TableInfo::actions`].
     pub(crate) actions: Vec<ActionCode>,
-    /// Words of an entry: 1 + parameters of its largest action.
-    pub(crate) words: usize,
-    /// Has a direct counter.
-    pub(crate) counted: bool,
+    pub(crate) shape: Shape,
     /// Where to continue after each action; empty where that is the same for all.
     pub(crate) next: Vec<Pc>,
     pub(crate) next_without_action: Pc,
@@ -148,22 +145,14 @@ pub(crate) struct TableCode {
 pub(crate) enum TableKind {
     /// No key: always the default action.
     Keyless,
-    /// A place in the rows of a group.
-    Exact { group: u16, offset: usize },
+    /// Exact fields that fit 128 bits.
+    Exact { parts: Box<[KeyPart]> },
     /// Exact fields and one prefix.
     Lpm { parts: Box<[KeyPart]> },
     /// Exact fields (`parts`, at key positions `exact`) and one range (`slot`, at position `range`).
     Range { parts: Box<[KeyPart]>, exact: Box<[usize]>, range: usize, slot: Slot },
     /// Anything else.
     Scan { key: ScanKey },
-}
-
-/// Exact tables with one key.
-#[derive(Debug)]
-pub(crate) struct GroupCode {
-    pub(crate) parts: Box<[KeyPart]>,
-    /// Words per row.
-    pub(crate) words: usize,
 }
 
 /// Slots of v1model's standard metadata; `None` where the program does not use a field.
@@ -223,6 +212,10 @@ impl Program {
     /// If `table` came from another program that has more tables.
     pub fn table_info(&self, table: TableRef) -> &TableInfo {
         &self.tables[table.index()]
+    }
+
+    pub(crate) fn kind(&self, table: TableRef) -> &TableKind {
+        &self.code.tables[table.index()].kind
     }
 
     /// The action of this name *in this table*.

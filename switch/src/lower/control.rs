@@ -9,31 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::code::{ActionCode, Op, Pc, Slot};
 use crate::entry::{ActionCall, ActionRef, MatchKind};
 use crate::error::LoadError;
-use crate::json::{Action, Conditional, Pipeline, Table, Value, hex_u64};
-use crate::program::{Entries, GroupCode, KeyField, TableCode, TableInfo, TableKind};
+use crate::json::{Action, Conditional, Table, Value, hex_u64};
+use crate::program::{Entries, KeyField, TableCode, TableInfo, TableKind};
+use crate::table::row::Shape;
 use crate::table::scan::ScanKey;
-use crate::table::{KeyPart, ones, pack_parts};
+use crate::table::{ones, pack_parts};
 
 use super::{Label, Lowering, fits_u16, malformed, unknown, unsupported};
-
-/// A table while its group is not known yet.
-#[derive(Debug)]
-pub(super) struct TableDraft {
-    /// The control instance it belongs to (its name up to the last dot), and its pipeline.
-    scope: (String, String),
-    /// Kind, slot and width of each key field.
-    key: Vec<(MatchKind, Slot, u16)>,
-    actions: Vec<ActionCode>,
-    words: usize,
-    counted: bool,
-    /// Where to go on after each action, and without one: labels, later positions. Empty where it is the
-    /// same for all.
-    pub(super) next: Vec<Pc>,
-    pub(super) next_without_action: Pc,
-}
-
-/// What exact tables of one group have in common: scope, key fields, size.
-type GroupKey<'t> = (&'t (String, String), &'t [(MatchKind, Slot, u16)], usize);
 
 impl<'a> Lowering<'a> {
     /// Lowers what tables are; where they stand in the flow comes later.
@@ -41,13 +23,13 @@ impl<'a> Lowering<'a> {
         let document = self.document;
         for pipeline in &document.pipelines {
             for table in &pipeline.tables {
-                self.table(pipeline, table)?;
+                self.table(table)?;
             }
         }
         fits_u16("tables", self.tables.len())
     }
 
-    fn table(&mut self, pipeline: &Pipeline, table: &Table) -> Result<(), LoadError> {
+    fn table(&mut self, table: &Table) -> Result<(), LoadError> {
         let place = format!("table `{}`", table.name);
         if table.r#type != "simple" {
             return Err(unsupported(&place, &format!("implementation `{}`", table.r#type)));
@@ -102,7 +84,7 @@ impl<'a> Lowering<'a> {
             actions.push(action);
         }
         let code: Vec<ActionCode> = actions.iter().map(|a| self.action_code[a.index()]).collect();
-        let words = 1 + code.iter().map(|a| usize::from(a.params)).max().unwrap_or(0);
+        let entry = 1 + code.iter().map(|a| usize::from(a.params)).max().unwrap_or(0);
 
         let default = table.default_entry.as_ref();
         let initial_default = match default {
@@ -115,15 +97,12 @@ impl<'a> Lowering<'a> {
         };
         let counter = self.document.counter_arrays.iter();
         let mut counter = counter.filter(|c| c.is_direct && c.binding.as_ref() == Some(&table.name));
-        let scope = table.name.rsplit_once('.').map_or("", |(scope, _)| scope).to_owned();
-        self.table_code.push(TableDraft {
-            scope: (pipeline.name.clone(), scope),
-            key,
+        self.table_code.push(TableCode {
+            kind: kind_of(&key),
             next: Vec::new(),
             next_without_action: 0,
             actions: code,
-            words,
-            counted: table.with_counters,
+            shape: Shape { entry, counted: table.with_counters },
         });
         self.tables.push(TableInfo {
             name: table.name.clone(),
@@ -213,68 +192,6 @@ impl<'a> Lowering<'a> {
             entries.push((pairs.into_boxed_slice(), priority, call));
         }
         Ok(entries)
-    }
-
-    /// Groups exact tables and picks each table's structure.
-    ///
-    /// Tables of one control instance that match the same fields, and are equally large, are loaded together:
-    /// for each key, one row holds an entry of each of them.
-    pub(super) fn finish_tables(&mut self) -> Result<(Vec<GroupCode>, Vec<TableCode>), LoadError> {
-        let mut groups: Vec<GroupCode> = Vec::new();
-        let mut by_key: BTreeMap<GroupKey<'_>, usize> = BTreeMap::new();
-        let mut kinds = Vec::new();
-        for (draft, info) in self.table_code.iter().zip(&self.tables) {
-            let parts: Vec<(u16, u16)> = draft.key.iter().map(|&(_, slot, width)| (slot, width)).collect();
-            let count = |kind| draft.key.iter().filter(|k| k.0 == kind).count();
-            let (exact, lpm, range) =
-                (count(MatchKind::Exact), count(MatchKind::Lpm), count(MatchKind::Range));
-            let packed = pack_parts(&parts);
-            kinds.push(match packed {
-                _ if parts.is_empty() => TableKind::Keyless,
-                Some(parts) if exact == parts.len() => {
-                    let key = (&draft.scope, draft.key.as_slice(), info.max_size);
-                    let group = *by_key.entry(key).or_insert_with(|| {
-                        groups.push(GroupCode { parts, words: 0 });
-                        groups.len() - 1
-                    });
-                    let offset = groups[group].words;
-                    groups[group].words += draft.words;
-                    TableKind::Exact { group: group as u16, offset }
-                }
-                Some(parts) if lpm == 1 && exact + 1 == parts.len() => TableKind::Lpm { parts },
-                _ if range == 1 && exact + 1 == parts.len() => range_kind(&draft.key),
-                _ => TableKind::Scan { key: ScanKey::new(&draft.key) },
-            });
-        }
-        for op in &mut self.code {
-            let Op::ApplyInto { table, group, offset, .. } = op else { continue };
-            let at = *table;
-            match kinds[usize::from(at)] {
-                TableKind::Exact { group: found, offset: begin } if begin <= usize::from(u16::MAX) => {
-                    (*group, *offset) = (found, begin as u16);
-                }
-                _ => {
-                    let (need, limit) = (self.tables.len(), usize::from(u16::MAX));
-                    let place = format!("table `{}`", self.tables[usize::from(at)].name);
-                    return Err(LoadError::TooLarge {
-                        place,
-                        what: "words of tables with this key",
-                        need,
-                        limit,
-                    });
-                }
-            }
-        }
-        let drafts = std::mem::take(&mut self.table_code).into_iter().zip(kinds);
-        let tables = drafts.map(|(draft, kind)| TableCode {
-            kind,
-            actions: draft.actions,
-            words: draft.words,
-            counted: draft.counted,
-            next: draft.next,
-            next_without_action: draft.next_without_action,
-        });
-        Ok((groups, tables.collect()))
     }
 
     /// Lowers a control's flow; returns its entry point.
@@ -368,7 +285,7 @@ impl<'a> Lowering<'a> {
             self.inline(action, call)?;
             return Ok(next);
         }
-        match self.usual_action(at, table.with_counters) {
+        match self.usual_action(at) {
             Some((position, action)) => self.apply_into(at, position, action)?,
             None => self.emit(Op::Apply { table: at as u16 }),
         }
@@ -391,18 +308,17 @@ impl<'a> Lowering<'a> {
         }
         self.emit(Op::Switch { table: at as u16 });
         let labels = nexts.iter().map(|&n| flow.label(n)).collect::<Result<Vec<_>, _>>()?;
-        let draft = &mut self.table_code[at];
-        draft.next = labels;
-        draft.next_without_action = flow.label(without)?;
+        let code = &mut self.table_code[at];
+        code.next = labels;
+        code.next_without_action = flow.label(without)?;
         pending.extend(nexts.iter().chain([&without]).filter(|n| **n != first));
         Ok(first)
     }
 
-    /// The only action of an exact table that does anything, and its position in the list.
-    fn usual_action(&self, table: usize, counted: bool) -> Option<(usize, &'a Action)> {
-        let key = &self.table_code[table].key;
-        let width: u32 = key.iter().map(|k| u32::from(k.2)).sum();
-        if key.is_empty() || counted || width > 128 || key.iter().any(|k| k.0 != MatchKind::Exact) {
+    /// The only action of an exact table without counter that does anything, and its position in the list.
+    fn usual_action(&self, table: usize) -> Option<(usize, &'a Action)> {
+        let TableCode { kind, shape, .. } = &self.table_code[table];
+        if !matches!(kind, TableKind::Exact { .. }) || shape.counted {
             return None;
         }
         let document = self.document;
@@ -417,11 +333,8 @@ impl<'a> Lowering<'a> {
     fn apply_into(&mut self, table: usize, position: usize, action: &Action) -> Result<(), LoadError> {
         let code = self.table_code[table].actions[position];
         let skip = self.label();
-        // Group and offset are filled in when the groups are known.
         self.emit(Op::ApplyInto {
             table: table as u16,
-            group: 0,
-            offset: 0,
             action: position as u16 + 1,
             params: code.params,
             param_base: code.param_base,
@@ -503,17 +416,27 @@ impl<'a> Lowering<'a> {
     }
 }
 
-fn range_kind(key: &[(MatchKind, Slot, u16)]) -> TableKind {
-    let exact: Vec<(u16, u16)> =
-        key.iter().filter(|k| k.0 == MatchKind::Exact).map(|&(_, slot, width)| (slot, width)).collect();
-    let range = key.iter().position(|k| k.0 == MatchKind::Range);
-    match (pack_parts(&exact), range) {
-        (Some(parts), Some(range)) => {
-            let parts: Box<[KeyPart]> = parts;
-            let exact = (0..key.len()).filter(|&at| at != range).collect();
-            TableKind::Range { parts, exact, range, slot: key[range].1 }
+/// The structure for a key of these kinds, slots and widths.
+fn kind_of(key: &[(MatchKind, Slot, u16)]) -> TableKind {
+    let count = |kind| key.iter().filter(|k| k.0 == kind).count();
+    let (exact, lpm, range) = (count(MatchKind::Exact), count(MatchKind::Lpm), count(MatchKind::Range));
+    let pack = |range: Option<usize>| {
+        let fields = key.iter().enumerate().filter(|&(at, _)| Some(at) != range);
+        pack_parts(&fields.map(|(_, &(_, slot, width))| (slot, width)).collect::<Vec<_>>())
+    };
+    let scan = || TableKind::Scan { key: ScanKey::new(key) };
+    match key.iter().position(|k| k.0 == MatchKind::Range) {
+        None if key.is_empty() => TableKind::Keyless,
+        None if exact == key.len() => pack(None).map_or_else(scan, |parts| TableKind::Exact { parts }),
+        None if lpm == 1 && exact + 1 == key.len() => {
+            pack(None).map_or_else(scan, |parts| TableKind::Lpm { parts })
         }
-        _ => TableKind::Scan { key: ScanKey::new(key) },
+        Some(at) if range == 1 && exact + 1 == key.len() => {
+            let exact = (0..key.len()).filter(|&other| other != at).collect();
+            let slot = key[at].1;
+            pack(Some(at)).map_or_else(scan, |parts| TableKind::Range { parts, exact, range: at, slot })
+        }
+        _ => scan(),
     }
 }
 

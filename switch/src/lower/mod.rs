@@ -24,7 +24,9 @@ use crate::entry::{ActionRef, TableRef};
 use crate::error::LoadError;
 use crate::hash::CalculationCode;
 use crate::json::{Document, Named};
-use crate::program::{ActionInfo, ArrayInfo, Code, Entries, ParamInfo, Program, StandardMetadata, TableInfo};
+use crate::program::{
+    ActionInfo, ArrayInfo, Code, Entries, ParamInfo, Program, StandardMetadata, TableCode, TableInfo,
+};
 
 pub(crate) use action::DROP_PORT;
 use layout::Layout;
@@ -51,7 +53,7 @@ pub(crate) struct Lowering<'a> {
     counters: Vec<ArrayInfo>,
     registers: Vec<ArrayInfo>,
     tables: Vec<TableInfo>,
-    table_code: Vec<control::TableDraft>,
+    table_code: Vec<TableCode>,
     entries: Vec<Entries>,
 }
 
@@ -135,7 +137,6 @@ impl Lowering<'_> {
         let update = self.checksums(false)?;
         let deparser = self.deparser()?;
         self.resolve()?;
-        let (groups, table_code) = self.finish_tables()?;
         let used = |field: &str| self.layout.if_used(standard, field);
         let metadata = StandardMetadata {
             egress_spec,
@@ -177,8 +178,7 @@ impl Lowering<'_> {
             deparser,
             selects: self.selects,
             calculations: self.calculations,
-            tables: table_code,
-            groups,
+            tables: self.table_code,
             const_tables: Vec::new(),
             moves: Vec::new(),
             entries: self.entries,

@@ -71,7 +71,7 @@ fn compile_const_tables(code: &mut Code, tables: &[TableInfo]) {
         let table = &code.tables[at];
         let TableKind::Scan { key } = &table.kind else { continue };
         let Some(parts) = key.one_word() else { continue };
-        if !info.const_entries || !info.const_default || table.counted {
+        if !info.const_entries || !info.const_default || table.shape.counted {
             continue;
         }
         let call = |call: &crate::entry::ActionCall| {
@@ -219,13 +219,14 @@ fn dead_writes(code: &Code) -> BTreeSet<usize> {
     let mut read: BTreeSet<Slot> = code.ops.iter().flat_map(|op| op.reads()).flatten().collect();
     for table in &code.tables {
         match &table.kind {
-            TableKind::Keyless | TableKind::Exact { .. } => {}
-            TableKind::Lpm { parts } => read.extend(parts.iter().map(|p| p.slot)),
+            TableKind::Keyless => {}
+            TableKind::Exact { parts } | TableKind::Lpm { parts } => {
+                read.extend(parts.iter().map(|p| p.slot))
+            }
             TableKind::Range { parts, slot, .. } => read.extend(parts.iter().map(|p| p.slot).chain([*slot])),
             TableKind::Scan { key } => read.extend(key.slots()),
         }
     }
-    read.extend(code.groups.iter().flat_map(|g| g.parts.iter()).map(|p| p.slot));
     read.extend(code.calculations.iter().flat_map(|c| c.slots()));
     read.extend(code.selects.iter().flat_map(|s| s.key.slots()));
     read.extend(code.headers.iter().flat_map(|h| h.stores.iter().map(|f| f.slot).chain([h.valid])));

@@ -1,174 +1,220 @@
-//! Exact tables. Tables of one control that match the same fields form a *group* with one hash index.
+//! Exact tables: one hash, and what belongs to a key lies beside it.
 //!
-//! Programs for chips split what belongs to one key over several tables, one for each thing that is done with it: here a packet
-//! looks its key up once, and then reads entries that lie side by side. Two things make this so:
+//! ```text
+//! record   key, 1 or 2 words | row: action + 1 (0: free), params ..., packets, bytes | padding
+//! ```
 //!
-//! - a *row* holds the entries of all the group's tables for one key, `[tables' entries: action + 1, params…]`;
-//! - the group remembers the last key looked up and its row, so that the next table of the group finds the
-//!   same key at the price of a comparison. No knowledge of the control flow is needed, and a key field
-//!   that changes between two tables simply makes a different key.
+//! Node sets are large and are asked for any node: what a look-up costs is the cache lines that it fetches. So records do
+//! not lie behind an index, they *are* the index (open addressing, linear probing), spaced so that a record of up to eight
+//! words lies in one line. At most half of them are in use: most look-ups end at the first.
 
-use hashbrown::HashMap;
-use rustc_hash::FxBuildHasher;
-
+use super::row::Shape;
 use super::{KeyPart, NONE, pack64, pack128, packed_width};
 use crate::code::Words;
 
+/// Words of a cache line.
+const LINE: usize = 8;
+
+/// Records of a table that has got its first entry.
+const FEW: usize = 8;
+
+/// 2^64 divided by the golden ratio: its multiples spread evenly, those of consecutive numbers best.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The entries of one table. A row's number is its record's position: it holds until the next insertion or removal.
 #[derive(Debug)]
-enum Index {
-    Narrow(HashMap<u64, u32, FxBuildHasher>),
-    Wide(HashMap<u128, u32, FxBuildHasher>),
-}
-
-impl Index {
-    fn get(&self, key: u128) -> Option<u32> {
-        match self {
-            Index::Narrow(map) => map.get(&(key as u64)).copied(),
-            Index::Wide(map) => map.get(&key).copied(),
-        }
-    }
-
-    fn insert(&mut self, key: u128, row: u32) {
-        match self {
-            Index::Narrow(map) => map.insert(key as u64, row),
-            Index::Wide(map) => map.insert(key, row),
-        };
-    }
-
-    fn remove(&mut self, key: u128) {
-        match self {
-            Index::Narrow(map) => map.remove(&(key as u64)),
-            Index::Wide(map) => map.remove(&key),
-        };
-    }
-}
-
-/// A group of exact tables with one key.
-#[derive(Debug)]
-pub(crate) struct Group {
-    index: Index,
-    /// Words per row.
+pub(crate) struct Exact {
+    parts: Box<[KeyPart]>,
+    /// Words of a key, 1 or 2.
+    key_words: usize,
+    shape: Shape,
+    /// Words from one record to the next.
     stride: usize,
-    rows: Vec<u64>,
-    /// Key and number of entries of each row; rows without entries are in `free`.
-    keys: Vec<(u128, u32)>,
-    free: Vec<u32>,
-    memo_key: u128,
-    /// Row of `memo_key`, valid while `memo_set`.
-    memo_row: u32,
-    memo_set: bool,
+    cells: Vec<u64>,
+    /// Where the first record lies in `cells`: at the beginning of a line.
+    base: usize,
+    /// A power of two; 0 before the first entry.
+    records: usize,
+    len: usize,
 }
 
-impl Group {
-    /// An empty group; `stride` is the sum over its tables of 1 + parameters.
-    pub(crate) fn new(parts: &[KeyPart], stride: usize) -> Self {
-        let index = if packed_width(parts) <= 64 {
-            Index::Narrow(HashMap::with_hasher(FxBuildHasher))
-        } else {
-            Index::Wide(HashMap::with_hasher(FxBuildHasher))
-        };
-        Group {
-            index,
+impl Exact {
+    /// A table without entries.
+    pub(crate) fn new(parts: &[KeyPart], shape: Shape) -> Self {
+        let key_words = if packed_width(parts) <= 64 { 1 } else { 2 };
+        let used = key_words + shape.words();
+        let stride = if used <= LINE { used.next_power_of_two() } else { used.next_multiple_of(LINE) };
+        Exact {
+            parts: parts.into(),
+            key_words,
+            shape,
             stride,
-            rows: Vec::new(),
-            keys: Vec::new(),
-            free: Vec::new(),
-            memo_key: 0,
-            memo_row: NONE,
-            memo_set: false,
+            cells: Vec::new(),
+            base: 0,
+            records: 0,
+            len: 0,
         }
     }
 
-    /// The row for the packet's key, or [`NONE`].
+    /// The row of the packet's entry, or [`NONE`].
     #[inline]
-    pub(crate) fn look_up(&mut self, parts: &[KeyPart], slots: &Words) -> u32 {
-        match &self.index {
-            Index::Narrow(map) => {
-                let key = pack64(parts, slots);
-                if self.memo_set && self.memo_key as u64 == key {
-                    return self.memo_row;
-                }
-                self.memo_row = map.get(&key).copied().unwrap_or(NONE);
-                self.memo_key = u128::from(key);
-            }
-            Index::Wide(map) => {
-                let key = pack128(parts, slots);
-                if self.memo_set && self.memo_key == key {
-                    return self.memo_row;
-                }
-                self.memo_row = map.get(&key).copied().unwrap_or(NONE);
-                self.memo_key = key;
-            }
+    pub(crate) fn look_up(&self, slots: &Words) -> u32 {
+        if self.len == 0 {
+            return NONE;
         }
-        self.memo_set = true;
-        self.memo_row
-    }
-
-    /// The words of a table's entry in a row: action + 1 (0: no entry), then parameters.
-    #[inline]
-    pub(crate) fn entry(&self, row: u32, offset: usize, words: usize) -> &[u64] {
-        let at = row as usize * self.stride + offset;
-        self.rows.get(at..at + words).unwrap_or(&[0])
-    }
-
-    /// The row that holds this table's entry for `key`.
-    pub(crate) fn find(&self, key: u128, offset: usize) -> Option<u32> {
-        let row = self.index.get(key)?;
-        (self.entry(row, offset, 1)[0] != 0).then_some(row)
-    }
-
-    /// Writes an entry; returns its row. The caller knows whether it is new.
-    pub(crate) fn put(&mut self, key: u128, offset: usize, words: &[u64]) -> u32 {
-        let row = match self.index.get(key) {
-            Some(row) => row,
-            None => {
-                self.memo_set = false;
-                let row = self.free.pop().unwrap_or_else(|| {
-                    let row = self.keys.len() as u32;
-                    self.keys.push((key, 0));
-                    self.rows.resize(self.rows.len() + self.stride, 0);
-                    row
-                });
-                self.keys[row as usize] = (key, 0);
-                self.index.insert(key, row);
-                row
-            }
+        let found = match self.key_words {
+            1 => self.probe([pack64(&self.parts, slots)]),
+            _ => self.probe(split(pack128(&self.parts, slots))),
         };
-        let at = row as usize * self.stride + offset;
-        if self.rows[at] == 0 {
-            self.keys[row as usize].1 += 1;
-        }
-        self.rows[at..at + words.len()].copy_from_slice(words);
-        row
+        found.unwrap_or(NONE)
     }
 
-    /// Removes a table's entry from a row, and the row with its last entry.
-    pub(crate) fn remove(&mut self, row: u32, offset: usize) {
-        let at = row as usize * self.stride + offset;
-        if std::mem::take(&mut self.rows[at]) == 0 {
-            return;
-        }
-        let (key, entries) = &mut self.keys[row as usize];
-        *entries -= 1;
-        if *entries == 0 {
-            self.index.remove(*key);
-            self.free.push(row);
-            self.memo_set = false;
-        }
+    /// The row of the entry for this key, or [`NONE`].
+    pub(crate) fn find(&self, key: u128) -> u32 {
+        if self.len == 0 { NONE } else { self.place(key).unwrap_or(NONE) }
     }
 
-    /// The packed key of a row.
+    /// Adds an entry for a key that has none.
+    pub(crate) fn insert(&mut self, key: u128, words: &[u64]) {
+        if 2 * (self.len + 1) > self.records {
+            self.grow();
+        }
+        let (Ok(row) | Err(row)) = self.place(key);
+        let at = self.at(row);
+        self.cells[at..at + self.key_words].copy_from_slice(&split(key)[..self.key_words]);
+        self.row_mut(row)[..words.len()].copy_from_slice(words);
+        self.len += 1;
+    }
+
+    /// Removes an entry. Entries behind it that it kept from their places move up.
+    pub(crate) fn remove(&mut self, row: u32) {
+        let last = self.records as u32 - 1;
+        let steps = |from: u32, to: u32| to.wrapping_sub(from) & last;
+        let (mut hole, mut next) = (row, row);
+        loop {
+            next = (next + 1) & last;
+            if self.is_free(next) {
+                break;
+            }
+            // It may lie in the hole unless that is before its home.
+            if steps(self.home(self.key(next)), next) >= steps(hole, next) {
+                let (from, to) = (self.at(next), self.at(hole));
+                self.cells.copy_within(from..from + self.stride, to);
+                hole = next;
+            }
+        }
+        let at = self.at(hole);
+        self.cells[at..at + self.stride].fill(0);
+        self.len -= 1;
+    }
+
+    /// Number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The rows that hold an entry, in ascending order.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.records as u32).filter(|&row| !self.is_free(row))
+    }
+
+    /// An entry's key as [`find`](Self::find) takes it.
     pub(crate) fn key(&self, row: u32) -> u128 {
-        self.keys[row as usize].0
+        let at = self.at(row);
+        let words = &self.cells[at..at + self.key_words];
+        words.iter().rev().fold(0, |key, &word| key << 64 | u128::from(word))
     }
 
-    /// Rows that hold an entry of the table at `offset`, with their keys, in row order.
-    pub(crate) fn rows(&self, offset: usize) -> impl Iterator<Item = (u32, u128)> + '_ {
-        self.keys.iter().enumerate().filter_map(move |(row, &(key, entries))| {
-            let row = row as u32;
-            (entries > 0 && self.entry(row, offset, 1)[0] != 0).then_some((row, key))
-        })
+    /// A row's words.
+    #[inline]
+    pub(crate) fn row(&self, row: u32) -> &[u64] {
+        let at = self.at(row) + self.key_words;
+        &self.cells[at..at + self.shape.words()]
     }
+
+    /// A row's words, to change them.
+    #[inline]
+    pub(crate) fn row_mut(&mut self, row: u32) -> &mut [u64] {
+        let at = self.at(row) + self.key_words;
+        &mut self.cells[at..at + self.shape.words()]
+    }
+
+    #[inline]
+    fn at(&self, row: u32) -> usize {
+        self.base + row as usize * self.stride
+    }
+
+    fn is_free(&self, row: u32) -> bool {
+        self.cells[self.at(row) + self.key_words] == 0
+    }
+
+    fn place(&self, key: u128) -> Result<u32, u32> {
+        match self.key_words {
+            1 => self.probe([key as u64]),
+            _ => self.probe(split(key)),
+        }
+    }
+
+    /// The row of a key, or the free one where it would be.
+    #[inline]
+    fn probe<const WORDS: usize>(&self, key: [u64; WORDS]) -> Result<u32, u32> {
+        let mut row = self.home_of(key);
+        loop {
+            // At least half of the records are free: there is an end.
+            let Some((&found, &[head, ..])) =
+                self.cells.get(self.at(row)..).and_then(<[u64]>::split_first_chunk::<WORDS>)
+            else {
+                return Err(row);
+            };
+            if head == 0 {
+                return Err(row);
+            }
+            if found == key {
+                return Ok(row);
+            }
+            row = (row + 1) & (self.records as u32 - 1);
+        }
+    }
+
+    fn home(&self, key: u128) -> u32 {
+        match self.key_words {
+            1 => self.home_of([key as u64]),
+            _ => self.home_of(split(key)),
+        }
+    }
+
+    /// The row that a key has if nothing is in its way.
+    #[inline]
+    fn home_of<const WORDS: usize>(&self, key: [u64; WORDS]) -> u32 {
+        // Multiplication carries bits up only: the upper half is brought down first.
+        let hash = key.iter().fold(0, |hash: u64, &word| {
+            let word = word ^ hash;
+            (word ^ word >> 32).wrapping_mul(GOLDEN)
+        });
+        (hash >> 32) as u32 >> (32 - self.records.trailing_zeros())
+    }
+
+    fn grow(&mut self) {
+        let (records, bigger) = (self.records, (2 * self.records).max(FEW));
+        let cells = vec![0; bigger * self.stride + LINE];
+        let base = cells.as_ptr().align_offset(LINE * size_of::<u64>()).min(LINE);
+        let old = std::mem::replace(&mut self.cells, cells);
+        let old_base = std::mem::replace(&mut self.base, base);
+        self.records = bigger;
+        for record in old[old_base..].chunks_exact(self.stride).take(records) {
+            if record[self.key_words] != 0 {
+                let key =
+                    record[..self.key_words].iter().rev().fold(0, |key, &word| key << 64 | u128::from(word));
+                let (Ok(row) | Err(row)) = self.place(key);
+                let at = self.at(row);
+                self.cells[at..at + self.stride].copy_from_slice(record);
+            }
+        }
+    }
+}
+
+fn split(key: u128) -> [u64; 2] {
+    [key as u64, (key >> 64) as u64]
 }
 
 #[cfg(test)]
@@ -179,71 +225,107 @@ mod tests {
 
     use super::*;
     use crate::code::Slots;
-    use crate::table::pack_parts;
+    use crate::table::{pack, pack_parts};
 
     #[derive(Debug, Clone)]
     enum Change {
-        Put { table: usize, key: u8, value: u64 },
-        Remove { table: usize, key: u8 },
-        LookUp { key: u8 },
+        Put { key: u16, value: u64 },
+        Remove { key: u16 },
     }
 
     fn change() -> impl Strategy<Value = Change> {
         prop_oneof![
-            (0..3usize, 0..12u8, 1..100u64).prop_map(|(table, key, value)| Change::Put { table, key, value }),
-            (0..3usize, 0..12u8).prop_map(|(table, key)| Change::Remove { table, key }),
-            (0..12u8).prop_map(|key| Change::LookUp { key }),
+            20 => (0..60u16, 1..100u64).prop_map(|(key, value)| Change::Put { key, value }),
+            12 => (0..60u16).prop_map(|key| Change::Remove { key }),
         ]
     }
 
-    fn check(widths: &[(u16, u16)], spread: impl Fn(u8) -> Vec<u64>, changes: &[Change]) {
+    /// Against a map; `spread` makes field values of a small key.
+    fn check(widths: &[(u16, u16)], params: usize, spread: impl Fn(u16) -> Vec<u64>, changes: &[Change]) {
         let parts = pack_parts(widths).unwrap();
-        let mut group = Group::new(&parts, 6);
-        let mut model: [BTreeMap<u8, u64>; 3] = Default::default();
+        let mut table = Exact::new(&parts, Shape { entry: 1 + params, counted: true });
+        let mut model: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
         let mut slots = Slots::default();
-        let key_of = |key: u8| super::super::pack(&parts, spread(key).into_iter());
+        let key_of = |key: u16| pack(&parts, spread(key).into_iter());
         for change in changes {
             match *change {
-                Change::Put { table, key, value } => {
-                    group.put(key_of(key), 2 * table, &[1, value]);
-                    model[table].insert(key, value);
-                }
-                Change::Remove { table, key } => {
-                    let row = group.find(key_of(key), 2 * table);
-                    assert_eq!(row.is_some(), model[table].remove(&key).is_some());
-                    if let Some(row) = row {
-                        group.remove(row, 2 * table);
-                    }
-                }
-                Change::LookUp { key } => {
-                    for (part, value) in parts.iter().zip(spread(key)) {
-                        slots.set(part.slot, value);
-                    }
-                    for (table, entries) in model.iter().enumerate() {
-                        let row = group.look_up(&parts, slots.words());
-                        let found = if row == NONE { 0 } else { group.entry(row, 2 * table, 2)[0] };
-                        assert_eq!(found != 0, entries.contains_key(&key));
-                        if found != 0 {
-                            assert_eq!(group.entry(row, 2 * table, 2)[1], entries[&key]);
+                Change::Put { key, value } => {
+                    let words = [&[value][..], &vec![value; params]].concat();
+                    match table.find(key_of(key)) {
+                        NONE => {
+                            assert_eq!(model.insert(key, (value, 0)), None);
+                            table.insert(key_of(key), &words);
+                        }
+                        row => {
+                            model.get_mut(&key).unwrap().0 = value;
+                            table.row_mut(row)[..words.len()].copy_from_slice(&words);
                         }
                     }
                 }
+                Change::Remove { key } => {
+                    let row = table.find(key_of(key));
+                    assert_eq!(row != NONE, model.remove(&key).is_some());
+                    if row != NONE {
+                        table.remove(row);
+                    }
+                }
+            }
+            assert_eq!(table.len(), model.len());
+            for key in 0..60 {
+                for (part, value) in parts.iter().zip(spread(key)) {
+                    slots.set(part.slot, value);
+                }
+                let row = table.look_up(slots.words());
+                assert_eq!(row, table.find(key_of(key)));
+                let Some((value, hits)) = model.get_mut(&key) else {
+                    assert_eq!(row, NONE);
+                    continue;
+                };
+                assert_eq!(table.key(row), key_of(key));
+                // A counter moves with its entry.
+                *hits += 1;
+                let shape = table.shape;
+                let words = shape.hit(table.row_mut(row), 10);
+                assert!(words.iter().all(|word| *word == *value));
+                assert_eq!(shape.counter(table.row(row)).packets, *hits);
             }
         }
-        for (table, entries) in model.iter().enumerate() {
-            let mut keys: Vec<u128> = group.rows(2 * table).map(|(_, key)| key).collect();
-            keys.sort_unstable();
-            let mut expected: Vec<u128> = entries.keys().map(|&k| key_of(k)).collect();
-            expected.sort_unstable();
-            assert_eq!(keys, expected);
-        }
+        let mut keys: Vec<u128> = table.rows().map(|row| table.key(row)).collect();
+        keys.sort_unstable();
+        let mut expected: Vec<u128> = model.keys().map(|&k| key_of(k)).collect();
+        expected.sort_unstable();
+        assert_eq!(keys, expected);
     }
 
     proptest! {
         #[test]
-        fn a_group_is_as_many_maps(changes in prop::collection::vec(change(), 0..200)) {
-            check(&[(3, 8), (4, 16)], |k| vec![u64::from(k) & 3, u64::from(k) >> 2], &changes);
-            check(&[(3, 64), (4, 48)], |k| vec![u64::MAX - u64::from(k & 3), u64::from(k) << 40], &changes);
+        fn a_table_is_a_map(changes in prop::collection::vec(change(), 0..120)) {
+            check(&[(3, 8), (4, 16)], 0, |k| vec![u64::from(k) & 3, u64::from(k) >> 2], &changes);
+            check(&[(3, 64), (4, 48)], 3, |k| vec![u64::MAX - u64::from(k & 3), u64::from(k) << 40], &changes);
+            check(&[(3, 64)], 20, |k| vec![u64::from(k) << 58 | u64::from(k)], &changes);
+        }
+    }
+
+    /// Keys as tables have them end their look-ups soon: consecutive ids, addresses that differ in a few bits.
+    #[test]
+    fn keys_in_patterns_do_not_pile_up() {
+        let patterns: [fn(u64) -> u64; 5] = [
+            |i| i,
+            |i| i << 4,
+            |i| i << 40,
+            |i| (i / 256) << 32 | (i % 256),
+            |i| (i % 8) << 61 | (i / 8) << 16,
+        ];
+        for (number, pattern) in patterns.iter().enumerate() {
+            let parts = pack_parts(&[(0, 64)]).unwrap();
+            let mut table = Exact::new(&parts, Shape { entry: 1, counted: false });
+            for i in 0..60_000 {
+                table.insert(u128::from(pattern(i)), &[1]);
+            }
+            let last = table.records as u32 - 1;
+            let steps = |row: u32| u64::from(row.wrapping_sub(table.home(table.key(row))) & last);
+            let mean = table.rows().map(steps).sum::<u64>() as f64 / 60_000.0;
+            assert!(mean < 1.0, "pattern {number}: {mean} records too far");
         }
     }
 }

@@ -2,15 +2,17 @@
 //!
 //! ```text
 //! key fields                      structure          look-up
-//! all exact, <= 128 bits          exact::Group       one hash; shared by tables with the same key
+//! all exact, <= 128 bits          exact::Exact       one hash
 //! exact*, one LPM                 lpm::Lpm           one hash per prefix length in use
 //! exact*, one range               range::Ranges      one hash, then a binary search
 //! anything else                   scan::Scan         by priority; one-word keys in a tight loop
 //! ```
 
+pub(crate) mod contents;
 pub(crate) mod exact;
 pub(crate) mod lpm;
 pub(crate) mod range;
+pub(crate) mod row;
 pub(crate) mod scan;
 pub(crate) mod store;
 

@@ -150,6 +150,7 @@ mod tests {
 
     use super::*;
     use crate::code::Slots;
+    use crate::table::row::Shape;
 
     #[derive(Debug, Clone)]
     struct Change {
@@ -177,7 +178,7 @@ mod tests {
     fn check(kinds: &[(MatchKind, u16, u16)], changes: Vec<Change>) {
         let key = ScanKey::new(kinds);
         let mut scan = Scan::default();
-        let mut store = Store::new(1);
+        let mut store = Store::new(Shape { entry: 1, counted: false });
         let mut model: Vec<(Change, u32)> = Vec::new();
         let mut slots = Slots::default();
         for change in changes {

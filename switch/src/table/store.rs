@@ -4,6 +4,8 @@
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use super::row::Shape;
+
 /// One key field in canonical form: `(value, mask)` of exact, LPM and ternary fields, `(low, high)` of ranges.
 pub(crate) type Pair = (u64, u64);
 
@@ -20,17 +22,17 @@ struct Row {
 pub(crate) struct Store {
     rows: Vec<Row>,
     free: Vec<u32>,
-    /// Words per row: action + 1, then parameters.
-    stride: usize,
+    shape: Shape,
+    /// The rows' words, one behind the other.
     data: Vec<u64>,
     by_key: HashMap<(Box<[Pair]>, i32), u32, FxBuildHasher>,
     next_age: u64,
 }
 
 impl Store {
-    /// An empty store for actions of at most `stride - 1` parameters.
-    pub(crate) fn new(stride: usize) -> Self {
-        Store { stride, ..Store::default() }
+    /// An empty store.
+    pub(crate) fn new(shape: Shape) -> Self {
+        Store { shape, ..Store::default() }
     }
 
     pub(crate) fn find(&self, key: &[Pair], priority: i32) -> Option<u32> {
@@ -53,19 +55,15 @@ impl Store {
             }
             None => {
                 self.rows.push(new);
-                self.data.resize(self.rows.len() * self.stride, 0);
+                self.data.resize(self.rows.len() * self.shape.words(), 0);
                 (self.rows.len() - 1) as u32
             }
         };
-        self.write(row, words);
+        let place = self.row_mut(row);
+        place.fill(0);
+        place[..words.len()].copy_from_slice(words);
         self.by_key.insert((key, priority), row);
         row
-    }
-
-    /// Replaces an entry's action and parameters.
-    pub(crate) fn write(&mut self, row: u32, words: &[u64]) {
-        let at = row as usize * self.stride;
-        self.data[at..at + words.len()].copy_from_slice(words);
     }
 
     pub(crate) fn remove(&mut self, row: u32) {
@@ -76,11 +74,23 @@ impl Store {
         self.free.push(row);
     }
 
-    /// Action + 1, then parameters.
+    /// A row's words.
     #[inline]
-    pub(crate) fn words(&self, row: u32) -> &[u64] {
-        let at = row as usize * self.stride;
-        self.data.get(at..at + self.stride).unwrap_or(&[0])
+    pub(crate) fn row(&self, row: u32) -> &[u64] {
+        let at = row as usize * self.shape.words();
+        &self.data[at..at + self.shape.words()]
+    }
+
+    /// A row's words, to change them.
+    #[inline]
+    pub(crate) fn row_mut(&mut self, row: u32) -> &mut [u64] {
+        let at = row as usize * self.shape.words();
+        &mut self.data[at..at + self.shape.words()]
+    }
+
+    /// Number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.len()
     }
 
     pub(crate) fn key(&self, row: u32) -> &[Pair] {
@@ -113,12 +123,12 @@ mod tests {
 
     #[test]
     fn entries_are_found_by_key_and_priority_until_removed() {
-        let mut store = Store::new(2);
+        let mut store = Store::new(Shape { entry: 2, counted: false });
         let key: Box<[Pair]> = Box::new([(5, 0xff), (1, 9)]);
         let row = store.insert(key.clone(), 7, &[1, 42]);
         assert_eq!(store.find(&key, 7), Some(row));
         assert_eq!(store.find(&key, 8), None);
-        assert_eq!(store.words(row), [1, 42]);
+        assert_eq!(store.row(row), [1, 42]);
         store.remove(row);
         assert_eq!(store.find(&key, 7), None);
         assert_eq!(store.rows().count(), 0);
