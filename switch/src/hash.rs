@@ -38,6 +38,11 @@ impl Algorithm {
         }
     }
 
+    /// Is the result of each input the xor of what its bits contribute and of the result of zeros?
+    fn is_linear(self) -> bool {
+        matches!(self, Algorithm::Crc32 | Algorithm::Crc16)
+    }
+
     fn run(self, bytes: &[u8]) -> u64 {
         match self {
             Algorithm::Crc32 => u64::from(crc32fast::hash(bytes)),
@@ -99,18 +104,30 @@ enum Fast {
     /// The Internet checksum needs no bytes: the sum of shifted fields is the same, because 2^16 = 1 in one's
     /// complement arithmetic.
     Sum(Vec<(Slot, u8)>),
+    /// A CRC needs no bytes, either: what a field contributes is the xor of what its nibbles do.
+    Linear(Linear),
     /// Whole bytes only, at most [`BUFFER`] together: slot, shift to the top of a word, bytes.
     Bytes(Vec<(Slot, u8, u8)>),
 }
+
+/// A CRC by contributions.
+#[derive(Debug, Clone)]
+struct Linear {
+    /// The CRC of the constants among zeros.
+    base: u32,
+    /// Slot and shift of each nibble that is not a constant, and what its values contribute.
+    nibbles: Vec<(Slot, u8, [u32; 16])>,
+}
+
+/// Nibbles of tables that stay in the fastest cache.
+const FEW_NIBBLES: usize = 96;
 
 /// Bytes of input that are laid out in a buffer of fixed size.
 const BUFFER: usize = 120;
 
 impl CalculationCode {
     pub(crate) fn new(algorithm: Algorithm, parts: Vec<InputPart>, payload: bool) -> Self {
-        let mut code = CalculationCode { algorithm, parts, payload, fast: Fast::None, headers: Vec::new() };
-        code.prepare();
-        code
+        CalculationCode { algorithm, parts, payload, fast: Fast::None, headers: Vec::new() }
     }
 
     /// Width of the result, 16 to 64.
@@ -118,7 +135,8 @@ impl CalculationCode {
         self.algorithm.bits()
     }
 
-    fn prepare(&mut self) {
+    /// Picks the way to compute it, when its parts are final. `constants` are slots whose value never changes.
+    pub(crate) fn finish(&mut self, constants: &[(Slot, u64)]) {
         self.headers = self.parts.iter().filter_map(|p| p.valid).collect();
         self.headers.sort_unstable();
         self.headers.dedup();
@@ -134,6 +152,8 @@ impl CalculationCode {
                 (part.slot, ((16 - end % 16) % 16) as u8)
             });
             Fast::Sum(terms.collect())
+        } else if let Some(linear) = self.linear(constants) {
+            Fast::Linear(linear)
         } else if bits as usize <= 8 * BUFFER && self.parts.iter().all(|p| p.width % 8 == 0 && p.width <= 64)
         {
             Fast::Bytes(
@@ -144,12 +164,50 @@ impl CalculationCode {
         };
     }
 
+    fn linear(&self, constants: &[(Slot, u64)]) -> Option<Linear> {
+        let bits: usize = self.parts.iter().map(|p| p.width as usize).sum();
+        if !self.algorithm.is_linear() || bits > 8 * BUFFER {
+            return None;
+        }
+        let mut input = vec![0; bits.div_ceil(8)];
+        let zeros = self.algorithm.run(&input) as u32;
+        // What a set bit contributes, counted from the first of the input.
+        let contribution = |bit: usize, input: &mut [u8]| {
+            input[bit / 8] ^= 0x80 >> (bit % 8);
+            let crc = self.algorithm.run(input) as u32;
+            input[bit / 8] ^= 0x80 >> (bit % 8);
+            crc ^ zeros
+        };
+        let mut linear = Linear { base: zeros, nibbles: Vec::new() };
+        let mut end = 0;
+        for part in &self.parts {
+            end += part.width as usize;
+            let width = part.width.min(64) as usize;
+            let bit_of = |bit: usize, input: &mut [u8]| match bit < width {
+                true => contribution(end - 1 - bit, input),
+                false => 0,
+            };
+            if let Some(&(_, value)) = constants.iter().find(|c| c.0 == part.slot) {
+                for bit in (0..width).filter(|bit| value >> bit & 1 == 1) {
+                    linear.base ^= bit_of(bit, &mut input);
+                }
+                continue;
+            }
+            for low in (0..width).step_by(4) {
+                let bits = [0, 1, 2, 3].map(|bit| bit_of(low + bit, &mut input));
+                let of =
+                    |value: usize| (0..4).filter(|bit| value >> bit & 1 == 1).fold(0, |x, bit| x ^ bits[bit]);
+                linear.nibbles.push((part.slot, low as u8, std::array::from_fn(of)));
+            }
+        }
+        (linear.nibbles.len() <= FEW_NIBBLES).then_some(linear)
+    }
+
     /// Reads `new` instead of the variable `old`, which holds the same.
     pub(crate) fn replace(&mut self, old: Slot, new: Slot) {
         for part in self.parts.iter_mut().filter(|p| p.slot == old && p.valid.is_none()) {
             part.slot = new;
         }
-        self.prepare();
     }
 
     /// All slots that it reads.
@@ -170,6 +228,7 @@ impl CalculationCode {
                 }
                 return u64::from(!fold(sum));
             }
+            Fast::Linear(linear) if complete => return u64::from(linear.run(slots)),
             Fast::Bytes(parts) if complete => {
                 let mut buffer = [0; BUFFER + 8];
                 let mut at = 0;
@@ -215,6 +274,15 @@ impl CalculationCode {
     }
 }
 
+impl Linear {
+    #[inline]
+    fn run(&self, slots: &Words) -> u32 {
+        self.nibbles.iter().fold(self.base, |crc, &(slot, shift, ref contributions)| {
+            crc ^ contributions[(slots[usize::from(slot)] >> (shift & 63)) as usize & 15]
+        })
+    }
+}
+
 /// Appends the low `width` (at most 32) bits of `value`.
 fn push_bits(out: &mut Vec<u8>, bits: &mut u32, held: &mut u32, value: u32, width: u32) {
     let mut all = (u64::from(*bits) << width) | (u64::from(value) & ((1 << width) - 1));
@@ -229,6 +297,8 @@ fn push_bits(out: &mut Vec<u8>, bits: &mut u32, held: &mut u32, value: u32, widt
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::code::Slots;
 
@@ -288,12 +358,41 @@ mod tests {
         }
         let parts: Vec<_> =
             fields.iter().map(|&(slot, _, width)| InputPart { slot, width, valid: None }).collect();
-        for algorithm in [Algorithm::Csum16, Algorithm::Crc32] {
-            let fast = CalculationCode::new(algorithm, parts.clone(), false);
-            let slow = CalculationCode { fast: Fast::None, ..fast.clone() };
-            let mut scratch = Vec::new();
-            let expected = slow.run(slots.words(), &[], &mut scratch);
-            assert_eq!(fast.run(slots.words(), &[], &mut scratch), expected);
+        let mut fast = CalculationCode::new(Algorithm::Csum16, parts.clone(), false);
+        fast.finish(&[]);
+        assert!(matches!(fast.fast, Fast::Sum(_)));
+        assert_eq!(run(&fast, &slots), run(&CalculationCode { fast: Fast::None, ..fast.clone() }, &slots));
+    }
+
+    fn run(code: &CalculationCode, slots: &Slots) -> u64 {
+        code.run(slots.words(), &[], &mut Vec::new())
+    }
+
+    proptest! {
+        /// By contributions, byte by byte and bit by bit: the same, whichever parts are constants.
+        #[test]
+        fn a_crc_is_the_sum_of_contributions(
+            fields in prop::collection::vec((1..=64u32, any::<u64>(), any::<bool>()), 1..12),
+            crc16 in any::<bool>(),
+        ) {
+            let mut slots = Slots::default();
+            let mut constants = Vec::new();
+            let mut parts = Vec::new();
+            for (slot, &(width, value, constant)) in (0..).zip(&fields) {
+                let value = crate::table::ones(width as u16) & value;
+                slots.set(slot, value);
+                parts.push(InputPart { slot, width, valid: None });
+                if constant {
+                    constants.push((slot, value));
+                }
+            }
+            let algorithm = if crc16 { Algorithm::Crc16 } else { Algorithm::Crc32 };
+            let mut code = CalculationCode::new(algorithm, parts, false);
+            let expected = run(&code, &slots);
+            code.finish(&constants);
+            let nibbles: u32 = fields.iter().filter(|f| !f.2).map(|f| f.0.div_ceil(4)).sum();
+            prop_assert_eq!(matches!(code.fast, Fast::Linear(_)), nibbles as usize <= FEW_NIBBLES);
+            prop_assert_eq!(run(&code, &slots), expected);
         }
     }
 
@@ -306,11 +405,9 @@ mod tests {
         for (at, width) in widths.iter().enumerate() {
             slots.set(at as u16, 0xf1e2_d3c4_b5a6_9788 >> (64 - width));
         }
-        let fast = CalculationCode::new(Algorithm::Crc32, parts, false);
+        let mut fast = CalculationCode::new(Algorithm::Identity, parts, false);
+        fast.finish(&[]);
         assert!(matches!(fast.fast, Fast::Bytes(_)));
-        let slow = CalculationCode { fast: Fast::None, ..fast.clone() };
-        let mut scratch = Vec::new();
-        let expected = slow.run(slots.words(), &[], &mut scratch);
-        assert_eq!(fast.run(slots.words(), &[], &mut scratch), expected);
+        assert_eq!(run(&fast, &slots), run(&CalculationCode { fast: Fast::None, ..fast.clone() }, &slots));
     }
 }

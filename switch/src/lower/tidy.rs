@@ -29,6 +29,7 @@ pub(super) fn tidy(code: &mut Code, tables: &[TableInfo]) {
         remove(code, &dead);
     }
     rows_of_moves(code);
+    code.calculations.iter_mut().for_each(|calculation| calculation.finish(&code.constants));
     let busy =
         |phases: &[Pc]| phases.iter().copied().filter(|&pc| code.ops[pc as usize] != Op::End).collect();
     let (before, after) =
