@@ -10,8 +10,8 @@
 //! Parser, checksums, ingress and egress are one array of [`Op`]s with four entry points. There are no
 //! names, no look-ups by name and no allocation left in it.
 
-use crate::table::KeyPart;
 use crate::table::scan::ScanKey;
+use crate::table::{KeyPart, ones};
 
 /// Index of a slot.
 pub(crate) type Slot = u16;
@@ -317,6 +317,22 @@ impl Op {
         }
     }
 
+    /// Does it do nothing but continue here or there?
+    pub(crate) fn is_jump(self) -> bool {
+        matches!(
+            self,
+            Op::Jump { .. }
+                | Op::Loop { .. }
+                | Op::JumpIf { .. }
+                | Op::JumpUnless { .. }
+                | Op::JumpEq { .. }
+                | Op::JumpNe { .. }
+                | Op::JumpLt { .. }
+                | Op::JumpLe { .. }
+                | Op::JumpMiss { .. }
+        )
+    }
+
     /// The jump target, if it has one.
     pub(crate) fn target(&mut self) -> Option<&mut Pc> {
         match self {
@@ -353,14 +369,49 @@ impl FieldAt {
     }
 }
 
+/// Where a field of a packed key of 64 bits comes from: a slot's value, rotated right and masked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) slot: Slot,
+    pub(crate) rot: u8,
+    pub(crate) mask: u64,
+}
+
+impl Part {
+    pub(crate) fn of(part: &KeyPart) -> Self {
+        Part { slot: part.slot, rot: (64 - part.shift) % 64, mask: ones(part.width) << part.shift }
+    }
+}
+
 /// A table that is part of the program.
 #[derive(Debug, Clone)]
 pub(crate) struct ConstTable {
-    pub(crate) parts: Box<[KeyPart]>,
+    pub(crate) parts: Box<[Part]>,
     /// Value and mask of each entry, best first.
     pub(crate) words: Box<[(u64, u64)]>,
     /// What to run for each entry, and at the end for a miss.
     pub(crate) calls: Box<[ConstCall]>,
+}
+
+/// Entries that are compared without a branch between them.
+const TOGETHER: usize = 8;
+
+impl ConstTable {
+    /// What to run for the packet, and whether it is an entry's.
+    #[inline]
+    pub(crate) fn look_up(&self, slots: &Words) -> (bool, Option<&ConstCall>) {
+        let part = |p: &Part| slots[usize::from(p.slot)].rotate_right(p.rot.into()) & p.mask;
+        let word = self.parts.iter().fold(0, |word, p| word | part(p));
+        for (group, words) in self.words.chunks(TOGETHER).enumerate() {
+            // Which one matches depends on the data, and a processor cannot foresee it.
+            let matching = |(at, &(value, mask)): (usize, &(u64, u64))| u32::from(word & mask == value) << at;
+            let found = words.iter().enumerate().map(matching).fold(0, |all, one| all | one);
+            if found != 0 {
+                return (true, self.calls.get(TOGETHER * group + found.trailing_zeros() as usize));
+            }
+        }
+        (false, self.calls.last())
+    }
 }
 
 /// An action and its parameters.

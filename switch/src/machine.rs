@@ -6,8 +6,8 @@ use crate::entry::CounterData;
 use crate::moves;
 use crate::output::DropReason;
 use crate::program::{Code, TableCode};
+use crate::table::NONE;
 use crate::table::contents::{Body, Contents};
-use crate::table::{NONE, pack64};
 
 /// Rounds of loops (parser states and loops in actions) that one packet may take.
 const BUDGET: u32 = 10_000;
@@ -493,10 +493,9 @@ impl Packet {
     /// [`apply`](Self::apply) for a table that is part of the program.
     #[inline]
     fn apply_const(&mut self, slots: &mut Words, table: &ConstTable) -> Option<Pc> {
-        let word = pack64(&table.parts, slots);
-        let found = table.words.iter().position(|&(value, mask)| word & mask == value);
-        self.hit = found.is_some();
-        let call = table.calls.get(found.unwrap_or(table.words.len()))?;
+        let (hit, call) = table.look_up(slots);
+        self.hit = hit;
+        let call = call?;
         self.action = call.position;
         for (at, &value) in (call.code.param_base..).zip(&call.params) {
             set(slots, at, value);

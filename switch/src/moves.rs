@@ -67,13 +67,23 @@ pub(crate) struct Move {
     a_mask: u64,
     b_mask: u64,
     out: u64,
-    flags: u8,
+    flags: Flags,
 }
 
-const A_NOT: u8 = 1 << 0;
-const B_NOT: u8 = 1 << 1;
-const SUBTRACT: u8 = 1 << 2;
-const XOR: u8 = 1 << 3;
+/// Each is 0 or -1: as a word, no bits or all bits.
+#[derive(Debug, Clone, Copy)]
+struct Flags {
+    a_not: i8,
+    b_not: i8,
+    subtract: i8,
+    xor: i8,
+}
+
+const PLAIN: Flags = Flags { a_not: 0, b_not: 0, subtract: 0, xor: 0 };
+const A_NOT: Flags = Flags { a_not: -1, ..PLAIN };
+const B_NOT: Flags = Flags { b_not: -1, ..PLAIN };
+const SUBTRACT: Flags = Flags { subtract: -1, ..PLAIN };
+const XOR: Flags = Flags { xor: -1, ..PLAIN };
 
 impl Move {
     /// The same as this operation, if it can be said so.
@@ -86,23 +96,23 @@ impl Move {
             Some(Move { dst, a, b, a_rot: 0, b_rot: 0, a_mask: ALL, b_mask: ALL, out, flags })
         };
         match *op {
-            Op::Mov { dst, a } => one(dst, a, 0, ALL, 0),
-            Op::Slice { dst, a, rot, mask } => one(dst, a, rot, mask, 0),
+            Op::Mov { dst, a } => one(dst, a, 0, ALL, PLAIN),
+            Op::Slice { dst, a, rot, mask } => one(dst, a, rot, mask, PLAIN),
             Op::SliceNot { dst, a, rot, mask } => one(dst, a, rot, mask, A_NOT),
             Op::Not { dst, a, mask } => one(dst, a, 0, mask, A_NOT),
-            Op::Add { dst, a, b, mask } => whole(dst, a, b, mask, 0),
+            Op::Add { dst, a, b, mask } => whole(dst, a, b, mask, PLAIN),
             Op::Sub { dst, a, b, mask } => whole(dst, a, b, mask, SUBTRACT),
             Op::Xor { dst, a, b, mask } => whole(dst, a, b, mask, XOR),
             // Side by side, the sum is the union.
             Op::Join { dst, a, b, a_rot, b_rot, b_not, a_mask, b_mask } if a_mask & b_mask == 0 => {
-                let flags = if b_not { B_NOT } else { 0 };
+                let flags = if b_not { B_NOT } else { PLAIN };
                 Some(Move { dst, a, b, a_rot, b_rot, a_mask, b_mask, out: ALL, flags })
             }
             Op::XorSlices { dst, a, b, a_rot, b_rot, a_mask, b_mask } => {
                 Some(Move { dst, a, b, a_rot, b_rot, a_mask, b_mask, out: ALL, flags: XOR })
             }
             Op::AddSlices { dst, a, b, a_rot, b_rot, width, a_mask, b_mask } => {
-                Some(Move { dst, a, b, a_rot, b_rot, a_mask, b_mask, out: ones(width.into()), flags: 0 })
+                Some(Move { dst, a, b, a_rot, b_rot, a_mask, b_mask, out: ones(width.into()), flags: PLAIN })
             }
             Op::SubSlices { dst, a, b, a_rot, b_rot, width, a_mask, b_mask } => Some(Move {
                 dst,
@@ -121,14 +131,13 @@ impl Move {
 
     #[inline(always)]
     pub(crate) fn run(&self, slots: &mut Words) {
-        // All ones where the flag is set.
-        let when = |flag: u8| u64::from(self.flags & flag != 0).wrapping_neg();
-        let a = (slots[usize::from(self.a)] ^ when(A_NOT)).rotate_right(self.a_rot.into()) & self.a_mask;
-        let b = (slots[usize::from(self.b)] ^ when(B_NOT)).rotate_right(self.b_rot.into()) & self.b_mask;
+        let Flags { a_not, b_not, subtract, xor } = self.flags;
+        let a = (slots[usize::from(self.a)] ^ a_not as u64).rotate_right(self.a_rot.into()) & self.a_mask;
+        let b = (slots[usize::from(self.b)] ^ b_not as u64).rotate_right(self.b_rot.into()) & self.b_mask;
         // -b is !b + 1; and a ^ b is a + b without the carries, which are where both have a bit.
-        let minus = when(SUBTRACT);
+        let minus = subtract as u64;
         let sum = a.wrapping_add((b ^ minus).wrapping_sub(minus));
-        let carries = ((a & b) << 1) & when(XOR);
+        let carries = ((a & b) << 1) & xor as u64;
         slots[usize::from(self.dst)] = sum.wrapping_sub(carries) & self.out;
     }
 }

@@ -13,6 +13,7 @@ mod action;
 mod control;
 mod expr;
 mod layout;
+mod originals;
 mod parser;
 mod tidy;
 mod value;

@@ -1,14 +1,15 @@
 //! After lowering: what only shows when everything is there.
 //!
 //! - Actions that stand in the flow are not needed on their own.
-//! - p4c copies every field that is hashed into a variable of its own; calculations read the fields themselves.
+//! - Copies and slices that p4c makes of what is hashed and matched are [read in the original](super::originals).
 //! - Variables that nothing reads are not written, nor are zeroes that are there from the start.
 //! - Small tables that are part of the program become a list of masked compares.
 //! - Operations in a row that move bits about become one.
 
 use std::collections::BTreeSet;
 
-use crate::code::{ActionCode, ConstCall, ConstTable, Op, Pc, Slot};
+use super::originals::read_originals;
+use crate::code::{ActionCode, ConstCall, ConstTable, Op, Part, Pc, Slot};
 use crate::moves::Move;
 use crate::program::{Code, TableInfo, TableKind};
 
@@ -18,7 +19,7 @@ pub(super) fn tidy(code: &mut Code, tables: &[TableInfo]) {
     let nowhere = unreachable(code);
     remove(code, &nowhere);
     let targets = jump_targets(code);
-    hash_originals(code, &targets);
+    read_originals(code, &targets);
     let zeroes = first_zeroes(code, &targets);
     remove(code, &zeroes);
     loop {
@@ -89,7 +90,8 @@ fn compile_const_tables(code: &mut Code, tables: &[TableInfo]) {
         let calls: Option<Box<[ConstCall]>> = entries.iter().map(|e| call(&e.2)).chain([default]).collect();
         if let Some(calls) = calls {
             compiled[at] = Some(code.const_tables.len() as u16);
-            code.const_tables.push(ConstTable { parts: parts.into(), words: words.into(), calls });
+            let parts = parts.iter().map(Part::of).collect();
+            code.const_tables.push(ConstTable { parts, words: words.into(), calls });
         }
     }
     for op in &mut code.ops {
@@ -137,46 +139,6 @@ fn unreachable(code: &mut Code) -> BTreeSet<usize> {
     (0..reached.len()).filter(|&at| !reached[at]).collect()
 }
 
-/// Lets calculations read what was copied for them.
-fn hash_originals(code: &mut Code, targets: &Targets) {
-    let mut users = vec![0; code.calculations.len()];
-    for op in &code.ops {
-        if let Op::Hash { calculation, .. } | Op::Calculate { calculation, .. } = op {
-            users[usize::from(*calculation)] += 1;
-        }
-    }
-    for at in 0..code.ops.len() {
-        let (Op::Hash { calculation, .. } | Op::Calculate { calculation, .. }) = code.ops[at] else {
-            continue;
-        };
-        let calculation = usize::from(calculation);
-        if users[calculation] != 1 {
-            continue;
-        }
-        // Slots written between the operation looked at and the calculation.
-        let mut written: BTreeSet<Slot> = BTreeSet::new();
-        for before in (0..at).rev() {
-            if targets.contains(&(before as Pc + 1)) {
-                break;
-            }
-            let mut op = code.ops[before];
-            if let Op::Mov { dst, a } = op
-                && !written.contains(&dst)
-                && !written.contains(&a)
-            {
-                code.calculations[calculation].replace(dst, a);
-            }
-            match op.dst().copied() {
-                Some(dst) => {
-                    written.insert(dst);
-                }
-                None if matches!(op, Op::Touch { .. } | Op::Count { .. }) => {}
-                None => break,
-            }
-        }
-    }
-}
-
 /// Operations at the beginning of ingress that set variables to 0 which nothing has written before.
 fn first_zeroes(code: &mut Code, targets: &Targets) -> BTreeSet<usize> {
     let Some(&(zero, _)) = code.constants.iter().find(|c| c.1 == 0) else { return BTreeSet::new() };
@@ -218,8 +180,9 @@ fn first_zeroes(code: &mut Code, targets: &Targets) -> BTreeSet<usize> {
 /// Operations that only write a slot that nothing reads.
 fn dead_writes(code: &Code) -> BTreeSet<usize> {
     let mut read: BTreeSet<Slot> = code.ops.iter().flat_map(|op| op.reads()).flatten().collect();
-    for table in &code.tables {
-        match &table.kind {
+    for op in &code.ops {
+        let (Op::Apply { table } | Op::ApplyInto { table, .. }) = *op else { continue };
+        match &code.tables[usize::from(table)].kind {
             TableKind::Keyless => {}
             TableKind::Exact { parts } | TableKind::Lpm { parts } => {
                 read.extend(parts.iter().map(|p| p.slot))
@@ -228,6 +191,7 @@ fn dead_writes(code: &Code) -> BTreeSet<usize> {
             TableKind::Scan { key } => read.extend(key.slots()),
         }
     }
+    read.extend(code.const_tables.iter().flat_map(|t| t.parts.iter()).map(|p| p.slot));
     read.extend(code.calculations.iter().flat_map(|c| c.slots()));
     read.extend(code.selects.iter().flat_map(|s| s.key.slots()));
     read.extend(code.headers.iter().flat_map(|h| h.stores.iter().map(|f| f.slot).chain([h.valid])));
