@@ -121,10 +121,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let patience =
             end.map_or(Duration::from_secs(3600), |end| end.saturating_duration_since(Instant::now()));
         match woken.recv_timeout(patience) {
-            Ok(Wake::Frame(port, frame)) => {
+            Ok(Wake::Frame(port, mut frame)) => {
                 received += 1;
                 output.clear();
-                switch.handle_frame(started.elapsed().as_nanos() as u64, port, &frame, &mut output);
+                switch.forward_frame(started.elapsed().as_nanos() as u64, port, &mut frame, &mut output);
                 for (port, frame) in &output {
                     if let Some(Some((socket, remote))) = sockets.get(usize::from(port)) {
                         // A datagram that cannot be sent is a lost frame.

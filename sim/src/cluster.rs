@@ -97,7 +97,7 @@ impl<W: Wires> Cluster<W> {
         let node = delivery.to.node as usize;
         if let Some(switch) = self.switches.get_mut(node) {
             self.output.clear();
-            switch.handle_frame(0, delivery.to.port, &delivery.frame, &mut self.output);
+            switch.forward_frame(0, delivery.to.port, &mut delivery.frame, &mut self.output);
             // A port without a wire: the frame leaves and nobody is there.
             let links = &self.switch_links[node];
             let far_end = |port: u16| links.get(usize::from(port)).copied().flatten();

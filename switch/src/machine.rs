@@ -1,7 +1,7 @@
 //! The machine that runs lowered code on one packet at a time.
 
 use crate::bits::{clamp, load, load_field, scale, shift_left, shift_right, store};
-use crate::code::{ConstTable, Op, Pc, Slot, Slots, Words};
+use crate::code::{ConstTable, HeaderCode, Op, Pc, Slot, Slots, Words};
 use crate::entry::CounterData;
 use crate::moves;
 use crate::output::DropReason;
@@ -577,12 +577,41 @@ impl Machine {
             out.extend_from_slice(&frame[packet.cursor..]);
         }
         for &(header, position) in &packet.placed {
-            let layout = &code.headers[usize::from(header)];
-            let bytes = &mut out[position..];
-            for field in &layout.stores {
-                store(bytes, *field, self.slots.get(field.slot));
-            }
+            store_header(&code.headers[usize::from(header)], &mut out[position..], &self.slots);
         }
         out.truncate(begin.saturating_add(packet.truncate));
+    }
+
+    /// Do all headers go out where they came in, with nothing between them that does not?
+    pub(crate) fn headers_stay(&self, code: &Code) -> bool {
+        let mut position = 0;
+        for &header in &code.deparser {
+            let layout = &code.headers[usize::from(header)];
+            if self.slots.get(layout.valid) != 0 {
+                if self.packet.origins[usize::from(header) % 64] as usize != position {
+                    return false;
+                }
+                position += layout.len;
+            }
+        }
+        position == self.packet.cursor
+    }
+
+    /// Makes the outgoing frame of the one that came in, whose headers [stay](Self::headers_stay).
+    pub(crate) fn rewrite(&self, code: &Code, frame: &mut Vec<u8>) {
+        for &header in &code.deparser {
+            let layout = &code.headers[usize::from(header)];
+            let at = usize::from(header) % 64;
+            if self.packet.touched & (1 << at) != 0 && self.slots.get(layout.valid) != 0 {
+                store_header(layout, &mut frame[self.packet.origins[at] as usize..], &self.slots);
+            }
+        }
+        frame.truncate(self.packet.truncate);
+    }
+}
+
+fn store_header(layout: &HeaderCode, bytes: &mut [u8], slots: &Slots) {
+    for field in &layout.stores {
+        store(bytes, *field, slots.get(field.slot));
     }
 }

@@ -91,11 +91,37 @@ impl Pipeline {
     /// Takes any bytes: what is wrong with a frame is the program's to decide (`parser_error`,
     /// `checksum_error`), as on BMv2. Drops are counted in `out` and in the pipeline.
     pub fn process(&mut self, now_ns: u64, ingress_port: u16, frame: &[u8], out: &mut Output) {
+        self.pass(now_ns, ingress_port, Frame::Lent(frame), out);
+    }
+
+    /// The same with a frame whose buffer the pipeline may keep: if all headers stay where they are, and there is nothing in
+    /// `out` yet, fields are changed in place and the buffer goes to `out` (in exchange for its own), the payload untouched.
+    /// What `frame` holds afterwards means nothing.
+    pub fn forward(&mut self, now_ns: u64, ingress_port: u16, frame: &mut Vec<u8>, out: &mut Output) {
+        self.pass(now_ns, ingress_port, Frame::Given(frame), out);
+    }
+
+    fn pass(&mut self, now_ns: u64, ingress_port: u16, frame: Frame<'_>, out: &mut Output) {
         let Pipeline { program, state, machine, drops, multicast, .. } = self;
         let mut pass = Pass { code: &program.code, state, machine, drops, multicast, now_ns };
         if let Err(reason) = pass.forward(ingress_port, frame, out) {
             drops.add(reason);
             out.drops.add(reason);
+        }
+    }
+}
+
+/// A frame that came in.
+enum Frame<'a> {
+    Lent(&'a [u8]),
+    Given(&'a mut Vec<u8>),
+}
+
+impl Frame<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Frame::Lent(bytes) => bytes,
+            Frame::Given(buffer) => buffer,
         }
     }
 }
@@ -111,31 +137,32 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    fn forward(&mut self, ingress_port: u16, frame: &[u8], out: &mut Output) -> Result<(), DropReason> {
-        if frame.len() > MAX_FRAME {
+    fn forward(&mut self, ingress_port: u16, frame: Frame<'_>, out: &mut Output) -> Result<(), DropReason> {
+        let bytes = frame.bytes();
+        if bytes.len() > MAX_FRAME {
             return Err(DropReason::TooLong);
         }
         let code = self.code;
         let metadata = &code.metadata;
         let machine = &mut *self.machine;
-        machine.reset(code, frame);
+        machine.reset(code, bytes);
         let mut set = |slot: Option<u16>, value: u64| {
             if let Some(slot) = slot {
                 machine.slots.set(slot, value);
             }
         };
         set(metadata.ingress_port, u64::from(ingress_port) & PORT_BITS);
-        set(metadata.packet_length, frame.len() as u64);
+        set(metadata.packet_length, bytes.len() as u64);
         set(metadata.ingress_timestamp, (self.now_ns / 1000) & ((1 << 48) - 1));
         set(metadata.parser_error, code.no_error);
 
-        machine.run(code, self.state, frame, &code.before);
+        machine.run(code, self.state, bytes, &code.before);
         if let Some(reason) = machine.packet.fault {
             return Err(reason);
         }
         let group = metadata.multicast_group.map_or(0, |slot| machine.slots.get(slot));
         if group != 0 {
-            return self.replicate(group as u16, frame, out);
+            return self.replicate(group as u16, bytes, out);
         }
         let port = machine.slots.get(metadata.egress_spec);
         if port == DROP_PORT {
@@ -145,7 +172,7 @@ impl Pass<'_> {
     }
 
     /// Egress, checksums and deparser for one copy of the packet.
-    fn send(&mut self, port: u64, frame: &[u8], out: &mut Output) -> Result<(), DropReason> {
+    fn send(&mut self, port: u64, frame: Frame<'_>, out: &mut Output) -> Result<(), DropReason> {
         let code = self.code;
         let metadata = &code.metadata;
         let machine = &mut *self.machine;
@@ -162,14 +189,20 @@ impl Pass<'_> {
         set(metadata.packet_length, length & 0xffff_ffff);
         set(metadata.egress_timestamp, micros);
         set(metadata.enqueue_timestamp, micros & 0xffff_ffff);
-        machine.run(code, self.state, frame, &code.after);
+        machine.run(code, self.state, frame.bytes(), &code.after);
         if let Some(reason) = machine.packet.fault {
             return Err(reason);
         }
         if machine.slots.get(metadata.egress_spec) == DROP_PORT {
             return Err(DropReason::Egress);
         }
-        machine.deparse(code, frame, &mut out.bytes);
+        match frame {
+            Frame::Given(buffer) if out.is_empty() && machine.headers_stay(code) => {
+                machine.rewrite(code, buffer);
+                std::mem::swap(&mut out.bytes, buffer);
+            }
+            frame => machine.deparse(code, frame.bytes(), &mut out.bytes),
+        }
         out.frames.push((port as u16, out.bytes.len()));
         Ok(())
     }
@@ -186,7 +219,7 @@ impl Pass<'_> {
             if let Some(slot) = code.metadata.egress_rid {
                 self.machine.slots.set(slot, u64::from(replica.instance));
             }
-            if let Err(reason) = self.send(u64::from(replica.port), frame, out) {
+            if let Err(reason) = self.send(u64::from(replica.port), Frame::Lent(frame), out) {
                 // One copy's end is not the others'.
                 self.drops.add(reason);
                 out.drops.add(reason);

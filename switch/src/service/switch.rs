@@ -68,6 +68,15 @@ impl Switch {
         }
     }
 
+    /// The same with a frame whose buffer the switch may keep: see [`Pipeline::forward`].
+    #[inline]
+    pub fn forward_frame(&mut self, now_ns: u64, port: u16, frame: &mut Vec<u8>, output: &mut Output) {
+        match &mut self.pipeline {
+            Some(pipeline) => pipeline.forward(now_ns, port, frame, output),
+            None => self.frames_without_program += 1,
+        }
+    }
+
     /// Answers a request. Afterwards, [`poll_stream`](Self::poll_stream) until it is empty.
     pub fn handle_request(&mut self, request: Request) -> Response {
         self.control.handle(&mut self.pipeline, request)

@@ -21,6 +21,7 @@ const bit<8> GROUP = 8;
 const bit<8> RENEW = 9;
 const bit<8> LENGTH = 10;
 const bit<8> ZERO = 11;
+const bit<8> SHED = 12;
 
 parser Parse(packet_in packet, out headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     state start {
@@ -97,6 +98,7 @@ control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metada
             hdr.inner.a = (bit<24>)standard.egress_rid;
             if (standard.egress_port == 9) { mark_to_drop(standard); }
         }
+        if (hdr.inner.op == SHED && hdr.outer.isValid()) { hdr.inner.setInvalid(); }
     }
 }
 control Compute(inout headers_t hdr, inout metadata_t meta) { apply { } }

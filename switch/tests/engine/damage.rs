@@ -44,11 +44,11 @@ fn filled(json: &str) -> Switch {
 proptest! {
     #[test]
     fn any_bytes_at_all(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20)) {
-        for mut switch in switches() {
+        for (mut switch, mut twin) in switches().into_iter().zip(switches()) {
             for frame in &frames {
-                for (_, sent) in switch.all(3, frame) {
-                    prop_assert!(sent.len() <= frame.len() + 64);
-                }
+                let sent = switch.all(3, frame);
+                prop_assert!(sent.iter().all(|(_, sent)| sent.len() <= frame.len() + 64));
+                prop_assert_eq!(twin.all_given(3, frame), sent);
             }
         }
     }
@@ -76,8 +76,9 @@ proptest! {
                 *byte ^= bits;
             }
         }
-        for mut switch in switches() {
-            switch.all(1, &frame);
+        for (mut switch, mut twin) in switches().into_iter().zip(switches()) {
+            let sent = switch.all(1, &frame);
+            prop_assert_eq!(twin.all_given(1, &frame), sent);
         }
     }
 }

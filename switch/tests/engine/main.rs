@@ -79,6 +79,13 @@ impl Switch {
         self.out.iter().map(|(port, frame)| (port, frame.to_vec())).collect()
     }
 
+    /// The same, with a buffer that the pipeline may keep.
+    pub(crate) fn all_given(&mut self, port: u16, frame: &[u8]) -> Vec<(u16, Vec<u8>)> {
+        self.out.clear();
+        self.pipeline.forward(5_000, port, &mut frame.to_vec(), &mut self.out);
+        self.out.iter().map(|(port, frame)| (port, frame.to_vec())).collect()
+    }
+
     /// Processes one frame of which one copy at most is sent.
     pub(crate) fn one(&mut self, port: u16, frame: &[u8]) -> Option<(u16, Vec<u8>)> {
         let mut sent = self.all(port, frame);

@@ -37,6 +37,15 @@ fn a_header_is_pushed_and_popped() {
 }
 
 #[test]
+fn the_last_header_is_removed() {
+    let mut switch = Switch::new(TUNNEL);
+    let (outer, inner) = ([0xff, 0xff, 0x12, 0x34], inner(12, 5, 6));
+    let expected = vec![(2, with_payload(&[&outer]))];
+    assert_eq!(switch.all(0, &with_payload(&[&outer, &inner])), expected);
+    assert_eq!(switch.all_given(0, &with_payload(&[&outer, &inner])), expected);
+}
+
+#[test]
 fn a_header_is_copied_with_fields_that_nothing_reads() {
     let mut switch = Switch::new(TUNNEL);
     let frame = with_payload(&[&inner(2, 5, 0x0f0f_0f0f)]);
