@@ -51,7 +51,7 @@ pub(crate) struct Packet {
     scratch: Vec<u8>,
     /// Where each header goes in the outgoing frame, while it is being made.
     placed: Vec<(u16, usize)>,
-    random: u64,
+    pub(crate) random: u64,
 }
 
 /// A packet's state between ingress and egress.
@@ -103,10 +103,6 @@ impl Machine {
         self.packet.touched = saved.touched;
         self.packet.length = saved.length;
         self.packet.truncate = saved.truncate;
-    }
-
-    pub(crate) fn seed(&mut self, seed: u64) {
-        self.packet.random = seed;
     }
 
     /// A new packet of this length.

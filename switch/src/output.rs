@@ -1,5 +1,10 @@
 //! Where a pipeline puts the frames it sends: one reusable buffer, no allocation per packet.
 
+use std::sync::Arc;
+
+use crate::machine::Machine;
+use crate::program::Program;
+
 /// Why a frame was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DropReason {
@@ -67,12 +72,24 @@ impl Drops {
 ///
 /// [`Pipeline::process`](crate::Pipeline::process) appends, so that one output can gather several
 /// frames' results; [`clear`](Output::clear) keeps the buffers.
+///
+/// It also holds what a packet is worked on with, so that the pipelines that one thread drives, one after the other, share
+/// it: give them the same output.
 #[derive(Debug, Default)]
 pub struct Output {
     pub(crate) bytes: Vec<u8>,
     /// Port and end of each frame in `bytes`; it starts where the one before ends.
     pub(crate) frames: Vec<(u16, usize)>,
     pub(crate) drops: Drops,
+    /// `None` while a pipeline has it, and before the first had.
+    pub(crate) workbench: Option<Box<Workbench>>,
+}
+
+/// A machine for the packets of one program.
+#[derive(Debug)]
+pub(crate) struct Workbench {
+    program: Arc<Program>,
+    pub(crate) machine: Machine,
 }
 
 impl Output {
@@ -105,6 +122,15 @@ impl Output {
         self.frames.clear();
         std::mem::swap(&mut self.bytes, buffer);
         Some(port)
+    }
+
+    /// The workbench if it is for this program, otherwise a new one.
+    #[inline]
+    pub(crate) fn take_workbench(&mut self, program: &Arc<Program>) -> Box<Workbench> {
+        match self.workbench.take() {
+            Some(bench) if Arc::ptr_eq(&bench.program, program) => bench,
+            _ => Box::new(Workbench { program: program.clone(), machine: Machine::new(&program.code) }),
+        }
     }
 
     /// Frames dropped since the last [`clear`](Output::clear).

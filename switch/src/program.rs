@@ -1,7 +1,7 @@
 //! A loaded program: what control software may ask about it, and the lowered form that pipelines run.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::code::{ActionCode, ConstTable, CopyCode, HeaderCode, Op, Pc, SelectCode, Slot};
 use crate::entry::{ActionCall, ActionRef, CounterRef, MatchKind, RegisterRef, TableRef};
@@ -172,13 +172,23 @@ pub(crate) struct StandardMetadata {
 }
 
 impl Program {
-    /// Loads the JSON that `p4c-bm2-ss` writes.
+    /// Loads the JSON that `p4c-bm2-ss` writes. The same text gives the same program as long as somebody holds it: switches
+    /// of one process run one copy of the code, which then stays in the processor's caches.
     ///
     /// # Errors
     /// [`LoadError`] names the first thing that is damaged or that this switch does not run.
     pub fn load(json: &str) -> Result<Arc<Program>, LoadError> {
+        static LOADED: Mutex<Vec<(Box<str>, Weak<Program>)>> = Mutex::new(Vec::new());
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.retain(|(_, program)| program.strong_count() > 0);
+        let known = loaded.iter().find(|(text, _)| **text == *json);
+        if let Some(program) = known.and_then(|(_, program)| program.upgrade()) {
+            return Ok(program);
+        }
         let document: Document = serde_json::from_str(json).map_err(|e| LoadError::Json(e.to_string()))?;
-        crate::lower::lower(&document).map(Arc::new)
+        let program = crate::lower::lower(&document).map(Arc::new)?;
+        loaded.push((json.into(), Arc::downgrade(&program)));
+        Ok(program)
     }
 
     /// All tables, in the order of the JSON; [`TableRef::index`] is the position.

@@ -1,6 +1,8 @@
 //! What control software may and may not do, and what it is told.
 
-use fatbtree_switch::{ActionCall, ErrorClass, MatchKind, MatchValue, TableError};
+use std::sync::Arc;
+
+use fatbtree_switch::{ActionCall, ErrorClass, MatchKind, MatchValue, Program, TableError};
 
 use crate::{FATBTREE, FILTER, GROUPS, ROUTER, Switch, TUNNEL, load};
 
@@ -154,4 +156,11 @@ fn tables_of_a_group_are_independent() {
         let again = switch.table("ingress.again");
         switch.pipeline.is_empty(again)
     });
+}
+
+#[test]
+fn the_same_text_is_loaded_once() {
+    let first = Program::load(ROUTER).unwrap();
+    assert!(Arc::ptr_eq(&first, &Program::load(ROUTER).unwrap()));
+    assert!(!Arc::ptr_eq(&first, &Program::load(FILTER).unwrap()));
 }
