@@ -104,7 +104,7 @@ enum Fast {
     /// The Internet checksum needs no bytes: the sum of shifted fields is the same, because 2^16 = 1 in one's
     /// complement arithmetic.
     Sum(Vec<(Slot, u8)>),
-    /// A CRC needs no bytes, either: what a field contributes is the xor of what its nibbles do.
+    /// A CRC needs no bytes, either: what a field contributes is the xor of what its bytes do.
     Linear(Linear),
     /// Whole bytes only, at most [`BUFFER`] together: slot, shift to the top of a word, bytes.
     Bytes(Vec<(Slot, u8, u8)>),
@@ -115,12 +115,12 @@ enum Fast {
 struct Linear {
     /// The CRC of the constants among zeros.
     base: u32,
-    /// Slot and shift of each nibble that is not a constant, and what its values contribute.
-    nibbles: Vec<(Slot, u8, [u32; 16])>,
+    /// Slot and shift of each byte that is not a constant, and what its values contribute.
+    bytes: Vec<(Slot, u8, [u32; 256])>,
 }
 
-/// Nibbles of tables that stay in the fastest cache.
-const FEW_NIBBLES: usize = 96;
+/// Bytes with tables that still fit a fast cache; a kilobyte each.
+const FEW_BYTES: usize = 48;
 
 /// Bytes of input that are laid out in a buffer of fixed size.
 const BUFFER: usize = 120;
@@ -178,7 +178,7 @@ impl CalculationCode {
             input[bit / 8] ^= 0x80 >> (bit % 8);
             crc ^ zeros
         };
-        let mut linear = Linear { base: zeros, nibbles: Vec::new() };
+        let mut linear = Linear { base: zeros, bytes: Vec::new() };
         let mut end = 0;
         for part in &self.parts {
             end += part.width as usize;
@@ -193,14 +193,14 @@ impl CalculationCode {
                 }
                 continue;
             }
-            for low in (0..width).step_by(4) {
-                let bits = [0, 1, 2, 3].map(|bit| bit_of(low + bit, &mut input));
+            for low in (0..width).step_by(8) {
+                let bits = [0, 1, 2, 3, 4, 5, 6, 7].map(|bit| bit_of(low + bit, &mut input));
                 let of =
-                    |value: usize| (0..4).filter(|bit| value >> bit & 1 == 1).fold(0, |x, bit| x ^ bits[bit]);
-                linear.nibbles.push((part.slot, low as u8, std::array::from_fn(of)));
+                    |value: usize| (0..8).filter(|bit| value >> bit & 1 == 1).fold(0, |x, bit| x ^ bits[bit]);
+                linear.bytes.push((part.slot, low as u8, std::array::from_fn(of)));
             }
         }
-        (linear.nibbles.len() <= FEW_NIBBLES).then_some(linear)
+        (linear.bytes.len() <= FEW_BYTES).then_some(linear)
     }
 
     /// Reads `new` instead of the variable `old`, which holds the same.
@@ -277,8 +277,8 @@ impl CalculationCode {
 impl Linear {
     #[inline]
     fn run(&self, slots: &Words) -> u32 {
-        self.nibbles.iter().fold(self.base, |crc, &(slot, shift, ref contributions)| {
-            crc ^ contributions[(slots[usize::from(slot)] >> (shift & 63)) as usize & 15]
+        self.bytes.iter().fold(self.base, |crc, &(slot, shift, ref contributions)| {
+            crc ^ contributions[(slots[usize::from(slot)] >> (shift & 63)) as usize & 255]
         })
     }
 }
@@ -390,8 +390,8 @@ mod tests {
             let mut code = CalculationCode::new(algorithm, parts, false);
             let expected = run(&code, &slots);
             code.finish(&constants);
-            let nibbles: u32 = fields.iter().filter(|f| !f.2).map(|f| f.0.div_ceil(4)).sum();
-            prop_assert_eq!(matches!(code.fast, Fast::Linear(_)), nibbles as usize <= FEW_NIBBLES);
+            let bytes: u32 = fields.iter().filter(|f| !f.2).map(|f| f.0.div_ceil(8)).sum();
+            prop_assert_eq!(matches!(code.fast, Fast::Linear(_)), bytes as usize <= FEW_BYTES);
             prop_assert_eq!(run(&code, &slots), expected);
         }
     }
