@@ -30,6 +30,8 @@ enum Command {
     /// Load each switch's P4 program, which empties its tables, and write its routes.
     BringUp {
         #[command(flatten)]
+        binaries: Binaries,
+        #[command(flatten)]
         switches: Switches,
     },
     /// Load a plan beside what is there, flip to it, delete what it replaces.
@@ -52,15 +54,19 @@ struct Switches {
     /// What the switches run.
     #[arg(long, value_enum, default_value_t = TargetName::V1model)]
     target: TargetName,
+    /// Election id: the highest one controls a switch.
+    #[arg(long, value_name = "ID", default_value_t = 1)]
+    election_id: u64,
+}
+
+#[derive(Args)]
+struct Binaries {
     /// What `p4/compile_tofino.sh DIR` made; for Tofino.
     #[arg(long, value_name = "DIR")]
     compiled: Option<PathBuf>,
     /// How the switches' P4Runtime servers want their binaries; for Tofino.
     #[arg(long, value_enum, default_value_t = FormatName::Stratum)]
     format: FormatName,
-    /// Election id: the highest one controls a switch.
-    #[arg(long, value_name = "ID", default_value_t = 1)]
-    election_id: u64,
 }
 
 /// Names of targets on the command line.
@@ -95,15 +101,16 @@ enum FormatName {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     tokio::runtime::Runtime::new()?.block_on(async {
         match &arguments.command {
-            Command::BringUp { switches } => bring_up(switches).await,
+            Command::BringUp { binaries, switches } => bring_up(binaries, switches).await,
             Command::Load { plan, replacing, switches } => load(plan, replacing.as_deref(), switches).await,
         }
     })
 }
 
-async fn bring_up(switches: &Switches) -> Result<()> {
+async fn bring_up(binaries: &Binaries, switches: &Switches) -> Result<()> {
     let cluster = cluster(switches)?;
-    let fleet = connect(switches, &cluster, &compiled(switches)?).await?;
+    let programs = compiled(binaries, switches.target.into())?;
+    let fleet = connect(switches, &cluster, &programs).await?;
     fleet.set_pipeline().await?;
     let report = fleet.load_base(&cluster_base(&cluster)).await?;
     println!(
@@ -135,13 +142,12 @@ fn cluster(switches: &Switches) -> Result<Cluster> {
 }
 
 /// The target's programs with what goes to the switches.
-fn compiled(switches: &Switches) -> Result<Programs> {
-    let target = Target::from(switches.target);
-    let format = match switches.format {
+fn compiled(binaries: &Binaries, target: Target) -> Result<Programs> {
+    let format = match binaries.format {
         FormatName::Stratum => DeviceConfigFormat::Stratum,
         FormatName::Pi => DeviceConfigFormat::Pi,
     };
-    match (target.chip(), &switches.compiled) {
+    match (target.chip(), &binaries.compiled) {
         (None, _) => Ok(Programs::v1model()?),
         (Some(_), Some(folder)) => Programs::compiled(target, folder, format)
             .with_context(|| format!("reading what was compiled for {}", target.name())),
