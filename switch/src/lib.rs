@@ -14,8 +14,9 @@
 //! ```
 //!
 //! A program is lowered once: fields become slots, expressions three-address operations, dummy tables plain code, small
-//! const tables masked compares, tables with one key one look-up. What the format has and this switch does not
-//! run is refused then, by name ([`LoadError::Unsupported`]): meters, clones, digests, action profiles, header
+//! const tables masked compares. Switches of one process that run the same text share what it was lowered to, and those that
+//! are driven with one [`Output`] share the memory a packet is worked on in. What the format has and this switch does not
+//! run is refused when it is loaded, by name ([`LoadError::Unsupported`]): meters, clones, digests, action profiles, header
 //! stacks and unions, varbits, value sets, ageing, resubmission, computing with more than 64 bits.
 //!
 //! Where BMv2's `simple_switch` and the P4 specification leave a choice, the switch does what `simple_switch` does: parser
