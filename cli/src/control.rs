@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 async fn bring_up(binaries: &Binaries, switches: &Switches) -> Result<()> {
-    let cluster = cluster(switches)?;
+    let cluster = crate::topology::load(&switches.cluster)?;
     let programs = compiled(binaries, switches.target.into())?;
     let fleet = connect(switches, &cluster, &programs).await?;
     fleet.set_pipeline().await?;
@@ -123,7 +123,7 @@ async fn bring_up(binaries: &Binaries, switches: &Switches) -> Result<()> {
 }
 
 async fn load(plan: &Path, replacing: Option<&Path>, switches: &Switches) -> Result<()> {
-    let cluster = cluster(switches)?;
+    let cluster = crate::topology::load(&switches.cluster)?;
     let new = crate::plan::load(plan)?;
     let old = replacing.map(crate::plan::load).transpose()?;
     new.check(&Budget::compiled(switches.target.into()))?;
@@ -135,10 +135,6 @@ async fn load(plan: &Path, replacing: Option<&Path>, switches: &Switches) -> Res
     bar.finish_and_clear();
     println!("epoch {} in force: {} updates, {:.0} a second", new.epoch(), report.updates, report.rate());
     Ok(())
-}
-
-fn cluster(switches: &Switches) -> Result<Cluster> {
-    crate::topology::load(&switches.cluster)
 }
 
 /// The target's programs with what goes to the switches.
