@@ -10,7 +10,7 @@
 //! Parser, checksums, ingress and egress are one array of [`Op`]s with four entry points. There are no
 //! names, no look-ups by name and no allocation left in it.
 
-use crate::table::scan::ScanKey;
+use crate::table::scan::{ScanKey, first_masked};
 use crate::table::{KeyPart, ones};
 
 /// Index of a slot.
@@ -318,19 +318,8 @@ impl Op {
     }
 
     /// Does it do nothing but continue here or there?
-    pub(crate) fn is_jump(self) -> bool {
-        matches!(
-            self,
-            Op::Jump { .. }
-                | Op::Loop { .. }
-                | Op::JumpIf { .. }
-                | Op::JumpUnless { .. }
-                | Op::JumpEq { .. }
-                | Op::JumpNe { .. }
-                | Op::JumpLt { .. }
-                | Op::JumpLe { .. }
-                | Op::JumpMiss { .. }
-        )
+    pub(crate) fn is_jump(mut self) -> bool {
+        self.target().is_some() && !matches!(self, Op::ApplyInto { .. })
     }
 
     /// The jump target, if it has one.
@@ -393,24 +382,16 @@ pub(crate) struct ConstTable {
     pub(crate) calls: Box<[ConstCall]>,
 }
 
-/// Entries that are compared without a branch between them.
-const TOGETHER: usize = 8;
-
 impl ConstTable {
     /// What to run for the packet, and whether it is an entry's.
     #[inline]
     pub(crate) fn look_up(&self, slots: &Words) -> (bool, Option<&ConstCall>) {
         let part = |p: &Part| slots[usize::from(p.slot)].rotate_right(p.rot.into()) & p.mask;
         let word = self.parts.iter().fold(0, |word, p| word | part(p));
-        for (group, words) in self.words.chunks(TOGETHER).enumerate() {
-            // Which one matches depends on the data, and a processor cannot foresee it.
-            let matching = |(at, &(value, mask)): (usize, &(u64, u64))| u32::from(word & mask == value) << at;
-            let found = words.iter().enumerate().map(matching).fold(0, |all, one| all | one);
-            if found != 0 {
-                return (true, self.calls.get(TOGETHER * group + found.trailing_zeros() as usize));
-            }
+        match first_masked(word, &self.words) {
+            Some(found) => (true, self.calls.get(found)),
+            None => (false, self.calls.last()),
         }
-        (false, self.calls.last())
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) fn initial_state(program: &Program) -> State {
         tables: tables.collect(),
         counters: program.counters.iter().map(|c| vec![CounterData::default(); c.size]).collect(),
         registers: program.registers.iter().map(|r| vec![0; r.size]).collect(),
+        random: 0,
     }
 }
 

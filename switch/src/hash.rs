@@ -169,32 +169,28 @@ impl CalculationCode {
         if !self.algorithm.is_linear() || bits > 8 * BUFFER {
             return None;
         }
-        let mut input = vec![0; bits.div_ceil(8)];
-        let zeros = self.algorithm.run(&input) as u32;
+        let zeros = vec![0; bits.div_ceil(8)];
+        let base = self.algorithm.run(&zeros) as u32;
         // What a set bit contributes, counted from the first of the input.
-        let contribution = |bit: usize, input: &mut [u8]| {
-            input[bit / 8] ^= 0x80 >> (bit % 8);
-            let crc = self.algorithm.run(input) as u32;
-            input[bit / 8] ^= 0x80 >> (bit % 8);
-            crc ^ zeros
+        let contribution = |bit: usize| {
+            let mut input = zeros.clone();
+            input[bit / 8] = 0x80 >> (bit % 8);
+            self.algorithm.run(&input) as u32 ^ base
         };
-        let mut linear = Linear { base: zeros, bytes: Vec::new() };
+        let mut linear = Linear { base, bytes: Vec::new() };
         let mut end = 0;
         for part in &self.parts {
             end += part.width as usize;
             let width = part.width.min(64) as usize;
-            let bit_of = |bit: usize, input: &mut [u8]| match bit < width {
-                true => contribution(end - 1 - bit, input),
-                false => 0,
-            };
+            let bit_of = |bit: usize| if bit < width { contribution(end - 1 - bit) } else { 0 };
             if let Some(&(_, value)) = constants.iter().find(|c| c.0 == part.slot) {
                 for bit in (0..width).filter(|bit| value >> bit & 1 == 1) {
-                    linear.base ^= bit_of(bit, &mut input);
+                    linear.base ^= bit_of(bit);
                 }
                 continue;
             }
             for low in (0..width).step_by(8) {
-                let bits = [0, 1, 2, 3, 4, 5, 6, 7].map(|bit| bit_of(low + bit, &mut input));
+                let bits = [0, 1, 2, 3, 4, 5, 6, 7].map(|bit| bit_of(low + bit));
                 let of =
                     |value: usize| (0..8).filter(|bit| value >> bit & 1 == 1).fold(0, |x, bit| x ^ bits[bit]);
                 linear.bytes.push((part.slot, low as u8, std::array::from_fn(of)));

@@ -21,6 +21,19 @@ pub(crate) struct State {
     pub(crate) tables: Vec<Contents>,
     pub(crate) counters: Vec<Vec<CounterData>>,
     pub(crate) registers: Vec<Vec<u64>>,
+    /// Of P4's `random`.
+    pub(crate) random: u64,
+}
+
+impl State {
+    /// SplitMix64: enough for P4's `random`, and the same everywhere.
+    fn next_random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
 }
 
 /// A packet on its way, and the slots it is worked on in.
@@ -51,7 +64,6 @@ pub(crate) struct Packet {
     scratch: Vec<u8>,
     /// Where each header goes in the outgoing frame, while it is being made.
     placed: Vec<(u16, usize)>,
-    pub(crate) random: u64,
 }
 
 /// A packet's state between ingress and egress.
@@ -83,7 +95,6 @@ impl Machine {
             truncate: usize::MAX,
             scratch: Vec::new(),
             placed: Vec::new(),
-            random: 0,
         };
         Machine { slots, packet }
     }
@@ -399,7 +410,7 @@ impl Machine {
                     let (low, high) = (get(slots, low), get(slots, high));
                     // BMv2 leaves the field alone when the bounds are the wrong way round.
                     if let Some(span) = high.checked_sub(low) {
-                        set(slots, dst, low + scale(packet.next_random(), span));
+                        set(slots, dst, low + scale(state.next_random(), span));
                     }
                 }
             }
@@ -518,15 +529,6 @@ impl Packet {
     fn calculate(&mut self, slots: &Words, code: &Code, frame: &[u8], calculation: u16) -> u64 {
         let rest = &frame[self.cursor..];
         code.calculations[usize::from(calculation)].run(slots, rest, &mut self.scratch)
-    }
-
-    /// SplitMix64: enough for P4's `random`, and the same everywhere.
-    fn next_random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 

@@ -29,8 +29,6 @@ pub struct Pipeline {
     pub(crate) program: Arc<Program>,
     pub(crate) state: State,
     drops: Drops,
-    /// State of P4's `random`.
-    random: u64,
     /// Opaque bytes of entries that have some, by table, key and priority.
     pub(crate) metadata: BTreeMap<(u16, Vec<Pair>, i32), Vec<u8>>,
     multicast: BTreeMap<u16, Vec<Replica>>,
@@ -52,7 +50,6 @@ impl Pipeline {
             state: initial_state(&program),
             program,
             drops: Drops::default(),
-            random: 0,
             metadata: BTreeMap::new(),
             multicast: BTreeMap::new(),
         }
@@ -70,7 +67,7 @@ impl Pipeline {
 
     /// Where P4's `random` starts; pipelines with the same seed and frames behave the same.
     pub fn seed_random(&mut self, seed: u64) {
-        self.random = seed;
+        self.state.random = seed;
     }
 
     /// Sets the copies that a multicast group (1 to 65535) makes; none removes the group.
@@ -103,16 +100,14 @@ impl Pipeline {
     }
 
     fn pass(&mut self, now_ns: u64, ingress_port: u16, frame: Frame<'_>, out: &mut Output) {
-        let Pipeline { program, state, drops, random, multicast, .. } = self;
+        let Pipeline { program, state, drops, multicast, .. } = self;
         let mut bench = out.take_workbench(program);
         let machine = &mut bench.machine;
-        machine.packet.random = *random;
         let mut pass = Pass { code: &program.code, state, machine, drops, multicast, now_ns };
         if let Err(reason) = pass.forward(ingress_port, frame, out) {
             drops.add(reason);
             out.drops.add(reason);
         }
-        *random = bench.machine.packet.random;
         out.workbench = Some(bench);
     }
 }

@@ -47,7 +47,7 @@ impl Switch {
         self.control.load(&mut self.pipeline, config)
     }
 
-    /// The same for a program that is loaded already: many switches of a process can share it.
+    /// The same for a program that is loaded already: its text need not be carried along.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` where P4Info and program differ.

@@ -36,12 +36,12 @@ impl Contents {
         let shape = code.shape;
         let body = match &code.kind {
             TableKind::Keyless => Body::Keyless,
-            TableKind::Exact { parts } => Body::Exact(Exact::new(parts, shape)),
-            TableKind::Lpm { .. } => Body::Lpm(Store::new(shape), Lpm::default()),
+            TableKind::Exact { parts } => Body::Exact(Exact::new(parts, shape.words())),
+            TableKind::Lpm { .. } => Body::Lpm(Store::new(shape.words()), Lpm::default()),
             TableKind::Range { exact, range, .. } => {
-                Body::Range(Store::new(shape), Ranges::new(exact.clone(), *range))
+                Body::Range(Store::new(shape.words()), Ranges::new(exact.clone(), *range))
             }
-            TableKind::Scan { .. } => Body::Scan(Store::new(shape), Scan::default()),
+            TableKind::Scan { .. } => Body::Scan(Store::new(shape.words()), Scan::default()),
         };
         Contents { default, body, shape }
     }

@@ -8,7 +8,6 @@
 //! not lie behind an index, they *are* the index (open addressing, linear probing), spaced so that a record of up to eight
 //! words lies in one line. At most half of them are in use: most look-ups end at the first.
 
-use super::row::Shape;
 use super::{KeyPart, NONE, pack64, pack128, packed_width};
 use crate::code::Words;
 
@@ -27,7 +26,8 @@ pub(crate) struct Exact {
     parts: Box<[KeyPart]>,
     /// Words of a key, 1 or 2.
     key_words: usize,
-    shape: Shape,
+    /// Words of a row.
+    row_words: usize,
     /// Words from one record to the next.
     stride: usize,
     cells: Vec<u64>,
@@ -40,14 +40,14 @@ pub(crate) struct Exact {
 
 impl Exact {
     /// A table without entries.
-    pub(crate) fn new(parts: &[KeyPart], shape: Shape) -> Self {
+    pub(crate) fn new(parts: &[KeyPart], row_words: usize) -> Self {
         let key_words = if packed_width(parts) <= 64 { 1 } else { 2 };
-        let used = key_words + shape.words();
+        let used = key_words + row_words;
         let stride = if used <= LINE { used.next_power_of_two() } else { used.next_multiple_of(LINE) };
         Exact {
             parts: parts.into(),
             key_words,
-            shape,
+            row_words,
             stride,
             cells: Vec::new(),
             base: 0,
@@ -121,22 +121,21 @@ impl Exact {
     /// An entry's key as [`find`](Self::find) takes it.
     pub(crate) fn key(&self, row: u32) -> u128 {
         let at = self.at(row);
-        let words = &self.cells[at..at + self.key_words];
-        words.iter().rev().fold(0, |key, &word| key << 64 | u128::from(word))
+        join(&self.cells[at..at + self.key_words])
     }
 
     /// A row's words.
     #[inline]
     pub(crate) fn row(&self, row: u32) -> &[u64] {
         let at = self.at(row) + self.key_words;
-        &self.cells[at..at + self.shape.words()]
+        &self.cells[at..at + self.row_words]
     }
 
     /// A row's words, to change them.
     #[inline]
     pub(crate) fn row_mut(&mut self, row: u32) -> &mut [u64] {
         let at = self.at(row) + self.key_words;
-        &mut self.cells[at..at + self.shape.words()]
+        &mut self.cells[at..at + self.row_words]
     }
 
     #[inline]
@@ -203,9 +202,7 @@ impl Exact {
         self.records = bigger;
         for record in old[old_base..].chunks_exact(self.stride).take(records) {
             if record[self.key_words] != 0 {
-                let key =
-                    record[..self.key_words].iter().rev().fold(0, |key, &word| key << 64 | u128::from(word));
-                let (Ok(row) | Err(row)) = self.place(key);
+                let (Ok(row) | Err(row)) = self.place(join(&record[..self.key_words]));
                 let at = self.at(row);
                 self.cells[at..at + self.stride].copy_from_slice(record);
             }
@@ -217,6 +214,10 @@ fn split(key: u128) -> [u64; 2] {
     [key as u64, (key >> 64) as u64]
 }
 
+fn join(words: &[u64]) -> u128 {
+    words.iter().rev().fold(0, |key, &word| key << 64 | u128::from(word))
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -225,6 +226,7 @@ mod tests {
 
     use super::*;
     use crate::code::Slots;
+    use crate::table::row::Shape;
     use crate::table::{pack, pack_parts};
 
     #[derive(Debug, Clone)]
@@ -243,7 +245,8 @@ mod tests {
     /// Against a map; `spread` makes field values of a small key.
     fn check(widths: &[(u16, u16)], params: usize, spread: impl Fn(u16) -> Vec<u64>, changes: &[Change]) {
         let parts = pack_parts(widths).unwrap();
-        let mut table = Exact::new(&parts, Shape { entry: 1 + params, counted: true });
+        let shape = Shape { entry: 1 + params, counted: true };
+        let mut table = Exact::new(&parts, shape.words());
         let mut model: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
         let mut slots = Slots::default();
         let key_of = |key: u16| pack(&parts, spread(key).into_iter());
@@ -284,7 +287,6 @@ mod tests {
                 assert_eq!(table.key(row), key_of(key));
                 // A counter moves with its entry.
                 *hits += 1;
-                let shape = table.shape;
                 let words = shape.hit(table.row_mut(row), 10);
                 assert!(words.iter().all(|word| *word == *value));
                 assert_eq!(shape.counter(table.row(row)).packets, *hits);
@@ -318,7 +320,7 @@ mod tests {
         ];
         for (number, pattern) in patterns.iter().enumerate() {
             let parts = pack_parts(&[(0, 64)]).unwrap();
-            let mut table = Exact::new(&parts, Shape { entry: 1, counted: false });
+            let mut table = Exact::new(&parts, 1);
             for i in 0..60_000 {
                 table.insert(u128::from(pattern(i)), &[1]);
             }

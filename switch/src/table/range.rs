@@ -119,7 +119,6 @@ mod tests {
     use super::*;
     use crate::code::Slots;
     use crate::table::pack_parts;
-    use crate::table::row::Shape;
 
     proptest! {
         /// Against the definition: of all entries that match, the best priority, then the oldest.
@@ -133,7 +132,7 @@ mod tests {
             let widen = |v: u8| if wide { u64::from(v) | (u64::from(v) << 56) | 0x00ff_ffff_ffff_ff00 } else { u64::from(v) };
             let parts = pack_parts(&[(0, 16)]).unwrap();
             let mut ranges = Ranges::new(Box::new([0]), 1);
-            let mut store = Store::new(Shape { entry: 1, counted: false });
+            let mut store = Store::new(1);
             let mut model: Vec<(u64, u64, u64, i32, u32)> = Vec::new();
             let mut slots = Slots::default();
             for (id, a, b, priority, what) in changes {

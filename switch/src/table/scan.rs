@@ -84,7 +84,7 @@ impl ScanKey {
     pub(crate) fn first_match(&self, words: &[Pair], bounds: &[Pair], slots: &Words) -> Option<usize> {
         if let ([parts], []) = (&*self.words, &*self.ranges) {
             let word = pack64(parts, slots);
-            return words.iter().position(|&(value, mask)| word & mask == value);
+            return first_masked(word, words);
         }
         let in_bounds = |bounds: &[Pair]| {
             self.ranges.iter().zip(bounds).all(|(&(slot, _), &(low, high))| {
@@ -102,6 +102,20 @@ impl ScanKey {
                 && in_bounds(&bounds[at * ranges..(at + 1) * ranges])
         })
     }
+}
+
+/// Entries that are compared without a branch between them: which one matches depends on the data, and a processor cannot
+/// foresee it.
+const TOGETHER: usize = 8;
+
+/// Position of the first value that a word has under its mask.
+#[inline]
+pub(crate) fn first_masked(word: u64, words: &[Pair]) -> Option<usize> {
+    words.chunks(TOGETHER).enumerate().find_map(|(group, words)| {
+        let matching = |(at, &(value, mask)): (usize, &Pair)| u32::from(word & mask == value) << at;
+        let found = words.iter().enumerate().map(matching).fold(0, |all, one| all | one);
+        (found != 0).then(|| TOGETHER * group + found.trailing_zeros() as usize)
+    })
 }
 
 #[derive(Debug, Default)]
@@ -150,7 +164,6 @@ mod tests {
 
     use super::*;
     use crate::code::Slots;
-    use crate::table::row::Shape;
 
     #[derive(Debug, Clone)]
     struct Change {
@@ -178,7 +191,7 @@ mod tests {
     fn check(kinds: &[(MatchKind, u16, u16)], changes: Vec<Change>) {
         let key = ScanKey::new(kinds);
         let mut scan = Scan::default();
-        let mut store = Store::new(Shape { entry: 1, counted: false });
+        let mut store = Store::new(1);
         let mut model: Vec<(Change, u32)> = Vec::new();
         let mut slots = Slots::default();
         for change in changes {

@@ -4,8 +4,6 @@
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::row::Shape;
-
 /// One key field in canonical form: `(value, mask)` of exact, LPM and ternary fields, `(low, high)` of ranges.
 pub(crate) type Pair = (u64, u64);
 
@@ -22,7 +20,8 @@ struct Row {
 pub(crate) struct Store {
     rows: Vec<Row>,
     free: Vec<u32>,
-    shape: Shape,
+    /// Words of a row.
+    row_words: usize,
     /// The rows' words, one behind the other.
     data: Vec<u64>,
     by_key: HashMap<(Box<[Pair]>, i32), u32, FxBuildHasher>,
@@ -31,8 +30,8 @@ pub(crate) struct Store {
 
 impl Store {
     /// An empty store.
-    pub(crate) fn new(shape: Shape) -> Self {
-        Store { shape, ..Store::default() }
+    pub(crate) fn new(row_words: usize) -> Self {
+        Store { row_words, ..Store::default() }
     }
 
     pub(crate) fn find(&self, key: &[Pair], priority: i32) -> Option<u32> {
@@ -55,7 +54,7 @@ impl Store {
             }
             None => {
                 self.rows.push(new);
-                self.data.resize(self.rows.len() * self.shape.words(), 0);
+                self.data.resize(self.rows.len() * self.row_words, 0);
                 (self.rows.len() - 1) as u32
             }
         };
@@ -77,15 +76,15 @@ impl Store {
     /// A row's words.
     #[inline]
     pub(crate) fn row(&self, row: u32) -> &[u64] {
-        let at = row as usize * self.shape.words();
-        &self.data[at..at + self.shape.words()]
+        let at = row as usize * self.row_words;
+        &self.data[at..at + self.row_words]
     }
 
     /// A row's words, to change them.
     #[inline]
     pub(crate) fn row_mut(&mut self, row: u32) -> &mut [u64] {
-        let at = row as usize * self.shape.words();
-        &mut self.data[at..at + self.shape.words()]
+        let at = row as usize * self.row_words;
+        &mut self.data[at..at + self.row_words]
     }
 
     /// Number of entries.
@@ -123,7 +122,7 @@ mod tests {
 
     #[test]
     fn entries_are_found_by_key_and_priority_until_removed() {
-        let mut store = Store::new(Shape { entry: 2, counted: false });
+        let mut store = Store::new(2);
         let key: Box<[Pair]> = Box::new([(5, 0xff), (1, 9)]);
         let row = store.insert(key.clone(), 7, &[1, 42]);
         assert_eq!(store.find(&key, 7), Some(row));
