@@ -122,7 +122,7 @@ impl<W: Wires> Cluster<W> {
                 Some(server) => server.nic_mut().handle_frame(now, &delivery.frame),
                 None => self.clients[host - self.servers.len()].handle_frame(now, &delivery.frame),
             }
-            self.transmit(host, clock);
+            self.transmit(host, clock, now);
         }
         self.wires.recycle(delivery.frame);
         true
@@ -136,7 +136,7 @@ impl<W: Wires> Cluster<W> {
         work: impl FnOnce(&mut Client) -> T,
     ) -> T {
         let answer = work(&mut self.clients[client]);
-        self.transmit(self.servers.len() + client, clock);
+        self.transmit(self.servers.len() + client, clock, clock.now());
         answer
     }
 
@@ -154,7 +154,7 @@ impl<W: Wires> Cluster<W> {
                 Some(server) => server.nic_mut().handle_timeout(now),
                 None => self.clients[host - self.servers.len()].handle_timeout(now),
             }
-            self.transmit(host, clock);
+            self.transmit(host, clock, now);
         }
     }
 
@@ -183,8 +183,7 @@ impl<W: Wires> Cluster<W> {
         &self.clients
     }
 
-    fn transmit(&mut self, host: usize, clock: &impl Clock) {
-        let now = clock.now();
+    fn transmit(&mut self, host: usize, clock: &impl Clock, now: Instant) {
         let to = self.host_links[host];
         loop {
             let mut frame = self.wires.buffer();

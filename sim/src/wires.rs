@@ -41,24 +41,63 @@ pub trait Wires {
     fn recycle(&mut self, buffer: Vec<u8>);
 }
 
+/// Frames that may be under way from one half of a network to the other.
+const BETWEEN_HALVES: usize = 4096;
+
 /// Wires of no length: first in, first out. The demo's wires.
+///
+/// A network may be two threads' work, half of its nodes each: every half is a [`Cluster`](crate::Cluster) with its own end of a
+/// [`pair`](Self::pair) of these.
 #[derive(Debug, Default)]
 pub struct InstantWires {
     under_way: VecDeque<Delivery>,
     spare: Vec<Vec<u8>>,
+    other: Option<OtherHalf>,
+}
+
+#[derive(Debug)]
+struct OtherHalf {
+    /// By node: is it there?
+    has: Vec<bool>,
+    to: rtrb::Producer<Delivery>,
+    from: rtrb::Consumer<Delivery>,
+}
+
+impl InstantWires {
+    /// The wires of a network in two halves: of the nodes that `is_first` holds for, and of the others. A frame between the
+    /// halves arrives when the other one next looks; where thousands wait already, it is lost, as at a full port.
+    pub fn pair(is_first: &[bool]) -> (Self, Self) {
+        let (to_second, from_first) = rtrb::RingBuffer::new(BETWEEN_HALVES);
+        let (to_first, from_second) = rtrb::RingBuffer::new(BETWEEN_HALVES);
+        let half = |other| Self { other: Some(other), ..Self::default() };
+        let second = is_first.iter().map(|first| !first).collect();
+        (
+            half(OtherHalf { has: second, to: to_second, from: from_second }),
+            half(OtherHalf { has: is_first.to_vec(), to: to_first, from: from_first }),
+        )
+    }
 }
 
 impl Wires for InstantWires {
     fn send(&mut self, _clock: &impl Clock, to: Attachment, frame: Vec<u8>) {
-        self.under_way.push_back(Delivery { to, frame });
+        let delivery = Delivery { to, frame };
+        match &mut self.other {
+            Some(other) if other.has.get(to.node as usize) == Some(&true) => {
+                if let Err(rtrb::PushError::Full(lost)) = other.to.push(delivery) {
+                    self.recycle(lost.frame);
+                }
+            }
+            _ => self.under_way.push_back(delivery),
+        }
     }
 
     fn receive(&mut self, _clock: &impl Clock) -> Option<Delivery> {
-        self.under_way.pop_front()
+        self.under_way.pop_front().or_else(|| self.other.as_mut()?.from.pop().ok())
     }
 
     fn next_arrival(&self) -> Option<Instant> {
-        (!self.under_way.is_empty()).then_some(Instant::ZERO)
+        let waiting = !self.under_way.is_empty() || self.other.as_ref().is_some_and(|o| !o.from.is_empty());
+        waiting.then_some(Instant::ZERO)
     }
 
     fn buffer(&mut self) -> Vec<u8> {
@@ -139,4 +178,39 @@ impl Wires for FaultyWires {
     }
 
     fn recycle(&mut self, _buffer: Vec<u8>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::virtual_time::VirtualClock;
+
+    const FIRST: Attachment = Attachment { node: 0, port: 3 };
+    const SECOND: Attachment = Attachment { node: 1, port: 4 };
+
+    #[test]
+    fn a_frame_arrives_in_the_half_that_its_node_is_in() {
+        let clock = VirtualClock::default();
+        let (mut first, mut second) = InstantWires::pair(&[true, false]);
+        first.send(&clock, SECOND, vec![1]);
+        first.send(&clock, FIRST, vec![2]);
+        second.send(&clock, FIRST, vec![3]);
+        let take = |wires: &mut InstantWires| {
+            std::iter::from_fn(|| wires.receive(&clock)).map(|d| (d.to, d.frame)).collect::<Vec<_>>()
+        };
+        assert_eq!(second.next_arrival(), Some(Instant::ZERO));
+        assert_eq!(take(&mut second), [(SECOND, vec![1])]);
+        assert_eq!(take(&mut first), [(FIRST, vec![2]), (FIRST, vec![3])]);
+        assert_eq!((first.next_arrival(), second.next_arrival()), (None, None));
+    }
+
+    #[test]
+    fn a_half_that_nobody_drives_loses_frames_and_stops_nobody() {
+        let clock = VirtualClock::default();
+        let (mut first, mut second) = InstantWires::pair(&[true, false]);
+        for _ in 0..BETWEEN_HALVES + 9 {
+            first.send(&clock, SECOND, vec![7]);
+        }
+        assert_eq!(std::iter::from_fn(|| second.receive(&clock)).count(), BETWEEN_HALVES);
+    }
 }

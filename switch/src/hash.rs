@@ -115,8 +115,10 @@ enum Fast {
 struct Linear {
     /// The CRC of the constants among zeros.
     base: u32,
-    /// Slot and shift of each byte that is not a constant, and what its values contribute.
-    bytes: Vec<(Slot, u8, [u32; 256])>,
+    /// Fields that are not constants, and how many bytes each has.
+    fields: Vec<(Slot, u8)>,
+    /// What the values of each byte contribute; of each field the lowest byte first.
+    bytes: Vec<[u32; 256]>,
 }
 
 /// Bytes with tables that still fit a fast cache; a kilobyte each.
@@ -177,7 +179,7 @@ impl CalculationCode {
             input[bit / 8] = 0x80 >> (bit % 8);
             self.algorithm.run(&input) as u32 ^ base
         };
-        let mut linear = Linear { base, bytes: Vec::new() };
+        let mut linear = Linear { base, fields: Vec::new(), bytes: Vec::new() };
         let mut end = 0;
         for part in &self.parts {
             end += part.width as usize;
@@ -189,11 +191,12 @@ impl CalculationCode {
                 }
                 continue;
             }
+            linear.fields.push((part.slot, width.div_ceil(8) as u8));
             for low in (0..width).step_by(8) {
                 let bits = [0, 1, 2, 3, 4, 5, 6, 7].map(|bit| bit_of(low + bit));
                 let of =
                     |value: usize| (0..8).filter(|bit| value >> bit & 1 == 1).fold(0, |x, bit| x ^ bits[bit]);
-                linear.bytes.push((part.slot, low as u8, std::array::from_fn(of)));
+                linear.bytes.push(std::array::from_fn(of));
             }
         }
         (linear.bytes.len() <= FEW_BYTES).then_some(linear)
@@ -273,8 +276,14 @@ impl CalculationCode {
 impl Linear {
     #[inline]
     fn run(&self, slots: &Words) -> u32 {
-        self.bytes.iter().fold(self.base, |crc, &(slot, shift, ref contributions)| {
-            crc ^ contributions[(slots[usize::from(slot)] >> (shift & 63)) as usize & 255]
+        let mut bytes = self.bytes.iter();
+        self.fields.iter().fold(self.base, |crc, &(slot, count)| {
+            let mut value = slots[usize::from(slot)];
+            bytes.by_ref().take(count.into()).fold(crc, |crc, contributions| {
+                let contribution = contributions[value as usize & 255];
+                value >>= 8;
+                crc ^ contribution
+            })
         })
     }
 }

@@ -39,8 +39,8 @@ pub(crate) struct Arguments {
     /// Look-ups each way.
     #[arg(long, value_name = "COUNT", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
     lookups: u64,
-    /// Look-ups under way at once.
-    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Look-ups under way at once. With 1, latencies are those of an idle network.
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
     /// Most ranges of the fat root.
     #[arg(long, value_name = "RANGES", default_value_t = 600)]

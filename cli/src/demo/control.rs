@@ -15,7 +15,7 @@ use fatbtree_sim::{Clock, from_nic, planner_partition, to_nic};
 use fatbtree_topology::Cluster;
 
 use super::arguments::Settings;
-use super::data_path::DataPathThread;
+use super::data_path::DataPathThreads;
 
 /// Look-ups that the planner sees before the run, drawn from another seed than the run's.
 const SAMPLES: u64 = 200_000;
@@ -76,7 +76,7 @@ impl Control {
     }
 
     /// Connects the client to every memory server, and registers each connection at the client's edge switch.
-    pub(super) async fn connect_client(&mut self, data_path: &Arc<DataPathThread>) -> Result<()> {
+    pub(super) async fn connect_client(&mut self, data_path: &Arc<DataPathThreads>) -> Result<()> {
         let client_host = self.cluster.clients().first().context("the cluster has no client")?.host;
         let ids =
             data_path.call(|path| path.cluster.clients()[0].connections().collect::<Vec<ConnectionId>>())?;

@@ -1,5 +1,15 @@
-//! The thread that owns every switch, NIC and tree: frames go round in it, and between them it answers the control plane.
+//! The two threads that own every switch, NIC and tree: frames go round in them, and between frames they answer the control
+//! plane.
+//!
+//! ```text
+//!   racks     client, memory servers, edge switches    ◄─ what the rest of the demo wants done
+//!    │ ▲
+//!    ▼ │ frames
+//!   fabric    aggregation and core switches
+//! ```
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -8,6 +18,12 @@ use fatbtree_memserver as memserver;
 use fatbtree_nic::time::Instant;
 use fatbtree_sim::{Clock, Cluster, InstantWires};
 use fatbtree_switch::service::Inbox;
+
+/// Frames that a thread handles before it looks at anything else.
+const BATCH: usize = 32;
+
+/// Looks for a frame that a thread makes before it offers its processor to others.
+const LOOKS: u32 = 256;
 
 /// The wall's time, from when it was made.
 #[derive(Clone, Copy)]
@@ -19,37 +35,54 @@ impl Clock for WallClock {
     }
 }
 
-/// Everything the thread owns.
+/// Everything one of the threads owns.
 pub(super) struct DataPath {
     pub(super) cluster: Cluster<InstantWires>,
     pub(super) clock: WallClock,
-    switch_inboxes: Vec<Inbox>,
+    /// The inboxes of this half's switches, by the switch's position.
+    switch_inboxes: Vec<(usize, Inbox)>,
     server_mailboxes: Vec<memserver::Mailbox>,
+    /// Looks in a row that found no frame.
+    idle: u32,
 }
 
 impl DataPath {
-    /// Inboxes in the order of the switches, mailboxes in the order of the servers.
+    /// Mailboxes come in the order of the servers.
     pub(super) fn new(
         cluster: Cluster<InstantWires>,
-        switch_inboxes: Vec<Inbox>,
+        switch_inboxes: Vec<(usize, Inbox)>,
         server_mailboxes: Vec<memserver::Mailbox>,
     ) -> Self {
-        Self { cluster, clock: WallClock(std::time::Instant::now()), switch_inboxes, server_mailboxes }
+        let clock = WallClock(std::time::Instant::now());
+        Self { cluster, clock, switch_inboxes, server_mailboxes, idle: 0 }
     }
 
-    /// Answers what the control plane has asked meanwhile.
-    pub(super) fn answer_control_plane(&mut self) {
-        for (switch, inbox) in self.cluster.switches_mut().iter_mut().zip(&mut self.switch_inboxes) {
-            inbox.try_drain(switch);
+    fn answer_control_plane(&mut self) {
+        for (switch, inbox) in &mut self.switch_inboxes {
+            inbox.try_drain(&mut self.cluster.switches_mut()[*switch]);
         }
         for (server, mailbox) in self.cluster.servers_mut().iter_mut().zip(&mut self.server_mailboxes) {
             server.answer(mailbox);
         }
     }
 
-    /// Lets frames go round until none is under way.
-    pub(super) fn settle(&mut self) {
-        while self.cluster.step(&self.clock) {}
+    /// Handles what has arrived, up to a batch. Where nothing has for a while, timers may be due, and another thread may
+    /// need the processor.
+    pub(super) fn advance(&mut self) {
+        for _ in 0..BATCH {
+            if !self.cluster.step(&self.clock) {
+                self.idle += 1;
+                break;
+            }
+            self.idle = 0;
+        }
+        if self.idle == LOOKS {
+            self.idle = 0;
+            self.cluster.handle_timeouts(&self.clock);
+            std::thread::yield_now();
+        } else if self.idle > 0 {
+            std::hint::spin_loop();
+        }
     }
 }
 
@@ -57,11 +90,11 @@ type Work = Box<dyn FnOnce(&mut DataPath) + Send>;
 
 enum Order {
     Do(Work),
-    /// Somebody has put something into an inbox.
+    /// Somebody has put something into an inbox, or frames are about to come.
     Look,
 }
 
-/// Wakes the thread when an inbox has something for it.
+/// Wakes one of the threads when there is something for it.
 #[derive(Clone)]
 pub(super) struct Waker(mpsc::Sender<Order>);
 
@@ -73,46 +106,75 @@ impl Waker {
 }
 
 /// The handle that the rest of the demo holds.
-pub(super) struct DataPathThread {
+pub(super) struct DataPathThreads {
     orders: mpsc::Sender<Order>,
 }
 
-/// A waker for inboxes that are made before the thread is started.
+/// Wakers for inboxes that are made before the threads are started.
 pub(super) struct Starter {
-    orders: mpsc::Sender<Order>,
-    inbox: mpsc::Receiver<Order>,
+    racks: (mpsc::Sender<Order>, mpsc::Receiver<Order>),
+    fabric: (mpsc::Sender<Order>, mpsc::Receiver<Order>),
 }
 
 impl Starter {
     pub(super) fn new() -> Self {
-        let (orders, inbox) = mpsc::channel();
-        Self { orders, inbox }
+        Self { racks: mpsc::channel(), fabric: mpsc::channel() }
     }
 
-    pub(super) fn waker(&self) -> Waker {
-        Waker(self.orders.clone())
+    pub(super) fn waker_of_racks(&self) -> Waker {
+        Waker(self.racks.0.clone())
     }
 
-    /// Starts the thread.
-    pub(super) fn start(self, mut data_path: DataPath) -> Result<DataPathThread> {
-        let Self { orders, inbox } = self;
-        std::thread::Builder::new().name("data path".into()).spawn(move || {
-            loop {
-                // The memory servers' mailboxes have no waker: look into them now and then.
-                match inbox.recv_timeout(Duration::from_millis(1)) {
-                    Ok(Order::Do(work)) => work(&mut data_path),
-                    Ok(Order::Look) | Err(mpsc::RecvTimeoutError::Timeout) => {}
-                    Err(mpsc::RecvTimeoutError::Disconnected) => return,
-                }
-                data_path.answer_control_plane();
-            }
-        })?;
-        Ok(DataPathThread { orders })
+    pub(super) fn waker_of_fabric(&self) -> Waker {
+        Waker(self.fabric.0.clone())
+    }
+
+    /// Starts the threads.
+    pub(super) fn start(self, racks: DataPath, fabric: DataPath) -> Result<DataPathThreads> {
+        let wake_fabric = self.waker_of_fabric();
+        let (orders, racks_inbox) = self.racks;
+        let (_, fabric_inbox) = self.fabric;
+        // While the racks send frames, the fabric does not sleep.
+        let awake = Arc::new(AtomicBool::new(false));
+        let fabric_awake = Arc::clone(&awake);
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        thread("fabric").spawn(move || run_fabric(fabric, &fabric_inbox, &fabric_awake))?;
+        thread("racks").spawn(move || run_racks(racks, &racks_inbox, &wake_fabric, &awake))?;
+        Ok(DataPathThreads { orders })
     }
 }
 
-impl DataPathThread {
-    /// Has the thread do something, and waits for what comes of it.
+/// Longest sleep: the memory servers' mailboxes have no waker.
+const SLEEP: Duration = Duration::from_millis(1);
+
+fn run_racks(mut path: DataPath, inbox: &mpsc::Receiver<Order>, fabric: &Waker, fabric_awake: &AtomicBool) {
+    loop {
+        match inbox.recv_timeout(SLEEP) {
+            Ok(Order::Do(work)) => {
+                fabric_awake.store(true, Ordering::Relaxed);
+                fabric.wake();
+                work(&mut path);
+                fabric_awake.store(false, Ordering::Relaxed);
+            }
+            Ok(Order::Look) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+        }
+        path.answer_control_plane();
+    }
+}
+
+fn run_fabric(mut path: DataPath, inbox: &mpsc::Receiver<Order>, awake: &AtomicBool) {
+    while !matches!(inbox.recv_timeout(SLEEP), Err(mpsc::RecvTimeoutError::Disconnected)) {
+        path.answer_control_plane();
+        while awake.load(Ordering::Relaxed) {
+            path.advance();
+            path.answer_control_plane();
+        }
+    }
+}
+
+impl DataPathThreads {
+    /// Has the racks' thread do something, and waits for what comes of it.
     pub(super) fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut DataPath) -> T + Send + 'static,
@@ -121,7 +183,7 @@ impl DataPathThread {
         let work: Work = Box::new(move |data_path| {
             let _ = reply.send(work(data_path));
         });
-        let gone = || anyhow!("the data path's thread has ended early: see its message above");
+        let gone = || anyhow!("a thread of the data path has ended early: see its message above");
         self.orders.send(Order::Do(work)).map_err(|_| gone())?;
         answer.recv().map_err(|_| gone())
     }

@@ -62,11 +62,7 @@ impl Way {
             if done {
                 break;
             }
-            path.settle();
-            if path.cluster.clients()[0].under_way() == under_way && under_way > 0 {
-                // Nothing moves any more, and nothing is under way: only a timer can help.
-                path.cluster.handle_timeouts(&clock);
-            }
+            path.advance();
         }
         self.elapsed_ns += path.clock.now().saturating_since(started).as_nanos();
         Ok(())

@@ -19,7 +19,7 @@ use fatbtree_client::workload::Workload;
 use fatbtree_index::value;
 use fatbtree_memserver::{LoadOptions, fixed, load_cluster};
 use fatbtree_sim::{Cluster, InstantWires};
-use fatbtree_topology::{Annotations, FatTree, render_svg};
+use fatbtree_topology::{Annotations, FatTree, Switch, render_svg};
 
 use crate::progress;
 
@@ -27,7 +27,7 @@ pub(crate) use arguments::Arguments;
 use control::Control;
 use data_path::{DataPath, Starter};
 use measure::{Measured, TURN, Way};
-use network::{Endpoints, Places};
+use network::{Endpoints, Places, is_in_rack};
 use result::{DemoResult, Environment, LoadResult, ModeResult, PlanResult, PushResult};
 
 /// Look-ups each way before measuring begins: caches of the machine itself warm up.
@@ -109,11 +109,27 @@ async fn demonstrate(mut settings: arguments::Settings) -> Result<(DemoResult, S
     let client_nic = network::nic(&tree, places.client, seed);
     let client = RoceClient::new(client_nic, client_config, roots, SeededValues { seed })?;
     let starter = Starter::new();
-    let endpoints = Endpoints::open(&tree, &places, &lows, &starter.waker()).await?;
-    let clients = vec![(places.client, client)];
-    let cluster = Cluster::new(&tree, network::switches(&tree), servers, clients, InstantWires::default());
-    let data_path =
-        Arc::new(starter.start(DataPath::new(cluster, endpoints.inboxes, endpoints.mailboxes))?);
+    let waker_of = |switch: &Switch| match is_in_rack(switch) {
+        true => starter.waker_of_racks(),
+        false => starter.waker_of_fabric(),
+    };
+    let endpoints = Endpoints::open(&tree, &places, &lows, waker_of).await?;
+    let data_path = {
+        let clients = vec![(places.client, client)];
+        let hosts = servers.len() + clients.len();
+        let mut in_racks: Vec<bool> = tree.switches().iter().map(is_in_rack).collect();
+        in_racks.resize(in_racks.len() + hosts, true);
+        let (racks_wires, fabric_wires) = InstantWires::pair(&in_racks);
+        // A half has a stand-in for each switch of the other: no frame comes to it.
+        let racks = Cluster::new(&tree, network::switches(&tree), servers, clients, racks_wires);
+        let fabric = Cluster::new(&tree, network::switches(&tree), Vec::new(), Vec::new(), fabric_wires);
+        let inboxes = endpoints.inboxes.into_iter().enumerate();
+        let (racks_inboxes, fabric_inboxes) = inboxes.partition(|(switch, _)| in_racks[*switch]);
+        Arc::new(starter.start(
+            DataPath::new(racks, racks_inboxes, endpoints.mailboxes),
+            DataPath::new(fabric, fabric_inboxes, Vec::new()),
+        )?)
+    };
     let mut control = Control::bring_up(endpoints.cluster).await?;
     step.done(String::new());
 
@@ -171,7 +187,7 @@ async fn demonstrate(mut settings: arguments::Settings) -> Result<(DemoResult, S
 
 async fn measure(
     settings: &arguments::Settings,
-    data_path: &Arc<data_path::DataPathThread>,
+    data_path: &Arc<data_path::DataPathThreads>,
 ) -> Result<Measured> {
     let mut workload = Workload::new(&settings.spec, settings.key_map.clone(), settings.seed)?;
     let turns = settings.lookups.div_ceil(TURN);

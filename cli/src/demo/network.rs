@@ -8,7 +8,7 @@ use fatbtree_memserver::{self as memserver, LoadedTree, MemoryServer};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_sim::ServerNode;
 use fatbtree_switch::service::{Inbox, Switch, mailbox_with_waker, serve};
-use fatbtree_topology::{Cluster, FatTree, HostId};
+use fatbtree_topology::{self as topology, Cluster, FatTree, HostId, Role};
 use tokio::net::TcpListener;
 
 use super::data_path::Waker;
@@ -51,11 +51,17 @@ pub(super) struct Endpoints {
 
 impl Endpoints {
     /// Opens a P4Runtime server per switch and a gRPC server per memory server, on ports the system chooses.
-    pub(super) async fn open(tree: &FatTree, places: &Places, lows: &[u64], waker: &Waker) -> Result<Self> {
+    /// Each inbox wakes the thread that drives its switch.
+    pub(super) async fn open(
+        tree: &FatTree,
+        places: &Places,
+        lows: &[u64],
+        waker_of: impl Fn(&topology::Switch) -> Waker,
+    ) -> Result<Self> {
         let mut file = format!("[network]\nk = {}\ncores = \"one\"\n", tree.k());
         let mut inboxes = Vec::new();
         for (number, switch) in tree.switches().iter().enumerate() {
-            let waker = waker.clone();
+            let waker = waker_of(switch);
             let (mailbox, inbox) = mailbox_with_waker(move || waker.wake());
             let (listener, address) = listen().await?;
             tokio::spawn(serve(listener, mailbox, std::future::pending()));
@@ -90,6 +96,11 @@ async fn listen() -> Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind("127.0.0.1:0").await.context("opening a port on loopback")?;
     let address = listener.local_addr()?;
     Ok((listener, address))
+}
+
+/// Is the switch in a rack, with the hosts? The others are the fabric between the racks.
+pub(super) fn is_in_rack(switch: &topology::Switch) -> bool {
+    switch.role == Role::Edge
 }
 
 /// Switches without a program, as they come out of the box.
