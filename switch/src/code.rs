@@ -116,9 +116,6 @@ pub(crate) enum Op {
     /// `dst = if cond { a } else { b }`
     Choose { dst: Slot, cond: Slot, a: Slot, b: Slot },
 
-    /// A row of [`Move`](crate::moves::Move)s, `count` from number `first` on.
-    Moves { first: u32, count: u16 },
-
     Jump { to: Pc },
     /// A jump backwards: costs one round of the packet's budget.
     Loop { to: Pc },
@@ -296,8 +293,7 @@ impl Op {
             Op::WriteRegister { index, a, .. } => [Some(index), Some(a), None],
             Op::Hash { base, size, .. } => [Some(base), Some(size), None],
             Op::Random { low, high, .. } => [Some(low), Some(high), None],
-            Op::Moves { .. }
-            | Op::Jump { .. }
+            Op::Jump { .. }
             | Op::Loop { .. }
             | Op::Apply { .. }
             | Op::ApplyInto { .. }
@@ -315,6 +311,18 @@ impl Op {
             | Op::Touch { .. }
             | Op::Calculate { .. } => [None; 3],
         }
+    }
+
+    /// Can it end the parser or drop the packet?
+    pub(crate) fn may_end(self) -> bool {
+        matches!(
+            self,
+            Op::Extract { .. }
+                | Op::Lookahead { .. }
+                | Op::Advance { .. }
+                | Op::Verify { .. }
+                | Op::Assert { .. }
+        )
     }
 
     /// Does it do nothing but continue here or there?
@@ -402,6 +410,13 @@ pub(crate) struct ConstCall {
     pub(crate) position: usize,
     pub(crate) code: ActionCode,
     pub(crate) params: Box<[u64]>,
+}
+
+impl ConstCall {
+    /// Does it do the same as the other?
+    pub(crate) fn does(&self, other: &Self) -> bool {
+        self.position == other.position && self.params == other.params
+    }
 }
 
 /// A header instance that packets carry.

@@ -112,13 +112,13 @@ enum Fast {
 
 /// A CRC by contributions.
 #[derive(Debug, Clone)]
-struct Linear {
+pub(crate) struct Linear {
     /// The CRC of the constants among zeros.
-    base: u32,
+    pub(crate) base: u32,
     /// Fields that are not constants, and how many bytes each has.
-    fields: Vec<(Slot, u8)>,
+    pub(crate) fields: Vec<(Slot, u8)>,
     /// What the values of each byte contribute; of each field the lowest byte first.
-    bytes: Vec<[u32; 256]>,
+    pub(crate) bytes: Vec<[u32; 256]>,
 }
 
 /// Bytes with tables that still fit a fast cache; a kilobyte each.
@@ -154,7 +154,7 @@ impl CalculationCode {
                 (part.slot, ((16 - end % 16) % 16) as u8)
             });
             Fast::Sum(terms.collect())
-        } else if let Some(linear) = self.linear(constants) {
+        } else if let Some(linear) = self.contributions(constants) {
             Fast::Linear(linear)
         } else if bits as usize <= 8 * BUFFER && self.parts.iter().all(|p| p.width % 8 == 0 && p.width <= 64)
         {
@@ -166,7 +166,7 @@ impl CalculationCode {
         };
     }
 
-    fn linear(&self, constants: &[(Slot, u64)]) -> Option<Linear> {
+    fn contributions(&self, constants: &[(Slot, u64)]) -> Option<Linear> {
         let bits: usize = self.parts.iter().map(|p| p.width as usize).sum();
         if !self.algorithm.is_linear() || bits > 8 * BUFFER {
             return None;
@@ -200,6 +200,14 @@ impl CalculationCode {
             }
         }
         (linear.bytes.len() <= FEW_BYTES).then_some(linear)
+    }
+
+    /// A CRC by contributions, if it is computed as one, and the headers that must be there for it.
+    pub(crate) fn linear(&self) -> Option<(&Linear, &[Slot])> {
+        match &self.fast {
+            Fast::Linear(linear) => Some((linear, &self.headers)),
+            _ => None,
+        }
     }
 
     /// Reads `new` instead of the variable `old`, which holds the same.

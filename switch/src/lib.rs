@@ -47,6 +47,7 @@
 
 mod bits;
 mod code;
+mod compute;
 mod control;
 mod entry;
 mod error;
@@ -54,11 +55,12 @@ mod hash;
 mod json;
 mod lower;
 mod machine;
-mod moves;
+mod native;
 mod output;
 mod pipeline;
 mod program;
 pub mod service;
+mod step;
 mod table;
 
 pub use entry::{

@@ -1,11 +1,12 @@
 //! The machine that runs lowered code on one packet at a time.
 
-use crate::bits::{clamp, load, load_field, scale, shift_left, shift_right, store};
+use crate::bits::store;
 use crate::code::{ConstTable, HeaderCode, Op, Pc, Slot, Slots, Words};
+use crate::compute::{get, set};
 use crate::entry::CounterData;
-use crate::moves;
 use crate::output::DropReason;
 use crate::program::{Code, TableCode};
+use crate::step::Flow;
 use crate::table::NONE;
 use crate::table::contents::{Body, Contents};
 
@@ -13,7 +14,7 @@ use crate::table::contents::{Body, Contents};
 const BUDGET: u32 = 10_000;
 
 /// Where a header that was not taken from the frame lies.
-const NOWHERE: u32 = u32::MAX;
+pub(crate) const NOWHERE: u32 = u32::MAX;
 
 /// What a pipeline owns beside the machine: contents of tables, counters and registers.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(crate) struct State {
 
 impl State {
     /// SplitMix64: enough for P4's `random`, and the same everywhere.
-    fn next_random(&mut self) -> u64 {
+    pub(crate) fn next_random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -47,21 +48,21 @@ pub(crate) struct Machine {
 #[derive(Debug)]
 pub(crate) struct Packet {
     /// Where each header lies in the frame, or [`NOWHERE`].
-    origins: [u32; 64],
+    pub(crate) origins: [u32; 64],
     /// Headers whose fields may differ from the frame.
-    touched: u64,
+    pub(crate) touched: u64,
     /// The parser's position in bytes.
-    cursor: usize,
+    pub(crate) cursor: usize,
     /// Length of the packet with headers added and removed.
     pub(crate) length: i64,
-    fuel: u32,
-    hit: bool,
+    pub(crate) fuel: u32,
+    pub(crate) hit: bool,
     /// Position of the action that ran last in its table's list.
-    action: usize,
+    pub(crate) action: usize,
     return_to: usize,
     pub(crate) fault: Option<DropReason>,
-    truncate: usize,
-    scratch: Vec<u8>,
+    pub(crate) truncate: usize,
+    pub(crate) scratch: Vec<u8>,
     /// Where each header goes in the outgoing frame, while it is being made.
     placed: Vec<(u16, usize)>,
 }
@@ -128,6 +129,22 @@ impl Machine {
         packet.truncate = usize::MAX;
     }
 
+    /// Runs what comes before a packet's port is known: parser, verify, ingress.
+    pub(crate) fn run_before(&mut self, code: &Code, state: &mut State, frame: &[u8]) {
+        match &code.native {
+            Some(native) => native.before(&mut self.packet, self.slots.words_mut(), code, state, frame),
+            None => self.run(code, state, frame, &code.before),
+        }
+    }
+
+    /// Runs what comes after: egress and update.
+    pub(crate) fn run_after(&mut self, code: &Code, state: &mut State, frame: &[u8]) {
+        match &code.native {
+            Some(native) => native.after(&mut self.packet, self.slots.words_mut(), code, state, frame),
+            None => self.run(code, state, frame, &code.after),
+        }
+    }
+
     /// Runs the parser, checksums and controls that begin at `phases`, one after the other.
     #[inline(never)]
     pub(crate) fn run(&mut self, code: &Code, state: &mut State, frame: &[u8], phases: &[Pc]) {
@@ -152,78 +169,6 @@ impl Machine {
         while let Some(op) = ops.get(pc) {
             pc += 1;
             match *op {
-                // One arm each: the compiler then knows which it is.
-                Op::Mov { .. } => _ = moves::run(slots, op),
-                Op::Slice { .. } => _ = moves::run(slots, op),
-                Op::SliceNot { .. } => _ = moves::run(slots, op),
-                Op::Swap { .. } => _ = moves::run(slots, op),
-                Op::Join { .. } => _ = moves::run(slots, op),
-                Op::XorSlices { .. } => _ = moves::run(slots, op),
-                Op::AddSlices { .. } => _ = moves::run(slots, op),
-                Op::SubSlices { .. } => _ = moves::run(slots, op),
-                Op::Add { dst, a, b, mask } => {
-                    set(slots, dst, get(slots, a).wrapping_add(get(slots, b)) & mask)
-                }
-                Op::Sub { dst, a, b, mask } => {
-                    set(slots, dst, get(slots, a).wrapping_sub(get(slots, b)) & mask)
-                }
-                Op::Mul { dst, a, b, mask } => {
-                    set(slots, dst, get(slots, a).wrapping_mul(get(slots, b)) & mask)
-                }
-                Op::Div { dst, a, b, mask } => {
-                    set(slots, dst, get(slots, a).checked_div(get(slots, b)).unwrap_or(0) & mask);
-                }
-                Op::Rem { dst, a, b, mask } => {
-                    set(slots, dst, get(slots, a).checked_rem(get(slots, b)).unwrap_or(0) & mask);
-                }
-                Op::And { dst, a, b, mask } => set(slots, dst, get(slots, a) & get(slots, b) & mask),
-                Op::Or { dst, a, b, mask } => set(slots, dst, (get(slots, a) | get(slots, b)) & mask),
-                Op::Xor { dst, a, b, mask } => set(slots, dst, (get(slots, a) ^ get(slots, b)) & mask),
-                Op::Not { dst, a, mask } => set(slots, dst, !get(slots, a) & mask),
-                Op::Shl { dst, a, b, mask } => {
-                    set(slots, dst, shift_left(get(slots, a), get(slots, b)) & mask)
-                }
-                Op::Shr { dst, a, b, mask } => {
-                    set(slots, dst, shift_right(get(slots, a), get(slots, b)) & mask)
-                }
-                Op::Sar { dst, a, b, mask } => {
-                    let by = get(slots, b).min(63);
-                    set(slots, dst, (get(slots, a) as i64 >> by) as u64 & mask);
-                }
-                Op::SignExtend { dst, a, width } => {
-                    let unused = 64 - u32::from(width);
-                    set(slots, dst, ((get(slots, a) << unused) as i64 >> unused) as u64);
-                }
-                Op::AddSaturating { dst, a, b, mask } => {
-                    set(slots, dst, get(slots, a).saturating_add(get(slots, b)).min(mask));
-                }
-                Op::SubSaturating { dst, a, b } => {
-                    set(slots, dst, get(slots, a).saturating_sub(get(slots, b)))
-                }
-                Op::Clamp { dst, a, width, signed } => {
-                    set(slots, dst, clamp(get(slots, a) as i64, width, signed))
-                }
-                Op::Eq { dst, a, b } => set(slots, dst, u64::from(get(slots, a) == get(slots, b))),
-                Op::Ne { dst, a, b } => set(slots, dst, u64::from(get(slots, a) != get(slots, b))),
-                Op::Lt { dst, a, b } => set(slots, dst, u64::from(get(slots, a) < get(slots, b))),
-                Op::Le { dst, a, b } => set(slots, dst, u64::from(get(slots, a) <= get(slots, b))),
-                Op::LtSigned { dst, a, b } => {
-                    set(slots, dst, u64::from((get(slots, a) as i64) < get(slots, b) as i64));
-                }
-                Op::LeSigned { dst, a, b } => {
-                    set(slots, dst, u64::from(get(slots, a) as i64 <= get(slots, b) as i64));
-                }
-                Op::Choose { dst, cond, a, b } => {
-                    let from = if get(slots, cond) != 0 { a } else { b };
-                    set(slots, dst, get(slots, from));
-                }
-
-                Op::Moves { first, count } => {
-                    let first = first as usize;
-                    for step in &code.moves[first..first + usize::from(count)] {
-                        step.run(slots);
-                    }
-                }
                 Op::Jump { to } => pc = to as usize,
                 Op::Loop { to } => {
                     if !packet.burn() {
@@ -279,12 +224,6 @@ impl Machine {
                     if let Some(start) = packet.apply_const(slots, &code.const_tables[usize::from(table)]) {
                         packet.return_to = pc;
                         pc = start as usize;
-                        while ops.get(pc).is_some_and(|op| moves::run(slots, op)) {
-                            pc += 1;
-                        }
-                        if let Some(Op::Return) = ops.get(pc) {
-                            pc = packet.return_to;
-                        }
                     }
                 }
                 Op::JumpMiss { to } => {
@@ -299,34 +238,6 @@ impl Machine {
                 Op::Return => pc = packet.return_to,
                 Op::End => end!(),
 
-                Op::Extract { header } => {
-                    if !packet.extract(slots, code, frame, usize::from(header)) {
-                        parser_error(slots, code, code.packet_too_short);
-                        end!();
-                    }
-                }
-                Op::Lookahead { dst, offset, width } => {
-                    let first = packet.cursor * 8 + offset as usize;
-                    if first + usize::from(width) > frame.len() * 8 {
-                        parser_error(slots, code, code.packet_too_short);
-                        end!();
-                    }
-                    set(slots, dst, load(frame, first, width));
-                }
-                Op::Advance { a } => {
-                    let to = (packet.cursor as u64).saturating_add(get(slots, a) / 8);
-                    if to > frame.len() as u64 {
-                        parser_error(slots, code, code.packet_too_short);
-                        end!();
-                    }
-                    packet.cursor = to as usize;
-                }
-                Op::Verify { a, error } => {
-                    if get(slots, a) == 0 {
-                        parser_error(slots, code, get(slots, error));
-                        end!();
-                    }
-                }
                 Op::Select { select } => {
                     if !packet.burn() {
                         return;
@@ -335,102 +246,13 @@ impl Machine {
                     let found = select.key.first_match(&select.words, &[], slots);
                     pc = found.map_or(select.otherwise, |at| select.to[at]) as usize;
                 }
-                Op::AddHeader { header } => {
-                    let layout = &code.headers[usize::from(header)];
-                    if get(slots, layout.valid) == 0 {
-                        set(slots, layout.valid, 1);
-                        packet.length += layout.len as i64;
-                        packet.origins[usize::from(header) % 64] = NOWHERE;
-                        for field in &layout.loads {
-                            set(slots, field.slot, 0);
-                        }
-                    }
-                }
-                Op::RemoveHeader { header } => {
-                    let layout = &code.headers[usize::from(header)];
-                    if get(slots, layout.valid) != 0 {
-                        set(slots, layout.valid, 0);
-                        packet.length -= layout.len as i64;
-                    }
-                }
-                Op::CopyHeader { copy } => {
-                    let copy = &code.copies[usize::from(copy)];
-                    let (dst, src) = (usize::from(copy.dst), usize::from(copy.src));
-                    let valid = get(slots, code.headers[src].valid);
-                    set(slots, code.headers[dst].valid, valid);
-                    if valid != 0 {
-                        for &(to, from) in &copy.fields {
-                            set(slots, to, get(slots, from));
-                        }
-                        packet.origins[dst % 64] = packet.origins[src % 64];
-                        packet.touched |= 1 << (dst % 64);
-                    }
-                }
-                Op::Touch { headers } => packet.touched |= headers,
-
-                Op::Count { counter, index } => {
-                    let cells = &mut state.counters[usize::from(counter)];
-                    let at = usize::try_from(get(slots, index)).unwrap_or(usize::MAX);
-                    // BMv2 ignores indices outside the array, too.
-                    if let Some(cell) = cells.get_mut(at) {
-                        cell.packets += 1;
-                        cell.bytes += frame.len() as u64;
-                    }
-                }
-                Op::ReadRegister { dst, register, index } => {
-                    let cells = &state.registers[usize::from(register)];
-                    let at = usize::try_from(get(slots, index)).unwrap_or(usize::MAX);
-                    set(slots, dst, cells.get(at).copied().unwrap_or(0));
-                }
-                Op::WriteRegister { register, index, a } => {
-                    let cells = &mut state.registers[usize::from(register)];
-                    let at = usize::try_from(get(slots, index)).unwrap_or(usize::MAX);
-                    if let Some(cell) = cells.get_mut(at) {
-                        *cell = get(slots, a);
-                    }
-                }
-                Op::Hash { dst, calculation, base, size } => {
-                    let hash = packet.calculate(slots, code, frame, calculation);
-                    let size = get(slots, size).max(1);
-                    let rest = if size.is_power_of_two() { hash & (size - 1) } else { hash % size };
-                    set(slots, dst, rest.wrapping_add(get(slots, base)));
-                }
-                Op::Calculate { dst, calculation } => {
-                    let value = packet.calculate(slots, code, frame, calculation);
-                    set(slots, dst, value);
-                }
-                Op::Assert { a } => {
-                    if get(slots, a) == 0 {
-                        packet.fault = Some(DropReason::Assert);
-                        return;
-                    }
-                }
-                Op::Truncate { a } => packet.truncate = usize::try_from(get(slots, a)).unwrap_or(usize::MAX),
-                Op::Random { dst, low, high } => {
-                    let (low, high) = (get(slots, low), get(slots, high));
-                    // BMv2 leaves the field alone when the bounds are the wrong way round.
-                    if let Some(span) = high.checked_sub(low) {
-                        set(slots, dst, low + scale(state.next_random(), span));
-                    }
-                }
+                ref op => match packet.step(slots, code, state, frame, op) {
+                    Flow::On => {}
+                    Flow::EndPhase => end!(),
+                    Flow::Stop => return,
+                },
             }
         }
-    }
-}
-
-#[inline(always)]
-fn get(slots: &Words, slot: Slot) -> u64 {
-    slots[usize::from(slot)]
-}
-
-#[inline(always)]
-fn set(slots: &mut Words, slot: Slot, value: u64) {
-    slots[usize::from(slot)] = value;
-}
-
-fn parser_error(slots: &mut Words, code: &Code, error: u64) {
-    if let Some(slot) = code.metadata.parser_error {
-        set(slots, slot, error);
     }
 }
 
@@ -449,7 +271,7 @@ impl Packet {
     }
 
     /// Looks a table up and loads the parameters of what was found; returns where its action starts.
-    fn apply(
+    pub(crate) fn apply(
         &mut self,
         slots: &mut Words,
         code: &Code,
@@ -457,12 +279,16 @@ impl Packet {
         bytes: usize,
         table: usize,
     ) -> Option<Pc> {
-        let TableCode { kind, actions, .. } = &code.tables[table];
-        let (hit, words) = state.tables[table].apply(kind, slots, bytes);
-        let (&head, params) = words.split_first()?;
+        let (hit, words) = state.tables[table].apply(&code.tables[table].kind, slots, bytes);
         self.hit = hit;
+        self.call(slots, &code.tables[table], words)
+    }
+
+    /// Loads an entry's parameters; returns where its action starts.
+    pub(crate) fn call(&mut self, slots: &mut Words, table: &TableCode, words: &[u64]) -> Option<Pc> {
+        let (&head, params) = words.split_first()?;
         self.action = (head as usize).wrapping_sub(1);
-        let action = actions.get(self.action)?;
+        let action = table.actions.get(self.action)?;
         for (at, &value) in params.iter().take(usize::from(action.params)).enumerate() {
             set(slots, action.param_base.wrapping_add(at as u16), value);
         }
@@ -508,27 +334,6 @@ impl Packet {
             set(slots, at, value);
         }
         (call.position != usize::MAX).then_some(call.code.start)
-    }
-
-    fn extract(&mut self, slots: &mut Words, code: &Code, frame: &[u8], header: usize) -> bool {
-        let layout = &code.headers[header];
-        let at = self.cursor;
-        let Some(bytes) = frame.get(at..).filter(|rest| rest.len() >= layout.len) else {
-            return false;
-        };
-        for field in &layout.loads {
-            set(slots, field.slot, load_field(bytes, *field));
-        }
-        set(slots, layout.valid, 1);
-        self.origins[header % 64] = at as u32;
-        self.touched &= !(1 << (header % 64));
-        self.cursor = at + layout.len;
-        true
-    }
-
-    fn calculate(&mut self, slots: &Words, code: &Code, frame: &[u8], calculation: u16) -> u64 {
-        let rest = &frame[self.cursor..];
-        code.calculations[usize::from(calculation)].run(slots, rest, &mut self.scratch)
     }
 }
 

@@ -157,7 +157,7 @@ impl Pass<'_> {
         set(metadata.ingress_timestamp, (self.now_ns / 1000) & ((1 << 48) - 1));
         set(metadata.parser_error, code.no_error);
 
-        machine.run(code, self.state, bytes, &code.before);
+        machine.run_before(code, self.state, bytes);
         if let Some(reason) = machine.packet.fault {
             return Err(reason);
         }
@@ -190,7 +190,7 @@ impl Pass<'_> {
         set(metadata.packet_length, length & 0xffff_ffff);
         set(metadata.egress_timestamp, micros);
         set(metadata.enqueue_timestamp, micros & 0xffff_ffff);
-        machine.run(code, self.state, frame.bytes(), &code.after);
+        machine.run_after(code, self.state, frame.bytes());
         if let Some(reason) = machine.packet.fault {
             return Err(reason);
         }

@@ -8,7 +8,7 @@ use crate::entry::{ActionCall, ActionRef, CounterRef, MatchKind, RegisterRef, Ta
 use crate::error::LoadError;
 use crate::hash::CalculationCode;
 use crate::json::Document;
-use crate::moves::Move;
+use crate::native::Native;
 use crate::table::KeyPart;
 use crate::table::row::Shape;
 use crate::table::scan::ScanKey;
@@ -118,7 +118,6 @@ pub(crate) struct Code {
     /// By [`TableRef`], as `entries` are.
     pub(crate) tables: Vec<TableCode>,
     pub(crate) const_tables: Vec<ConstTable>,
-    pub(crate) moves: Vec<Move>,
     pub(crate) entries: Vec<Entries>,
     /// Number of slots to zero for each packet.
     pub(crate) state: usize,
@@ -126,6 +125,8 @@ pub(crate) struct Code {
     pub(crate) metadata: StandardMetadata,
     pub(crate) no_error: u64,
     pub(crate) packet_too_short: u64,
+    /// All of it compiled; `None`: it is interpreted.
+    pub(crate) native: Option<Native>,
 }
 
 /// How a table is looked up, and what may follow.
@@ -171,6 +172,11 @@ pub(crate) struct StandardMetadata {
     pub(crate) instance_type: Option<Slot>,
 }
 
+fn lower(json: &str) -> Result<Program, LoadError> {
+    let document: Document = serde_json::from_str(json).map_err(|e| LoadError::Json(e.to_string()))?;
+    crate::lower::lower(&document)
+}
+
 impl Program {
     /// Loads the JSON that `p4c-bm2-ss` writes. The same text gives the same program as long as somebody holds it: switches
     /// of one process run one copy of the code, which then stays in the processor's caches.
@@ -185,10 +191,23 @@ impl Program {
         if let Some(program) = known.and_then(|(_, program)| program.upgrade()) {
             return Ok(program);
         }
-        let document: Document = serde_json::from_str(json).map_err(|e| LoadError::Json(e.to_string()))?;
-        let program = crate::lower::lower(&document).map(Arc::new)?;
+        let mut program = lower(json)?;
+        match Native::compile(&program.code) {
+            Ok(native) => program.code.native = Some(native),
+            Err(reason) => tracing::warn!("no machine code on this host, frames take longer: {reason}"),
+        }
+        let program = Arc::new(program);
         loaded.push((json.into(), Arc::downgrade(&program)));
         Ok(program)
+    }
+
+    /// The same program run operation by operation, not as machine code: as it runs on hosts without a code generator, and
+    /// what machine code is compared with.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_interpreted(json: &str) -> Result<Arc<Program>, LoadError> {
+        lower(json).map(Arc::new)
     }
 
     /// All tables, in the order of the JSON; [`TableRef::index`] is the position.

@@ -181,13 +181,13 @@ impl Lowering<'_> {
             calculations: self.calculations,
             tables: self.table_code,
             const_tables: Vec::new(),
-            moves: Vec::new(),
             entries: self.entries,
             state: layout.state,
             constants: layout.constants,
             metadata,
             no_error,
             packet_too_short,
+            native: None,
         };
         tidy::tidy(&mut code, &self.tables);
         Ok(Program {

@@ -4,13 +4,11 @@
 //! - Copies and slices that p4c makes of what is hashed and matched are [read in the original](super::originals).
 //! - Variables that nothing reads are not written, nor are zeroes that are there from the start.
 //! - Small tables that are part of the program become a list of masked compares.
-//! - Operations in a row that move bits about become one.
 
 use std::collections::BTreeSet;
 
 use super::originals::read_originals;
 use crate::code::{ActionCode, ConstCall, ConstTable, Op, Part, Pc, Slot};
-use crate::moves::Move;
 use crate::program::{Code, TableInfo, TableKind};
 
 /// Tidies the lowered code. `tables` tells which tables never change.
@@ -29,7 +27,6 @@ pub(super) fn tidy(code: &mut Code, tables: &[TableInfo]) {
         }
         remove(code, &dead);
     }
-    rows_of_moves(code);
     code.calculations.iter_mut().for_each(|calculation| calculation.finish(&code.constants));
     let busy =
         |phases: &[Pc]| phases.iter().copied().filter(|&pc| code.ops[pc as usize] != Op::End).collect();
@@ -205,41 +202,6 @@ fn dead_writes(code: &Code) -> BTreeSet<usize> {
         pure && op.dst().is_some_and(|dst| !read.contains(dst))
     };
     code.ops.iter().enumerate().filter(|(_, op)| dead(op)).map(|(at, _)| at).collect()
-}
-
-/// Makes one operation of each row of them that is made of [`Move`]s and of marks that headers are written; the marks, which
-/// may as well come afterwards, become one.
-fn rows_of_moves(code: &mut Code) {
-    let targets = jump_targets(code);
-    let mut taken = BTreeSet::new();
-    let mut at = 0;
-    while at < code.ops.len() {
-        let (mut moves, mut headers, mut end) = (Vec::new(), 0, at);
-        while let Some(op) = code.ops.get(end)
-            && (end == at || !targets.contains(&(end as Pc)))
-        {
-            match (Move::of(op), op) {
-                (Some(step), _) => moves.push(step),
-                (None, Op::Touch { headers: own }) => headers |= own,
-                _ => break,
-            }
-            end += 1;
-        }
-        if moves.len() > 1
-            && let (Ok(first), Ok(count)) = (u32::try_from(code.moves.len()), u16::try_from(moves.len()))
-        {
-            code.moves.append(&mut moves);
-            code.ops[at] = Op::Moves { first, count };
-            let mut kept = at + 1;
-            if headers != 0 {
-                code.ops[kept] = Op::Touch { headers };
-                kept += 1;
-            }
-            taken.extend(kept..end);
-        }
-        at = end.max(at + 1);
-    }
-    remove(code, &taken);
 }
 
 fn remove(code: &mut Code, dead: &BTreeSet<usize>) {

@@ -69,6 +69,15 @@ impl Exact {
         found.unwrap_or(NONE)
     }
 
+    /// The words of the row of a key of this many words.
+    #[inline]
+    pub(crate) fn row_of<const WORDS: usize>(&mut self, key: [u64; WORDS]) -> Option<&mut [u64]> {
+        if self.len == 0 {
+            return None;
+        }
+        self.probe(key).ok().map(|row| self.row_mut(row))
+    }
+
     /// The row of the entry for this key, or [`NONE`].
     pub(crate) fn find(&self, key: u128) -> u32 {
         if self.len == 0 { NONE } else { self.place(key).unwrap_or(NONE) }

@@ -1,18 +1,20 @@
 //! Damaged frames and damaged programs.
 
+use std::sync::Arc;
+
 use fatbtree_switch::{DropReason, MAX_FRAME, MatchValue, Program};
 use proptest::prelude::*;
 
-use crate::{FATBTREE, FILTER, GROUPS, ROUTER, SUMS, Switch, TUNNEL, ipv4_frame, load};
+use crate::{FATBTREE, FILTER, GROUPS, ROUTER, SUMS, Switch, TUNNEL, ipv4_frame, load, load_interpreted};
 
-/// Every program, with an entry in every table that takes some.
-fn switches() -> Vec<Switch> {
-    [ROUTER, FILTER, TUNNEL, SUMS, GROUPS, FATBTREE].map(filled).into()
+/// Every program, with an entry in every table that takes some; and the same run operation by operation.
+fn twins() -> Vec<(Switch, Switch)> {
+    let twins = |json| (filled(load(json)), filled(load_interpreted(json)));
+    [ROUTER, FILTER, TUNNEL, SUMS, GROUPS, FATBTREE].map(twins).into()
 }
 
-fn filled(json: &str) -> Switch {
-    let mut switch = Switch::new(json);
-    let program = load(json);
+fn filled(program: Arc<Program>) -> Switch {
+    let mut switch = Switch::of(program.clone());
     for (at, info) in program.tables().iter().enumerate() {
         let wild = info.key.iter().map(|field| match field.kind.name() {
             "exact" => MatchValue::Exact(at as u64 & 1),
@@ -44,7 +46,7 @@ fn filled(json: &str) -> Switch {
 proptest! {
     #[test]
     fn any_bytes_at_all(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20)) {
-        for (mut switch, mut twin) in switches().into_iter().zip(switches()) {
+        for (mut switch, mut twin) in twins() {
             for frame in &frames {
                 let sent = switch.all(3, frame);
                 prop_assert!(sent.iter().all(|(_, sent)| sent.len() <= frame.len() + 64));
@@ -76,7 +78,7 @@ proptest! {
                 *byte ^= bits;
             }
         }
-        for (mut switch, mut twin) in switches().into_iter().zip(switches()) {
+        for (mut switch, mut twin) in twins() {
             let sent = switch.all(1, &frame);
             prop_assert_eq!(twin.all_given(1, &frame), sent);
         }
@@ -85,7 +87,7 @@ proptest! {
 
 #[test]
 fn frames_beyond_the_limit_are_dropped_and_counted() {
-    let mut switch = filled(TUNNEL);
+    let mut switch = filled(load(TUNNEL));
     assert_eq!(switch.all(0, &vec![1; MAX_FRAME]).len(), 1);
     assert_eq!(switch.all(0, &vec![1; MAX_FRAME + 1]), []);
     assert_eq!(switch.pipeline.drops().count(DropReason::TooLong), 1);

@@ -1,0 +1,120 @@
+//! Lowered code as machine code of this host.
+//!
+//! ```text
+//!   ops ──emit──> Cranelift's IR ──Cranelift──> before(run, slots)   parser, verify, ingress
+//!                                               after(run, slots)    egress, update
+//!                                                  │  ▲
+//!                                                  ▼  │  calls
+//!                                               runtime    what needs tables, headers or the frame
+//! ```
+//!
+//! Slots stay where they are, in memory; what compiling saves is finding out, packet by packet, what to do next. Actions are
+//! emitted at each table that may run them. The machine's own loop ([`Machine::run`](crate::machine::Machine::run)) does the same
+//! operation by operation: it runs on hosts that Cranelift has no code for, and is what compiled code is tested against.
+#![expect(unsafe_code, reason = "calls code made at run time, which calls back with pointers")]
+
+mod emit;
+mod runtime;
+mod table;
+
+use std::fmt;
+use std::sync::Mutex;
+
+use cranelift_codegen::settings::{self, Configurable};
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+use cranelift_jit::{JITBuilder, JITModule};
+use cranelift_module::{Linkage, Module, default_libcall_names};
+
+use crate::code::{Pc, Words};
+use crate::machine::{Packet, State};
+use crate::program::Code;
+use runtime::Run;
+
+/// A compiled function.
+type Function = unsafe extern "C" fn(*mut Run<'_>, *mut Words);
+
+/// Compiled code of a program.
+pub(crate) struct Native {
+    before: Function,
+    after: Function,
+    /// Owns the memory that the functions lie in. Locked by nobody but the drop.
+    module: Mutex<Option<JITModule>>,
+}
+
+impl Native {
+    /// Compiles the phases before and after a packet's port is known. In words what is in the way, if something is.
+    pub(crate) fn compile(code: &Code) -> Result<Self, String> {
+        let mut flags = settings::builder();
+        for (name, value) in [("opt_level", "speed"), ("is_pic", "false")] {
+            flags.set(name, value).map_err(|e| e.to_string())?;
+        }
+        let isa =
+            cranelift_native::builder()?.finish(settings::Flags::new(flags)).map_err(|e| e.to_string())?;
+        let mut module = JITModule::new(JITBuilder::with_isa(isa, default_libcall_names()));
+        let mut builder = FunctionBuilderContext::new();
+        let mut define = |name: &str, phases: &[Pc]| {
+            let mut context = module.make_context();
+            context.func.signature = emit::signature(&module, 2, 0);
+            emit::emit(code, phases, FunctionBuilder::new(&mut context.func, &mut builder), &module);
+            let id = module.declare_function(name, Linkage::Export, &context.func.signature)?;
+            module.define_function(id, &mut context)?;
+            Ok::<_, cranelift_module::ModuleError>(id)
+        };
+        let before = define("before", &code.before).map_err(|e| e.to_string())?;
+        let after = define("after", &code.after).map_err(|e| e.to_string())?;
+        module.finalize_definitions().map_err(|e| e.to_string())?;
+        let function = |id| {
+            let address = module.get_finalized_function(id);
+            // SAFETY: a function of this signature was defined under this id.
+            unsafe { std::mem::transmute::<*const u8, Function>(address) }
+        };
+        Ok(Native { before: function(before), after: function(after), module: Mutex::new(Some(module)) })
+    }
+
+    /// Parser, verify and ingress.
+    pub(crate) fn before(
+        &self,
+        packet: &mut Packet,
+        slots: &mut Words,
+        code: &Code,
+        state: &mut State,
+        frame: &[u8],
+    ) {
+        let mut run = Run::new(packet, code, state, frame);
+        // SAFETY: the function is compiled from `code`; it touches what it is given and nothing else.
+        unsafe { (self.before)(&raw mut run, slots) }
+    }
+
+    /// Egress and update.
+    pub(crate) fn after(
+        &self,
+        packet: &mut Packet,
+        slots: &mut Words,
+        code: &Code,
+        state: &mut State,
+        frame: &[u8],
+    ) {
+        let mut run = Run::new(packet, code, state, frame);
+        // SAFETY: as above.
+        unsafe { (self.after)(&raw mut run, slots) }
+    }
+}
+
+impl fmt::Debug for Native {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Native").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        if let Ok(Some(module)) = self.module.get_mut().map(Option::take) {
+            // SAFETY: whoever runs the functions borrows `self`.
+            unsafe { module.free_memory() }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test that cannot go on says so
+mod tests;
