@@ -385,31 +385,55 @@ impl Machine {
         out.truncate(begin.saturating_add(packet.truncate));
     }
 
-    /// Do all headers go out where they came in, with nothing between them that does not?
-    pub(crate) fn headers_stay(&self, code: &Code) -> bool {
-        let mut position = 0;
-        for &header in &code.deparser {
-            let layout = &code.headers[usize::from(header)];
-            if self.slots.get(layout.valid) != 0 {
-                if self.packet.origins[usize::from(header) % 64] as usize != position {
-                    return false;
-                }
-                position += layout.len;
+    /// Makes the outgoing frame of the one that came in, in its own buffer. `false`, and nothing is done: more than one place
+    /// between the headers is different from what it was.
+    ///
+    /// ```text
+    /// came in     front | taken out | back and payload
+    /// goes out    front | put in    | back and payload
+    /// ```
+    pub(crate) fn rewrite(&self, code: &Code, frame: &mut Vec<u8>) -> bool {
+        let packet = &self.packet;
+        let (mut front, mut put_in) = (0, 0);
+        // The headers behind: where the first one begins, where the last one ends.
+        let mut back: Option<(usize, usize)> = None;
+        for (at, layout) in self.valid_headers(code) {
+            let origin = packet.origins[at];
+            let (from, to) = (origin as usize, origin as usize + layout.len);
+            match &mut back {
+                None if origin == NOWHERE => put_in += layout.len,
+                None if put_in == 0 && from == front => front = to,
+                None if from >= front => back = Some((from, to)),
+                Some((_, end)) if from == *end => *end = to,
+                _ => return false,
             }
         }
-        position == self.packet.cursor
+        let (begin, end) = back.unwrap_or((packet.cursor, packet.cursor));
+        if end != packet.cursor || begin < front {
+            return false;
+        }
+        let (old, new) = (frame.len(), frame.len() + front + put_in - begin);
+        if begin != front + put_in {
+            frame.resize(old.max(new), 0);
+            frame.copy_within(begin..old, front + put_in);
+            frame.truncate(new);
+        }
+        frame[front..front + put_in].fill(0);
+        let mut position = 0;
+        for (at, layout) in self.valid_headers(code) {
+            if packet.touched & (1 << at) != 0 || packet.origins[at] == NOWHERE {
+                store_header(layout, &mut frame[position..], &self.slots);
+            }
+            position += layout.len;
+        }
+        frame.truncate(packet.truncate);
+        true
     }
 
-    /// Makes the outgoing frame of the one that came in, whose headers [stay](Self::headers_stay).
-    pub(crate) fn rewrite(&self, code: &Code, frame: &mut Vec<u8>) {
-        for &header in &code.deparser {
-            let layout = &code.headers[usize::from(header)];
-            let at = usize::from(header) % 64;
-            if self.packet.touched & (1 << at) != 0 && self.slots.get(layout.valid) != 0 {
-                store_header(layout, &mut frame[self.packet.origins[at] as usize..], &self.slots);
-            }
-        }
-        frame.truncate(self.packet.truncate);
+    /// The headers that go out, in order, each with its number.
+    fn valid_headers<'a>(&'a self, code: &'a Code) -> impl Iterator<Item = (usize, &'a HeaderCode)> {
+        let numbered = code.deparser.iter().map(|&at| (usize::from(at) % 64, &code.headers[usize::from(at)]));
+        numbered.filter(|(_, layout)| self.slots.get(layout.valid) != 0)
     }
 }
 

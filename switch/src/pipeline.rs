@@ -92,9 +92,9 @@ impl Pipeline {
         self.pass(now_ns, ingress_port, Frame::Lent(frame), out);
     }
 
-    /// The same with a frame whose buffer the pipeline may keep: if all headers stay where they are, and there is nothing in
-    /// `out` yet, fields are changed in place and the buffer goes to `out` (in exchange for its own), the payload untouched.
-    /// What `frame` holds afterwards means nothing.
+    /// The same with a frame whose buffer the pipeline may keep: if there is nothing in `out` yet, and headers come and go at
+    /// one place at most, the frame is changed in place and the buffer goes to `out` (in exchange for its own). What `frame`
+    /// holds afterwards means nothing.
     pub fn forward(&mut self, now_ns: u64, ingress_port: u16, frame: &mut Vec<u8>, out: &mut Output) {
         self.pass(now_ns, ingress_port, Frame::Given(frame), out);
     }
@@ -198,10 +198,10 @@ impl Pass<'_> {
             return Err(DropReason::Egress);
         }
         match frame {
-            Frame::Given(buffer) if out.is_empty() && machine.headers_stay(code) => {
-                machine.rewrite(code, buffer);
-                std::mem::swap(&mut out.bytes, buffer);
-            }
+            Frame::Given(buffer) if out.is_empty() => match machine.rewrite(code, buffer) {
+                true => std::mem::swap(&mut out.bytes, buffer),
+                false => machine.deparse(code, buffer, &mut out.bytes),
+            },
             frame => machine.deparse(code, frame.bytes(), &mut out.bytes),
         }
         out.frames.push((port as u16, out.bytes.len()));

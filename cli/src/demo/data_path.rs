@@ -19,7 +19,7 @@ use fatbtree_nic::time::Instant;
 use fatbtree_sim::{Clock, Cluster, InstantWires};
 use fatbtree_switch::service::Inbox;
 
-/// Frames that a thread handles before it looks at anything else.
+/// Looks for a frame that the fabric makes before it looks at anything else.
 const BATCH: usize = 32;
 
 /// Looks for a frame that a thread makes before it offers its processor to others.
@@ -66,22 +66,20 @@ impl DataPath {
         }
     }
 
-    /// Handles what has arrived, up to a batch. Where nothing has for a while, timers may be due, and another thread may
-    /// need the processor.
+    /// Handles a frame, if one has arrived. Where none has for a while, timers may be due, and another thread may need the
+    /// processor.
     pub(super) fn advance(&mut self) {
-        for _ in 0..BATCH {
-            if !self.cluster.step(&self.clock) {
-                self.idle += 1;
-                break;
-            }
+        if self.cluster.step(&self.clock) {
             self.idle = 0;
+            return;
         }
-        if self.idle == LOOKS {
+        self.idle += 1;
+        if self.idle < LOOKS {
+            std::hint::spin_loop();
+        } else {
             self.idle = 0;
             self.cluster.handle_timeouts(&self.clock);
             std::thread::yield_now();
-        } else if self.idle > 0 {
-            std::hint::spin_loop();
         }
     }
 }
@@ -167,7 +165,9 @@ fn run_fabric(mut path: DataPath, inbox: &mpsc::Receiver<Order>, awake: &AtomicB
     while !matches!(inbox.recv_timeout(SLEEP), Err(mpsc::RecvTimeoutError::Disconnected)) {
         path.answer_control_plane();
         while awake.load(Ordering::Relaxed) {
-            path.advance();
+            for _ in 0..BATCH {
+                path.advance();
+            }
             path.answer_control_plane();
         }
     }

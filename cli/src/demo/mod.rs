@@ -195,7 +195,7 @@ async fn measure(
     let mut measured = Measured::new();
     for turn in 0..WARM_UP_TURNS + turns {
         let lookups = if turn < WARM_UP_TURNS {
-            TURN
+            TURN.min(settings.lookups)
         } else {
             TURN.min(settings.lookups - (turn - WARM_UP_TURNS) * TURN)
         };

@@ -281,6 +281,11 @@ impl<C: CheckValue> RoceClient<C> {
         self.complete(now);
     }
 
+    /// Is there an event to poll?
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

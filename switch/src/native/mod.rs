@@ -56,12 +56,12 @@ impl Native {
             let mut context = module.make_context();
             context.func.signature = emit::signature(&module, 2, 0);
             emit::emit(code, phases, FunctionBuilder::new(&mut context.func, &mut builder), &module);
-            let id = module.declare_function(name, Linkage::Export, &context.func.signature)?;
-            module.define_function(id, &mut context)?;
-            Ok::<_, cranelift_module::ModuleError>(id)
+            let id = module.declare_function(name, Linkage::Export, &context.func.signature);
+            let id = id.map_err(|e| e.to_string())?;
+            module.define_function(id, &mut context).map_err(|e| e.to_string())?;
+            Ok::<_, String>(id)
         };
-        let before = define("before", &code.before).map_err(|e| e.to_string())?;
-        let after = define("after", &code.after).map_err(|e| e.to_string())?;
+        let (before, after) = (define("before", &code.before)?, define("after", &code.after)?);
         module.finalize_definitions().map_err(|e| e.to_string())?;
         let function = |id| {
             let address = module.get_finalized_function(id);
