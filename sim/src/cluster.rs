@@ -128,15 +128,16 @@ impl<W: Wires> Cluster<W> {
         true
     }
 
-    /// Posts work at a client, or reads its events, and sends what that causes.
+    /// Posts work at a client, or reads its events, at the time given, and sends what that causes.
     pub fn with_client<T>(
         &mut self,
         client: usize,
         clock: &impl Clock,
-        work: impl FnOnce(&mut Client) -> T,
+        work: impl FnOnce(&mut Client, Instant) -> T,
     ) -> T {
-        let answer = work(&mut self.clients[client]);
-        self.transmit(self.servers.len() + client, clock, clock.now());
+        let now = clock.now();
+        let answer = work(&mut self.clients[client], now);
+        self.transmit(self.servers.len() + client, clock, now);
         answer
     }
 

@@ -314,7 +314,7 @@ impl<'s> Run<'s> {
     fn drive_client(&mut self) -> Step {
         let now = self.clock.now();
         let mut events = Vec::new();
-        self.cluster.with_client(0, &self.clock, |client| {
+        self.cluster.with_client(0, &self.clock, |client, _| {
             while let Some(event) = client.poll_event() {
                 events.push(event);
             }
@@ -349,7 +349,9 @@ impl<'s> Run<'s> {
         while self.submitted < self.scenario.lookups && self.cluster.clients()[0].room() > 0 {
             let key = self.draw_key();
             let mode = if self.random.random_bool(0.85) { Mode::Index } else { Mode::Ordinary };
-            self.cluster.with_client(0, &self.clock, |client| client.submit(now, key, mode)).map_err(said)?;
+            self.cluster
+                .with_client(0, &self.clock, |client, now| client.submit(now, key, mode))
+                .map_err(said)?;
             self.submitted += 1;
         }
         Ok(())
@@ -369,9 +371,10 @@ impl<'s> Run<'s> {
 
     /// Exchanges queue pairs out of band, and has the controller admit the new one.
     fn connect(&mut self, id: ConnectionId) -> Step {
-        let now = self.clock.now();
-        let local =
-            self.cluster.with_client(0, &self.clock, |client| client.reconnect(now, id)).map_err(said)?;
+        let local = self
+            .cluster
+            .with_client(0, &self.clock, |client, now| client.reconnect(now, id))
+            .map_err(said)?;
         let server = &mut self.cluster.servers_mut()[usize::from(id.partition)];
         let info = *server.server().info();
         let remote = to_nic(server.connect(from_nic(local)).map_err(said)?, local.max_reads).map_err(said)?;
@@ -395,7 +398,7 @@ impl<'s> Run<'s> {
         // An unregistered client believes that it is registered until the server has refused it once.
         let registered = !self.scenario.unregistered || self.outcome.refused_index_reads == 0;
         let side = RemoteSide { endpoint: remote, rkey, registered };
-        self.cluster.with_client(0, &self.clock, |client| client.connected(now, id, side)).map_err(said)
+        self.cluster.with_client(0, &self.clock, |client, now| client.connected(now, id, side)).map_err(said)
     }
 
     fn write(&mut self, switch: SwitchId, changes: &[Change]) -> Step {

@@ -60,15 +60,6 @@ pub(crate) fn load_field(bytes: &[u8], field: FieldAt) -> u64 {
 pub(crate) fn store(bytes: &mut [u8], field: FieldAt, value: u64) {
     let at = field.byte as usize;
     let (skip, width) = (u32::from(field.skip), u32::from(field.width));
-    // Whole bytes are written without reading what is there: fields lie close together, and a read of bytes that
-    // several writes have just changed waits until these are through.
-    match (skip, width) {
-        (0, 8) => return put(bytes, at, [value as u8]),
-        (0, 16) => return put(bytes, at, (value as u16).to_be_bytes()),
-        (0, 32) => return put(bytes, at, (value as u32).to_be_bytes()),
-        (0, 64) => return put(bytes, at, value.to_be_bytes()),
-        _ => {}
-    }
     if let Some(place) = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<8>)
         && skip + width <= 64
     {
@@ -85,11 +76,6 @@ pub(crate) fn store(bytes: &mut [u8], field: FieldAt, value: u64) {
     let word = place.iter().fold(0u128, |word, &byte| word << 8 | u128::from(byte));
     let word = (word & !mask) | (u128::from(value) << unused & mask);
     place.copy_from_slice(&word.to_be_bytes()[16 - count..]);
-}
-
-#[inline(always)]
-fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
-    bytes[at..at + N].copy_from_slice(&value);
 }
 
 #[cfg(test)]

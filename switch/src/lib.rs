@@ -5,7 +5,9 @@
 //! front of it.
 //!
 //! ```text
-//!   p4c's JSON --json--> document --lower--> code over one flat array of u64     Program, shared (Arc)
+//!   p4c's JSON --json--> document --lower--> operations over one flat array of u64
+//!                                              |
+//!                                              +--native--> machine code             Program, shared (Arc)
 //!                                              |
 //!                                              |      tables by match kind, counters, registers
 //!                                              v      (insert, modify, delete, counters, defaults)
@@ -14,10 +16,12 @@
 //! ```
 //!
 //! A program is lowered once: fields become slots, expressions three-address operations, dummy tables plain code, small
-//! const tables masked compares. Switches of one process that run the same text share what it was lowered to, and those that
-//! are driven with one [`Output`] share the memory a packet is worked on in. What the format has and this switch does not
-//! run is refused when it is loaded, by name ([`LoadError::Unsupported`]): meters, clones, digests, action profiles, header
-//! stacks and unions, varbits, value sets, ageing, resubmission, computing with more than 64 bits.
+//! const tables masked compares. Cranelift makes machine code of that; on a host that it has none for, and to compare with
+//! ([`Program::load_interpreted`]), operations are run one by one. Switches of one process that run the same text share
+//! their program, and those that are driven with one [`Output`] share the memory a packet is worked on in. What the format
+//! has and this switch does not run is refused when it is loaded, by name ([`LoadError::Unsupported`]): meters, clones,
+//! digests, action profiles, header stacks and unions, varbits, value sets, ageing, resubmission, computing with more than
+//! 64 bits.
 //!
 //! Where BMv2's `simple_switch` and the P4 specification leave a choice, the switch does what `simple_switch` does: parser
 //! errors do not drop, port 511 does, `egress_spec` starts at 0, priorities in the JSON count downwards (and are turned

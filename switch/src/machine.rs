@@ -1,6 +1,5 @@
 //! The machine that runs lowered code on one packet at a time.
 
-use crate::bits::store;
 use crate::code::{ConstTable, HeaderCode, Op, Pc, Slot, Slots, Words};
 use crate::compute::{get, set};
 use crate::entry::CounterData;
@@ -380,7 +379,7 @@ impl Machine {
             out.extend_from_slice(&frame[packet.cursor..]);
         }
         for &(header, position) in &packet.placed {
-            store_header(&code.headers[usize::from(header)], &mut out[position..], &self.slots);
+            code.headers[usize::from(header)].stores.run(&mut out[position..], self.slots.words());
         }
         out.truncate(begin.saturating_add(packet.truncate));
     }
@@ -422,7 +421,7 @@ impl Machine {
         let mut position = 0;
         for (at, layout) in self.valid_headers(code) {
             if packet.touched & (1 << at) != 0 || packet.origins[at] == NOWHERE {
-                store_header(layout, &mut frame[position..], &self.slots);
+                layout.stores.run(&mut frame[position..], self.slots.words());
             }
             position += layout.len;
         }
@@ -434,11 +433,5 @@ impl Machine {
     fn valid_headers<'a>(&'a self, code: &'a Code) -> impl Iterator<Item = (usize, &'a HeaderCode)> {
         let numbered = code.deparser.iter().map(|&at| (usize::from(at) % 64, &code.headers[usize::from(at)]));
         numbered.filter(|(_, layout)| self.slots.get(layout.valid) != 0)
-    }
-}
-
-fn store_header(layout: &HeaderCode, bytes: &mut [u8], slots: &Slots) {
-    for field in &layout.stores {
-        store(bytes, *field, slots.get(field.slot));
     }
 }

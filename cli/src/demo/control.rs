@@ -11,7 +11,7 @@ use fatbtree_controller::{
     PushReport, ReloadSteps, Snapshot, Tree, cluster_base,
 };
 use fatbtree_memserver::grpc;
-use fatbtree_sim::{Clock, from_nic, planner_partition, to_nic};
+use fatbtree_sim::{from_nic, planner_partition, to_nic};
 use fatbtree_topology::Cluster;
 
 use super::arguments::Settings;
@@ -86,10 +86,8 @@ impl Control {
             let rkey = info.rkey.context("the memory server's region is not registered")?;
             let local = data_path.call(move |path| {
                 let clock = path.clock;
-                path.cluster.with_client(0, &clock, |client| {
-                    client
-                        .reconnect(clock.now(), id)
-                        .map(|end| (end, client.nic().config().max_outstanding_reads))
+                path.cluster.with_client(0, &clock, |client, now| {
+                    client.reconnect(now, id).map(|end| (end, client.nic().config().max_outstanding_reads))
                 })
             })?;
             let (local, max_reads) = local?;
@@ -109,7 +107,7 @@ impl Control {
             let side = RemoteSide { endpoint: remote, rkey, registered: true };
             data_path.call(move |path| {
                 let clock = path.clock;
-                path.cluster.with_client(0, &clock, |client| client.connected(clock.now(), id, side))
+                path.cluster.with_client(0, &clock, |client, now| client.connected(now, id, side))
             })??;
         }
         Ok(())

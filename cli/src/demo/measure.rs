@@ -34,7 +34,7 @@ impl Way {
         let mut under_way = 0;
         loop {
             let clock = path.clock;
-            let done = path.cluster.with_client(0, &clock, |client| -> Result<bool> {
+            let done = path.cluster.with_client(0, &clock, |client, now| -> Result<bool> {
                 while let Some(event) = client.poll_event() {
                     match event {
                         Event::Done(done) => {
@@ -54,7 +54,7 @@ impl Way {
                 }
                 while client.room() > 0 {
                     let Some(key) = keys.next() else { break };
-                    client.submit(clock.now(), *key, mode)?;
+                    client.submit(now, *key, mode)?;
                     under_way += 1;
                 }
                 Ok(under_way == 0)

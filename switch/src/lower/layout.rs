@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::code::{CopyCode, FieldAt, HeaderCode, SLOTS, Slot};
+use crate::code::{CopyCode, FieldAt, HeaderCode, SLOTS, Slot, Stores};
 use crate::error::LoadError;
 use crate::json::Document;
 
@@ -318,7 +318,7 @@ impl Layout {
                 valid: instance.valid.unwrap_or_default(),
                 len: (instance.bits / 8) as usize,
                 loads: instance.fields.iter().filter_map(place).collect(),
-                stores: instance.fields.iter().filter(|f| f.written).filter_map(place).collect(),
+                stores: Stores::new(instance.fields.iter().filter(|f| f.written).filter_map(place)),
             });
         }
         let mut copies = Vec::new();
