@@ -3,6 +3,7 @@
 use crate::code::{ConstTable, HeaderCode, Op, Pc, Slot, Slots, Words};
 use crate::compute::{get, set};
 use crate::entry::CounterData;
+use crate::native::Job;
 use crate::output::DropReason;
 use crate::program::{Code, TableCode};
 use crate::step::Flow;
@@ -131,7 +132,7 @@ impl Machine {
     /// Runs what comes before a packet's port is known: parser, verify, ingress.
     pub(crate) fn run_before(&mut self, code: &Code, state: &mut State, frame: &[u8]) {
         match &code.native {
-            Some(native) => native.before(&mut self.packet, self.slots.words_mut(), code, state, frame),
+            Some(native) => native.before(self.job(code, state, frame)),
             None => self.run(code, state, frame, &code.before),
         }
     }
@@ -139,9 +140,13 @@ impl Machine {
     /// Runs what comes after: egress and update.
     pub(crate) fn run_after(&mut self, code: &Code, state: &mut State, frame: &[u8]) {
         match &code.native {
-            Some(native) => native.after(&mut self.packet, self.slots.words_mut(), code, state, frame),
+            Some(native) => native.after(self.job(code, state, frame)),
             None => self.run(code, state, frame, &code.after),
         }
+    }
+
+    pub(crate) fn job<'a>(&'a mut self, code: &'a Code, state: &'a mut State, frame: &'a [u8]) -> Job<'a> {
+        Job { packet: &mut self.packet, slots: self.slots.words_mut(), code, state, frame }
     }
 
     /// Runs the parser, checksums and controls that begin at `phases`, one after the other.

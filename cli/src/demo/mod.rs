@@ -47,7 +47,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
     println!("{}", table(&result));
     println!(
-        "in-network latency is {:.2} of the baseline's, throughput {:.2} times; {} wrong answers of {}; {:.1} s in all",
+        "{} look-ups under way: in-network latency is {:.2} of the baseline's, throughput {:.2} times; {} wrong answers of {}; {:.1} s in all",
+        result.depth,
         result.latency_ratio,
         result.throughput_ratio,
         result.wrong,
@@ -161,6 +162,7 @@ async fn demonstrate(mut settings: arguments::Settings) -> Result<(DemoResult, S
         servers: usize::from(settings.servers),
         distribution: arguments::describe(&settings.spec.distribution),
         lookups,
+        depth: settings.depth,
         wrong: 2 * lookups - good(&measured.baseline) - good(&measured.in_network),
         latency_ratio: in_network.mean_us / baseline.mean_us,
         throughput_ratio: in_network.ops_per_s / baseline.ops_per_s,

@@ -36,7 +36,7 @@ fn page(result: &DemoResult, picture: &str) -> Result<String> {
  .baseline {{ color: #b05a2c; }} .in-network {{ color: #1f6f8b; }}
 </style></head><body>
 <h1>Switches answering B+Tree look-ups</h1>
-<p>{keys} keys with values of {value_size} bytes on {servers} memory servers; {lookups} look-ups each way, {distribution},
+<p>{keys} keys with values of {value_size} bytes on {servers} memory servers; {lookups} look-ups each way, {depth} under way at once, {distribution},
  every answer checked: <b>{wrong} wrong</b>. The same keys, in turns, in one run.</p>
 {table}
 <figure>{cdf}<figcaption>Latency of one look-up: the share of look-ups (vertical) that took at most so long (horizontal, up to p99).</figcaption></figure>
@@ -60,6 +60,7 @@ software NIC's; only their ratios say something about the design.</p>
         value_size = result.value_size,
         servers = result.servers,
         lookups = result.lookups,
+        depth = result.depth,
         distribution = escape(&result.distribution),
         wrong = result.wrong,
         table = table(result),

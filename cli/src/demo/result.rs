@@ -15,6 +15,8 @@ pub(crate) struct DemoResult {
     pub distribution: String,
     /// Look-ups made each way.
     pub lookups: u64,
+    /// Look-ups under way at once: latencies are those at this load.
+    pub depth: u32,
     /// Look-ups, of both ways, that gave a wrong value, no value, or an error. Anything but 0 is a failure.
     pub wrong: u64,
     /// Walking from the root of the partition, one READ per level.

@@ -72,31 +72,31 @@ impl Native {
     }
 
     /// Parser, verify and ingress.
-    pub(crate) fn before(
-        &self,
-        packet: &mut Packet,
-        slots: &mut Words,
-        code: &Code,
-        state: &mut State,
-        frame: &[u8],
-    ) {
-        let mut run = Run::new(packet, code, state, frame);
-        // SAFETY: the function is compiled from `code`; it touches what it is given and nothing else.
-        unsafe { (self.before)(&raw mut run, slots) }
+    pub(crate) fn before(&self, job: Job<'_>) {
+        job.run(self.before);
     }
 
     /// Egress and update.
-    pub(crate) fn after(
-        &self,
-        packet: &mut Packet,
-        slots: &mut Words,
-        code: &Code,
-        state: &mut State,
-        frame: &[u8],
-    ) {
+    pub(crate) fn after(&self, job: Job<'_>) {
+        job.run(self.after);
+    }
+}
+
+/// What to run a program's compiled code on. `code` is what it was compiled from.
+pub(crate) struct Job<'a> {
+    pub(crate) packet: &'a mut Packet,
+    pub(crate) slots: &'a mut Words,
+    pub(crate) code: &'a Code,
+    pub(crate) state: &'a mut State,
+    pub(crate) frame: &'a [u8],
+}
+
+impl Job<'_> {
+    fn run(self, function: Function) {
+        let Job { packet, slots, code, state, frame } = self;
         let mut run = Run::new(packet, code, state, frame);
-        // SAFETY: as above.
-        unsafe { (self.after)(&raw mut run, slots) }
+        // SAFETY: the function is compiled from `code`: it touches these slots and, through the runtime, the run.
+        unsafe { function(&raw mut run, slots) }
     }
 }
 

@@ -107,7 +107,7 @@ proptest! {
                 machine.slots.set(slot, value);
             }
             if compiled {
-                native.before(&mut machine.packet, machine.slots.words_mut(), code, &mut state, &[]);
+                native.before(machine.job(code, &mut state, &[]));
             } else {
                 machine.run(code, &mut state, &[], &code.before);
             }
@@ -129,7 +129,7 @@ fn rounds_are_counted() {
     let mut state = crate::control::initial_state(&program);
     let mut machine = Machine::new(code);
     machine.reset(code, &[]);
-    native.before(&mut machine.packet, machine.slots.words_mut(), code, &mut state, &[]);
+    native.before(machine.job(code, &mut state, &[]));
     assert_eq!(machine.packet.fault, Some(crate::DropReason::Loop));
     assert_eq!(machine.slots.get(0), 10_001);
 }
