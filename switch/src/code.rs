@@ -127,9 +127,9 @@ pub(crate) enum Op {
     JumpLe { a: Slot, b: Slot, to: Pc },
     /// Looks the packet up and runs the action of the entry found, or the default action.
     Apply { table: u16 },
-    /// Looks an exact table up whose usual action stands right behind: goes on there if that is what was found,
-    /// and to `skip` when nothing is to be done. `action` is the usual one's position + 1.
-    ApplyInto { table: u16, action: u16, params: u16, param_base: Slot, skip: Pc },
+    /// Looks a table up whose usual action, at position `action` of its list, stands right behind: goes on there if
+    /// that is what is to be run, and to `skip` after any other, or where nothing is to be done.
+    ApplyInto { table: u16, action: u16, skip: Pc },
     /// `Apply` for a table that is part of the program: const entries, const default action.
     ApplyConst { table: u16 },
     /// After `Apply`: jumps when nothing was found.

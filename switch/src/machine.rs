@@ -1,14 +1,13 @@
 //! The machine that runs lowered code on one packet at a time.
 
-use crate::code::{ConstTable, HeaderCode, Op, Pc, Slot, Slots, Words};
+use crate::code::{ConstTable, HeaderCode, Op, Pc, Slots, Words};
 use crate::compute::{get, set};
 use crate::entry::CounterData;
 use crate::native::Job;
 use crate::output::DropReason;
 use crate::program::{Code, TableCode};
 use crate::step::Flow;
-use crate::table::NONE;
-use crate::table::contents::{Body, Contents};
+use crate::table::contents::Contents;
 
 /// Rounds of loops (parser states and loops in actions) that one packet may take.
 const BUDGET: u32 = 10_000;
@@ -63,8 +62,6 @@ pub(crate) struct Packet {
     pub(crate) fault: Option<DropReason>,
     pub(crate) truncate: usize,
     pub(crate) scratch: Vec<u8>,
-    /// Where each header goes in the outgoing frame, while it is being made.
-    placed: Vec<(u16, usize)>,
 }
 
 /// A packet's state between ingress and egress.
@@ -95,7 +92,6 @@ impl Machine {
             fault: None,
             truncate: usize::MAX,
             scratch: Vec::new(),
-            placed: Vec::new(),
         };
         Machine { slots, packet }
     }
@@ -216,11 +212,10 @@ impl Machine {
                         pc = start as usize;
                     }
                 }
-                Op::ApplyInto { table, action, params, param_base, skip } => {
-                    let table = usize::from(table);
-                    if !packet.enter(slots, &state.tables[table], action, params, param_base) {
+                Op::ApplyInto { table, action, skip } => {
+                    let start = packet.apply(slots, code, state, frame.len(), usize::from(table));
+                    if start.is_none() || packet.action != usize::from(action) {
                         packet.return_to = skip as usize;
-                        let start = packet.apply(slots, code, state, frame.len(), table);
                         pc = start.unwrap_or(skip) as usize;
                     }
                 }
@@ -299,34 +294,6 @@ impl Packet {
         Some(action.start)
     }
 
-    /// The same for an exact table without counter, if what it finds is an entry with the action at position `action` - 1:
-    /// the usual one.
-    #[inline(always)]
-    fn enter(
-        &mut self,
-        slots: &mut Words,
-        table: &Contents,
-        action: u16,
-        params: u16,
-        param_base: Slot,
-    ) -> bool {
-        let Body::Exact(exact) = &table.body else { return false };
-        let row = exact.look_up(slots);
-        if row == NONE {
-            return false;
-        }
-        let Some((&head, values)) = exact.row(row).split_first() else { return false };
-        if head != u64::from(action) {
-            return false;
-        }
-        for (at, &value) in values.iter().take(usize::from(params)).enumerate() {
-            set(slots, param_base.wrapping_add(at as u16), value);
-        }
-        self.hit = true;
-        self.action = usize::from(action) - 1;
-        true
-    }
-
     /// [`apply`](Self::apply) for a table that is part of the program.
     #[inline]
     fn apply_const(&mut self, slots: &mut Words, table: &ConstTable) -> Option<Pc> {
@@ -346,19 +313,12 @@ impl Machine {
     ///
     /// Headers that stand in the output as they stood in the frame, one behind the other, are copied in one go
     /// together with the payload; then fields that may have changed are written over the copy.
-    pub(crate) fn deparse(&mut self, code: &Code, frame: &[u8], out: &mut Vec<u8>) {
-        let packet = &mut self.packet;
+    pub(crate) fn deparse(&self, code: &Code, frame: &[u8], out: &mut Vec<u8>) {
+        let packet = &self.packet;
         let begin = out.len();
         // A stretch of the frame that is still to be copied.
         let mut run = 0..0;
-        packet.placed.clear();
-        let mut position = begin;
-        for &header in &code.deparser {
-            let layout = &code.headers[usize::from(header)];
-            if self.slots.get(layout.valid) == 0 {
-                continue;
-            }
-            let at = usize::from(header) % 64;
+        for (at, layout) in self.valid_headers(code) {
             let origin = packet.origins[at];
             let from = origin as usize;
             if origin == NOWHERE {
@@ -371,10 +331,6 @@ impl Machine {
                 out.extend_from_slice(&frame[run]);
                 run = from..from + layout.len;
             }
-            if origin == NOWHERE || packet.touched & (1 << at) != 0 {
-                packet.placed.push((header, position));
-            }
-            position += layout.len;
         }
         if run.end == packet.cursor && !run.is_empty() {
             run.end = frame.len();
@@ -383,9 +339,7 @@ impl Machine {
             out.extend_from_slice(&frame[run]);
             out.extend_from_slice(&frame[packet.cursor..]);
         }
-        for &(header, position) in &packet.placed {
-            code.headers[usize::from(header)].stores.run(&mut out[position..], self.slots.words());
-        }
+        self.write_headers(code, &mut out[begin..]);
         out.truncate(begin.saturating_add(packet.truncate));
     }
 
@@ -423,15 +377,20 @@ impl Machine {
             frame.truncate(new);
         }
         frame[front..front + put_in].fill(0);
+        self.write_headers(code, frame);
+        frame.truncate(packet.truncate);
+        true
+    }
+
+    /// Writes what may differ from the frame that came in over the outgoing one's headers, which are in their places.
+    fn write_headers(&self, code: &Code, frame: &mut [u8]) {
         let mut position = 0;
         for (at, layout) in self.valid_headers(code) {
-            if packet.touched & (1 << at) != 0 || packet.origins[at] == NOWHERE {
+            if self.packet.touched & (1 << at) != 0 || self.packet.origins[at] == NOWHERE {
                 layout.stores.run(&mut frame[position..], self.slots.words());
             }
             position += layout.len;
         }
-        frame.truncate(packet.truncate);
-        true
     }
 
     /// The headers that go out, in order, each with its number.

@@ -333,13 +333,7 @@ impl<'a> Lowering<'a> {
     fn apply_into(&mut self, table: usize, position: usize, action: &Action) -> Result<(), LoadError> {
         let code = self.table_code[table].actions[position];
         let skip = self.label();
-        self.emit(Op::ApplyInto {
-            table: table as u16,
-            action: position as u16 + 1,
-            params: code.params,
-            param_base: code.param_base,
-            skip,
-        });
+        self.emit(Op::ApplyInto { table: table as u16, action: position as u16, skip });
         self.params.clear();
         for (at, param) in (0..).zip(&action.runtime_data) {
             self.params.push((code.param_base + at, param.bitwidth));

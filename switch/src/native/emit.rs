@@ -192,11 +192,14 @@ impl Emitter<'_> {
         let (right, left) = (u32::from(rot), 64 - u32::from(rot));
         let ins = self.builder.ins();
         // Where the mask cuts what comes round, it is a shift.
-        let value = match () {
-            () if rot == 0 => value,
-            () if mask.leading_zeros() >= right => ins.ushr_imm(value, i64::from(right)),
-            () if mask.trailing_zeros() >= left => ins.ishl_imm(value, i64::from(left)),
-            () => ins.rotr_imm(value, i64::from(right)),
+        let value = if rot == 0 {
+            value
+        } else if mask.leading_zeros() >= right {
+            ins.ushr_imm(value, i64::from(right))
+        } else if mask.trailing_zeros() >= left {
+            ins.ishl_imm(value, i64::from(left))
+        } else {
+            ins.rotr_imm(value, i64::from(right))
         };
         self.and(value, mask)
     }
@@ -332,9 +335,9 @@ impl Emitter<'_> {
                 let then = self.block_at(region, next);
                 self.apply(region, table, None, then);
             }
-            Op::ApplyInto { table, action, skip, .. } => {
+            Op::ApplyInto { table, action, skip } => {
                 let (inline, skip) = (self.block_at(region, next), self.block_at(region, skip));
-                self.apply(region, table, Some((usize::from(action) - 1, inline)), skip);
+                self.apply(region, table, Some((usize::from(action), inline)), skip);
             }
             Op::ApplyConst { table } => {
                 let then = self.block_at(region, next);

@@ -1,7 +1,7 @@
 //! Emitting look-ups, and what runs when they are done.
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::types::I64;
+use cranelift_codegen::ir::types::{I8, I64};
 use cranelift_codegen::ir::{Block, InstBuilder, MemFlags, Value};
 use cranelift_frontend::Switch;
 
@@ -139,7 +139,7 @@ impl Emitter<'_> {
         let mut entries = table.words.iter().zip(&table.calls).peekable();
         while let Some((_, call)) = entries.peek().copied() {
             // Entries in a row that do the same are one condition.
-            let mut truth = self.builder.ins().iconst(cranelift_codegen::ir::types::I8, 0);
+            let mut truth = self.builder.ins().iconst(I8, 0);
             while let Some((&(value, mask), _)) = entries.next_if(|(_, other)| other.does(call)) {
                 let masked = self.and(word, mask);
                 let equal = self.builder.ins().icmp_imm(IntCC::Equal, masked, value as i64);
