@@ -1,4 +1,4 @@
-//! Virtual time: integers of nanoseconds, given by whoever drives the NIC. `std::time` is for drivers only.
+//! Time as integers of nanoseconds, given by whoever drives a device. `std::time` is for drivers only.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};

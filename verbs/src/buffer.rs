@@ -1,0 +1,239 @@
+//! Registered buffers: where READs leave their bytes.
+#![allow(unsafe_code, reason = "buffers are parts of one mapping; each block says why it is sound")]
+
+use std::fmt;
+use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+use memmap2::{MmapMut, MmapRaw};
+
+/// Buffers of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferClass {
+    /// How many.
+    pub count: u32,
+    /// Bytes of each; rounded up to whole lines of 64.
+    pub bytes: u32,
+}
+
+/// A fixed number of buffers in one stretch of memory, registered with a device as a whole. Taking one and giving it
+/// back allocates nothing and locks nothing.
+///
+/// ```
+/// use fatbtree_verbs::{BufferClass, BufferPool};
+///
+/// let pool = BufferPool::new(&[BufferClass { count: 2, bytes: 64 }])?;
+/// let mut one = pool.take(10).unwrap();
+/// one.extend(b"hello");
+/// let two = pool.take(64).unwrap();
+/// assert!(pool.take(1).is_none(), "both are out");
+/// drop(two);
+/// assert!(pool.take(1).is_some());
+/// assert_eq!(&*one, b"hello");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct BufferPool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    map: MmapRaw,
+    /// By size, the smallest first.
+    classes: Box<[Class]>,
+}
+
+struct Class {
+    bytes: u32,
+    /// Offsets of the free buffers.
+    free: ArrayQueue<usize>,
+}
+
+impl fmt::Debug for BufferPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let free = |class: &Class| (class.bytes, class.free.len(), class.free.capacity());
+        f.debug_struct("BufferPool")
+            .field("bytes_free_count", &self.shared.classes.iter().map(free).collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+impl BufferPool {
+    /// A pool with these classes of buffers; classes of no buffers or no bytes are left out.
+    ///
+    /// # Errors
+    /// When the operating system does not give so much memory.
+    pub fn new(classes: &[BufferClass]) -> io::Result<Self> {
+        let mut classes: Vec<_> =
+            classes.iter().filter(|class| class.count > 0 && class.bytes > 0).copied().collect();
+        classes.sort_by_key(|class| class.bytes);
+        let size = |class: &BufferClass| (class.bytes as usize).next_multiple_of(64);
+        let total = classes.iter().map(|class| size(class).saturating_mul(class.count as usize));
+        let total = total.fold(0, usize::saturating_add);
+        let map = MmapMut::map_anon(total.max(1))?;
+        let mut next = 0;
+        let classes = classes.iter().map(|class| {
+            let free = ArrayQueue::new(class.count as usize);
+            for _ in 0..class.count {
+                // There is room: it has been made for so many.
+                let _ = free.push(next);
+                next += size(class);
+            }
+            Class { bytes: size(class) as u32, free }
+        });
+        let classes = classes.collect();
+        Ok(Self { shared: Arc::new(Shared { map: map.into(), classes }) })
+    }
+
+    /// A free buffer, empty, with room for `len` bytes: the smallest there is.
+    #[inline]
+    #[must_use]
+    pub fn take(&self, len: u64) -> Option<Buffer> {
+        let classes = self.shared.classes.iter().enumerate();
+        for (number, class) in classes.filter(|(_, class)| u64::from(class.bytes) >= len) {
+            if let Some(offset) = class.free.pop() {
+                let shared = Arc::clone(&self.shared);
+                return Some(Buffer { shared, class: number as u32, offset, len: 0 });
+            }
+        }
+        None
+    }
+
+    /// Bytes of the largest buffer.
+    #[must_use]
+    pub fn largest(&self) -> u64 {
+        self.shared.classes.last().map_or(0, |class| u64::from(class.bytes))
+    }
+
+    /// Buffers that could be taken now.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.shared.classes.iter().map(|class| class.free.len()).sum()
+    }
+
+    /// Address and length of all buffers together, for drivers that register them.
+    #[must_use]
+    pub fn as_raw(&self) -> (*mut u8, usize) {
+        (self.shared.map.as_mut_ptr(), self.shared.map.len())
+    }
+}
+
+/// A registered buffer with the bytes that were read. It goes back to its pool when it is dropped.
+pub struct Buffer {
+    shared: Arc<Shared>,
+    class: u32,
+    offset: usize,
+    len: u32,
+}
+
+impl Buffer {
+    /// Bytes there is room for.
+    #[inline]
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.shared.classes[self.class as usize].bytes as usize
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Panics
+    /// When there is no room for them: whoever takes a buffer says how many bytes it is for.
+    #[inline]
+    pub fn extend(&mut self, bytes: &[u8]) {
+        let from = self.len as usize;
+        self.resize(from + bytes.len());
+        self.as_mut_slice()[from..].copy_from_slice(bytes);
+    }
+
+    /// Sets how many bytes the buffer shows; what new ones hold is left over from an earlier use.
+    ///
+    /// # Panics
+    /// When there is no room for them.
+    #[inline]
+    pub fn resize(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "{len} bytes into a buffer of {}", self.capacity());
+        self.len = len as u32;
+    }
+
+    /// The bytes, to write.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`; `&mut self` says that nobody else has a reference.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len as usize) }
+    }
+
+    /// The address of the first byte in this process, for drivers that let a device write there.
+    #[inline]
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.shared.map.as_mut_ptr().wrapping_add(self.offset)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `offset` came from the free list, so the `capacity()` bytes from there are inside of the mapping, initialised
+        // by the operating system, and belong to this buffer alone until it is dropped; `len` is at most `capacity()`. The
+        // mapping lives as long as `shared`.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len as usize) }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} of {} bytes)", self.len, self.capacity())
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // There is room: the list has as many places as the class has buffers.
+        let _ = self.shared.classes[self.class as usize].free.push(self.offset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_that_fits_and_none_twice() {
+        let class = |count, bytes| BufferClass { count, bytes };
+        let pool = BufferPool::new(&[class(1, 4096), class(2, 100), class(0, 7)]).unwrap();
+        assert_eq!((pool.largest(), pool.free()), (4096, 3));
+        let mut out: Vec<Buffer> = [1, 128, 128].iter().map(|&len| pool.take(len).unwrap()).collect();
+        assert_eq!(out.iter().map(Buffer::capacity).collect::<Vec<_>>(), [128, 128, 4096]);
+        assert!(pool.take(1).is_none() && pool.take(5000).is_none());
+        for (mark, buffer) in (1..).zip(&mut out) {
+            buffer.resize(buffer.capacity());
+            buffer.as_mut_slice().fill(mark);
+        }
+        for (mark, buffer) in (1..).zip(&out) {
+            assert!(buffer.iter().all(|&byte| byte == mark), "buffers overlap");
+        }
+        drop(out);
+        assert_eq!(pool.free(), 3);
+    }
+
+    #[test]
+    fn a_buffer_outlives_the_handle_of_its_pool_and_may_go_to_another_thread() {
+        let mut buffer = BufferPool::new(&[BufferClass { count: 1, bytes: 8 }]).unwrap().take(8).unwrap();
+        let read = std::thread::spawn(move || {
+            buffer.extend(b"8 bytes!");
+            buffer.to_vec()
+        });
+        assert_eq!(read.join().unwrap(), b"8 bytes!");
+    }
+
+    #[test]
+    #[should_panic(expected = "65 bytes into a buffer of 64")]
+    fn more_than_it_holds() {
+        let pool = BufferPool::new(&[BufferClass { count: 1, bytes: 8 }]).unwrap();
+        pool.take(8).unwrap().resize(65);
+    }
+}

@@ -1,0 +1,51 @@
+//! What became of posted requests.
+
+use crate::buffer::Buffer;
+use crate::device::QueuePair;
+
+/// A request that ended. Per queue pair they come in the order of posting.
+#[derive(Debug)]
+pub struct Completion {
+    /// Where it was posted.
+    pub queue_pair: QueuePair,
+    /// The tag it was posted with.
+    pub tag: u64,
+    /// What came of it.
+    pub result: Result<Output, Failure>,
+}
+
+/// What a successful operation brought back.
+#[derive(Debug)]
+pub enum Output {
+    /// The bytes of a READ or an index read, in a registered buffer.
+    Read(Buffer),
+    /// A WRITE was carried out.
+    Written,
+    /// What an atomic found in memory.
+    Atomic(u64),
+}
+
+/// How a posted operation failed. On a reliable connection each of these puts the queue pair into the error state
+/// (IBTA volume 1, section 10.3.1): whatever was posted behind it is flushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, thiserror::Error)]
+pub enum Failure {
+    /// The responder refused rkey, range or right: NAK "remote access error" (IBTA volume 1, section 9.7.5.2.4).
+    #[error("the memory server refused the access (NAK: remote access error)")]
+    RemoteAccess,
+    /// The responder found the request malformed or unsupported.
+    #[error("the memory server found the request invalid (NAK: remote invalid request)")]
+    RemoteInvalidRequest,
+    /// The responder could not carry it out.
+    #[error("the memory server failed to carry it out (NAK: remote operational error)")]
+    RemoteOperational,
+    /// Nobody answered.
+    #[error("no answer within the allowed retries")]
+    RetryExceeded,
+    /// The queue pair failed for another operation's sake, or was destroyed. Whether the operation was carried out is
+    /// unknown.
+    #[error("flushed: the queue pair failed before this operation was done")]
+    Flushed,
+    /// The network card says something else.
+    #[error("the operation failed at the network card")]
+    Other,
+}

@@ -1,0 +1,88 @@
+//! A responder in this process.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Responder;
+use crate::access::Access;
+use crate::capabilities::Capabilities;
+use crate::device::{Device, QueuePair, Region};
+use crate::endpoint::{Endpoint, QueuePairNumber};
+use crate::memory::Memory;
+
+/// Where the suite's regions begin, far enough from each other and from both ends of the address space.
+const FIRST_IOVA: u64 = 1 << 40;
+
+/// The memory side of a bench over any [`Device`].
+#[derive(Debug)]
+pub struct LocalResponder<D> {
+    /// The device, to hand frames to.
+    pub device: D,
+    memory: BTreeMap<u32, Arc<Memory>>,
+    queue_pairs: BTreeMap<QueuePairNumber, QueuePair>,
+    next_iova: u64,
+}
+
+impl<D: Device> LocalResponder<D> {
+    /// A responder without memory.
+    pub fn new(device: D) -> Self {
+        Self { device, memory: BTreeMap::new(), queue_pairs: BTreeMap::new(), next_iova: FIRST_IOVA }
+    }
+
+    fn iova(&mut self) -> u64 {
+        self.next_iova += FIRST_IOVA;
+        self.next_iova
+    }
+
+    fn memory(&self, rkey: u32) -> Result<&Memory, String> {
+        Ok(self.memory.get(&rkey).ok_or_else(|| format!("no region {rkey:#x} in ordinary memory"))?)
+    }
+}
+
+impl<D: Device> Responder for LocalResponder<D> {
+    fn capabilities(&mut self) -> Result<Capabilities, String> {
+        Ok(self.device.capabilities())
+    }
+
+    fn register(&mut self, len: u64, access: Access) -> Result<Region, String> {
+        let memory = Memory::shared(len).map_err(|error| error.to_string())?;
+        let iova = self.iova();
+        let region = self.device.register(&memory, iova, access).map_err(|error| error.to_string())?;
+        self.memory.insert(region.rkey, memory);
+        Ok(region)
+    }
+
+    fn register_device_memory(&mut self, len: u64, access: Access) -> Result<Region, String> {
+        let iova = self.iova();
+        self.device.register_device_memory(len, iova, access).map_err(|error| error.to_string())
+    }
+
+    fn deregister(&mut self, rkey: u32) -> Result<(), String> {
+        self.device.deregister(rkey);
+        Ok(())
+    }
+
+    fn accept(&mut self, client: &Endpoint) -> Result<Endpoint, String> {
+        let queue_pair = self.device.create().map_err(|error| error.to_string())?;
+        let local = self.device.endpoint(queue_pair).map_err(|error| error.to_string())?;
+        self.device.connect(queue_pair, client).map_err(|error| error.to_string())?;
+        self.queue_pairs.insert(local.queue_pair, queue_pair);
+        Ok(local)
+    }
+
+    fn disconnect(&mut self, number: QueuePairNumber) -> Result<(), String> {
+        let queue_pair = self.queue_pairs.remove(&number).ok_or("no such queue pair")?;
+        self.device.destroy(queue_pair);
+        Ok(())
+    }
+
+    fn read(&mut self, rkey: u32, offset: u64, len: u64) -> Result<Vec<u8>, String> {
+        let mut bytes = vec![0; len as usize];
+        self.memory(rkey)?.read(offset, &mut bytes).map_err(|error| error.to_string())?;
+        Ok(bytes)
+    }
+
+    fn write(&mut self, rkey: u32, offset: u64, bytes: &[u8]) -> Result<(), String> {
+        self.memory(rkey)?.write(offset, bytes).map_err(|error| error.to_string())
+    }
+}

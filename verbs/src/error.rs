@@ -1,0 +1,194 @@
+//! Errors of calls; what goes wrong on the wire ends in [`Failure`]s.
+
+use crate::completion::Failure;
+use crate::device::{QueuePair, QueuePairState};
+use crate::endpoint::EndpointError;
+
+/// Why a chain was not accepted. Nothing of it was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// No such queue pair, or one that takes no requests.
+    #[error(
+        "post: expected a connected queue pair, found {queue_pair} in {state}; connect it, or after an error a new one"
+    )]
+    NotConnected {
+        /// The queue pair.
+        queue_pair: QueuePair,
+        /// Where it is; RESET also when it was destroyed.
+        state: QueuePairState,
+    },
+    /// As many requests are under way as the queue pair holds.
+    #[error(
+        "post: expected room in the send queue of {queue_pair}, found {found} of {limit} {what}; post again after a completion"
+    )]
+    Full {
+        /// The queue pair.
+        queue_pair: QueuePair,
+        /// Of what there are too many.
+        what: &'static str,
+        /// How many there would be.
+        found: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// All registered buffers are in use.
+    #[error(
+        "post: expected a free registered buffer of {len} bytes, found none; drop values that are read, or make a larger pool"
+    )]
+    NoBuffer {
+        /// Bytes wanted.
+        len: u64,
+    },
+    /// Longer than a message, or a registered buffer, may be.
+    #[error(
+        "post: expected at most {limit} bytes, found {found}; split the request, or make a pool of larger buffers"
+    )]
+    TooLong {
+        /// Bytes given.
+        found: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// The single-packet rule.
+    #[error(
+        "post: index read of {found} bytes exceeds path MTU {limit}: a READ with rkey 0 must be answered in one packet, because \
+         one that is resumed would ask for another key; use smaller nodes or a larger path MTU"
+    )]
+    IndexReadTooLong {
+        /// Bytes asked for.
+        found: u32,
+        /// The path MTU.
+        limit: u32,
+    },
+    /// Atomics work on addresses that are multiples of 8.
+    #[error("post: expected an address that is a multiple of 8 for an atomic, found {address:#x}; align it")]
+    Misaligned {
+        /// The address given.
+        address: u64,
+    },
+    /// More requests than a chain may have, or none.
+    #[error("post: expected a chain of 1 to {limit} requests, found {found}; post it in parts")]
+    ChainLength {
+        /// Requests given.
+        found: usize,
+        /// Requests allowed.
+        limit: usize,
+    },
+    /// The device cannot do this.
+    #[error("post: this device has no {what}; ask for its capabilities first")]
+    Unsupported {
+        /// What it lacks.
+        what: &'static str,
+    },
+    /// The driver refused; the error number is the system's.
+    #[error(
+        "post: the driver refused with error number {errno}; the queue pair is broken, connect a new one"
+    )]
+    Driver {
+        /// The system's error number.
+        errno: i32,
+    },
+}
+
+impl PostError {
+    /// Whether the queue pair takes further requests.
+    #[must_use]
+    pub const fn queue_pair_survived(&self) -> bool {
+        !matches!(self, PostError::NotConnected { .. } | PostError::Driver { .. })
+    }
+
+    /// Whether the same may be accepted after a completion, or when a buffer has gone back.
+    #[must_use]
+    pub const fn is_temporary(&self) -> bool {
+        matches!(self, PostError::Full { .. } | PostError::NoBuffer { .. })
+    }
+}
+
+/// Why an operation came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// It was not posted.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// It was posted and failed.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+impl Error {
+    /// Whether the queue pair takes further requests.
+    #[must_use]
+    pub const fn queue_pair_survived(&self) -> bool {
+        match self {
+            Error::Post(error) => error.queue_pair_survived(),
+            Error::Failed(_) => false,
+        }
+    }
+}
+
+/// Why a queue pair could not be made or connected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// No such queue pair.
+    #[error("expected a queue pair of this device, found no {queue_pair}; it may have been destroyed")]
+    Unknown {
+        /// The queue pair.
+        queue_pair: QueuePair,
+    },
+    /// Only a new queue pair can be connected.
+    #[error("expected {queue_pair} in RESET, found it in {state}; destroy it and create a new one")]
+    State {
+        /// The queue pair.
+        queue_pair: QueuePair,
+        /// Where it is.
+        state: QueuePairState,
+    },
+    /// The other side's endpoint cannot be right.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// No queue pair is left.
+    #[error("the device has {limit} queue pairs, as many as it can have; destroy those that are not used")]
+    NoQueuePair {
+        /// Queue pairs it can have.
+        limit: usize,
+    },
+    /// The driver refused.
+    #[error("the driver refused to {what}: {reason}")]
+    Driver {
+        /// What was asked of it.
+        what: &'static str,
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// Why memory could not be registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterError {
+    /// The device has less memory of its own.
+    #[error(
+        "{wanted} bytes of device memory wanted, {available} are there; register ordinary memory instead"
+    )]
+    DeviceMemory {
+        /// Bytes wanted.
+        wanted: u64,
+        /// Bytes the device has left.
+        available: u64,
+    },
+    /// The addresses would run over the end of the address space.
+    #[error("{len} bytes at address {iova:#x} run over the end of the address space; choose a lower address")]
+    Range {
+        /// First address.
+        iova: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The driver refused.
+    #[error("the driver refused to register {len} bytes: {reason}")]
+    Driver {
+        /// Bytes.
+        len: u64,
+        /// What it said.
+        reason: String,
+    },
+}

@@ -1,0 +1,258 @@
+//! Memory that its owner and a network card share.
+#![allow(unsafe_code, reason = "memory mapping; each block says why it is sound")]
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapMut, MmapRaw};
+
+/// Bytes of a word: what is read and written at once.
+const WORD: usize = 8;
+
+/// Zeroed memory, mapped from the operating system, that threads read and write at the same time.
+///
+/// Every access is made of whole words of 8 bytes, each read or written at once (relaxed atomics). So a reader never meets
+/// undefined behaviour, but it may see some words from before a write and some from after it: trees keep versions or
+/// checksums for that. A device that is driven by one thread makes each of its accesses whole.
+///
+/// ```
+/// use fatbtree_verbs::Memory;
+///
+/// let memory = Memory::anonymous(4096)?;
+/// memory.write(10, b"hello").unwrap();
+/// let mut bytes = [0; 7];
+/// memory.read(9, &mut bytes).unwrap();
+/// assert_eq!(&bytes, b"\0hello\0");
+/// assert!(memory.read(4090, &mut bytes).is_err(), "beyond the end");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Memory {
+    map: MmapRaw,
+    len: u64,
+}
+
+/// An access that reaches beyond the memory, or an atomic that is not aligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{len} bytes at offset {offset:#x} are not inside of {size} bytes of memory, or not aligned for an atomic"
+)]
+pub struct OutOfBounds {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Bytes of the memory.
+    pub size: u64,
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Memory {
+    /// `len` bytes of zeros. Pages come from the operating system when they are first touched.
+    ///
+    /// # Errors
+    /// When the operating system does not give so many.
+    pub fn anonymous(len: u64) -> io::Result<Self> {
+        let words =
+            len.checked_next_multiple_of(WORD as u64).and_then(|len| usize::try_from(len.max(8)).ok());
+        let map = MmapMut::map_anon(words.ok_or(io::ErrorKind::OutOfMemory)?)?;
+        Ok(Self { map: map.into(), len })
+    }
+
+    /// The same, ready to be shared with a device.
+    ///
+    /// # Errors
+    /// As [`anonymous`](Self::anonymous).
+    pub fn shared(len: u64) -> io::Result<Arc<Self>> {
+        Self::anonymous(len).map(Arc::new)
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All bytes, while nobody else has the memory: for loading.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        let len = self.len as usize;
+        // SAFETY: the mapping is at least `len` bytes, initialised by the operating system, and lives as long as `self`;
+        // `&mut self` says that no other reference to any of it exists.
+        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr(), len) }
+    }
+
+    /// The address of the first byte in this process, for drivers that register the memory.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// When they are not all there; then nothing is copied.
+    #[inline]
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfBounds> {
+        let range = self.range(offset, into.len())?;
+        let (mut word, lead) = (range / WORD, range % WORD);
+        let words = self.words();
+        let mut into = into;
+        if lead != 0 {
+            let bytes = words[word].load(Ordering::Relaxed).to_ne_bytes();
+            let take = (WORD - lead).min(into.len());
+            let (head, rest) = into.split_at_mut(take);
+            head.copy_from_slice(&bytes[lead..lead + take]);
+            (into, word) = (rest, word + 1);
+        }
+        let (whole, tail) = into.as_chunks_mut::<WORD>();
+        let count = whole.len();
+        for (to, from) in whole.iter_mut().zip(&words[word..word + count]) {
+            *to = from.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        if !tail.is_empty() {
+            let bytes = words[word + count].load(Ordering::Relaxed).to_ne_bytes();
+            tail.copy_from_slice(&bytes[..tail.len()]);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes in. Bytes beside them in the same words stay as they are, whoever writes them meanwhile.
+    ///
+    /// # Errors
+    /// When they are not all there; then nothing is written.
+    #[inline]
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        let range = self.range(offset, bytes.len())?;
+        let (mut word, lead) = (range / WORD, range % WORD);
+        let words = self.words();
+        let mut bytes = bytes;
+        if lead != 0 {
+            let (head, rest) = bytes.split_at((WORD - lead).min(bytes.len()));
+            write_part(&words[word], lead, head);
+            (bytes, word) = (rest, word + 1);
+        }
+        let (whole, tail) = bytes.as_chunks::<WORD>();
+        for (from, to) in whole.iter().zip(&words[word..word + whole.len()]) {
+            to.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
+        }
+        if !tail.is_empty() {
+            write_part(&words[word + whole.len()], 0, tail);
+        }
+        Ok(())
+    }
+
+    /// Changes 64 bits at once, little endian as on the hosts that share the memory; returns what was there.
+    ///
+    /// # Errors
+    /// When they are not all there, or `offset` is not a multiple of 8.
+    pub fn update(&self, offset: u64, new: impl Fn(u64) -> u64) -> Result<u64, OutOfBounds> {
+        let range = self.range(offset, WORD)?;
+        if !range.is_multiple_of(WORD) {
+            return Err(OutOfBounds { offset, len: WORD as u64, size: self.len });
+        }
+        let change = |found: u64| Some(new(u64::from_le(found)).to_le());
+        let word = &self.words()[range / WORD];
+        let (Ok(found) | Err(found)) = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+        Ok(u64::from_le(found))
+    }
+
+    #[inline]
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping begins on a page, is a multiple of 8 bytes long, is initialised by the operating system and
+        // lives as long as `self`. All shared access to it is by these atomics.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast::<AtomicU64>(), self.map.len() / WORD) }
+    }
+
+    /// The offset as an index, if `len` bytes from there are inside.
+    #[inline]
+    fn range(&self, offset: u64, len: usize) -> Result<usize, OutOfBounds> {
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= self.len => Ok(offset as usize),
+            _ => Err(OutOfBounds { offset, len: len as u64, size: self.len }),
+        }
+    }
+}
+
+/// Writes some bytes of a word, and leaves the others to whoever writes them at the same time.
+fn write_part(word: &AtomicU64, at: usize, part: &[u8]) {
+    let change = |found: u64| {
+        let mut bytes = found.to_ne_bytes();
+        bytes[at..at + part.len()].copy_from_slice(part);
+        Some(u64::from_ne_bytes(bytes))
+    };
+    let (Ok(_) | Err(_)) = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn reads_what_was_written_and_nothing_beside_it(
+            writes in prop::collection::vec((0u64..100, prop::collection::vec(any::<u8>(), 0..50)), 1..20),
+            from in 0u64..110,
+            len in 0usize..50,
+        ) {
+            let memory = Memory::anonymous(100).unwrap();
+            let mut model = [0u8; 100];
+            for (offset, bytes) in writes {
+                let end = offset as usize + bytes.len();
+                let fits = end <= 100;
+                prop_assert_eq!(memory.write(offset, &bytes).is_ok(), fits);
+                if fits {
+                    model[offset as usize..end].copy_from_slice(&bytes);
+                }
+            }
+            let mut found = vec![0; len];
+            let expected = model.get(from as usize..from as usize + len);
+            prop_assert_eq!(memory.read(from, &mut found).is_ok(), expected.is_some());
+            if let Some(expected) = expected {
+                prop_assert_eq!(found, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn atomics_are_aligned_bounded_and_little_endian() {
+        let mut memory = Memory::anonymous(20).unwrap();
+        assert_eq!(memory.update(8, |x| x + 0x0102), Ok(0));
+        assert_eq!(memory.update(8, |x| x), Ok(0x0102));
+        assert_eq!(memory.as_mut_slice()[8..10], [2, 1]);
+        for offset in [4, 16, u64::MAX - 3] {
+            assert!(memory.update(offset, |x| x).is_err(), "{offset}");
+        }
+        let text = memory.read(u64::MAX, &mut [0; 2]).unwrap_err().to_string();
+        assert!(text.contains("not inside of 20 bytes"), "{text}");
+    }
+
+    #[test]
+    fn neighbours_in_a_word_do_not_disturb_each_other() {
+        let memory = Memory::shared(8).unwrap();
+        std::thread::scope(|scope| {
+            for (offset, byte) in [(0, 1u8), (3, 2)] {
+                let memory = &memory;
+                scope.spawn(move || {
+                    let mut found = [0; 3];
+                    for _ in 0..10_000 {
+                        memory.write(offset, &[byte; 3]).unwrap();
+                        memory.read(offset, &mut found).unwrap();
+                        assert_eq!(found, [byte; 3]);
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,310 @@
+//! Operations as futures: posts chains, takes completions, keeps time, wakes who waits.
+
+mod slots;
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+use crate::completion::Output;
+use crate::device::{QueuePair, Verbs};
+use crate::error::Error;
+use crate::request::{Operation, WorkRequest};
+use crate::time::{Duration, Instant};
+
+use slots::{Slot, Slots};
+
+/// Turns the operations of one device into futures, any number of them at a time, for one thread.
+///
+/// It starts nothing and reads no clock. Whoever owns it runs the futures in an executor of its choice and calls
+/// [`turn`](Self::turn) whenever completions may have come or [`next_deadline`](Self::next_deadline) is reached.
+///
+/// In steady state nothing is allocated: what waits has a slot, and slots are used again.
+///
+/// A future that is dropped leaves what it has posted under way; the result is thrown away when it comes, and its buffer goes
+/// back to the pool.
+pub struct Reactor<V> {
+    inner: RefCell<Inner<V>>,
+}
+
+struct Inner<V> {
+    verbs: V,
+    now: Instant,
+    slots: Slots,
+    /// Deadlines of those who sleep, by the slots' names; some may have gone.
+    timers: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// Who found a send queue full or no buffer free.
+    starved: VecDeque<Waker>,
+}
+
+impl<V> std::fmt::Debug for Reactor<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reactor").finish_non_exhaustive()
+    }
+}
+
+impl<V: Verbs> Reactor<V> {
+    /// A reactor for `verbs`; its time is zero until the first [`turn`](Self::turn).
+    pub fn new(verbs: V) -> Self {
+        Self {
+            inner: RefCell::new(Inner {
+                verbs,
+                now: Instant::ZERO,
+                slots: Slots::default(),
+                timers: BinaryHeap::new(),
+                starved: VecDeque::new(),
+            }),
+        }
+    }
+
+    /// Does something with the device: connects, hands it frames.
+    ///
+    /// # Panics
+    /// When `work` uses the reactor itself.
+    pub fn with<T>(&self, work: impl FnOnce(&mut V) -> T) -> T {
+        work(&mut self.inner.borrow_mut().verbs)
+    }
+
+    /// The time of the last [`turn`](Self::turn).
+    #[inline]
+    pub fn now(&self) -> Instant {
+        self.inner.borrow().now
+    }
+
+    /// Posts operations on one queue pair with one doorbell, and waits until all of them are done. Where the send queue is
+    /// full or no buffer is free it waits for one, as long as anything is under way that could free it.
+    ///
+    /// READs and atomics are signalled, and whatever comes last.
+    ///
+    /// # Errors
+    /// When the chain is not accepted, or the first operation that failed.
+    #[inline]
+    pub fn chain<'r, 'd, const N: usize>(
+        &'r self,
+        queue_pair: QueuePair,
+        operations: [Operation<'d>; N],
+    ) -> Chain<'r, 'd, V, N> {
+        Chain { reactor: self, queue_pair, operations, slots: None }
+    }
+
+    /// Waits for a span of time.
+    pub fn sleep(&self, span: Duration) -> Sleep<'_, V> {
+        Sleep { reactor: self, deadline: self.now() + span, slot: None }
+    }
+
+    /// Takes completions and deadlines that have come by `now`, and wakes who waits for them. Says whether there were any.
+    /// Time that would go back stands still.
+    pub fn turn(&self, now: Instant) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        inner.now = inner.now.max(now);
+        let mut any = false;
+        while let Some(completion) = inner.verbs.poll() {
+            any = true;
+            let waker = inner.slots.complete(completion.tag, completion.result);
+            let starved = inner.next_starved();
+            // Wakers are foreign code: they run without the reactor being borrowed.
+            drop(inner);
+            waker.into_iter().chain(starved).for_each(Waker::wake);
+            inner = self.inner.borrow_mut();
+        }
+        while let Some(&Reverse((at, tag))) = inner.timers.peek()
+            && at <= inner.now
+        {
+            any = true;
+            inner.timers.pop();
+            let waker = inner.slots.complete(tag, Ok(Output::Written));
+            drop(inner);
+            waker.into_iter().for_each(Waker::wake);
+            inner = self.inner.borrow_mut();
+        }
+        // With nothing under way nobody would wake them again: they learn that it is in vain.
+        while inner.slots.posted() == 0
+            && let Some(waker) = inner.starved.pop_front()
+        {
+            drop(inner);
+            waker.wake();
+            inner = self.inner.borrow_mut();
+        }
+        any
+    }
+
+    /// When [`turn`](Self::turn) is due for somebody who sleeps; `None` when nobody does.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let mut inner = self.inner.borrow_mut();
+        while let Some(&Reverse((at, tag))) = inner.timers.peek() {
+            if inner.slots.is_waiting(tag) {
+                return Some(at);
+            }
+            inner.timers.pop();
+            inner.slots.complete(tag, Ok(Output::Written));
+        }
+        None
+    }
+
+    /// Runs one future to its end, with [`turn`](Self::turn) in between; `clock` moves the device on and tells the time.
+    pub fn run<F: Future>(&self, future: F, mut clock: impl FnMut(&mut V) -> Instant) -> F::Output {
+        let mut future = pin!(future);
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                return output;
+            }
+            let now = self.with(&mut clock);
+            self.turn(now);
+        }
+    }
+}
+
+impl<V> Inner<V> {
+    fn next_starved(&mut self) -> Option<Waker> {
+        self.starved.pop_front()
+    }
+}
+
+/// Operations on their way; see [`Reactor::chain`].
+#[must_use = "nothing is posted before it is awaited"]
+pub struct Chain<'r, 'd, V: Verbs, const N: usize> {
+    reactor: &'r Reactor<V>,
+    queue_pair: QueuePair,
+    operations: [Operation<'d>; N],
+    /// Once posted: a slot for each operation that is signalled.
+    slots: Option<[Option<Slot>; N]>,
+}
+
+impl<V: Verbs, const N: usize> std::fmt::Debug for Chain<'_, '_, V, N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let posted = self.slots.is_some();
+        write!(f, "Chain of {N} on {}, {}", self.queue_pair, if posted { "posted" } else { "not posted" })
+    }
+}
+
+impl<V: Verbs, const N: usize> Future for Chain<'_, '_, V, N> {
+    type Output = Result<[Output; N], Error>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let inner = &mut *this.reactor.inner.borrow_mut();
+        let slots = match this.slots {
+            Some(slots) => slots,
+            None => match inner.post(this.queue_pair, &this.operations) {
+                Ok(slots) => *this.slots.insert(slots),
+                Err(Error::Post(error)) if error.is_temporary() && inner.slots.posted() > 0 => {
+                    inner.starved.push_back(context.waker().clone());
+                    return Poll::Pending;
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            },
+        };
+        // Per queue pair completions come in order: when the last is there, all are.
+        if let Some(Some(last)) = slots.last()
+            && !inner.slots.is_done(*last, context.waker())
+        {
+            return Poll::Pending;
+        }
+        this.slots = None;
+        let mut first_failure = None;
+        let outputs = slots.map(|slot| {
+            let result = slot.map_or(Ok(Output::Written), |slot| inner.slots.take(slot));
+            result.unwrap_or_else(|failure| {
+                first_failure.get_or_insert(failure);
+                Output::Written
+            })
+        });
+        Poll::Ready(first_failure.map_or(Ok(outputs), |failure| Err(failure.into())))
+    }
+}
+
+impl<V: Verbs, const N: usize> Drop for Chain<'_, '_, V, N> {
+    fn drop(&mut self) {
+        if let Some(slots) = self.slots {
+            let mut inner = self.reactor.inner.borrow_mut();
+            slots.into_iter().flatten().for_each(|slot| inner.slots.abandon(slot));
+        }
+    }
+}
+
+impl<V: Verbs> Inner<V> {
+    #[inline]
+    fn post<const N: usize>(
+        &mut self,
+        queue_pair: QueuePair,
+        operations: &[Operation<'_>; N],
+    ) -> Result<[Option<Slot>; N], Error> {
+        let mut slots = [None; N];
+        for (at, operation) in operations.iter().enumerate() {
+            if operation.has_result() || at + 1 == N {
+                slots[at] = Some(self.slots.claim());
+            }
+        }
+        let last = slots.last().copied().flatten();
+        let requests: [WorkRequest<'_>; N] = std::array::from_fn(|at| WorkRequest {
+            // An operation that is not signalled speaks up only to say why the last one fails.
+            tag: slots[at].map(Slot::tag).or(last.map(Slot::tag_of_cause)).unwrap_or_default(),
+            signalled: slots[at].is_some(),
+            operation: operations[at],
+        });
+        match self.verbs.post(queue_pair, &requests) {
+            Ok(()) => {
+                slots.iter().flatten().for_each(|&slot| self.slots.posted_now(slot));
+                Ok(slots)
+            }
+            Err(error) => {
+                slots.iter().flatten().for_each(|&slot| self.slots.release(slot));
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// Waits for a point in time; see [`Reactor::sleep`].
+#[must_use = "nobody sleeps before it is awaited"]
+pub struct Sleep<'r, V: Verbs> {
+    reactor: &'r Reactor<V>,
+    deadline: Instant,
+    slot: Option<Slot>,
+}
+
+impl<V: Verbs> std::fmt::Debug for Sleep<'_, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sleep until {}", self.deadline)
+    }
+}
+
+impl<V: Verbs> Future for Sleep<'_, V> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let inner = &mut *self.reactor.inner.borrow_mut();
+        let slot = match self.slot {
+            Some(slot) => slot,
+            None if inner.now >= self.deadline => return Poll::Ready(()),
+            None => {
+                let slot = inner.slots.claim();
+                inner.timers.push(Reverse((self.deadline, slot.tag())));
+                slot
+            }
+        };
+        if inner.slots.is_done(slot, context.waker()) {
+            let _ = inner.slots.take(slot);
+            self.slot = None;
+            return Poll::Ready(());
+        }
+        self.slot = Some(slot);
+        Poll::Pending
+    }
+}
+
+impl<V: Verbs> Drop for Sleep<'_, V> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.reactor.inner.borrow_mut().slots.abandon(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! Where results wait for the futures that want them.
+
+use std::task::Waker;
+
+use crate::completion::{Failure, Output};
+
+/// A place for one result. Its generation tells it from the one that had the place before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    index: u32,
+    generation: u32,
+}
+
+/// Set in the tag of a request that is not signalled: its failure explains the slot's.
+const CAUSE: u64 = 1 << 63;
+
+impl Slot {
+    #[inline]
+    pub(super) fn tag(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    pub(super) fn tag_of_cause(self) -> u64 {
+        self.tag() | CAUSE
+    }
+
+    fn of_tag(tag: u64) -> Slot {
+        Slot { index: tag as u32, generation: ((tag & !CAUSE) >> 32) as u32 }
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    Free,
+    /// Its result is still to come.
+    Waiting(Option<Waker>),
+    Done(Result<Output, Failure>),
+    /// Its result is still to come, and nobody wants it.
+    Abandoned,
+}
+
+#[derive(Debug)]
+struct Place {
+    generation: u32,
+    /// A request was posted for it: a completion will come.
+    posted: bool,
+    state: State,
+    cause: Option<Failure>,
+}
+
+/// All slots of a reactor.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    places: Vec<Place>,
+    free: Vec<u32>,
+    posted: usize,
+}
+
+impl Slots {
+    #[inline]
+    pub(super) fn claim(&mut self) -> Slot {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, posted: false, state: State::Free, cause: None });
+            self.places.len() as u32 - 1
+        });
+        let place = &mut self.places[index as usize];
+        // 31 bits: the highest bit of a tag says something else.
+        place.generation = (place.generation + 1) & (u32::MAX >> 1);
+        place.state = State::Waiting(None);
+        Slot { index, generation: place.generation }
+    }
+
+    #[inline]
+    pub(super) fn posted_now(&mut self, slot: Slot) {
+        self.places[slot.index as usize].posted = true;
+        self.posted += 1;
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Slots for which a completion is still to come.
+    #[inline]
+    pub(super) fn posted(&self) -> usize {
+        self.posted
+    }
+
+    /// Notes the result of the slot that `tag` names; returns whom to wake.
+    #[inline]
+    pub(super) fn complete(&mut self, tag: u64, result: Result<Output, Failure>) -> Option<Waker> {
+        let slot = Slot::of_tag(tag);
+        let place = self.places.get_mut(slot.index as usize).filter(|p| p.generation == slot.generation)?;
+        if tag & CAUSE != 0 {
+            place.cause = place.cause.or(result.err());
+            return None;
+        }
+        self.posted -= usize::from(std::mem::take(&mut place.posted));
+        let result = result.map_err(|failure| place.cause.unwrap_or(failure));
+        match std::mem::replace(&mut place.state, State::Free) {
+            State::Waiting(waker) => {
+                place.state = State::Done(result);
+                waker
+            }
+            State::Abandoned => {
+                self.release(slot);
+                None
+            }
+            other => {
+                place.state = other;
+                None
+            }
+        }
+    }
+
+    /// Whether the result is there; if not, `waker` is kept for when it comes.
+    #[inline]
+    pub(super) fn is_done(&mut self, slot: Slot, waker: &Waker) -> bool {
+        match &mut self.places[slot.index as usize].state {
+            State::Done(_) => true,
+            State::Waiting(kept) => {
+                match kept {
+                    Some(kept) if kept.will_wake(waker) => {}
+                    _ => *kept = Some(waker.clone()),
+                }
+                false
+            }
+            State::Free | State::Abandoned => false,
+        }
+    }
+
+    /// Whether somebody waits for the slot that `tag` names.
+    pub(super) fn is_waiting(&self, tag: u64) -> bool {
+        let slot = Slot::of_tag(tag);
+        let place = &self.places[slot.index as usize];
+        place.generation == slot.generation && matches!(place.state, State::Waiting(_))
+    }
+
+    /// The result, which must be there; the slot is free from then on.
+    #[inline]
+    pub(super) fn take(&mut self, slot: Slot) -> Result<Output, Failure> {
+        let state = std::mem::replace(&mut self.places[slot.index as usize].state, State::Free);
+        self.release(slot);
+        match state {
+            State::Done(result) => result,
+            // Completions of a queue pair came out of order: the contract is broken, and the result is unknown.
+            State::Free | State::Waiting(_) | State::Abandoned => Err(Failure::Other),
+        }
+    }
+
+    /// Nobody wants the result any more.
+    pub(super) fn abandon(&mut self, slot: Slot) {
+        let place = &mut self.places[slot.index as usize];
+        match place.state {
+            State::Waiting(_) => place.state = State::Abandoned,
+            _ => self.release(slot),
+        }
+    }
+
+    #[inline]
+    pub(super) fn release(&mut self, slot: Slot) {
+        let place = &mut self.places[slot.index as usize];
+        place.state = State::Free;
+        place.cause = None;
+        self.free.push(slot.index);
+    }
+}

@@ -1,0 +1,169 @@
+//! What can be asked of remote memory.
+
+/// A place in a remote memory region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Remote {
+    /// Address as the region's owner registered it (its `iova` and up).
+    pub address: u64,
+    /// Key of the region. A server's tree memory and its device memory have one each.
+    pub rkey: u32,
+}
+
+/// One operation on remote memory. Data to write is copied when it is posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation<'a> {
+    /// RDMA READ.
+    Read {
+        /// Where.
+        from: Remote,
+        /// Bytes.
+        len: u32,
+    },
+    /// An RDMA READ with the key where the address would be and `rkey = 0`; the switches on the way choose the address.
+    /// It must fit in one packet: a READ of several that loses one is resumed at `address + bytes received`, which
+    /// would be another key.
+    IndexRead {
+        /// The key.
+        key: u64,
+        /// Bytes; at most the path MTU.
+        len: u32,
+    },
+    /// RDMA WRITE.
+    Write {
+        /// Where.
+        to: Remote,
+        /// What.
+        data: &'a [u8],
+    },
+    /// Stores `swap` if memory holds `compare`; 64 bits.
+    CompareSwap {
+        /// Where; a multiple of 8.
+        at: Remote,
+        /// Expected.
+        compare: u64,
+        /// New.
+        swap: u64,
+    },
+    /// Adds to 64 bits, wrapping.
+    FetchAdd {
+        /// Where; a multiple of 8.
+        at: Remote,
+        /// What is added.
+        add: u64,
+    },
+    /// Compares and swaps some of 64 bits: where `memory & compare_mask` equals `compare & compare_mask`, the bits of
+    /// `swap_mask` are taken from `swap` (extended atomics of ConnectX; Sherman section 4.3).
+    MaskedCompareSwap {
+        /// Where; a multiple of 8.
+        at: Remote,
+        /// Expected, in the bits of `compare_mask`.
+        compare: u64,
+        /// Bits that are compared.
+        compare_mask: u64,
+        /// New, in the bits of `swap_mask`.
+        swap: u64,
+        /// Bits that are changed.
+        swap_mask: u64,
+    },
+    /// Adds to the fields of 64 bits: no carry goes out of a bit that is set in `boundary`, the highest of each field.
+    MaskedFetchAdd {
+        /// Where; a multiple of 8.
+        at: Remote,
+        /// What is added.
+        add: u64,
+        /// The highest bit of each field.
+        boundary: u64,
+    },
+}
+
+impl Operation<'_> {
+    /// Whether it brings something back: bytes, or what an atomic found.
+    #[must_use]
+    pub const fn has_result(&self) -> bool {
+        !matches!(self, Operation::Write { .. })
+    }
+
+    /// Whether it is an atomic, whose address must be a multiple of 8.
+    #[must_use]
+    pub const fn atomic_address(&self) -> Option<u64> {
+        match self {
+            Operation::CompareSwap { at, .. }
+            | Operation::FetchAdd { at, .. }
+            | Operation::MaskedCompareSwap { at, .. }
+            | Operation::MaskedFetchAdd { at, .. } => Some(at.address),
+            Operation::Read { .. } | Operation::IndexRead { .. } | Operation::Write { .. } => None,
+        }
+    }
+
+    /// What an atomic makes of the 64 bits it finds; `None` for other operations.
+    #[must_use]
+    pub const fn apply(&self, found: u64) -> Option<u64> {
+        match *self {
+            Operation::CompareSwap { compare, swap, .. } => Some(if found == compare { swap } else { found }),
+            Operation::FetchAdd { add, .. } => Some(found.wrapping_add(add)),
+            Operation::MaskedCompareSwap { compare, compare_mask, swap, swap_mask, .. } => {
+                let equal = (found ^ compare) & compare_mask == 0;
+                Some(if equal { found & !swap_mask | swap & swap_mask } else { found })
+            }
+            Operation::MaskedFetchAdd { add, boundary, .. } => Some(add_in_fields(found, add, boundary)),
+            Operation::Read { .. } | Operation::IndexRead { .. } | Operation::Write { .. } => None,
+        }
+    }
+}
+
+/// Adds field by field: the sums without the fields' highest bits cannot carry out of a field; those bits are added
+/// without carry.
+const fn add_in_fields(a: u64, b: u64, boundary: u64) -> u64 {
+    (a & !boundary).wrapping_add(b & !boundary) ^ (a ^ b) & boundary
+}
+
+/// An operation to be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkRequest<'a> {
+    /// Comes back with the completion.
+    pub tag: u64,
+    /// Whether success makes a completion; failure always does.
+    pub signalled: bool,
+    /// What to do.
+    pub operation: Operation<'a>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const AT: Remote = Remote { address: 0, rkey: 1 };
+
+    #[test]
+    fn masked_compare_swap_touches_its_bits_only() {
+        let lock = |found: u64, shift: u32| {
+            Operation::MaskedCompareSwap {
+                at: AT,
+                compare: 0,
+                compare_mask: 0xffff << shift,
+                swap: 0xabcd << shift,
+                swap_mask: 0xffff << shift,
+            }
+            .apply(found)
+            .unwrap()
+        };
+        assert_eq!(lock(0, 16), 0xabcd_0000);
+        assert_eq!(lock(0x1111_0000_2222, 16), 0x1111_abcd_2222);
+        assert_eq!(lock(0x1_0000, 16), 0x1_0000, "taken");
+    }
+
+    proptest! {
+        #[test]
+        fn fields_add_without_carry_into_each_other(a: u64, b: u64, at in 0u32..63) {
+            // Two fields: bits 0..=at, and the rest.
+            let boundary = 1 << at | 1 << 63;
+            let sum = Operation::MaskedFetchAdd { at: AT, add: b, boundary }.apply(a).unwrap();
+            let low = (1u64 << at) * 2 - 1;
+            prop_assert_eq!(sum & low, a.wrapping_add(b) & low);
+            prop_assert_eq!(sum >> 1 >> at, (a >> 1 >> at).wrapping_add(b >> 1 >> at) & (u64::MAX >> 1 >> at));
+            let whole = Operation::MaskedFetchAdd { at: AT, add: b, boundary: 0 }.apply(a);
+            prop_assert_eq!(whole, Operation::FetchAdd { at: AT, add: b }.apply(a));
+        }
+    }
+}
