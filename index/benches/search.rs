@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fatbtree_index::node::{LeafBuilder, Node, NodeSpec, write_internal};
-use fatbtree_index::{GlobalAddress, KeyRange, TreeConfig, ValueLayout, value};
+use fatbtree_index::{GlobalAddress, Integrity, KeyRange, TreeConfig, ValueLayout, value};
 
 fn spec(level: u8) -> NodeSpec {
     NodeSpec {
@@ -49,7 +49,7 @@ fn nodes(c: &mut Criterion) {
     let config = TreeConfig::default();
     let mut bytes = vec![0; config.internal_bytes() as usize];
     let children: Vec<_> = (0..16).map(|i| (i * 1000, GlobalAddress(4096 + i * 1024))).collect();
-    write_internal(&mut bytes, &spec(1), &children);
+    write_internal(&mut bytes, &spec(1), &children, Integrity::LineVersions);
     let mut key = 0;
     c.bench_function("internal node, 16 children", |b| {
         b.iter(|| {

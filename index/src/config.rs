@@ -17,6 +17,26 @@ pub enum ValueLayout {
     OutOfLine,
 }
 
+/// What tells a reader that what it has read was written meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+pub enum Integrity {
+    /// A version in every line of 64 bytes (FaRM §4.4, SMART §5.2). Enough where the server's device reads and writes a line
+    /// whole.
+    #[default]
+    LineVersions,
+    /// A checksum of 32 bits beside it: where the device may tear even a line.
+    Checksums,
+}
+
+impl Integrity {
+    /// What memory needs that is reached through a device with or without
+    /// [line atomicity](fatbtree_verbs::Capabilities::line_atomicity).
+    #[must_use]
+    pub const fn for_device(line_atomicity: bool) -> Self {
+        if line_atomicity { Self::LineVersions } else { Self::Checksums }
+    }
+}
+
 /// The shape of one tree: both ends must agree on it. Always valid: [`TreeConfig::new`] refuses the rest.
 ///
 /// ```
@@ -33,6 +53,7 @@ pub struct TreeConfig {
     internal_bytes: u32,
     values: ValueLayout,
     leaf: LeafShape,
+    integrity: Integrity,
 }
 
 impl Default for TreeConfig {
@@ -43,11 +64,24 @@ impl Default for TreeConfig {
 }
 
 impl TreeConfig {
-    /// A tree with internal nodes of up to `fan_out` children and leaves of `leaf_bytes` bytes.
+    /// A tree with internal nodes of up to `fan_out` children, leaves of `leaf_bytes` bytes, and line versions.
     ///
     /// # Errors
     /// When a node would hold too little, or exceed the largest path MTU there is, 4096 bytes.
     pub fn new(fan_out: u16, leaf_bytes: u32, values: ValueLayout) -> Result<Self, ConfigError> {
+        Self::with_integrity(fan_out, leaf_bytes, values, Integrity::LineVersions)
+    }
+
+    /// The same with another way to notice torn reads; checksums take 4 bytes of every line of a leaf.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_integrity(
+        fan_out: u16,
+        leaf_bytes: u32,
+        values: ValueLayout,
+        integrity: Integrity,
+    ) -> Result<Self, ConfigError> {
         if fan_out < 2 {
             return Err(ConfigError::FanOut { found: fan_out });
         }
@@ -64,11 +98,11 @@ impl TreeConfig {
         if bytes > MAX_PATH_MTU {
             return Err(ConfigError::NodeTooLarge { bytes, path_mtu: MAX_PATH_MTU });
         }
-        let leaf = LeafShape::new(values, leaf_bytes);
+        let leaf = LeafShape::new(values, leaf_bytes, integrity);
         if leaf.capacity() < 2 {
             return Err(ConfigError::LeafCapacity { leaf_bytes, values, capacity: leaf.capacity() });
         }
-        Ok(Self { fan_out, internal_bytes, values, leaf })
+        Ok(Self { fan_out, internal_bytes, values, leaf, integrity })
     }
 
     /// Most children of an internal node.
@@ -111,6 +145,12 @@ impl TreeConfig {
     #[must_use]
     pub const fn values(&self) -> ValueLayout {
         self.values
+    }
+
+    /// What tells a reader that a node was written meanwhile.
+    #[must_use]
+    pub const fn integrity(&self) -> Integrity {
+        self.integrity
     }
 
     /// How entries lie in a leaf.

@@ -1,36 +1,37 @@
 //! Trees over one-sided verbs.
 //!
 //! Clients find records in a pool of memory servers by RDMA READs alone; no server CPU takes part. This crate has the
-//! layout of the tree's nodes and the lookup as a state machine that posts reads and is fed their bytes. It knows
-//! neither which NIC carries the reads, nor time, nor threads.
+//! layout of the tree's nodes and the operations on it, as futures over any [`Verbs`](fatbtree_verbs::Verbs). It opens nothing,
+//! starts nothing and reads no clock.
 //!
 //! ```text
 //!              ┌──────────── SuperRoot: key -> partition ─────────────┐
 //!              ▼                                                      ▼
 //!        partition 0 (server 0)                                 partition 1 (server 1)
+//!        [superblock: root, level, generation]                  [superblock]
 //!  level 3    [root]                                               [root]
 //!            ╱      ╲               internal: 16 children, 384 bytes
 //!  level 2  [ ]──────►[ ]           siblings linked left to right (B-link)
 //!         ╱  │  ╲    ╱  │ ╲
 //!  level 0 [leaf]►[leaf]► ...       unsorted entries, 1 KB; a version byte per 64-byte line
 //!            │
-//!          [record]                 key, length, version, value, version; or values in the leaf
+//!          [record]                 key, length, version, checksum, value; or values in the leaf
 //!
-//!          ┌────────┐  read / index_read   ┌───────┐     RDMA READ     ┌───────────────┐
-//!          │ Lookup │ ───────────────────► │ Verbs │ ◄───────────────► │ memory server │
-//!          └───▲────┘                      └───┬───┘                   └───────────────┘
-//!              └──────── bytes read ───────────┘
+//!     pool.lookup(key).await        ┌───────┐     RDMA READ     ┌───────────────┐
+//!     Descent ── read, index read ─►│ Verbs │ ◄───────────────► │ memory server │
+//!         ▲                         └───┬───┘                   └───────────────┘
+//!         └──── bytes, in a registered buffer
 //! ```
 //!
 //! A *read* names an address. An *index read* names a key, and the switches on the way choose the node; which one is
-//! told by the node itself. [`Lookup`] takes both through the same checks, so a switch that is behind the times costs
+//! told by the node itself. Operations take both through the same [`Check`]s, so a switch that is behind the times costs
 //! a round trip and never a wrong answer.
 //!
-//! * [`TreeConfig`], [`node`], [`record`]: what lies in memory, byte by byte.
-//! * [`Verbs`], [`Lookup`]: how a client finds a key.
-//! * [`SuperRoot`]: where it begins.
-//! * [`Tree`], [`plain`]: the same in plain memory, for snapshots and tests.
-//! * [`value`]: values that can be checked.
+//! * [`TreeConfig`], [`node`], [`record`], [`Superblock`]: what lies in memory, byte by byte.
+//! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`].
+//! * [`SuperRoot`]: where they begin.
+//! * [`Tree`], [`TreeTop`]: the same where the memory is at hand, for snapshots and tests.
+//! * [`plain`]: a client without a network. [`value`]: values that can be checked.
 //!
 //! # Example
 //!
@@ -38,42 +39,53 @@
 //!
 //! ```
 //! use fatbtree_index::node::{LeafBuilder, NodeSpec};
-//! use fatbtree_index::plain::{self, Regions};
-//! use fatbtree_index::{GlobalAddress, KeyRange, Outcome, Partition, Start, SuperRoot, TreeConfig, ValueLayout};
+//! use fatbtree_index::plain::PlainClient;
+//! use fatbtree_index::{GlobalAddress, KeyRange, Partition, Regions, Start, SuperRoot, TreeConfig, ValueLayout};
+//! use fatbtree_verbs::Memory;
 //!
 //! let config = TreeConfig::new(16, 1024, ValueLayout::Inline(5))?;
 //! let address = GlobalAddress::new(0, 64);
-//! let mut memory = vec![0; 64 + 1024];
+//! let mut memory = Memory::anonymous(64 + 1024)?;
 //! let spec = NodeSpec { address, level: 0, range: KeyRange::ALL, sibling: GlobalAddress::NULL, version: 1 };
-//! let mut leaf = LeafBuilder::new(&mut memory[64..], config.leaf_shape(), spec);
+//! let mut leaf = LeafBuilder::new(&mut memory.as_mut_slice()[64..], config.leaf_shape(), spec);
 //! leaf.push_inline(u64::MAX).copy_from_slice(b"hello");
 //! leaf.finish();
 //!
 //! let roots = SuperRoot::new(vec![Partition { id: 0, range: KeyRange::ALL, root: address, root_level: 0 }])?;
-//! let memory = Regions::new([(0, &memory[..])]);
-//! let switches = |_partition, _key| address; // where they let the index read land
-//! let (outcome, trips) = plain::lookup(&memory, &config, &roots, u64::MAX, Start::IndexRead, switches);
-//! assert_eq!(outcome, Outcome::Found(b"hello"));
-//! assert_eq!((trips.round_trips, trips.landed), (1, Some(0)));
+//! let mut client = PlainClient::new(&Regions::new([(0, memory.into())]), &config, &roots);
+//! client.set_landing(move |_key| address); // where the switches let the index read land
+//! let found = client.lookup(u64::MAX, Start::IndexRead);
+//! assert_eq!(found.result?.as_deref(), Some(&b"hello"[..]));
+//! assert_eq!((found.trips.round_trips, found.trips.landed), (1, Some(0)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod address;
+mod checks;
 mod config;
+mod descent;
 mod keys;
+mod limits;
 mod lookup;
 pub mod node;
 pub mod plain;
+mod pool;
 pub mod record;
 mod super_root;
+mod superblock;
+mod top;
 pub mod value;
-mod verbs;
 mod walk;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
-pub use config::{ConfigError, MAX_INLINE_VALUE, MAX_PATH_MTU, TreeConfig, ValueLayout};
+pub use checks::Check;
+pub use config::{ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, TreeConfig, ValueLayout};
+pub use descent::{OperationError, Start, Trips};
 pub use keys::KeyRange;
-pub use lookup::{Limits, Lookup, LookupError, Outcome, Progress, Start, Trips};
+pub use limits::Limits;
+pub use lookup::{Lookup, Value};
+pub use pool::{BreakReason, ConnectError, ConnectionId, Event, Pool, PoolConfig, PoolStats, RemoteSide};
 pub use super_root::{Partition, SuperRoot, SuperRootError};
-pub use verbs::{OpId, PostError, ReadFailure, Verbs};
-pub use walk::{PathStep, Tree, WalkError};
+pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
+pub use top::{TopNode, TopReader, TreeTop};
+pub use walk::{NodeBytes, PathStep, Regions, Tree, WalkError};

@@ -1,98 +1,89 @@
-//! Trees in plain memory: what tests, snapshots and simulators read without a network.
+//! A client over plain memory: what tests and examples use instead of a network.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
+use fatbtree_verbs::{Access, Device, Remote};
 
 use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
-use crate::lookup::{Lookup, Outcome, Progress, Start, Trips};
+use crate::descent::Start;
+use crate::lookup::Lookup;
+use crate::pool::{Pool, PoolConfig, RemoteSide};
 use crate::super_root::SuperRoot;
-use crate::verbs::{OpId, PostError, ReadFailure, Verbs};
+use crate::walk::Regions;
 
-/// Memory that can be read by global address.
-pub trait Memory {
-    /// The `len` bytes at `address`, if all of them exist.
-    fn bytes(&self, address: GlobalAddress, len: u32) -> Option<&[u8]>;
+/// Plays the switches: given a key, the node on which its index read lands; null means that they let it pass as it is, which
+/// the server refuses.
+type Landing = Box<dyn FnMut(u64) -> GlobalAddress>;
+
+/// A client that is connected to all regions, with switches played by a function.
+pub struct PlainClient {
+    pool: Pool<PlainDevice>,
+    landing: Rc<RefCell<Landing>>,
+    /// Its queue pairs go when it goes.
+    _server: PlainDevice,
 }
 
-/// Regions of several memory servers, each beginning at offset 0 of its server.
-#[derive(Clone, Debug, Default)]
-pub struct Regions<'m> {
-    regions: Vec<(u16, &'m [u8])>,
-}
-
-impl<'m> Regions<'m> {
-    /// Regions and the servers they belong to.
-    pub fn new(regions: impl IntoIterator<Item = (u16, &'m [u8])>) -> Self {
-        Self { regions: regions.into_iter().collect() }
+impl std::fmt::Debug for PlainClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.pool.fmt(f)
     }
 }
 
-impl Memory for Regions<'_> {
-    fn bytes(&self, address: GlobalAddress, len: u32) -> Option<&[u8]> {
-        let (_, region) = self.regions.iter().find(|(server, _)| *server == address.server())?;
-        let from = usize::try_from(address.offset()).ok()?;
-        region.get(from..from.checked_add(len as usize)?)
-    }
-}
-
-/// Verbs over plain memory: reads are queued and completed in the order in which they were posted.
-///
-/// `landing` plays the switches: given partition and key, the node on which an index read lands; null means that the
-/// switches let it pass as it is, which the server refuses.
-pub struct PlainVerbs<'m, M, L> {
-    memory: &'m M,
-    landing: L,
-    posted: VecDeque<(OpId, GlobalAddress, u32)>,
-}
-
-impl<'m, M: Memory, L: FnMut(u16, u64) -> GlobalAddress> PlainVerbs<'m, M, L> {
-    /// Verbs that read from `memory`.
-    pub fn new(memory: &'m M, landing: L) -> Self {
-        Self { memory, landing, posted: VecDeque::new() }
-    }
-
-    /// Carries out the oldest read that is under way.
-    pub fn complete(&mut self) -> Option<(OpId, Result<&'m [u8], ReadFailure>)> {
-        let (op, address, len) = self.posted.pop_front()?;
-        let bytes = if address.is_null() { None } else { self.memory.bytes(address, len) };
-        Some((op, bytes.ok_or(ReadFailure::RemoteAccess)))
-    }
-}
-
-impl<M: Memory, L: FnMut(u16, u64) -> GlobalAddress> Verbs for PlainVerbs<'_, M, L> {
-    fn read(&mut self, op: OpId, addr: GlobalAddress, len: u32) -> Result<(), PostError> {
-        self.posted.push_back((op, addr, len));
-        Ok(())
-    }
-
-    fn index_read(&mut self, op: OpId, partition: u16, key: u64, len: u32) -> Result<(), PostError> {
-        let address = (self.landing)(partition, key);
-        self.posted.push_back((op, address, len));
-        Ok(())
-    }
-}
-
-/// Runs one lookup to its end in plain memory.
-pub fn lookup<'m, M: Memory>(
-    memory: &'m M,
-    config: &TreeConfig,
-    roots: &SuperRoot,
-    key: u64,
-    start: Start,
-    landing: impl FnMut(u16, u64) -> GlobalAddress,
-) -> (Outcome<'m>, Trips) {
-    let mut verbs = PlainVerbs::new(memory, landing);
-    let mut lookup = Lookup::new(OpId(0), config);
-    lookup.reset(key);
-    lookup.start(roots, start, &mut verbs).expect("plain memory takes every read");
-    loop {
-        let (_, completion) = verbs.complete().expect("one read is under way until the lookup is done");
-        match completion {
-            Err(failure) => return (lookup.on_failure(failure), lookup.trips()),
-            Ok(bytes) => match lookup.on_read(bytes, &mut verbs).expect("plain memory takes every read") {
-                Progress::Posted => {}
-                Progress::Done(outcome) => return (outcome, lookup.trips()),
-            },
+impl PlainClient {
+    /// A client of the trees in `memory`. One device serves all regions, so that a switch can lead an index read to any of
+    /// them.
+    ///
+    /// # Panics
+    /// When nodes are larger than 4096 bytes or the machine has no memory for buffers: this is for tests.
+    #[must_use]
+    pub fn new(memory: &Regions, config: &TreeConfig, roots: &SuperRoot) -> Self {
+        let network = PlainNetwork::new();
+        let (mut server, mut device) = (network.device(), network.device());
+        let mut rkeys = Vec::new();
+        for (number, region) in memory.iter() {
+            let iova = GlobalAddress::new(number, 0).raw();
+            let region = server.register(region, iova, Access::ALL).expect("offsets have 48 bits");
+            rkeys.push((number, region.rkey));
         }
+        let landing: Rc<RefCell<Landing>> = Rc::new(RefCell::new(Box::new(|_| GlobalAddress::NULL)));
+        device.set_landing({
+            let (landing, rkeys) = (Rc::clone(&landing), rkeys.clone());
+            move |key| {
+                let address = landing.borrow_mut()(key);
+                let rkey = rkeys.iter().find(|(server, _)| *server == address.server())?.1;
+                (!address.is_null()).then_some(Remote { address: address.raw(), rkey })
+            }
+        });
+        let config = PoolConfig { tree: *config, ..PoolConfig::default() };
+        let pool = Pool::new(device, config, roots.clone(), 1).expect("one lane is enough");
+        for id in pool.connections() {
+            let local = pool.open(id).expect("plain devices have queue pairs without end");
+            let queue_pair = server.create().expect("plain devices have queue pairs without end");
+            server.connect(queue_pair, &local).expect("a good endpoint");
+            let endpoint = server.endpoint(queue_pair).expect("just made");
+            let rkey = rkeys.iter().find(|(server, _)| *server == id.server).map_or(0, |(_, rkey)| *rkey);
+            let side = RemoteSide { endpoint, rkey, registered: true };
+            pool.connected(id, side).expect("nodes fit into 4096 bytes");
+        }
+        Self { pool, landing, _server: server }
+    }
+
+    /// Plays the switches from now on.
+    pub fn set_landing(&mut self, landing: impl FnMut(u64) -> GlobalAddress + 'static) {
+        *self.landing.borrow_mut() = Box::new(landing);
+    }
+
+    /// Looks up one key; pauses take no time.
+    pub fn lookup(&self, key: u64, start: Start) -> Lookup {
+        self.pool.reactor().block_on(self.pool.lookup(key, start))
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &Pool<PlainDevice> {
+        &self.pool
     }
 }

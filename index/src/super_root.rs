@@ -10,9 +10,11 @@ pub struct Partition {
     pub id: u16,
     /// The keys it is responsible for.
     pub range: KeyRange,
-    /// Root of its tree. After the root was split this still is a node to begin at: the leftmost of its level.
+    /// A node to begin at: the root of its tree, or a former root. A root that is split keeps its address and its level and
+    /// becomes the leftmost node of that level; the new root is another node, which the region's
+    /// [`Superblock`](crate::Superblock) announces.
     pub root: GlobalAddress,
-    /// Level of that node; 0 when the tree is a single leaf.
+    /// Level of that node; 0 when it is a leaf.
     pub root_level: u8,
 }
 
@@ -76,6 +78,13 @@ impl SuperRoot {
     #[must_use]
     pub fn partitions(&self) -> &[Partition] {
         &self.partitions
+    }
+
+    /// Another node to begin at in partition `id`.
+    pub(crate) fn set_root(&mut self, id: u16, root: GlobalAddress, level: u8) {
+        if let Some(partition) = self.partitions.iter_mut().find(|p| p.id == id) {
+            (partition.root, partition.root_level) = (root, level);
+        }
     }
 
     /// The partition with number `id`.

@@ -1,11 +1,42 @@
-//! The tree's own answer: a walk over plain memory, for snapshots and as the yardstick of tests.
+//! The tree where it lies: a walk over memory at hand, for snapshots and as the yardstick of tests.
+
+use std::sync::Arc;
+
+use fatbtree_verbs::Memory;
 
 use crate::address::GlobalAddress;
-use crate::config::TreeConfig;
+use crate::config::{MAX_PATH_MTU, TreeConfig};
 use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault};
-use crate::plain::Memory;
 use crate::record::{read_record, record_bytes};
 use crate::super_root::Partition;
+
+/// The memory of several servers; each server's begins at its offset 0.
+#[derive(Clone, Debug, Default)]
+pub struct Regions {
+    regions: Vec<(u16, Arc<Memory>)>,
+}
+
+impl Regions {
+    /// Regions and the servers they belong to.
+    pub fn new(regions: impl IntoIterator<Item = (u16, Arc<Memory>)>) -> Self {
+        Self { regions: regions.into_iter().collect() }
+    }
+
+    /// All regions.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &Arc<Memory>)> {
+        self.regions.iter().map(|(server, memory)| (*server, memory))
+    }
+
+    /// Copies the bytes at `address`, if all of them exist.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn read(&self, address: GlobalAddress, into: &mut [u8]) -> Result<(), WalkError> {
+        let region = self.regions.iter().find(|(server, _)| *server == address.server());
+        let read = region.is_some_and(|(_, memory)| memory.read(address.offset(), into).is_ok());
+        if read { Ok(()) } else { Err(WalkError::Outside { address, len: into.len() as u32 }) }
+    }
+}
 
 /// A node on the way from the root to a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,7 +47,7 @@ pub struct PathStep {
     pub level: u8,
 }
 
-/// A node that a walk over plain memory could not pass.
+/// A node that a walk over memory at hand could not pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WalkError {
     /// The address lies outside of the memory.
@@ -37,17 +68,39 @@ pub enum WalkError {
     },
 }
 
-/// One partition's tree in plain memory that nobody writes to meanwhile.
+/// The bytes of one node, copied.
+pub struct NodeBytes {
+    bytes: [u8; MAX_PATH_MTU as usize],
+    len: usize,
+}
+
+impl std::fmt::Debug for NodeBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NodeBytes({})", self.len)
+    }
+}
+
+impl NodeBytes {
+    /// The node, which was checked when it was copied.
+    #[must_use]
+    pub fn node(&self, config: &TreeConfig) -> Node<'_> {
+        Node::of_checked(config, &self.bytes[..self.len])
+    }
+}
+
+/// One partition's tree where it lies. It takes each node once as it is: in a tree that others write to, a node may be torn,
+/// and siblings lead to what splits have moved.
 #[derive(Clone, Copy, Debug)]
-pub struct Tree<'m, M> {
-    memory: &'m M,
+pub struct Tree<'m> {
+    memory: &'m Regions,
     config: TreeConfig,
     root: PathStep,
 }
 
-impl<'m, M: Memory> Tree<'m, M> {
+impl<'m> Tree<'m> {
     /// The tree of `partition` in `memory`.
-    pub fn new(memory: &'m M, config: &TreeConfig, partition: &Partition) -> Self {
+    #[must_use]
+    pub fn new(memory: &'m Regions, config: &TreeConfig, partition: &Partition) -> Self {
         let root = PathStep { address: partition.root, level: partition.root_level };
         Self { memory, config: *config, root }
     }
@@ -66,18 +119,20 @@ impl<'m, M: Memory> Tree<'m, M> {
     ///
     /// # Errors
     /// When a node on the way, or the record, is damaged.
-    pub fn get(&self, key: u64) -> Result<Option<&'m [u8]>, WalkError> {
-        let leaf = self.descend(key, |_| {})?;
+    pub fn get(&self, key: u64) -> Result<Option<Vec<u8>>, WalkError> {
+        let bytes = self.descend(key, |_| {})?;
+        let Node::Leaf(leaf) = bytes.node(&self.config) else {
+            unreachable!("a descent ends at level 0, and only leaves are there")
+        };
         let address = leaf.header().address;
         match leaf.find(key).map_err(|fault| WalkError::Damaged { address, fault })? {
             None => Ok(None),
-            Some(EntryValue::Inline(value)) => Ok(Some(value)),
+            Some(EntryValue::Inline(value)) => Ok(Some(value.to_vec())),
             Some(EntryValue::Record { address, length }) => {
-                let len = record_bytes(length);
-                let bytes = self.memory.bytes(address, len).ok_or(WalkError::Outside { address, len })?;
-                read_record(bytes, key, length)
-                    .map(Some)
-                    .map_err(|fault| WalkError::Damaged { address, fault })
+                let mut record = vec![0; record_bytes(length) as usize];
+                self.memory.read(address, &mut record)?;
+                let value = read_record(&record, key, length);
+                value.map(|value| Some(value.to_vec())).map_err(|fault| WalkError::Damaged { address, fault })
             }
         }
     }
@@ -86,13 +141,14 @@ impl<'m, M: Memory> Tree<'m, M> {
     ///
     /// # Errors
     /// When a node is damaged.
-    pub fn for_each_internal(&self, mut visit: impl FnMut(&InternalNode<'m>)) -> Result<(), WalkError> {
+    pub fn for_each_internal(&self, mut visit: impl FnMut(&InternalNode<'_>)) -> Result<(), WalkError> {
         let mut leftmost = self.root;
         while leftmost.level > 0 {
             let mut next_level = None;
             let mut at = leftmost;
             loop {
-                let Node::Internal(node) = self.node(at)? else {
+                let bytes = self.node(at)?;
+                let Node::Internal(node) = bytes.node(&self.config) else {
                     unreachable!("node() checks the level, and only level 0 is a leaf")
                 };
                 next_level = next_level.or(Some(node.header().first_child));
@@ -112,45 +168,50 @@ impl<'m, M: Memory> Tree<'m, M> {
     ///
     /// # Errors
     /// When a node is damaged.
-    pub fn for_each_leaf(&self, mut visit: impl FnMut(&LeafNode<'m>)) -> Result<(), WalkError> {
+    pub fn for_each_leaf(&self, mut visit: impl FnMut(&LeafNode<'_>)) -> Result<(), WalkError> {
         let mut at = self.root;
-        while let Node::Internal(node) = self.node(at)? {
-            at = PathStep { address: node.header().first_child, level: at.level - 1 };
-        }
-        while let Node::Leaf(leaf) = self.node(at)? {
-            visit(&leaf);
-            at.address = leaf.header().sibling;
-            if at.address.is_null() {
-                break;
+        loop {
+            let bytes = self.node(at)?;
+            match bytes.node(&self.config) {
+                Node::Internal(node) => {
+                    at = PathStep { address: node.header().first_child, level: at.level - 1 };
+                }
+                Node::Leaf(leaf) => {
+                    visit(&leaf);
+                    at.address = leaf.header().sibling;
+                    if at.address.is_null() {
+                        return Ok(());
+                    }
+                }
             }
         }
-        Ok(())
     }
 
-    /// Reads and checks one node.
+    /// Copies and checks one node.
     ///
     /// # Errors
     /// When it is damaged, or not where or what it should be.
-    pub fn node(&self, at: PathStep) -> Result<Node<'m>, WalkError> {
+    pub fn node(&self, at: PathStep) -> Result<NodeBytes, WalkError> {
         let PathStep { address, level } = at;
-        let len = self.config.node_bytes(level);
-        let bytes = self.memory.bytes(address, len).ok_or(WalkError::Outside { address, len })?;
+        let len = self.config.node_bytes(level) as usize;
+        let mut copy = NodeBytes { bytes: [0; MAX_PATH_MTU as usize], len };
+        self.memory.read(address, &mut copy.bytes[..len])?;
         let damaged = |fault| WalkError::Damaged { address, fault };
-        let node = Node::read(&self.config, bytes).map_err(damaged)?;
-        let header = node.header();
+        let header = *Node::read(&self.config, &copy.bytes[..len]).map_err(damaged)?.header();
         if header.address != address {
             return Err(damaged(NodeFault::Address { found: header.address, expected: address }));
         }
         if header.level != level {
             return Err(damaged(NodeFault::Level { found: header.level, expected: level }));
         }
-        Ok(node)
+        Ok(copy)
     }
 
-    fn descend(&self, key: u64, mut passed: impl FnMut(PathStep)) -> Result<LeafNode<'m>, WalkError> {
+    fn descend(&self, key: u64, mut passed: impl FnMut(PathStep)) -> Result<NodeBytes, WalkError> {
         let mut at = self.root;
         loop {
-            let node = self.node(at)?;
+            let bytes = self.node(at)?;
+            let node = bytes.node(&self.config);
             let damaged = |fault| WalkError::Damaged { address: at.address, fault };
             let header = node.header();
             let range = header.range();
@@ -166,7 +227,7 @@ impl<'m, M: Memory> Tree<'m, M> {
                 continue;
             }
             match node {
-                Node::Leaf(leaf) => return Ok(leaf),
+                Node::Leaf(_) => return Ok(bytes),
                 Node::Internal(node) => {
                     at = PathStep { address: node.find(key).map_err(damaged)?, level: at.level - 1 };
                 }

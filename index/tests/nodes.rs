@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use fatbtree_index::node::{
-    EntryValue, LeafBuilder, Node, NodeFault, NodeHeader, NodeSpec, offsets, write_internal,
+    EntryValue, LINE, LeafBuilder, Node, NodeFault, NodeSpec, mark_free, next_version, offsets,
+    write_internal,
 };
-use fatbtree_index::{GlobalAddress, KeyRange, TreeConfig, ValueLayout, value};
+use fatbtree_index::{GlobalAddress, Integrity, KeyRange, TreeConfig, ValueLayout, value};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
@@ -26,7 +27,7 @@ fn golden_bytes_of_an_internal_node() {
     let config = TreeConfig::new(5, 1024, ValueLayout::OutOfLine).unwrap();
     let mut bytes = vec![0xee; config.internal_bytes() as usize];
     let children: Vec<_> = (0..5).map(|i| (i * 0x10, GlobalAddress::new(1, 0x100 + i))).collect();
-    write_internal(&mut bytes, &spec(1, 0), &children);
+    write_internal(&mut bytes, &spec(1, 0), &children, Integrity::LineVersions);
     assert_eq!(bytes.len(), 192);
     assert_eq!(bytes[offsets::FIRST_CHILD..][..8], [0, 1, 0, 0, 0, 0, 1, 0]);
     let mut line = [0; 64];
@@ -84,14 +85,67 @@ fn what_is_not_a_node_of_this_tree_is_refused() {
         assert_eq!(fault(&bytes), NodeFault::Torn { line });
         bytes[line * 64] ^= 0x80;
     }
-    NodeHeader::set_free(&mut bytes);
+    mark_free(bytes.first_chunk_mut().unwrap());
     assert_eq!(fault(&bytes), NodeFault::Free);
 
-    write_internal(&mut bytes[..384], &spec(1, 0), &[(0, GlobalAddress(64))]);
+    write_internal(&mut bytes[..384], &spec(1, 0), &[(0, GlobalAddress(64))], Integrity::LineVersions);
     for count in [0, 17] {
         bytes[offsets::COUNT] = count;
         assert_eq!(fault(&bytes), NodeFault::Count { found: count.into(), capacity: 16 });
     }
+}
+
+/// Where a device may tear lines, no mixture of two states of a node passes, wherever the one ends and the other begins.
+#[test]
+fn with_checksums_half_a_line_is_noticed() {
+    for values in [ValueLayout::OutOfLine, ValueLayout::Inline(8), ValueLayout::Inline(64)] {
+        let config = TreeConfig::with_integrity(16, 512, values, Integrity::Checksums).unwrap();
+        let leaf = |version, byte| {
+            let mut bytes = vec![0; 512];
+            let mut leaf =
+                LeafBuilder::new(&mut bytes, config.leaf_shape(), NodeSpec { version, ..spec(0, 0) });
+            for key in 0..config.leaf_capacity() as u64 {
+                match values {
+                    ValueLayout::Inline(_) => leaf.push_inline(key).fill(byte),
+                    ValueLayout::OutOfLine => leaf.push_record(key, GlobalAddress(byte.into()), 9),
+                }
+            }
+            leaf.finish();
+            bytes
+        };
+        // An update of entries leaves the versions of the lines as they are: only the checksums tell.
+        let (old, new) = (leaf(7, 0x11), leaf(7, 0x22));
+        let mut torn_lines = 0;
+        for at in (8..512).step_by(8).filter(|at| at % LINE != 0) {
+            let line = at / LINE;
+            let torn = [&old[..at], &new[at..]].concat();
+            let of = |bytes: &[u8]| bytes[line * LINE..][..LINE].to_vec();
+            if of(&torn) == of(&old) || of(&torn) == of(&new) {
+                continue; // nothing differs on one side: that line is whole
+            }
+            torn_lines += 1;
+            let fault = Node::read(&config, &torn).map(drop).unwrap_err();
+            assert!(fault.is_torn(), "{values:?}, torn at {at}: {fault}");
+        }
+        assert!(torn_lines > 20, "{values:?}: {torn_lines}");
+    }
+}
+
+#[test]
+fn versions_go_on_from_what_is_found() {
+    let config = TreeConfig::default();
+    let mut bytes = vec![0; 1024];
+    assert_eq!(next_version(&bytes), 1, "memory that was never written");
+    for version in [u32::MAX, 0, 1] {
+        LeafBuilder::new(&mut bytes, config.leaf_shape(), NodeSpec { version, ..spec(0, 0) }).finish();
+        assert_eq!(next_version(&bytes), version.wrapping_add(1));
+    }
+    mark_free(bytes.first_chunk_mut().unwrap());
+    assert_eq!(next_version(&bytes), 2, "a freed node");
+}
+
+fn integrity() -> impl Strategy<Value = Integrity> {
+    prop_oneof![Just(Integrity::LineVersions), Just(Integrity::Checksums)]
 }
 
 proptest! {
@@ -100,12 +154,13 @@ proptest! {
         pivots in btree_set(prop_oneof![0..50_u64, any::<u64>()], 1..=40),
         spare in 0..9_u16,
         keys in vec(any::<u64>(), 10),
+        integrity in integrity(),
     ) {
         let pivots: Vec<u64> = pivots.into_iter().collect();
-        let config = TreeConfig::new((pivots.len() as u16 + spare).max(2), 1024, ValueLayout::OutOfLine).unwrap();
+        let config = TreeConfig::with_integrity((pivots.len() as u16 + spare).max(2), 1024, ValueLayout::OutOfLine, integrity).unwrap();
         let children: Vec<_> = pivots.iter().zip(1..).map(|(&p, i)| (p, GlobalAddress::new(3, i * 64))).collect();
         let mut bytes = vec![0xee; config.internal_bytes() as usize];
-        write_internal(&mut bytes, &spec(4, pivots[0]), &children);
+        write_internal(&mut bytes, &spec(4, pivots[0]), &children, integrity);
         let Ok(Node::Internal(node)) = Node::read(&config, &bytes) else { panic!("an internal node") };
         prop_assert_eq!(node.children().collect::<Vec<_>>(), children.clone());
         let near = pivots.iter().flat_map(|&p| [p, p.saturating_add(1), p.saturating_sub(1)]);
@@ -120,9 +175,10 @@ proptest! {
         keys in vec(prop_oneof![0..50_u64, any::<u64>()], 0..60).prop_shuffle(),
         inline in proptest::option::of(1..=64_u8),
         lines in 5..=32_u32,
+        integrity in integrity(),
     ) {
         let values = inline.map_or(ValueLayout::OutOfLine, ValueLayout::Inline);
-        let config = TreeConfig::new(16, lines * 64, values).unwrap();
+        let config = TreeConfig::with_integrity(16, lines * 64, values, integrity).unwrap();
         let mut map = BTreeMap::new();
         let mut bytes = vec![0xee; config.leaf_bytes() as usize];
         let mut leaf = LeafBuilder::new(&mut bytes, config.leaf_shape(), spec(0, 0));

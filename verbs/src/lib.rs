@@ -42,14 +42,14 @@
 //! server.connect(peer, &here)?;
 //!
 //! let at = |offset| Remote { address: region.iova + offset, rkey: region.rkey };
-//! let bytes = reactor.run(async {
+//! let bytes = reactor.block_on(async {
 //!     let chain = [Operation::Write { to: at(64), data: b"hello" }, Operation::Write { to: at(64), data: b"J" }];
 //!     reactor.chain(queue_pair, chain).await?;
 //!     let [Output::Read(bytes)] = reactor.chain(queue_pair, [Operation::Read { from: at(64), len: 5 }]).await? else {
 //!         unreachable!("a READ reads")
 //!     };
 //!     Ok::<_, fatbtree_verbs::Error>(bytes)
-//! }, |_| fatbtree_verbs::time::Instant::ZERO)?;
+//! })?;
 //! assert_eq!(&*bytes, b"Jello");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

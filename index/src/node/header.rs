@@ -5,11 +5,11 @@
 //!      0    1 version of this line = low byte of the node version
 //!      1    1 level; leaves are 0
 //!      2    2 magic 0xFB7E
-//!      4    1 flags: bit 0 free, bit 1 last (no high fence: every key from the low fence up)
+//!      4    1 flags: bit 0 free, bit 1 last (no high fence: every key from the low fence up), bit 2 lines have checksums
 //!      5    1 format: 0 internal; 1..=64 leaf with in-line values of that many bytes; 255 leaf with pointers
 //!      6    2 count: children of an internal node; in a leaf, entries when it was last written whole
 //!      8    4 node version, one more with every whole write; its low byte is in every line
-//!     12    4 reserved, zero
+//!     12    4 the line's checksum, or zero
 //!     16    8 the node's own address
 //!     24    8 low fence key, inclusive
 //!     32    8 high fence key, exclusive; u64::MAX and meaningless when "last" is set
@@ -20,6 +20,7 @@
 
 use super::LINE;
 use crate::address::GlobalAddress;
+use crate::config::Integrity;
 use crate::keys::KeyRange;
 
 /// What stands at offset 2 of every node.
@@ -71,8 +72,9 @@ const _: () = {
     assert!(offsets::FIRST_CHILD == 48 && offsets::END == LINE);
 };
 
-const FREE: u8 = 1 << 0;
+pub(super) const FREE: u8 = 1 << 0;
 const LAST: u8 = 1 << 1;
+const CHECKSUMS: u8 = 1 << 2;
 
 /// The header of a node, as read; see the module for the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +83,7 @@ pub struct NodeHeader {
     pub magic: u16,
     /// Leaves are level 0.
     pub level: u8,
-    /// Bit 0 free, bit 1 last; others are zero and ignored.
+    /// Bit 0 free, bit 1 last, bit 2 checksums; others are zero and ignored.
     pub flags: u8,
     /// 0 internal, 1..=64 in-line values, 255 pointers.
     pub format: u8,
@@ -146,13 +148,15 @@ impl NodeHeader {
         format: u8,
         count: u16,
         first_child: GlobalAddress,
+        integrity: Integrity,
     ) {
         line.fill(0);
         let version = spec.version.to_le_bytes();
         line[offsets::VERSION] = version[0];
         line[offsets::LEVEL] = spec.level;
         line[offsets::MAGIC..][..2].copy_from_slice(&MAGIC.to_le_bytes());
-        line[offsets::FLAGS] = if spec.range.high.is_none() { LAST } else { 0 };
+        let last = if spec.range.high.is_none() { LAST } else { 0 };
+        line[offsets::FLAGS] = last | if integrity == Integrity::Checksums { CHECKSUMS } else { 0 };
         line[offsets::FORMAT] = format;
         line[offsets::COUNT..][..2].copy_from_slice(&count.to_le_bytes());
         line[offsets::NODE_VERSION..][..4].copy_from_slice(&version);
@@ -181,11 +185,10 @@ impl NodeHeader {
         KeyRange { low: self.low, high: if self.is_last() { None } else { Some(self.high) } }
     }
 
-    /// Marks the node in `bytes` as given back.
-    pub fn set_free(bytes: &mut [u8]) {
-        if let Some(flags) = bytes.get_mut(offsets::FLAGS) {
-            *flags |= FREE;
-        }
+    /// What keeps the node's lines together.
+    #[must_use]
+    pub const fn integrity(&self) -> Integrity {
+        if self.flags & CHECKSUMS != 0 { Integrity::Checksums } else { Integrity::LineVersions }
     }
 }
 
@@ -203,7 +206,14 @@ mod tests {
             version: 0x0506_0708,
         };
         let mut line = [0xee; LINE];
-        NodeHeader::emit(&mut line, &spec, FORMAT_INTERNAL, 12, GlobalAddress::new(2, 0x40));
+        NodeHeader::emit(
+            &mut line,
+            &spec,
+            FORMAT_INTERNAL,
+            12,
+            GlobalAddress::new(2, 0x40),
+            Integrity::LineVersions,
+        );
         #[rustfmt::skip]
         let golden: [u8; LINE] = [
             0x08, 3, 0x7e, 0xfb, 0, 0, 12, 0,
@@ -220,7 +230,8 @@ mod tests {
         assert_eq!((header.level, header.count, header.version), (3, 12, 0x0506_0708));
         assert_eq!((header.address, header.sibling), (spec.address, spec.sibling));
         assert_eq!((header.range(), header.is_free()), (spec.range, false));
-        NodeHeader::set_free(&mut line);
+        assert_eq!(header.integrity(), Integrity::LineVersions);
+        line[offsets::FLAGS] |= FREE;
         assert!(NodeHeader::parse(&line).is_free());
     }
 
@@ -234,8 +245,9 @@ mod tests {
             version: 1,
         };
         let mut line = [0; LINE];
-        NodeHeader::emit(&mut line, &spec, 8, 0, GlobalAddress::NULL);
+        NodeHeader::emit(&mut line, &spec, 8, 0, GlobalAddress::NULL, Integrity::Checksums);
         let header = NodeHeader::parse(&line);
         assert!(header.is_last() && header.range().contains(u64::MAX) && header.range().contains(0));
+        assert_eq!(header.integrity(), Integrity::Checksums);
     }
 }

@@ -18,23 +18,25 @@
 //!             offset 127, 1 byte  version of the second line
 //! ```
 //!
-//! An entry within one line needs no second version: a line is written and read at once.
+//! An entry within one line needs no second version: a line is written and read at once. Where it is not, each line has a
+//! checksum of 4 bytes behind its version (before it in the second line of a wide entry), and entries begin at offset 5:
+//! 2 with pointers or 3 with values of 8 bytes in the 59 bytes left.
 
-use super::{FORMAT_OUT_OF_LINE, LINE, NodeFault, NodeHeader, NodeSpec, stamp_versions, word};
+use super::line::{CHECKSUM, Marks};
+use super::{FORMAT_OUT_OF_LINE, LINE, NodeFault, NodeHeader, NodeSpec, word};
 use crate::address::GlobalAddress;
-use crate::config::ValueLayout;
+use crate::checks::Check;
+use crate::config::{Integrity, ValueLayout};
 
 const OCCUPIED: u8 = 1 << 7;
 const KEY: usize = 1;
 const VALUE: usize = 9;
 const POINTER_ENTRY: usize = VALUE + 8 + 4;
-const ROOM: usize = LINE - 1;
-const REAR_STATE: usize = 2 * LINE - 2;
 
 const _: () = {
-    assert!(POINTER_ENTRY == 21 && 3 * POINTER_ENTRY == ROOM);
-    // The widest value ends before the rear state.
-    assert!(1 + VALUE + 64 <= REAR_STATE);
+    assert!(POINTER_ENTRY == 21 && 3 * POINTER_ENTRY == LINE - 1);
+    // The widest value ends before the rear state, also where lines have checksums.
+    assert!(1 + CHECKSUM + VALUE + 64 < 2 * LINE - 1 - CHECKSUM);
 };
 
 /// How entries lie in a leaf: follows from the value layout and the leaf's size.
@@ -43,20 +45,45 @@ pub struct LeafShape {
     bytes: u32,
     format: u8,
     entry: u8,
+    /// Offset of the first entry in its line.
+    first: u8,
+    /// Entries of a line; 0 where an entry takes two lines.
     per_line: u8,
     capacity: u16,
+    integrity: Integrity,
 }
 
 impl LeafShape {
-    pub(crate) const fn new(values: ValueLayout, bytes: u32) -> Self {
+    pub(crate) const fn new(values: ValueLayout, bytes: u32, integrity: Integrity) -> Self {
         let (format, entry) = match values {
             ValueLayout::Inline(n) => (n, VALUE + n as usize),
             ValueLayout::OutOfLine => (FORMAT_OUT_OF_LINE, POINTER_ENTRY),
         };
+        let first = match integrity {
+            Integrity::LineVersions => 1,
+            Integrity::Checksums => 1 + CHECKSUM,
+        };
         let lines = (bytes as usize / LINE).saturating_sub(1);
-        let per_line = ROOM / entry;
+        let per_line = (LINE - first) / entry;
         let capacity = if per_line == 0 { lines / 2 } else { lines * per_line };
-        Self { bytes, format, entry: entry as u8, per_line: per_line as u8, capacity: capacity as u16 }
+        Self {
+            bytes,
+            format,
+            entry: entry as u8,
+            first: first as u8,
+            per_line: per_line as u8,
+            capacity: capacity as u16,
+            integrity,
+        }
+    }
+
+    pub(super) const fn marks(&self) -> Marks {
+        if self.is_wide() { Marks::WideLeaf } else { Marks::Leaf }
+    }
+
+    /// Offset of the second copy of a wide entry's state from the entry.
+    const fn rear_state(&self) -> usize {
+        2 * LINE - 2 * self.first as usize - 1
     }
 
     /// Bytes of the leaf.
@@ -98,11 +125,12 @@ impl LeafShape {
     /// Offset of entry `slot` from the start of the leaf.
     #[must_use]
     pub const fn entry_offset(&self, slot: usize) -> usize {
+        let first = self.first as usize;
         if self.is_wide() {
-            LINE + slot * 2 * LINE + 1
+            LINE + slot * 2 * LINE + first
         } else {
             let per_line = self.per_line as usize;
-            LINE + slot / per_line * LINE + 1 + slot % per_line * self.entry as usize
+            LINE + slot / per_line * LINE + first + slot % per_line * self.entry as usize
         }
     }
 }
@@ -147,9 +175,9 @@ impl<'a> LeafNode<'a> {
     #[inline]
     pub fn find(&self, key: u64) -> Result<Option<EntryValue<'a>>, NodeFault> {
         // Entry sizes that matter get loops with constant offsets.
-        let slot = match (self.shape.per_line, self.shape.entry_bytes()) {
-            (3, POINTER_ENTRY) => self.position::<3, POINTER_ENTRY>(key),
-            (3, 17) => self.position::<3, 17>(key),
+        let slot = match (self.shape.first, self.shape.per_line, self.shape.entry_bytes()) {
+            (1, 3, POINTER_ENTRY) => self.position::<3, POINTER_ENTRY>(key),
+            (1, 3, 17) => self.position::<3, 17>(key),
             _ => self.position_any(key),
         };
         match slot {
@@ -202,7 +230,10 @@ impl<'a> LeafNode<'a> {
     #[inline]
     fn value(&self, slot: usize) -> Result<EntryValue<'a>, NodeFault> {
         let bytes = self.bytes(slot);
-        if self.shape.is_wide() && bytes.get(REAR_STATE - 1) != bytes.first() {
+        if self.shape.is_wide()
+            && bytes.get(self.shape.rear_state()) != bytes.first()
+            && Check::EntryVersion.on()
+        {
             return Err(NodeFault::TornEntry { slot });
         }
         let entry = &bytes[..self.shape.entry_bytes()];
@@ -214,7 +245,7 @@ impl<'a> LeafNode<'a> {
         address.copy_from_slice(&entry[VALUE..VALUE + 8]);
         length.copy_from_slice(&entry[VALUE + 8..]);
         let address = GlobalAddress(u64::from_le_bytes(address));
-        if address.is_null() {
+        if address.is_null() && Check::NullPointer.on() {
             return Err(NodeFault::NullPointer { slot });
         }
         Ok(EntryValue::Record { address, length: u32::from_le_bytes(length) })
@@ -265,9 +296,9 @@ impl<'a> LeafBuilder<'a> {
     pub fn finish(self) -> usize {
         let Self { bytes, shape, spec, count } = self;
         if let Some(line) = bytes.first_chunk_mut::<LINE>() {
-            NodeHeader::emit(line, &spec, shape.format, count, GlobalAddress::NULL);
+            NodeHeader::emit(line, &spec, shape.format, count, GlobalAddress::NULL, shape.integrity);
         }
-        stamp_versions(bytes, spec.version.to_le_bytes()[0], shape.is_wide());
+        shape.marks().stamp(bytes, spec.version.to_le_bytes()[0], shape.integrity);
         usize::from(count)
     }
 
@@ -277,7 +308,7 @@ impl<'a> LeafBuilder<'a> {
         self.count += 1;
         let state = OCCUPIED | 1;
         if self.shape.is_wide() {
-            self.bytes[at + REAR_STATE - 1] = state;
+            self.bytes[at + self.shape.rear_state()] = state;
         }
         let entry = &mut self.bytes[at..at + usize::from(self.shape.entry)];
         entry[0] = state;

@@ -11,7 +11,11 @@
 //! NICs read and write a 64-byte line at once but promise no order between lines, so every line carries the
 //! node's version (FaRM §4.4, SMART §5). Sherman's front and rear node versions are the versions of the first
 //! and the last line. An entry never crosses a line, so its own version needs no second copy; the one exception,
-//! entries too wide for a line, keep one in each of their two lines ([`leaf`](self::LeafShape)).
+//! entries too wide for a line, keep one in each of their two lines ([`leaf`](self::LeafShape)). Where even a line may
+//! tear, each has a checksum as well ([`Integrity`](crate::Integrity)).
+//!
+//! A node's version goes on from what its memory held before ([`next_version`]), never starts afresh: a reader that gets
+//! some lines from before and some from after a node's memory was used again then sees two versions.
 //!
 //! * [`NodeHeader`]: what all nodes share, line 0.
 //! * [`InternalNode`]: sorted pivots and children.
@@ -20,13 +24,16 @@
 mod header;
 mod internal;
 mod leaf;
+mod line;
 
 pub use header::{FIRST_CHILD, FORMAT_INTERNAL, FORMAT_OUT_OF_LINE, MAGIC, NodeHeader, NodeSpec, offsets};
 pub use internal::{CHILDREN_PER_LINE, InternalNode, internal_bytes, write_internal};
 pub use leaf::{EntryValue, LeafBuilder, LeafNode, LeafShape};
 
 use crate::address::GlobalAddress;
+use crate::checks::Check;
 use crate::config::TreeConfig;
+use line::Marks;
 
 /// Bytes of a line: the unit in which NICs access memory at once, and which carries a version.
 pub const LINE: usize = 64;
@@ -46,6 +53,12 @@ pub enum NodeFault {
     #[error("torn read: line {line} has another version than line 0")]
     Torn {
         /// The first line that differs.
+        line: usize,
+    },
+    /// A line was written while it was read.
+    #[error("torn read: line {line} does not match its checksum")]
+    TornLine {
+        /// The first such line.
         line: usize,
     },
     /// An entry of a leaf was written while it was read.
@@ -130,13 +143,8 @@ pub enum NodeFault {
         slot: usize,
     },
     /// A record was written while it was read.
-    #[error("torn read: the record's versions {head} and {tail} differ")]
-    TornRecord {
-        /// Version before the value.
-        head: u32,
-        /// Version behind the value.
-        tail: u32,
-    },
+    #[error("torn read: the record does not match its checksum")]
+    TornRecord,
     /// The record belongs to another key: the leaf entry that led here is stale.
     #[error("record of key {found:#x} where a record of key {expected:#x} was expected")]
     RecordKey {
@@ -145,13 +153,23 @@ pub enum NodeFault {
         /// Key looked for.
         expected: u64,
     },
-    /// The record has another length than the leaf entry said.
-    #[error("record with a value of {found} bytes where {expected} bytes were expected")]
-    RecordLength {
-        /// Length in the record.
-        found: u32,
-        /// Length in the leaf entry.
-        expected: u32,
+    /// No superblock lies there, or one that was written meanwhile.
+    #[error("no whole superblock here: magic {found:#x} found")]
+    Superblock {
+        /// What stands where its magic stands.
+        found: u64,
+    },
+    /// The superblock is of another region or tree.
+    #[error(
+        "the superblock says {field} {found}, {expected} was expected: is this the right memory server, and the same TreeConfig?"
+    )]
+    OtherTree {
+        /// What differs.
+        field: &'static str,
+        /// What the superblock says.
+        found: u64,
+        /// What the client was told.
+        expected: u64,
     },
 }
 
@@ -159,7 +177,14 @@ impl NodeFault {
     /// Whether reading the same bytes again may help: something was written while we read.
     #[must_use]
     pub const fn is_torn(&self) -> bool {
-        matches!(self, Self::Torn { .. } | Self::TornEntry { .. } | Self::TornRecord { .. })
+        matches!(
+            self,
+            Self::Torn { .. }
+                | Self::TornLine { .. }
+                | Self::TornEntry { .. }
+                | Self::TornRecord
+                | Self::Superblock { .. }
+        )
     }
 }
 
@@ -184,31 +209,48 @@ impl<'a> Node<'a> {
             return Err(NodeFault::Short { found: bytes.len(), expected: LINE });
         };
         let header = NodeHeader::parse(first);
-        if header.magic != MAGIC {
+        if header.magic != MAGIC && Check::Magic.on() {
             return Err(NodeFault::Magic { found: header.magic });
         }
         let shape = config.leaf_shape();
         let format = if header.level == 0 { shape.format() } else { FORMAT_INTERNAL };
-        if header.format != format {
+        let as_configured = header.format == format && header.integrity() == config.integrity();
+        if !as_configured && Check::Format.on() {
             return Err(NodeFault::Format { found: header.format, level: header.level });
         }
         let expected = config.node_bytes(header.level) as usize;
-        let Some(bytes) = bytes.get(..expected) else {
+        if bytes.len() < expected && Check::Length.on() {
             return Err(NodeFault::Short { found: bytes.len(), expected });
-        };
-        let (lines, _) = bytes.as_chunks::<LINE>();
-        check_versions(lines, header.level == 0 && shape.is_wide())?;
-        if header.is_free() {
+        }
+        let (lines, _) = bytes[..bytes.len().min(expected)].as_chunks::<LINE>();
+        let marks = if header.level == 0 { shape.marks() } else { Marks::Internal };
+        marks.check(lines, config.integrity())?;
+        if header.is_free() && Check::Free.on() {
             return Err(NodeFault::Free);
         }
-        if header.level == 0 {
-            Ok(Self::Leaf(LeafNode::new(header, lines, shape)))
-        } else {
+        if header.level != 0 {
             let capacity = usize::from(config.fan_out());
-            if header.count == 0 || usize::from(header.count) > capacity {
+            if (header.count == 0 || usize::from(header.count) > capacity) && Check::Count.on() {
                 return Err(NodeFault::Count { found: header.count, capacity });
             }
-            Ok(Self::Internal(InternalNode::new(header, lines)))
+        }
+        Ok(Self::view(config, header, lines))
+    }
+
+    /// A view of a node that [`read`](Self::read) has checked before.
+    #[inline]
+    pub(crate) fn of_checked(config: &TreeConfig, bytes: &'a [u8]) -> Self {
+        let (lines, _) = bytes.as_chunks::<LINE>();
+        let header = NodeHeader::parse(&lines[0]);
+        let count = config.node_bytes(header.level) as usize / LINE;
+        Self::view(config, header, &lines[..count.min(lines.len())])
+    }
+
+    #[inline]
+    fn view(config: &TreeConfig, header: NodeHeader, lines: &'a [[u8; LINE]]) -> Self {
+        match header.level {
+            0 => Self::Leaf(LeafNode::new(header, lines, config.leaf_shape())),
+            _ => Self::Internal(InternalNode::new(header, lines)),
         }
     }
 
@@ -222,49 +264,24 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Offset of the version byte in line `index`. It is the first byte, except in the second line of a wide leaf
-/// entry, where it is the last, so that the value lies in one piece.
+/// Marks the node whose line 0 this is as given back. Writing this line alone frees the node: its memory stays a freed node until
+/// it is a node again.
+pub fn mark_free(line: &mut [u8; LINE]) {
+    line[offsets::FLAGS] |= header::FREE;
+    let version = line[0];
+    let integrity = NodeHeader::parse(line).integrity();
+    Marks::Internal.stamp(line, version, integrity);
+}
+
+/// The version of a node that is written over `memory`: one more than what is found there, node or not.
+///
+/// Versions are one more with every whole write of the same memory, whatever lay there before, so that no reader takes lines
+/// of two nodes for one (its low byte is in every line: a reader that sleeps for exactly 256 writes of one place is not
+/// told).
 #[must_use]
-pub const fn version_offset(index: usize, wide: bool) -> usize {
-    if wide && index != 0 && index.is_multiple_of(2) { LINE - 1 } else { 0 }
-}
-
-/// Writes `version` into every line of a node.
-pub fn stamp_versions(bytes: &mut [u8], version: u8, wide: bool) {
-    for (index, line) in bytes.as_chunks_mut::<LINE>().0.iter_mut().enumerate() {
-        line[version_offset(index, wide)] = version;
-    }
-}
-
-#[inline]
-fn check_versions(lines: &[[u8; LINE]], wide: bool) -> Result<(), NodeFault> {
-    let Some((first, rest)) = lines.split_first() else { return Ok(()) };
-    let version = first[0];
-    // Without a branch per line: torn reads are rare.
-    let mut difference = 0;
-    if wide {
-        for pair in rest.chunks(2) {
-            difference |= pair[0][0] ^ version;
-            if let Some(second) = pair.get(1) {
-                difference |= second[LINE - 1] ^ version;
-            }
-        }
-    } else {
-        for line in rest {
-            difference |= line[0] ^ version;
-        }
-    }
-    if difference == 0 { Ok(()) } else { Err(torn(lines, wide)) }
-}
-
-#[cold]
-fn torn(lines: &[[u8; LINE]], wide: bool) -> NodeFault {
-    let line = lines
-        .iter()
-        .enumerate()
-        .position(|(index, line)| line[version_offset(index, wide)] != lines[0][0])
-        .unwrap_or_default();
-    NodeFault::Torn { line }
+pub fn next_version(memory: &[u8]) -> u32 {
+    let found = memory.get(offsets::NODE_VERSION..).and_then(|bytes| bytes.first_chunk::<4>());
+    found.map_or(1, |bytes| u32::from_le_bytes(*bytes).wrapping_add(1))
 }
 
 /// Reads a little-endian word; the caller's offsets are constants or follow from the shape.

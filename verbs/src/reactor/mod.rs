@@ -156,6 +156,25 @@ impl<V: Verbs> Reactor<V> {
             self.turn(now);
         }
     }
+
+    /// Runs one future to its end over a device that needs nobody to move it on, such as a plain one. Where nothing but time is
+    /// missing, time jumps to the next deadline.
+    ///
+    /// # Panics
+    /// When the future waits for something that will never come.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                return output;
+            }
+            if !self.turn(self.now()) {
+                let deadline = self.next_deadline();
+                self.turn(deadline.expect("a future over a plain device waits for completions or for time"));
+            }
+        }
+    }
 }
 
 impl<V> Inner<V> {

@@ -1,0 +1,98 @@
+//! The checks that keep a stale pointer or a torn read from becoming a wrong answer, by name.
+//!
+//! Each is one comparison somewhere in this crate. With the cargo feature `switchable-checks`, which only tests turn on, one
+//! can be left out for the current thread: a simulation that does not notice has not tried hard enough.
+
+macro_rules! checks {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A check by name.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+        pub enum Check {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Check {
+            /// All of them.
+            pub const ALL: &[Check] = &[$(Check::$name,)*];
+        }
+    };
+}
+
+checks! {
+    /// As many bytes were read as the node has.
+    Length,
+    /// A node lies there.
+    Magic,
+    /// It is one of this tree, and of its level.
+    Format,
+    /// An internal node has a possible number of children.
+    Count,
+    /// All lines have one version: the node was not rewritten while it was read.
+    LineVersion,
+    /// Each line is as it was written, where lines are not read whole.
+    LineChecksum,
+    /// A leaf entry of two lines has one version.
+    EntryVersion,
+    /// The node has not been freed.
+    Free,
+    /// It has the level that its parent or sibling promised.
+    Level,
+    /// It is where it says it is.
+    Address,
+    /// An index read landed on a node of the server that answered.
+    Server,
+    /// The key is not left of the node.
+    LowFence,
+    /// The key is not right of the node; if it is, it is the sibling's.
+    HighFence,
+    /// A node with a key right of it has a sibling.
+    Sibling,
+    /// Siblings are not followed without end.
+    SiblingChain,
+    /// A pointer to a child or a record is not null.
+    NullPointer,
+    /// A record belongs to the key.
+    RecordKey,
+    /// It is as it was written.
+    RecordChecksum,
+    /// The superblock is one, whole.
+    Superblock,
+}
+
+#[cfg(not(feature = "switchable-checks"))]
+impl Check {
+    /// Whether the check is made: always.
+    #[inline(always)]
+    pub(crate) fn on(self) -> bool {
+        true
+    }
+}
+
+#[cfg(feature = "switchable-checks")]
+mod switch {
+    use super::Check;
+    use std::cell::Cell;
+
+    thread_local!(static OFF: Cell<u32> = const { Cell::new(0) });
+
+    impl Check {
+        /// Whether the check is made in this thread.
+        #[inline]
+        pub(crate) fn on(self) -> bool {
+            OFF.get() & 1 << self as u32 == 0
+        }
+
+        /// Does something without the check, in this thread.
+        pub fn without<T>(self, work: impl FnOnce() -> T) -> T {
+            struct Restore(u32);
+            impl Drop for Restore {
+                fn drop(&mut self) {
+                    OFF.set(self.0);
+                }
+            }
+            let _restore = Restore(OFF.get());
+            OFF.set(OFF.get() | 1 << self as u32);
+            work()
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! The way down a tree, shared by all operations: reads nodes, checks them, follows siblings, begins again.
+
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{Buffer, PostError, Verbs};
+
+use crate::address::GlobalAddress;
+use crate::checks::Check;
+use crate::node::{Node, NodeFault, NodeHeader};
+use crate::pool::{BreakReason, ConnectionId, Pool, Trouble};
+use crate::super_root::Partition;
+use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
+
+/// Where an operation begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// At the root of the key's partition, with ordinary READs all the way.
+    Root,
+    /// With an index read: the switches choose the first node.
+    IndexRead,
+    /// At a node that the client knows from earlier. If the node has changed, the operation notices.
+    Node {
+        /// Where the node was.
+        address: GlobalAddress,
+        /// Its level.
+        level: u8,
+    },
+}
+
+/// What an operation cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Trips {
+    /// Reads completed, failed ones included.
+    pub round_trips: u32,
+    /// Reads of the same bytes again because they were torn.
+    pub retries: u32,
+    /// Walks begun again at the partition's root because a node failed its checks.
+    pub restarts: u32,
+    /// Walks begun again because the connection broke.
+    pub breaks: u32,
+    /// Steps to a right sibling.
+    pub siblings_followed: u32,
+    /// Tree nodes accepted, siblings included; records are not nodes.
+    pub levels: u32,
+    /// Level of the node on which the index read landed, if there was one and it was accepted.
+    pub landed: Option<u8>,
+}
+
+/// Why an operation came to nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OperationError {
+    /// Nothing that was read made sense, time after time.
+    #[error(
+        "gave up key {key:#x} after {restarts} restarts from root {root}; the last node was refused: {fault}"
+    )]
+    GaveUp {
+        /// The key.
+        key: u64,
+        /// The partition's root.
+        root: GlobalAddress,
+        /// Restarts made.
+        restarts: u32,
+        /// Why the last node was refused.
+        fault: NodeFault,
+    },
+    /// Its connections broke too often.
+    #[error(
+        "key {key:#x}: the connection broke {breaks} times under this operation, last for {last}; allow more reconnects or see \
+         why connections to the server fail"
+    )]
+    ConnectionBroke {
+        /// The key.
+        key: u64,
+        /// Times it broke.
+        breaks: u32,
+        /// The last reason.
+        last: BreakReason,
+    },
+    /// The owner gave the connection up.
+    #[error("key {key:#x}: the {id} was given up; open it again")]
+    Abandoned {
+        /// The key.
+        key: u64,
+        /// The connection.
+        id: ConnectionId,
+    },
+    /// What it has to ask for cannot be posted.
+    #[error("key {key:#x}: {error}")]
+    Refused {
+        /// The key.
+        key: u64,
+        /// Why.
+        error: PostError,
+    },
+    /// A pointer in the tree names a memory server that the super-root does not have.
+    #[error(
+        "key {key:#x}: the tree points to memory server {server}, which has no partition; is the super-root current?"
+    )]
+    UnknownServer {
+        /// The key.
+        key: u64,
+        /// The server in the pointer.
+        server: u16,
+    },
+}
+
+/// Why one attempt of an operation did not lead to its end.
+pub(crate) enum Reason {
+    /// What was read is not what was meant: a stale pointer led here.
+    Fault(NodeFault),
+    /// Something is the matter with the connection.
+    Trouble(Trouble),
+}
+
+impl From<Trouble> for Reason {
+    fn from(trouble: Trouble) -> Self {
+        Reason::Trouble(trouble)
+    }
+}
+
+/// What is read next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Index,
+    Node { address: GlobalAddress, level: u8 },
+}
+
+/// What a checked node leads to.
+enum Decision<T> {
+    Arrived(T),
+    Go(Step),
+}
+
+/// One operation's way through the tree.
+///
+/// Every node is checked before a step is taken from it: magic, format, free bit, the version of every line, own address,
+/// level, fences. A torn node is read again after a pause; a key right of the node's high fence moved to a sibling in a split;
+/// anything else was reached by a stale pointer, and the walk begins again at the partition's own root, without the
+/// switches. So a stale cache, in a switch or in a client, costs round trips, never a wrong answer.
+///
+/// ```text
+///            begin                    torn: same read again
+///              │                      ┌──────────┐
+///   Root ──► ┌─▼──────────────────────▼─┐        │
+///   Index ─► │ read node, check         ├────────┘      arrived at the level wanted
+///   Node ──► │                          ├─────────────────────────────────────────►
+///            └─▲───────────┬────────────┘
+///              └───────────┘            │ stale: recover, begin at the root
+///           child, right sibling        ▼
+/// ```
+pub(crate) struct Descent<'p, V: Verbs> {
+    pool: &'p Pool<V>,
+    key: u64,
+    lane: u8,
+    partition: Partition,
+    started: Instant,
+    /// No more index reads: one has led astray, or its connection broke.
+    walks: bool,
+    /// Siblings followed since the last start.
+    siblings: u32,
+    trips: Trips,
+}
+
+impl<'p, V: Verbs> Descent<'p, V> {
+    pub(crate) fn new(pool: &'p Pool<V>, key: u64) -> Self {
+        let (lane, started) = (pool.take_lane(), pool.reactor().now());
+        let partition = pool.partition_of(key);
+        Self { pool, key, lane, partition, started, walks: false, siblings: 0, trips: Trips::default() }
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// What it cost, and how long it took.
+    pub(crate) fn end(self) -> (Trips, Duration) {
+        (self.trips, self.pool.reactor().now() - self.started)
+    }
+
+    fn connection(&self) -> ConnectionId {
+        ConnectionId { server: self.partition.root.server(), lane: self.lane }
+    }
+
+    /// Prepares an attempt: waits for the connection, and says where the walk really begins.
+    pub(crate) async fn begin(&mut self, start: Start) -> Result<Start, Reason> {
+        self.partition = self.pool.partition_of(self.key);
+        let registered = self.pool.until_up(self.connection()).await?;
+        Ok(match start {
+            _ if self.walks => Start::Root,
+            Start::IndexRead if !registered => {
+                self.walks = true;
+                self.pool.count(|stats| stats.unregistered += 1);
+                Start::Root
+            }
+            start => start,
+        })
+    }
+
+    /// Prepares the next attempt after one that led nowhere.
+    ///
+    /// # Errors
+    /// When there is none to be made.
+    #[cold]
+    pub(crate) async fn recover(&mut self, reason: Reason) -> Result<(), OperationError> {
+        let key = self.key;
+        let fault = match reason {
+            Reason::Trouble(Trouble::Broke(last)) => {
+                self.walks = true;
+                self.trips.breaks += 1;
+                let breaks = self.trips.breaks;
+                if breaks > self.pool.config().limits.reconnects {
+                    return Err(OperationError::ConnectionBroke { key, breaks, last });
+                }
+                self.pool.count(|stats| stats.restarts += 1);
+                return Ok(());
+            }
+            Reason::Trouble(Trouble::Abandoned(id)) => return Err(OperationError::Abandoned { key, id }),
+            Reason::Trouble(Trouble::UnknownServer(server)) => {
+                return Err(OperationError::UnknownServer { key, server });
+            }
+            Reason::Trouble(Trouble::Refused(error)) => return Err(OperationError::Refused { key, error }),
+            Reason::Fault(fault) => fault,
+        };
+        if self.pool.reactor().now() - self.started > self.pool.config().limits.patience {
+            let (root, restarts) = (self.partition.root, self.trips.restarts);
+            return Err(OperationError::GaveUp { key, root, restarts, fault });
+        }
+        let walked = std::mem::replace(&mut self.walks, true);
+        self.trips.restarts += 1;
+        self.pool.count(|stats| stats.fallbacks += 1);
+        if walked {
+            // It began at the root already: perhaps that is not the root any more, perhaps somebody is at work there.
+            self.pool.pause(self.trips.restarts).await;
+            self.refresh_root().await;
+        }
+        Ok(())
+    }
+
+    /// Asks the region's superblock for the root. What goes wrong here goes wrong again in the next attempt, and is told
+    /// then.
+    async fn refresh_root(&mut self) {
+        let place = GlobalAddress::new(self.partition.root.server(), 0);
+        let Ok(bytes) = self.pool.read(self.lane, place, SUPERBLOCK_BYTES).await else { return };
+        self.trips.round_trips += 1;
+        let Ok(found) = Superblock::parse(&bytes) else { return };
+        if found.check(&self.partition, &self.pool.config().tree).is_err() {
+            return;
+        }
+        let Partition { id, root, root_level, .. } = found.partition;
+        if (root, root_level) != (self.partition.root, self.partition.root_level) {
+            self.pool.set_root(id, root, root_level);
+            self.pool.count(|stats| stats.new_roots += 1);
+        }
+    }
+
+    /// Walks to the node at `level` that is responsible for the key. `arrive` looks at it, while it can still be read again if
+    /// it turns out to be torn. Returns the node's bytes and what `arrive` made of them.
+    #[inline]
+    pub(crate) async fn descend<T>(
+        &mut self,
+        start: Start,
+        level: u8,
+        mut arrive: impl FnMut(&Node<'_>, &[u8]) -> Result<T, NodeFault>,
+    ) -> Result<(Buffer, T), Reason> {
+        let mut step = match start {
+            Start::Root => Step::Node { address: self.partition.root, level: self.partition.root_level },
+            Start::IndexRead => Step::Index,
+            Start::Node { address, level } => Step::Node { address, level },
+        };
+        self.siblings = 0;
+        loop {
+            let mut torn = 0;
+            let (bytes, decision) = loop {
+                let bytes = self.read_step(step).await?;
+                self.trips.round_trips += 1;
+                match self.decide(step, level, &bytes, &mut arrive) {
+                    Ok(decision) => break (bytes, decision),
+                    Err(fault) => self.pause_if_torn(fault, &mut torn).await?,
+                }
+            };
+            match decision {
+                Decision::Arrived(what) => return Ok((bytes, what)),
+                Decision::Go(next) => step = next,
+            }
+        }
+    }
+
+    /// Reads bytes at an address until `check` accepts them.
+    #[inline]
+    pub(crate) async fn read_checked<T>(
+        &mut self,
+        address: GlobalAddress,
+        len: u32,
+        check: impl Fn(&[u8]) -> Result<T, NodeFault>,
+    ) -> Result<(Buffer, T), Reason> {
+        let mut torn = 0;
+        loop {
+            let bytes = self.pool.read(self.lane, address, len).await?;
+            self.trips.round_trips += 1;
+            match check(&bytes) {
+                Ok(what) => return Ok((bytes, what)),
+                Err(fault) => self.pause_if_torn(fault, &mut torn).await?,
+            }
+        }
+    }
+
+    /// What was torn is read again after a pause, some times; anything else ends the attempt.
+    #[cold]
+    async fn pause_if_torn(&mut self, fault: NodeFault, torn: &mut u32) -> Result<(), Reason> {
+        if !fault.is_torn() || *torn >= self.pool.config().limits.torn {
+            return Err(Reason::Fault(fault));
+        }
+        self.trips.retries += 1;
+        self.pool.count(|stats| stats.retries += 1);
+        self.pool.pause(*torn).await;
+        *torn += 1;
+        Ok(())
+    }
+
+    #[inline]
+    async fn read_step(&self, step: Step) -> Result<Buffer, Trouble> {
+        let tree = &self.pool.config().tree;
+        match step {
+            Step::Index => self.pool.index_read(self.connection(), self.key, tree.max_node_bytes()).await,
+            Step::Node { address, level } => self.pool.read(self.lane, address, tree.node_bytes(level)).await,
+        }
+    }
+
+    #[inline]
+    fn decide<T>(
+        &mut self,
+        step: Step,
+        level: u8,
+        bytes: &[u8],
+        arrive: &mut impl FnMut(&Node<'_>, &[u8]) -> Result<T, NodeFault>,
+    ) -> Result<Decision<T>, NodeFault> {
+        let node = Node::read(&self.pool.config().tree, bytes)?;
+        let header = node.header();
+        self.check_place(step, header)?;
+        let range = header.range();
+        if self.key < range.low && Check::LowFence.on() {
+            return Err(NodeFault::KeyLeft { low: range.low });
+        }
+        let decision = if range.is_below(self.key) && Check::HighFence.on() {
+            Decision::Go(self.sibling_of(header)?)
+        } else if header.level == level {
+            Decision::Arrived(arrive(&node, bytes)?)
+        } else {
+            match node {
+                Node::Internal(node) if header.level > level => {
+                    Decision::Go(Step::Node { address: node.find(self.key)?, level: header.level - 1 })
+                }
+                // An index read went further down than it was to.
+                _ => return Err(NodeFault::Level { found: header.level, expected: level }),
+            }
+        };
+        self.trips.levels += 1;
+        if step == Step::Index {
+            self.trips.landed = Some(header.level);
+        }
+        Ok(decision)
+    }
+
+    /// Whether the node is the one that was asked for, as far as the way here tells.
+    #[inline]
+    fn check_place(&self, step: Step, header: &NodeHeader) -> Result<(), NodeFault> {
+        let found = header.address;
+        match step {
+            Step::Node { address: expected, .. } if found != expected && Check::Address.on() => {
+                Err(NodeFault::Address { found, expected })
+            }
+            Step::Node { level, .. } if header.level != level && Check::Level.on() => {
+                Err(NodeFault::Level { found: header.level, expected: level })
+            }
+            Step::Index => {
+                // An index read does not say where it landed, but it is this server that answered.
+                let server = self.partition.root.server();
+                let here = found.server() == server && !found.is_null();
+                if here || !Check::Server.on() { Ok(()) } else { Err(NodeFault::Server { found, server }) }
+            }
+            Step::Node { .. } => Ok(()),
+        }
+    }
+
+    fn sibling_of(&mut self, header: &NodeHeader) -> Result<Step, NodeFault> {
+        if header.sibling.is_null() && Check::Sibling.on() {
+            return Err(NodeFault::NoSibling { high: header.high });
+        }
+        if self.siblings >= self.pool.config().limits.siblings && Check::SiblingChain.on() {
+            return Err(NodeFault::SiblingChain { followed: self.siblings });
+        }
+        self.siblings += 1;
+        self.trips.siblings_followed += 1;
+        Ok(Step::Node { address: header.sibling, level: header.level })
+    }
+}

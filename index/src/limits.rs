@@ -1,0 +1,22 @@
+//! How long and how often an operation tries.
+
+use fatbtree_verbs::time::Duration;
+
+/// How long and how often an operation tries before it gives up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Times the same bytes are read again in a row because they were torn; then the operation begins again at the root.
+    pub torn: u32,
+    /// Siblings followed since the last start; then the operation begins again at the root.
+    pub siblings: u32,
+    /// How long an operation goes on although nothing it reads makes sense. Between attempts it pauses, up to 1 ms.
+    pub patience: Duration,
+    /// How often one operation may lose its connection and begin again; the next time it fails.
+    pub reconnects: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { torn: 8, siblings: 32, patience: Duration::from_secs(1), reconnects: 4 }
+    }
+}

@@ -1,0 +1,225 @@
+//! The queue pairs to the memory servers, and what becomes of them.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::task::Waker;
+
+use fatbtree_verbs::{Endpoint, Failure, QueuePair};
+
+use crate::config::ConfigError;
+
+/// Names a connection: memory server and lane, the number of the queue pair to it from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId {
+    /// The memory server, which is also its partition's number.
+    pub server: u16,
+    /// Below [`PoolConfig::lanes`](crate::PoolConfig::lanes).
+    pub lane: u8,
+}
+
+impl fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection to memory server {}, lane {}", self.server, self.lane)
+    }
+}
+
+/// What the server says of itself when a queue pair is connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteSide {
+    /// Its end of the queue pair.
+    pub endpoint: Endpoint,
+    /// Key of its tree memory.
+    pub rkey: u32,
+    /// Whether the client's first-hop switch already admits index reads on this queue pair. Each queue pair is registered
+    /// for itself, so after a reconnection this is `false` until the controller has acted.
+    pub registered: bool,
+}
+
+/// Why a queue pair failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BreakReason {
+    /// The server refused an index read (NAK: remote access error): no switch rewrote it, so the connection is not
+    /// registered. Operations walk ordinarily until [`set_registered`](crate::Pool::set_registered) says otherwise.
+    Unregistered,
+    /// An operation failed otherwise.
+    Failed(Failure),
+}
+
+impl fmt::Display for BreakReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BreakReason::Unregistered => f.write_str(
+                "an index read on a connection that no switch has registered (NAK: remote access error)",
+            ),
+            BreakReason::Failed(failure) => write!(f, "{failure}"),
+        }
+    }
+}
+
+/// Something the owner of a [`Pool`](crate::Pool) must know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A queue pair failed. Its operations wait: the owner calls [`open`](crate::Pool::open), exchanges endpoints with the
+    /// server, and calls [`connected`](crate::Pool::connected); or [`abandon`](crate::Pool::abandon), and they fail.
+    ConnectionBroken {
+        /// Which.
+        id: ConnectionId,
+        /// Why.
+        reason: BreakReason,
+    },
+}
+
+/// Why a connection could not be changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// No queue pair to any server.
+    #[error("expected at least 1 queue pair per memory server, found 0 lanes")]
+    Lanes,
+    /// No such connection.
+    #[error("no {id}: the super-root has no such partition, or there are only {lanes} lanes")]
+    Unknown {
+        /// What was asked for.
+        id: ConnectionId,
+        /// Lanes per server.
+        lanes: u8,
+    },
+    /// It works.
+    #[error("the {id} is up: abandon it before opening it again")]
+    Up {
+        /// Which.
+        id: ConnectionId,
+    },
+    /// The steps came in the wrong order.
+    #[error("the {id} has no new queue pair: call open, tell the server, then connected")]
+    NotOpening {
+        /// Which.
+        id: ConnectionId,
+    },
+    /// A super-root for another cluster.
+    #[error(
+        "a new super-root must have the partitions {old:?}, found {new:?}; make a new client for another cluster"
+    )]
+    OtherPartitions {
+        /// Partitions in force.
+        old: Vec<u16>,
+        /// Partitions of the new one.
+        new: Vec<u16>,
+    },
+    /// The single-packet rule (design §5).
+    #[error(transparent)]
+    Tree(#[from] ConfigError),
+    /// The device refuses.
+    #[error(transparent)]
+    Device(#[from] fatbtree_verbs::ConnectError),
+}
+
+/// Where a connection is in its life.
+///
+/// ```text
+///            open                connected            an operation failed
+///   Down ────────────► Opening ───────────► Up ───────────────────► Down
+///     │ abandon                                                       │ abandon
+///     └───────────────► Abandoned ◄───────────────────────────────────┘   open leads out again
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Link {
+    Down,
+    Opening { queue_pair: QueuePair },
+    Up { queue_pair: QueuePair, rkey: u32 },
+    Abandoned,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    id: ConnectionId,
+    pub(super) link: Link,
+    /// Index reads are admitted.
+    pub(super) registered: bool,
+    /// Operations that wait for the connection.
+    pub(super) waiting: Vec<Waker>,
+    /// Why the last queue pair failed.
+    pub(super) reason: BreakReason,
+}
+
+impl Connection {
+    pub(super) fn is_registered(&self) -> bool {
+        self.registered && matches!(self.link, Link::Up { .. })
+    }
+
+    pub(super) fn queue_pair(&self) -> Option<QueuePair> {
+        match self.link {
+            Link::Opening { queue_pair } | Link::Up { queue_pair, .. } => Some(queue_pair),
+            Link::Down | Link::Abandoned => None,
+        }
+    }
+}
+
+/// All connections of a client.
+#[derive(Debug)]
+pub(super) struct Connections {
+    lanes: u8,
+    /// By server, then by lane.
+    all: Vec<Connection>,
+    /// What the owner has not been told yet; at most one event per queue pair.
+    events: VecDeque<Event>,
+}
+
+impl Connections {
+    pub(super) fn new(servers: impl Iterator<Item = u16>, lanes: u8) -> Self {
+        let mut servers: Vec<u16> = servers.collect();
+        servers.sort_unstable();
+        let id = |server| (0..lanes).map(move |lane| ConnectionId { server, lane });
+        let all: Vec<_> = servers.into_iter().flat_map(id).map(Connection::new).collect();
+        Self { lanes, events: VecDeque::with_capacity(all.len()), all }
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = ConnectionId> {
+        self.all.iter().map(|connection| connection.id)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: ConnectionId) -> Result<&mut Connection, ConnectError> {
+        // Servers are mostly numbered from 0 without gaps: the first guess is right.
+        let guess = usize::from(id.server) * usize::from(self.lanes) + usize::from(id.lane);
+        let at = match self.all.get(guess) {
+            Some(connection) if connection.id == id => Some(guess),
+            _ => self.all.binary_search_by_key(&id, |connection| connection.id).ok(),
+        };
+        let lanes = self.lanes;
+        at.map(|at| &mut self.all[at]).ok_or(ConnectError::Unknown { id, lanes })
+    }
+
+    /// Prepares a connection to be opened; returns a queue pair that is not wanted any more.
+    pub(super) fn close(&mut self, id: ConnectionId) -> Result<Option<QueuePair>, ConnectError> {
+        let connection = self.get_mut(id)?;
+        if let Link::Up { .. } = connection.link {
+            return Err(ConnectError::Up { id });
+        }
+        let old = connection.queue_pair();
+        connection.link = Link::Down;
+        connection.registered = false;
+        Ok(old)
+    }
+
+    /// Says whether it is news that a queue pair failed, and why its connection is down.
+    pub(super) fn broke(&mut self, queue_pair: QueuePair, reason: BreakReason) -> (bool, BreakReason) {
+        let uses = |connection: &&mut Connection| matches!(connection.link, Link::Up { queue_pair: up, .. } if up == queue_pair);
+        let Some(connection) = self.all.iter_mut().find(uses) else { return (false, reason) };
+        connection.link = Link::Down;
+        connection.registered = false;
+        connection.reason = reason;
+        self.events.push_back(Event::ConnectionBroken { id: connection.id, reason });
+        (true, reason)
+    }
+
+    pub(super) fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+}
+
+impl Connection {
+    fn new(id: ConnectionId) -> Self {
+        let reason = BreakReason::Failed(Failure::Flushed);
+        Connection { id, link: Link::Down, registered: false, waiting: Vec::new(), reason }
+    }
+}

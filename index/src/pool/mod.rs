@@ -1,0 +1,402 @@
+//! The memory pool as one client reaches it: queue pairs to every memory server, and reads by global address.
+
+mod connection;
+mod stats;
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{
+    Agreed, Buffer, Device, Endpoint, Error, Failure, Operation, Output, PostError, QueuePair, Reactor,
+    Remote, Verbs,
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::address::GlobalAddress;
+use crate::config::TreeConfig;
+use crate::limits::Limits;
+use crate::super_root::{Partition, SuperRoot};
+
+pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide};
+pub use stats::PoolStats;
+
+use connection::{Connections, Link};
+
+/// A client's figures; what the servers say comes with [`RemoteSide`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PoolConfig {
+    /// Shape of the tree: the same as the loader's.
+    pub tree: TreeConfig,
+    /// Queue pairs per memory server, at least 1: operations are spread over them evenly, and one that fails takes only its
+    /// own operations along.
+    pub lanes: u8,
+    /// How long and how often an operation tries.
+    pub limits: Limits,
+}
+
+impl Default for PoolConfig {
+    /// The default tree, one queue pair per server.
+    fn default() -> Self {
+        PoolConfig { tree: TreeConfig::default(), lanes: 1, limits: Limits::default() }
+    }
+}
+
+/// The memory pool as one client reaches it, for the operations of trees. It belongs to one thread.
+///
+/// **Driving contract.**
+/// * Connections first: [`open`](Self::open) every one of [`connections`](Self::connections), exchange endpoints with the
+///   server by whatever means, then [`connected`](Self::connected).
+/// * Operations are futures: run them in any executor.
+/// * Call [`turn`](Self::turn) whenever completions may have come or [`next_deadline`](Self::next_deadline) is reached; then take
+///   all that [`poll_event`](Self::poll_event) has, and connect anew what broke, or [`abandon`](Self::abandon) it.
+///
+/// An operation whose connection breaks waits for the next one and begins again at the root; see [`Limits::reconnects`].
+pub struct Pool<V> {
+    reactor: Reactor<V>,
+    config: PoolConfig,
+    state: RefCell<State>,
+}
+
+struct State {
+    roots: SuperRoot,
+    connections: Connections,
+    next_lane: u8,
+    random: ChaCha8Rng,
+    stats: PoolStats,
+}
+
+impl<V> std::fmt::Debug for Pool<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.state.borrow();
+        f.debug_struct("Pool")
+            .field("connections", &state.connections)
+            .field("stats", &state.stats)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why an operation cannot go on as it was.
+pub(crate) enum Trouble {
+    /// Its connection broke: it may begin again on the next one.
+    Broke(BreakReason),
+    /// The owner gave the connection up.
+    Abandoned(ConnectionId),
+    /// The server is none of the pool's.
+    UnknownServer(u16),
+    /// The request cannot be posted, now or later.
+    Refused(PostError),
+}
+
+impl<V: Verbs> Pool<V> {
+    /// A client without connections. `seed` decides how long it pauses before it reads something again.
+    ///
+    /// # Errors
+    /// When the configuration cannot work.
+    pub fn new(verbs: V, config: PoolConfig, roots: SuperRoot, seed: u64) -> Result<Self, ConnectError> {
+        if config.lanes == 0 {
+            return Err(ConnectError::Lanes);
+        }
+        let servers = roots.partitions().iter().map(|partition| partition.id);
+        let connections = Connections::new(servers, config.lanes);
+        let random = ChaCha8Rng::seed_from_u64(seed);
+        let stats = PoolStats::default();
+        let state = RefCell::new(State { roots, connections, next_lane: 0, random, stats });
+        Ok(Self { reactor: Reactor::new(verbs), config, state })
+    }
+
+    // ---- connections ----
+
+    /// All connections there should be.
+    pub fn connections(&self) -> Vec<ConnectionId> {
+        self.state.borrow().connections.ids().collect()
+    }
+
+    /// Makes a new queue pair for a connection that is not up, and says which endpoint to tell the server.
+    ///
+    /// # Errors
+    /// When there is no such connection, it is up, or the device refuses.
+    pub fn open(&self, id: ConnectionId) -> Result<Endpoint, ConnectError> {
+        let old = self.state.borrow_mut().connections.close(id)?;
+        let (queue_pair, endpoint) = self.reactor.with(|verbs| {
+            if let Some(old) = old {
+                verbs.destroy(old);
+            }
+            let queue_pair = verbs.create()?;
+            Ok::<_, ConnectError>((queue_pair, verbs.endpoint(queue_pair)?))
+        })?;
+        self.state.borrow_mut().connections.get_mut(id)?.link = Link::Opening { queue_pair };
+        Ok(endpoint)
+    }
+
+    /// Completes a connection: the server has been told our endpoint and this is its side. Operations that waited for it go
+    /// on.
+    ///
+    /// # Errors
+    /// When [`open`](Self::open) was not called before, the nodes are larger than the path MTU of both sides, or the
+    /// device refuses the endpoint.
+    pub fn connected(&self, id: ConnectionId, remote: RemoteSide) -> Result<Agreed, ConnectError> {
+        let Link::Opening { queue_pair } = self.state.borrow_mut().connections.get_mut(id)?.link else {
+            return Err(ConnectError::NotOpening { id });
+        };
+        let local = self.reactor.with(|verbs| verbs.endpoint(queue_pair))?;
+        // One path MTU, known to the device; here it is only asked for early, so that nothing is connected in vain.
+        let mtu = Agreed::between(&local, &remote.endpoint).mtu;
+        self.config.tree.check_path_mtu(mtu.bytes() as u32)?;
+        let agreed = self.reactor.with(|verbs| verbs.connect(queue_pair, &remote.endpoint))?;
+        let waiting = {
+            let mut state = self.state.borrow_mut();
+            let connection = state.connections.get_mut(id)?;
+            connection.link = Link::Up { queue_pair, rkey: remote.rkey };
+            connection.registered = remote.registered;
+            std::mem::take(&mut connection.waiting)
+        };
+        waiting.into_iter().for_each(Waker::wake);
+        Ok(agreed)
+    }
+
+    /// Tells whether the first-hop switch admits index reads on this connection.
+    ///
+    /// # Errors
+    /// When there is no such connection.
+    pub fn set_registered(&self, id: ConnectionId, registered: bool) -> Result<(), ConnectError> {
+        self.state.borrow_mut().connections.get_mut(id)?.registered = registered;
+        Ok(())
+    }
+
+    /// Whether index reads are sent on this connection: it is up and registered.
+    pub fn is_registered(&self, id: ConnectionId) -> bool {
+        self.state.borrow_mut().connections.get_mut(id).is_ok_and(|connection| connection.is_registered())
+    }
+
+    /// The queue pair of a connection, known from [`open`](Self::open) on.
+    pub fn queue_pair(&self, id: ConnectionId) -> Option<QueuePair> {
+        self.state.borrow_mut().connections.get_mut(id).ok()?.queue_pair()
+    }
+
+    /// Gives a connection up: operations that use it or wait for it, and all to come, fail until it is opened again.
+    ///
+    /// # Errors
+    /// When there is no such connection.
+    pub fn abandon(&self, id: ConnectionId) -> Result<(), ConnectError> {
+        let (old, waiting) = {
+            let mut state = self.state.borrow_mut();
+            let connection = state.connections.get_mut(id)?;
+            let old = connection.queue_pair();
+            connection.link = Link::Abandoned;
+            connection.registered = false;
+            (old, std::mem::take(&mut connection.waiting))
+        };
+        self.destroy(old);
+        waiting.into_iter().for_each(Waker::wake);
+        Ok(())
+    }
+
+    /// Replaces the super-root, as when a root was split or a server came back with another. Operations under way finish
+    /// on the old one.
+    ///
+    /// # Errors
+    /// When it names other partitions than the one before.
+    pub fn set_roots(&self, roots: SuperRoot) -> Result<(), ConnectError> {
+        let ids = |roots: &SuperRoot| {
+            let mut ids: Vec<u16> = roots.partitions().iter().map(|partition| partition.id).collect();
+            ids.sort_unstable();
+            ids
+        };
+        let mut state = self.state.borrow_mut();
+        let (old, new) = (ids(&state.roots), ids(&roots));
+        if old != new {
+            return Err(ConnectError::OtherPartitions { old, new });
+        }
+        state.roots = roots;
+        Ok(())
+    }
+
+    // ---- driving ----
+
+    /// Takes what has come by `now`, and wakes who waits for it. Says whether there was anything.
+    pub fn turn(&self, now: Instant) -> bool {
+        let mut any = self.reactor.turn(now);
+        while let Some(queue_pair) = self.reactor.with(Device::poll_broken) {
+            any = true;
+            // Broken while nothing was under way, or known already.
+            let reason = BreakReason::Failed(Failure::Flushed);
+            self.broke(queue_pair, reason);
+        }
+        any
+    }
+
+    /// When [`turn`](Self::turn) is due for an operation that pauses.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.reactor.next_deadline()
+    }
+
+    /// The next connection that broke.
+    pub fn poll_event(&self) -> Option<Event> {
+        self.state.borrow_mut().connections.poll_event()
+    }
+
+    /// The reactor: its device, to hand frames to, and its time.
+    pub fn reactor(&self) -> &Reactor<V> {
+        &self.reactor
+    }
+
+    // ---- getters ----
+
+    /// As given.
+    pub fn config(&self) -> &PoolConfig {
+        &self.config
+    }
+
+    /// The super-root in force.
+    pub fn roots(&self) -> SuperRoot {
+        self.state.borrow().roots.clone()
+    }
+
+    /// Counters since the beginning.
+    pub fn stats(&self) -> PoolStats {
+        self.state.borrow().stats
+    }
+
+    // ---- for operations ----
+
+    pub(crate) fn count(&self, work: impl FnOnce(&mut PoolStats)) {
+        work(&mut self.state.borrow_mut().stats);
+    }
+
+    pub(crate) fn partition_of(&self, key: u64) -> Partition {
+        *self.state.borrow().roots.partition_of(key)
+    }
+
+    /// Notes a root that a superblock has announced.
+    pub(crate) fn set_root(&self, partition: u16, root: GlobalAddress, level: u8) {
+        self.state.borrow_mut().roots.set_root(partition, root, level);
+    }
+
+    /// The lane of the next operation.
+    pub(crate) fn take_lane(&self) -> u8 {
+        let mut state = self.state.borrow_mut();
+        let lane = state.next_lane;
+        state.next_lane = (lane + 1) % self.config.lanes;
+        lane
+    }
+
+    /// Waits until a connection is up. Says whether it is registered.
+    pub(crate) async fn until_up(&self, id: ConnectionId) -> Result<bool, Trouble> {
+        poll_fn(|context| {
+            let mut state = self.state.borrow_mut();
+            let Ok(connection) = state.connections.get_mut(id) else {
+                return Poll::Ready(Err(Trouble::UnknownServer(id.server)));
+            };
+            match connection.link {
+                Link::Up { .. } => Poll::Ready(Ok(connection.registered)),
+                Link::Abandoned => Poll::Ready(Err(Trouble::Abandoned(id))),
+                Link::Down | Link::Opening { .. } => {
+                    if !connection.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                        connection.waiting.push(context.waker().clone());
+                    }
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Reads `len` bytes at an address, when the connection there is up.
+    #[inline]
+    pub(crate) async fn read(&self, lane: u8, from: GlobalAddress, len: u32) -> Result<Buffer, Trouble> {
+        let id = ConnectionId { server: from.server(), lane };
+        let (queue_pair, rkey) = match self.link(id) {
+            Err(Trouble::Broke(_)) => {
+                self.until_up(id).await?;
+                self.link(id)?
+            }
+            link => link?,
+        };
+        let operation = Operation::Read { from: Remote { address: from.raw(), rkey }, len };
+        self.count(|stats| stats.reads += 1);
+        self.brings(queue_pair, operation).await
+    }
+
+    /// Lets the switches choose what is read.
+    #[inline]
+    pub(crate) async fn index_read(&self, id: ConnectionId, key: u64, len: u32) -> Result<Buffer, Trouble> {
+        let (queue_pair, _) = self.link(id)?;
+        self.count(|stats| {
+            stats.reads += 1;
+            stats.index_reads += 1;
+        });
+        self.brings(queue_pair, Operation::IndexRead { key, len }).await
+    }
+
+    /// Pauses before the `attempt`th time that the same is read again: twice as long each time, with a random part, so that
+    /// those who met do not meet again.
+    pub(crate) async fn pause(&self, attempt: u32) {
+        const SHORTEST: u64 = 1_000;
+        const LONGEST: u64 = 1_000_000;
+        let span = (SHORTEST << attempt.min(20)).min(LONGEST);
+        let span = self.state.borrow_mut().random.random_range(span / 2..=span);
+        self.reactor.sleep(Duration::from_nanos(span)).await;
+    }
+
+    #[inline]
+    fn link(&self, id: ConnectionId) -> Result<(QueuePair, u32), Trouble> {
+        let mut state = self.state.borrow_mut();
+        let Ok(connection) = state.connections.get_mut(id) else {
+            return Err(Trouble::UnknownServer(id.server));
+        };
+        match connection.link {
+            Link::Up { queue_pair, rkey } => Ok((queue_pair, rkey)),
+            Link::Abandoned => Err(Trouble::Abandoned(id)),
+            Link::Down | Link::Opening { .. } => Err(Trouble::Broke(connection.reason)),
+        }
+    }
+
+    #[inline]
+    async fn brings(&self, queue_pair: QueuePair, operation: Operation<'_>) -> Result<Buffer, Trouble> {
+        match self.reactor.chain(queue_pair, [operation]).await {
+            Ok([Output::Read(bytes)]) => Ok(bytes),
+            // A device that answers a READ otherwise is broken, and so is what it says.
+            Ok(_) => Err(self.failed(queue_pair, &operation, Failure::Other)),
+            Err(Error::Failed(failure)) => Err(self.failed(queue_pair, &operation, failure)),
+            Err(Error::Post(error)) if error.queue_pair_survived() => Err(Trouble::Refused(error)),
+            Err(Error::Post(_)) => Err(self.failed(queue_pair, &operation, Failure::Flushed)),
+        }
+    }
+
+    #[cold]
+    fn failed(&self, queue_pair: QueuePair, operation: &Operation<'_>, failure: Failure) -> Trouble {
+        let is_index = matches!(operation, Operation::IndexRead { .. });
+        let reason = match failure {
+            Failure::RemoteAccess if is_index => BreakReason::Unregistered,
+            failure => BreakReason::Failed(failure),
+        };
+        Trouble::Broke(self.broke(queue_pair, reason))
+    }
+
+    /// Notes that a queue pair failed, unless it is known: only the first reason counts, the others are its flushes. Returns
+    /// the reason that counts.
+    fn broke(&self, queue_pair: QueuePair, reason: BreakReason) -> BreakReason {
+        let (news, reason) = {
+            let mut state = self.state.borrow_mut();
+            let (news, reason) = state.connections.broke(queue_pair, reason);
+            if news {
+                state.stats.broken_connections += 1;
+                state.stats.refused_index_reads += u64::from(reason == BreakReason::Unregistered);
+            }
+            (news, reason)
+        };
+        if news {
+            self.destroy(Some(queue_pair));
+        }
+        reason
+    }
+
+    fn destroy(&self, queue_pair: Option<QueuePair>) {
+        if let Some(queue_pair) = queue_pair {
+            self.reactor.with(|verbs| verbs.destroy(queue_pair));
+        }
+    }
+}

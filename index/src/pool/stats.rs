@@ -1,0 +1,26 @@
+//! What a client counts.
+
+/// Counters of a client since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PoolStats {
+    /// Lookups begun.
+    pub lookups: u64,
+    /// Reads posted, of both kinds.
+    pub reads: u64,
+    /// Index reads among them.
+    pub index_reads: u64,
+    /// Lookups that were to begin with an index read on a connection that is not registered, and walked.
+    pub unregistered: u64,
+    /// Times something was read again because it was torn.
+    pub retries: u64,
+    /// Walks begun again at the root because a node failed its checks, most of them behind a stale index read.
+    pub fallbacks: u64,
+    /// Roots learnt from a superblock.
+    pub new_roots: u64,
+    /// Queue pairs that failed.
+    pub broken_connections: u64,
+    /// Queue pairs among them that failed because an index read was not admitted.
+    pub refused_index_reads: u64,
+    /// Operations begun again because their connection broke.
+    pub restarts: u64,
+}

@@ -1,0 +1,194 @@
+//! The first line of every region: what lies in it, and where its tree begins.
+//!
+//! ```text
+//! offset size field
+//!      0    8 magic "FatB+Tre"
+//!      8    8 address of the root
+//!     16    8 generation: one more whenever the region is filled anew
+//!     24    8 bytes of the region
+//!     32    8 low key of the partition, inclusive
+//!     40    8 high key, exclusive; u64::MAX and meaningless when "last" is set
+//!     48    2 partition
+//!     50    2 fan-out of internal nodes
+//!     52    4 bytes of a leaf
+//!     56    1 level of the root
+//!     57    1 format of leaves: 1..=64 bytes in line, 255 pointers
+//!     58    1 flags: bit 0 last (no high key), bit 1 lines have checksums
+//!     59    1 version, one more with every write
+//!     60    4 CRC-32 of all the rest
+//! ```
+//!
+//! Offset 0 is the null pointer of trees, so no node can lie here. Whoever splits the root writes this line anew; a client
+//! whose root fails its checks reads it.
+
+use crate::address::GlobalAddress;
+use crate::checks::Check;
+use crate::config::{ConfigError, Integrity, TreeConfig, ValueLayout};
+use crate::keys::KeyRange;
+use crate::node::{FORMAT_OUT_OF_LINE, LINE, NodeFault};
+use crate::super_root::Partition;
+
+/// Bytes of a superblock: one line.
+pub const SUPERBLOCK_BYTES: u32 = LINE as u32;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"FatB+Tre");
+const LAST: u8 = 1 << 0;
+const CHECKSUMS: u8 = 1 << 1;
+const SUM: usize = LINE - 4;
+
+/// What the first line of a region says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    /// Number, keys, root and its level.
+    pub partition: Partition,
+    /// The tree's shape.
+    pub config: TreeConfig,
+    /// One more whenever the region is filled anew.
+    pub generation: u64,
+    /// Bytes of the region, padding included.
+    pub region_bytes: u64,
+    /// One more with every write of the superblock.
+    pub version: u8,
+}
+
+impl Superblock {
+    /// The line as it lies in memory.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; LINE] {
+        let Partition { id, range, root, root_level } = self.partition;
+        let mut line = [0; LINE];
+        let mut put = |at: usize, bytes: &[u8]| line[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &MAGIC.to_le_bytes());
+        put(8, &root.raw().to_le_bytes());
+        put(16, &self.generation.to_le_bytes());
+        put(24, &self.region_bytes.to_le_bytes());
+        put(32, &range.low.to_le_bytes());
+        put(40, &range.high.unwrap_or(u64::MAX).to_le_bytes());
+        put(48, &id.to_le_bytes());
+        put(50, &self.config.fan_out().to_le_bytes());
+        put(52, &self.config.leaf_bytes().to_le_bytes());
+        let last = if range.high.is_none() { LAST } else { 0 };
+        let sums = if self.config.integrity() == Integrity::Checksums { CHECKSUMS } else { 0 };
+        put(56, &[root_level, self.config.leaf_shape().format(), last | sums, self.version]);
+        let sum = crc32fast::hash(&line[..SUM]);
+        line[SUM..].copy_from_slice(&sum.to_le_bytes());
+        line
+    }
+
+    /// Reads the first line of a region.
+    ///
+    /// # Errors
+    /// [`SuperblockError::Node`] when there is no superblock, or one that was being written: read it again.
+    /// [`SuperblockError::Config`] when it describes a tree that cannot be.
+    pub fn parse(bytes: &[u8]) -> Result<Self, SuperblockError> {
+        let line = bytes.first_chunk::<LINE>();
+        let line = line.ok_or(NodeFault::Short { found: bytes.len(), expected: LINE })?;
+        let word = |at: usize| line[at..at + 8].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let sum = crc32fast::hash(&line[..SUM]).to_le_bytes();
+        if (word(0) != MAGIC || line[SUM..] != sum) && Check::Superblock.on() {
+            return Err(NodeFault::Superblock { found: word(0) }.into());
+        }
+        let (flags, format) = (line[58], line[57]);
+        let values =
+            if format == FORMAT_OUT_OF_LINE { ValueLayout::OutOfLine } else { ValueLayout::Inline(format) };
+        let integrity = if flags & CHECKSUMS != 0 { Integrity::Checksums } else { Integrity::LineVersions };
+        let numbers = word(48).to_le_bytes();
+        let half = |at: usize| u16::from_le_bytes([numbers[at], numbers[at + 1]]);
+        let leaf_bytes = (word(48) >> 32) as u32;
+        Ok(Self {
+            partition: Partition {
+                id: half(0),
+                range: KeyRange { low: word(32), high: (flags & LAST == 0).then(|| word(40)) },
+                root: GlobalAddress(word(8)),
+                root_level: line[56],
+            },
+            config: TreeConfig::with_integrity(half(2), leaf_bytes, values, integrity)?,
+            generation: word(16),
+            region_bytes: word(24),
+            version: line[59],
+        })
+    }
+
+    /// Whether this is the superblock of the tree that a client was told of: the root may be another one.
+    ///
+    /// # Errors
+    /// Names what differs.
+    pub fn check(&self, partition: &Partition, config: &TreeConfig) -> Result<(), NodeFault> {
+        let same = |field, found: u64, expected: u64| match found == expected {
+            true => Ok(()),
+            false => Err(NodeFault::OtherTree { field, found, expected }),
+        };
+        let high = |range: KeyRange| range.high.unwrap_or(u64::MAX);
+        same("partition", self.partition.id.into(), partition.id.into())?;
+        same("low key", self.partition.range.low, partition.range.low)?;
+        same("high key", high(self.partition.range), high(partition.range))?;
+        same("root on server", self.partition.root.server().into(), partition.id.into())?;
+        same("fan-out", self.config.fan_out().into(), config.fan_out().into())?;
+        same("bytes of a leaf", self.config.leaf_bytes().into(), config.leaf_bytes().into())?;
+        let format = |config: &TreeConfig| u64::from(config.leaf_shape().format());
+        same("format of leaves", format(&self.config), format(config))?;
+        same("integrity", self.config.integrity() as u64, config.integrity() as u64)
+    }
+}
+
+/// Why a region has no superblock to be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SuperblockError {
+    /// It is not there, or not whole.
+    #[error(transparent)]
+    Node(#[from] NodeFault),
+    /// It describes a tree that cannot be.
+    #[error("the superblock describes a tree that cannot be: {0}")]
+    Config(#[from] ConfigError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn superblock(range: KeyRange, config: TreeConfig) -> Superblock {
+        let partition = Partition { id: 7, range, root: GlobalAddress::new(7, 0x1240), root_level: 3 };
+        Superblock { partition, config, generation: 5, region_bytes: 1 << 33, version: 200 }
+    }
+
+    #[test]
+    fn is_read_as_it_was_written_and_every_bit_matters() {
+        let config = |values, integrity| TreeConfig::with_integrity(13, 960, values, integrity).unwrap();
+        for (range, config) in [
+            (KeyRange::ALL, config(ValueLayout::OutOfLine, Integrity::LineVersions)),
+            (
+                KeyRange { low: 9, high: Some(u64::MAX) },
+                config(ValueLayout::Inline(33), Integrity::Checksums),
+            ),
+        ] {
+            let written = superblock(range, config);
+            let mut bytes = written.to_bytes();
+            assert_eq!(bytes[..8], *b"FatB+Tre");
+            assert_eq!(Superblock::parse(&bytes), Ok(written));
+            assert_eq!(written.check(&written.partition, &config), Ok(()));
+            for bit in 0..LINE * 8 {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert!(
+                    matches!(Superblock::parse(&bytes), Err(SuperblockError::Node(fault)) if fault.is_torn())
+                );
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+        assert!(Superblock::parse(&[0; 63]).is_err());
+    }
+
+    #[test]
+    fn another_tree_is_told() {
+        let config = TreeConfig::default();
+        let written = superblock(KeyRange::ALL, config);
+        let grown = Partition { root: GlobalAddress::new(7, 64), root_level: 1, ..written.partition };
+        assert_eq!(written.check(&grown, &config), Ok(()), "roots come and go");
+        let other = Partition { id: 8, ..written.partition };
+        let text = written.check(&other, &config).unwrap_err().to_string();
+        assert!(text.starts_with("the superblock says partition 7, 8 was expected"), "{text}");
+        let config = TreeConfig::new(8, 1024, ValueLayout::OutOfLine).unwrap();
+        assert!(
+            written.check(&written.partition, &config).unwrap_err().to_string().contains("fan-out 16, 8")
+        );
+    }
+}

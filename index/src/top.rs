@@ -1,0 +1,133 @@
+//! The top of a tree as a value, as the planner of switch caches needs it; and how a server reads it from a tree that
+//! others write to.
+
+use std::collections::BTreeSet;
+
+use crate::address::GlobalAddress;
+use crate::config::TreeConfig;
+use crate::node::Node;
+use crate::super_root::Partition;
+use crate::walk::{PathStep, Regions, Tree, WalkError};
+
+/// All internal nodes of one partition's tree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TreeTop {
+    /// Partition number, key range, root address and level.
+    pub partition: Partition,
+    /// Level by level from the root down, each level from left to right. Empty when the root is a leaf.
+    pub nodes: Vec<TopNode>,
+}
+
+/// One internal node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TopNode {
+    /// Where it lies.
+    pub address: u64,
+    /// Its level, 1 or more.
+    pub level: u8,
+    /// Low key and address of each child, ascending. The first low key is the node's low fence.
+    pub children: Vec<(u64, u64)>,
+}
+
+impl TopNode {
+    /// The lowest key of the node.
+    #[must_use]
+    pub fn low(&self) -> u64 {
+        self.children.first().map_or(0, |(low, _)| *low)
+    }
+}
+
+/// Reads the top of a tree that others may write to, some nodes at a time.
+///
+/// Each level is followed by siblings from its leftmost node, so that what splits move to the right is met. A node that is
+/// torn or gone is tried again, then the walk begins anew at the root. Nodes are read one after another: two of them may show
+/// the tree at two moments. A planner lives with that, as switches do: what does not fit its parent is not cached.
+#[derive(Debug)]
+pub struct TopReader {
+    config: TreeConfig,
+    partition: Partition,
+    nodes: Vec<TopNode>,
+    /// Addresses in `nodes`: a node is listed once, even if siblings lead in a circle.
+    seen: BTreeSet<u64>,
+    at: PathStep,
+    /// The leftmost child of the level that is being read.
+    next_level: Option<GlobalAddress>,
+    /// Failures in a row.
+    failures: u32,
+}
+
+/// Failures in a row before the walk begins anew, and before it is given up.
+const FAILURES: (u32, u32) = (64, 1024);
+
+impl TopReader {
+    /// A reader that has read nothing yet. `partition` names a root, or a former root; the caller reads it from the region's
+    /// [`Superblock`](crate::Superblock).
+    #[must_use]
+    pub fn new(config: &TreeConfig, partition: &Partition) -> Self {
+        let at = PathStep { address: partition.root, level: partition.root_level };
+        Self {
+            config: *config,
+            partition: *partition,
+            nodes: Vec::new(),
+            seen: BTreeSet::new(),
+            at,
+            next_level: None,
+            failures: 0,
+        }
+    }
+
+    /// Reads up to `budget` nodes. `Some` when the top is complete; the reader has nothing more to give then.
+    ///
+    /// # Errors
+    /// When a node stays damaged however often it is read.
+    pub fn read(&mut self, memory: &Regions, budget: usize) -> Result<Option<TreeTop>, WalkError> {
+        for _ in 0..budget {
+            if self.at.level == 0 {
+                let nodes = std::mem::take(&mut self.nodes);
+                return Ok(Some(TreeTop { partition: self.partition, nodes }));
+            }
+            match Tree::new(memory, &self.config, &self.partition).node(self.at) {
+                Ok(bytes) => {
+                    self.failures = 0;
+                    if let Node::Internal(node) = bytes.node(&self.config) {
+                        self.take(&node);
+                    }
+                }
+                Err(error) => {
+                    self.failures += 1;
+                    if self.failures >= FAILURES.1 {
+                        return Err(error);
+                    }
+                    if self.failures.is_multiple_of(FAILURES.0) {
+                        let failures = self.failures;
+                        *self = Self { failures, ..Self::new(&self.config, &self.partition) };
+                    }
+                    return Ok(None); // whoever writes there may go on
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn take(&mut self, node: &crate::node::InternalNode<'_>) {
+        let header = node.header();
+        self.next_level.get_or_insert(header.first_child);
+        let sibling = if self.seen.insert(header.address.raw()) {
+            self.nodes.push(TopNode {
+                address: header.address.raw(),
+                level: header.level,
+                children: node.children().map(|(pivot, child)| (pivot, child.raw())).collect(),
+            });
+            header.sibling
+        } else {
+            GlobalAddress::NULL
+        };
+        self.at = match (sibling.is_null(), self.next_level) {
+            (true, Some(address)) => {
+                self.next_level = None;
+                PathStep { address, level: self.at.level - 1 }
+            }
+            _ => PathStep { address: sibling, level: self.at.level },
+        };
+    }
+}
