@@ -1,11 +1,12 @@
-//! A closed loop: keeps a client busy with a workload's reads and records every answer.
+//! A closed loop: keeps a number of lookups under way and records every answer.
 
-use fatbtree_index::OpId;
-use fatbtree_nic::time::{Duration, Instant};
+use fatbtree_index::{Lookup, Start};
+use fatbtree_verbs::Verbs;
+use fatbtree_verbs::time::{Duration, Instant};
 use thiserror::Error;
 
-use crate::measure::{Recorder, Summary};
-use crate::roce::{Answer, CheckValue, Done, Mode, RoceClient};
+use crate::client::{Client, Lookups};
+use crate::measure::{Outcome, Recorder, Summary, Troubles};
 use crate::workload::{KeyMap, OperationKind, Workload, WorkloadError, WorkloadSpec};
 
 /// Why a workload cannot be run.
@@ -27,97 +28,103 @@ pub enum ClosedLoopError {
     Workload(#[from] WorkloadError),
 }
 
-/// Runs the reads of a workload on one client, always as many at once as the client takes.
+/// The keys of the `operationcount` reads of `spec`, divided over `clients`, of which this is number `client`.
 ///
-/// Call [`fill`](Self::fill) whenever the client may have room, [`on_done`](Self::on_done) with every
-/// finished lookup, until [`is_finished`](Self::is_finished).
-#[derive(Debug)]
+/// # Errors
+/// When the workload has other operations than reads, or cannot be drawn from.
+pub fn reads(
+    spec: &WorkloadSpec,
+    keys: KeyMap,
+    seed: u64,
+    client: u64,
+    clients: u64,
+) -> Result<impl ExactSizeIterator<Item = u64> + use<>, ClosedLoopError> {
+    let weights = spec.proportions.as_array();
+    let sum: f64 = weights.iter().sum();
+    for (kind, weight) in OperationKind::ALL.into_iter().zip(weights) {
+        if kind != OperationKind::Read && weight > 0.0 {
+            return Err(ClosedLoopError::NotReads { kind, share: 100.0 * weight / sum });
+        }
+    }
+    let mut workload = Workload::for_client(spec, keys, seed, client, clients)?;
+    // The first clients take what does not divide evenly.
+    let operations = spec.operation_count / clients + u64::from(client < spec.operation_count % clients);
+    let mut next =
+        move || workload.next_operation().expect("only inserts use up keys, and there are none").key;
+    Ok((0..operations as usize).map(move |_| next()))
+}
+
+/// How lookups are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoopOptions {
+    /// Where each begins.
+    pub start: Start,
+    /// How many are under way at once, at least 1.
+    pub depth: usize,
+}
+
+/// What a closed loop has recorded.
+#[derive(Debug, Clone)]
 pub struct ClosedLoop {
-    workload: Workload,
-    mode: Mode,
-    to_submit: u64,
-    under_way: u64,
     recorder: Recorder,
-    first: Option<Instant>,
-    last: Instant,
-    wrong: Option<(OpId, u64, Answer)>,
+    elapsed: Duration,
+    wrong: Option<String>,
+}
+
+impl Default for ClosedLoop {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl ClosedLoop {
-    /// The `operationcount` reads of `spec`, divided over `clients`, of which this is number `client`.
+    /// Nothing recorded yet.
+    pub fn new() -> Self {
+        ClosedLoop { recorder: Recorder::new(), elapsed: Duration::ZERO, wrong: None }
+    }
+
+    /// Looks up all `keys`, which must be in the tree; `right` says whether a value is the key's.
     ///
-    /// # Errors
-    /// When the workload has other operations than reads, or cannot be drawn from.
-    pub fn new(
-        spec: &WorkloadSpec,
-        keys: KeyMap,
-        seed: u64,
-        mode: Mode,
-        client: u64,
-        clients: u64,
-    ) -> Result<Self, ClosedLoopError> {
-        let weights = spec.proportions.as_array();
-        let sum: f64 = weights.iter().sum();
-        for (kind, weight) in OperationKind::ALL.into_iter().zip(weights) {
-            if kind != OperationKind::Read && weight > 0.0 {
-                return Err(ClosedLoopError::NotReads { kind, share: 100.0 * weight / sum });
-            }
+    /// # Panics
+    /// When `options.depth` is 0.
+    pub async fn run<V: Verbs>(
+        &mut self,
+        client: &Client<V>,
+        keys: impl Iterator<Item = u64>,
+        options: LoopOptions,
+        right: impl Fn(u64, &[u8]) -> bool,
+    ) {
+        let LoopOptions { start, depth } = options;
+        let began = now(client);
+        let mut lookups = Lookups::new(keys, |key| client.lookup(key, start), depth);
+        while let Some(lookup) = lookups.next().await {
+            self.record(&lookup, &right);
         }
-        let workload = Workload::for_client(spec, keys, seed, client, clients)?;
-        // The first clients take what does not divide evenly.
-        let operations = spec.operation_count / clients + u64::from(client < spec.operation_count % clients);
-        Ok(ClosedLoop {
-            workload,
-            mode,
-            to_submit: operations,
-            under_way: 0,
-            recorder: Recorder::new(),
-            first: None,
-            last: Instant::ZERO,
-            wrong: None,
-        })
+        self.elapsed = self.elapsed + (now(client) - began);
     }
 
-    /// Submits as many lookups as the client takes.
-    pub fn fill<C: CheckValue>(&mut self, now: Instant, client: &mut RoceClient<C>) {
-        while self.to_submit > 0 && client.room() > 0 {
-            let operation =
-                self.workload.next_operation().expect("only inserts use up keys, and there are none");
-            client.submit(now, operation.key, self.mode).expect("the client said that it has room");
-            self.first.get_or_insert(now);
-            self.to_submit -= 1;
-            self.under_way += 1;
+    #[inline]
+    fn record(&mut self, lookup: &Lookup, right: impl Fn(u64, &[u8]) -> bool) {
+        let outcome = match &lookup.result {
+            Ok(Some(value)) if right(lookup.key, value) => Outcome::Found,
+            Ok(Some(_)) => Outcome::WrongAnswer,
+            Ok(None) => Outcome::NotFound,
+            Err(_) => Outcome::Failed,
+        };
+        if outcome != Outcome::Found && self.wrong.is_none() {
+            self.wrong = Some(format!("key {:#x}: {outcome:?}: {:?}", lookup.key, lookup.result));
         }
-    }
-
-    /// Records a finished lookup. All keys of the workload are in the tree.
-    pub fn on_done(&mut self, now: Instant, done: &Done) {
-        self.under_way = self.under_way.saturating_sub(1);
-        self.last = now;
-        if done.answer != Answer::Found && self.wrong.is_none() {
-            self.wrong = Some((done.op, done.key, done.answer));
-        }
-        self.recorder.record(done.answer.outcome(true), done.latency.as_nanos(), done.trips.round_trips);
-    }
-
-    /// Whether all lookups are done.
-    pub fn is_finished(&self) -> bool {
-        self.to_submit == 0 && self.under_way == 0
-    }
-
-    /// Lookups not done yet.
-    pub fn remaining(&self) -> u64 {
-        self.to_submit + self.under_way
+        self.recorder.record(outcome, lookup.latency.as_nanos(), lookup.trips.round_trips);
     }
 
     /// The first lookup that did not end with the right answer, for the report of a failed run.
-    pub fn first_wrong(&self) -> Option<(OpId, u64, Answer)> {
-        self.wrong
+    pub fn first_wrong(&self) -> Option<&str> {
+        self.wrong.as_deref()
     }
 
-    /// From the first submission to the last answer.
+    /// Time that lookups were under way.
     pub fn elapsed(&self) -> Duration {
-        self.first.map_or(Duration::ZERO, |first| self.last - first)
+        self.elapsed
     }
 
     /// What was recorded, to merge with other clients'.
@@ -126,11 +133,15 @@ impl ClosedLoop {
     }
 
     /// The run in figures, with the client's own counters.
-    pub fn summary<C: CheckValue>(&self, client: &RoceClient<C>) -> Summary {
+    pub fn summary<V: Verbs>(&self, client: &Client<V>) -> Summary {
         let mut recorder = self.recorder.clone();
-        recorder.add_troubles(&client.stats().troubles());
-        recorder.summary(self.elapsed().as_nanos())
+        recorder.add_troubles(&Troubles::from(client.pool().stats()));
+        recorder.summary(self.elapsed.as_nanos())
     }
+}
+
+fn now<V: Verbs>(client: &Client<V>) -> Instant {
+    client.pool().reactor().now()
 }
 
 #[cfg(test)]
@@ -141,12 +152,10 @@ mod tests {
     #[test]
     fn only_reads_are_run() {
         let spec = |name| WorkloadSpec::from_properties(&builtin(name).unwrap()).unwrap();
-        let new = |name| ClosedLoop::new(&spec(name), KeyMap::Hashed, 1, Mode::Index, 0, 1);
-        let error = new("a").unwrap_err().to_string();
+        let new = |name, client, clients| reads(&spec(name), KeyMap::Hashed, 1, client, clients);
+        let error = new("a", 0, 1).map(drop).unwrap_err().to_string();
         assert!(error.starts_with("50.0 % of the workload's operations are UPDATE"), "{error}");
-        assert_eq!(new("c").unwrap().remaining(), 1000);
-        let thirds =
-            (0..3).map(|i| ClosedLoop::new(&spec("c"), KeyMap::Hashed, 1, Mode::Index, i, 3).unwrap());
-        assert_eq!(thirds.map(|part| part.remaining()).collect::<Vec<_>>(), [334, 333, 333]);
+        assert_eq!(new("c", 0, 1).unwrap().len(), 1000);
+        assert_eq!([0, 1, 2].map(|client| new("c", client, 3).unwrap().len()), [334, 333, 333]);
     }
 }

@@ -1,32 +1,34 @@
 //! The client side of Fat-B+Tree: what clients do, how they do it, and how it is measured.
 //!
 //! ```text
-//!  workload/                     roce/                                        measure/
-//!  YCSB files ─▶ Operation ─▶ RoceClient ─▶ frames ─▶ switches ─▶ servers
-//!  key files                  │  one Lookup per key, many at once
-//!                             └─▶ Event::Done { answer, latency, trips } ───▶ Recorder ─▶ Summary
-//!                  ClosedLoop keeps the one fed and records the other
+//!  workload/                 client                                    measure/
+//!  YCSB files ─▶ keys ─▶ Client::get(key).await ─▶ Pool ─▶ Verbs
+//!  key files             │  futures, many at once
+//!                        └─▶ Lookup { result, trips, latency } ─────▶ Recorder ─▶ Summary
+//!                 ClosedLoop keeps the one fed and records the other
 //! ```
 //!
+//! * [`Client`]: what a database embeds: `client.get(key).await`, batches, streams. Over any
+//!   [`Verbs`](fatbtree_verbs::Verbs): the software NIC, libibverbs, a simulator.
 //! * [`workload`]: YCSB's core workloads A to F and its request distributions, read from files in YCSB's own
 //!   property names; keys hashed as YCSB hashes them, ordered, or from a file. Seeded.
-//! * [`roce`]: the client over one-sided RDMA READs. Sans-IO: it is handed frames and time, and hands back
-//!   frames, deadlines and events.
 //! * [`measure`]: HDR histograms of latencies, round trips, rates, and everything that went wrong.
 //! * [`ClosedLoop`]: the three together.
 //!
 //! # Example
 //!
-//! A memory server with one leaf, and YCSB's workload C on its 20 records, over two NICs back to back.
+//! A memory server with one leaf, and YCSB's workload C on its 20 records, over two software NICs back to back.
 //!
 //! ```
-//! use fatbtree_client::ClosedLoop;
-//! use fatbtree_client::roce::{ClientConfig, ConnectionId, Event, Mode, RemoteSide, RoceClient, SeededValues};
 //! use fatbtree_client::workload::{KeyMap, WorkloadSpec, builtin};
+//! use fatbtree_client::{Client, ClosedLoop, LoopOptions, reads};
 //! use fatbtree_index::node::{LeafBuilder, NodeSpec};
-//! use fatbtree_index::{GlobalAddress, KeyRange, Partition, SuperRoot, TreeConfig, ValueLayout, value};
-//! use fatbtree_nic::time::{Duration, Instant};
-//! use fatbtree_nic::{Access, Nic, NicConfig};
+//! use fatbtree_index::{
+//!     GlobalAddress, KeyRange, Partition, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout, value,
+//! };
+//! use fatbtree_nic::{Nic, NicConfig};
+//! use fatbtree_verbs::time::{Duration, Instant};
+//! use fatbtree_verbs::{Access, Device, Memory};
 //!
 //! let mut properties = builtin("c")?;
 //! properties.set("recordcount", "20");
@@ -39,58 +41,56 @@
 //! let leaf = NodeSpec {
 //!     address: root, level: 0, range: KeyRange::ALL, sibling: GlobalAddress::NULL, version: 1,
 //! };
-//! let mut memory = vec![0; 64 + 1024];
-//! let mut builder = LeafBuilder::new(&mut memory[64..], tree.leaf_shape(), leaf);
+//! let mut memory = Memory::anonymous(64 + 1024)?;
+//! let mut builder = LeafBuilder::new(&mut memory.as_mut_slice()[64..], tree.leaf_shape(), leaf);
 //! for record in 0..spec.record_count {
 //!     let key = keys.key(record).unwrap();
 //!     value::fill(key, 1, builder.push_inline(key));
 //! }
 //! builder.finish();
 //! let mut server = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 2], [10, 0, 0, 2].into()), 1);
-//! let region = server.register_memory(0, memory, Access::READ);
+//! let region = server.register(&memory.into(), 0, Access::READ)?;
 //!
 //! let roots = SuperRoot::new(vec![Partition { id: 0, range: KeyRange::ALL, root, root_level: 0 }])?;
 //! let nic = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 1], [10, 0, 0, 1].into()), 2);
-//! let config = ClientConfig { tree, depth: 4, ..ClientConfig::default() };
-//! let mut client = RoceClient::new(nic, config, roots, SeededValues { seed: 1 })?;
+//! let client = Client::new(nic, PoolConfig { tree, ..PoolConfig::default() }, roots, 1)?;
 //!
 //! // Out of band: both sides tell each other their ends.
-//! let mut now = Instant::ZERO;
-//! let id = ConnectionId { partition: 0, lane: 0 };
-//! let local = client.reconnect(now, id)?;
-//! let queue_pair = server.create_queue_pair();
-//! server.connect(queue_pair, local)?;
-//! let endpoint = server.local_endpoint(queue_pair)?;
-//! client.connected(now, id, RemoteSide { endpoint, rkey: region.rkey, registered: false })?;
+//! let id = client.pool().connections()[0];
+//! let local = client.pool().open(id)?;
+//! let queue_pair = server.create()?;
+//! server.connect(queue_pair, &local)?;
+//! let endpoint = server.endpoint(queue_pair)?;
+//! client.pool().connected(id, RemoteSide { endpoint, rkey: region.rkey, registered: false })?;
 //!
-//! let mut run = ClosedLoop::new(&spec, keys, 1, Mode::Ordinary, 0, 1)?;
+//! // The network: every frame takes no time, and a turn of the loop 3 µs.
+//! let mut now = Instant::ZERO;
 //! let mut frame = Vec::new();
-//! while !run.is_finished() {
-//!     run.fill(now, &mut client);
+//! let mut network = |nic: &mut Nic| {
 //!     now += Duration::from_micros(3);
-//!     while client.poll_transmit(now, &mut frame) {
+//!     while nic.poll_transmit(now, &mut frame) {
 //!         server.handle_frame(now, &frame);
 //!     }
 //!     while server.poll_transmit(now, &mut frame) {
-//!         client.handle_frame(now, &frame);
+//!         nic.handle_frame(now, &frame);
 //!     }
-//!     while let Some(event) = client.poll_event() {
-//!         match event {
-//!             Event::Done(done) => run.on_done(now, &done),
-//!             Event::ConnectionBroken { .. } => unreachable!("nothing is lost here"),
-//!         }
-//!     }
-//! }
+//!     now
+//! };
+//! let mut run = ClosedLoop::new();
+//! let options = LoopOptions { start: Start::Root, depth: 4 };
+//! let work = run.run(&client, reads(&spec, keys, 1, 0, 1)?, options, |key, bytes| value::check(key, 1, bytes));
+//! client.pool().reactor().run(work, &mut network);
 //! let summary = run.summary(&client);
-//! assert!(summary.verified());
+//! assert!(summary.verified(), "{:?}", run.first_wrong());
 //! assert_eq!((summary.operations, summary.round_trips), (1000, 1.0));
 //! assert!((summary.mean_us - 3.0).abs() < 0.01);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod client;
 mod closed_loop;
 pub mod measure;
-pub mod roce;
 pub mod workload;
 
-pub use closed_loop::{ClosedLoop, ClosedLoopError};
+pub use client::Client;
+pub use closed_loop::{ClosedLoop, ClosedLoopError, LoopOptions, reads};

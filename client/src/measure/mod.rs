@@ -67,6 +67,18 @@ impl Troubles {
     }
 }
 
+impl From<fatbtree_index::PoolStats> for Troubles {
+    fn from(stats: fatbtree_index::PoolStats) -> Self {
+        Troubles {
+            retries: stats.retries,
+            fallbacks: stats.fallbacks,
+            unregistered: stats.unregistered,
+            broken_connections: stats.broken_connections,
+            restarts: stats.restarts,
+        }
+    }
+}
+
 /// Round trips per operation counted one by one up to here, together beyond.
 const MAX_TRIPS: usize = 64;
 

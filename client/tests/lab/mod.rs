@@ -2,29 +2,33 @@
 //! reads.
 #![allow(dead_code, unreachable_pub)] // each test file includes this module and uses its own part
 
-pub mod tree;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
-use fatbtree_client::roce::{
-    BreakReason, ClientConfig, ConnectionId, Done, Event, Mode, RemoteSide, RoceClient, SeededValues,
+use fatbtree_client::Client;
+use fatbtree_index::{
+    BreakReason, ConnectionId, Event, GlobalAddress, KeyRange, OperationError, PoolConfig, Regions, RemoteSide, Start,
+    SuperRoot, Tree, Trips, ValueLayout, value,
 };
-use fatbtree_index::plain::Regions;
-use fatbtree_index::{GlobalAddress, KeyRange, SuperRoot, Tree};
-use fatbtree_nic::time::{Duration, Instant};
-use fatbtree_nic::{Access, Nic, NicConfig, QueuePairNumber};
+use fatbtree_memserver::{LoadOptions, LoadedTree, bulk_load, varying};
+use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{Access, Device, QueuePair, QueuePairNumber};
 use fatbtree_wire::{Extension, Frame, IndexHeader, hops};
+use futures_core::Stream;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const LATENCY: Duration = Duration::from_micros(2);
+const SEED: u64 = 7;
 
 pub struct Server {
     pub nic: Nic,
     pub rkey: u32,
-    /// The region as loaded.
-    pub region: Vec<u8>,
+    pub tree: LoadedTree,
     /// Answers nothing.
     pub dead: bool,
 }
@@ -45,42 +49,79 @@ pub enum Fate {
 /// Where the switches let an index read land, given the lab's trees.
 pub type Landing = fn(&Lab, partition: u16, key: u64, seen: u32) -> GlobalAddress;
 
+/// What came of a lookup.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Done {
+    pub key: u64,
+    /// The value was there, and right.
+    pub answer: Answer,
+    pub trips: Trips,
+    pub latency: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    Found,
+    Wrong,
+    NotFound,
+    Failed(OperationError),
+}
+
 pub struct Lab {
     pub now: Instant,
-    pub client: RoceClient<SeededValues>,
+    pub client: Client<Nic>,
     pub servers: Vec<Server>,
     pub keys: Vec<u64>,
-    pub config: ClientConfig,
+    pub config: PoolConfig,
     /// Server queue pairs whose index reads the switch admits.
     pub registered: BTreeSet<QueuePairNumber>,
     /// The server's end of each connection.
-    pub server_queue_pairs: BTreeMap<ConnectionId, QueuePairNumber>,
+    pub server_queue_pairs: BTreeMap<ConnectionId, QueuePair>,
     /// What the owner tells the client about registration on each new connection.
     pub claims_registered: bool,
     /// The switch registers every new queue pair.
     pub registers: bool,
+    /// The owner reconnects at once what broke.
     pub reconnects: bool,
     pub landing: Landing,
-    /// Frames lost, in per mille.
+    /// Frames lost, of 1000.
     pub loss: u32,
-    /// Decides over each frame, after loss.
     pub fate: fn(&mut Lab, Way, &Frame<'_>) -> Fate,
     pub rng: ChaCha8Rng,
-    pub done: Vec<Done>,
-    pub broken: Vec<(ConnectionId, BreakReason, u32)>,
-    /// Servers drop a READ sent again under the same PSN with another address, as `rdma_rxe` does.
+    pub broken: Vec<(ConnectionId, BreakReason)>,
+    /// The server drops a READ that was sent again and rewritten to another address, as rdma_rxe does.
     pub strict: bool,
-    /// For `fate` to count down.
+    /// For `fate`.
     pub budget: u32,
-    /// Per queue pair and PSN: index reads seen, and where the first landed.
-    pub seen: BTreeMap<(u32, u32), (u32, GlobalAddress)>,
+    /// Index reads seen by the switch: how often, and where the first one landed.
+    seen: BTreeMap<(u32, u32), (u32, GlobalAddress)>,
     queue: BTreeMap<(Instant, u64), (Way, Vec<u8>)>,
     sequence: u64,
 }
 
+/// Bytes of the value of a key, where values are kept out of line.
+pub fn value_length(key: u64) -> u32 {
+    (key % 90) as u32 + 8
+}
+
+pub fn client_nic_config() -> NicConfig {
+    NicConfig::new([2, 0, 0, 0, 0, 9], Ipv4Addr::new(10, 0, 0, 9))
+}
+
 impl Lab {
     /// `per_server` keys on each of `servers` servers; the key space is divided evenly.
-    pub fn new(config: ClientConfig, servers: u16, per_server: u64, seed: u64) -> Lab {
+    pub fn new(config: PoolConfig, servers: u16, per_server: u64, seed: u64) -> Lab {
+        Lab::with_nics(config, servers, per_server, seed, client_nic_config(), |config| config)
+    }
+
+    pub fn with_nics(
+        config: PoolConfig,
+        servers: u16,
+        per_server: u64,
+        seed: u64,
+        client_nic: NicConfig,
+        server_nic: impl Fn(NicConfig) -> NicConfig,
+    ) -> Lab {
         let width = u64::MAX / u64::from(servers);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut all_keys = Vec::new();
@@ -92,18 +133,28 @@ impl Lab {
             let step = width / (per_server + 1);
             let keys: Vec<u64> =
                 (0..per_server).map(|i| low + i * step + rng.random_range(1..step)).collect();
-            let (region, partition) = tree::build(&config.tree, server, KeyRange { low, high }, &keys);
+            let inline = match config.tree.values() {
+                ValueLayout::Inline(len) => Some(u32::from(len)),
+                ValueLayout::OutOfLine => None,
+            };
+            let mut values = varying(
+                move |key| inline.unwrap_or_else(|| value_length(key)),
+                |key, out: &mut [u8]| value::fill(key, SEED, out),
+            );
+            let range = KeyRange { low, high };
+            let options = LoadOptions { range, fill: 0.5, ..LoadOptions::new(config.tree, server) };
+            let tree = bulk_load(&options, &keys, &mut values).unwrap();
             let address = Ipv4Addr::new(10, 0, 1, server as u8);
-            let mut nic = Nic::new(NicConfig::new([2, 0, 0, 1, 0, server as u8], address), seed + 100);
+            let nic = server_nic(NicConfig::new([2, 0, 0, 1, 0, server as u8], address));
+            let mut nic = Nic::new(nic, seed + 100);
             let iova = GlobalAddress::new(server, 0).raw();
-            let rkey = nic.register_memory(iova, region.clone(), Access::READ).rkey;
-            built.push(Server { nic, rkey, region, dead: false });
-            partitions.push(partition);
+            let rkey = nic.register(&tree.region, iova, Access::READ).unwrap().rkey;
+            partitions.push(tree.partition);
+            built.push(Server { nic, rkey, tree, dead: false });
             all_keys.extend(keys);
         }
-        let nic = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 9], Ipv4Addr::new(10, 0, 0, 9)), seed);
         let roots = SuperRoot::new(partitions).unwrap();
-        let client = RoceClient::new(nic, config, roots, SeededValues { seed: tree::SEED }).unwrap();
+        let client = Client::new(Nic::new(client_nic, seed), config, roots, seed).unwrap();
         Lab {
             now: Instant::ZERO,
             client,
@@ -119,7 +170,6 @@ impl Lab {
             loss: 0,
             fate: |_, _, _| Fate::Pass,
             rng,
-            done: Vec::new(),
             broken: Vec::new(),
             strict: false,
             budget: 0,
@@ -131,31 +181,34 @@ impl Lab {
 
     /// Connects everything.
     pub fn connected(mut self) -> Lab {
-        for id in self.client.connections().collect::<Vec<_>>() {
-            self.connect(id);
-        }
+        self.connect_all_down();
         self
     }
 
     /// What an owner does out of band.
     pub fn connect(&mut self, id: ConnectionId) {
-        let local = self.client.reconnect(self.now, id).unwrap();
-        let server = &mut self.servers[usize::from(id.partition)];
-        let queue_pair = server.nic.create_queue_pair();
-        server.nic.connect(queue_pair, local).unwrap();
-        let endpoint = server.nic.local_endpoint(queue_pair).unwrap();
-        let remote = RemoteSide { endpoint, rkey: server.rkey, registered: self.claims_registered };
+        let remote = self.accept(id);
+        self.client.pool().connected(id, remote).unwrap();
+    }
+
+    /// The server's half of it.
+    pub fn accept(&mut self, id: ConnectionId) -> RemoteSide {
+        let local = self.client.pool().open(id).unwrap();
+        let server = &mut self.servers[usize::from(id.server)];
+        let queue_pair = server.nic.create().unwrap();
+        server.nic.connect(queue_pair, &local).unwrap();
+        let endpoint = server.nic.endpoint(queue_pair).unwrap();
         self.server_queue_pairs.insert(id, queue_pair);
         if self.registers {
-            self.registered.insert(queue_pair);
+            self.registered.insert(endpoint.queue_pair);
         }
-        self.client.connected(self.now, id, remote).unwrap();
+        RemoteSide { endpoint, rkey: server.rkey, registered: self.claims_registered }
     }
 
     /// Connects what is not connected.
     pub fn connect_all_down(&mut self) {
-        for id in self.client.connections().collect::<Vec<_>>() {
-            if self.client.queue_pair(id).is_none() {
+        for id in self.client.pool().connections() {
+            if self.client.pool().queue_pair(id).is_none() {
                 self.connect(id);
             }
         }
@@ -163,40 +216,66 @@ impl Lab {
 
     /// The node `level` levels above the leaf of `key`, or the root if that is lower.
     pub fn node_above(&self, partition: u16, key: u64, level: u8) -> GlobalAddress {
-        let regions =
-            Regions::new(self.servers.iter().zip(0u16..).map(|(server, id)| (id, &server.region[..])));
-        let partition = self.client.roots().partition(partition).unwrap();
-        let tree = Tree::new(&regions, &self.config.tree, partition);
-        let path = tree.find_node_path(key).unwrap();
+        let regions = self.servers.iter().zip(0u16..);
+        let regions = Regions::new(regions.map(|(server, id)| (id, Arc::clone(&server.tree.region))));
+        let partition = self.servers[usize::from(partition)].tree.partition;
+        let path = Tree::new(&regions, &self.config.tree, &partition).find_node_path(key).unwrap();
         path.iter().rfind(|step| step.level >= level).unwrap_or(&path[0]).address
     }
 
-    /// Looks up `keys` one after the other, `depth` at once, and waits for the end.
-    pub fn run(&mut self, keys: impl IntoIterator<Item = u64>, mode: Mode) -> Vec<Done> {
-        let mut keys = keys.into_iter().peekable();
-        let from = self.done.len();
+    /// Looks up `keys`, some at once, and waits for the end of all.
+    pub fn run(&mut self, keys: impl IntoIterator<Item = u64>, start: Start) -> Vec<Done> {
+        self.run_with(keys, start, 8, |_| {})
+    }
+
+    /// The same with another number at once, and with `meanwhile` called before every step.
+    pub fn run_with(
+        &mut self,
+        keys: impl IntoIterator<Item = u64>,
+        start: Start,
+        depth: usize,
+        mut meanwhile: impl FnMut(&mut Lab),
+    ) -> Vec<Done> {
+        let client = self.client.clone();
+        let mut lookups = pin!(client.lookup_many(keys, start, depth));
+        let mut context = Context::from_waker(Waker::noop());
         let deadline = self.now + Duration::from_secs(60);
+        let mut done = Vec::new();
         loop {
-            while self.client.room() > 0
-                && let Some(key) = keys.next()
-            {
-                self.client.submit(self.now, key, mode).unwrap();
+            match lookups.as_mut().poll_next(&mut context) {
+                Poll::Ready(None) => {
+                    self.settle();
+                    return done;
+                }
+                Poll::Ready(Some(lookup)) => {
+                    let answer = match lookup.result {
+                        Ok(Some(bytes)) if value::check(lookup.key, SEED, &bytes) => Answer::Found,
+                        Ok(Some(_)) => Answer::Wrong,
+                        Ok(None) => Answer::NotFound,
+                        Err(error) => Answer::Failed(error),
+                    };
+                    done.push(Done { key: lookup.key, answer, trips: lookup.trips, latency: lookup.latency });
+                }
+                Poll::Pending => {
+                    meanwhile(self);
+                    let goes_on = self.step() && self.now < deadline;
+                    assert!(goes_on || self.woke(), "lookups do not end: {:?}", self.client);
+                }
             }
-            if self.client.under_way() == 0 && keys.peek().is_none() {
-                self.settle();
-                return self.done[from..].to_vec();
-            }
-            let goes_on = self.step() && self.now < deadline;
-            assert!(goes_on || self.client.under_way() == 0, "lookups do not end: {:?}", self.client);
         }
+    }
+
+    /// Whether the last step woke somebody, or something is still to be sent.
+    fn woke(&mut self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// Takes what the NICs have to send and the client has to say.
     pub fn settle(&mut self) {
         let mut frame = Vec::new();
         loop {
-            let mut busy = false;
-            while self.client.poll_transmit(self.now, &mut frame) {
+            let mut busy = self.client.turn(self.now);
+            while self.client_nic(|nic, now| nic.poll_transmit(now, &mut frame)) {
                 self.send_to_server(frame.clone());
                 busy = true;
             }
@@ -208,15 +287,10 @@ impl Lab {
                     busy = true;
                 }
             }
-            while let Some(event) = self.client.poll_event() {
-                match event {
-                    Event::Done(done) => self.done.push(done),
-                    Event::ConnectionBroken { id, reason, affected } => {
-                        self.broken.push((id, reason, affected));
-                        if self.reconnects {
-                            self.connect(id);
-                        }
-                    }
+            while let Some(Event::ConnectionBroken { id, reason }) = self.client.poll_event() {
+                self.broken.push((id, reason));
+                if self.reconnects {
+                    self.connect(id);
                 }
                 busy = true;
             }
@@ -226,30 +300,30 @@ impl Lab {
         }
     }
 
+    pub fn client_nic<T>(&self, work: impl FnOnce(&mut Nic, Instant) -> T) -> T {
+        let now = self.now;
+        self.client.pool().reactor().with(|nic| work(nic, now))
+    }
+
     /// To the next frame or deadline; false when there is none.
     pub fn step(&mut self) -> bool {
         self.settle();
-        let timeout = self.servers.iter().map(|server| server.nic.poll_timeout()).fold(
-            self.client.poll_timeout(),
-            |earliest, next| match (earliest, next) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            },
-        );
+        let timeouts = self.servers.iter().map(|server| server.nic.poll_timeout());
+        let timeouts = timeouts.chain([self.client_nic(|nic, _| nic.poll_timeout()), self.client.next_deadline()]);
         let arrival = self.queue.first_key_value().map(|(&(at, _), _)| at);
-        let Some(next) = arrival.into_iter().chain(timeout).min() else { return false };
+        let Some(next) = arrival.into_iter().chain(timeouts.flatten()).min() else { return false };
         self.now = self.now.max(next);
         if arrival == Some(next) {
             let (_, (way, frame)) = self.queue.pop_first().unwrap();
             match way {
-                Way::ToClient => self.client.handle_frame(self.now, &frame),
+                Way::ToClient => self.client_nic(|nic, now| nic.handle_frame(now, &frame)),
                 Way::ToServer(server) if !self.servers[server].dead => {
                     self.servers[server].nic.handle_frame(self.now, &frame);
                 }
                 Way::ToServer(_) => {}
             }
         } else {
-            self.client.handle_timeout(self.now);
+            self.client_nic(|nic, now| nic.handle_timeout(now));
             self.servers.iter_mut().for_each(|server| server.nic.handle_timeout(self.now));
         }
         self.settle();

@@ -1,0 +1,177 @@
+//! The client that a database embeds.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use fatbtree_index::{Event, Lookup, OperationError, Pool, PoolConfig, Start, SuperRoot, Value};
+use fatbtree_verbs::Verbs;
+use fatbtree_verbs::time::Instant;
+use futures_buffered::FuturesUnorderedBounded;
+use futures_core::Stream;
+
+/// A database client: reads the records of a memory pool, many at a time.
+///
+/// It belongs to one thread and is cheap to clone: give each task a clone. Lookups are futures for any executor.
+///
+/// Whoever drives the thread calls [`turn`](Self::turn) when frames or completions may have come, and answers
+/// [`poll_event`](Self::poll_event) by connecting what broke; see [`Pool`] for the whole contract.
+///
+/// A value lies in a registered buffer of the device and gives it back when it is dropped. There are as many buffers as the
+/// device was made with: copy what you keep. A lookup that finds all of them held by values fails and says so.
+pub struct Client<V> {
+    pool: Rc<Pool<V>>,
+}
+
+impl<V> Clone for Client<V> {
+    fn clone(&self) -> Self {
+        Self { pool: Rc::clone(&self.pool) }
+    }
+}
+
+impl<V> std::fmt::Debug for Client<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("pool", &self.pool).finish()
+    }
+}
+
+impl<V: Verbs> Client<V> {
+    /// A client over `verbs` without connections. `seed` decides how long it pauses before it reads something again.
+    ///
+    /// # Errors
+    /// When the configuration cannot work.
+    pub fn new(
+        verbs: V,
+        config: PoolConfig,
+        roots: SuperRoot,
+        seed: u64,
+    ) -> Result<Self, fatbtree_index::ConnectError> {
+        Ok(Self { pool: Rc::new(Pool::new(verbs, config, roots, seed)?) })
+    }
+
+    /// The value of `key`; none when there is no such key. Begins with an index read where the connection is registered.
+    ///
+    /// # Errors
+    /// When there is no answer; the error says why, and what to do.
+    pub async fn get(&self, key: u64) -> Result<Option<Value>, OperationError> {
+        self.lookup(key, Start::IndexRead).await.result
+    }
+
+    /// As [`get`](Self::get), from another start, and with what it cost.
+    pub async fn lookup(&self, key: u64, start: Start) -> Lookup {
+        self.pool.lookup(key, start).await
+    }
+
+    /// Looks up many keys, up to `at_once` of them at a time, and gives each lookup out as it ends: not in the order of the
+    /// keys. Nothing is allocated per key.
+    ///
+    /// # Panics
+    /// When `at_once` is 0.
+    pub fn get_many<I>(&self, keys: I, at_once: usize) -> impl Stream<Item = Lookup> + use<'_, V, I>
+    where
+        I: IntoIterator<Item = u64>,
+    {
+        self.lookup_many(keys, Start::IndexRead, at_once)
+    }
+
+    /// As [`get_many`](Self::get_many), from another start.
+    ///
+    /// # Panics
+    /// When `at_once` is 0.
+    pub fn lookup_many<I>(
+        &self,
+        keys: I,
+        start: Start,
+        at_once: usize,
+    ) -> impl Stream<Item = Lookup> + use<'_, V, I>
+    where
+        I: IntoIterator<Item = u64>,
+    {
+        Lookups::new(keys.into_iter(), move |key| self.lookup(key, start), at_once)
+    }
+
+    /// The values of `keys`, in their order, copied.
+    ///
+    /// # Errors
+    /// When one of them has no answer.
+    pub async fn get_batch(&self, keys: &[u64]) -> Result<Vec<Option<Vec<u8>>>, OperationError> {
+        const AT_ONCE: usize = 16;
+        let mut values = vec![None; keys.len()];
+        let lookup = |at: usize| async move { (at, self.get(keys[at]).await) };
+        let mut batch = Lookups::new(0..keys.len(), lookup, AT_ONCE);
+        while let Some((at, value)) = batch.next().await {
+            values[at] = value?.map(|value| value.to_vec());
+        }
+        Ok(values)
+    }
+
+    /// Takes what has come by `now`, and wakes who waits for it. Says whether there was anything.
+    pub fn turn(&self, now: Instant) -> bool {
+        self.pool.turn(now)
+    }
+
+    /// When [`turn`](Self::turn) is due for a lookup that pauses.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.pool.next_deadline()
+    }
+
+    /// The next connection that broke.
+    pub fn poll_event(&self) -> Option<Event> {
+        self.pool.poll_event()
+    }
+
+    /// Connections, roots, counters; and the device, through its reactor.
+    pub fn pool(&self) -> &Pool<V> {
+        &self.pool
+    }
+}
+
+/// A stream of what the futures come to that `start` makes of `keys`, some of them at a time.
+pub(crate) struct Lookups<I, S, F> {
+    keys: I,
+    start: S,
+    under_way: FuturesUnorderedBounded<F>,
+}
+
+// Only the futures are pinned, and they lie in a place of their own.
+impl<I, S, F> Unpin for Lookups<I, S, F> {}
+
+impl<I, S, F> Lookups<I, S, F>
+where
+    I: Iterator,
+    S: FnMut(I::Item) -> F,
+    F: Future,
+{
+    pub(crate) fn new(keys: I, start: S, at_once: usize) -> Self {
+        assert!(at_once > 0, "with 0 lookups at a time none is ever made");
+        Self { keys, start, under_way: FuturesUnorderedBounded::new(at_once) }
+    }
+
+    /// The next one that ends; none when all have ended.
+    pub(crate) async fn next(&mut self) -> Option<F::Output> {
+        poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
+    }
+}
+
+impl<I, S, F> Stream for Lookups<I, S, F>
+where
+    I: Iterator,
+    S: FnMut(I::Item) -> F,
+    F: Future,
+{
+    type Item = F::Output;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<F::Output>> {
+        let this = self.get_mut();
+        while this.under_way.len() < this.under_way.capacity()
+            && let Some(key) = this.keys.next()
+        {
+            this.under_way.push((this.start)(key));
+        }
+        Pin::new(&mut this.under_way).poll_next(context)
+    }
+}
+
+#[cfg(test)]
+mod tests;

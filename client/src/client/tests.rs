@@ -1,0 +1,81 @@
+use std::sync::Arc;
+
+use fatbtree_index::node::{LeafBuilder, NodeSpec};
+use fatbtree_index::{GlobalAddress, KeyRange, Partition, RemoteSide, TreeConfig, ValueLayout, value};
+use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
+use fatbtree_verbs::{Access, Device, Memory};
+
+use super::*;
+
+/// A server with one leaf of 20 keys, and a client that is connected to it. The server is only kept alive.
+fn lab() -> (Client<PlainDevice>, PlainDevice) {
+    let tree = TreeConfig::new(16, 1024, ValueLayout::Inline(8)).unwrap();
+    let root = GlobalAddress::new(0, 64);
+    let range = KeyRange::ALL;
+    let mut memory = Memory::anonymous(64 + 1024).unwrap();
+    let spec = NodeSpec { address: root, level: 0, range, sibling: GlobalAddress::NULL, version: 1 };
+    let mut leaf = LeafBuilder::new(&mut memory.as_mut_slice()[64..], tree.leaf_shape(), spec);
+    for key in 0..20 {
+        value::fill(key, 1, leaf.push_inline(key));
+    }
+    leaf.finish();
+
+    let network = PlainNetwork::new();
+    let (mut server, device) = (network.device(), network.device());
+    let region = server.register(&Arc::new(memory), 0, Access::READ).unwrap();
+    let roots = SuperRoot::new(vec![Partition { id: 0, range, root, root_level: 0 }]).unwrap();
+    let config = PoolConfig { tree, ..PoolConfig::default() };
+    let client = Client::new(device, config, roots, 1).unwrap();
+    let id = client.pool().connections()[0];
+    let local = client.pool().open(id).unwrap();
+    let queue_pair = server.create().unwrap();
+    server.connect(queue_pair, &local).unwrap();
+    let endpoint = server.endpoint(queue_pair).unwrap();
+    client.pool().connected(id, RemoteSide { endpoint, rkey: region.rkey, registered: false }).unwrap();
+    (client, server)
+}
+
+#[test]
+fn one_many_and_batches() {
+    let (client, _server) = lab();
+    client.pool().reactor().block_on(async {
+        let value = client.get(7).await.unwrap().unwrap();
+        assert!(value::check(7, 1, &value));
+        assert!(client.get(20).await.unwrap().is_none());
+
+        // More keys than the device has buffers: each goes back before the next is needed.
+        let mut many = std::pin::pin!(client.get_many((0..1000).map(|i| i % 25), 16));
+        let mut found = 0;
+        while let Some(lookup) = poll_fn(|context| many.as_mut().poll_next(context)).await {
+            let value = lookup.result.unwrap();
+            assert_eq!(value.is_some(), lookup.key < 20);
+            found += u32::from(value.is_some_and(|value| value::check(lookup.key, 1, &value)));
+        }
+        assert_eq!(found, 800);
+
+        let keys: Vec<u64> = (0..100).rev().collect();
+        let values = client.get_batch(&keys).await.unwrap();
+        for (key, value) in keys.iter().zip(values) {
+            assert_eq!(value.is_some_and(|value| value::check(*key, 1, &value)), *key < 20, "{key}");
+        }
+    });
+}
+
+#[test]
+fn values_that_are_kept_use_the_buffers_up_and_the_error_says_so() {
+    let (client, _server) = lab();
+    client.pool().reactor().block_on(async {
+        let mut kept = Vec::new();
+        let error = loop {
+            match client.get(3).await {
+                Ok(value) => kept.extend(value),
+                Err(error) => break error,
+            }
+        };
+        assert!(kept.len() > 16);
+        let text = error.to_string();
+        assert!(text.contains("drop values that are read, or make a larger pool"), "{text}");
+        kept.pop();
+        assert!(client.get(3).await.unwrap().is_some());
+    });
+}
