@@ -91,6 +91,14 @@ pub trait Responder {
     /// When there is none.
     fn disconnect(&mut self, queue_pair: QueuePairNumber) -> Result<(), String>;
 
+    /// The queue pairs that have gone to the error state since this was last asked, by number.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    fn broken(&mut self) -> Result<Vec<QueuePairNumber>, String> {
+        Err("this responder does not say which queue pairs broke: implement Responder::broken".to_owned())
+    }
+
     /// The memory of a region, as its owner sees it.
     ///
     /// # Errors
