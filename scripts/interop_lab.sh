@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Checks this code against software that nobody here wrote: scapy, p4runtime-shell, and Linux's soft RoCE in two emulated
-# machines behind our switch.  One line per check; ends with 1 if any fails.  What cannot run fails, nothing is skipped.
+# machines behind our switch, driven by a C program and by our verbs.  One line per check; ends with 1 if any fails.  What
+# cannot run fails, nothing is skipped.
 #
 #   scripts/interop_lab.sh                                 installs what is missing (Debian 12, as root), builds, checks
-#   FATBTREE_BIN=target/release/fatbtree scripts/interop_lab.sh      with a binary built before
+#   FATBTREE_BIN=target/release/fatbtree scripts/interop_lab.sh      with a binary built before; verbs_lab is built all the same
 #   FATBTREE_PROFILE=release scripts/interop_lab.sh        builds with another cargo profile than dev
 #
 # Everything fetched or made lies in target/interop-lab (or $CARGO_TARGET_DIR/interop-lab): logs there, too.
@@ -56,7 +57,7 @@ need() {
 # --- what it needs ------------------------------------------------------------------------------------------------------
 
 # package:file-or-command that shows that it is there
-needs="qemu-system-x86:qemu-system-x86_64 perftest:ib_read_lat iproute2:rdma busybox-static:busybox kmod:depmod gcc:gcc
+needs="qemu-system-x86:qemu-system-x86_64 perftest:ib_read_lat iproute2:rdma busybox-static:busybox kmod:depmod gcc:gcc binutils:strip
        libc6-dev:/usr/include/stdio.h libibverbs-dev:/usr/include/infiniband/verbs.h ibverbs-providers:/etc/libibverbs.d/rxe.driver
        libc-bin:ldd dpkg:dpkg-deb ca-certificates:/etc/ssl/certs/ca-certificates.crt"
 
@@ -129,12 +130,16 @@ guest_kernel() {
     fi
 }
 
+case ${FATBTREE_PROFILE:-dev} in dev) folder=debug ;; *) folder=$FATBTREE_PROFILE ;; esac
 binary=${FATBTREE_BIN:-}
 build() {
     if [ -z "$binary" ]; then
         cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree
     fi
     gcc -O2 -Wall -Wextra -Werror -o "$work/index_peer" scripts/rxe_guest/index_peer.c -libverbs
+    cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree-rdma --features ibverbs --example verbs_lab
+    # The guests' initramfs lies in their memory: no symbols.
+    strip -o "$work/verbs_lab" "$target/$folder/examples/verbs_lab"
 }
 
 # --- the checks ---------------------------------------------------------------------------------------------------------
@@ -159,15 +164,14 @@ p4runtime() {
 need "Debian packages" packages
 need "Python packages" python_packages
 need "guest kernel" guest_kernel
-need "fatbtree and the guests' verbs program" build
-case ${FATBTREE_PROFILE:-dev} in dev) folder=debug ;; *) folder=$FATBTREE_PROFILE ;; esac
+need "fatbtree and the guests' programs" build
 binary=${binary:-$target/$folder/fatbtree}
 
 check "ICRC: the stored vectors are what scapy makes" icrc
 check "P4Runtime: p4runtime-shell programs the switch and reads it back" p4runtime
 # Prints its own lines.
 timeout 600 "$work/venv/bin/python3" scripts/interop_rxe.py --fatbtree "$binary" --kernel "$work/kernel" \
-    --peer "$work/index_peer" --work "$work/rxe" </dev/null || failures=$((failures + 1))
+    --peer "$work/index_peer" --verbs-lab "$work/verbs_lab" --work "$work/rxe" </dev/null || failures=$((failures + 1))
 
 finish
 echo "interop lab: all checks passed ($((SECONDS - began)) s)"

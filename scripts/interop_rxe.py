@@ -6,11 +6,14 @@
                                               p4runtime-shell
 
     scripts/interop_lab.sh                # installs what this needs, then runs it
-    target/interop-lab/venv/bin/python3 scripts/interop_rxe.py --fatbtree BINARY --kernel DIR --peer index_peer --work DIR
+    target/interop-lab/venv/bin/python3 scripts/interop_rxe.py --fatbtree BINARY --kernel DIR \
+        --peer index_peer --verbs-lab verbs_lab --work DIR
 
-Checks, one line each: perftest's ib_read_lat between the guests; then READs by rxe_guest/index_peer.c, ordinary ones and index
-reads (rkey = 0, the key in the address) that end at the root, at a child of the fat root, and at a child of a node in node
-set A; and an index read on a connection that nobody registered, which the server has to refuse. Exits with 1 when one fails.
+Checks, one line each: perftest's ib_read_lat between the guests; then the conformance suite of the verbs seam, our
+libibverbs implementation in both guests (rdma/examples/verbs_lab); then READs by rxe_guest/index_peer.c, ordinary ones and
+index reads (rkey = 0, the key in the address) that end at the root, at a child of the fat root, and at a child of a node in
+node set A; and an index read on a connection that nobody registered, which the server has to refuse. Exits with 1 when one
+fails.
 
 --kernel is a folder in which a linux-image package was unpacked. Emulation only (`-accel tcg`), no root, loopback only.
 """
@@ -40,6 +43,7 @@ MAC = {"server": "02:00:00:00:00:01", "client": "02:00:00:00:00:02"}
 PORT = {"server": 1, "client": 2}
 NODE = 1024  # bytes of a node, equal to the path MTU
 REGION = 8192  # as in index_peer.c
+VERBS_PORT = 18601  # TCP
 # Bounds, not expectations: an idle machine boots in about 10 s, one whose cores are shared by ten builds in 100 s.
 BOOT_SECONDS = 240
 COMMAND_SECONDS = 120
@@ -105,8 +109,8 @@ def module_order(kernel):
     return [folder / file for file in order]
 
 
-def initramfs(kernel, peer):
-    """The archive both guests boot from: busybox, the RDMA tools and what they load, kernel modules, our init and peer."""
+def initramfs(kernel, ours):
+    """The archive both guests boot from: busybox, the RDMA tools and what they load, kernel modules, our init and programs."""
     files = {}
     modules = module_order(kernel)
     for path in modules:
@@ -115,13 +119,14 @@ def initramfs(kernel, peer):
     providers = sorted(Path("/usr/lib").glob("*/libibverbs/librxe-rdmav*.so"))
     if not providers:
         raise LabError("the soft RoCE provider of libibverbs (librxe-rdmav*.so) is missing: apt-get install ibverbs-providers")
-    loaded = [*map(program, PROGRAMS), str(peer), str(providers[0])]
+    loaded = [*map(program, PROGRAMS), *map(str, ours), str(providers[0])]
     for path in [str(providers[0]), *(library for binary in loaded for library in libraries(binary))]:
         files[path.lstrip("/")] = Path(path).read_bytes()
     # In a folder of their own, called by full path: busybox's shell prefers its own applets, `ip` among them.
     for name in PROGRAMS:
         files[f"lab/{name}"] = Path(program(name)).read_bytes()
-    files["lab/index_peer"] = Path(peer).read_bytes()
+    for path in ours:
+        files[f"lab/{path.name}"] = path.read_bytes()
     files["bin/busybox"] = Path(program("busybox")).read_bytes()
     files["etc/libibverbs.d/rxe.driver"] = b"driver rxe\n"
     files["init"] = (GUEST / "init.sh").read_bytes()
@@ -312,14 +317,17 @@ class Report:
     def __init__(self):
         self.failed = 0
 
+    def line(self, good, what):
+        self.failed += not good
+        print(f"{'ok  ' if good else 'FAIL'}  {what}", flush=True)
+
     def check(self, what, function):
         try:
             found = function()
         except Exception as error:  # a check that cannot run has failed, whatever the reason
-            self.failed += 1
-            print(f"FAIL  {what}: {type(error).__name__}: {error}", flush=True)
+            self.line(False, f"{what}: {type(error).__name__}: {error}")
             return False
-        print(f"ok    {what}: {found}", flush=True)
+        self.line(True, f"{what}: {found}")
         return True
 
 
@@ -334,6 +342,27 @@ def read_latency(server, client, gid):
     if done[1] != "0" or len(rows) != 1 or len(rows[0]) < 6:
         raise LabError(f"expected a row '1024 100 …' in ib_read_lat's table, found: {' | '.join(output[-4:])}")
     return f"100 READs of 1024 bytes, minimum {rows[0][2]} us, typical {rows[0][4]} us (emulated machines: not a performance figure)"
+
+
+def conformance(report, server, client):
+    """The suite of verbs/src/conformance: the client guest posts, the server guest has the memory. A line per case."""
+    server.run(f"/lab/verbs_lab responder rxe0 {IPV4['server']}:{VERBS_PORT} >/tmp/responder 2>&1 & "
+               "for t in $(seq 100); do grep -q ready /tmp/responder && break; sleep 0.1; done; grep ready /tmp/responder")
+    client.say(f"/lab/verbs_lab conformance rxe0 {IPV4['server']}:{VERBS_PORT}")
+    checks = 0
+    while True:
+        found = client.expect(r"^(ok|FAIL) +(.*)|^(\d+) checks, (\d+) failed|^(verbs_lab: .*)|\[\[done", COMMAND_SECONDS)
+        if found[1]:
+            checks += 1
+            report.line(found[1] == "ok", f"verbs on soft RoCE: {found[2]}")
+        elif found[3]:
+            break
+        else:
+            raise LabError(f"expected the suite's last line, found: {found[5] or 'its end'}")
+    if int(found[3]) != checks or checks == 0:
+        raise LabError(f"expected a line for each of {found[3]} checks, found {checks}")
+    client.expect(r"\[\[done \d+\]\]", COMMAND_SECONDS)
+    server.run("kill $!; cat /tmp/responder")
 
 
 def connect_peers(server, client):
@@ -429,6 +458,7 @@ def main():
     parser.add_argument("--fatbtree", type=Path, required=True, help="the fatbtree binary")
     parser.add_argument("--kernel", type=Path, required=True, help="folder with boot/vmlinuz-* and lib/modules/*, modules.dep among them")
     parser.add_argument("--peer", type=Path, required=True, help="rxe_guest/index_peer.c, compiled")
+    parser.add_argument("--verbs-lab", type=Path, required=True, help="rdma/examples/verbs_lab, compiled and stripped")
     parser.add_argument("--work", type=Path, required=True, help="folder for the initramfs and the logs")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
@@ -442,7 +472,7 @@ def main():
         if not images:
             raise LabError(f"{arguments.kernel}/boot: expected vmlinuz-*, found none")
         archive = arguments.work / "initramfs.cpio"
-        archive.write_bytes(initramfs(arguments.kernel, arguments.peer))
+        archive.write_bytes(initramfs(arguments.kernel, [arguments.peer, arguments.verbs_lab]))
         ports = free_ports(4)
         udp = {"server": ports[:2], "client": ports[2:]}
         command = [str(arguments.fatbtree), "switch", "--grpc", "127.0.0.1:0", "--device-id", "1", "--seconds", "700"]
@@ -469,10 +499,10 @@ def main():
             server, client, tables = state["server"], state["client"], state["tables"]
             if report.check("soft RoCE: ib_read_lat through the switch", lambda: read_latency(server, client, state["gid"])):
                 try:
+                    conformance(report, server, client)
                     index_reads(report, tables, server, client)
                 except Exception as error:  # what comes behind a broken step cannot run: that is a failure, too
-                    report.failed += 1
-                    print(f"FAIL  soft RoCE: index reads: {type(error).__name__}: {error}", flush=True)
+                    report.line(False, f"soft RoCE: not all checks could run: {type(error).__name__}: {error}")
     finally:
         if "tables" in state:
             state["tables"].close()

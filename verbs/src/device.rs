@@ -76,13 +76,14 @@ pub trait Device {
     fn capabilities(&self) -> Capabilities;
 
     /// Lets remote queue pairs use `memory`, whose first byte they address as `iova`, under a random rkey. Owner and
-    /// device share the memory.
+    /// device share the memory. An `iova` that is a multiple of 4096 suits every device: kernels map whole pages.
     ///
     /// # Errors
     /// When the addresses do not exist or the driver refuses.
     fn register(&mut self, memory: &Arc<Memory>, iova: u64, access: Access) -> Result<Region, RegisterError>;
 
-    /// Lets remote queue pairs use `len` bytes on the device itself, zeroed, whose first byte they address as `iova`.
+    /// Lets remote queue pairs use `len` bytes on the device itself, zeroed, whose first byte they address as `iova`. Cards
+    /// that number their own memory from 0 do so here as well: what counts is the region that is returned.
     ///
     /// # Errors
     /// When the device has fewer; see [`Capabilities::device_memory`].

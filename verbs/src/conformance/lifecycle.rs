@@ -15,6 +15,10 @@ pub(super) fn cases<B: Bench>(cases: &mut Vec<Case<B>>) {
         Case { name: "a request that is not signalled speaks up when it fails", run: unsignalled_failure },
         Case { name: "after a failure everything posted completes once, as flushed", run: flush },
         Case { name: "one queue pair breaks, another goes on", run: independent },
+        Case {
+            name: "who refuses a request breaks its own queue pair as well, and names it once",
+            run: refuser,
+        },
         Case { name: "a broken queue pair is replaced by a new one", run: reconnect },
         Case { name: "a queue pair that is destroyed flushes what is under way, once", run: destroy },
         Case { name: "late completions are not the new queue pair's", run: late },
@@ -119,6 +123,24 @@ fn independent<B: Bench>(lab: &mut Lab<B>) -> Verdict {
     let read = Operation::Read { from: lab.at(0), len: 8 };
     lab.outputs_on(other, &[read, read])?;
     lab.no_more()
+}
+
+fn refuser<B: Bench>(lab: &mut Lab<B>) -> Verdict {
+    let (bystander, _) = lab.connect()?;
+    let from = Remote { rkey: lab.region.rkey ^ 0x0080_0000, ..lab.at(0) };
+    lab.fails(Operation::Read { from, len: 8 }, &[Failure::RemoteAccess])?;
+    let mut named = Vec::new();
+    // The refusal may be here before the other side's owner can know.
+    for turn in 0..1000 {
+        named.extend(lab.bench.responder().broken()?);
+        if !named.is_empty() {
+            break;
+        }
+        lab.bench.advance(turn);
+    }
+    named.extend(lab.bench.responder().broken()?);
+    ensure!(named == [lab.peer], "{} named as broken once expected, found {named:?}", lab.peer);
+    lab.outputs_on(bystander, &[Operation::Read { from: lab.at(0), len: 8 }]).map(drop)
 }
 
 fn reconnect<B: Bench>(lab: &mut Lab<B>) -> Verdict {

@@ -10,8 +10,10 @@ use crate::device::{Device, QueuePair, Region};
 use crate::endpoint::{Endpoint, QueuePairNumber};
 use crate::memory::Memory;
 
-/// Where the suite's regions begin, far enough from each other and from both ends of the address space.
-const FIRST_IOVA: u64 = 1 << 40;
+/// Where the suite's regions begin: a server's number in the upper 16 bits, as trees have it.
+const FIRST_IOVA: u64 = 5 << 48;
+/// How far they are from each other.
+const STEP: u64 = 1 << 40;
 
 /// The memory side of a bench over any [`Device`].
 #[derive(Debug)]
@@ -30,7 +32,7 @@ impl<D: Device> LocalResponder<D> {
     }
 
     fn iova(&mut self) -> u64 {
-        self.next_iova += FIRST_IOVA;
+        self.next_iova += STEP;
         self.next_iova
     }
 
@@ -74,6 +76,17 @@ impl<D: Device> Responder for LocalResponder<D> {
         let queue_pair = self.queue_pairs.remove(&number).ok_or("no such queue pair")?;
         self.device.destroy(queue_pair);
         Ok(())
+    }
+
+    fn broken(&mut self) -> Result<Vec<QueuePairNumber>, String> {
+        let broken: Vec<QueuePair> = std::iter::from_fn(|| self.device.poll_broken()).collect();
+        let number = |queue_pair: &QueuePair| {
+            let found = self.queue_pairs.iter().find(|(_, known)| *known == queue_pair);
+            found
+                .map(|(number, _)| *number)
+                .ok_or_else(|| format!("{queue_pair} broke, which nobody has connected"))
+        };
+        broken.iter().map(number).collect()
     }
 
     fn read(&mut self, rkey: u32, offset: u64, len: u64) -> Result<Vec<u8>, String> {

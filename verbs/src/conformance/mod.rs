@@ -91,6 +91,14 @@ pub trait Responder {
     /// When there is none.
     fn disconnect(&mut self, queue_pair: QueuePairNumber) -> Result<(), String>;
 
+    /// The queue pairs that have gone to the error state since this was last asked, by number.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    fn broken(&mut self) -> Result<Vec<QueuePairNumber>, String> {
+        Err("this responder does not say which queue pairs broke: implement Responder::broken".to_owned())
+    }
+
     /// The memory of a region, as its owner sees it.
     ///
     /// # Errors
@@ -140,11 +148,21 @@ pub fn names<B: Bench>() -> Vec<&'static str> {
 }
 
 /// Runs every case, each on a new bench.
-pub fn run<B: Bench>(mut make: impl FnMut() -> B) -> Report {
+pub fn run<B: Bench>(make: impl FnMut() -> B) -> Report {
+    run_observed(make, |_, _| ())
+}
+
+/// The same; tells `observe` of each case as soon as it is over: its name, and why it failed if it did.
+pub fn run_observed<B: Bench>(
+    mut make: impl FnMut() -> B,
+    mut observe: impl FnMut(&'static str, Option<&str>),
+) -> Report {
     let mut report = Report { results: Vec::new() };
     for case in cases::<B>() {
         let result = Lab::new(make()).and_then(|mut lab| (case.run)(&mut lab));
-        report.results.push((case.name, result.err()));
+        let why = result.err();
+        observe(case.name, why.as_deref());
+        report.results.push((case.name, why));
     }
     report
 }

@@ -2,9 +2,9 @@
 
 use super::{Bench, Case, Lab, Verdict, ensure, pattern};
 use crate::completion::Output;
-use crate::device::Device as _;
+use crate::device::{Device as _, Verbs as _};
 use crate::error::PostError;
-use crate::request::Operation;
+use crate::request::{Operation, WorkRequest};
 
 pub(super) fn cases<B: Bench>(cases: &mut Vec<Case<B>>) {
     cases.extend([
@@ -12,6 +12,7 @@ pub(super) fn cases<B: Bench>(cases: &mut Vec<Case<B>>) {
             name: "a full send queue refuses, loses nothing, and has room after completions",
             run: full_queue,
         },
+        Case { name: "requests that are not signalled give their places back", run: unsignalled },
         Case { name: "a chain is posted whole or not at all", run: all_or_nothing },
         Case { name: "an empty chain and one too long are refused", run: chain_lengths },
         Case { name: "more READs than may be outstanding wait their turn", run: many_reads },
@@ -48,6 +49,34 @@ fn full_queue<B: Bench>(lab: &mut Lab<B>) -> Verdict {
         ensure!(bytes == (posted - 1).to_le_bytes(), "the last WRITE is not on top");
         Ok(())
     })
+}
+
+fn unsignalled<B: Bench>(lab: &mut Lab<B>) -> Verdict {
+    let count = 3 * lab.bench.verbs().capabilities().send_queue as u64;
+    let at = lab.at(0);
+    for tag in 0..count {
+        let operation = Operation::Write { to: at, data: &tag.to_le_bytes() };
+        post_when_there_is_room(lab, WorkRequest { tag, signalled: false, operation })?;
+    }
+    let operation = Operation::Read { from: at, len: 8 };
+    post_when_there_is_room(lab, WorkRequest { tag: count, signalled: true, operation })?;
+    let found = lab.take(1)?;
+    let fine = matches!(&found[0].result, Ok(Output::Read(bytes)) if **bytes == (count - 1).to_le_bytes());
+    ensure!(fine && found[0].tag == count, "after {count} WRITEs that are not signalled: {found:?}");
+    lab.no_more()
+}
+
+fn post_when_there_is_room<B: Bench>(lab: &mut Lab<B>, request: WorkRequest<'_>) -> Verdict {
+    let (queue_pair, mut turns, mut goes_on) = (lab.queue_pair, 0, true);
+    while let Err(error) = lab.bench.verbs().post(queue_pair, &[request]) {
+        ensure!(error.is_temporary(), "request {}: {error}", request.tag);
+        ensure!(goes_on, "request {} finds no room, and none comes: {error}", request.tag);
+        let said = lab.bench.verbs().poll();
+        ensure!(said.is_none(), "a request that is not signalled completed: {said:?}");
+        goes_on = lab.bench.advance(turns);
+        turns += 1;
+    }
+    Ok(())
 }
 
 fn all_or_nothing<B: Bench>(lab: &mut Lab<B>) -> Verdict {

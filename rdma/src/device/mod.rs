@@ -1,0 +1,414 @@
+//! The device: memory regions and queue pairs.
+
+mod open;
+mod post;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use fatbtree_verbs::{
+    Access, Agreed, BufferPool, Capabilities, Completion, ConnectError, Device, Endpoint, Failure, Memory,
+    QueuePair, QueuePairNumber, QueuePairState, Region, RegisterError,
+};
+
+use crate::config::Config;
+use crate::ffi::{self, Connection, WorkCompletion};
+use crate::queue::SendQueue;
+use crate::sys::{CompletionQueue, Context, MemoryRegion, ProtectionDomain, RawQueuePair, Step};
+use crate::table::Table;
+
+/// Bytes of a page: the unit in which the kernel maps addresses of requests to memory.
+const PAGE: u64 = 4096;
+
+/// An RDMA device of this machine, by libibverbs. Any number of them may be open at a time, on the same card as well.
+///
+/// Who owns it drives it: nothing happens between calls but what the card does. [`poll`](fatbtree_verbs::Verbs::poll) takes
+/// completions, [`poll_broken`](Device::poll_broken) looks for queue pairs that have failed; a memory server calls the latter
+/// now and then. [`state`](Device::state) tells what these two have seen.
+///
+/// Nothing waits for another machine but [`connect`](Device::connect), while the kernel looks for the other side's MAC address: a
+/// second or so where nobody has it.
+pub struct RdmaDevice {
+    name: String,
+    config: Config,
+    port: Port,
+    capabilities: Capabilities,
+    /// Whether the device knows atomics at all.
+    atomics: bool,
+    /// Requests under way and completions not taken, of all queue pairs together, that the completion queue has room for.
+    room: usize,
+    pairs: Table<Pair>,
+    /// Requests under way, of all queue pairs together.
+    under_way: usize,
+    completions: VecDeque<Completion>,
+    broken: VecDeque<QueuePair>,
+    regions: BTreeMap<u32, MemoryRegion>,
+    buffer_region: MemoryRegion,
+    buffers: BufferPool,
+    /// Of requests, and of the receives that tell of a queue pair's end.
+    queues: [Arc<CompletionQueue>; 2],
+    domain: Arc<ProtectionDomain>,
+    context: Arc<Context>,
+}
+
+/// What this side tells the other about itself.
+#[derive(Clone, Copy, Debug)]
+struct Port {
+    mac: [u8; 6],
+    ip: Ipv4Addr,
+    gid_index: u8,
+    endpoint_reads: (u8, u8),
+    mtu: fatbtree_verbs::Mtu,
+}
+
+struct Pair {
+    raw: RawQueuePair,
+    queue: SendQueue,
+    state: QueuePairState,
+    psn: u32,
+    agreed: Option<Agreed>,
+}
+
+impl fmt::Debug for RdmaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RdmaDevice")
+            .field("name", &self.name)
+            .field("port", &self.port)
+            .field("queue_pairs", &self.pairs.len())
+            .field("under_way", &self.under_way)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RdmaDevice {
+    /// Name of the device, as the kernel has it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The registered buffers.
+    #[must_use]
+    pub fn buffers(&self) -> &BufferPool {
+        &self.buffers
+    }
+
+    /// Requests that are posted and have not completed, those that are not signalled among them.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// Notes that a queue pair has failed; says so once.
+    fn break_pair(&mut self, queue_pair: QueuePair) {
+        if let Some(pair) = self.pairs.get_mut(queue_pair)
+            && pair.state != QueuePairState::Error
+        {
+            pair.state = QueuePairState::Error;
+            self.broken.push_back(queue_pair);
+        }
+    }
+
+    /// The completion queue or the whole card is of no more use: no answer will come.
+    fn break_all(&mut self) {
+        for name in self.pairs.names().collect::<Vec<_>>() {
+            self.break_pair(name);
+            if let Some(pair) = self.pairs.get_mut(name) {
+                pair.queue.abandon(|(tag, result)| {
+                    self.completions.push_back(Completion { queue_pair: name, tag, result });
+                });
+            }
+        }
+    }
+
+    /// Takes what the card has said of requests.
+    fn collect(&mut self) {
+        let mut found = [WorkCompletion::default(); ffi::MOST_POLLED];
+        loop {
+            let Some(count) = self.queues[0].poll(&mut found) else { return self.break_all() };
+            for completion in &found[..count] {
+                self.answered(completion);
+            }
+            if count < found.len() {
+                return;
+            }
+        }
+    }
+
+    fn answered(&mut self, completion: &WorkCompletion) {
+        // As shim.c numbers them.
+        let result = match completion.status {
+            0 => Ok(()),
+            1 => Err(Failure::RemoteAccess),
+            2 => Err(Failure::RemoteInvalidRequest),
+            3 => Err(Failure::RemoteOperational),
+            4 => Err(Failure::RetryExceeded),
+            5 => Err(Failure::Flushed),
+            _ => Err(Failure::Other),
+        };
+        // Soft RoCE leaves completions of a queue pair that was destroyed in the queue.
+        let Some((queue_pair, pair)) = self.pairs.by_id(completion.id) else { return };
+        let before = pair.queue.len();
+        pair.queue.complete(completion.id as u16, result, |(tag, result)| {
+            self.completions.push_back(Completion { queue_pair, tag, result });
+        });
+        self.under_way -= before - pair.queue.len();
+        if result.is_err() {
+            self.break_pair(queue_pair);
+        }
+    }
+
+    /// Looks for queue pairs that have failed without a request of ours: events, and receives that have ended.
+    fn look(&mut self) {
+        while let Some(event) = self.context.event() {
+            match event.kind {
+                ffi::EVENT_QUEUE_PAIR => self.break_pair(QueuePair(event.queue_pair)),
+                ffi::EVENT_DEVICE => self.break_all(),
+                _ => {}
+            }
+        }
+        let mut found = [WorkCompletion::default(); ffi::MOST_POLLED];
+        loop {
+            let Some(count) = self.queues[1].poll(&mut found) else { return self.break_all() };
+            for completion in &found[..count] {
+                let name = QueuePair(completion.id);
+                // Somebody has sent something, which is no part of this protocol: watch on.
+                let goes_on = completion.status == 0
+                    && self.pairs.get(name).is_some_and(|pair| pair.raw.watch(completion.id).is_ok());
+                if !goes_on {
+                    self.break_pair(name);
+                }
+            }
+            if count < found.len() {
+                return;
+            }
+        }
+    }
+
+    /// Ends a queue pair that is in no table any more. What was not answered is reported as flushed.
+    fn close(&mut self, name: QueuePair, mut pair: Pair) {
+        let gone = pair.raw.destroy();
+        // Answers that came in between belong to others, or to nobody. They must not fill the queues.
+        self.collect();
+        self.look();
+        self.under_way -= pair.queue.len();
+        let held = pair.queue.flush(|(tag, result)| {
+            self.completions.push_back(Completion { queue_pair: name, tag, result });
+        });
+        if !gone {
+            // The card may still write there: these buffers must never be used again.
+            held.into_iter().for_each(std::mem::forget);
+        }
+    }
+}
+
+impl Drop for RdmaDevice {
+    fn drop(&mut self) {
+        for name in self.pairs.names().collect::<Vec<_>>() {
+            if let Some(pair) = self.pairs.remove(name) {
+                self.close(name, pair);
+            }
+        }
+    }
+}
+
+impl Device for RdmaDevice {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    /// The kernel wants `iova` to be a multiple of 4096. The card chooses the rkey.
+    fn register(&mut self, memory: &Arc<Memory>, iova: u64, access: Access) -> Result<Region, RegisterError> {
+        let len = memory.len();
+        if iova.checked_add(len).is_none() {
+            return Err(RegisterError::Range { iova, len });
+        }
+        if !iova.is_multiple_of(PAGE) {
+            let reason = format!(
+                "expected an address that is a multiple of {PAGE}, found {iova:#x}; the kernel maps whole pages"
+            );
+            return Err(RegisterError::Driver { len, reason });
+        }
+        self.check_atomics(len, access)?;
+        let make = || MemoryRegion::shared(&self.domain, memory, iova, access.bits());
+        let region = with_key(len, make)?;
+        Ok(self.insert(region, iova, len))
+    }
+
+    /// Cards number the bytes of their own memory from 0, whatever `iova` says; the region that is returned says so.
+    fn register_device_memory(
+        &mut self,
+        len: u64,
+        _iova: u64,
+        access: Access,
+    ) -> Result<Region, RegisterError> {
+        let available = self.capabilities.device_memory;
+        if len > available {
+            return Err(RegisterError::DeviceMemory { wanted: len, available });
+        }
+        self.check_atomics(len, access)?;
+        let make = || MemoryRegion::device_memory(&self.domain, len, access.bits());
+        let region = with_key(len, make)?;
+        Ok(self.insert(region, 0, len))
+    }
+
+    fn deregister(&mut self, rkey: u32) {
+        self.regions.remove(&rkey);
+    }
+
+    fn create(&mut self) -> Result<QueuePair, ConnectError> {
+        let limit = self.config.queue_pairs as usize;
+        if self.pairs.len() >= limit {
+            return Err(ConnectError::NoQueuePair { limit });
+        }
+        let capabilities = &self.capabilities;
+        let (send_queue, inline) = (capabilities.send_queue as u16, capabilities.inline_bytes as u32);
+        let name = self.pairs.next_name();
+        let raw = RawQueuePair::new(&self.domain, &self.queues, name.0, send_queue.into(), inline);
+        let raw = raw.map_err(|error| ConnectError::Driver {
+            what: "create a queue pair",
+            reason: error.to_string(),
+        })?;
+        Ok(self.pairs.insert(Pair {
+            raw,
+            queue: SendQueue::new(send_queue),
+            state: QueuePairState::Reset,
+            psn: rand::random::<u32>() & 0xff_ffff,
+            agreed: None,
+        }))
+    }
+
+    fn endpoint(&self, queue_pair: QueuePair) -> Result<Endpoint, ConnectError> {
+        let pair = self.pairs.get(queue_pair).ok_or(ConnectError::Unknown { queue_pair })?;
+        let Port { mac, ip, endpoint_reads: (responder_reads, initiator_reads), mtu, .. } = self.port;
+        let queue_pair = QueuePairNumber(pair.raw.number());
+        Ok(Endpoint { mac, ip, queue_pair, psn: pair.psn, mtu, responder_reads, initiator_reads })
+    }
+
+    fn connect(&mut self, queue_pair: QueuePair, remote: &Endpoint) -> Result<Agreed, ConnectError> {
+        let local = self.endpoint(queue_pair)?;
+        remote.check()?;
+        let pair = self.pairs.get_mut(queue_pair).ok_or(ConnectError::Unknown { queue_pair })?;
+        if pair.state != QueuePairState::Reset {
+            return Err(ConnectError::State { queue_pair, state: pair.state });
+        }
+        let agreed = Agreed::between(&local, remote);
+        // Down, for cards round it up: see `Config::reads`.
+        let agreed = Agreed { outstanding_reads: down_to_power_of_two(agreed.outstanding_reads), ..agreed };
+        let connection = Connection {
+            gid: remote.ip.to_ipv6_mapped().octets(),
+            number: remote.queue_pair.0,
+            send_psn: local.psn,
+            receive_psn: remote.psn,
+            mtu: agreed.mtu.bytes() as u32,
+            port: self.config.port,
+            gid_index: self.port.gid_index,
+            hop_limit: self.config.hop_limit,
+            traffic_class: self.config.traffic_class,
+            responder_reads: local.responder_reads,
+            initiator_reads: agreed.outstanding_reads,
+            timeout: self.config.timeout,
+            retries: self.config.retries,
+            atomics: self.atomics.into(),
+            unused: [0; 3],
+        };
+        if let Err((step, error)) = pair.raw.connect(&connection) {
+            // As new as before; where even that fails, whoever connects again will be told.
+            let _ = pair.raw.reset();
+            let what = match step {
+                Step::Init => "bring the queue pair to INIT",
+                Step::Watch => "watch the queue pair",
+                Step::ReadyToReceive => "bring the queue pair to RTR; is the other side's address reachable?",
+                Step::ReadyToSend => "bring the queue pair to RTS",
+            };
+            return Err(ConnectError::Driver { what, reason: error.to_string() });
+        }
+        (pair.state, pair.agreed) = (QueuePairState::ReadyToSend, Some(agreed));
+        Ok(agreed)
+    }
+
+    fn state(&self, queue_pair: QueuePair) -> Option<QueuePairState> {
+        self.pairs.get(queue_pair).map(|pair| pair.state)
+    }
+
+    fn destroy(&mut self, queue_pair: QueuePair) {
+        // What has been answered by now is reported as it is.
+        self.collect();
+        if let Some(pair) = self.pairs.remove(queue_pair) {
+            self.broken.retain(|name| *name != queue_pair);
+            self.close(queue_pair, pair);
+        }
+    }
+
+    fn poll_broken(&mut self) -> Option<QueuePair> {
+        if self.broken.is_empty() {
+            self.look();
+        }
+        self.broken.pop_front()
+    }
+}
+
+impl RdmaDevice {
+    fn check_atomics(&self, len: u64, access: Access) -> Result<(), RegisterError> {
+        if access.contains(Access::ATOMIC) && !self.atomics {
+            let reason = "this device has no atomics; register the memory without that right".to_owned();
+            return Err(RegisterError::Driver { len, reason });
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, region: MemoryRegion, iova: u64, len: u64) -> Region {
+        let rkey = region.remote_key();
+        self.regions.insert(rkey, region);
+        Region { rkey, iova, len }
+    }
+}
+
+/// A region whose key is not 0, which would say "index read".
+fn with_key(len: u64, make: impl Fn() -> io::Result<MemoryRegion>) -> Result<MemoryRegion, RegisterError> {
+    let said = |error: io::Error| {
+        let advice = match error.kind() {
+            io::ErrorKind::OutOfMemory => "; raise the limit of locked memory: ulimit -l unlimited",
+            _ => "",
+        };
+        RegisterError::Driver { len, reason: format!("{error}{advice}") }
+    };
+    let region = make().map_err(said)?;
+    if region.remote_key() != 0 {
+        return Ok(region);
+    }
+    // Another one gets another key, as long as this one is taken.
+    make().map_err(said)
+}
+
+/// The largest power of two that is not larger; at least 1.
+fn down_to_power_of_two(count: u8) -> u8 {
+    1 << count.max(1).ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_are_rounded_down() {
+        let found: Vec<u8> =
+            [0, 1, 2, 3, 4, 15, 16, 127, 128, 255].into_iter().map(down_to_power_of_two).collect();
+        assert_eq!(found, [1, 1, 2, 2, 4, 8, 16, 64, 128, 128]);
+    }
+
+    #[test]
+    fn a_device_may_go_to_another_thread() {
+        fn may<T: Send>() {}
+        may::<RdmaDevice>();
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_named_with_those_that_are() {
+        let error = RdmaDevice::open("no such device", &Config::default()).unwrap_err().to_string();
+        assert!(error.starts_with("expected an RDMA device named \"no such device\", found "), "{error}");
+    }
+}
