@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use fatbtree_index::node::{
-    EntryValue, LINE, LeafBuilder, Node, NodeFault, NodeSpec, mark_free, next_version, offsets,
-    write_internal,
+    EntryValue, LINE, LeafBuilder, LeafEditor, NewValue, Node, NodeFault, NodeSpec, mark_free, next_version,
+    offsets, write_internal,
 };
 use fatbtree_index::{GlobalAddress, Integrity, KeyRange, TreeConfig, ValueLayout, value};
 use proptest::collection::{btree_set, vec};
@@ -211,5 +211,55 @@ proptest! {
         }
         let all: BTreeMap<_, _> = leaf.entries().map(|entry| entry.map(|(key, value)| (key, flat(value))).unwrap()).collect();
         prop_assert_eq!(all, map);
+    }
+
+    /// Edits leave what a map would hold; whoever has the leaf as it was and takes over the bytes written back has the same.
+    #[test]
+    fn edits_are_what_a_map_does_and_what_is_written_back_is_all_that_changed(
+        edits in vec((0..40_u64, proptest::option::weighted(0.7, any::<u8>())), 0..120),
+        inline in proptest::option::of(1..=64_u8),
+        lines in 5..=32_u32,
+        integrity in integrity(),
+    ) {
+        let values = inline.map_or(ValueLayout::OutOfLine, ValueLayout::Inline);
+        let config = TreeConfig::with_integrity(16, lines * 64, values, integrity).unwrap();
+        let shape = config.leaf_shape();
+        let mut bytes = vec![0xee; config.leaf_bytes() as usize];
+        LeafBuilder::new(&mut bytes, shape, spec(0, 0)).finish();
+        let mut copy = bytes.clone();
+        let mut map = BTreeMap::new();
+        for (key, byte) in edits {
+            let before = bytes.clone();
+            let value = vec![byte.unwrap_or(0); usize::from(inline.unwrap_or(1))];
+            let mut leaf = LeafEditor::new(&mut bytes, shape);
+            let slot = leaf.slot_of(key);
+            prop_assert_eq!(slot.is_some(), map.contains_key(&key));
+            let written = match (slot, byte) {
+                (None, None) => continue,
+                (Some(slot), None) => {
+                    map.remove(&key);
+                    leaf.remove(slot)
+                }
+                (slot, Some(byte)) => {
+                    let Some(slot) = slot.or(leaf.free_slot()) else {
+                        prop_assert_eq!(leaf.count(), config.leaf_capacity());
+                        continue;
+                    };
+                    map.insert(key, byte);
+                    let record = NewValue::Record { address: GlobalAddress::new(1, 64 + u64::from(byte)), length: 5 };
+                    leaf.put(slot, key, if inline.is_some() { NewValue::Inline(&value) } else { record })
+                }
+            };
+            prop_assert!(integrity == Integrity::Checksums || written.len() <= 17.max(shape.entry_bytes()) || shape.is_wide());
+            copy[written.clone()].copy_from_slice(&bytes[written.clone()]);
+            prop_assert_eq!(&copy, &bytes);
+            prop_assert_ne!(&before[written.clone()], &bytes[written]);
+            let Ok(Node::Leaf(leaf)) = Node::read(&config, &bytes) else { panic!("a whole leaf") };
+            let all: BTreeMap<_, _> = leaf.entries().map(|entry| match entry.unwrap() {
+                (key, EntryValue::Inline(value)) => (key, value[0]),
+                (key, EntryValue::Record { address, .. }) => (key, (address.offset() - 64) as u8),
+            }).collect();
+            prop_assert_eq!(&all, &map);
+        }
     }
 }

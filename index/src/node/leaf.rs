@@ -28,9 +28,9 @@ use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::config::{Integrity, ValueLayout};
 
-const OCCUPIED: u8 = 1 << 7;
-const KEY: usize = 1;
-const VALUE: usize = 9;
+pub(super) const OCCUPIED: u8 = 1 << 7;
+pub(super) const KEY: usize = 1;
+pub(super) const VALUE: usize = 9;
 const POINTER_ENTRY: usize = VALUE + 8 + 4;
 
 const _: () = {
@@ -82,8 +82,12 @@ impl LeafShape {
     }
 
     /// Offset of the second copy of a wide entry's state from the entry.
-    const fn rear_state(&self) -> usize {
+    pub(super) const fn rear_state(&self) -> usize {
         2 * LINE - 2 * self.first as usize - 1
+    }
+
+    pub(super) const fn integrity(&self) -> Integrity {
+        self.integrity
     }
 
     /// Bytes of the leaf.

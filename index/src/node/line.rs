@@ -50,11 +50,22 @@ impl Marks {
         for (index, line) in bytes.as_chunks_mut::<LINE>().0.iter_mut().enumerate() {
             line[self.version(index)] = version;
             if integrity == Integrity::Checksums {
-                let at = self.checksum(index);
-                let sum = checksum(line, at);
-                line[at..at + CHECKSUM].copy_from_slice(&sum.to_le_bytes());
+                self.sum_line(line, index);
             }
         }
+    }
+
+    /// Writes the checksum of line `index` of a node.
+    pub(super) fn sum(self, bytes: &mut [u8], index: usize) {
+        if let Some(line) = bytes.as_chunks_mut::<LINE>().0.get_mut(index) {
+            self.sum_line(line, index);
+        }
+    }
+
+    fn sum_line(self, line: &mut [u8; LINE], index: usize) {
+        let at = self.checksum(index);
+        let sum = checksum(line, at);
+        line[at..at + CHECKSUM].copy_from_slice(&sum.to_le_bytes());
     }
 
     /// Whether the lines were written together and read whole.

@@ -19,13 +19,15 @@
 //!
 //! * [`NodeHeader`]: what all nodes share, line 0.
 //! * [`InternalNode`]: sorted pivots and children.
-//! * [`LeafNode`]: unsorted entries.
+//! * [`LeafNode`]: unsorted entries. [`LeafEditor`]: changes one of them.
 
+mod edit;
 mod header;
 mod internal;
 mod leaf;
 mod line;
 
+pub use edit::{LeafEditor, NewValue};
 pub use header::{FIRST_CHILD, FORMAT_INTERNAL, FORMAT_OUT_OF_LINE, MAGIC, NodeHeader, NodeSpec, offsets};
 pub use internal::{CHILDREN_PER_LINE, InternalNode, internal_bytes, write_internal};
 pub use leaf::{EntryValue, LeafBuilder, LeafNode, LeafShape};

@@ -1,0 +1,126 @@
+//! Changing single entries of a leaf, as an update, an insertion or a removal does under the leaf's lock.
+//!
+//! Only what an entry occupies is written back (Sherman §4.4): 17 bytes for keys and values of 8 bytes. The versions of the
+//! lines stay: an entry lies within its line, and one of two lines says by its states whether it is whole. Where lines have
+//! checksums, the entry's whole lines are written back.
+
+use std::ops::Range;
+
+use super::leaf::{KEY, LeafShape, OCCUPIED, VALUE};
+use super::{LINE, word};
+use crate::address::GlobalAddress;
+use crate::config::Integrity;
+
+/// What is put into an entry beside its key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NewValue<'v> {
+    /// The value itself, of the leaf's value size.
+    Inline(&'v [u8]),
+    /// A record, written before.
+    Record {
+        /// Where the record begins.
+        address: GlobalAddress,
+        /// Bytes of the value.
+        length: u32,
+    },
+}
+
+/// A leaf that was read and checked, and is locked: its bytes, to be changed and written back in parts.
+#[derive(Debug)]
+pub struct LeafEditor<'a> {
+    bytes: &'a mut [u8],
+    shape: LeafShape,
+}
+
+impl<'a> LeafEditor<'a> {
+    /// An editor over the bytes of a leaf, which must have the leaf's size.
+    ///
+    /// # Panics
+    /// When they have not.
+    pub fn new(bytes: &'a mut [u8], shape: &LeafShape) -> Self {
+        assert_eq!(bytes.len(), shape.bytes() as usize, "a leaf is read whole");
+        Self { bytes, shape: *shape }
+    }
+
+    /// The slot of a key.
+    #[must_use]
+    pub fn slot_of(&self, key: u64) -> Option<usize> {
+        (0..self.shape.capacity()).find(|&slot| self.is_occupied(slot) && self.key(slot) == key)
+    }
+
+    /// A slot without an entry.
+    #[must_use]
+    pub fn free_slot(&self) -> Option<usize> {
+        (0..self.shape.capacity()).find(|&slot| !self.is_occupied(slot))
+    }
+
+    /// Entries in use.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        (0..self.shape.capacity()).filter(|&slot| self.is_occupied(slot)).count()
+    }
+
+    /// Puts key and value into a slot; the entry's version goes on from what is there. Returns the bytes of the leaf to be
+    /// written back.
+    ///
+    /// # Panics
+    /// When the value is not of the leaf's kind and size.
+    pub fn put(&mut self, slot: usize, key: u64, value: NewValue<'_>) -> Range<usize> {
+        let state = OCCUPIED | self.next_version(slot);
+        let at = self.shape.entry_offset(slot);
+        let entry = &mut self.bytes[at..at + self.shape.entry_bytes()];
+        entry[KEY..VALUE].copy_from_slice(&key.to_le_bytes());
+        match value {
+            NewValue::Inline(value) => {
+                assert!(self.shape.is_inline(), "this leaf keeps values out of line");
+                entry[VALUE..].copy_from_slice(value);
+            }
+            NewValue::Record { address, length } => {
+                assert!(!self.shape.is_inline(), "this leaf keeps values in line");
+                entry[VALUE..VALUE + 8].copy_from_slice(&address.raw().to_le_bytes());
+                entry[VALUE + 8..].copy_from_slice(&length.to_le_bytes());
+            }
+        }
+        self.set_state(slot, state)
+    }
+
+    /// Removes the entry of a slot. Returns the bytes of the leaf to be written back.
+    pub fn remove(&mut self, slot: usize) -> Range<usize> {
+        let state = self.next_version(slot);
+        self.set_state(slot, state)
+    }
+
+    fn is_occupied(&self, slot: usize) -> bool {
+        self.bytes[self.shape.entry_offset(slot)] & OCCUPIED != 0
+    }
+
+    fn key(&self, slot: usize) -> u64 {
+        let at = self.shape.entry_offset(slot) + KEY;
+        let (lines, _) = self.bytes.as_chunks::<LINE>();
+        word(&lines[at / LINE], at % LINE)
+    }
+
+    fn next_version(&self, slot: usize) -> u8 {
+        self.bytes[self.shape.entry_offset(slot)].wrapping_add(1) & !OCCUPIED
+    }
+
+    /// Writes the state, at both ends of a wide entry; says what is to be written back.
+    fn set_state(&mut self, slot: usize, state: u8) -> Range<usize> {
+        let at = self.shape.entry_offset(slot);
+        self.bytes[at] = state;
+        let mut end = at + self.shape.entry_bytes();
+        if self.shape.is_wide() {
+            let rear = at + self.shape.rear_state();
+            self.bytes[rear] = state;
+            end = rear + 1;
+        }
+        if self.shape.integrity() == Integrity::LineVersions {
+            return at..end;
+        }
+        let (first, last) = (at / LINE, (end - 1) / LINE);
+        for line in first..=last {
+            self.shape.marks().sum(self.bytes, line);
+        }
+        first * LINE..(last + 1) * LINE
+    }
+}
