@@ -3,6 +3,7 @@
 use crate::frame::{Ipv4, fold, ipv4_header};
 use crate::{Bth, ETHERNET_LEN, Extension, ICRC_LEN, IPV4_LEN, PREFIX_LEN, ROCE_UDP_PORT, UDP_LEN, icrc};
 use etherparse::{EtherType, Ethernet2Header, UdpHeader};
+use std::convert::Infallible;
 use std::net::Ipv4Addr;
 
 /// The addresses of a connection, as seen by its sender.
@@ -92,16 +93,39 @@ impl HeaderTemplate {
         extension: &Extension,
         payload: &[u8],
     ) {
+        let append = |out: &mut Vec<u8>| {
+            out.extend_from_slice(payload);
+            Ok::<(), Infallible>(())
+        };
+        let Ok(()) = self.emit_with(out, identification, bth, extension, payload.len(), append);
+    }
+
+    /// As [`emit`](Self::emit), with a payload of `len` bytes that `append` appends to the frame: so what lies elsewhere than
+    /// in a slice is copied once. Where it appends too few they are filled up with zeros, where too many they are cut
+    /// off.
+    ///
+    /// # Errors
+    /// What `append` says; then `out` is empty.
+    #[inline]
+    pub fn emit_with<E>(
+        &self,
+        out: &mut Vec<u8>,
+        identification: u16,
+        bth: &Bth,
+        extension: &Extension,
+        len: usize,
+        append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
         debug_assert_eq!(
             extension.layout(),
             bth.opcode.layout(),
             "extended headers do not fit {}",
             bth.opcode
         );
-        debug_assert!(payload.len() <= 4096, "payload exceeds the largest path MTU: {} bytes", payload.len());
-        let pad = payload.len().wrapping_neg() & 3;
+        debug_assert!(len <= 4096, "payload exceeds the largest path MTU: {len} bytes");
+        let pad = len.wrapping_neg() & 3;
         let extension_len = extension.len();
-        let udp_len = (UDP_LEN + Bth::LEN + extension_len + payload.len() + pad + ICRC_LEN) as u16;
+        let udp_len = (UDP_LEN + Bth::LEN + extension_len + len + pad + ICRC_LEN) as u16;
         let total_len = udp_len.wrapping_add(IPV4_LEN as u16);
 
         const BTH_AT: usize = PREFIX_LEN;
@@ -121,11 +145,18 @@ impl HeaderTemplate {
         extension.write(tail);
 
         out.clear();
-        out.extend_from_slice(&head[..EXTENSION_AT + extension_len]);
-        out.extend_from_slice(payload);
-        out.extend_from_slice(&[0; 3][..pad]);
+        let payload_at = EXTENSION_AT + extension_len;
+        out.extend_from_slice(&head[..payload_at]);
+        if let Err(error) = append(out) {
+            out.clear();
+            return Err(error);
+        }
+        // Padding; and whatever was appended, the lengths in the headers are true.
+        out.truncate(payload_at + len);
+        out.resize(payload_at + len + pad, 0);
         let ip_udp = head[ip..].first_chunk().expect("the array was sized for this");
         let icrc = icrc::of_message(ip_udp, &bth, &out[EXTENSION_AT..]);
         out.extend_from_slice(&icrc.to_le_bytes());
+        Ok(())
     }
 }
