@@ -126,7 +126,7 @@ pub struct Buffer {
     class: u32,
     /// Which of its class.
     index: u32,
-    len: u32,
+    len: usize,
 }
 
 impl Buffer {
@@ -148,7 +148,7 @@ impl Buffer {
     /// When there is no room for them: whoever takes a buffer says how many bytes it is for.
     #[inline]
     pub fn extend(&mut self, bytes: &[u8]) {
-        let from = self.len as usize;
+        let from = self.len;
         self.resize(from + bytes.len());
         self.as_mut_slice()[from..].copy_from_slice(bytes);
     }
@@ -160,14 +160,14 @@ impl Buffer {
     #[inline]
     pub fn resize(&mut self, len: usize) {
         assert!(len <= self.capacity(), "{len} bytes into a buffer of {}", self.capacity());
-        self.len = len as u32;
+        self.len = len;
     }
 
     /// The bytes, to write.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as for `deref`; `&mut self` says that nobody else has a reference.
-        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len as usize) }
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) }
     }
 
     /// The address of the first byte in this process, for drivers that let a device write there.
@@ -187,7 +187,7 @@ impl Deref for Buffer {
         // SAFETY: `index` came from the stack of free buffers, so the `capacity()` bytes from there are inside of the mapping,
         // initialised by the operating system, and belong to this buffer alone until it is dropped; `len` is at most
         // `capacity()`. The mapping lives as long as `shared`.
-        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len as usize) }
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 }
 
