@@ -8,14 +8,20 @@ use fatbtree_nic::faults::FaultRates;
 use fatbtree_nic::{Nic, NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
-    Access, BufferClass, BufferPool, ConnectError, Device, Failure, PostError, QueuePair, QueuePairNumber,
-    QueuePairState, Verbs, WorkRequest,
+    Access, BufferClass, BufferPool, ConnectError, Device, Failure, Mtu, PostError, QueuePair,
+    QueuePairNumber, QueuePairState, Verbs, WorkRequest,
 };
 use std::collections::BTreeSet;
 
 fn with_number(number: u32) -> QueuePairOptions {
     QueuePairOptions { number: Some(QueuePairNumber(number)), ..Default::default() }
 }
+
+/// A NIC may be driven by another thread than the one that made it.
+const _: () = {
+    const fn goes_to_another_thread<T: Send>() {}
+    goes_to_another_thread::<Nic>();
+};
 
 #[test]
 fn the_65_535th_queue_pair_is_an_error() {
@@ -109,7 +115,9 @@ fn completions_that_nobody_takes_stop_the_posting() {
 /// What is under way on a queue pair that is destroyed: whoever asked to be told is told, once; buffers go back; deadlines go.
 #[test]
 fn destroying_flushes_signalled_requests_once() {
-    let mut pair = Pair::new(1);
+    // Room for the chain below and nothing else: whatever is not given back is missed the next time.
+    let client = NicConfig { completion_queue: 4, ..client_config() };
+    let mut pair = Pair::with(1, client, server_config(), QueuePairOptions::default(), FaultRates::NONE);
     let (memory, region) = pair.register(&[7; 8192], 0, Access::ALL);
     let free = pair.client.buffers().free();
     let request = |tag, signalled, operation| WorkRequest { tag, signalled, operation };
@@ -146,6 +154,31 @@ fn destroying_flushes_signalled_requests_once() {
         assert_eq!(pair.outcomes(), [(1, flushed), (3, flushed)]);
     }
     assert_eq!(pair.client.buffers().free(), free);
+}
+
+/// The same when queue pairs fail and are then destroyed, before or after their completions are taken.
+#[test]
+fn failing_gives_back_what_was_held() {
+    let client = NicConfig { completion_queue: 3, ..client_config() };
+    let mut pair = Pair::with(1, client, server_config(), QueuePairOptions::default(), FaultRates::NONE);
+    let (_, region) = pair.register(&[7; 64], 0, Access::ALL);
+    let free = pair.client.buffers().free();
+    let request = |tag, rkey| WorkRequest { tag, signalled: tag == 3, operation: read(0, rkey, 8) };
+    for round in 0..20 {
+        let (one, peer) = connect(&mut pair.client, &mut pair.server, QueuePairOptions::default());
+        let chain = [request(1, region.rkey), request(2, region.rkey ^ 1), request(3, region.rkey)];
+        pair.client.post(one, &chain).unwrap();
+        pair.drive();
+        if round % 2 == 0 {
+            pair.client.destroy(one);
+        }
+        let expected = [(2, Some(Failure::RemoteAccess)), (3, Some(Failure::Flushed))];
+        assert_eq!(pair.outcomes(), expected, "round {round}");
+        assert_eq!(pair.client.poll_broken(), (round % 2 != 0).then_some(one));
+        pair.client.destroy(one);
+        pair.server.destroy(peer);
+        assert_eq!(pair.client.buffers().free(), free);
+    }
 }
 
 /// Each failure is told once, and only of queue pairs that are still there.
@@ -198,6 +231,28 @@ fn a_chain_takes_all_its_buffers_or_none() {
     assert_eq!(pair.client.buffers().free(), 1, "those of the READs are still held");
     drop(completions);
     assert_eq!(pair.client.buffers().free(), 4);
+}
+
+/// PSNs are compared by their distance: no more of them are given out than can be told apart.
+#[test]
+fn requests_on_their_way_span_a_quarter_of_the_psns() {
+    let client = NicConfig {
+        mtu: Mtu::B256,
+        buffers: vec![BufferClass { count: 3, bytes: 512 << 20 }], // mapped, and never touched
+        ..client_config()
+    };
+    let mut pair = Pair::with(1, client, server_config(), QueuePairOptions::default(), FaultRates::NONE);
+    let long = read(0, 1, 512 << 20);
+    let tag = WorkRequest { tag: 1, signalled: true, operation: long };
+    let queue_pair = pair.queue_pair;
+    let (limit, what) = (1 << 22, "packets");
+    let found = 3 * (1 << 21);
+    let error = PostError::Full { queue_pair, what, found, limit };
+    assert_eq!(pair.client.post(queue_pair, &[tag; 3]), Err(error));
+    assert_eq!(pair.client.buffers().free(), 3);
+    pair.client.post(queue_pair, &[tag; 2]).unwrap();
+    let found = limit + 1;
+    assert_eq!(pair.post(2, write(0, 1, b"x")), Err(PostError::Full { queue_pair, what, found, limit }));
 }
 
 /// NICs may share buffers; a NIC that only answers needs none.

@@ -85,24 +85,29 @@ fn a_dead_link_exhausts_the_retries_in_the_time_promised() {
     assert_eq!(pair.client.state(pair.queue_pair), Some(QueuePairState::Error));
 }
 
-/// A region that goes while a READ is being answered: what is left of the READ is refused.
+/// A region that goes while a READ is being answered: what is left of the READ is refused, again if the refusal is lost.
 #[test]
 fn a_region_taken_back_is_refused_from_then_on() {
-    let (mut pair, _, region) = pair_and_region(Access::ALL);
-    pair.post(1, read(region.iova, region.rkey, 64)).unwrap();
-    pair.post(2, read(region.iova, region.rkey, 4096)).unwrap();
-    for frame in drain(&mut pair.client, pair.now) {
-        pair.server.handle_frame(pair.now, &frame);
+    for loses_refusal in [false, true] {
+        let (mut pair, _, region) = pair_and_region(Access::ALL);
+        pair.post(1, read(region.iova, region.rkey, 64)).unwrap();
+        pair.post(2, read(region.iova, region.rkey, 4096)).unwrap();
+        for frame in drain(&mut pair.client, pair.now) {
+            pair.server.handle_frame(pair.now, &frame);
+        }
+        let mut frame = Vec::new();
+        for _ in 0..3 {
+            assert!(pair.server.poll_transmit(pair.now, &mut frame));
+            pair.client.handle_frame(pair.now, &frame);
+        }
+        pair.server.deregister(region.rkey);
+        if loses_refusal {
+            assert_eq!(pair.answers().len(), 1);
+        }
+        pair.drive();
+        assert_eq!(pair.outcomes(), [(1, None), (2, Some(Failure::RemoteOperational))]);
+        assert_eq!(pair.server.state(pair.peer), Some(QueuePairState::Error));
     }
-    let mut frame = Vec::new();
-    for _ in 0..3 {
-        assert!(pair.server.poll_transmit(pair.now, &mut frame));
-        pair.client.handle_frame(pair.now, &frame);
-    }
-    pair.server.deregister(region.rkey);
-    pair.drive();
-    assert_eq!(pair.outcomes(), [(1, None), (2, Some(Failure::RemoteOperational))]);
-    assert_eq!(pair.server.state(pair.peer), Some(QueuePairState::Error));
 
     let (mut pair, _, region) = pair_and_region(Access::ALL);
     pair.server.deregister(region.rkey);

@@ -153,6 +153,17 @@ fn answers_that_wait_are_bounded() {
     assert_eq!(pair.server.state(pair.peer), Some(QueuePairState::ReadyToSend));
 }
 
+/// One acknowledgement says as much as several.
+#[test]
+fn acknowledgements_that_wait_together_are_one() {
+    let (mut pair, rkey, _) = pair_and_rkey(64);
+    for psn in 1000..1100 {
+        pair.request(Opcode::RC_RDMA_WRITE_ONLY, psn, reth(0, rkey, 1), &[1]);
+    }
+    assert_eq!(pair.answers(), ["1099: ACK"]);
+    assert_eq!(pair.server.stats().dropped_total(), 0);
+}
+
 /// As many as may be outstanding, and no more.
 #[test]
 fn results_of_atomics_are_kept_as_long_as_they_can_be_asked_for() {
@@ -256,6 +267,14 @@ fn a_write_goes_on_as_it_began_or_is_refused() {
         let (mut pair, _, memory) = pair_and_rkey(4096);
         pair.request(O::RC_RDMA_WRITE_FIRST, 1000, reth(0, rkey, 3024), &[1; 1024]);
         pair.request(opcode, 1001, extension, &vec![2; payload]);
+        assert_eq!(pair.answers(), ["1000: ACK", "1001: NAK, invalid request"], "{name}");
+        assert_eq!(word(&memory, 1024), 0x0707_0707_0707_0707, "{name}");
+    }
+    // As long as a middle packet, and it should have been the end.
+    for (length, name) in [(2048, "nothing would be left"), (2000, "less than that is left")] {
+        let (mut pair, _, memory) = pair_and_rkey(4096);
+        pair.request(O::RC_RDMA_WRITE_FIRST, 1000, reth(0, rkey, length), &[1; 1024]);
+        pair.request(O::RC_RDMA_WRITE_MIDDLE, 1001, Extension::None, &[2; 1024]);
         assert_eq!(pair.answers(), ["1000: ACK", "1001: NAK, invalid request"], "{name}");
         assert_eq!(word(&memory, 1024), 0x0707_0707_0707_0707, "{name}");
     }

@@ -3,10 +3,10 @@
 
 mod common;
 
-use common::{Pair, client_config, drain, fetch_add, read, server_config, write};
+use common::{LATENCY, Pair, client_config, drain, fetch_add, read, server_config, write};
 use fatbtree_nic::faults::FaultRates;
 use fatbtree_nic::{NicConfig, QueuePairOptions};
-use fatbtree_verbs::time::Duration;
+use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, Device, Failure, Operation, Output, QueuePairState, Verbs};
 use fatbtree_wire::{Extension, Frame, IndexHeader, Opcode, Reth, hops};
 
@@ -84,6 +84,43 @@ fn after_progress_a_gap_is_another_gap() {
     give_back(&mut pair, &responses[0..1]);
     give_back(&mut pair, &responses[4..5]);
     assert_eq!(drain(&mut pair.client, pair.now).len(), 1);
+}
+
+/// What was sent again is lost as well: after the timeout, a sign of the gap is answered once more.
+#[test]
+fn after_a_timeout_a_gap_is_another_gap() {
+    let mut pair = Pair::new(14);
+    let (_, region) = pair.register(&[1; 8192], 0, Access::READ);
+    pair.post(1, read(0, region.rkey, 8192)).unwrap();
+    let responses = exchange(&mut pair);
+    give_back(&mut pair, &responses[1..2]);
+    assert_eq!(drain(&mut pair.client, pair.now).len(), 1);
+    time_out(&mut pair);
+    assert_eq!(drain(&mut pair.client, pair.now).len(), 1);
+    give_back(&mut pair, &responses[2..3]);
+    assert_eq!(drain(&mut pair.client, pair.now).len(), 1);
+    give_back(&mut pair, &responses[3..4]);
+    assert!(drain(&mut pair.client, pair.now).is_empty());
+}
+
+/// A WRITE behind a READ is acknowledged: the READ was carried out, and its response is lost.
+#[test]
+fn an_acknowledgement_behind_a_read_asks_for_the_read_again() {
+    let mut pair = Pair::new(15);
+    let (_, region) = pair.register(&[1; 64], 0, Access::ALL);
+    pair.post(1, read(0, region.rkey, 8)).unwrap();
+    pair.post(2, write(32, region.rkey, &[2; 8])).unwrap();
+    let answers = exchange(&mut pair);
+    assert_eq!(opcodes(&answers), [Opcode::RC_RDMA_READ_RESPONSE_ONLY, Opcode::RC_ACKNOWLEDGE]);
+    give_back(&mut pair, &answers[1..]);
+    let again = drain(&mut pair.client, pair.now);
+    assert_eq!(opcodes(&again), [Opcode::RC_RDMA_READ_REQUEST, Opcode::RC_RDMA_WRITE_ONLY]);
+    for frame in &again {
+        pair.server.handle_frame(pair.now, frame);
+    }
+    pair.drive();
+    assert_eq!(pair.outcomes(), [(1, None), (2, None)]);
+    assert_eq!(pair.now, Instant::ZERO + LATENCY, "nobody had to wait for a timeout");
 }
 
 /// A switch between the two that writes the address into index reads; a duplicate gets another address, as after a reload.
@@ -178,6 +215,15 @@ fn a_lost_request_is_asked_for_once() {
     memory.read(0, &mut found).unwrap();
     assert_eq!(found, [1, 2, 3, 4]);
     assert_eq!(pair.client.poll_timeout(), None);
+
+    // Another gap is asked for as the first was.
+    for tag in 0..2 {
+        pair.post(tag, write(tag, region.rkey, &[9])).unwrap();
+    }
+    let sent = drain(&mut pair.client, pair.now);
+    pair.server.handle_frame(pair.now, &sent[1]);
+    assert_eq!(drain(&mut pair.server, pair.now).len(), 1);
+    assert_eq!(pair.server.stats().naks_sent, 2);
 }
 
 /// Data of a long WRITE is sent again as it was posted, whatever its owner has done with it since.
@@ -198,14 +244,61 @@ fn a_long_write_is_sent_again_from_what_was_not_acknowledged() {
     give_back(&mut pair, &answers);
     time_out(&mut pair);
     // Every 32 packets are acknowledged; those from 64 on are sent again.
-    assert_eq!(drain(&mut pair.client, pair.now).len(), 98 - 64);
+    let again = drain(&mut pair.client, pair.now);
+    assert_eq!(again.len(), 98 - 64);
+    for frame in &again[..33] {
+        pair.server.handle_frame(pair.now, frame);
+    }
+    // The acknowledgement comes when it is about to be sent once more: what it covers is left out.
     time_out(&mut pair);
-    let answers = exchange(&mut pair);
+    let answers = drain(&mut pair.server, pair.now);
+    give_back(&mut pair, &answers);
+    let rest = drain(&mut pair.client, pair.now);
+    assert_eq!(rest.len(), 98 - 96);
+    for frame in &rest {
+        pair.server.handle_frame(pair.now, frame);
+    }
+    let answers = drain(&mut pair.server, pair.now);
     give_back(&mut pair, &answers);
     assert_eq!(pair.outcomes(), [(1, None)]);
     let mut found = vec![0; 100_000];
     memory.read(0, &mut found).unwrap();
     assert!(found == expected);
+}
+
+/// A WRITE is half sent again when its acknowledgement comes: the next one begins at its beginning.
+#[test]
+fn a_write_that_is_done_while_it_is_sent_again_leaves_the_next_one_whole() {
+    let mut pair = Pair::new(16);
+    let (memory, region) = pair.register(&[0; 8192], 0, Access::ALL);
+    pair.post(1, write(0, region.rkey, &[1; 4096])).unwrap();
+    let answers = exchange(&mut pair);
+    time_out(&mut pair);
+    let mut frame = Vec::new();
+    for _ in 0..2 {
+        assert!(pair.client.poll_transmit(pair.now, &mut frame));
+    }
+    pair.post(2, write(4096, region.rkey, &[2; 4096])).unwrap();
+    give_back(&mut pair, &answers);
+    pair.drive();
+    assert_eq!(pair.outcomes(), [(1, None), (2, None)]);
+    assert_eq!(memory.update(4096, |x| x), Ok(0x0202_0202_0202_0202));
+    assert_eq!(pair.server.stats().requests_executed, 8);
+    assert_eq!(pair.server.stats().naks_sent, 0);
+}
+
+/// With a timeout of nothing every call is one retry, and not all of them at once.
+#[test]
+fn a_timeout_of_zero_is_one_retry_a_call() {
+    let client = NicConfig { ack_timeout: Duration::ZERO, ..client_config() };
+    let mut pair = Pair::with(17, client, server_config(), QueuePairOptions::default(), FaultRates::NONE);
+    pair.post(1, read(0, 1, 8)).unwrap();
+    for retry in 0..7 {
+        assert_eq!(drain(&mut pair.client, pair.now).len(), 1);
+        pair.client.handle_timeout(pair.now);
+        assert_eq!(pair.client.stats().timeouts, retry + 1);
+        assert_eq!(pair.client.poll_timeout(), Some(pair.now));
+    }
 }
 
 /// Progress puts the deadline off; the deadline reported is exact.
