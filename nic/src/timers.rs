@@ -1,8 +1,8 @@
 //! Deadlines of many queue pairs, earliest first.
 //!
-//! A queue pair moves its deadline with almost every frame, mostly to later: rearming a heap each time would cost more than the frame. So
-//! a queue pair has one live entry in the heap, at or before its true deadline, and entries are corrected when they come to the
-//! top ([`settle`](Timers::settle)). After settling, the top is exact. Entries that stand for nothing any more go when they come to the top,
+//! A queue pair moves its deadline with almost every frame, to later, since time never goes back: rearming a heap each time would
+//! cost more than the frame. So a queue pair has one live entry in the heap, at or before its true deadline, and entries are corrected
+//! when they come to the top ([`settle`](Timers::settle)). After settling, the top is exact. Entries that stand for nothing any more go when they come to the top,
 //! or all together when they are too many ([`sweep`](Timers::sweep)).
 
 use fatbtree_verbs::QueuePair;
@@ -35,7 +35,7 @@ impl Timers {
         entry: &mut Option<Instant>,
     ) {
         if let Some(deadline) = deadline
-            && entry.is_none_or(|at| deadline < at)
+            && entry.is_none()
         {
             *entry = Some(deadline);
             self.heap.push(Reverse((deadline, queue_pair)));

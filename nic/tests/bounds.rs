@@ -156,6 +156,22 @@ fn destroying_flushes_signalled_requests_once() {
     assert_eq!(pair.client.buffers().free(), free);
 }
 
+/// Half of a chain has been sent when its queue pair is destroyed.
+#[test]
+fn destroying_in_the_middle_of_a_chain() {
+    let mut pair = Pair::new(1);
+    let silent = WorkRequest { tag: 0, signalled: false, operation: write(0, 1, b"x") };
+    let asked = |tag| WorkRequest { tag, signalled: true, operation: read(0, 1, 8) };
+    let chain = [silent, silent, silent, asked(1), asked(2), asked(3)];
+    pair.client.post(pair.queue_pair, &chain).unwrap();
+    let mut frame = Vec::new();
+    for _ in 0..3 {
+        assert!(pair.client.poll_transmit(pair.now, &mut frame));
+    }
+    pair.client.destroy(pair.queue_pair);
+    assert_eq!(pair.outcomes(), [1, 2, 3].map(|tag| (tag, Some(Failure::Flushed))));
+}
+
 /// The same when queue pairs fail and are then destroyed, before or after their completions are taken.
 #[test]
 fn failing_gives_back_what_was_held() {

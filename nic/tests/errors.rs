@@ -183,6 +183,21 @@ fn posts_that_cannot_be_are_refused_at_once_and_change_nothing() {
     assert_eq!(pair.outcomes(), (0..limit as u64).map(|tag| (tag, None)).collect::<Vec<_>>());
 }
 
+/// A configuration that would let a queue pair ask or answer nothing.
+#[test]
+fn at_least_one_read_is_offered() {
+    let none = NicConfig { responder_reads: 0, initiator_reads: 0, ..server_config() };
+    let mut pair = Pair::with(1, client_config(), none, QueuePairOptions::default(), FaultRates::NONE);
+    let there = pair.server.endpoint(pair.peer).unwrap();
+    assert_eq!((there.responder_reads, there.initiator_reads), (1, 1));
+    let can = pair.server.capabilities();
+    assert_eq!((can.responder_reads, can.initiator_reads), (1, 1));
+    let (_, region) = pair.register(&[7; 64], 0, Access::ALL);
+    pair.post(1, read(0, region.rkey, 8)).unwrap();
+    pair.drive();
+    assert_eq!(pair.bytes(), [7; 8]);
+}
+
 /// The path MTU is the smaller one of both, and the single-packet rule follows it.
 #[test]
 fn the_agreed_path_mtu_bounds_packets_and_index_reads() {
@@ -226,7 +241,7 @@ fn connecting_says_what_is_wrong() {
     assert_eq!(error, ConnectError::State { queue_pair, state: QueuePairState::ReadyToSend });
     nic.destroy(queue_pair);
     assert_eq!(nic.connect(queue_pair, &good), Err(ConnectError::Unknown { queue_pair }));
-    for number in [0, 1, 1 << 24, 0x01_0001] {
+    for number in [0, 1, 1 << 24, 1 << 24 | 5, 0x01_0001] {
         let options = QueuePairOptions { number: Some(QueuePairNumber(number)), ..Default::default() };
         let error = nic.create_with(options).unwrap_err();
         assert!(error.to_string().ends_with("outside of the range"), "{number:#x}: {error}");

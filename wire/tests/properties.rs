@@ -215,6 +215,7 @@ proptest! {
         let mut expected = payload[..appended.min(payload.len())].to_vec();
         expected.resize(payload.len(), 0);
         prop_assert_eq!(parsed.payload, &expected[..]);
+        prop_assert!(parsed.padding.iter().all(|&byte| byte == 0));
 
         let failed = template.emit_with(&mut in_place, 4, &bth, &Extension::None, 9, |out| {
             out.push(1);
