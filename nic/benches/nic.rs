@@ -2,8 +2,9 @@
 #![allow(missing_docs)] // criterion's macros make undocumented functions
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use fatbtree_nic::time::Instant;
-use fatbtree_nic::{Access, MemoryRegion, Nic, NicConfig, QueuePairNumber};
+use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::{Access, Device, Memory, Operation, QueuePair, Region, Remote, Verbs, WorkRequest};
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 
@@ -12,52 +13,73 @@ const NOW: Instant = Instant::ZERO;
 struct Pair {
     client: Nic,
     server: Nic,
-    qpn: QueuePairNumber,
-    region: MemoryRegion,
+    queue_pair: QueuePair,
+    region: Region,
+}
+
+fn nic_of(host: u8) -> Nic {
+    let config = NicConfig::new([2, 0, 0, 0, 0, host], Ipv4Addr::new(10, 0, 0, host));
+    Nic::new(config, u64::from(host)).expect("a few megabytes of address space")
 }
 
 impl Pair {
     fn new() -> Pair {
-        let mut client = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 1], Ipv4Addr::new(10, 0, 0, 1)), 1);
-        let mut server = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 2], Ipv4Addr::new(10, 0, 0, 2)), 2);
-        let region = server.register_memory(1 << 48, vec![0xa5; 1 << 20], Access::ALL);
-        let (qpn, peer) = (client.create_queue_pair(), server.create_queue_pair());
-        client.connect(qpn, server.local_endpoint(peer).expect("just made")).expect("a good endpoint");
-        server.connect(peer, client.local_endpoint(qpn).expect("just made")).expect("a good endpoint");
-        Pair { client, server, qpn, region }
+        let (mut client, mut server) = (nic_of(1), nic_of(2));
+        let memory = Memory::shared(1 << 20).expect("a megabyte");
+        memory.write(0, &vec![0xa5; 1 << 20]).expect("all of it");
+        let region = server.register(&memory, 1 << 48, Access::ALL).expect("a good address");
+        let (queue_pair, peer) = (client.create().expect("room"), server.create().expect("room"));
+        let (here, there) = (client.endpoint(queue_pair), server.endpoint(peer));
+        client.connect(queue_pair, &there.expect("just made")).expect("a good endpoint");
+        server.connect(peer, &here.expect("just made")).expect("a good endpoint");
+        Pair { client, server, queue_pair, region }
     }
 
-    fn round_trip(&mut self, frame: &mut Vec<u8>, len: u32) {
-        let MemoryRegion { iova, rkey, .. } = self.region;
-        self.client.post_read(NOW, self.qpn, 1, iova + 1024, rkey, len).expect("room");
+    fn at(&self, offset: u64) -> Remote {
+        Remote { address: self.region.iova + offset, rkey: self.region.rkey }
+    }
+
+    fn post(&mut self, operation: Operation<'_>) {
+        let request = WorkRequest { tag: 1, signalled: true, operation };
+        self.client.post(self.queue_pair, &[request]).expect("room");
+    }
+
+    fn round_trip(&mut self, frame: &mut Vec<u8>, operation: Operation<'_>) {
+        self.post(operation);
         while self.client.poll_transmit(NOW, frame) {
             self.server.handle_frame(NOW, frame);
         }
         while self.server.poll_transmit(NOW, frame) {
             self.client.handle_frame(NOW, frame);
         }
-        let completion = self.client.poll_completion().expect("answered");
-        black_box(&completion.data);
-        self.client.recycle(completion.data);
+        let completion = self.client.poll().expect("answered");
+        black_box(&completion.result).as_ref().expect("success");
     }
 }
 
 fn nic(c: &mut Criterion) {
     let mut frame = Vec::new();
     let mut pair = Pair::new();
+    let from = pair.at(1024);
     c.bench_function("READ of 1 KB, post to completion (4 frame operations)", |b| {
-        b.iter(|| pair.round_trip(&mut frame, 1024));
+        b.iter(|| pair.round_trip(&mut frame, Operation::Read { from, len: 1024 }));
     });
     c.bench_function("READ of 64 B, post to completion (4 frame operations)", |b| {
-        b.iter(|| pair.round_trip(&mut frame, 64));
+        b.iter(|| pair.round_trip(&mut frame, Operation::Read { from, len: 64 }));
     });
     c.bench_function("READ of 64 KB, post to completion (130 frame operations)", |b| {
-        b.iter(|| pair.round_trip(&mut frame, 65536));
+        b.iter(|| pair.round_trip(&mut frame, Operation::Read { from, len: 65536 }));
+    });
+    let data = [7; 1024];
+    c.bench_function("WRITE of 16 B, post to completion (4 frame operations)", |b| {
+        b.iter(|| pair.round_trip(&mut frame, Operation::Write { to: from, data: &data[..16] }));
+    });
+    c.bench_function("WRITE of 1 KB, post to completion (4 frame operations)", |b| {
+        b.iter(|| pair.round_trip(&mut frame, Operation::Write { to: from, data: &data }));
     });
 
     // The responder's part alone: a duplicate READ request, handled and answered again and again.
-    let MemoryRegion { iova, rkey, .. } = pair.region;
-    pair.client.post_read(NOW, pair.qpn, 1, iova, rkey, 1024).expect("room");
+    pair.post(Operation::Read { from: pair.at(0), len: 1024 });
     let mut request = Vec::new();
     assert!(pair.client.poll_transmit(NOW, &mut request));
     c.bench_function("respond 1 KB to a READ request (2 frame operations)", |b| {

@@ -1,54 +1,8 @@
 //! What a NIC is told once, when it is made.
 
-use crate::time::Duration;
-use std::fmt;
+use fatbtree_verbs::time::Duration;
+use fatbtree_verbs::{BufferClass, Mtu, QueuePairNumber};
 use std::net::Ipv4Addr;
-
-/// Path MTU: payload bytes of the largest packet (IBTA volume 1, table 23).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Mtu {
-    /// 256 bytes.
-    B256,
-    /// 512 bytes.
-    B512,
-    /// 1024 bytes: what fits in 1500-byte Ethernet frames.
-    B1024,
-    /// 2048 bytes.
-    B2048,
-    /// 4096 bytes.
-    B4096,
-}
-
-impl Mtu {
-    /// Payload bytes.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Mtu::B256 => 256,
-            Mtu::B512 => 512,
-            Mtu::B1024 => 1024,
-            Mtu::B2048 => 2048,
-            Mtu::B4096 => 4096,
-        }
-    }
-
-    /// The MTU of exactly `bytes`, if there is one.
-    pub const fn from_bytes(bytes: usize) -> Option<Mtu> {
-        match bytes {
-            256 => Some(Mtu::B256),
-            512 => Some(Mtu::B512),
-            1024 => Some(Mtu::B1024),
-            2048 => Some(Mtu::B2048),
-            4096 => Some(Mtu::B4096),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Mtu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.bytes())
-    }
-}
 
 /// How a NIC behaves. Start from [`NicConfig::new`] and change what you need.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,10 +17,21 @@ pub struct NicConfig {
     pub ack_timeout: Duration,
     /// How often in a row it is sent again before the queue pair fails.
     pub retry_count: u8,
-    /// READs and atomics a queue pair may have outstanding, as requester and as responder.
-    pub max_outstanding_reads: usize,
-    /// Requests a queue pair holds, sent or not, until they complete.
-    pub max_send_queue: usize,
+    /// READs and atomics that a queue pair answers at once; 0 counts as 1.
+    pub responder_reads: u8,
+    /// READs and atomics that a queue pair has outstanding at most; 0 counts as 1.
+    pub initiator_reads: u8,
+    /// Requests that a queue pair holds, sent or not, until they complete.
+    pub send_queue: usize,
+    /// Requests of all queue pairs together whose completions have not been taken.
+    pub completion_queue: usize,
+    /// Queue pairs that can exist at once; at most [`NicConfig::MOST_QUEUE_PAIRS`].
+    pub queue_pairs: usize,
+    /// Bytes of memory on the device that can be registered.
+    pub device_memory: u64,
+    /// Buffers for what READs bring and for long WRITEs on their way. Nothing longer than the largest can be read or
+    /// written. Their memory is mapped when the NIC is made, and costs nothing until it is used.
+    pub buffers: Vec<BufferClass>,
     /// IPv4 type of service of the frames it sends.
     pub tos: u8,
     /// IPv4 time to live of the frames it sends.
@@ -74,7 +39,13 @@ pub struct NicConfig {
 }
 
 impl NicConfig {
-    /// The defaults: path MTU 1024, 16 ms acknowledgement timeout, 7 retries, 16 outstanding READs, 256 requests.
+    /// Queue pairs that numbers can tell apart: a queue pair is found by the lower 16 bits of its number, of which 0 and 1
+    /// belong to management.
+    pub const MOST_QUEUE_PAIRS: usize = (1 << 16) - 2;
+
+    /// The defaults: path MTU 1024; 16 ms acknowledgement timeout, 7 retries; 16 outstanding READs and atomics either way and
+    /// 256 requests a queue pair; 65,536 requests in all; as many queue pairs as there are numbers; 256 KiB of device memory,
+    /// as a ConnectX-5 has; 1024 buffers of 4 KiB, 64 of 64 KiB and 4 of 1 MiB.
     pub fn new(mac: [u8; 6], ip: Ipv4Addr) -> NicConfig {
         NicConfig {
             mac,
@@ -82,10 +53,32 @@ impl NicConfig {
             mtu: Mtu::B1024,
             ack_timeout: Duration::from_millis(16),
             retry_count: 7,
-            max_outstanding_reads: 16,
-            max_send_queue: 256,
+            responder_reads: 16,
+            initiator_reads: 16,
+            send_queue: 256,
+            completion_queue: 1 << 16,
+            queue_pairs: NicConfig::MOST_QUEUE_PAIRS,
+            device_memory: 256 << 10,
+            buffers: vec![
+                BufferClass { count: 1024, bytes: 4 << 10 },
+                BufferClass { count: 64, bytes: 64 << 10 },
+                BufferClass { count: 4, bytes: 1 << 20 },
+            ],
             tos: 0,
             ttl: 64,
         }
     }
+}
+
+/// Numbers of a queue pair that are random unless a test or a replay needs them fixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct QueuePairOptions {
+    /// Its number, 2 to 2^24 - 1, of which no two queue pairs have the lower 16 bits in common.
+    pub number: Option<QueuePairNumber>,
+    /// First PSN it will send; the lower 24 bits count.
+    pub psn: Option<u32>,
+    /// UDP source port.
+    pub source_port: Option<u16>,
+    /// IPv4 identification of the first frame it will send; it counts up.
+    pub identification: Option<u16>,
 }

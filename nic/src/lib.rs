@@ -2,45 +2,58 @@
 //! chapter 9, in a library that is handed frames, time and a seed, and hands back frames, completions and deadlines.
 //!
 //! ```text
-//!   post_read ─┐                                                    ┌─▶ poll_completion
-//!   post_write ┼─▶ requester ─┐                     ┌─▶ requester ──┘
-//!   post_…     ┘              ├─▶ poll_transmit     │
-//!                 responder ──┘        │       handle_frame ─▶ responder ─▶ memory regions
-//!                     ▲                ▼            │             │
-//!                     │              wire ──────────┘             │
-//!                     └───────────────────────────────────────────┘
+//!            owner: Device and Verbs                                    driver: frames and time
+//!  ┌───────────────────────────────────────────┐               ┌──────────────────────────────────────┐
+//!   post ──▶ send queue ──▶ requester ─────────┬──────────────▶ poll_transmit ──▶ wire ──▶ handle_frame
+//!   poll ◀── completions ◀──────┘ ▲            │                                               │
+//!              │                  └────────────┼───────── responses ◀──────────────────────────┤
+//!           buffers                            │                                               │
+//!   register ──▶ regions ◀──▶ responder ───────┘◀──────── requests ◀───────────────────────────┘
+//!                   │
+//!            Arc<Memory>: shared with its owner
 //! ```
 //!
-//! It never opens a socket, spawns a thread or reads a clock: see [`Nic`] for how it is driven. RDMA READ, RDMA WRITE, compare
-//! and swap, fetch and add; segmentation to the path MTU; acknowledgements, NAKs, retransmission; duplicate requests answered again;
-//! the ICRC checked on every frame. A READ keeps the address and the rkey it was posted with (index reads: the key and 0) and is
-//! retransmitted as such.
+//! It never opens a socket, spawns a thread or reads a clock: see [`Nic`] for how it is driven. For its owner it is a
+//! [`Device`](fatbtree_verbs::Device) and [`Verbs`](fatbtree_verbs::Verbs): RDMA READ, index read, RDMA WRITE, compare and swap, fetch and
+//! add, both also masked; chains of them posted whole or not at all; device memory. Below that: segmentation to the path MTU;
+//! acknowledgements, NAKs, retransmission; duplicate requests answered again; the ICRC checked on every frame. A READ keeps the
+//! address and the rkey it was posted with (index reads: the key and 0) and is retransmitted as such; one with rkey 0 that
+//! would need a second packet is refused, since one that is resumed would ask for another key.
 //!
-//! What is not here yet: SEND and RECEIVE, masked atomics, RDMA CM.
+//! Peers are not trusted: whatever frames arrive, nothing panics, and everything kept is bounded.
+//!
+//! [`faults`] has what tests, simulators and drivers need to make a network worse: a seeded judge over frames, and a link that
+//! obeys it.
+//!
+//! What is not here yet: SEND and RECEIVE, RDMA CM.
 //!
 //! # Example
 //!
 //! Two NICs and a wire between them that loses nothing:
 //!
 //! ```
-//! use fatbtree_nic::time::Instant;
-//! use fatbtree_nic::{Access, CompletionStatus, Nic, NicConfig};
+//! use fatbtree_nic::{Nic, NicConfig};
+//! use fatbtree_verbs::time::Instant;
+//! use fatbtree_verbs::{Access, Device, Memory, Operation, Output, Remote, Verbs, WorkRequest};
 //! use std::net::Ipv4Addr;
 //!
-//! let mut client = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 1], Ipv4Addr::new(10, 0, 0, 1)), 1);
-//! let mut server = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 2], Ipv4Addr::new(10, 0, 0, 2)), 2);
+//! let mut client = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 1], Ipv4Addr::new(10, 0, 0, 1)), 1)?;
+//! let mut server = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 2], Ipv4Addr::new(10, 0, 0, 2)), 2)?;
 //!
-//! let mut memory = vec![0; 4096];
-//! memory[64..69].copy_from_slice(b"hello");
-//! let region = server.register_memory(1 << 48, memory, Access::READ);
+//! let memory = Memory::shared(4096)?;
+//! memory.write(64, b"hello")?;
+//! let region = server.register(&memory, 1 << 48, Access::READ)?;
 //!
 //! // What two processes exchange out of band.
-//! let (c, s) = (client.create_queue_pair(), server.create_queue_pair());
-//! client.connect(c, server.local_endpoint(s).unwrap())?;
-//! server.connect(s, client.local_endpoint(c).unwrap())?;
+//! let (here, there) = (client.create()?, server.create()?);
+//! client.connect(here, &server.endpoint(there)?)?;
+//! server.connect(there, &client.endpoint(here)?)?;
+//!
+//! let from = Remote { address: region.iova + 64, rkey: region.rkey };
+//! let operation = Operation::Read { from, len: 5 };
+//! client.post(here, &[WorkRequest { tag: 42, signalled: true, operation }])?;
 //!
 //! let now = Instant::ZERO;
-//! client.post_read(now, c, 42, region.iova + 64, region.rkey, 5)?;
 //! let mut frame = Vec::new();
 //! let completion = loop {
 //!     while client.poll_transmit(now, &mut frame) {
@@ -49,32 +62,28 @@
 //!     while server.poll_transmit(now, &mut frame) {
 //!         client.handle_frame(now, &frame);
 //!     }
-//!     if let Some(completion) = client.poll_completion() {
+//!     if let Some(completion) = client.poll() {
 //!         break completion;
 //!     }
 //! };
-//! assert_eq!((completion.wr_id, completion.status), (42, CompletionStatus::Success));
-//! assert_eq!(completion.data, b"hello");
-//! client.recycle(completion.data);
+//! assert_eq!(completion.tag, 42);
+//! assert!(matches!(completion.result, Ok(Output::Read(bytes)) if *bytes == *b"hello"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod completion;
+mod atomic;
 mod config;
-mod error;
+mod device;
+pub mod faults;
 mod memory;
 mod nic;
 mod psn;
 mod queue_pair;
 mod stats;
-pub mod time;
+mod table;
 mod timers;
 
-pub use completion::{Completion, CompletionStatus, Operation};
-pub use config::{Mtu, NicConfig};
-pub use error::{PostError, QpError};
-pub use memory::{Access, MemoryRegion};
+pub use config::{NicConfig, QueuePairOptions};
 pub use nic::Nic;
 pub use psn::Psn;
-pub use queue_pair::{Endpoint, QueuePairNumber, QueuePairOptions, QueuePairState};
 pub use stats::{DropReason, NicStats};

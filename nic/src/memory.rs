@@ -1,118 +1,97 @@
 //! Memory regions: what remote queue pairs may touch, where, and how.
 
+use fatbtree_verbs::{Access, Memory, Region, RegisterError};
 use std::collections::BTreeMap;
-use std::ops::BitOr;
+use std::sync::Arc;
 
-/// What remote queue pairs may do in a memory region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Access(u8);
-
-impl Access {
-    /// Nothing: only the owner reads and writes.
-    pub const NONE: Access = Access(0);
-    /// RDMA READ.
-    pub const READ: Access = Access(1);
-    /// RDMA WRITE.
-    pub const WRITE: Access = Access(2);
-    /// Atomics.
-    pub const ATOMIC: Access = Access(4);
-    /// All of these.
-    pub const ALL: Access = Access(7);
-
-    /// True when every right of `other` is granted.
-    pub const fn contains(self, other: Access) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-impl BitOr for Access {
-    type Output = Access;
-
-    fn bitor(self, other: Access) -> Access {
-        Access(self.0 | other.0)
-    }
-}
-
-/// A registered region, as told to those who may use it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MemoryRegion {
-    /// Key for local use; the same number as `rkey`.
-    pub lkey: u32,
-    /// Key remote requests must carry: random, never 0.
-    pub rkey: u32,
-    /// Address of its first byte in remote requests.
-    pub iova: u64,
-    /// Bytes.
-    pub len: u64,
-}
-
-pub(crate) struct Region {
+struct Registered {
+    memory: Arc<Memory>,
     iova: u64,
-    bytes: Box<[u8]>,
     access: Access,
+    on_device: bool,
 }
 
 /// The regions of a NIC by rkey. Ordered, so that runs repeat; a NIC has a handful, which is one node of the tree.
-#[derive(Default)]
 pub(crate) struct Regions {
-    by_rkey: BTreeMap<u32, Region>,
+    by_rkey: BTreeMap<u32, Registered>,
+    /// Bytes on the device that are not registered.
+    device_memory: u64,
 }
 
 impl Regions {
-    /// Registers `bytes` under the first rkey of `candidates` that is neither 0 nor taken.
+    /// No regions, and `device_memory` bytes on the device.
+    pub(crate) fn new(device_memory: u64) -> Regions {
+        Regions { by_rkey: BTreeMap::new(), device_memory }
+    }
+
+    /// Whether a region could be registered under `rkey`.
+    pub(crate) fn is_free(&self, rkey: u32) -> bool {
+        rkey != 0 && !self.by_rkey.contains_key(&rkey)
+    }
+
+    /// Registers memory under the first rkey of `candidates` that is free.
     pub(crate) fn register(
         &mut self,
+        memory: Arc<Memory>,
         iova: u64,
-        bytes: Box<[u8]>,
         access: Access,
+        candidates: impl FnMut() -> u32,
+    ) -> Result<Region, RegisterError> {
+        self.insert(Registered { memory, iova, access, on_device: false }, candidates)
+    }
+
+    /// Registers `len` bytes on the device, in the same way.
+    pub(crate) fn register_on_device(
+        &mut self,
+        len: u64,
+        iova: u64,
+        access: Access,
+        candidates: impl FnMut() -> u32,
+    ) -> Result<Region, RegisterError> {
+        if len > self.device_memory {
+            return Err(RegisterError::DeviceMemory { wanted: len, available: self.device_memory });
+        }
+        let memory =
+            Memory::shared(len).map_err(|error| RegisterError::Driver { len, reason: error.to_string() })?;
+        let region = self.insert(Registered { memory, iova, access, on_device: true }, candidates)?;
+        self.device_memory -= len;
+        Ok(region)
+    }
+
+    fn insert(
+        &mut self,
+        registered: Registered,
         mut candidates: impl FnMut() -> u32,
-    ) -> MemoryRegion {
+    ) -> Result<Region, RegisterError> {
+        let (iova, len) = (registered.iova, registered.memory.len());
+        if iova.checked_add(len).is_none() {
+            return Err(RegisterError::Range { iova, len });
+        }
         let rkey = loop {
             let rkey = candidates();
-            if rkey != 0 && !self.by_rkey.contains_key(&rkey) {
+            if self.is_free(rkey) {
                 break rkey;
             }
         };
-        let len = bytes.len() as u64;
-        self.by_rkey.insert(rkey, Region { iova, bytes, access });
-        MemoryRegion { lkey: rkey, rkey, iova, len }
+        self.by_rkey.insert(rkey, registered);
+        Ok(Region { rkey, iova, len })
     }
 
-    pub(crate) fn deregister(&mut self, rkey: u32) -> Option<Box<[u8]>> {
-        self.by_rkey.remove(&rkey).map(|region| region.bytes)
-    }
-
-    pub(crate) fn bytes(&self, rkey: u32) -> Option<&[u8]> {
-        self.by_rkey.get(&rkey).map(|region| &*region.bytes)
-    }
-
-    pub(crate) fn bytes_mut(&mut self, rkey: u32) -> Option<&mut [u8]> {
-        self.by_rkey.get_mut(&rkey).map(|region| &mut *region.bytes)
-    }
-
-    /// The `len` bytes at `va`, if key, range and right are there.
-    #[inline]
-    pub(crate) fn get(&self, rkey: u32, va: u64, len: usize, access: Access) -> Option<&[u8]> {
-        let region = self.by_rkey.get(&rkey)?;
-        let start = region.offset(va, access)?;
-        region.bytes.get(start..start.checked_add(len)?)
-    }
-
-    /// As [`get`](Self::get), to write.
-    #[inline]
-    pub(crate) fn get_mut(&mut self, rkey: u32, va: u64, len: usize, access: Access) -> Option<&mut [u8]> {
-        let region = self.by_rkey.get_mut(&rkey)?;
-        let start = region.offset(va, access)?;
-        region.bytes.get_mut(start..start.checked_add(len)?)
-    }
-}
-
-impl Region {
-    fn offset(&self, va: u64, access: Access) -> Option<usize> {
-        if !self.access.contains(access) {
-            return None;
+    pub(crate) fn deregister(&mut self, rkey: u32) {
+        if let Some(region) = self.by_rkey.remove(&rkey)
+            && region.on_device
+        {
+            self.device_memory += region.memory.len();
         }
-        usize::try_from(va.checked_sub(self.iova)?).ok()
+    }
+
+    /// The memory with the `len` bytes at `va`, and the offset of the first of them, if key, range and right are there.
+    #[inline]
+    pub(crate) fn get(&self, rkey: u32, va: u64, len: u64, access: Access) -> Option<(&Memory, u64)> {
+        let region = self.by_rkey.get(&rkey).filter(|region| region.access.contains(access))?;
+        let offset = va.checked_sub(region.iova)?;
+        let end = offset.checked_add(len)?;
+        (end <= region.memory.len()).then_some((&*region.memory, offset))
     }
 }
 
@@ -122,22 +101,46 @@ mod tests {
 
     #[test]
     fn key_range_and_right_are_checked() {
-        let mut regions = Regions::default();
-        let mut candidates = [0, 7, 7, 0, 9].into_iter();
-        let iova = u64::MAX - 99;
-        let first = regions.register(iova, vec![1; 100].into(), Access::READ, || candidates.next().unwrap());
-        assert_eq!((first.rkey, first.len), (7, 100));
-        let second = regions.register(0, vec![2; 8].into(), Access::ALL, || candidates.next().unwrap());
+        let mut regions = Regions::new(0);
+        let mut candidates = [0, 7, 7, 0, 9, 11].into_iter();
+        let mut register = |len, iova, access| {
+            regions.register(Memory::shared(len).unwrap(), iova, access, || candidates.next().unwrap())
+        };
+        let iova = u64::MAX - 100;
+        let first = register(100, iova, Access::READ).unwrap();
+        assert_eq!((first.rkey, first.iova, first.len), (7, iova, 100));
+        let second = register(8, 0, Access::ALL).unwrap();
         assert_eq!(second.rkey, 9, "0 and taken keys are passed over");
+        let beyond = register(102, iova, Access::READ);
+        assert_eq!(beyond, Err(RegisterError::Range { iova, len: 102 }));
 
         let get = |rkey, va, len, access| regions.get(rkey, va, len, access).is_some();
         assert!(get(7, iova, 100, Access::READ));
-        assert!(get(7, u64::MAX, 1, Access::READ));
+        assert!(get(7, iova + 99, 1, Access::READ));
+        assert!(!get(7, iova + 99, 2, Access::READ), "behind the region");
         assert!(!get(7, u64::MAX, 2, Access::READ), "the end of the address space");
         assert!(!get(7, iova - 1, 1, Access::READ));
         assert!(!get(7, iova, 1, Access::WRITE));
         assert!(!get(0, iova, 1, Access::READ));
-        assert!(!get(9, 1, usize::MAX, Access::READ));
+        assert!(!get(9, 1, u64::MAX, Access::READ));
         assert!(get(9, 0, 8, Access::READ | Access::ATOMIC));
+    }
+
+    #[test]
+    fn device_memory_is_bounded_and_comes_back() {
+        let mut regions = Regions::new(1000);
+        let mut last = 0;
+        let mut register = |regions: &mut Regions, len| {
+            regions.register_on_device(len, 0, Access::ALL, || {
+                last += 1;
+                last
+            })
+        };
+        let first = register(&mut regions, 600).unwrap();
+        let refused = register(&mut regions, 500);
+        assert_eq!(refused, Err(RegisterError::DeviceMemory { wanted: 500, available: 400 }));
+        regions.deregister(first.rkey);
+        register(&mut regions, 1000).unwrap();
+        assert!(register(&mut regions, 1).is_err());
     }
 }

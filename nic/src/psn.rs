@@ -30,6 +30,12 @@ impl Psn {
         Psn::new(self.0.wrapping_sub(1))
     }
 
+    /// The count of packets nearest to `near` whose lower 24 bits are this number: which round of the numbers is meant. `None` when it
+    /// would lie before 0.
+    pub(crate) const fn nearest(self, near: u64) -> Option<u64> {
+        near.checked_add_signed(self.since(Psn::new(near as u32)) as i64)
+    }
+
     /// How many packets this number is after `other`; negative when it is before.
     pub const fn since(self, other: Psn) -> i32 {
         // The difference is moved to the upper 24 bits, so that the shift back extends its sign.
@@ -69,6 +75,18 @@ mod tests {
             let start = Psn::new(start);
             prop_assert_eq!(start.plus(count).since(start), count as i32);
             prop_assert_eq!(start.since(start.plus(count)), -(count as i32));
+        }
+
+        #[test]
+        fn the_nearest_count_has_the_number_and_is_near(number: u32, near in 0u64..1 << 40) {
+            let number = Psn::new(number);
+            match number.nearest(near) {
+                Some(count) => {
+                    prop_assert_eq!(Psn::new(count as u32), number);
+                    prop_assert!(count.abs_diff(near) <= 1 << 23);
+                }
+                None => prop_assert!(near < 1 << 23),
+            }
         }
     }
 }

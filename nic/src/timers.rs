@@ -1,15 +1,14 @@
 //! Deadlines of many queue pairs, earliest first.
 //!
-//! A queue pair moves its deadline with almost every frame, mostly to later: rearming a heap each time would cost more than the frame. So
-//! the heap has one live entry per queue pair, at or before its true deadline, and entries are corrected when they come to the
-//! top ([`settle`](Timers::settle)). After settling, the top is exact.
+//! A queue pair moves its deadline with almost every frame, to later, since time never goes back: rearming a heap each time would
+//! cost more than the frame. So a queue pair has one live entry in the heap, at or before its true deadline, and entries are corrected
+//! when they come to the top ([`settle`](Timers::settle)). After settling, the top is exact. Entries that stand for nothing any more go when they come to the top,
+//! or all together when they are too many ([`sweep`](Timers::sweep)).
 
-use crate::time::Instant;
+use fatbtree_verbs::QueuePair;
+use fatbtree_verbs::time::Instant;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-
-/// Where a timer belongs; the NIC's slot of the queue pair.
-pub(crate) type Slot = u32;
 
 /// What has become of an entry of the heap.
 pub(crate) enum Entry {
@@ -23,38 +22,58 @@ pub(crate) enum Entry {
 
 #[derive(Default)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(Instant, Slot)>>,
+    heap: BinaryHeap<Reverse<(Instant, QueuePair)>>,
 }
 
 impl Timers {
-    /// Notes that `slot` has a deadline; `entry` is the queue pair's own memory of its live entry.
+    /// Notes a deadline; `entry` is the queue pair's own memory of its live entry.
     #[inline]
-    pub(crate) fn arm(&mut self, slot: Slot, deadline: Option<Instant>, entry: &mut Option<Instant>) {
+    pub(crate) fn arm(
+        &mut self,
+        queue_pair: QueuePair,
+        deadline: Option<Instant>,
+        entry: &mut Option<Instant>,
+    ) {
         if let Some(deadline) = deadline
-            && entry.is_none_or(|at| deadline < at)
+            && entry.is_none()
         {
             *entry = Some(deadline);
-            self.heap.push(Reverse((deadline, slot)));
+            self.heap.push(Reverse((deadline, queue_pair)));
         }
     }
 
     /// Corrects the top until it is exact. `check` says what the queue pair of an entry makes of it, and notes in its own memory that
     /// the entry has moved or gone.
     #[inline]
-    pub(crate) fn settle(&mut self, mut check: impl FnMut(Slot, Instant) -> Entry) {
-        while let Some(&Reverse((at, slot))) = self.heap.peek() {
-            match check(slot, at) {
+    pub(crate) fn settle(&mut self, mut check: impl FnMut(QueuePair, Instant) -> Entry) {
+        while let Some(&Reverse((at, queue_pair))) = self.heap.peek() {
+            match check(queue_pair, at) {
                 Entry::Exact => return,
                 Entry::Gone => _ = self.heap.pop(),
                 Entry::Moved(to) => {
                     self.heap.pop();
-                    self.heap.push(Reverse((to, slot)));
+                    self.heap.push(Reverse((to, queue_pair)));
                 }
             }
         }
     }
 
-    pub(crate) fn earliest(&self) -> Option<(Instant, Slot)> {
+    /// Entries, live or not.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Throws away all entries that are not live.
+    pub(crate) fn sweep(&mut self, mut is_live: impl FnMut(QueuePair, Instant) -> bool) {
+        let mut entries = std::mem::take(&mut self.heap).into_vec();
+        entries.retain(|&Reverse((at, queue_pair))| is_live(queue_pair, at));
+        entries.sort_unstable();
+        entries.dedup();
+        self.heap = entries.into();
+    }
+
+    pub(crate) fn earliest(&self) -> Option<(Instant, QueuePair)> {
         self.heap.peek().map(|&Reverse(top)| top)
     }
 }

@@ -3,180 +3,276 @@
 
 mod common;
 
-use common::{CLIENT, Faults, Pair, SERVER, client_config, endpoint, server_config};
-use fatbtree_nic::time::{Duration, Instant};
-use fatbtree_nic::{
-    Access, Completion, CompletionStatus, DropReason, Endpoint, MemoryRegion, Mtu, Nic, NicConfig, PostError,
-    QpError, QueuePairNumber, QueuePairOptions, QueuePairState,
+use common::{
+    CLIENT, End, LATENCY, Pair, SERVER, client_config, describe, drain, fetch_add, read, server_config, write,
 };
-use fatbtree_wire::{Bth, Extension, Flow, Frame, HeaderTemplate, Opcode, Reth};
+use fatbtree_nic::faults::FaultRates;
+use fatbtree_nic::{DropReason, Nic, NicConfig, QueuePairOptions};
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{
+    Access, ConnectError, Device, Endpoint, Failure, Memory, Mtu, Operation, PostError, QueuePair,
+    QueuePairNumber, QueuePairState, Region, RegisterError, Remote, Verbs, WorkRequest,
+};
+use fatbtree_wire::{Bth, Extension, Flow, HeaderTemplate, Opcode, Reth};
+use std::sync::Arc;
 
-fn statuses(completions: &[Completion]) -> Vec<(u64, CompletionStatus)> {
-    completions.iter().map(|completion| (completion.wr_id, completion.status)).collect()
+fn pair_and_region(access: Access) -> (Pair, Arc<Memory>, Region) {
+    let mut pair = Pair::new(1);
+    let (memory, region) = pair.register(&[7; 4096], 1 << 48, access);
+    (pair, memory, region)
 }
 
-fn pair_and_region(access: Access) -> (Pair, MemoryRegion) {
-    let mut pair = Pair::new(1);
-    let region = pair.server.register_memory(1 << 48, vec![7; 4096], access);
-    (pair, region)
+fn bytes(memory: &Memory, offset: u64, len: usize) -> Vec<u8> {
+    let mut found = vec![0; len];
+    memory.read(offset, &mut found).unwrap();
+    found
 }
 
 #[test]
 fn a_remote_access_error_fails_both_queue_pairs_and_flushes_the_rest() {
-    type Post = fn(&mut Nic, QueuePairNumber, &MemoryRegion) -> Result<(), PostError>;
-    const T: Instant = Instant::ZERO;
-    let cases: [(&str, Access, Post); 9] = [
-        ("rkey 0", Access::ALL, |nic, qp, r| nic.post_read(T, qp, 2, r.iova, 0, 8)),
-        ("unknown rkey", Access::ALL, |nic, qp, r| nic.post_read(T, qp, 2, r.iova, r.rkey ^ 1, 8)),
-        ("before the region", Access::ALL, |nic, qp, r| nic.post_read(T, qp, 2, r.iova - 1, r.rkey, 8)),
-        ("beyond the region", Access::ALL, |nic, qp, r| nic.post_read(T, qp, 2, r.iova + 4089, r.rkey, 8)),
-        ("no right to read", Access::WRITE, |nic, qp, r| nic.post_read(T, qp, 2, r.iova, r.rkey, 8)),
-        ("no right to write", Access::READ, |nic, qp, r| nic.post_write(T, qp, 2, r.iova, r.rkey, &[1])),
-        ("a long WRITE beyond", Access::ALL, |nic, qp, r| {
-            nic.post_write(T, qp, 2, r.iova, r.rkey, &[1; 4097])
-        }),
-        ("no right to add", Access::READ, |nic, qp, r| nic.post_fetch_add(T, qp, 2, r.iova, r.rkey, 1)),
-        ("CAS beyond", Access::ALL, |nic, qp, r| {
-            nic.post_compare_swap(T, qp, 2, r.iova + 4096, r.rkey, 0, 1)
-        }),
+    static LONG: [u8; 4097] = [1; 4097];
+    type Ask = fn(&Region) -> Operation<'static>;
+    let cases: [(&str, Access, Ask); 9] = [
+        ("rkey 0", Access::ALL, |r| read(r.iova, 0, 8)),
+        ("unknown rkey", Access::ALL, |r| read(r.iova, r.rkey ^ 1, 8)),
+        ("before the region", Access::ALL, |r| read(r.iova - 1, r.rkey, 8)),
+        ("beyond the region", Access::ALL, |r| read(r.iova + 4089, r.rkey, 8)),
+        ("no right to read", Access::WRITE, |r| read(r.iova, r.rkey, 8)),
+        ("no right to write", Access::READ, |r| write(r.iova, r.rkey, &[1])),
+        ("a long WRITE beyond", Access::ALL, |r| write(r.iova, r.rkey, &LONG)),
+        ("no right to add", Access::READ, |r| fetch_add(r.iova, r.rkey, 1)),
+        ("an atomic beyond", Access::ALL, |r| fetch_add(r.iova + 4096, r.rkey, 1)),
     ];
-    for (name, access, post) in cases {
-        let (mut pair, region) = pair_and_region(access);
-        let (qpn, peer) = (pair.qpn, pair.peer);
-        if access.contains(Access::WRITE) {
-            pair.client.post_write(T, qpn, 1, region.iova, region.rkey, &[9; 4]).unwrap();
+    for (name, access, ask) in cases {
+        let (mut pair, memory, region) = pair_and_region(access);
+        let good = if access.contains(Access::WRITE) {
+            write(region.iova, region.rkey, &[9; 4])
         } else {
-            pair.client.post_read(T, qpn, 1, region.iova, region.rkey, 4).unwrap();
-        }
-        post(&mut pair.client, qpn, &region).unwrap();
-        pair.client.post_read(T, qpn, 3, region.iova, region.rkey, 8).unwrap();
+            read(region.iova, region.rkey, 4)
+        };
+        pair.post(1, good).unwrap();
+        pair.post(2, ask(&region)).unwrap();
+        pair.post(3, read(region.iova, region.rkey, 8)).unwrap();
         pair.drive();
-        let expected = [
-            (1, CompletionStatus::Success),
-            (2, CompletionStatus::RemoteAccessError),
-            (3, CompletionStatus::WorkRequestFlushed),
-        ];
-        assert_eq!(statuses(&pair.completions()), expected, "{name}");
-        assert_eq!(pair.client.state(qpn), Some(QueuePairState::Error), "{name}");
-        assert_eq!(pair.server.state(peer), Some(QueuePairState::Error), "{name}");
+        let expected = [(1, None), (2, Some(Failure::RemoteAccess)), (3, Some(Failure::Flushed))];
+        assert_eq!(pair.outcomes(), expected, "{name}");
+        let queue_pair = pair.queue_pair;
+        assert_eq!(pair.client.state(queue_pair), Some(QueuePairState::Error), "{name}");
+        assert_eq!(pair.client.poll_broken(), Some(queue_pair), "{name}");
+        assert_eq!(pair.client.poll_broken(), None, "{name}");
+        assert_eq!(pair.server.poll_broken(), Some(pair.peer), "{name}");
         assert_eq!(pair.client.poll_timeout(), None, "{name}");
-        let again = pair.client.post_read(T, qpn, 4, region.iova, region.rkey, 8);
-        assert_eq!(again, Err(PostError::State { qpn, state: QueuePairState::Error }), "{name}");
+        let again = pair.post(4, read(region.iova, region.rkey, 8));
+        let state = QueuePairState::Error;
+        assert_eq!(again, Err(PostError::NotConnected { queue_pair, state }), "{name}");
         // A WRITE that reaches too far leaves no trace.
-        let memory = pair.server.memory(region.rkey).unwrap();
         let first = if access.contains(Access::WRITE) { 9 } else { 7 };
-        assert_eq!((memory[0], memory[4]), (first, 7), "{name}");
+        assert_eq!(bytes(&memory, 0, 5), [first, first, first, first, 7], "{name}");
     }
-}
-
-#[test]
-fn a_read_of_no_bytes_needs_no_right() {
-    let (mut pair, _) = pair_and_region(Access::NONE);
-    pair.client.post_read(pair.now, pair.qpn, 1, 0, 0, 0).unwrap();
-    pair.client.post_write(pair.now, pair.qpn, 2, 0, 0, &[]).unwrap();
-    pair.drive();
-    let expected = [(1, CompletionStatus::Success), (2, CompletionStatus::Success)];
-    assert_eq!(statuses(&pair.completions()), expected);
 }
 
 #[test]
 fn a_dead_link_exhausts_the_retries_in_the_time_promised() {
     let client = NicConfig { retry_count: 3, ..client_config() };
-    let dead = Faults { drop: 1024, ..Faults::default() };
+    let dead = FaultRates { drop: 10_000, ..FaultRates::NONE };
     let mut pair = Pair::with(1, client, server_config(), QueuePairOptions::default(), dead);
-    pair.client.post_read(pair.now, pair.qpn, 1, 0x1000, 7, 64).unwrap();
-    pair.client.post_write(pair.now, pair.qpn, 2, 0x1000, 7, &[1; 64]).unwrap();
+    pair.post(1, read(0x1000, 7, 64)).unwrap();
+    pair.post(2, write(0x1000, 7, &[1; 64])).unwrap();
     pair.drive();
-    let expected = [(1, CompletionStatus::RetryExceeded), (2, CompletionStatus::WorkRequestFlushed)];
-    assert_eq!(statuses(&pair.completions()), expected);
+    assert_eq!(pair.outcomes(), [(1, Some(Failure::RetryExceeded)), (2, Some(Failure::Flushed))]);
     assert_eq!(pair.now, Instant::ZERO + Duration::from_micros(400));
     assert_eq!(pair.client.stats().frames_sent, 8, "each request once and three times again");
-    assert_eq!(pair.client.state(pair.qpn), Some(QueuePairState::Error));
+    assert_eq!(pair.client.state(pair.queue_pair), Some(QueuePairState::Error));
 }
 
+/// A region that goes while a READ is being answered: what is left of the READ is refused, again if the refusal is lost.
 #[test]
-fn a_region_taken_back_is_refused_later() {
-    let (mut pair, region) = pair_and_region(Access::ALL);
-    assert_eq!(pair.server.deregister_memory(region.rkey).map(|memory| memory.len()), Some(4096));
-    pair.client.post_read(pair.now, pair.qpn, 1, region.iova, region.rkey, 64).unwrap();
-    pair.drive();
-    assert_eq!(statuses(&pair.completions()), [(1, CompletionStatus::RemoteAccessError)]);
-}
-
-#[test]
-fn posts_that_cannot_be_are_refused_at_once() {
-    let (mut pair, region) = pair_and_region(Access::ALL);
-    let (qpn, now) = (pair.qpn, pair.now);
-    let client = &mut pair.client;
-    let misaligned = client.post_fetch_add(now, qpn, 1, 9, region.rkey, 1);
-    assert_eq!(misaligned, Err(PostError::Misaligned { va: 9 }));
-    let too_long = client.post_read(now, qpn, 1, 0, 1, u32::MAX);
-    assert_eq!(too_long, Err(PostError::TooLong { found: u64::from(u32::MAX), limit: 1 << 31 }));
-    let nobody = QueuePairNumber(0x123456);
-    assert_eq!(client.post_read(now, nobody, 1, 0, 1, 1), Err(PostError::Unknown { qpn: nobody }));
-    let limit = client.config().max_send_queue;
-    for id in 0..limit as u64 {
-        client.post_read(now, qpn, id, 0, 1, 1).unwrap();
+fn a_region_taken_back_is_refused_from_then_on() {
+    for loses_refusal in [false, true] {
+        let (mut pair, _, region) = pair_and_region(Access::ALL);
+        pair.post(1, read(region.iova, region.rkey, 64)).unwrap();
+        pair.post(2, read(region.iova, region.rkey, 4096)).unwrap();
+        for frame in drain(&mut pair.client, pair.now) {
+            pair.server.handle_frame(pair.now, &frame);
+        }
+        let mut frame = Vec::new();
+        for _ in 0..3 {
+            assert!(pair.server.poll_transmit(pair.now, &mut frame));
+            pair.client.handle_frame(pair.now, &frame);
+        }
+        pair.server.deregister(region.rkey);
+        if loses_refusal {
+            assert_eq!(pair.answers().len(), 1);
+        }
+        pair.drive();
+        assert_eq!(pair.outcomes(), [(1, None), (2, Some(Failure::RemoteOperational))]);
+        assert_eq!(pair.server.state(pair.peer), Some(QueuePairState::Error));
     }
-    let full = client.post_read(now, qpn, 1, 0, 1, 1).unwrap_err();
-    assert_eq!(full, PostError::Full { qpn, what: "requests", found: limit, limit });
-    assert!(full.to_string().ends_with("found 256 of 256 requests; poll completions first"), "{full}");
+
+    let (mut pair, _, region) = pair_and_region(Access::ALL);
+    pair.server.deregister(region.rkey);
+    pair.post(1, read(region.iova, region.rkey, 64)).unwrap();
+    pair.drive();
+    assert_eq!(pair.outcomes(), [(1, Some(Failure::RemoteAccess))]);
+}
+
+/// The NAK is lost: the requester, which asks again, learns the reason all the same, and long before its retries are used up.
+#[test]
+fn a_lost_refusal_is_repeated() {
+    let (mut pair, _, region) = pair_and_region(Access::ALL);
+    pair.post(1, write(region.iova, region.rkey, &[1; 8])).unwrap();
+    pair.post(2, read(region.iova, region.rkey ^ 1, 8)).unwrap();
+    for frame in drain(&mut pair.client, pair.now) {
+        pair.server.handle_frame(pair.now, &frame);
+    }
+    assert_eq!(drain(&mut pair.server, pair.now).len(), 2, "both answers are lost");
+    pair.drive();
+    assert_eq!(pair.outcomes(), [(1, None), (2, Some(Failure::RemoteAccess))]);
+    assert_eq!(pair.now, Instant::ZERO + client_config().ack_timeout + LATENCY * 2);
+    // However many frames come, there is one such answer at a time.
+    let psn = pair.first_psn() + 1;
+    for _ in 0..10 {
+        pair.request_read(psn, region.iova, region.rkey ^ 1, 8);
+    }
+    assert_eq!(pair.answers(), [format!("{psn}: NAK, remote access error")]);
+    assert_eq!(pair.server.poll_broken(), Some(pair.peer));
+    assert_eq!(pair.server.poll_broken(), None, "it is broken once");
+}
+
+#[test]
+fn posts_that_cannot_be_are_refused_at_once_and_change_nothing() {
+    let (mut pair, _, region) = pair_and_region(Access::ALL);
+    let (queue_pair, rkey) = (pair.queue_pair, region.rkey);
+    let largest = pair.client.buffers().largest();
+    let free = pair.client.buffers().free();
+    let request = |operation| WorkRequest { tag: 9, signalled: true, operation };
+    let good = request(read(region.iova, rkey, 8));
+    let long = vec![0; largest as usize + 1];
+    let limit = pair.client.capabilities().send_queue;
+    let found = limit + 1;
+    let cases: [(&[WorkRequest<'_>], PostError); 7] = [
+        (&[good, request(fetch_add(9, rkey, 1))], PostError::Misaligned { address: 9 }),
+        (
+            &[good, request(read(0, 1, u32::MAX))],
+            PostError::TooLong { found: u32::MAX.into(), limit: largest },
+        ),
+        (&[good, request(write(0, 1, &long))], PostError::TooLong { found: largest + 1, limit: largest }),
+        (
+            &[good, request(Operation::IndexRead { key: 5, len: 1025 })],
+            PostError::IndexReadTooLong { found: 1025, limit: 1024 },
+        ),
+        (&[good, request(read(5, 0, 1025))], PostError::IndexReadTooLong { found: 1025, limit: 1024 }),
+        (&[], PostError::ChainLength { found: 0, limit }),
+        (&vec![good; found], PostError::ChainLength { found, limit }),
+    ];
+    for (chain, error) in cases {
+        assert_eq!(pair.client.post(queue_pair, chain), Err(error));
+        assert!(drain(&mut pair.client, pair.now).is_empty(), "{error}: a part was posted");
+        assert_eq!(pair.client.buffers().free(), free, "{error}: a buffer is lost");
+    }
+    let nobody = QueuePair(queue_pair.0 ^ 1 << 40);
+    let error = PostError::NotConnected { queue_pair: nobody, state: QueuePairState::Reset };
+    assert_eq!(pair.client.post(nobody, &[good]), Err(error));
+
+    for tag in 0..limit as u64 {
+        pair.post(tag, read(region.iova, rkey, 1)).unwrap();
+    }
+    let full = pair.post(1, read(region.iova, rkey, 1)).unwrap_err();
+    assert_eq!(full, PostError::Full { queue_pair, what: "requests", found, limit });
+    pair.drive();
+    assert_eq!(pair.outcomes(), (0..limit as u64).map(|tag| (tag, None)).collect::<Vec<_>>());
+}
+
+/// A configuration that would let a queue pair ask or answer nothing.
+#[test]
+fn at_least_one_read_is_offered() {
+    let none = NicConfig { responder_reads: 0, initiator_reads: 0, ..server_config() };
+    let mut pair = Pair::with(1, client_config(), none, QueuePairOptions::default(), FaultRates::NONE);
+    let there = pair.server.endpoint(pair.peer).unwrap();
+    assert_eq!((there.responder_reads, there.initiator_reads), (1, 1));
+    let can = pair.server.capabilities();
+    assert_eq!((can.responder_reads, can.initiator_reads), (1, 1));
+    let (_, region) = pair.register(&[7; 64], 0, Access::ALL);
+    pair.post(1, read(0, region.rkey, 8)).unwrap();
+    pair.drive();
+    assert_eq!(pair.bytes(), [7; 8]);
+}
+
+/// The path MTU is the smaller one of both, and the single-packet rule follows it.
+#[test]
+fn the_agreed_path_mtu_bounds_packets_and_index_reads() {
+    let configs = [(Mtu::B1024, Mtu::B256), (Mtu::B256, Mtu::B4096)];
+    for (ours, theirs) in configs {
+        let client = NicConfig { mtu: ours, ..client_config() };
+        let server = NicConfig { mtu: theirs, ..server_config() };
+        let mut pair = Pair::with(1, client, server, QueuePairOptions::default(), FaultRates::NONE);
+        let (_, region) = pair.register(&[3; 1000], 0, Access::ALL);
+        let fresh = pair.client.create().unwrap();
+        let agreed = pair.client.connect(fresh, &pair.server.endpoint(pair.peer).unwrap()).unwrap();
+        assert_eq!(agreed.mtu, Mtu::B256);
+
+        pair.post(1, read(0, region.rkey, 1000)).unwrap();
+        pair.drive();
+        assert_eq!(pair.bytes(), [3; 1000]);
+        assert_eq!(pair.server.stats().frames_sent, 4);
+
+        for operation in [Operation::IndexRead { key: 7, len: 257 }, read(7, 0, 257)] {
+            let refused = pair.post(2, operation);
+            assert_eq!(refused, Err(PostError::IndexReadTooLong { found: 257, limit: 256 }));
+        }
+        pair.post(3, Operation::IndexRead { key: 7, len: 256 }).unwrap();
+    }
 }
 
 #[test]
 fn connecting_says_what_is_wrong() {
-    let mut nic = Nic::new(client_config(), 1);
-    let qpn = nic.create_queue_pair();
-    let good = endpoint(&nic, qpn);
-    let error = nic.connect(qpn, Endpoint { qpn: QueuePairNumber(1), ..good }).unwrap_err();
+    let mut nic = Nic::new(client_config(), 1).unwrap();
+    let queue_pair = nic.create().unwrap();
+    let good = nic.endpoint(queue_pair).unwrap();
+    let bad = Endpoint { queue_pair: QueuePairNumber(1), ..good };
+    let error = nic.connect(queue_pair, &bad).unwrap_err();
     assert!(
         error.to_string().contains("remote queue pair number: expected 2 to 2^24 - 1, found 1"),
         "{error}"
     );
-    assert_eq!(nic.state(qpn), Some(QueuePairState::Reset));
-    assert!(matches!(
-        nic.post_read(Instant::ZERO, qpn, 1, 0, 1, 1),
-        Err(PostError::State { state: QueuePairState::Reset, .. })
-    ));
-    nic.connect(qpn, good).unwrap();
-    let error = nic.connect(qpn, good).unwrap_err();
-    assert!(error.to_string().contains("from RTS to INIT: only a queue pair in RESET"), "{error}");
-    nic.destroy_queue_pair(qpn).unwrap();
-    assert_eq!(nic.connect(qpn, good), Err(QpError::Unknown { qpn }));
-    for qpn in [0, 1, 1 << 24, 0x01_0001] {
-        let options = QueuePairOptions { qpn: Some(QueuePairNumber(qpn)), ..Default::default() };
-        assert!(matches!(nic.create_queue_pair_with(options), Err(QpError::Number { .. })), "{qpn:#x}");
+    assert_eq!(nic.state(queue_pair), Some(QueuePairState::Reset));
+    nic.connect(queue_pair, &good).unwrap();
+    let error = nic.connect(queue_pair, &good).unwrap_err();
+    assert_eq!(error, ConnectError::State { queue_pair, state: QueuePairState::ReadyToSend });
+    nic.destroy(queue_pair);
+    assert_eq!(nic.connect(queue_pair, &good), Err(ConnectError::Unknown { queue_pair }));
+    for number in [0, 1, 1 << 24, 1 << 24 | 5, 0x01_0001] {
+        let options = QueuePairOptions { number: Some(QueuePairNumber(number)), ..Default::default() };
+        let error = nic.create_with(options).unwrap_err();
+        assert!(error.to_string().ends_with("outside of the range"), "{number:#x}: {error}");
     }
 }
 
 #[test]
-fn numbers_are_unique_and_reused_slots_get_other_numbers() {
-    let mut nic = Nic::new(client_config(), 1);
-    let options = |qpn| QueuePairOptions { qpn: Some(QueuePairNumber(qpn)), ..Default::default() };
-    nic.create_queue_pair_with(options(0x11)).unwrap();
-    assert!(nic.create_queue_pair_with(options(0x11)).is_err());
-    assert!(nic.create_queue_pair_with(options(0x05_0011)).is_err());
-    let mut numbers: Vec<_> = (0..1000).map(|_| nic.create_queue_pair()).collect();
-    numbers.sort();
-    numbers.dedup();
-    assert_eq!(numbers.len(), 1000);
-    assert!(numbers.iter().all(|number| (2..1 << 24).contains(&number.0)));
-    for &number in &numbers {
-        nic.destroy_queue_pair(number).unwrap();
-        assert_eq!(nic.state(number), None);
+fn an_rkey_of_ones_choice_is_given_once_and_never_0() {
+    let mut nic = Nic::new(client_config(), 1).unwrap();
+    let memory = Memory::shared(64).unwrap();
+    let region = nic.register_with_rkey(77, &memory, 4096, Access::ALL).unwrap();
+    assert_eq!(region, Region { rkey: 77, iova: 4096, len: 64 });
+    for rkey in [0, 77] {
+        let error = nic.register_with_rkey(rkey, &memory, 4096, Access::ALL).unwrap_err();
+        assert!(matches!(error, RegisterError::Driver { .. }), "{error}");
     }
+    let beyond = nic.register(&memory, u64::MAX - 10, Access::ALL);
+    assert_eq!(beyond, Err(RegisterError::Range { iova: u64::MAX - 10, len: 64 }));
 }
 
-/// The MTU of a connection is the smaller one.
+/// Device memory is as much as the configuration says: with the default as many locks of 16 bits as Sherman has.
 #[test]
-fn the_smaller_mtu_wins() {
-    let server = NicConfig { mtu: Mtu::B256, ..server_config() };
-    let mut pair = Pair::with(1, client_config(), server, QueuePairOptions::default(), Faults::default());
-    let region = pair.server.register_memory(0, vec![3; 1000], Access::ALL);
-    pair.client.post_read(pair.now, pair.qpn, 1, 0, region.rkey, 1000).unwrap();
-    pair.drive();
-    assert_eq!(pair.completions()[0].data, [3; 1000]);
-    assert_eq!(pair.server.stats().frames_sent, 4);
+fn device_memory_is_bounded() {
+    let mut nic = Nic::new(server_config(), 1).unwrap();
+    assert_eq!(nic.capabilities().device_memory, 131_072 * 2);
+    let first = nic.register_device_memory(200_000, 0, Access::ALL).unwrap();
+    let second = nic.register_device_memory(62_145, 0, Access::ALL);
+    assert_eq!(second, Err(RegisterError::DeviceMemory { wanted: 62_145, available: 62_144 }));
+    nic.register_device_memory(62_144, 0, Access::ALL).unwrap();
+    nic.deregister(first.rkey);
+    nic.register_device_memory(200_000, 0, Access::ALL).unwrap();
 }
 
 /// A READ request as `client` would send it, damaged by `damage` before the ICRC is computed.
@@ -188,8 +284,8 @@ fn request(pair: &Pair, damage: impl FnOnce(&mut Flow, &mut Bth)) -> Vec<u8> {
         destination_ip: SERVER.1,
         ..Flow::default()
     };
-    let psn = endpoint(&pair.client, pair.qpn).psn;
-    let mut bth = Bth::new(Opcode::RC_RDMA_READ_REQUEST, pair.peer.0, psn);
+    let number = pair.server.endpoint(pair.peer).unwrap().queue_pair;
+    let mut bth = Bth::new(Opcode::RC_RDMA_READ_REQUEST, number.0, pair.first_psn());
     damage(&mut flow, &mut bth);
     let extension = match bth.opcode {
         Opcode::RC_RDMA_READ_REQUEST => Extension::Reth(Reth { va: 0, rkey: 1, length: 0 }),
@@ -211,7 +307,7 @@ fn foreign_and_damaged_frames_are_counted_by_reason() {
     let good = request(&pair, |_, _| ());
     let index = {
         let mut out = Vec::new();
-        let bth = Bth::new(Opcode::RC_RDMA_READ_REQUEST, pair.peer.0, 0);
+        let bth = Bth::new(Opcode::RC_RDMA_READ_REQUEST, 0x11, 0);
         let reth = Extension::Reth(Reth { va: 5, rkey: 0, length: 0 });
         HeaderTemplate::new(&Flow::default()).emit(&mut out, 1, &bth, &reth, &[]);
         assert!(fatbtree_wire::hops::admit(&mut out, &Default::default(), 1, 2));
@@ -228,7 +324,9 @@ fn foreign_and_damaged_frames_are_counted_by_reason() {
     frames.push((DropReason::WrongPkey, request(&pair, |_, bth| bth.pkey = 0x8001)));
     frames.push((DropReason::WrongPeer, request(&pair, |flow, _| flow.source_ip = [10, 0, 0, 3].into())));
     frames.push((DropReason::UnknownOpcode, request(&pair, |_, bth| bth.opcode = Opcode::UC_SEND_ONLY)));
+    frames.push((DropReason::UnknownOpcode, request(&pair, |_, bth| bth.opcode = Opcode(0xc0))));
     frames.push((DropReason::RequestGap, request(&pair, |_, bth| bth.psn += 5)));
+    frames.push((DropReason::StaleRequest, request(&pair, |_, bth| bth.psn = bth.psn.wrapping_sub(1))));
 
     let mut expected = std::collections::BTreeMap::new();
     for (reason, frame) in frames {
@@ -241,10 +339,10 @@ fn foreign_and_damaged_frames_are_counted_by_reason() {
     // And the queue pair still works.
     pair.server.handle_frame(pair.now, &good);
     assert_eq!(pair.server.stats().requests_executed, 1);
-    pair.link.faults.drop = 1024; // those answers concern nobody
-    pair.drive();
-    let unconnected = pair.server.create_queue_pair();
-    let frame = request(&pair, |_, bth| bth.destination_qp = unconnected.0);
+    drain(&mut pair.server, pair.now); // those answers concern nobody
+    let unconnected = pair.server.create().unwrap();
+    let number = pair.server.endpoint(unconnected).unwrap().queue_pair;
+    let frame = request(&pair, |_, bth| bth.destination_qp = number.0);
     pair.server.handle_frame(pair.now, &frame);
     assert_eq!(pair.server.stats().dropped(DropReason::NotReady), 1);
 }
@@ -253,12 +351,22 @@ fn foreign_and_damaged_frames_are_counted_by_reason() {
 #[test]
 fn an_unsupported_request_is_an_invalid_request() {
     let mut pair = Pair::new(1);
-    let frame = request(&pair, |_, bth| bth.opcode = Opcode::RC_SEND_ONLY);
+    let psn = pair.first_psn();
+    let frame = pair.forge(End::Server, Opcode::RC_SEND_ONLY, psn, Extension::None, &[]);
     pair.server.handle_frame(pair.now, &frame);
-    let mut out = Vec::new();
-    assert!(pair.server.poll_transmit(pair.now, &mut out));
-    let answer = Frame::parse(&out).unwrap();
-    let Extension::Aeth(aeth) = answer.extension else { panic!("{answer:?}") };
-    assert_eq!(aeth.syndrome.to_string(), "NAK, invalid request");
+    let answers: Vec<_> = drain(&mut pair.server, pair.now).iter().map(|frame| describe(frame)).collect();
+    assert_eq!(answers, [format!("{psn}: NAK, invalid request")]);
     assert_eq!(pair.server.state(pair.peer), Some(QueuePairState::Error));
+}
+
+/// A responder that refuses for a reason nobody knows.
+#[test]
+fn an_unknown_refusal_is_still_a_refusal() {
+    use fatbtree_wire::{Aeth, NakCode, Syndrome};
+    let mut pair = Pair::new(1);
+    pair.post(1, Operation::Read { from: Remote { address: 0, rkey: 1 }, len: 8 }).unwrap();
+    drain(&mut pair.client, pair.now);
+    let aeth = Aeth { syndrome: Syndrome::nak(NakCode(17)), msn: 0 };
+    pair.respond(Opcode::RC_ACKNOWLEDGE, pair.first_psn(), Extension::Aeth(aeth), &[]);
+    assert_eq!(pair.outcomes(), [(1, Some(Failure::Other))]);
 }

@@ -1,9 +1,11 @@
 //! The kernel's soft RoCE as the other side, by its captured frames: bit for bit, ICRC included.
 #![allow(clippy::unwrap_used)] // a test that unwraps nothing fails, as it should
 
-use fatbtree_nic::time::Instant;
-use fatbtree_nic::{
-    Access, CompletionStatus, Endpoint, Mtu, Nic, NicConfig, QueuePairNumber, QueuePairOptions,
+use fatbtree_nic::{Nic, NicConfig, QueuePairOptions};
+use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::{
+    Access, Device, Endpoint, Memory, Mtu, Operation, Output, QueuePair, QueuePairNumber, Remote, Verbs,
+    WorkRequest,
 };
 use fatbtree_wire::{Extension, Frame, Opcode};
 use pcap_file::pcap::PcapReader;
@@ -11,7 +13,7 @@ use std::net::Ipv4Addr;
 
 const CLIENT: ([u8; 6], Ipv4Addr) = ([0x52, 0x54, 0, 0, 0, 1], Ipv4Addr::new(10, 0, 0, 1));
 const SERVER: ([u8; 6], Ipv4Addr) = ([0x52, 0x54, 0, 0, 0, 2], Ipv4Addr::new(10, 0, 0, 2));
-const QPN: QueuePairNumber = QueuePairNumber(0x11);
+const NUMBER: QueuePairNumber = QueuePairNumber(0x11);
 const NOW: Instant = Instant::ZERO;
 
 fn capture() -> Vec<Vec<u8>> {
@@ -35,20 +37,27 @@ fn stand_in(
     own_psn: u32,
     peer_psn: u32,
     first: &[u8],
-) -> Nic {
-    let mut nic = Nic::new(NicConfig::new(own.0, own.1), 1);
+) -> (Nic, QueuePair) {
+    let mut nic = Nic::new(NicConfig::new(own.0, own.1), 1).unwrap();
     let first = Frame::parse(first).unwrap();
     let options = QueuePairOptions {
-        qpn: Some(QPN),
+        number: Some(NUMBER),
         psn: Some(own_psn),
         source_port: Some(first.udp.source_port),
         identification: Some(first.ipv4.identification),
     };
-    nic.create_queue_pair_with(options).unwrap();
-    let remote =
-        Endpoint { mac: peer.0, ip: peer.1, qpn: QPN, psn: peer_psn, mtu: Mtu::B1024, max_reads: 16 };
-    nic.connect(QPN, remote).unwrap();
-    nic
+    let queue_pair = nic.create_with(options).unwrap();
+    let remote = Endpoint {
+        mac: peer.0,
+        ip: peer.1,
+        queue_pair: NUMBER,
+        psn: peer_psn,
+        mtu: Mtu::B1024,
+        responder_reads: 16,
+        initiator_reads: 16,
+    };
+    nic.connect(queue_pair, &remote).unwrap();
+    (nic, queue_pair)
 }
 
 #[test]
@@ -56,13 +65,13 @@ fn our_responder_answers_the_kernels_requests_as_the_kernel_did() {
     let frames = capture();
     let Extension::Reth(reth) = Frame::parse(&frames[0]).unwrap().extension else { panic!() };
     let psn = Frame::parse(&frames[0]).unwrap().bth.psn;
-    let mut nic = stand_in(SERVER, CLIENT, 0, psn, &frames[1]);
-    nic.register_memory_with_rkey(reth.rkey, reth.va, vec![0; 1024], Access::READ).unwrap();
+    let (mut nic, _) = stand_in(SERVER, CLIENT, 0, psn, &frames[1]);
+    let memory = Memory::shared(1024).unwrap();
+    nic.register_with_rkey(reth.rkey, &memory, reth.va, Access::READ).unwrap();
     let mut out = Vec::new();
     for pair in frames.chunks(2) {
         let [request, response] = pair else { panic!() };
-        let payload = Frame::parse(response).unwrap().payload;
-        nic.memory_mut(reth.rkey).unwrap().copy_from_slice(payload);
+        memory.write(0, Frame::parse(response).unwrap().payload).unwrap();
         nic.handle_frame(NOW, request);
         assert!(nic.poll_transmit(NOW, &mut out), "{}", nic.stats());
         assert_eq!(out, *response);
@@ -76,18 +85,19 @@ fn our_requester_asks_as_the_kernel_did_and_takes_its_responses() {
     let frames = capture();
     let Extension::Reth(reth) = Frame::parse(&frames[0]).unwrap().extension else { panic!() };
     let psn = Frame::parse(&frames[0]).unwrap().bth.psn;
-    let mut nic = stand_in(CLIENT, SERVER, psn, 0, &frames[0]);
+    let (mut nic, queue_pair) = stand_in(CLIENT, SERVER, psn, 0, &frames[0]);
     let mut out = Vec::new();
-    for (id, pair) in frames.chunks(2).enumerate() {
+    for (tag, pair) in (0..).zip(frames.chunks(2)) {
         let [request, response] = pair else { panic!() };
-        nic.post_read(NOW, QPN, id as u64, reth.va, reth.rkey, reth.length).unwrap();
+        let from = Remote { address: reth.va, rkey: reth.rkey };
+        let operation = Operation::Read { from, len: reth.length };
+        nic.post(queue_pair, &[WorkRequest { tag, signalled: true, operation }]).unwrap();
         assert!(nic.poll_transmit(NOW, &mut out));
         assert_eq!(out, *request);
         nic.handle_frame(NOW, response);
-        let done = nic.poll_completion().unwrap();
-        assert_eq!((done.wr_id, done.status), (id as u64, CompletionStatus::Success));
-        assert_eq!(done.data, Frame::parse(response).unwrap().payload);
-        nic.recycle(done.data);
+        let done = nic.poll().unwrap();
+        let Ok(Output::Read(bytes)) = done.result else { panic!("{done:?}") };
+        assert_eq!((done.tag, &*bytes), (tag, Frame::parse(response).unwrap().payload));
     }
     assert_eq!(nic.stats().dropped_total(), 0);
 }

@@ -3,8 +3,11 @@
 
 mod common;
 
-use common::{Faults, Pair, client_config, server_config};
-use fatbtree_nic::{Access, CompletionStatus, Mtu, NicConfig, Operation, QueuePairOptions, QueuePairState};
+use common::{Pair, client_config, read, server_config, write};
+use fatbtree_nic::faults::FaultRates;
+use fatbtree_nic::{NicConfig, QueuePairOptions};
+use fatbtree_verbs::time::Duration;
+use fatbtree_verbs::{Access, Device, Mtu, Operation, Output, QueuePairState, Remote, Verbs, WorkRequest};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -25,6 +28,8 @@ enum Expect {
     Atomic {
         original: u64,
     },
+    /// Not signalled: nothing is said of it.
+    Silence,
 }
 
 struct Model {
@@ -47,30 +52,34 @@ impl Model {
         }
     }
 
-    fn atomic(&mut self, start: usize, change: impl FnOnce(u64) -> u64) -> u64 {
-        let original = u64::from_le_bytes(self.memory[start..start + 8].try_into().unwrap());
-        self.write(start, &change(original).to_le_bytes());
-        original
+    fn word(&self, start: usize) -> u64 {
+        u64::from_le_bytes(self.memory[start..start + 8].try_into().unwrap())
+    }
+
+    fn atomic(&mut self, start: usize, operation: &Operation<'_>) -> Expect {
+        let original = self.word(start);
+        self.write(start, &operation.apply(original).unwrap().to_le_bytes());
+        Expect::Atomic { original }
     }
 }
 
-fn run(seed: u64, faults: Faults, operations: u64) -> Pair {
+fn run(seed: u64, rates: FaultRates, operations: u64) -> Pair {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xabcd);
     let mut below = |n: u32| rng.next_u32() % n;
     let mtus = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
     let client = NicConfig {
         mtu: mtus[below(5) as usize],
         retry_count: 100,
-        max_outstanding_reads: 1 + below(16) as usize,
+        initiator_reads: 1 + below(16) as u8,
         ..client_config()
     };
-    let server = NicConfig { max_outstanding_reads: 1 + below(16) as usize, ..server_config() };
+    let server = NicConfig { responder_reads: 1 + below(16) as u8, ..server_config() };
     // Half of the runs cross the end of the PSN space.
     let psn = (below(2) == 0).then(|| 0xff_ffff - below(200));
-    let mut pair = Pair::with(seed, client, server, QueuePairOptions { psn, ..Default::default() }, faults);
-    let region = pair.server.register_memory(IOVA, vec![0; LEN], Access::ALL);
+    let mut pair = Pair::with(seed, client, server, QueuePairOptions { psn, ..Default::default() }, rates);
+    let (memory, region) = pair.register(&[0; LEN], IOVA, Access::ALL);
     let mut model = Model { memory: vec![0; LEN], pending: VecDeque::new() };
-    let (qpn, rkey) = (pair.qpn, region.rkey);
+    let (rkey, buffers) = (region.rkey, pair.client.buffers().free());
     let window = 1 + below(20) as usize;
 
     let mut posted = 0;
@@ -78,70 +87,95 @@ fn run(seed: u64, faults: Faults, operations: u64) -> Pair {
         if posted < operations && model.pending.len() < window && below(3) > 0 {
             let len = if below(4) == 0 { below(9_000) } else { below(300) } as usize;
             let start = below((LEN - len) as u32) as usize;
-            let (cell, id, now) = (start & !7, posted, pair.now);
-            let va = IOVA + start as u64;
-            let expect = match below(8) {
-                0..3 => {
-                    pair.client.post_read(now, qpn, id, va, rkey, len as u32).unwrap();
-                    let allowed =
-                        model.memory[start..start + len].iter().map(|&byte| BTreeSet::from([byte])).collect();
-                    Expect::Read { start, allowed }
+            let (cell, tag) = ((start & !7).min(LEN - 8), posted);
+            let at = Remote { address: IOVA + cell as u64, rkey };
+            let mut data = Vec::new();
+            let kind = below(10);
+            if (3..6).contains(&kind) {
+                data.extend((0..len).map(|_| below(256) as u8));
+            }
+            let here = model.word(cell);
+            let compare = if below(2) == 0 { here } else { 1 };
+            let operation = match kind {
+                0..3 => read(IOVA + start as u64, rkey, len as u32),
+                3..6 => write(IOVA + start as u64, rkey, &data),
+                6 => Operation::FetchAdd { at, add: 3 },
+                7 => Operation::CompareSwap { at, compare, swap: tag },
+                8 => Operation::MaskedFetchAdd { at, add: 0xfff1_fff1, boundary: 0x8000_8000_8000_8000 },
+                _ => Operation::MaskedCompareSwap {
+                    at,
+                    compare,
+                    compare_mask: 0xffff_0000,
+                    swap: !tag,
+                    swap_mask: 0xff00,
+                },
+            };
+            // The last one must speak up, or nobody knows when it is over.
+            let signalled = below(4) > 0 || posted + 1 == operations;
+            let queue_pair = pair.queue_pair;
+            pair.client.post(queue_pair, &[WorkRequest { tag, signalled, operation }]).unwrap();
+            let expect = match operation {
+                Operation::Read { .. } => {
+                    let there = &model.memory[start..start + len];
+                    Expect::Read {
+                        start,
+                        allowed: there.iter().map(|&byte| BTreeSet::from([byte])).collect(),
+                    }
                 }
-                3..6 => {
-                    let data: Vec<u8> = (0..len).map(|_| below(256) as u8).collect();
-                    pair.client.post_write(now, qpn, id, va, rkey, &data).unwrap();
+                Operation::Write { .. } => {
                     model.write(start, &data);
                     Expect::Write
                 }
-                6 => {
-                    pair.client.post_fetch_add(now, qpn, id, IOVA + cell as u64, rkey, 3).unwrap();
-                    Expect::Atomic { original: model.atomic(cell, |old| old.wrapping_add(3)) }
-                }
-                _ => {
-                    let here = u64::from_le_bytes(model.memory[cell..cell + 8].try_into().unwrap());
-                    let compare = if below(2) == 0 { here } else { 1 };
-                    pair.client
-                        .post_compare_swap(now, qpn, id, IOVA + cell as u64, rkey, compare, id)
-                        .unwrap();
-                    let original = model.atomic(cell, |old| if old == compare { id } else { old });
-                    Expect::Atomic { original }
-                }
+                _ => model.atomic(cell, &operation),
             };
-            model.pending.push_back((id, expect));
+            model.pending.push_back((tag, if signalled { expect } else { Expect::Silence }));
             posted += 1;
         } else {
             let busy = pair.step();
             let may_post = posted < operations && model.pending.len() < window;
-            assert!(busy || may_post, "seed {seed}, {faults:?}: stuck with {} pending", model.pending.len());
+            let silent = model.pending.iter().all(|(_, expect)| matches!(expect, Expect::Silence));
+            assert!(busy || may_post || silent, "seed {seed}, {rates:?}: stuck with {}", model.pending.len());
+            if !busy && silent {
+                model.pending.clear();
+            }
         }
         for completion in pair.completions() {
-            let (id, expect) = model.pending.pop_front().expect("nothing else was posted");
-            let context = format!("seed {seed}, {faults:?}, operation {id}");
-            assert_eq!((completion.wr_id, completion.status), (id, CompletionStatus::Success), "{context}");
-            match expect {
-                Expect::Write => assert_eq!(completion.operation, Operation::Write, "{context}"),
-                Expect::Atomic { original } => assert_eq!(completion.original, original, "{context}"),
-                Expect::Read { allowed, .. } => {
-                    assert_eq!(completion.data.len(), allowed.len(), "{context}");
-                    for (at, (byte, allowed)) in completion.data.iter().zip(&allowed).enumerate() {
+            while let Some((_, Expect::Silence)) = model.pending.front() {
+                model.pending.pop_front();
+            }
+            let (tag, expect) = model.pending.pop_front().expect("nothing else was posted");
+            let context = format!("seed {seed}, {rates:?}, operation {tag}");
+            assert_eq!(completion.tag, tag, "{context}");
+            match (expect, completion.result) {
+                (Expect::Write, Ok(Output::Written)) => {}
+                (Expect::Atomic { original }, Ok(Output::Atomic(found))) => {
+                    assert_eq!(found, original, "{context}");
+                }
+                (Expect::Read { allowed, .. }, Ok(Output::Read(bytes))) => {
+                    assert_eq!(bytes.len(), allowed.len(), "{context}");
+                    for (at, (byte, allowed)) in bytes.iter().zip(&allowed).enumerate() {
                         assert!(allowed.contains(byte), "{context}: byte {at} is {byte}, not in {allowed:?}");
                     }
                 }
+                (_, result) => panic!("{context}: {result:?}"),
             }
-            pair.client.recycle(completion.data);
         }
     }
     pair.drive();
-    assert_eq!(pair.server.memory(rkey).unwrap(), model.memory, "seed {seed}, {faults:?}");
+    let mut found = vec![0; LEN];
+    memory.read(0, &mut found).unwrap();
+    assert_eq!(found, model.memory, "seed {seed}, {rates:?}");
     assert_eq!(pair.client.poll_timeout(), None, "an idle NIC has no deadline");
-    assert_eq!(pair.client.state(qpn), Some(QueuePairState::ReadyToSend));
+    assert_eq!(pair.client.state(pair.queue_pair), Some(QueuePairState::ReadyToSend));
+    let pool = pair.client.buffers();
+    assert_eq!(pool.free(), buffers, "seed {seed}: buffers are lost: {pool:?}");
     pair
 }
 
 #[test]
 fn a_perfect_link_needs_no_retransmission() {
     for seed in 0..40 {
-        let pair = run(seed, Faults::default(), 100);
+        let pair = run(seed, FaultRates::NONE, 100);
         assert_eq!(pair.client.stats().retransmissions, 0, "seed {seed}");
         assert_eq!(pair.client.stats().dropped_total(), 0, "seed {seed}: {}", pair.client.stats());
         assert_eq!(pair.server.stats().dropped_total(), 0, "seed {seed}: {}", pair.server.stats());
@@ -153,10 +187,16 @@ fn every_operation_completes_right_over_bad_links() {
     let (mut timeouts, mut duplicates, mut retransmissions) = (0, 0, 0);
     for seed in 0..150 {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut up_to = |n: u32| if rng.next_u32() % 3 == 0 { 0 } else { rng.next_u32() % n };
-        let faults =
-            Faults { drop: up_to(200), duplicate: up_to(200), corrupt: up_to(100), reorder: up_to(300) };
-        let pair = run(seed, faults, 60);
+        let mut up_to =
+            |n: u32| if rng.next_u32().is_multiple_of(3) { 0 } else { (rng.next_u32() % n) as u16 };
+        let rates = FaultRates {
+            drop: up_to(2_000),
+            duplicate: up_to(2_000),
+            corrupt: up_to(1_000),
+            delay: up_to(3_000),
+            longest_delay: Duration::from_micros(300),
+        };
+        let pair = run(seed, rates, 60);
         timeouts += pair.client.stats().timeouts;
         retransmissions += pair.client.stats().retransmissions;
         duplicates += pair.server.stats().duplicate_requests;
@@ -168,9 +208,16 @@ fn every_operation_completes_right_over_bad_links() {
 /// One seed, one sequence of calls: the same frames, bit for bit.
 #[test]
 fn runs_repeat() {
-    let faults = Faults { drop: 100, duplicate: 50, corrupt: 50, reorder: 100 };
-    let (a, b) = (run(7, faults, 100), run(7, faults, 100));
+    let rates = FaultRates {
+        drop: 1_000,
+        duplicate: 500,
+        corrupt: 500,
+        delay: 1_000,
+        longest_delay: Duration::from_micros(300),
+    };
+    let (a, b) = (run(7, rates, 100), run(7, rates, 100));
     assert_eq!(a.now, b.now);
     assert_eq!(a.client.stats(), b.client.stats());
     assert_eq!(a.server.stats(), b.server.stats());
+    assert_eq!(a.link.faults().counts, b.link.faults().counts);
 }

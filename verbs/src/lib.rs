@@ -66,6 +66,7 @@ mod memory;
 pub mod plain;
 mod reactor;
 mod request;
+mod stack;
 pub mod time;
 
 pub use access::Access;

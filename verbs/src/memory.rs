@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "memory mapping; each block says why it is sound")]
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -104,27 +105,48 @@ impl Memory {
     /// When they are not all there; then nothing is copied.
     #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfBounds> {
-        let range = self.range(offset, into.len())?;
-        let (mut word, lead) = (range / WORD, range % WORD);
+        let at = self.range(offset, into.len())?;
+        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and `copy_out` puts nothing but initialised bytes there.
+        let into = unsafe { &mut *(std::ptr::from_mut(into) as *mut [MaybeUninit<u8>]) };
+        self.copy_out(at, into);
+        Ok(())
+    }
+
+    /// Copies `len` bytes out, to the end of `to`; what is new there is not zeroed first.
+    ///
+    /// # Errors
+    /// When they are not all there; then nothing is copied.
+    #[inline]
+    pub fn append(&self, offset: u64, len: usize, to: &mut Vec<u8>) -> Result<(), OutOfBounds> {
+        let at = self.range(offset, len)?;
+        to.reserve(len);
+        self.copy_out(at, &mut to.spare_capacity_mut()[..len]);
+        // SAFETY: there is room for `len` more bytes, and `copy_out` has initialised them all.
+        unsafe { to.set_len(to.len() + len) };
+        Ok(())
+    }
+
+    /// Copies the bytes from `at` on, which must be there, and initialises all of `into`.
+    #[inline]
+    fn copy_out(&self, at: usize, mut into: &mut [MaybeUninit<u8>]) {
+        let (mut word, lead) = (at / WORD, at % WORD);
         let words = self.words();
-        let mut into = into;
         if lead != 0 {
             let bytes = words[word].load(Ordering::Relaxed).to_ne_bytes();
             let take = (WORD - lead).min(into.len());
             let (head, rest) = into.split_at_mut(take);
-            head.copy_from_slice(&bytes[lead..lead + take]);
+            write_all(head, &bytes[lead..lead + take]);
             (into, word) = (rest, word + 1);
         }
         let (whole, tail) = into.as_chunks_mut::<WORD>();
         let count = whole.len();
         for (to, from) in whole.iter_mut().zip(&words[word..word + count]) {
-            *to = from.load(Ordering::Relaxed).to_ne_bytes();
+            *to = from.load(Ordering::Relaxed).to_ne_bytes().map(MaybeUninit::new);
         }
         if !tail.is_empty() {
             let bytes = words[word + count].load(Ordering::Relaxed).to_ne_bytes();
-            tail.copy_from_slice(&bytes[..tail.len()]);
+            write_all(tail, &bytes[..tail.len()]);
         }
-        Ok(())
     }
 
     /// Copies bytes in. Bytes beside them in the same words stay as they are, whoever writes them meanwhile.
@@ -184,6 +206,15 @@ impl Memory {
     }
 }
 
+/// Initialises `to` with as many bytes.
+#[inline]
+fn write_all(to: &mut [MaybeUninit<u8>], bytes: &[u8]) {
+    debug_assert_eq!(to.len(), bytes.len());
+    for (to, &byte) in to.iter_mut().zip(bytes) {
+        to.write(byte);
+    }
+}
+
 /// Writes some bytes of a word, and leaves the others to whoever writes them at the same time.
 fn write_part(word: &AtomicU64, at: usize, part: &[u8]) {
     let change = |found: u64| {
@@ -219,6 +250,10 @@ mod tests {
             let mut found = vec![0; len];
             let expected = model.get(from as usize..from as usize + len);
             prop_assert_eq!(memory.read(from, &mut found).is_ok(), expected.is_some());
+            let mut appended = vec![7; 3];
+            prop_assert_eq!(memory.append(from, len, &mut appended).is_ok(), expected.is_some());
+            prop_assert_eq!(&appended[..3], &[7; 3]);
+            prop_assert_eq!(&appended[3..], expected.unwrap_or(&[]));
             if let Some(expected) = expected {
                 prop_assert_eq!(found, expected);
             }

@@ -3,6 +3,7 @@
 use crate::frame::{Ipv4, fold, ipv4_header};
 use crate::{Bth, ETHERNET_LEN, Extension, ICRC_LEN, IPV4_LEN, PREFIX_LEN, ROCE_UDP_PORT, UDP_LEN, icrc};
 use etherparse::{EtherType, Ethernet2Header, UdpHeader};
+use std::convert::Infallible;
 use std::net::Ipv4Addr;
 
 /// The addresses of a connection, as seen by its sender.
@@ -40,12 +41,28 @@ impl Default for Flow {
 }
 
 /// Ethernet, IPv4 and UDP headers of a [`Flow`], ready to be copied in front of a packet.
+///
+/// They are kept as the ICRC sees them: what it leaves out is all ones, and eight bytes of ones stand before IPv4, where the
+/// source MAC and the EtherType will be. So the ICRC is one pass over the frame as it lies in the buffer, and the real
+/// values are filled in afterwards.
 #[derive(Clone, Debug)]
 pub struct HeaderTemplate {
-    prefix: [u8; PREFIX_LEN],
+    masked: [u8; PREFIX_LEN],
+    /// Source MAC and EtherType.
+    link: [u8; icrc::DUMMY_LRH_LEN],
+    tos: u8,
+    ttl: u8,
     /// Sum of the 16-bit words of the IPv4 header with length, identification and checksum zero.
     sum: u32,
 }
+
+const IPV4_AT: usize = ETHERNET_LEN;
+const UDP_AT: usize = IPV4_AT + IPV4_LEN;
+const BTH_AT: usize = PREFIX_LEN;
+const EXTENSION_AT: usize = BTH_AT + Bth::LEN;
+
+/// Where the message of the ICRC begins in a frame.
+const MESSAGE_AT: usize = ETHERNET_LEN - icrc::DUMMY_LRH_LEN;
 
 impl HeaderTemplate {
     /// Headers for `flow`; UDP checksum 0, don't-fragment set, as RoCEv2 senders do.
@@ -54,7 +71,8 @@ impl HeaderTemplate {
             destination: flow.destination_mac,
             source: flow.source_mac,
             ether_type: EtherType::IPV4,
-        };
+        }
+        .to_bytes();
         let fields = Ipv4 {
             tos: flow.tos,
             identification: 0,
@@ -69,14 +87,19 @@ impl HeaderTemplate {
             length: 0,
             checksum: 0,
         };
-        let mut prefix = [0; PREFIX_LEN];
-        prefix[..ETHERNET_LEN].copy_from_slice(&link.to_bytes());
-        prefix[ETHERNET_LEN..ETHERNET_LEN + IPV4_LEN].copy_from_slice(&ipv4_header(&fields, 0).to_bytes());
-        prefix[ETHERNET_LEN + 10..ETHERNET_LEN + 12].fill(0);
-        prefix[ETHERNET_LEN + IPV4_LEN..].copy_from_slice(&udp.to_bytes());
-        let ip = &prefix[ETHERNET_LEN..ETHERNET_LEN + IPV4_LEN];
+        let mut ip: [u8; IPV4_LEN] = [0; IPV4_LEN];
+        ip.copy_from_slice(&ipv4_header(&fields, 0).to_bytes());
+        ip[10..12].fill(0);
         let sum = ip.as_chunks::<2>().0.iter().map(|&pair| u32::from(u16::from_be_bytes(pair))).sum();
-        HeaderTemplate { prefix, sum }
+        let mut masked = [0xff; PREFIX_LEN];
+        masked[..MESSAGE_AT].copy_from_slice(&link[..MESSAGE_AT]);
+        masked[IPV4_AT..UDP_AT].copy_from_slice(&ip);
+        masked[UDP_AT..].copy_from_slice(&udp.to_bytes());
+        for at in icrc::MASKED_IP_UDP {
+            masked[IPV4_AT + at] = 0xff;
+        }
+        let link = *link[MESSAGE_AT..].first_chunk().expect("an Ethernet header has 14 bytes");
+        HeaderTemplate { masked, link, tos: flow.tos, ttl: flow.ttl, sum }
     }
 
     /// Writes one frame into `out` (cleared first; it allocates only while it grows): headers, payload, padding, ICRC.
@@ -92,40 +115,73 @@ impl HeaderTemplate {
         extension: &Extension,
         payload: &[u8],
     ) {
+        let append = |out: &mut Vec<u8>| {
+            out.extend_from_slice(payload);
+            Ok::<(), Infallible>(())
+        };
+        let Ok(()) = self.emit_with(out, identification, bth, extension, payload.len(), append);
+    }
+
+    /// As [`emit`](Self::emit), with a payload of `len` bytes that `append` appends to the frame: so what lies elsewhere than
+    /// in a slice is copied once. Where it appends too few they are filled up with zeros, where too many they are cut
+    /// off.
+    ///
+    /// # Errors
+    /// What `append` says; then `out` is empty.
+    #[inline]
+    pub fn emit_with<E>(
+        &self,
+        out: &mut Vec<u8>,
+        identification: u16,
+        bth: &Bth,
+        extension: &Extension,
+        len: usize,
+        append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
         debug_assert_eq!(
             extension.layout(),
             bth.opcode.layout(),
             "extended headers do not fit {}",
             bth.opcode
         );
-        debug_assert!(payload.len() <= 4096, "payload exceeds the largest path MTU: {} bytes", payload.len());
-        let pad = payload.len().wrapping_neg() & 3;
+        debug_assert!(len <= 4096, "payload exceeds the largest path MTU: {len} bytes");
+        let pad = len.wrapping_neg() & 3;
         let extension_len = extension.len();
-        let udp_len = (UDP_LEN + Bth::LEN + extension_len + payload.len() + pad + ICRC_LEN) as u16;
+        let udp_len = (UDP_LEN + Bth::LEN + extension_len + len + pad + ICRC_LEN) as u16;
         let total_len = udp_len.wrapping_add(IPV4_LEN as u16);
 
-        const BTH_AT: usize = PREFIX_LEN;
-        const EXTENSION_AT: usize = BTH_AT + Bth::LEN;
         let mut head = [0; EXTENSION_AT + Extension::MAX_LEN];
-        head[..PREFIX_LEN].copy_from_slice(&self.prefix);
-        let ip = ETHERNET_LEN;
-        head[ip + 2..ip + 4].copy_from_slice(&total_len.to_be_bytes());
-        head[ip + 4..ip + 6].copy_from_slice(&identification.to_be_bytes());
-        let checksum = !fold(self.sum + u32::from(total_len) + u32::from(identification));
-        head[ip + 10..ip + 12].copy_from_slice(&checksum.to_be_bytes());
-        let udp = ip + IPV4_LEN;
-        head[udp + 4..udp + 6].copy_from_slice(&udp_len.to_be_bytes());
-        let bth = Bth { pad_count: pad as u8, ..*bth }.to_bytes();
-        head[BTH_AT..EXTENSION_AT].copy_from_slice(&bth);
+        head[..PREFIX_LEN].copy_from_slice(&self.masked);
+        head[IPV4_AT + 2..IPV4_AT + 4].copy_from_slice(&total_len.to_be_bytes());
+        head[IPV4_AT + 4..IPV4_AT + 6].copy_from_slice(&identification.to_be_bytes());
+        head[UDP_AT + 4..UDP_AT + 6].copy_from_slice(&udp_len.to_be_bytes());
+        head[BTH_AT..EXTENSION_AT].copy_from_slice(&Bth { pad_count: pad as u8, ..*bth }.to_bytes());
+        head[BTH_AT + icrc::MASKED_BTH] = 0xff;
         let tail = head[EXTENSION_AT..].first_chunk_mut().expect("the array was sized for this");
         extension.write(tail);
 
         out.clear();
-        out.extend_from_slice(&head[..EXTENSION_AT + extension_len]);
-        out.extend_from_slice(payload);
-        out.extend_from_slice(&[0; 3][..pad]);
-        let ip_udp = head[ip..].first_chunk().expect("the array was sized for this");
-        let icrc = icrc::of_message(ip_udp, &bth, &out[EXTENSION_AT..]);
+        let payload_at = EXTENSION_AT + extension_len;
+        out.extend_from_slice(&head[..payload_at]);
+        if let Err(error) = append(out) {
+            out.clear();
+            return Err(error);
+        }
+        // Padding; and whatever was appended, the lengths in the headers are true.
+        out.truncate(payload_at + len);
+        out.resize(payload_at + len + pad, 0);
+        let icrc = crc32fast::hash(&out[MESSAGE_AT..]);
         out.extend_from_slice(&icrc.to_le_bytes());
+
+        // What the ICRC leaves out.
+        let checksum = !fold(self.sum + u32::from(total_len) + u32::from(identification));
+        let head: &mut [u8; EXTENSION_AT] = out.first_chunk_mut().expect("it begins with these headers");
+        head[MESSAGE_AT..IPV4_AT].copy_from_slice(&self.link);
+        head[IPV4_AT + 1] = self.tos;
+        head[IPV4_AT + 8] = self.ttl;
+        head[IPV4_AT + 10..IPV4_AT + 12].copy_from_slice(&checksum.to_be_bytes());
+        head[UDP_AT + 6..UDP_AT + 8].fill(0);
+        head[BTH_AT + icrc::MASKED_BTH] = bth.resv8a;
+        Ok(())
     }
 }

@@ -21,6 +21,8 @@ pub enum Header {
     Aeth,
     /// Atomic extended transport header.
     AtomicEth,
+    /// Masks of a masked atomic.
+    AtomicMaskEth,
     /// Atomic ACK extended transport header.
     AtomicAckEth,
     /// Datagram extended transport header.
@@ -46,6 +48,7 @@ impl fmt::Display for Header {
             Header::Reth => "RETH",
             Header::Aeth => "AETH",
             Header::AtomicEth => "AtomicETH",
+            Header::AtomicMaskEth => "AtomicMaskETH",
             Header::AtomicAckEth => "AtomicAckETH",
             Header::Deth => "DETH",
             Header::ImmDt => "ImmDt",

@@ -19,7 +19,13 @@ use crate::{Bth, ETHERNET_LEN, ICRC_LEN, INDEX_UDP_PORT, IPV4_LEN, IndexHeader, 
 use crc32fast::Hasher;
 
 /// Bytes of ones that stand for the local route header.
-const DUMMY_LRH_LEN: usize = 8;
+pub(crate) const DUMMY_LRH_LEN: usize = 8;
+
+/// Bytes of IPv4 and UDP that routers may change: TOS, TTL and checksum of IPv4, checksum of UDP. They count as ones.
+pub(crate) const MASKED_IP_UDP: [usize; 6] = [1, 8, 10, 11, IPV4_LEN + 6, IPV4_LEN + 7];
+
+/// The byte of the BTH with FECN, BECN and reserved bits, which counts as ones.
+pub(crate) const MASKED_BTH: usize = 4;
 
 /// Bytes of the message up to the end of the BTH.
 const MASKED_LEN: usize = DUMMY_LRH_LEN + (PREFIX_LEN - ETHERNET_LEN) + Bth::LEN;
@@ -67,17 +73,14 @@ fn split(frame: &[u8], bth_at: usize) -> Option<Parts<'_>> {
 
 /// The CRC of the message: masked headers, then `rest`.
 #[inline]
-pub(crate) fn of_message(ip_udp: &[u8; IPV4_LEN + 8], bth: &[u8; Bth::LEN], rest: &[u8]) -> u32 {
+fn of_message(ip_udp: &[u8; IPV4_LEN + 8], bth: &[u8; Bth::LEN], rest: &[u8]) -> u32 {
     let mut message = [0xff; MASKED_LEN + SHORT_REST];
     message[DUMMY_LRH_LEN..DUMMY_LRH_LEN + 28].copy_from_slice(ip_udp);
     message[DUMMY_LRH_LEN + 28..MASKED_LEN].copy_from_slice(bth);
-    let ipv4 = DUMMY_LRH_LEN;
-    message[ipv4 + 1] = 0xff; // TOS
-    message[ipv4 + 8] = 0xff; // TTL
-    message[ipv4 + 10..ipv4 + 12].fill(0xff); // header checksum
-    let udp = ipv4 + IPV4_LEN;
-    message[udp + 6..udp + 8].fill(0xff); // checksum
-    message[udp + 8 + 4] = 0xff; // FECN, BECN, reserved
+    for at in MASKED_IP_UDP {
+        message[DUMMY_LRH_LEN + at] = 0xff;
+    }
+    message[MASKED_LEN - Bth::LEN + MASKED_BTH] = 0xff;
     if rest.len() <= SHORT_REST {
         let end = MASKED_LEN + rest.len();
         message[MASKED_LEN..end].copy_from_slice(rest);

@@ -12,12 +12,14 @@
 //! - [`Frame::parse`] gives a checked view of a RoCEv2 frame (UDP destination [`ROCE_UDP_PORT`]) or of an index
 //!   read in flight between the first and the last switch ([`INDEX_UDP_PORT`]). [`ParseError`] names the header,
 //!   the field, what was expected and what was found.
-//! - [`HeaderTemplate`] emits frames of one connection into a reused buffer, ICRC included.
+//! - [`HeaderTemplate`] emits frames of one connection into a reused buffer, ICRC included. A payload that lies elsewhere
+//!   than in a slice is [appended in place](HeaderTemplate::emit_with), so that it is copied once.
 //! - [`icrc`] has the invariant CRC in full, and by difference as switches mend it.
 //! - [`hops`] is the reference model, in software, of what the switches do to an index read.
 //!
 //! Ethernet, IPv4 and UDP are read and written by `etherparse`; each InfiniBand header has a file of its own. Layouts
-//! follow the InfiniBand Architecture Specification volume 1, chapter 9, and its annex A17 (RoCEv2).
+//! follow the InfiniBand Architecture Specification volume 1, chapter 9, and its annex A17 (RoCEv2); the two masked atomics,
+//! which it does not have, are in the range it leaves to manufacturers (see [`Opcode`]).
 //!
 //! # Panics
 //!
@@ -54,6 +56,7 @@
 mod aeth;
 mod atomic_ack_eth;
 mod atomic_eth;
+mod atomic_mask_eth;
 mod bth;
 mod deth;
 mod emit;
@@ -69,6 +72,7 @@ mod reth;
 pub use aeth::{Aeth, NakCode, Syndrome, SyndromeKind};
 pub use atomic_ack_eth::AtomicAckEth;
 pub use atomic_eth::AtomicEth;
+pub use atomic_mask_eth::AtomicMaskEth;
 pub use bth::{Bth, DEFAULT_PKEY};
 pub use deth::Deth;
 pub use emit::{Flow, HeaderTemplate};

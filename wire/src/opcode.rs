@@ -1,4 +1,8 @@
 //! BTH opcodes (IBTA volume 1, section 9.2.1, table 38): open, unknown ones are kept and print as numbers.
+//!
+//! Masked atomics are not in the specification. Network cards have them (ConnectX: "extended atomics"), but their packets
+//! are not published, so ours have opcodes of our own, in the range that the specification leaves to manufacturers (0xc0 to
+//! 0xff): that of the plain atomic plus 0xc0. Only our software NIC speaks them, on both sides.
 
 use crate::ExtensionLayout;
 use std::fmt;
@@ -94,9 +98,19 @@ opcodes! {
     UD_SEND_ONLY_IMMEDIATE = 0x65, "UD SEND Only with Immediate", DethImmediate;
     /// Congestion notification packet (annex A17).
     CNP = 0x81, "CNP", None;
+    /// Compare and swap of some of 64 bits; of our own making.
+    RC_MASKED_COMPARE_SWAP = 0xd3, "RC Masked CmpSwap", MaskedAtomic;
+    /// Fetch and add of fields of 64 bits; of our own making.
+    RC_MASKED_FETCH_ADD = 0xd4, "RC Masked FetchAdd", MaskedAtomic;
 }
 
 impl Opcode {
+    /// True for what a responder of a reliable connection sends: READ responses and acknowledgements.
+    #[inline]
+    pub fn is_rc_response(self) -> bool {
+        (Opcode::RC_RDMA_READ_RESPONSE_FIRST..=Opcode::RC_ATOMIC_ACKNOWLEDGE).contains(&self)
+    }
+
     /// True for RDMA READ responses: first, middle, last and only.
     #[inline]
     pub fn is_read_response(self) -> bool {
@@ -129,5 +143,21 @@ mod tests {
         assert_eq!(opcode.to_string(), "unknown opcode 0xfe");
         assert_eq!(opcode.layout(), ExtensionLayout::None);
         assert_eq!(Opcode::RC_RDMA_READ_REQUEST.0, 12);
+    }
+
+    #[test]
+    fn masked_atomics_are_in_the_manufacturers_range() {
+        for (masked, plain) in [
+            (Opcode::RC_MASKED_COMPARE_SWAP, Opcode::RC_COMPARE_SWAP),
+            (Opcode::RC_MASKED_FETCH_ADD, Opcode::RC_FETCH_ADD),
+        ] {
+            assert_eq!(masked.0, 0xc0 + plain.0);
+        }
+    }
+
+    #[test]
+    fn responses_are_told_from_requests() {
+        let responses = Opcode::KNOWN.iter().filter(|opcode| opcode.is_rc_response());
+        assert!(responses.map(|opcode| opcode.0).eq(0x0d..=0x12));
     }
 }

@@ -13,7 +13,8 @@ fn a_frame() -> impl Strategy<Value = Vec<u8>> {
     let ip = (any::<u8>(), any::<u8>(), any::<u16>());
     let bth =
         (0..Opcode::KNOWN.len() + 3, any::<u8>(), any::<u16>(), any::<u32>(), any::<u32>(), any::<u16>());
-    let body = (any::<[u8; 28]>(), prop::collection::vec(any::<u8>(), 0..300));
+    let extension = prop::collection::vec(any::<u8>(), Extension::MAX_LEN);
+    let body = (extension, prop::collection::vec(any::<u8>(), 0..300));
     (addresses, ip, bth, body).prop_map(|(addresses, ip, bth, (extension, payload))| {
         let template = HeaderTemplate::new(&Flow {
             source_mac: addresses.0,
@@ -24,7 +25,10 @@ fn a_frame() -> impl Strategy<Value = Vec<u8>> {
             tos: ip.0,
             ttl: ip.1,
         });
-        let opcode = Opcode::KNOWN.get(bth.0).copied().unwrap_or(Opcode(0xe0 + bth.0 as u8));
+        let opcode = Opcode::KNOWN
+            .get(bth.0)
+            .copied()
+            .unwrap_or_else(|| Opcode(0xf0 + (bth.0 - Opcode::KNOWN.len()) as u8));
         let header = Bth {
             solicited: bth.1 & 1 != 0,
             migration: bth.1 & 2 != 0,
@@ -97,7 +101,7 @@ fn repair_ipv4_checksum(frame: &mut [u8]) {
 #[test]
 fn lengths_that_lie_are_refused() {
     for &opcode in Opcode::KNOWN {
-        let extension = Extension::parse(opcode, &[0; 28], 0).unwrap();
+        let extension = Extension::parse(opcode, &[0; Extension::MAX_LEN], 0).unwrap();
         let mut good = Vec::new();
         HeaderTemplate::new(&Flow::default()).emit(
             &mut good,
@@ -186,6 +190,38 @@ proptest! {
         if checksum ^ wrong != 0 {
             prop_assert_eq!(Frame::parse(&bytes).unwrap_err().header(), Header::Udp);
         }
+    }
+
+    /// However many bytes the payload's owner appends, the frame is what its headers say; and nothing is sent when the owner fails.
+    #[test]
+    fn a_payload_appended_in_place_makes_the_same_frame(payload in prop::collection::vec(any::<u8>(), 0..300), appended in 0usize..310) {
+        let template = HeaderTemplate::new(&Flow::default());
+        let bth = Bth::new(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 2, 3);
+        let append = |count: usize| {
+            let bytes: Vec<u8> = payload.iter().copied().chain(std::iter::repeat(0xee)).take(count).collect();
+            move |out: &mut Vec<u8>| {
+                out.extend_from_slice(&bytes);
+                Ok::<(), ()>(())
+            }
+        };
+        let (mut whole, mut in_place) = (Vec::new(), vec![1; 7]);
+        template.emit(&mut whole, 4, &bth, &Extension::None, &payload);
+        template.emit_with(&mut in_place, 4, &bth, &Extension::None, payload.len(), append(payload.len())).unwrap();
+        prop_assert_eq!(&whole, &in_place);
+
+        template.emit_with(&mut in_place, 4, &bth, &Extension::None, payload.len(), append(appended)).unwrap();
+        let parsed = Frame::parse(&in_place).unwrap();
+        prop_assert_eq!(parsed.icrc, parsed.expected_icrc());
+        let mut expected = payload[..appended.min(payload.len())].to_vec();
+        expected.resize(payload.len(), 0);
+        prop_assert_eq!(parsed.payload, &expected[..]);
+        prop_assert!(parsed.padding.iter().all(|&byte| byte == 0));
+
+        let failed = template.emit_with(&mut in_place, 4, &bth, &Extension::None, 9, |out| {
+            out.push(1);
+            Err("gone")
+        });
+        prop_assert_eq!((failed, in_place.len()), (Err("gone"), 0));
     }
 
     #[test]

@@ -8,91 +8,29 @@
 mod requester;
 mod responder;
 
-pub(crate) use requester::{Request, Requester};
+pub(crate) use requester::{INLINE_BYTES, LONGEST_MESSAGE, Requester};
 pub(crate) use responder::Responder;
 
-use crate::completion::{BufferPool, Completion};
 use crate::memory::Regions;
 use crate::stats::{DropReason, NicStats};
-use crate::time::Instant;
-use crate::{CompletionStatus, Mtu, NicConfig, Psn, QpError};
+use crate::{NicConfig, Psn};
+use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::{
+    Agreed, Completion, ConnectError, Endpoint, QueuePair, QueuePairNumber, QueuePairState,
+};
 use fatbtree_wire::{Bth, DEFAULT_PKEY, Extension, Flow, Frame, HeaderTemplate, Opcode};
 use std::collections::VecDeque;
-use std::fmt;
 use std::net::Ipv4Addr;
-
-/// The number of a queue pair: 24 bits; 0 and 1 belong to management.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct QueuePairNumber(pub u32);
-
-impl fmt::Display for QueuePairNumber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
-
-/// Where a queue pair stands (IBTA volume 1, section 10.3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum QueuePairState {
-    /// Just made.
-    Reset,
-    /// Known to the NIC, without a peer.
-    Init,
-    /// Ready to receive: answers requests.
-    ReadyToReceive,
-    /// Ready to send: takes requests, too.
-    ReadyToSend,
-    /// Failed: flushed, silent. Destroy it and connect a new one.
-    Error,
-}
-
-impl fmt::Display for QueuePairState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            QueuePairState::Reset => "RESET",
-            QueuePairState::Init => "INIT",
-            QueuePairState::ReadyToReceive => "RTR",
-            QueuePairState::ReadyToSend => "RTS",
-            QueuePairState::Error => "ERR",
-        })
-    }
-}
-
-/// What one side of a connection tells the other out of band.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// MAC address to send to.
-    pub mac: [u8; 6],
-    /// Address to send to.
-    pub ip: Ipv4Addr,
-    /// Queue pair to send to.
-    pub qpn: QueuePairNumber,
-    /// PSN of the first packet it will send, 24 bits.
-    pub psn: u32,
-    /// Path MTU it offers.
-    pub mtu: Mtu,
-    /// READs and atomics it takes at once.
-    pub max_reads: usize,
-}
-
-/// Numbers that are random unless a test or a replay needs them fixed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct QueuePairOptions {
-    /// Number of the queue pair, 2 to 2^24 - 1.
-    pub qpn: Option<QueuePairNumber>,
-    /// First PSN it will send.
-    pub psn: Option<u32>,
-    /// UDP source port.
-    pub source_port: Option<u16>,
-    /// IPv4 identification of the first frame it will send; it counts up.
-    pub identification: Option<u16>,
-}
 
 /// Where queue pairs leave what concerns the whole NIC.
 #[derive(Default)]
 pub(crate) struct Sink {
     pub(crate) completions: VecDeque<Completion>,
-    pub(crate) buffers: BufferPool,
+    /// Queue pairs that have failed since the NIC was last asked.
+    pub(crate) broken: VecDeque<QueuePair>,
+    /// Requests posted that may still make a completion, or have made one that was not taken: at most so many completions
+    /// wait.
+    pub(crate) owed: usize,
     pub(crate) stats: NicStats,
 }
 
@@ -118,21 +56,47 @@ impl Link {
         self.template.emit(out, self.identification, &bth, extension, payload);
         self.identification = self.identification.wrapping_add(1);
     }
+
+    /// As [`emit`](Self::emit), with a payload of `len` bytes that `append` appends. Nothing is sent when it fails.
+    #[inline]
+    pub(crate) fn emit_with<E>(
+        &mut self,
+        out: &mut Vec<u8>,
+        opcode: Opcode,
+        psn: Psn,
+        extension: &Extension,
+        len: usize,
+        append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let bth = Bth::new(opcode, self.destination_qp, psn.value());
+        self.template.emit_with(out, self.identification, &bth, extension, len, append)?;
+        self.identification = self.identification.wrapping_add(1);
+        Ok(())
+    }
 }
 
 /// The queue pair has to go to the error state; completions have been made already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failed;
 
-pub(crate) struct QueuePair {
+/// What became of a frame that was taken.
+pub(crate) type Handled = Result<Result<(), Failed>, DropReason>;
+
+/// PSNs that a message of `length` bytes takes: the packets of a WRITE's request or of a READ's response, at least 1.
+#[inline]
+pub(crate) fn packets(length: u32, mtu: usize) -> u32 {
+    length.div_ceil(mtu as u32).max(1)
+}
+
+/// A queue pair; [`QueuePair`] is its handle.
+pub(crate) struct QueuePairCore {
+    pub(crate) handle: QueuePair,
     pub(crate) number: QueuePairNumber,
     pub(crate) state: QueuePairState,
-    pub(crate) first_psn: Psn,
+    first_psn: Psn,
     source_port: u16,
     identification: u16,
     connection: Option<Connection>,
-    /// In the NIC's list of those with something to send.
-    pub(crate) queued: bool,
     /// The deadline under which the NIC's timers have an entry.
     pub(crate) timer_entry: Option<Instant>,
 }
@@ -145,21 +109,22 @@ struct Connection {
     responder: Responder,
 }
 
-impl QueuePair {
+impl QueuePairCore {
     pub(crate) fn new(
+        handle: QueuePair,
         number: QueuePairNumber,
         first_psn: Psn,
         source_port: u16,
         identification: u16,
-    ) -> QueuePair {
-        QueuePair {
+    ) -> QueuePairCore {
+        QueuePairCore {
+            handle,
             number,
             state: QueuePairState::Reset,
             first_psn,
             source_port,
             identification,
             connection: None,
-            queued: false,
             timer_entry: None,
         }
     }
@@ -168,36 +133,29 @@ impl QueuePair {
         Endpoint {
             mac: config.mac,
             ip: config.ip,
-            qpn: self.number,
+            queue_pair: self.number,
             psn: self.first_psn.value(),
             mtu: config.mtu,
-            max_reads: config.max_outstanding_reads,
+            responder_reads: config.responder_reads.max(1),
+            initiator_reads: config.initiator_reads.max(1),
         }
     }
 
     /// From RESET through INIT and RTR to RTS.
-    pub(crate) fn connect(&mut self, remote: &Endpoint, config: &NicConfig) -> Result<(), QpError> {
-        let qpn = self.number;
+    pub(crate) fn connect(
+        &mut self,
+        remote: &Endpoint,
+        config: &NicConfig,
+        longest_message: u64,
+    ) -> Result<Agreed, ConnectError> {
         if self.state != QueuePairState::Reset {
-            return Err(QpError::Transition {
-                qpn,
-                from: self.state,
-                to: QueuePairState::Init,
-                missing: "only a queue pair in RESET can be connected; make a new one",
-            });
+            return Err(ConnectError::State { queue_pair: self.handle, state: self.state });
         }
-        let wrong = |field, expected, found| Err(QpError::Endpoint { qpn, field, expected, found });
-        if !(2..1 << 24).contains(&remote.qpn.0) {
-            return wrong("queue pair number", "2 to 2^24 - 1", u64::from(remote.qpn.0));
-        }
-        if remote.psn >= 1 << 24 {
-            return wrong("PSN", "24 bits", u64::from(remote.psn));
-        }
-        if remote.max_reads == 0 {
-            return wrong("outstanding READs", "at least 1", 0);
-        }
+        remote.check()?;
         self.state = QueuePairState::Init;
-        let mtu = config.mtu.min(remote.mtu).bytes();
+        let local = self.endpoint(config);
+        // What this side may ask, and what the other may: the same agreement, seen from both ends.
+        let (agreed, theirs) = (Agreed::between(&local, remote), Agreed::between(remote, &local));
         let template = HeaderTemplate::new(&Flow {
             source_mac: config.mac,
             destination_mac: remote.mac,
@@ -209,18 +167,20 @@ impl QueuePair {
         });
         self.connection = Some(Connection {
             peer: remote.ip,
-            link: Link { template, identification: self.identification, destination_qp: remote.qpn.0 },
-            requester: Requester::new(qpn, self.first_psn, mtu, remote.max_reads, config),
-            responder: Responder::new(Psn::new(remote.psn), mtu, config.max_outstanding_reads),
+            link: Link { template, identification: self.identification, destination_qp: remote.queue_pair.0 },
+            requester: Requester::new(self.handle, self.first_psn, &agreed, config, longest_message),
+            responder: Responder::new(Psn::new(remote.psn), &theirs),
         });
         self.state = QueuePairState::ReadyToReceive;
         self.state = QueuePairState::ReadyToSend;
-        Ok(())
+        Ok(agreed)
     }
 
-    /// The half that takes requests; there from RTR on.
+    /// The half that takes requests, where there is one that takes them.
+    #[inline]
     pub(crate) fn requester(&mut self) -> Option<&mut Requester> {
-        self.connection.as_mut().map(|connection| &mut connection.requester)
+        let ready = self.state == QueuePairState::ReadyToSend;
+        self.connection.as_mut().filter(|_| ready).map(|connection| &mut connection.requester)
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
@@ -264,35 +224,33 @@ impl QueuePair {
         &mut self,
         now: Instant,
         frame: &Frame<'_>,
-        regions: &mut Regions,
+        regions: &Regions,
         sink: &mut Sink,
     ) -> Result<(), DropReason> {
         if frame.bth.pkey | 0x8000 != DEFAULT_PKEY {
             return Err(DropReason::WrongPkey);
         }
-        let (Some(connection), QueuePairState::ReadyToReceive | QueuePairState::ReadyToSend) =
-            (&mut self.connection, self.state)
-        else {
-            return Err(DropReason::NotReady);
-        };
+        let Some(connection) = &mut self.connection else { return Err(DropReason::NotReady) };
         if frame.ipv4.source != connection.peer {
             return Err(DropReason::WrongPeer);
         }
-        let opcode = frame.bth.opcode;
-        let result =
-            if (Opcode::RC_RDMA_READ_RESPONSE_FIRST..=Opcode::RC_ATOMIC_ACKNOWLEDGE).contains(&opcode) {
-                connection.requester.handle(now, frame, sink)
-            } else {
-                connection.responder.handle(frame, regions, &mut sink.stats)
-            };
-        match result {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(Failed)) => {
-                self.fail(sink);
-                Ok(())
+        let is_response = frame.bth.opcode.is_rc_response();
+        if self.state == QueuePairState::Error {
+            if !is_response {
+                connection.responder.repeat_refusal();
             }
-            Err(reason) => Err(reason),
+            return Err(DropReason::NotReady);
         }
+        let result = if is_response {
+            connection.requester.handle(now, frame, sink)
+        } else {
+            connection.responder.handle(frame, regions, &mut sink.stats)
+        };
+        match result? {
+            Ok(()) => {}
+            Err(Failed) => self.fail(sink),
+        }
+        Ok(())
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant, sink: &mut Sink) {
@@ -306,11 +264,22 @@ impl QueuePair {
     /// To the error state: what is left in the send queue is flushed. Answers not sent yet, a fatal NAK last among them, still go out.
     fn fail(&mut self, sink: &mut Sink) {
         if let Some(connection) = &mut self.connection {
-            connection.requester.flush(None, CompletionStatus::WorkRequestFlushed, sink);
+            connection.requester.flush(None, sink);
         }
         if self.state != QueuePairState::Error {
             self.state = QueuePairState::Error;
+            sink.broken.push_back(self.handle);
             sink.stats.queue_pairs_failed += 1;
+        }
+    }
+
+    /// The end: signalled requests complete as flushed, and nobody is told that the queue pair is broken any more.
+    pub(crate) fn close(mut self, sink: &mut Sink) {
+        if let Some(connection) = &mut self.connection {
+            connection.requester.abandon(sink);
+        }
+        if self.state == QueuePairState::Error {
+            sink.broken.retain(|&broken| broken != self.handle);
         }
     }
 }

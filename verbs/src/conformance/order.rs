@@ -2,7 +2,7 @@
 
 use super::{Bench, Case, Lab, Verdict, ensure, pattern};
 use crate::completion::Output;
-use crate::device::Verbs as _;
+use crate::device::{Device as _, Verbs as _};
 use crate::request::{Operation, WorkRequest};
 
 pub(super) fn cases<B: Bench>(cases: &mut Vec<Case<B>>) {
@@ -17,6 +17,10 @@ pub(super) fn cases<B: Bench>(cases: &mut Vec<Case<B>>) {
             run: atomic_between,
         },
         Case { name: "only signalled requests complete, in the order of posting", run: signals },
+        Case {
+            name: "requests that are not signalled make room when a later one completes",
+            run: unsignalled_make_room,
+        },
         Case { name: "chains that follow each other are carried out in order", run: chains_in_order },
         Case { name: "data may be changed as soon as it is posted", run: data_is_copied },
     ]);
@@ -123,6 +127,33 @@ fn signals<B: Bench>(lab: &mut Lab<B>) -> Verdict {
     let tags: Vec<u64> = lab.take(40)?.iter().map(|completion| completion.tag).collect();
     let expected: Vec<u64> = (0..20).flat_map(|round| [10 * round + 1, 10 * round + 3]).collect();
     ensure!(tags == expected, "completions came as {tags:?}");
+    lab.no_more()
+}
+
+fn unsignalled_make_room<B: Bench>(lab: &mut Lab<B>) -> Verdict {
+    let (at, queue_pair) = (lab.at(0), lab.queue_pair);
+    let capabilities = lab.bench.verbs().capabilities();
+    let length = capabilities.longest_chain.min(4) as u64;
+    let rounds: u64 = 2 * capabilities.send_queue as u64 / length + 1;
+    for round in 0..rounds {
+        let data = round.to_le_bytes();
+        let chain: Vec<WorkRequest<'_>> = (1..=length)
+            .map(|tag| WorkRequest {
+                tag,
+                signalled: tag == length,
+                operation: Operation::Write { to: at, data: &data },
+            })
+            .collect();
+        lab.bench
+            .verbs()
+            .post(queue_pair, &chain)
+            .map_err(|error| format!("chain {round} of {rounds}, all before it are complete: {error}"))?;
+        let completions = lab.take(1)?;
+        ensure!(
+            matches!(completions[..], [crate::Completion { tag, result: Ok(_), .. }] if tag == length),
+            "chain {round}: {completions:?}"
+        );
+    }
     lab.no_more()
 }
 

@@ -1,0 +1,127 @@
+//! Network faults as a small seeded part: one verdict per frame, decided by rates and a seed; and a link that obeys it.
+//!
+//! ```
+//! use fatbtree_nic::faults::{FaultRates, LossyLink};
+//! use fatbtree_verbs::time::{Duration, Instant};
+//!
+//! let rates = FaultRates { drop: 5_000, ..FaultRates::NONE }; // every second frame is lost
+//! let mut link = LossyLink::new(Duration::from_micros(2), rates, 7);
+//! for number in 0..100u8 {
+//!     link.send(Instant::ZERO, "far end", &[number]);
+//! }
+//! let (mut frame, mut arrived) = (Vec::new(), 0);
+//! while let Some(now) = link.next_arrival() {
+//!     assert_eq!(link.receive(now, &mut frame), Some("far end"));
+//!     arrived += 1;
+//! }
+//! assert_eq!(arrived + link.faults().counts[0], 100);
+//! ```
+
+mod link;
+
+pub use link::LossyLink;
+
+use fatbtree_verbs::time::Duration;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// How often each fault befalls a frame on a link, in parts per 10,000.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FaultRates {
+    /// Never arrives.
+    pub drop: u16,
+    /// Arrives twice, the second time later.
+    pub duplicate: u16,
+    /// Arrives late, so that later frames overtake it.
+    pub delay: u16,
+    /// Arrives with one to eight of its bits flipped, or cut short.
+    pub corrupt: u16,
+    /// The longest extra delay of a late or duplicate frame.
+    pub longest_delay: Duration,
+}
+
+impl FaultRates {
+    /// A network that delivers everything.
+    pub const NONE: Self =
+        Self { drop: 0, duplicate: 0, delay: 0, corrupt: 0, longest_delay: Duration::from_nanos(1) };
+}
+
+/// What happens to one frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It arrives as it was sent.
+    Pass,
+    /// It is lost.
+    Drop,
+    /// It arrives this much later than it should.
+    Delay(Duration),
+    /// It arrives, and once more this much later.
+    Duplicate(Duration),
+    /// It arrives damaged.
+    Corrupt,
+}
+
+/// The judge: a pure function of its seed and of how often it was asked.
+#[derive(Debug)]
+pub struct Faults {
+    rates: FaultRates,
+    random: ChaCha8Rng,
+    /// Frames that met each fault: dropped, duplicated, delayed, corrupted.
+    pub counts: [u64; 4],
+}
+
+impl Faults {
+    /// A judge with the given rates.
+    pub fn new(rates: FaultRates, seed: u64) -> Self {
+        Self { rates, random: ChaCha8Rng::seed_from_u64(seed), counts: [0; 4] }
+    }
+
+    /// Changes the rates; the random sequence goes on.
+    pub fn set_rates(&mut self, rates: FaultRates) {
+        self.rates = rates;
+    }
+
+    /// Decides what happens to the next frame.
+    pub fn judge(&mut self) -> Verdict {
+        let mut draw = self.random.random_range(0..10_000u16);
+        let mut is = |rate: u16| {
+            let hit = draw < rate;
+            draw = draw.saturating_sub(rate);
+            // Once a class was hit the remaining draw is meaningless, and nobody asks again.
+            hit
+        };
+        let (class, verdict) = if is(self.rates.drop) {
+            (0, Verdict::Drop)
+        } else if is(self.rates.duplicate) {
+            (1, Verdict::Duplicate(self.extra_delay()))
+        } else if is(self.rates.delay) {
+            (2, Verdict::Delay(self.extra_delay()))
+        } else if is(self.rates.corrupt) {
+            (3, Verdict::Corrupt)
+        } else {
+            return Verdict::Pass;
+        };
+        self.counts[class] += 1;
+        verdict
+    }
+
+    /// Flips one to eight bits of `frame`, or sometimes cuts it short.
+    pub fn damage(&mut self, frame: &mut Vec<u8>) {
+        if frame.is_empty() {
+            return;
+        }
+        if self.random.random_range(0..8u8) == 0 {
+            let keep = self.random.random_range(0..frame.len());
+            frame.truncate(keep);
+            return;
+        }
+        for _ in 0..self.random.random_range(1..=8u8) {
+            let bit = self.random.random_range(0..frame.len() * 8);
+            frame[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    fn extra_delay(&mut self) -> Duration {
+        Duration::from_nanos(self.random.random_range(1..=self.rates.longest_delay.as_nanos().max(1)))
+    }
+}

@@ -1,0 +1,319 @@
+//! The responding half: checks requests, carries them out in order, answers, and answers duplicates again (IBTA volume 1,
+//! section 9.7.4 on responders, 9.7.5.1 on what they send).
+//!
+//! Answers wait in a queue until they are sent, and the data of a READ is taken from memory when its packet is sent: drivers
+//! that send before they hand in the next frame see strictly ordered memory, others see what RDMA promises (a READ may see
+//! later WRITEs unless the requester waits for it).
+//!
+//! PSNs are counted in 64 bits here, so that a duplicate is never taken for one of 2^24 packets ago.
+
+mod replies;
+
+use super::{Failed, Handled, Link, packets};
+use crate::memory::Regions;
+use crate::stats::{DropReason, NicStats};
+use crate::{Psn, atomic};
+use fatbtree_verbs::{Access, Agreed, Operation, Remote};
+use fatbtree_wire::{Extension, Frame, NakCode, Opcode, Reth};
+use replies::Replies;
+use std::collections::VecDeque;
+
+/// Longest message (IBTA volume 1, section 9.7.1).
+const MAX_MESSAGE: u32 = 1 << 31;
+
+/// A WRITE of several packets, under way.
+struct Writing {
+    rkey: u32,
+    va: u64,
+    remaining: u32,
+}
+
+pub(crate) struct Responder {
+    mtu: usize,
+    /// Count of the first packet that the peer sends: its lower 24 bits are the PSN.
+    first: u64,
+    /// Count of the next new request packet.
+    expected: u64,
+    /// Requests carried out, 24 bits.
+    msn: u32,
+    /// The packets missing now have been asked for.
+    nak_sent: bool,
+    writing: Option<Writing>,
+    /// Results of atomics by packet count, oldest first, to answer duplicates: carrying them out again would be wrong.
+    atomics: VecDeque<(u64, u64)>,
+    /// READs and atomics that the peer may have outstanding: as many results are kept.
+    most_reads: usize,
+    replies: Replies,
+    /// The request that made the queue pair fail, and why.
+    refused: Option<(Psn, NakCode)>,
+}
+
+impl Responder {
+    /// For a peer that begins at `first`; `theirs` is the agreement as the peer sees it.
+    pub(crate) fn new(first: Psn, theirs: &Agreed) -> Responder {
+        let (mtu, most_reads) = (theirs.mtu.bytes(), usize::from(theirs.outstanding_reads));
+        Responder {
+            mtu,
+            first: u64::from(first.value()),
+            expected: u64::from(first.value()),
+            msn: 0,
+            nak_sent: false,
+            writing: None,
+            atomics: VecDeque::new(),
+            most_reads,
+            replies: Replies::new(mtu, most_reads),
+            refused: None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn wants_to_transmit(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// Takes a request.
+    #[inline]
+    pub(crate) fn handle(&mut self, frame: &Frame<'_>, regions: &Regions, stats: &mut NicStats) -> Handled {
+        let opcode = frame.bth.opcode;
+        let is_masked = matches!(opcode, Opcode::RC_MASKED_COMPARE_SWAP | Opcode::RC_MASKED_FETCH_ADD);
+        if opcode > Opcode::RC_SEND_ONLY_INVALIDATE && !is_masked {
+            return Err(DropReason::UnknownOpcode);
+        }
+        if self.replies.is_full() {
+            return Err(DropReason::ReplyQueueFull); // as if lost: the requester sends it again
+        }
+        let psn = Psn::new(frame.bth.psn);
+        let count = psn.nearest(self.expected).filter(|&count| count >= self.first);
+        let count = count.ok_or(DropReason::StaleRequest)?; // before the connection's beginning
+        if count > self.expected {
+            if !self.nak_sent {
+                self.nak_sent = true;
+                self.replies.refuse(Psn::new(self.expected as u32), self.msn, NakCode::PSN_SEQUENCE_ERROR);
+            }
+            return Err(DropReason::RequestGap);
+        }
+        if count < self.expected {
+            stats.duplicate_requests += 1;
+            return self.repeat(count, frame, regions);
+        }
+        self.nak_sent = false;
+        match self.execute(psn, frame, regions) {
+            Ok(()) => {
+                stats.requests_executed += 1;
+                Ok(Ok(()))
+            }
+            Err(code) => Ok(Err(self.refuse(psn, code))),
+        }
+    }
+
+    /// Refuses a request for good.
+    fn refuse(&mut self, psn: Psn, code: NakCode) -> Failed {
+        self.refused = Some((psn, code));
+        self.replies.refuse(psn, self.msn, code);
+        Failed
+    }
+
+    /// Says once more why the queue pair failed, to a peer that still asks: the NAK was lost, and without it the peer would learn
+    /// of the failure only when its retries are used up, and not why.
+    pub(crate) fn repeat_refusal(&mut self) {
+        if let Some((psn, code)) = self.refused
+            && self.replies.is_empty()
+        {
+            self.replies.refuse(psn, self.msn, code);
+        }
+    }
+
+    /// Carries out a new request.
+    #[inline]
+    fn execute(&mut self, psn: Psn, frame: &Frame<'_>, regions: &Regions) -> Result<(), NakCode> {
+        let opcode = frame.bth.opcode;
+        let continues = matches!(opcode, Opcode::RC_RDMA_WRITE_MIDDLE | Opcode::RC_RDMA_WRITE_LAST);
+        if continues != self.writing.is_some() {
+            return Err(NakCode::INVALID_REQUEST);
+        }
+        match (opcode, &frame.extension) {
+            (Opcode::RC_RDMA_READ_REQUEST, Extension::Reth(reth)) => {
+                self.check_resources()?;
+                check_read(reth, frame, regions)?;
+                self.expected += u64::from(packets(reth.length, self.mtu));
+                self.finish_message();
+                self.replies.read(psn, self.msn, *reth, true);
+            }
+            (Opcode::RC_RDMA_WRITE_FIRST | Opcode::RC_RDMA_WRITE_ONLY, Extension::Reth(reth)) => {
+                self.begin_write(opcode, reth, frame.payload, regions)?;
+                self.end_write_packet(opcode == Opcode::RC_RDMA_WRITE_ONLY, frame);
+            }
+            (Opcode::RC_RDMA_WRITE_MIDDLE | Opcode::RC_RDMA_WRITE_LAST, Extension::None) => {
+                self.continue_write(opcode, frame.payload, regions)?;
+                self.end_write_packet(opcode == Opcode::RC_RDMA_WRITE_LAST, frame);
+            }
+            (opcode, extension) => {
+                let (at, operation) = atomic::from_wire(opcode, extension).ok_or(NakCode::INVALID_REQUEST)?;
+                self.check_resources()?;
+                let original = execute_atomic(at, &operation, frame, regions)?;
+                if self.atomics.len() >= self.most_reads {
+                    self.atomics.pop_front();
+                }
+                self.atomics.push_back((self.expected, original));
+                self.expected += 1;
+                self.finish_message();
+                self.replies.atomic(psn, self.msn, original, true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses READs and atomics beyond the agreed number (IBTA volume 1, section 9.7.5.2.3: too many requests are an invalid
+    /// request).
+    #[inline]
+    fn check_resources(&self) -> Result<(), NakCode> {
+        if self.replies.has_all_reads() { Err(NakCode::INVALID_REQUEST) } else { Ok(()) }
+    }
+
+    fn finish_message(&mut self) {
+        self.msn = (self.msn + 1) & 0xff_ffff;
+    }
+
+    fn begin_write(
+        &mut self,
+        opcode: Opcode,
+        reth: &Reth,
+        payload: &[u8],
+        regions: &Regions,
+    ) -> Result<(), NakCode> {
+        let length = reth.length as usize;
+        let fits = if opcode == Opcode::RC_RDMA_WRITE_ONLY {
+            length <= self.mtu && payload.len() == length
+        } else {
+            length > self.mtu && payload.len() == self.mtu && reth.length <= MAX_MESSAGE
+        };
+        if !fits {
+            return Err(NakCode::INVALID_REQUEST);
+        }
+        if length > 0 {
+            // The whole range is checked first, so that no part of a WRITE that reaches too far is carried out.
+            let (memory, offset) = regions
+                .get(reth.rkey, reth.va, u64::from(reth.length), Access::WRITE)
+                .ok_or(NakCode::REMOTE_ACCESS_ERROR)?;
+            memory.write(offset, payload).map_err(|_| NakCode::REMOTE_ACCESS_ERROR)?;
+        }
+        if opcode == Opcode::RC_RDMA_WRITE_FIRST {
+            self.writing = Some(Writing {
+                rkey: reth.rkey,
+                va: reth.va + payload.len() as u64,
+                remaining: reth.length - payload.len() as u32,
+            });
+        }
+        Ok(())
+    }
+
+    fn continue_write(&mut self, opcode: Opcode, payload: &[u8], regions: &Regions) -> Result<(), NakCode> {
+        let Some(writing) = &mut self.writing else { return Err(NakCode::INVALID_REQUEST) };
+        let remaining = writing.remaining as usize;
+        let last = opcode == Opcode::RC_RDMA_WRITE_LAST;
+        let fits = if last {
+            remaining <= self.mtu && payload.len() == remaining
+        } else {
+            remaining > self.mtu && payload.len() == self.mtu
+        };
+        if !fits {
+            return Err(NakCode::INVALID_REQUEST);
+        }
+        let (memory, offset) = regions
+            .get(writing.rkey, writing.va, payload.len() as u64, Access::WRITE)
+            .ok_or(NakCode::REMOTE_ACCESS_ERROR)?; // deregistered since the first packet
+        memory.write(offset, payload).map_err(|_| NakCode::REMOTE_ACCESS_ERROR)?;
+        if last {
+            self.writing = None;
+        } else {
+            writing.va += payload.len() as u64;
+            writing.remaining -= payload.len() as u32;
+        }
+        Ok(())
+    }
+
+    fn end_write_packet(&mut self, message_ends: bool, frame: &Frame<'_>) {
+        self.expected += 1;
+        if message_ends {
+            self.finish_message();
+        }
+        if frame.bth.ack_request {
+            self.acknowledge();
+        }
+    }
+
+    /// Acknowledges everything carried out.
+    fn acknowledge(&mut self) {
+        self.replies.acknowledge(Psn::new(self.expected as u32).previous(), self.msn);
+    }
+
+    /// Answers a duplicate: a READ by reading again, at whatever address the duplicate names; an atomic from its saved result; a WRITE by an
+    /// acknowledgement.
+    fn repeat(&mut self, count: u64, frame: &Frame<'_>, regions: &Regions) -> Handled {
+        let psn = Psn::new(frame.bth.psn);
+        match (frame.bth.opcode, &frame.extension) {
+            (Opcode::RC_RDMA_READ_REQUEST, Extension::Reth(reth)) => {
+                if count + u64::from(packets(reth.length, self.mtu)) > self.expected {
+                    return Err(DropReason::StaleRequest); // longer than what it claims to repeat
+                }
+                if let Err(code) = check_read(reth, frame, regions) {
+                    return Ok(Err(self.refuse(psn, code)));
+                }
+                self.replies.read(psn, self.msn, *reth, false);
+            }
+            (opcode, extension) if atomic::from_wire(opcode, extension).is_some() => {
+                let saved = self.atomics.iter().find(|&&(saved, _)| saved == count);
+                let &(_, original) = saved.ok_or(DropReason::StaleRequest)?;
+                self.replies.atomic(psn, self.msn, original, false);
+            }
+            _ => self.acknowledge(),
+        }
+        Ok(Ok(()))
+    }
+
+    /// Writes the next answer into `out`.
+    #[inline]
+    pub(crate) fn transmit(
+        &mut self,
+        regions: &Regions,
+        link: &mut Link,
+        stats: &mut NicStats,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Failed> {
+        self.replies.transmit(regions, link, stats, out).map_err(|refused| {
+            self.refused = Some(refused);
+            Failed
+        })
+    }
+}
+
+/// A READ of no bytes touches no memory, and its rkey is not looked at (IBTA volume 1, section 9.7.4.1.5).
+fn check_read(reth: &Reth, frame: &Frame<'_>, regions: &Regions) -> Result<(), NakCode> {
+    if reth.length > MAX_MESSAGE || !frame.payload.is_empty() {
+        return Err(NakCode::INVALID_REQUEST);
+    }
+    if reth.length > 0 {
+        regions
+            .get(reth.rkey, reth.va, u64::from(reth.length), Access::READ)
+            .ok_or(NakCode::REMOTE_ACCESS_ERROR)?;
+    }
+    Ok(())
+}
+
+/// Carries out an atomic; returns what it found.
+fn execute_atomic(
+    at: Remote,
+    operation: &Operation<'_>,
+    frame: &Frame<'_>,
+    regions: &Regions,
+) -> Result<u64, NakCode> {
+    if !at.address.is_multiple_of(8) || !frame.payload.is_empty() {
+        return Err(NakCode::INVALID_REQUEST);
+    }
+    let (memory, offset) =
+        regions.get(at.rkey, at.address, 8, Access::ATOMIC).ok_or(NakCode::REMOTE_ACCESS_ERROR)?;
+    // Refused where the region itself lies crooked: its first address is no multiple of 8.
+    memory
+        .update(offset, |found| operation.apply(found).unwrap_or(found))
+        .map_err(|_| NakCode::REMOTE_ACCESS_ERROR)
+}

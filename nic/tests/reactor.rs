@@ -1,0 +1,78 @@
+//! Operations as futures over two NICs and a bad link.
+#![allow(clippy::unwrap_used)] // a test that unwraps nothing fails, as it should
+
+mod common;
+
+use common::{End, LATENCY, client_config, connect, fetch_add, read, server_config, write};
+use fatbtree_nic::faults::{FaultRates, LossyLink};
+use fatbtree_nic::{Nic, NicConfig, QueuePairOptions};
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{Access, Device, Error, Failure, Memory, Operation, Output, Reactor, Remote};
+
+/// A lock by masked compare and swap, a change under it, and its release, again and again; with chains longer than the queues.
+#[test]
+fn chains_complete_in_spite_of_the_link() {
+    let rates = FaultRates {
+        drop: 500,
+        duplicate: 300,
+        delay: 500,
+        corrupt: 200,
+        longest_delay: Duration::from_micros(200),
+    };
+    let mut client = Nic::new(NicConfig { retry_count: 50, send_queue: 8, ..client_config() }, 1).unwrap();
+    let mut server = Nic::new(server_config(), 2).unwrap();
+    let memory = Memory::shared(4096).unwrap();
+    let region = server.register(&memory, 1 << 40, Access::ALL).unwrap();
+    let locks = server.register_device_memory(4096, 0, Access::ALL).unwrap();
+    let (queue_pair, _) = connect(&mut client, &mut server, QueuePairOptions::default());
+
+    let mut link = LossyLink::new(LATENCY, rates, 3);
+    let (mut now, mut frame) = (Instant::ZERO, Vec::new());
+    let drive = |client: &mut Nic| {
+        while client.poll_transmit(now, &mut frame) {
+            link.send(now, End::Server, &frame);
+        }
+        while server.poll_transmit(now, &mut frame) {
+            link.send(now, End::Client, &frame);
+        }
+        let due = [link.next_arrival(), client.poll_timeout(), server.poll_timeout()];
+        now = due.into_iter().flatten().min().unwrap_or(now).max(now);
+        while let Some(to) = link.receive(now, &mut frame) {
+            match to {
+                End::Server => server.handle_frame(now, &frame),
+                End::Client => client.handle_frame(now, &frame),
+            }
+        }
+        client.handle_timeout(now);
+        now
+    };
+
+    let reactor = Reactor::new(client);
+    let at = region.iova + 64;
+    let lock = Remote { address: 8, rkey: locks.rkey };
+    let swap = |compare: u64, swap: u64| Operation::MaskedCompareSwap {
+        at: lock,
+        compare: compare << 16,
+        compare_mask: 0xffff << 16,
+        swap: swap << 16,
+        swap_mask: 0xffff << 16,
+    };
+    let work = async {
+        for round in 0..200u64 {
+            let [taken, found] = reactor.chain(queue_pair, [swap(0, 7), read(at, region.rkey, 8)]).await?;
+            assert!(matches!(taken, Output::Atomic(0)), "round {round}: {taken:?}");
+            let Output::Read(found) = found else { panic!("{found:?}") };
+            assert_eq!(*found, round.to_le_bytes());
+            let next = (round + 1).to_le_bytes();
+            let release = [write(at, region.rkey, &next), swap(7, 0), fetch_add(at + 8, region.rkey, 1)];
+            reactor.chain(queue_pair, release).await?;
+        }
+        let refused = reactor.chain(queue_pair, [read(at, region.rkey ^ 1, 8)]).await;
+        Ok::<_, Error>(refused.unwrap_err())
+    };
+    let refused = reactor.run(work, drive).unwrap();
+    assert_eq!(refused, Error::Failed(Failure::RemoteAccess));
+    assert_eq!((memory.update(64, |x| x), memory.update(72, |x| x)), (Ok(200), Ok(200)));
+    assert!(reactor.with(|client| client.stats().retransmissions) > 50);
+    assert_eq!(reactor.with(Nic::poll_broken), Some(queue_pair));
+}
