@@ -1,252 +1,385 @@
-//! A memory server as a value: what it holds, and what it answers beside the data path.
+//! A memory server as a value: its device, its memory, and what clients hold of both.
 
+mod clients;
+mod request;
+mod root;
+mod snapshots;
+
+use std::collections::BTreeMap;
+use std::fmt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use fatbtree_index::{ConfigError, GlobalAddress, Partition, TreeConfig, WalkError};
-use tokio::sync::oneshot;
+use fatbtree_index::node::LINE;
+use fatbtree_index::{ConfigError, GlobalAddress, Integrity, Regions};
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, QueuePair, RegisterError};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
 
-use crate::chunk::{ChunkAllocator, RegionFull};
-use crate::load::{LoadCounts, LoadedTree};
-use crate::snapshot::TreeSnapshot;
+use crate::chunk::{ChunkSize, ChunkTable};
+use crate::event::{Event, Events, FirstHop};
+use crate::info::{LockTable, ServerInfo};
+use crate::limits::{Accounts, Limits, Resource};
+use crate::load::LoadedTree;
+use crate::session::{SessionKey, Sessions};
 
-/// What a server holds and how to reach it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ServerInfo {
-    /// Number, key range, root.
-    pub partition: Partition,
-    /// Remote key of the region, once it is registered.
-    pub rkey: Option<u32>,
-    /// Address of the region's first byte.
-    pub region_iova: u64,
-    /// Bytes of the region.
-    pub region_bytes: u64,
-    /// The tree's shape.
-    pub config: TreeConfig,
-    /// Keys, nodes, records.
-    pub counts: LoadCounts,
-    /// Largest path MTU the server does, bytes.
-    pub path_mtu: u32,
-}
+pub use request::{Reply, Request};
+pub use root::NoRoot;
+pub use snapshots::SnapshotError;
 
-/// One end of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Endpoint {
-    /// Ethernet address.
-    pub mac: [u8; 6],
-    /// IPv4 address.
-    pub ip: Ipv4Addr,
-    /// Queue pair number, 24 bits.
-    pub queue_pair: u32,
-    /// First packet sequence number this side sends, 24 bits.
-    pub first_psn: u32,
-    /// Path MTU this side can do, bytes; in a reply the one agreed.
-    pub path_mtu: u32,
-}
-
-/// Why a client cannot connect.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// A node does not fit in a packet (single-packet rule).
-    #[error("connection refused: {0}")]
-    NodeTooLarge(#[from] ConfigError),
-    /// The region is not registered yet.
-    #[error("connection refused: the server's region is not registered yet; try again")]
-    NotReady,
-    /// The server's NIC refused.
-    #[error("connection refused by the server's network card: {reason}")]
-    Refused {
-        /// What it said.
-        reason: String,
-    },
-}
+use snapshots::Snapshots;
 
 /// A counter by name.
 pub type Counter = (String, u64);
 
-/// What can be asked of a memory server; each request carries the way back.
-#[derive(Debug)]
-pub enum Request {
-    /// What do you hold?
-    Info(oneshot::Sender<ServerInfo>),
-    /// The top of the tree.
-    Snapshot(oneshot::Sender<Arc<TreeSnapshot>>),
-    /// A connection.
-    Connect(ConnectCall),
-    /// Memory for new nodes or records.
-    Allocate {
-        /// Bytes wanted.
-        bytes: u64,
-        /// The way back.
-        reply: oneshot::Sender<Result<GlobalAddress, RegionFull>>,
-    },
-    /// All counters.
-    Statistics(StatisticsCall),
+/// How a server behaves. Start from the default and change what you need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// What clients may do with tree memory.
+    pub access: Access,
+    /// Bytes of the lock table; 0: none. Sherman has 131,072 locks of 2 bytes.
+    pub lock_table_bytes: u64,
+    /// Bytes of a chunk: a multiple of 64, at least the largest node.
+    pub chunk_bytes: u64,
+    /// How long a session lasts without being renewed.
+    pub lease: Duration,
+    /// How much clients may have.
+    pub limits: Limits,
 }
 
-/// What only the owner, who has the NIC, can answer. Dropping one without an answer tells the client that the server
-/// is gone.
-#[derive(Debug)]
-pub enum OwnerRequest {
-    /// Make a queue pair, connect it to the client's, and say how to reach it.
-    Connect(ConnectCall),
-    /// Add the NIC's counters, and answer.
-    Statistics(StatisticsCall),
-}
-
-/// A client that wants to connect. `client.path_mtu` is the path MTU to use, already agreed on.
-#[derive(Debug)]
-pub struct ConnectCall {
-    /// The client's end.
-    pub client: Endpoint,
-    /// The way back.
-    pub reply: oneshot::Sender<Result<Endpoint, ConnectError>>,
-}
-
-impl ConnectCall {
-    /// Answers the client, if it still waits.
-    pub fn answer(self, answer: Result<Endpoint, ConnectError>) {
-        tell(self.reply, answer);
+impl Default for ServerOptions {
+    /// Clients may read; no locks; chunks of 8 MiB; leases of 10 seconds.
+    fn default() -> Self {
+        Self {
+            access: Access::READ,
+            lock_table_bytes: 0,
+            chunk_bytes: 8 << 20,
+            lease: Duration::from_secs(10),
+            limits: Limits::default(),
+        }
     }
 }
 
-/// Somebody who wants to see the counters.
-#[derive(Debug)]
-pub struct StatisticsCall {
-    /// Counters so far.
-    pub counters: Vec<Counter>,
-    /// The way back.
-    pub reply: oneshot::Sender<Vec<Counter>>,
-}
-
-impl StatisticsCall {
-    /// Adds the owner's counters and answers.
-    pub fn answer(mut self, more: impl IntoIterator<Item = Counter>) {
-        self.counters.extend(more);
-        tell(self.reply, self.counters);
-    }
-}
-
-/// A memory server: owned by the data-path thread, knows no socket, clock or NIC.
+/// A memory server: one tree on one device. It knows no socket, clock or thread.
 ///
-/// **Driving contract.** Take the region with [`take_region`](Self::take_region), register it with
-/// `iova = server << 48` and read access, tell the key by [`set_rkey`](Self::set_rkey). From then on drain the
-/// [`Mailbox`](crate::Mailbox) whenever there is time, hand each request to [`handle`](Self::handle), and answer what
-/// comes back.
-#[derive(Debug)]
-pub struct MemoryServer {
+/// # What clients hold
+///
+/// A client opens a *session* and renews it before its lease ends. Queue pairs and chunks are taken in a session, and are
+/// taken back when it ends: when its lease ends, or it is closed. They are bounded per client, per host and in all
+/// ([`Limits`]). Queue pairs go first: when a chunk is free again, nothing that its holder has posted can be written there
+/// any more (a client uses one session for both). A queue pair that breaks is destroyed at once. First-hop entries
+/// follow the queue pairs, by [events](Event).
+///
+/// # Driving it
+///
+/// One thread owns the server. It hands frames to the [device](Self::device_mut), and between frames
+///
+/// * answers what was asked, by [`Mailbox::answer`](crate::Mailbox::answer) or the methods below;
+/// * calls [`handle_timeout`](Self::handle_timeout) when [`poll_timeout`](Self::poll_timeout) has come;
+/// * calls [`work`](Self::work): it notices queue pairs that broke and roots that were split, and reads snapshots, some nodes
+///   at a time;
+/// * takes all [events](Self::poll_event).
+///
+/// Time never goes back. With one seed and one sequence of calls the server does the same.
+///
+/// ```
+/// use fatbtree_memserver::{Event, Mailbox, MemoryServer};
+/// use fatbtree_verbs::Device;
+/// use fatbtree_verbs::time::Instant;
+///
+/// /// One turn of a driver's loop. Returns when to come back at the latest; `None`: when there is a frame or a request.
+/// fn turn<D: Device>(
+///     server: &mut MemoryServer<D>,
+///     mailbox: &mut Mailbox,
+///     now: Instant,
+///     mut tell_the_controller: impl FnMut(Event),
+/// ) -> Option<Instant> {
+///     // ... frames to and from server.device_mut() ...
+///     mailbox.answer(now, server);
+///     if server.poll_timeout().is_some_and(|at| at <= now) {
+///         server.handle_timeout(now);
+///     }
+///     let more = server.work(now, 64);
+///     while let Some(event) = server.poll_event() {
+///         tell_the_controller(event);
+///     }
+///     if more { Some(now) } else { server.poll_timeout() }
+/// }
+/// ```
+pub struct MemoryServer<D> {
+    device: D,
+    region: Arc<Memory>,
+    /// The same, as walks want it.
+    memory: Regions,
+    options: ServerOptions,
     info: ServerInfo,
-    region: Option<Vec<u8>>,
-    chunks: ChunkAllocator,
-    snapshot: Arc<TreeSnapshot>,
-    requests: u64,
-    connects_refused: u64,
+    /// The server's address on the data path.
+    address: Ipv4Addr,
+    /// The superblock as it was last seen.
+    superblock: [u8; LINE],
+    random: ChaCha8Rng,
+    now: Instant,
+    sessions: Sessions,
+    /// All connected queue pairs.
+    connections: BTreeMap<QueuePair, Connection>,
+    chunks: ChunkTable,
+    accounts: Accounts,
+    events: Events,
+    snapshots: Snapshots,
+    counters: Counters,
+    device_counters: Option<DeviceCounters<D>>,
 }
 
-impl MemoryServer {
-    /// A server of `tree` on a NIC that does `path_mtu`.
+type DeviceCounters<D> = Box<dyn Fn(&D) -> Vec<Counter> + Send>;
+
+/// A connected queue pair.
+#[derive(Debug)]
+struct Connection {
+    session: SessionKey,
+    hop: FirstHop,
+    /// The number of the event that told of it.
+    opening: u64,
+}
+
+/// What a server counts beside what it holds.
+#[derive(Debug, Default)]
+struct Counters {
+    requests: u64,
+    refused: u64,
+    sessions_opened: u64,
+    sessions_lapsed: u64,
+    queue_pairs_opened: u64,
+    queue_pairs_broken: u64,
+    roots_seen: u64,
+    superblocks_refused: u64,
+}
+
+impl<D> fmt::Debug for MemoryServer<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryServer").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+impl<D: Device> MemoryServer<D> {
+    /// A server of `tree` on `device`, which has nothing else to do. `seed` decides the names of sessions: where clients
+    /// may be hostile it comes from the system's random generator.
     ///
     /// # Errors
-    /// When a node of the tree does not fit in one packet, or the tree is damaged.
-    pub fn new(tree: LoadedTree, path_mtu: u32) -> Result<Self, ServerError> {
-        tree.config.check_path_mtu(path_mtu)?;
-        let snapshot = Arc::new(tree.snapshot()?);
+    /// When the tree does not go with the device, or the device refuses.
+    pub fn new(
+        mut device: D,
+        tree: LoadedTree,
+        options: &ServerOptions,
+        seed: u64,
+    ) -> Result<Self, ServerError> {
+        let LoadedTree { region, spare, config, partition, counts, generation } = tree;
+        let capabilities = device.capabilities();
+        if config.integrity() == Integrity::LineVersions && !capabilities.line_atomicity {
+            return Err(ServerError::Integrity);
+        }
+        let local = probe(&mut device)?;
+        config.check_path_mtu(local.mtu.bytes() as u32)?;
+        let chunks = ChunkTable::new(partition.id, spare, options.chunk_bytes, &config)?;
+        let mut superblock = [0; LINE];
+        region.read(0, &mut superblock).map_err(|_| ServerError::NoSuperblock)?;
+
+        let iova = GlobalAddress::new(partition.id, 0).raw();
+        let registered = device.register(&region, iova, options.access)?;
+        let locks = match options.lock_table_bytes {
+            0 => None,
+            bytes => Some(register_locks(&mut device, bytes)?),
+        };
         let info = ServerInfo {
-            partition: tree.partition,
-            rkey: None,
-            region_iova: GlobalAddress::new(tree.partition.id, 0).raw(),
-            region_bytes: tree.region.len() as u64,
-            config: tree.config,
-            counts: tree.counts,
-            path_mtu,
+            partition,
+            generation,
+            config,
+            counts,
+            tree: registered,
+            locks,
+            masked_atomics: capabilities.masked_atomics,
+            line_atomicity: capabilities.line_atomicity,
+            path_mtu: local.mtu,
+            chunk_bytes: options.chunk_bytes,
         };
         Ok(Self {
+            device,
+            memory: Regions::new([(partition.id, Arc::clone(&region))]),
+            region,
             info,
-            region: Some(tree.region),
-            chunks: tree.chunks,
-            snapshot,
-            requests: 0,
-            connects_refused: 0,
+            address: local.ip,
+            superblock,
+            random: ChaCha8Rng::seed_from_u64(seed),
+            now: Instant::ZERO,
+            sessions: Sessions::default(),
+            connections: BTreeMap::new(),
+            chunks,
+            accounts: Accounts::new(&options.limits),
+            events: Events::default(),
+            snapshots: Snapshots::new(options.limits.snapshot_nodes, options.limits.snapshot_requests),
+            counters: Counters::default(),
+            device_counters: None,
+            options: options.clone(),
         })
     }
 
-    /// The region, to be registered; there is only one.
-    pub fn take_region(&mut self) -> Option<Vec<u8>> {
-        self.region.take()
+    /// Has [statistics](Self::statistics) tell what the device counts, too.
+    #[must_use]
+    pub fn with_device_counters(self, counters: impl Fn(&D) -> Vec<Counter> + Send + 'static) -> Self {
+        Self { device_counters: Some(Box::new(counters)), ..self }
     }
 
-    /// Tells the remote key under which the region is registered.
-    pub fn set_rkey(&mut self, rkey: u32) {
-        self.info.rkey = Some(rkey);
-    }
+    // ---- getters ----
 
-    /// What the server holds.
+    /// What the server holds; the root as [`work`](Self::work) has last seen it.
     #[must_use]
     pub fn info(&self) -> &ServerInfo {
         &self.info
     }
 
-    /// The top of the tree as it was loaded.
+    /// The tree memory.
     #[must_use]
-    pub fn snapshot(&self) -> &Arc<TreeSnapshot> {
-        &self.snapshot
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.region
     }
 
-    /// Answers a request, or gives back what the owner must answer.
-    pub fn handle(&mut self, request: Request) -> Option<OwnerRequest> {
-        self.requests += 1;
-        match request {
-            Request::Info(reply) => tell(reply, self.info),
-            Request::Snapshot(reply) => tell(reply, Arc::clone(&self.snapshot)),
-            Request::Allocate { bytes, reply } => {
-                let chunk = self.chunks.allocate(bytes);
-                tell(reply, chunk.map(|offset| GlobalAddress::new(self.info.partition.id, offset)));
-            }
-            Request::Connect(mut call) => match self.agree(call.client.path_mtu) {
-                Ok(path_mtu) => {
-                    call.client.path_mtu = path_mtu;
-                    return Some(OwnerRequest::Connect(call));
-                }
-                Err(error) => {
-                    self.connects_refused += 1;
-                    call.answer(Err(error));
-                }
-            },
-            Request::Statistics(mut call) => {
-                call.counters.extend([
-                    ("requests".to_owned(), self.requests),
-                    ("connects_refused".to_owned(), self.connects_refused),
-                    ("free_bytes".to_owned(), self.chunks.free_bytes()),
-                ]);
-                return Some(OwnerRequest::Statistics(call));
-            }
-        }
-        None
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &D {
+        &self.device
     }
 
-    /// The path MTU of a connection, if there can be one.
-    fn agree(&self, client: u32) -> Result<u32, ConnectError> {
-        let path_mtu = client.min(self.info.path_mtu);
-        self.info.config.check_path_mtu(path_mtu)?;
-        if self.info.rkey.is_none() {
-            return Err(ConnectError::NotReady);
+    /// The device, to hand frames to.
+    pub fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// All counters, by name.
+    #[must_use]
+    pub fn statistics(&self) -> Vec<Counter> {
+        let chunks = self.chunks.counts();
+        let total = |what| u64::from(self.accounts.total(what));
+        let counters = &self.counters;
+        let mut all: Vec<Counter> = [
+            ("chunks", chunks.all.into()),
+            ("chunks_free_again", chunks.free.into()),
+            ("chunks_held", chunks.held.into()),
+            ("chunks_published", chunks.published.into()),
+            ("events_not_taken", self.events.len() as u64),
+            ("generation", self.info.generation),
+            ("queue_pairs", total(Resource::QueuePairs)),
+            ("queue_pairs_broken", counters.queue_pairs_broken),
+            ("queue_pairs_opened", counters.queue_pairs_opened),
+            ("refused", counters.refused),
+            ("requests", counters.requests),
+            ("roots_seen", counters.roots_seen),
+            ("sessions", total(Resource::Sessions)),
+            ("sessions_lapsed", counters.sessions_lapsed),
+            ("sessions_opened", counters.sessions_opened),
+            ("snapshots", self.snapshots.finished),
+            ("snapshots_failed", self.snapshots.failed),
+            ("snapshots_waiting", self.snapshots.waiting() as u64),
+            ("superblocks_refused", counters.superblocks_refused),
+        ]
+        .map(|(name, count)| (name.to_owned(), count))
+        .into();
+        if let Some(counters) = &self.device_counters {
+            all.extend(counters(&self.device));
         }
-        Ok(path_mtu)
+        all
+    }
+
+    // ---- driving ----
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due: when the first lease ends. The device has its own timers.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.sessions.first_end()
+    }
+
+    /// Takes back what sessions hold whose leases have ended by `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.advance(now);
+    }
+
+    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots. Says whether there is more to
+    /// read.
+    pub fn work(&mut self, now: Instant, budget: usize) -> bool {
+        self.advance(now);
+        self.take_broken();
+        self.watch_root();
+        self.snapshots.work(&self.memory, &self.info.config, &self.info.partition, budget)
+    }
+
+    /// The next thing the owner must know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop()
+    }
+
+    /// Ends all sessions and takes the memory back from the device, to be filled anew by
+    /// [`bulk_load_over`](crate::bulk_load_over). The memory is given back unless the caller has another handle to it.
+    #[must_use]
+    pub fn stop(mut self) -> (D, Arc<Memory>) {
+        for key in self.sessions.keys().collect::<Vec<_>>() {
+            self.end(key);
+        }
+        self.device.deregister(self.info.tree.rkey);
+        if let Some(locks) = &self.info.locks {
+            self.device.deregister(locks.region.rkey);
+        }
+        (self.device, self.region)
     }
 }
 
-/// Answers whoever still waits; that somebody has gone meanwhile is no error of ours.
-fn tell<T>(reply: oneshot::Sender<T>, answer: T) {
-    let _ = reply.send(answer);
+/// What the device says of itself: it takes a queue pair to know.
+fn probe<D: Device>(device: &mut D) -> Result<Endpoint, ConnectError> {
+    let queue_pair = device.create()?;
+    let local = device.endpoint(queue_pair);
+    device.destroy(queue_pair);
+    local
+}
+
+/// Memory for locks, on the device if it has so much.
+fn register_locks<D: Device>(device: &mut D, bytes: u64) -> Result<LockTable, ServerError> {
+    const IOVA: u64 = 0;
+    if device.capabilities().device_memory >= bytes
+        && let Ok(region) = device.register_device_memory(bytes, IOVA, Access::ALL)
+    {
+        return Ok(LockTable { region, on_device: true });
+    }
+    let memory = Memory::shared(bytes).map_err(|_| ServerError::OutOfMemory { bytes })?;
+    let region = device.register(&memory, IOVA, Access::ALL)?;
+    Ok(LockTable { region, on_device: false })
 }
 
 /// Why there is no server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ServerError {
     /// Single-packet rule.
-    #[error("memory server cannot serve this tree: {0}")]
+    #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The tree is damaged.
-    #[error("memory server cannot read its own tree: {0}")]
-    Tree(#[from] WalkError),
+    /// Line versions on a device that tears lines.
+    #[error(
+        "memory server cannot serve this tree: it has line versions, but its device does not read and write lines of 64 bytes \
+         whole; load it with checksums (Integrity::for_device)"
+    )]
+    Integrity,
+    /// No first line.
+    #[error("memory server cannot serve this tree: its region is shorter than a superblock; load it anew")]
+    NoSuperblock,
+    /// Chunks that cannot be.
+    #[error(transparent)]
+    Chunks(#[from] ChunkSize),
+    /// The device has no queue pair.
+    #[error(transparent)]
+    Device(#[from] ConnectError),
+    /// The device does not take the memory.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// No memory for locks.
+    #[error("cannot get {bytes} bytes of memory for locks: use fewer locks")]
+    OutOfMemory {
+        /// Bytes wanted.
+        bytes: u64,
+    },
 }

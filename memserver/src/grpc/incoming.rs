@@ -1,0 +1,152 @@
+//! Connections: as many as there may be, of each host and of all together.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+/// How long nobody is accepted after the system has refused, as when no file is left.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Counts something per host and in all.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    /// All, and by host; who has none is not in it.
+    taken: Arc<Mutex<(usize, BTreeMap<IpAddr, usize>)>>,
+    all: usize,
+    per_host: usize,
+}
+
+impl Places {
+    pub(super) fn new(all: usize, per_host: usize) -> Self {
+        Self { taken: Arc::default(), all, per_host }
+    }
+
+    /// A place for somebody of `host`, until it is dropped.
+    pub(super) fn take(&self, host: IpAddr) -> Option<Place> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, hosts) = &mut *taken;
+        let of_host = hosts.get(&host).copied().unwrap_or(0);
+        if *all >= self.all || of_host >= self.per_host {
+            return None;
+        }
+        *all += 1;
+        hosts.insert(host, of_host + 1);
+        Some(Place { places: self.clone(), host })
+    }
+}
+
+/// One of the [`Places`].
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Places,
+    host: IpAddr,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, hosts) = &mut *taken;
+        *all -= 1;
+        if let Some(count) = hosts.get_mut(&self.host) {
+            *count -= 1;
+            if *count == 0 {
+                hosts.remove(&self.host);
+            }
+        }
+    }
+}
+
+/// A connection that has a place.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    stream: TcpStream,
+    _place: Place,
+}
+
+/// Accepts connections; those without a place are closed at once. Ends when the stream is dropped.
+pub(super) fn incoming(listener: TcpListener, places: Places) -> ReceiverStream<io::Result<Accepted>> {
+    let (accepted, stream) = mpsc::channel(1);
+    tokio::spawn(async move {
+        loop {
+            let connection = tokio::select! {
+                connection = listener.accept() => connection,
+                () = accepted.closed() => return,
+            };
+            match connection {
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept");
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Ok((stream, peer)) => match places.take(peer.ip()) {
+                    None => tracing::info!(%peer, "connection refused: as many as there may be"),
+                    Some(place) => {
+                        // Answers are short and waited for. Where it cannot be set, they only come later.
+                        let _ = stream.set_nodelay(true);
+                        if accepted.send(Ok(Accepted { stream, _place: place })).await.is_err() {
+                            return;
+                        }
+                    }
+                },
+            }
+        }
+    });
+    ReceiverStream::new(stream)
+}
+
+impl Connected for Accepted {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        self.stream.connect_info()
+    }
+}
+
+impl AsyncRead for Accepted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Accepted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
