@@ -24,7 +24,6 @@ use std::collections::BTreeSet;
 use fatbtree_index::node::LINE;
 use fatbtree_index::{GlobalAddress, TreeConfig};
 
-use crate::limits::ClientId;
 use crate::session::SessionKey;
 
 /// What lies in a chunk.
@@ -95,11 +94,8 @@ pub struct ChunkSize {
 enum State {
     Free,
     Held(SessionKey),
-    /// Its payer stays the one who published it.
-    Published {
-        payer: ClientId,
-        holder: Option<SessionKey>,
-    },
+    /// The tree's. Only to the session that has published it is this told.
+    Published(SessionKey),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +139,7 @@ pub(crate) struct ChunkTable {
 impl ChunkTable {
     pub(crate) fn new(
         server: u16,
-        spare: std::ops::Range<u64>,
+        spare: &std::ops::Range<u64>,
         bytes: u64,
         config: &TreeConfig,
     ) -> Result<Self, ChunkSize> {
@@ -172,24 +168,19 @@ impl ChunkTable {
     }
 
     /// Makes a chunk the tree's; once more does no harm.
-    pub(crate) fn publish(
-        &mut self,
-        address: GlobalAddress,
-        holder: SessionKey,
-        payer: ClientId,
-    ) -> Result<(), ChunkRefusal> {
+    pub(crate) fn publish(&mut self, address: GlobalAddress, holder: SessionKey) -> Result<(), ChunkRefusal> {
         let index = self.index(address).ok_or(ChunkRefusal::NotHeld)?;
-        match &mut self.entries[index as usize].state {
-            state if *state == State::Held(holder) => {
-                *state = State::Published { payer, holder: Some(holder) };
+        let state = &mut self.entries[index as usize].state;
+        match *state {
+            State::Held(found) | State::Published(found) if found == holder => {
+                *state = State::Published(holder);
                 Ok(())
             }
-            State::Published { holder: Some(found), .. } if *found == holder => Ok(()),
             _ => Err(ChunkRefusal::NotHeld),
         }
     }
 
-    /// Takes a chunk back that was not published.
+    /// Takes a chunk back that was not published: from its holder, or because its session has ended.
     pub(crate) fn free(&mut self, address: GlobalAddress, holder: SessionKey) -> Result<(), ChunkRefusal> {
         let index = self.index(address).ok_or(ChunkRefusal::NotHeld)?;
         let Entry { kind, state } = &mut self.entries[index as usize];
@@ -199,23 +190,9 @@ impl ChunkTable {
                 self.free[*kind as usize].insert(index);
                 Ok(())
             }
-            State::Published { holder: Some(found), .. } if found == holder => Err(ChunkRefusal::Published),
+            State::Published(found) if found == holder => Err(ChunkRefusal::Published),
             _ => Err(ChunkRefusal::NotHeld),
         }
-    }
-
-    /// Takes a chunk of a session that has ended: says whether it is free now, or the tree's.
-    pub(crate) fn end(&mut self, address: GlobalAddress, holder: SessionKey) -> bool {
-        if self.free(address, holder).is_ok() {
-            return true;
-        }
-        if let Some(index) = self.index(address)
-            && let State::Published { holder: found, .. } = &mut self.entries[index as usize].state
-            && *found == Some(holder)
-        {
-            *found = None;
-        }
-        false
     }
 
     pub(crate) fn counts(&self) -> ChunkCounts {
@@ -224,7 +201,7 @@ impl ChunkTable {
             match entry.state {
                 State::Free => counts.free += 1,
                 State::Held(_) => counts.held += 1,
-                State::Published { .. } => counts.published += 1,
+                State::Published(_) => counts.published += 1,
             }
         }
         counts

@@ -30,6 +30,13 @@ fn chunks_lie_side_by_side_in_the_spare_memory_and_not_in_the_padding() {
     };
     let full = NoChunk { kind: ChunkKind::InternalNodes, chunks: 10, used: 10 };
     assert_eq!((chunks.len(), refusal), (10, Refusal::NoChunk(full)));
+    // A chunk that is not to be had costs nothing, however often it is asked for.
+    for _ in 0..2000 {
+        let refused = lab.server.allocate(lab.now, session, ChunkKind::InternalNodes);
+        assert_eq!(refused, Err(Refusal::NoChunk(full)));
+    }
+    lab.server.free(lab.now, session, chunks[0].address).unwrap();
+    assert_eq!(lab.server.allocate(lab.now, session, ChunkKind::Leaves), Ok(chunks[0]));
     let end = lab.server.memory().len() - u64::from(lab.server.info().config.max_node_bytes());
     for (at, chunk) in chunks.iter().enumerate() {
         let address = chunk.address;
@@ -96,6 +103,13 @@ fn published_chunks_stay_the_trees() {
         assert_eq!(lab.server.free(now, session, address), unknown(address));
         assert_eq!(lab.server.publish(now, session, address), unknown(address));
     }
+    // A chunk is its session's, not even its client's.
+    let second = lab.open(&client).unwrap();
+    for address in [published, kept] {
+        let unknown = Err(Refusal::UnknownChunk { session: second, address });
+        assert_eq!(lab.server.free(now, second, address), unknown);
+        assert_eq!(lab.server.publish(now, second, address), unknown);
+    }
     lab.server.close_session(now, session).unwrap();
 
     let other = lab.client();
@@ -148,7 +162,6 @@ fn who_takes_chunks_without_end_is_refused() {
     for _ in 0..2 {
         lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
     }
-    // A chunk that is not to be had costs nothing.
     let other = lab.client().on_host(3);
     let session = lab.open(&other).unwrap();
     let mut taken = vec![];

@@ -15,6 +15,7 @@ use fatbtree_memserver::{Limits, LoadOptions, MemoryServer, Request, ServerOptio
 use fatbtree_verbs::Memory;
 use fatbtree_verbs::plain::PlainNetwork;
 use fatbtree_verbs::time::Instant;
+use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::oneshot;
@@ -267,6 +268,45 @@ fn a_tree_that_is_rewritten_and_split_meanwhile_is_shown_as_it_was_at_about_one_
     }
     assert!(splits > 500, "{splits} splits");
     assert!(levels.len() > 1, "roots were split, too: {levels:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whoever may write tree memory may write anything there: a snapshot of it may fail, and no more.
+    #[test]
+    fn garbage_in_the_tree_neither_panics_nor_loops(
+        writes in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0..4_u8), 1..40),
+        snapshots in 1..4_usize,
+    ) {
+        let mut server = server(200, ServerOptions::default());
+        let info = *server.info();
+        let memory = Arc::clone(server.memory());
+        let nodes = info.counts.leaf_nodes * 256 + info.counts.internal_nodes * 128;
+        let words = ((64 + nodes) / 8) as usize;
+        for (index, (place, word, kind)) in writes.into_iter().enumerate() {
+            let at = place.index(words) as u64 * 8;
+            let found = memory.update(at, |found| match kind {
+                // Anything, a pointer or key of the tree, a bit of what is there, a header of a node.
+                0 => word,
+                1 => GlobalAddress::new(2, 64 + word % nodes / 128 * 128).raw(),
+                2 => found ^ 1 << (word % 64),
+                _ => u64::from_le_bytes([word as u8, (word >> 8) as u8 % 5, 0x7e, 0xfb, 0, 0, 5, 0]),
+            });
+            found.unwrap();
+            if index % 9 == 0 {
+                server.work(NOW, 3);
+            }
+        }
+        for _ in 0..snapshots {
+            let mut answer = ask(&mut server);
+            finish(&mut server);
+            match answer.try_recv().unwrap() {
+                Ok(top) => prop_assert!(top.nodes.len() as u64 <= nodes / 8),
+                Err(error) => prop_assert!(matches!(error, SnapshotError::Unreadable { .. }), "{}", error),
+            }
+        }
+    }
 }
 
 #[test]

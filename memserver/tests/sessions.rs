@@ -75,7 +75,7 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
 
 #[test]
 fn closing_and_disconnecting_give_back_at_once() {
-    let mut lab = Lab::new(narrow());
+    let mut lab = Lab::new(ServerOptions { lock_table_bytes: 64, ..narrow() });
     let mut client = lab.client();
     let (first, second) = (lab.open(&client).unwrap(), lab.open(&client).unwrap());
     let pair = lab.connect(&mut client, first).unwrap();

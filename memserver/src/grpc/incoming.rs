@@ -17,6 +17,14 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 /// How long nobody is accepted after the system has refused, as when no file is left.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// What counts as one host. Who has an IPv6 address has all of its /64 network to choose from.
+pub(super) fn host(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        v4 => v4,
+    }
+}
+
 /// Counts something per host and in all.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
@@ -87,7 +95,7 @@ pub(super) fn incoming(listener: TcpListener, places: Places) -> ReceiverStream<
                     tracing::warn!(%error, "cannot accept");
                     tokio::time::sleep(PAUSE).await;
                 }
-                Ok((stream, peer)) => match places.take(peer.ip()) {
+                Ok((stream, peer)) => match places.take(host(peer.ip())) {
                     None => tracing::info!(%peer, "connection refused: as many as there may be"),
                     Some(place) => {
                         // Answers are short and waited for. Where it cannot be set, they only come later.
@@ -148,5 +156,18 @@ impl AsyncWrite for Accepted {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv6_host_is_its_network_and_an_embedded_ipv4_address_is_itself() {
+        let of = |text: &str| host(text.parse().expect("an address")).to_string();
+        assert_eq!(of("2001:db8:1:2:aaaa::1"), of("2001:db8:1:2:bbbb::2"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!((of("::ffff:10.0.0.1"), of("10.0.0.2")), ("10.0.0.1".to_owned(), "10.0.0.2".to_owned()));
     }
 }

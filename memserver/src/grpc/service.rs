@@ -13,7 +13,7 @@ use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
 
 use super::convert::{MessageError, chunk_kind, missing};
-use super::incoming::{Places, incoming};
+use super::incoming::{self, Places};
 use super::{proto, stream};
 use crate::limits::ClientId;
 use crate::mailbox::{Handle, ServerGone};
@@ -99,7 +99,7 @@ pub async fn serve_with(
         .http2_keepalive_interval(Some(options.keep_alive))
         .http2_keepalive_timeout(Some(options.keep_alive))
         .add_service(service)
-        .serve_with_incoming_shutdown(incoming(listener, connections), async move {
+        .serve_with_incoming_shutdown(incoming::incoming(listener, connections), async move {
             stop.await;
             let _ = stopping.send(());
         });
@@ -186,7 +186,7 @@ impl From<Lease> for proto::Lease {
 
 /// Where a call comes from, as the transport tells.
 fn host<T>(request: &Request<T>) -> Result<IpAddr, Status> {
-    let peer = request.remote_addr().map(|peer| peer.ip().to_canonical());
+    let peer = request.remote_addr().map(|peer| incoming::host(peer.ip()));
     peer.ok_or_else(|| Status::unavailable("the connection has ended"))
 }
 

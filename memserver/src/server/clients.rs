@@ -114,7 +114,6 @@ impl<D: Device> MemoryServer<D> {
         queue_pair: QueuePairNumber,
     ) -> Result<(), Refusal> {
         self.advance(now);
-        self.take_broken();
         let found = self.session(session)?.queue_pairs.get(&queue_pair).copied();
         let found = found.ok_or(Refusal::UnknownQueuePair { session, queue_pair })?;
         self.destroy(found);
@@ -155,8 +154,8 @@ impl<D: Device> MemoryServer<D> {
         address: GlobalAddress,
     ) -> Result<(), Refusal> {
         self.advance(now);
-        let payer = self.session(session)?.client;
-        self.chunks.publish(address, session, payer).map_err(|why| refuse_chunk(why, session, address))
+        self.session(session)?;
+        self.chunks.publish(address, session).map_err(|why| refuse_chunk(why, session, address))
     }
 
     /// Takes a chunk back that was not published.
@@ -200,7 +199,8 @@ impl<D: Device> MemoryServer<D> {
             self.destroy(queue_pair);
         }
         for address in chunks {
-            if self.chunks.end(address, key) {
+            // What was published is the tree's, and stays paid for.
+            if self.chunks.free(address, key).is_ok() {
                 self.accounts.release(client, Resource::Chunks);
             }
         }

@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use fatbtree_index::node::LINE;
-use fatbtree_index::{ConfigError, GlobalAddress, Integrity, Regions};
+use fatbtree_index::{ConfigError, GlobalAddress, Integrity, Regions, Superblock};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, QueuePair, RegisterError};
 use rand::SeedableRng;
@@ -180,9 +180,17 @@ impl<D: Device> MemoryServer<D> {
         }
         let local = probe(&mut device)?;
         config.check_path_mtu(local.mtu.bytes() as u32)?;
-        let chunks = ChunkTable::new(partition.id, spare, options.chunk_bytes, &config)?;
+        let chunks = ChunkTable::new(partition.id, &spare, options.chunk_bytes, &config)?;
         let mut superblock = [0; LINE];
-        region.read(0, &mut superblock).map_err(|_| ServerError::NoSuperblock)?;
+        let read = region.read(0, &mut superblock);
+        let found = Superblock::parse(&superblock).ok().filter(|_| read.is_ok());
+        if found.is_none_or(|found| (found.partition, found.generation) != (partition, generation)) {
+            return Err(ServerError::Superblock);
+        }
+        let padding = u64::from(config.max_node_bytes());
+        if region.len().saturating_sub(spare.end) < padding {
+            return Err(ServerError::Padding { expected: padding });
+        }
 
         let iova = GlobalAddress::new(partition.id, 0).raw();
         let registered = device.register(&region, iova, options.access)?;
@@ -364,9 +372,19 @@ pub enum ServerError {
          whole; load it with checksums (Integrity::for_device)"
     )]
     Integrity,
-    /// No first line.
-    #[error("memory server cannot serve this tree: its region is shorter than a superblock; load it anew")]
-    NoSuperblock,
+    /// The region's first line is about another tree.
+    #[error(
+        "memory server cannot serve this tree: its region does not begin with its superblock; load it anew"
+    )]
+    Superblock,
+    /// Index reads would run over the region's end.
+    #[error(
+        "memory server cannot serve this tree: behind everything that may be a node its region has less than {expected} bytes,          which an index read may reach for; load it anew"
+    )]
+    Padding {
+        /// Bytes of the largest node.
+        expected: u64,
+    },
     /// Chunks that cannot be.
     #[error(transparent)]
     Chunks(#[from] ChunkSize),

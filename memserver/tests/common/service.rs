@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 pub struct Service {
     pub address: SocketAddr,
     pub handle: Handle,
-    /// The data path does nothing while this is set.
-    pub frozen: Arc<AtomicBool>,
+    /// The data path shall do nothing, and does nothing.
+    frozen: Arc<(AtomicBool, AtomicBool)>,
     data_path: Option<(Arc<AtomicBool>, std::thread::JoinHandle<Vec<Event>>)>,
     stop: Option<oneshot::Sender<()>>,
     serving: tokio::task::JoinHandle<Result<(), tonic::transport::Error>>,
@@ -26,7 +26,7 @@ pub struct Service {
 impl Service {
     pub async fn start(tree: LoadedTree, server: ServerOptions, service: ServiceOptions) -> Self {
         let (handle, mut mail) = mailbox(16);
-        let (stopped, frozen) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (stopped, frozen) = (Arc::<AtomicBool>::default(), Arc::<(AtomicBool, AtomicBool)>::default());
         let thread = std::thread::spawn({
             let (stopped, frozen) = (Arc::clone(&stopped), Arc::clone(&frozen));
             move || {
@@ -36,7 +36,9 @@ impl Service {
                 let mut server = server.with_device_counters(|_| vec![("nic_reads".to_owned(), 12)]);
                 let mut events = vec![];
                 while !stopped.load(Ordering::Relaxed) {
-                    if !frozen.load(Ordering::Relaxed) {
+                    let freeze = frozen.0.load(Ordering::Relaxed);
+                    frozen.1.store(freeze, Ordering::Relaxed);
+                    if !freeze {
                         let now = Instant::from_nanos(clock.elapsed().as_nanos() as u64);
                         mail.answer(now, &mut server);
                         server.handle_timeout(now);
@@ -54,6 +56,14 @@ impl Service {
         let serving =
             tokio::spawn(grpc::serve_with(service, listener, handle.clone(), async { drop(until.await) }));
         Self { address, handle, frozen, data_path: Some((stopped, thread)), stop: Some(stop), serving }
+    }
+
+    /// Freezes the data path, or lets it go on; returns when it does so.
+    pub fn freeze(&self, freeze: bool) {
+        self.frozen.0.store(freeze, Ordering::Relaxed);
+        while self.frozen.1.load(Ordering::Relaxed) != freeze {
+            std::thread::yield_now();
+        }
     }
 
     pub fn url(&self) -> String {
