@@ -164,6 +164,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn hosts_that_have_left_are_forgotten() {
+        let places = Places::new(3, 2);
+        let host = |n: u8| IpAddr::from([10, 0, 0, n]);
+        let mut held: Vec<Place> = [1, 1, 2].into_iter().filter_map(|n| places.take(host(n))).collect();
+        assert_eq!(held.len(), 3);
+        assert!(places.take(host(3)).is_none(), "three in all");
+        held.remove(2);
+        assert!(places.take(host(1)).is_none(), "two of a host");
+        assert!(places.take(host(3)).is_some());
+        drop(held);
+        assert_eq!(*places.taken.lock().unwrap(), (0, BTreeMap::new()));
+    }
+
+    #[test]
     fn an_ipv6_host_is_its_network_and_an_embedded_ipv4_address_is_itself() {
         let of = |text: &str| host(text.parse().expect("an address")).to_string();
         assert_eq!(of("2001:db8:1:2:aaaa::1"), of("2001:db8:1:2:bbbb::2"));
