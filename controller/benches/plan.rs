@@ -7,9 +7,8 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use fatbtree_controller::Target;
-use fatbtree_controller::{
-    Budget, Frequencies, Node, Partition, Placement, Plan, ReloadSteps, Snapshot, Tree,
-};
+use fatbtree_controller::{Budget, Frequencies, Placement, Plan, ReloadSteps, Tree};
+use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_topology::Cluster;
 
 const KEYS: u64 = 10_000_000;
@@ -23,10 +22,10 @@ fn mix(mut x: u64) -> u64 {
     x ^ x >> 31
 }
 
-fn snapshot(cluster: &Cluster) -> Snapshot {
+fn tops(cluster: &Cluster) -> Vec<TreeTop> {
     let count = cluster.servers().len() as u64;
     let leaves = KEYS / KEYS_PER_LEAF / count;
-    let partitions = cluster.servers().iter().map(|server| {
+    let tops = cluster.servers().iter().map(|server| {
         let step = (server.high - server.low) / leaves;
         let mut address = u64::from(server.partition) << 48;
         let mut fresh = || {
@@ -39,17 +38,19 @@ fn snapshot(cluster: &Cluster) -> Snapshot {
         while level.len() > 1 {
             height += 1;
             let above = level.chunks(FANOUT).map(|children| {
-                let node =
-                    Node { address: fresh(), level: height, low: children[0].0, children: children.to_vec() };
-                let top = (node.low, node.address);
+                let node = TopNode { address: fresh(), level: height, children: children.to_vec() };
+                let top = (node.low(), node.address);
                 nodes.push(node);
                 top
             });
             level = above.collect();
         }
-        Partition { id: server.partition, root: level[0].1, low: server.low, nodes }
+        let range = KeyRange { low: server.low, high: None };
+        let root = GlobalAddress(level[0].1);
+        let partition = Partition { id: server.partition, range, root, root_level: height };
+        TreeTop { partition, nodes }
     });
-    Snapshot { partitions: partitions.collect() }
+    tops.collect()
 }
 
 /// Ranks r with probability about 1/r, spread over the key space.
@@ -66,7 +67,7 @@ fn samples(count: u64) -> Vec<u64> {
 fn planning(c: &mut Criterion) {
     let cluster = Cluster::example();
     let placement = Placement::of(&cluster);
-    let snapshot = snapshot(&cluster);
+    let tops = tops(&cluster);
     let samples = samples(1_000_000);
     let mut group = c.benchmark_group("plan_10M_keys");
     group.sample_size(10);
@@ -77,14 +78,14 @@ fn planning(c: &mut Criterion) {
     ] {
         group.bench_function(format!("whole/{name}"), |b| {
             b.iter(|| {
-                let tree = Tree::new(black_box(&snapshot)).expect("a good snapshot");
+                let tree = Tree::new(black_box(&tops)).expect("a good snapshot");
                 let frequencies = Frequencies::from_keys(&tree, &samples);
                 Plan::new(cluster.tree(), &placement, &tree, &frequencies, &budget, 1).expect("it fits")
             });
         });
     }
-    group.bench_function("tree", |b| b.iter(|| Tree::new(black_box(&snapshot))));
-    let tree = Tree::new(&snapshot).expect("a good snapshot");
+    group.bench_function("tree", |b| b.iter(|| Tree::new(black_box(&tops))));
+    let tree = Tree::new(&tops).expect("a good snapshot");
     group.bench_function("frequencies", |b| b.iter(|| Frequencies::from_keys(&tree, black_box(&samples))));
     let frequencies = Frequencies::from_keys(&tree, &samples);
     let make = |budget: &Budget, epoch| {

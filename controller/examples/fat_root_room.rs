@@ -4,7 +4,8 @@
 //! For trees of 2,000,000 keys, spread at random over 64 bits or one behind the other, and every target: the most ranges
 //! whose tables fit, and what they take.
 
-use fatbtree_controller::{Budget, Frequencies, Node, Partition, Placement, Plan, Snapshot, Target, Tree};
+use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
+use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_topology::Cluster;
 
 const KEYS: u64 = 2_000_000;
@@ -17,7 +18,7 @@ fn spread(n: u64) -> u64 {
     x ^ x >> 31
 }
 
-fn partition(id: u16, low: u64, keys: &[u64]) -> Partition {
+fn top(id: u16, low: u64, keys: &[u64]) -> TreeTop {
     let mut address = u64::from(id) << 48;
     let mut fresh = || {
         address += 512;
@@ -31,14 +32,15 @@ fn partition(id: u16, low: u64, keys: &[u64]) -> Partition {
         height += 1;
         let mut above = Vec::new();
         for children in level.chunks(FANOUT) {
-            let node =
-                Node { address: fresh(), level: height, low: children[0].0, children: children.to_vec() };
-            above.push((node.low, node.address));
+            let node = TopNode { address: fresh(), level: height, children: children.to_vec() };
+            above.push((node.low(), node.address));
             nodes.push(node);
         }
         level = above;
     }
-    Partition { id, root: level[0].1, low, nodes }
+    let range = KeyRange { low, high: None };
+    let partition = Partition { id, range, root: GlobalAddress(level[0].1), root_level: height };
+    TreeTop { partition, nodes }
 }
 
 #[allow(clippy::print_stdout, reason = "an example reports on the terminal")]
@@ -53,12 +55,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "target", "keys", "epochs", "ranges"
     );
     for (name, keys) in [("random", &random), ("dense", &dense)] {
-        let partitions = cluster.servers().iter().map(|server| {
+        let tops = cluster.servers().iter().map(|server| {
             let from = keys.partition_point(|key| *key < server.low);
             let to = keys.partition_point(|key| *key <= server.high);
-            partition(server.partition, server.low, &keys[from..to])
+            top(server.partition, server.low, &keys[from..to])
         });
-        let tree = Tree::new(&Snapshot { partitions: partitions.collect() })?;
+        let tree = Tree::new(&tops.collect::<Vec<_>>())?;
         let frequencies = Frequencies::none(&tree);
         for target in Target::ALL {
             for live_epochs in [2, 1] {

@@ -97,24 +97,24 @@ impl Frequencies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_support::{arb_snapshot, naive_path};
+    use crate::test_support::{arb_tops, naive_path};
     use proptest::prelude::*;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn equals_a_walk_per_sample(
-            snapshot in arb_snapshot(),
+            tops in arb_tops(),
             samples in prop::collection::vec((any::<u64>(), 0u64..9), 0..200),
             near in prop::collection::vec((any::<prop::sample::Index>(), 0u64..3), 0..50),
         ) {
-            let tree = Tree::new(&snapshot).unwrap();
+            let tree = Tree::new(&tops).unwrap();
             let lows: Vec<u64> = tree.nodes().iter().map(|n| n.low).chain([0]).collect();
             let mut samples = samples;
             samples.extend(near.iter().map(|(at, d)| (at.get(&lows).wrapping_add(*d).wrapping_sub(1), 3)));
             let mut expected = vec![0; tree.node_count()];
             for (key, weight) in &samples {
-                for address in naive_path(&snapshot, *key) {
+                for address in naive_path(&tops, *key) {
                     if let Some(n) = tree.nodes().iter().position(|n| n.address == address) {
                         expected[n] += weight;
                     }

@@ -1,7 +1,7 @@
 //! The controller: plans what the switches cache, and drives them.
 //!
 //! ```text
-//!  memory servers ──Snapshot──▶ Tree ─┐
+//!  memory servers ──TreeTop───▶ Tree ──┐
 //!  clients ─sampled keys─▶ Frequencies ├─▶ Plan ──entries──▶ ReloadSteps ──Fleet──▶ P4Runtime, every switch
 //!  cluster file ─FatTree, Placement───┘     │                     ▲
 //!       Budget (table sizes, TCAM) ─────────┘ land(key)           └── old Plan (epochs)
@@ -17,18 +17,21 @@
 //! * **[`base`]** and **[`Connections`]**: routes and first-hop entries.
 //!
 //! ```
-//! use fatbtree_controller::{Budget, Frequencies, Node, Partition, Placement, Plan, ReloadSteps, Snapshot, Tree};
+//! use fatbtree_controller::{Budget, Frequencies, Placement, Plan, ReloadSteps, Tree};
+//! use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 //! use fatbtree_topology::Cluster;
 //!
 //! // Four memory servers, each with a root over two leaves.
 //! let cluster = Cluster::example();
-//! let partitions = cluster.servers().iter().map(|server| {
-//!     let base = u64::from(server.partition) << 48;
-//!     let children = vec![(server.low, base | 0x400), (server.low + 100, base | 0x800)];
-//!     let root = Node { address: base | 0xc00, level: 1, low: server.low, children };
-//!     Partition { id: server.partition, root: root.address, low: server.low, nodes: vec![root] }
+//! let tops = cluster.servers().iter().map(|server| {
+//!     let (id, range) = (server.partition, KeyRange { low: server.low, high: None });
+//!     let at = |offset| GlobalAddress::new(id, offset).raw();
+//!     let children = vec![(server.low, at(0x400)), (server.low + 100, at(0x800))];
+//!     let root = TopNode { address: at(0xc00), level: 1, children };
+//!     let partition = Partition { id, range, root: GlobalAddress(root.address), root_level: 1 };
+//!     TreeTop { partition, nodes: vec![root] }
 //! });
-//! let tree = Tree::new(&Snapshot { partitions: partitions.collect() })?;
+//! let tree = Tree::new(&tops.collect::<Vec<_>>())?;
 //! let frequencies = Frequencies::from_keys(&tree, &[7, 7, 250, 3]);
 //! // Room for five ranges: one root of the four can be merged into the fat root, and it is the most visited one.
 //! let budget = Budget { fat_root_ranges: 5, ..Budget::bmv2() };
@@ -49,7 +52,6 @@ mod plan;
 mod program;
 mod push;
 mod reload;
-mod snapshot;
 pub mod tables;
 #[cfg(test)]
 mod test_support;
@@ -67,6 +69,5 @@ pub use plan::{
 pub use program::{Program, ProgramError, Programs, Target};
 pub use push::{Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};
 pub use reload::{Phase, PhaseKind, ReloadError, ReloadSteps};
-pub use snapshot::{Node, Partition, Snapshot};
 pub use tables::{Change, Entry, NodeSet, TableError, Tables};
 pub use tree::{MAX_BRANCHES, SnapshotError, Tree};

@@ -1,6 +1,6 @@
 //! The plan: which nodes the switches cache, as a value.
 //!
-//! [`Plan::new`] makes one from a [`Snapshot`](crate::Snapshot)'s [`Tree`], [`Frequencies`] and a [`Budget`]. It can be
+//! [`Plan::new`] makes one from a [`Tree`], [`Frequencies`] and a [`Budget`]. It can be
 //! printed ([`Plan::print`]), saved and loaded ([`Plan::to_json`]), turned into typed table entries per switch
 //! ([`Plan::entries`]), compared ([`diff`]), and executed in software ([`Plan::land`]).
 

@@ -1,12 +1,12 @@
-//! Random snapshots, and the tree's own answer.
+//! Random tops of trees, and the tree's own answer.
 
 use proptest::prelude::*;
 
-use crate::snapshot::{Node, Partition, Snapshot};
+use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 
-/// A consistent snapshot of 1 to 4 partitions (ids not in key order) with trees of up to 4 levels, some nodes wider than
+/// Consistent tops of 1 to 4 partitions (ids not in key order) with trees of up to 4 levels, some nodes wider than
 /// a switch can hold, some keys at the very ends of the key space.
-pub(crate) fn arb_snapshot() -> impl Strategy<Value = Snapshot> {
+pub(crate) fn arb_tops() -> impl Strategy<Value = Vec<TreeTop>> {
     let key = prop_oneof![
         any::<u64>(),
         0u64..100_000,
@@ -17,17 +17,17 @@ pub(crate) fn arb_snapshot() -> impl Strategy<Value = Snapshot> {
         |(keys, partitions, widths)| {
             let keys: Vec<u64> = keys.into_iter().collect();
             let per = keys.len().div_ceil(partitions);
-            let partitions = keys.chunks(per).enumerate().map(|(n, leaves)| {
+            let tops = keys.chunks(per).enumerate().map(|(n, leaves)| {
                 let id = [2, 0, 7, 65535][n];
-                partition(id, if n == 0 { 0 } else { leaves[0] }, leaves, &widths[n * 50..])
+                top(id, if n == 0 { 0 } else { leaves[0] }, leaves, &widths[n * 50..])
             });
-            Snapshot { partitions: partitions.collect() }
+            tops.collect()
         },
     )
 }
 
 /// A tree whose leaves begin at `leaves` (the first at `low`), fan-outs taken from `widths` in turn.
-pub(crate) fn partition(id: u16, low: u64, leaves: &[u64], widths: &[usize]) -> Partition {
+pub(crate) fn top(id: u16, low: u64, leaves: &[u64], widths: &[usize]) -> TreeTop {
     let mut address = u64::from(id) << 48;
     let mut fresh = || {
         address += 64;
@@ -46,24 +46,25 @@ pub(crate) fn partition(id: u16, low: u64, leaves: &[u64], widths: &[usize]) -> 
             // At least two, or the tree would never end.
             let width = (*widths.next().expect("cycles")).max(2).min(rest.len());
             let (children, more) = rest.split_at(width);
-            let node =
-                Node { address: fresh(), level: height, low: children[0].0, children: children.to_vec() };
-            above.push((node.low, node.address));
+            let node = TopNode { address: fresh(), level: height, children: children.to_vec() };
+            above.push((node.low(), node.address));
             nodes.push(node);
             rest = more;
         }
         level = above;
     }
-    Partition { id, root: level[0].1, low, nodes }
+    let range = KeyRange { low, high: None };
+    let partition = Partition { id, range, root: GlobalAddress(level[0].1), root_level: height };
+    TreeTop { partition, nodes }
 }
 
 /// Addresses from the root of the key's partition to its leaf, by the plainest possible walk.
-pub(crate) fn naive_path(snapshot: &Snapshot, key: u64) -> Vec<u64> {
-    let first = snapshot.partitions.iter().min_by_key(|p| p.low).unwrap();
-    let partition =
-        snapshot.partitions.iter().filter(|p| p.low <= key).max_by_key(|p| p.low).unwrap_or(first);
-    let mut path = vec![partition.root];
-    while let Some(node) = partition.nodes.iter().find(|node| node.address == *path.last().unwrap()) {
+pub(crate) fn naive_path(tops: &[TreeTop], key: u64) -> Vec<u64> {
+    let low = |top: &&TreeTop| top.partition.range.low;
+    let first = tops.iter().min_by_key(low).unwrap();
+    let top = tops.iter().filter(|top| low(top) <= key).max_by_key(low).unwrap_or(first);
+    let mut path = vec![top.partition.root.raw()];
+    while let Some(node) = top.nodes.iter().find(|node| node.address == *path.last().unwrap()) {
         let child =
             node.children.iter().skip(1).rev().find(|(pivot, _)| *pivot <= key).unwrap_or(&node.children[0]);
         path.push(child.1);

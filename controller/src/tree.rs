@@ -1,8 +1,8 @@
-//! The snapshot as one tree under the super-root, flat and in breadth-first order.
+//! The tops of all partitions as one tree under the super-root, flat and in breadth-first order.
 
 use std::collections::BTreeMap;
 
-use crate::snapshot::{Node, Snapshot};
+use fatbtree_index::{TopNode, TreeTop};
 
 /// Branches of a node that a switch can hold (paper §III-A).
 pub const MAX_BRANCHES: usize = 16;
@@ -54,7 +54,7 @@ pub enum SnapshotError {
         address: u64,
         /// Which pivot.
         position: usize,
-        /// The pivot before it, or the low fence.
+        /// The pivot before it.
         previous: u64,
     },
     /// An inner node without children.
@@ -129,67 +129,66 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Builds the tree.
+    /// Builds the tree from the tops of all partitions, in any order. They need not be of one moment: writers go on while
+    /// they are read. The ends of their ranges are not used: each partition ends where the next one begins.
     ///
     /// # Errors
     /// A snapshot that is damaged rather than merely out of date: see [`SnapshotError`].
-    pub fn new(snapshot: &Snapshot) -> Result<Self, SnapshotError> {
-        let mut order: Vec<usize> = (0..snapshot.partitions.len()).collect();
-        order.sort_by_key(|n| (snapshot.partitions[*n].low, snapshot.partitions[*n].id));
+    pub fn new(tops: &[TreeTop]) -> Result<Self, SnapshotError> {
+        let mut order: Vec<&TreeTop> = tops.iter().collect();
+        order.sort_by_key(|top| (top.partition.range.low, top.partition.id));
         if order.is_empty() {
             return Err(SnapshotError::Empty);
         }
         let mut ids = std::collections::BTreeSet::new();
-        if let Some(twice) = snapshot.partitions.iter().find(|p| !ids.insert(p.id)) {
-            return Err(SnapshotError::TwicePartition { id: twice.id });
+        if let Some(twice) = tops.iter().find(|top| !ids.insert(top.partition.id)) {
+            return Err(SnapshotError::TwicePartition { id: twice.partition.id });
         }
         let mut tree =
             Self { partitions: Vec::with_capacity(order.len()), nodes: Vec::new(), children: Vec::new() };
-        for (n, source) in order.iter().map(|n| &snapshot.partitions[*n]).enumerate() {
-            let next = order.get(n + 1).map(|next| &snapshot.partitions[*next]);
-            if let Some(next) = next.filter(|next| next.low == source.low) {
-                return Err(SnapshotError::Overlap { first: source.id, second: next.id, low: source.low });
+        for (n, top) in order.iter().enumerate() {
+            let (id, root) = (top.partition.id, top.partition.root.raw());
+            let next = order.get(n + 1).map(|next| (next.partition.id, next.partition.range.low));
+            let low = top.partition.range.low;
+            if let Some((second, _)) = next.filter(|(_, next_low)| *next_low == low) {
+                return Err(SnapshotError::Overlap { first: id, second, low });
             }
-            if source.root >> 48 != u64::from(source.id) {
-                return Err(SnapshotError::ForeignRoot { id: source.id, root: source.root });
+            if root >> 48 != u64::from(id) {
+                return Err(SnapshotError::ForeignRoot { id, root });
             }
             // Keys below the first partition have to go somewhere: to its leftmost leaf, as in any B+tree.
-            let low = if n == 0 { 0 } else { source.low };
-            let high = next.map_or(u64::MAX, |next| next.low - 1);
+            let low = if n == 0 { 0 } else { low };
+            let high = next.map_or(u64::MAX, |(_, next_low)| next_low - 1);
             let mut by_address = BTreeMap::new();
-            for node in &source.nodes {
+            for node in &top.nodes {
                 if by_address.insert(node.address, node).is_some() {
-                    return Err(SnapshotError::TwiceNode { id: source.id, address: node.address });
+                    return Err(SnapshotError::TwiceNode { id, address: node.address });
                 }
-                check(source.id, node)?;
+                check(id, node)?;
             }
             let index = u16::try_from(n).expect("partition ids are 16 bits and unique");
-            let node = by_address.remove(&source.root).map_or(NONE, |root| {
-                let first = tree.push(index, source.id, root, high);
-                tree.walk(first, source.id, &mut by_address);
+            let node = by_address.remove(&root).map_or(NONE, |node| {
+                let first = tree.push(index, id, node, high);
+                tree.walk(first, id, &mut by_address);
                 first
             });
-            tree.partitions.push(TreePartition { id: source.id, low, high, root: source.root, node });
+            tree.partitions.push(TreePartition { id, low, high, root, node });
         }
         tree.count_leaves();
         Ok(tree)
     }
 
-    fn push(&mut self, partition: u16, id: u16, node: &Node, high: u64) -> u32 {
+    fn push(&mut self, partition: u16, id: u16, node: &TopNode, high: u64) -> u32 {
         let index = u32::try_from(self.nodes.len()).expect("a snapshot has fewer than 2^32 nodes");
         let first_child =
             u32::try_from(self.children.len()).expect("a snapshot has fewer than 2^32 children");
-        let lows = std::iter::once(node.low).chain(node.children.iter().skip(1).map(|child| child.0));
-        self.children.extend(lows.zip(&node.children).map(|(low, child)| TreeChild {
-            low,
-            address: child.1,
-            node: NONE,
-        }));
+        let child = |&(low, address): &(u64, u64)| TreeChild { low, address, node: NONE };
+        self.children.extend(node.children.iter().map(child));
         self.nodes.push(TreeNode {
             address: node.address,
             partition,
             level: node.level,
-            low: node.low,
+            low: node.low(),
             high,
             first_child,
             child_count: u32::try_from(node.children.len()).expect("a node has fewer than 2^32 children"),
@@ -200,14 +199,16 @@ impl Tree {
     }
 
     /// Breadth first from `next`; takes what it reaches out of `by_address`, so nothing is reached twice.
-    fn walk(&mut self, mut next: u32, id: u16, by_address: &mut BTreeMap<u64, &Node>) {
+    fn walk(&mut self, mut next: u32, id: u16, by_address: &mut BTreeMap<u64, &TopNode>) {
         while (next as usize) < self.nodes.len() {
             let TreeNode { partition, level, high, .. } = self.nodes[next as usize];
             let children = self.child_range(next);
             for at in children.clone() {
                 let TreeChild { low, address, .. } = self.children[at];
-                if by_address.get(&address).is_some_and(|node| node.level + 1 == level && node.low == low) {
-                    let node = by_address.remove(&address).expect("looked up just now");
+                let fits = |node: &&TopNode| level.checked_sub(1) == Some(node.level) && node.low() == low;
+                if by_address.get(&address).is_some_and(fits)
+                    && let Some(node) = by_address.remove(&address)
+                {
                     let child_high = if at + 1 < children.end { self.children[at + 1].low - 1 } else { high };
                     self.children[at].node = self.push(partition, id, node, child_high);
                 }
@@ -261,12 +262,11 @@ impl Tree {
     }
 }
 
-fn check(id: u16, node: &Node) -> Result<(), SnapshotError> {
-    let &Node { address, level, low, ref children } = node;
-    if children.is_empty() {
+fn check(id: u16, node: &TopNode) -> Result<(), SnapshotError> {
+    let &TopNode { address, level, ref children } = node;
+    let Some(&(mut previous, _)) = children.first() else {
         return Err(SnapshotError::Childless { id, address, level });
-    }
-    let mut previous = low;
+    };
     for (position, (pivot, _)) in children.iter().enumerate().skip(1) {
         if *pivot <= previous {
             return Err(SnapshotError::Unordered { id, address, position, previous });
@@ -279,32 +279,29 @@ fn check(id: u16, node: &Node) -> Result<(), SnapshotError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::Partition;
+    use fatbtree_index::{GlobalAddress, KeyRange, Partition};
 
-    fn partition(id: u16, low: u64) -> Partition {
+    fn top(id: u16, low: u64) -> TreeTop {
         let server = u64::from(id) << 48;
-        let node = |address, level, low, children: &[(u64, u64)]| Node {
+        let node = |address, level, children: &[(u64, u64)]| TopNode {
             address: server + address,
             level,
-            low,
             children: children.iter().map(|(pivot, address)| (*pivot, server + address)).collect(),
         };
-        Partition {
-            id,
-            root: server + 64,
-            low,
+        let range = KeyRange { low, high: None };
+        TreeTop {
+            partition: Partition { id, range, root: GlobalAddress(server + 64), root_level: 2 },
             nodes: vec![
-                node(192, 1, low + 50, &[(0, 1), (low + 70, 2), (low + 80, 3)]),
-                node(64, 2, low, &[(low, 128), (low + 50, 192)]),
-                node(128, 1, low, &[(low, 4)]),
+                node(192, 1, &[(low + 50, 1), (low + 70, 2), (low + 80, 3)]),
+                node(64, 2, &[(low, 128), (low + 50, 192)]),
+                node(128, 1, &[(low, 4)]),
             ],
         }
     }
 
     #[test]
     fn flat_and_in_order() {
-        let snapshot = Snapshot { partitions: vec![partition(7, 1000), partition(3, 0)] };
-        let tree = Tree::new(&snapshot).unwrap();
+        let tree = Tree::new(&[top(7, 1000), top(3, 0)]).unwrap();
         assert_eq!((tree.node_count(), tree.leaf_count()), (6, 8));
         let spans: Vec<_> = tree.nodes().iter().map(|n| (n.low, n.high, n.leaves)).collect();
         assert_eq!(
@@ -320,57 +317,55 @@ mod tests {
         );
         let partitions: Vec<_> = tree.partitions().iter().map(|p| (p.id, p.low, p.high)).collect();
         assert_eq!(partitions, [(3, 0, 999), (7, 1000, u64::MAX)]);
-        assert_eq!(
-            tree.children(2).iter().map(|c| c.low).collect::<Vec<_>>(),
-            [50, 70, 80],
-            "first pivot is not read"
-        );
+        assert_eq!(tree.children(2).iter().map(|c| c.low).collect::<Vec<_>>(), [50, 70, 80]);
     }
 
     #[test]
     fn a_torn_snapshot_is_used_as_far_as_it_fits() {
-        let mut snapshot = Snapshot { partitions: vec![partition(0, 0)] };
-        snapshot.partitions[0].nodes[0].low = 51; // the child was split since
-        assert_eq!(Tree::new(&snapshot).unwrap().node_count(), 2);
-        snapshot.partitions[0].nodes[2].level = 3;
-        assert_eq!(Tree::new(&snapshot).unwrap().node_count(), 1);
-        snapshot.partitions[0].root = 8; // a leaf, or a new root that is not in the snapshot yet
-        let tree = Tree::new(&snapshot).unwrap();
+        let mut tops = [top(0, 0)];
+        tops[0].nodes[0].children[0].0 = 51; // another node lies there now
+        assert_eq!(Tree::new(&tops).unwrap().node_count(), 2);
+        for level in [0, 3, u8::MAX] {
+            tops[0].nodes[2].level = level;
+            assert_eq!(Tree::new(&tops).unwrap().node_count(), 1);
+        }
+        tops[0].partition.root = GlobalAddress(8); // a leaf, or a new root that is not in the snapshot yet
+        let tree = Tree::new(&tops).unwrap();
         assert_eq!((tree.node_count(), tree.partitions()[0].node), (0, NONE));
     }
 
     #[test]
     fn a_child_on_another_server_is_never_cached() {
-        let mut snapshot = Snapshot { partitions: vec![partition(0, 0)] };
-        snapshot.partitions[0].nodes[0].children[2].1 |= 9 << 48;
-        let tree = Tree::new(&snapshot).unwrap();
+        let mut tops = [top(0, 0)];
+        tops[0].nodes[0].children[2].1 |= 9 << 48;
+        let tree = Tree::new(&tops).unwrap();
         assert!(tree.cacheable(0) && tree.cacheable(1) && !tree.cacheable(2));
     }
 
     #[test]
     fn damage_is_refused_with_its_place() {
-        let refuse = |change: &dyn Fn(&mut Snapshot)| {
-            let mut snapshot = Snapshot { partitions: vec![partition(0, 0), partition(1, 500)] };
-            change(&mut snapshot);
-            Tree::new(&snapshot).unwrap_err()
+        let refuse = |change: &dyn Fn(&mut [TreeTop])| {
+            let mut tops = [top(0, 0), top(1, 500)];
+            change(&mut tops);
+            Tree::new(&tops).unwrap_err()
         };
-        assert_eq!(refuse(&|s| s.partitions.clear()), SnapshotError::Empty);
-        assert_eq!(refuse(&|s| s.partitions[1].id = 0), SnapshotError::TwicePartition { id: 0 });
+        assert_eq!(Tree::new(&[]).unwrap_err(), SnapshotError::Empty);
+        assert_eq!(refuse(&|tops| tops[1].partition.id = 0), SnapshotError::TwicePartition { id: 0 });
         assert_eq!(
-            refuse(&|s| s.partitions[1].low = 0),
+            refuse(&|tops| tops[1].partition.range.low = 0),
             SnapshotError::Overlap { first: 0, second: 1, low: 0 }
         );
-        assert_eq!(refuse(&|s| s.partitions[1].root = 64), SnapshotError::ForeignRoot { id: 1, root: 64 });
+        assert_eq!(
+            refuse(&|tops| tops[1].partition.root = GlobalAddress(64)),
+            SnapshotError::ForeignRoot { id: 1, root: 64 }
+        );
         assert!(matches!(
-            refuse(&|s| s.partitions[0].nodes[0].children[2].0 = 70),
+            refuse(&|tops| tops[0].nodes[0].children[2].0 = 70),
             SnapshotError::Unordered { position: 2, .. }
         ));
+        assert!(matches!(refuse(&|tops| tops[0].nodes[0].children.clear()), SnapshotError::Childless { .. }));
         assert!(matches!(
-            refuse(&|s| s.partitions[0].nodes[0].children.clear()),
-            SnapshotError::Childless { .. }
-        ));
-        assert!(matches!(
-            refuse(&|s| s.partitions[0].nodes[0].address = 64),
+            refuse(&|tops| tops[0].nodes[0].address = 64),
             SnapshotError::TwiceNode { address: 64, .. }
         ));
     }

@@ -9,6 +9,7 @@ use fatbtree_verbs::{Access, Device, Remote};
 use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
 use crate::descent::Start;
+use crate::limits::Limits;
 use crate::lookup::Lookup;
 use crate::pool::{Pool, PoolConfig, RemoteSide};
 use crate::super_root::SuperRoot;
@@ -40,6 +41,15 @@ impl PlainClient {
     /// When nodes are larger than 4096 bytes or the machine has no memory for buffers: this is for tests.
     #[must_use]
     pub fn new(memory: &Regions, config: &TreeConfig, roots: &SuperRoot) -> Self {
+        Self::with_limits(memory, config, roots, Limits::default())
+    }
+
+    /// The same with other limits.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    #[must_use]
+    pub fn with_limits(memory: &Regions, config: &TreeConfig, roots: &SuperRoot, limits: Limits) -> Self {
         let network = PlainNetwork::new();
         let (mut server, mut device) = (network.device(), network.device());
         let mut rkeys = Vec::new();
@@ -57,7 +67,7 @@ impl PlainClient {
                 (!address.is_null()).then_some(Remote { address: address.raw(), rkey })
             }
         });
-        let config = PoolConfig { tree: *config, ..PoolConfig::default() };
+        let config = PoolConfig { tree: *config, limits, ..PoolConfig::default() };
         let pool = Pool::new(device, config, roots.clone(), 1).expect("one lane is enough");
         for id in pool.connections() {
             let local = pool.open(id).expect("plain devices have queue pairs without end");

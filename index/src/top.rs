@@ -40,8 +40,12 @@ impl TopNode {
 /// Reads the top of a tree that others may write to, some nodes at a time.
 ///
 /// Each level is followed by siblings from its leftmost node, so that what splits move to the right is met. A node that is
-/// torn or gone is tried again, then the walk begins anew at the root. Nodes are read one after another: two of them may show
-/// the tree at two moments. A planner lives with that, as switches do: what does not fit its parent is not cached.
+/// torn is read again. Nodes are read one after another: two of them may show the tree at two moments. A planner lives with
+/// that, as switches do: what does not fit its parent is not cached. A child that was split after its parent was read is
+/// listed, and behind it its right half, which the parent does not know.
+///
+/// A reader that has failed has met a node that is gone, or damaged for good: the caller reads the root from the region's
+/// [`Superblock`](crate::Superblock) and begins anew with another reader.
 #[derive(Debug)]
 pub struct TopReader {
     config: TreeConfig,
@@ -52,18 +56,20 @@ pub struct TopReader {
     at: PathStep,
     /// The leftmost child of the level that is being read.
     next_level: Option<GlobalAddress>,
-    /// Failures in a row.
+    /// Times in a row that the same node was not to be read.
     failures: u32,
+    limit: usize,
 }
 
-/// Failures in a row before the walk begins anew, and before it is given up.
-const FAILURES: (u32, u32) = (64, 1024);
+/// Times that the same node is read before it is given up.
+const TRIES: u32 = 64;
 
 impl TopReader {
-    /// A reader that has read nothing yet. `partition` names a root, or a former root; the caller reads it from the region's
-    /// [`Superblock`](crate::Superblock).
+    /// A reader that has read nothing yet and takes at most `limit` nodes: whoever writes to the tree decides how many there
+    /// are, and must not decide how much memory they take. `partition` names a root, or a former root; the caller reads it
+    /// from the region's [`Superblock`](crate::Superblock).
     #[must_use]
-    pub fn new(config: &TreeConfig, partition: &Partition) -> Self {
+    pub fn new(config: &TreeConfig, partition: &Partition, limit: usize) -> Self {
         let at = PathStep { address: partition.root, level: partition.root_level };
         Self {
             config: *config,
@@ -73,13 +79,15 @@ impl TopReader {
             at,
             next_level: None,
             failures: 0,
+            limit,
         }
     }
 
-    /// Reads up to `budget` nodes. `Some` when the top is complete; the reader has nothing more to give then.
+    /// Reads up to `budget` nodes. `Some` when the top is complete; the reader has nothing more to give then. `None` also when
+    /// a node was torn: whoever writes there is given time.
     ///
     /// # Errors
-    /// When a node stays damaged however often it is read.
+    /// When a node stays damaged however often it is read, or there are more nodes than the limit.
     pub fn read(&mut self, memory: &Regions, budget: usize) -> Result<Option<TreeTop>, WalkError> {
         for _ in 0..budget {
             if self.at.level == 0 {
@@ -90,29 +98,25 @@ impl TopReader {
                 Ok(bytes) => {
                     self.failures = 0;
                     if let Node::Internal(node) = bytes.node(&self.config) {
-                        self.take(&node);
+                        self.take(&node)?;
                     }
                 }
                 Err(error) => {
                     self.failures += 1;
-                    if self.failures >= FAILURES.1 {
-                        return Err(error);
-                    }
-                    if self.failures.is_multiple_of(FAILURES.0) {
-                        let failures = self.failures;
-                        *self = Self { failures, ..Self::new(&self.config, &self.partition) };
-                    }
-                    return Ok(None); // whoever writes there may go on
+                    return if self.failures < TRIES { Ok(None) } else { Err(error) };
                 }
             }
         }
         Ok(None)
     }
 
-    fn take(&mut self, node: &crate::node::InternalNode<'_>) {
+    fn take(&mut self, node: &crate::node::InternalNode<'_>) -> Result<(), WalkError> {
         let header = node.header();
         self.next_level.get_or_insert(header.first_child);
         let sibling = if self.seen.insert(header.address.raw()) {
+            if self.nodes.len() >= self.limit {
+                return Err(WalkError::TooMany { limit: self.limit });
+            }
             self.nodes.push(TopNode {
                 address: header.address.raw(),
                 level: header.level,
@@ -129,5 +133,6 @@ impl TopReader {
             }
             _ => PathStep { address: sibling, level: self.at.level },
         };
+        Ok(())
     }
 }

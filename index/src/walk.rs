@@ -66,6 +66,12 @@ pub enum WalkError {
         /// What is wrong.
         fault: NodeFault,
     },
+    /// The tree has more internal nodes than whoever reads them takes.
+    #[error("the tree has more than {limit} internal nodes: allow more, or look for siblings without end")]
+    TooMany {
+        /// Nodes that would have been taken.
+        limit: usize,
+    },
 }
 
 /// The bytes of one node, copied.

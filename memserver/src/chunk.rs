@@ -1,63 +1,220 @@
-//! Gives out the bytes of a region, from its start to its end, and takes none back.
+//! Chunks: the spare memory of a region, given out in pieces of one size and taken back.
+//!
+//! ```text
+//!              allocate(kind)                 publish
+//!   fresh ────────────────────► held ───────────────────► published
+//!                                │ ▲                       stays the tree's
+//!             free, lease ends   ▼ │ allocate(same kind)
+//!                          free, of its kind
+//! ```
+//!
+//! **Kinds.** What a chunk is first used for it is used for always: leaves, internal nodes or records. Nodes of a chunk lie
+//! at multiples of their size from its start. So a stale pointer, in a switch or a client, that led to a node leads to a node
+//! of the same size for ever, or to a freed one: never into a record, never into the middle of another node.
+//!
+//! **Publishing.** A client publishes a chunk *before* it links the first of its nodes (or records) into the tree. From then
+//! on the chunk is the tree's: it is not given out again, whatever becomes of the client. A chunk that was not published
+//! holds nothing that anybody can reach; when its holder gives it back, or its lease ends, it goes to the free list of its
+//! kind. A client that dies between publishing and linking loses the tree the rest of one chunk.
+//!
+//! How nodes within a chunk are given out is the client's affair.
 
-/// Chunks begin at multiples of this many bytes: whole lines.
-pub const CHUNK_ALIGN: u64 = 64;
+use std::collections::BTreeSet;
 
-/// A bump allocator over the offsets of one region. It knows no memory, so that the region itself can belong to the
-/// NIC. Offset 0 to 63 are never given out: address 0 is null.
+use fatbtree_index::node::LINE;
+use fatbtree_index::{GlobalAddress, TreeConfig};
+
+use crate::session::SessionKey;
+
+/// What lies in a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum ChunkKind {
+    /// Leaf nodes.
+    Leaves,
+    /// Internal nodes.
+    InternalNodes,
+    /// Records: values out of line.
+    Records,
+}
+
+impl ChunkKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Leaves, Self::InternalNodes, Self::Records];
+}
+
+impl std::fmt::Display for ChunkKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Leaves => "leaves",
+            Self::InternalNodes => "internal nodes",
+            Self::Records => "records",
+        })
+    }
+}
+
+/// A chunk as its holder is told of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ChunkAllocator {
-    next: u64,
-    end: u64,
+pub struct Chunk {
+    /// Where it begins: a whole line.
+    pub address: GlobalAddress,
+    /// Its size; all chunks of a server have the same.
+    pub bytes: u64,
+    /// What may lie in it.
+    pub kind: ChunkKind,
 }
 
-impl ChunkAllocator {
-    /// Gives out the offsets from `from` to `end`.
-    #[must_use]
-    pub fn new(from: u64, end: u64) -> Self {
-        Self { next: from.max(CHUNK_ALIGN), end }
-    }
-
-    /// Bytes not given out yet.
-    #[must_use]
-    pub fn free_bytes(&self) -> u64 {
-        self.end.saturating_sub(self.next)
-    }
-
-    /// Offset of `bytes` bytes that nobody else has, at a multiple of [`CHUNK_ALIGN`].
-    ///
-    /// # Errors
-    /// When the region has fewer bytes left.
-    pub fn allocate(&mut self, bytes: u64) -> Result<u64, RegionFull> {
-        let full = RegionFull { wanted: bytes, free: self.free_bytes() };
-        let from = self.next.checked_next_multiple_of(CHUNK_ALIGN).ok_or(full)?;
-        let next = from.checked_add(bytes).filter(|&next| next <= self.end).ok_or(full)?;
-        self.next = next;
-        Ok(from)
-    }
-}
-
-/// The region has too few bytes left.
+/// No chunk is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{wanted} bytes wanted, {free} are left in the region: load the server with more spare bytes")]
-pub struct RegionFull {
-    /// Bytes wanted.
-    pub wanted: u64,
-    /// Bytes left, alignment not counted.
-    pub free: u64,
+#[error(
+    "no chunk is free for {kind}: of {chunks} chunks {used} were given out, and none of them for {kind} is free; load the server with \
+     more spare bytes"
+)]
+pub struct NoChunk {
+    /// For what it was wanted.
+    pub kind: ChunkKind,
+    /// Chunks of the region.
+    pub chunks: u32,
+    /// Chunks that have a kind.
+    pub used: u32,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Chunks that cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "chunks of {found} bytes: expected a multiple of {LINE}, at least {least}, the largest node of this tree"
+)]
+pub struct ChunkSize {
+    /// What was asked for.
+    pub found: u64,
+    /// The least.
+    pub least: u32,
+}
 
-    #[test]
-    fn gives_out_lines_until_the_region_is_full() {
-        let mut chunks = ChunkAllocator::new(0, 300);
-        assert_eq!(chunks.allocate(65), Ok(64), "offset 0 is null");
-        assert_eq!(chunks.allocate(64), Ok(192));
-        assert_eq!(chunks.allocate(64), Err(RegionFull { wanted: 64, free: 44 }));
-        assert_eq!(chunks.allocate(u64::MAX), Err(RegionFull { wanted: u64::MAX, free: 44 }));
-        assert_eq!(chunks.allocate(44), Ok(256));
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Free,
+    Held(SessionKey),
+    /// The tree's. Only to the session that has published it is this told.
+    Published(SessionKey),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    kind: ChunkKind,
+    state: State,
+}
+
+/// How chunks are used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ChunkCounts {
+    pub(crate) all: u32,
+    pub(crate) free: u32,
+    pub(crate) held: u32,
+    pub(crate) published: u32,
+}
+
+/// Why a chunk stays what it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ChunkRefusal {
+    /// Not a chunk of this session.
+    NotHeld,
+    /// It is the tree's.
+    Published,
+}
+
+/// All chunks of a region. It knows offsets, no memory.
+#[derive(Debug)]
+pub(crate) struct ChunkTable {
+    server: u16,
+    /// Offset of the first chunk.
+    from: u64,
+    bytes: u64,
+    chunks: u32,
+    /// Chunks that were given out at least once; fresh ones follow.
+    entries: Vec<Entry>,
+    /// Free chunks, by kind.
+    free: [BTreeSet<u32>; ChunkKind::ALL.len()],
+}
+
+impl ChunkTable {
+    pub(crate) fn new(
+        server: u16,
+        spare: &std::ops::Range<u64>,
+        bytes: u64,
+        config: &TreeConfig,
+    ) -> Result<Self, ChunkSize> {
+        let least = config.max_node_bytes();
+        if bytes < u64::from(least) || !bytes.is_multiple_of(LINE as u64) {
+            return Err(ChunkSize { found: bytes, least });
+        }
+        let chunks = spare.end.saturating_sub(spare.start) / bytes;
+        let chunks = u32::try_from(chunks).unwrap_or(u32::MAX);
+        Ok(Self { server, from: spare.start, bytes, chunks, entries: Vec::new(), free: Default::default() })
+    }
+
+    /// A chunk that nobody has, for `holder`.
+    pub(crate) fn allocate(&mut self, kind: ChunkKind, holder: SessionKey) -> Result<Chunk, NoChunk> {
+        let used = self.entries.len() as u32;
+        let index = match self.free[kind as usize].pop_first() {
+            Some(index) => index,
+            None if used < self.chunks => {
+                self.entries.push(Entry { kind, state: State::Free });
+                used
+            }
+            None => return Err(NoChunk { kind, chunks: self.chunks, used }),
+        };
+        self.entries[index as usize].state = State::Held(holder);
+        Ok(Chunk { address: self.address(index), bytes: self.bytes, kind })
+    }
+
+    /// Makes a chunk the tree's; once more does no harm.
+    pub(crate) fn publish(&mut self, address: GlobalAddress, holder: SessionKey) -> Result<(), ChunkRefusal> {
+        let index = self.index(address).ok_or(ChunkRefusal::NotHeld)?;
+        let state = &mut self.entries[index as usize].state;
+        match *state {
+            State::Held(found) | State::Published(found) if found == holder => {
+                *state = State::Published(holder);
+                Ok(())
+            }
+            _ => Err(ChunkRefusal::NotHeld),
+        }
+    }
+
+    /// Takes a chunk back that was not published: from its holder, or because its session has ended.
+    pub(crate) fn free(&mut self, address: GlobalAddress, holder: SessionKey) -> Result<(), ChunkRefusal> {
+        let index = self.index(address).ok_or(ChunkRefusal::NotHeld)?;
+        let Entry { kind, state } = &mut self.entries[index as usize];
+        match *state {
+            State::Held(found) if found == holder => {
+                *state = State::Free;
+                self.free[*kind as usize].insert(index);
+                Ok(())
+            }
+            State::Published(found) if found == holder => Err(ChunkRefusal::Published),
+            _ => Err(ChunkRefusal::NotHeld),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> ChunkCounts {
+        let mut counts = ChunkCounts { all: self.chunks, ..ChunkCounts::default() };
+        for entry in &self.entries {
+            match entry.state {
+                State::Free => counts.free += 1,
+                State::Held(_) => counts.held += 1,
+                State::Published(_) => counts.published += 1,
+            }
+        }
+        counts
+    }
+
+    fn address(&self, index: u32) -> GlobalAddress {
+        GlobalAddress::new(self.server, self.from + u64::from(index) * self.bytes)
+    }
+
+    fn index(&self, address: GlobalAddress) -> Option<u32> {
+        let behind = address.offset().checked_sub(self.from)?;
+        let index = u32::try_from(behind / self.bytes).ok()?;
+        let known = (index as usize) < self.entries.len() && self.address(index) == address;
+        known.then_some(index)
     }
 }

@@ -1,13 +1,17 @@
 //! A key set split over several memory servers.
 
-use fatbtree_index::plain::Regions;
-use fatbtree_index::{KeyRange, SuperRoot};
+use std::ops::Range;
+use std::sync::Arc;
+
+use fatbtree_index::{KeyRange, Regions, SuperRoot};
+use fatbtree_verbs::Device;
 
 use crate::load::{LoadError, LoadOptions, LoadedTree, bulk_load};
+use crate::server::{MemoryServer, ServerError, ServerOptions};
 use crate::values::ValueSource;
 
 /// Memory servers 0, 1, ... with contiguous partitions, and the super-root over them.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub struct Cluster {
     /// One tree per server, in key order.
     pub trees: Vec<LoadedTree>,
@@ -18,8 +22,25 @@ pub struct Cluster {
 impl Cluster {
     /// All regions, to be read without a network.
     #[must_use]
-    pub fn memory(&self) -> Regions<'_> {
-        Regions::new(self.trees.iter().map(|tree| (tree.partition.id, &tree.region[..])))
+    pub fn memory(&self) -> Regions {
+        Regions::new(self.trees.iter().map(|tree| (tree.partition.id, Arc::clone(&tree.region))))
+    }
+
+    /// A memory server for each tree, on the device that `device` makes for it; each draws its own numbers from the one seed.
+    ///
+    /// # Errors
+    /// See [`MemoryServer::new`].
+    pub fn serve<D: Device>(
+        self,
+        options: &ServerOptions,
+        seed: u64,
+        mut device: impl FnMut(u16) -> D,
+    ) -> Result<Vec<MemoryServer<D>>, ServerError> {
+        let serve = |tree: LoadedTree| {
+            let id = tree.partition.id;
+            MemoryServer::new(device(id), tree, options, seed ^ u64::from(id) << 32)
+        };
+        self.trees.into_iter().map(serve).collect()
     }
 }
 
@@ -39,17 +60,65 @@ pub fn load_cluster<S: ValueSource>(
         return Err(LoadError::TooFewKeys { keys: keys.len(), servers });
     }
     let begin = |server: u16| keys.len() * usize::from(server) / usize::from(servers);
-    let mut trees = Vec::with_capacity(usize::from(servers));
-    for server in 0..servers {
-        let (from, to) = (begin(server), begin(server + 1));
-        let low = if server == 0 { 0 } else { keys[from] };
-        let range = KeyRange { low, high: keys.get(to).copied() };
+    let low = |server: u16| if server == 0 { 0 } else { keys[begin(server)] };
+    let parts = (0..servers).map(|server| (low(server), begin(server)..begin(server + 1)));
+    load_parts(options, parts, keys, values)
+}
+
+/// Splits strictly ascending keys at given borders, and loads each part: partition `n` begins at `lows[n]` and ends where the
+/// next one begins; the last has no upper end. A partition may be without keys. `options.server` and `options.range` are
+/// not used.
+///
+/// ```
+/// use fatbtree_index::TreeConfig;
+/// use fatbtree_memserver::{LoadOptions, load_ranges, seeded};
+///
+/// let keys: Vec<u64> = (0..1000).collect();
+/// let options = LoadOptions::new(TreeConfig::default(), 0);
+/// let cluster = load_ranges(&options, &[0, 100, 5000], &keys, &mut seeded(42, 64))?;
+/// assert_eq!(cluster.trees.iter().map(|tree| tree.counts.keys).collect::<Vec<_>>(), [100, 900, 0]);
+/// assert_eq!(cluster.roots.partition_of(99).id, 0);
+/// # Ok::<(), fatbtree_memserver::LoadError>(())
+/// ```
+///
+/// # Errors
+/// See [`LoadError`]; `lows` are strictly ascending and begin with 0.
+pub fn load_ranges<S: ValueSource>(
+    options: &LoadOptions,
+    lows: &[u64],
+    keys: &[u64],
+    values: &mut S,
+) -> Result<Cluster, LoadError> {
+    let ascending = lows.first() == Some(&0) && lows.is_sorted_by(|a, b| a < b);
+    if !ascending || lows.len() > usize::from(u16::MAX) {
+        return Err(LoadError::Borders { servers: lows.len() });
+    }
+    // Where keys are out of order each part notices, or finds a key outside of its range.
+    let begin = |at: usize| lows.get(at).map_or(keys.len(), |low| keys.partition_point(|key| key < low));
+    let parts = lows.iter().enumerate().map(|(at, &low)| (low, begin(at)..begin(at + 1).max(begin(at))));
+    load_parts(options, parts, keys, values)
+}
+
+/// Loads the parts of `keys` onto servers 0, 1, ...; a part is its low key and the places of its keys.
+fn load_parts<S: ValueSource>(
+    options: &LoadOptions,
+    parts: impl Iterator<Item = (u64, Range<usize>)>,
+    keys: &[u64],
+    values: &mut S,
+) -> Result<Cluster, LoadError> {
+    let mut parts = parts.peekable();
+    let mut trees = Vec::new();
+    let mut server = 0;
+    while let Some((low, places)) = parts.next() {
+        let high = parts.peek().map(|(low, _)| *low);
+        let range = KeyRange { low, high };
         if range.is_below(low) {
             // Keys out of order across the border of two partitions; within one, the load notices.
-            return Err(LoadError::Unsorted { key: keys[to], position: to });
+            return Err(LoadError::Unsorted { key: high.unwrap_or(low), position: places.end });
         }
-        trees.push(bulk_load(&LoadOptions { server, range, ..*options }, &keys[from..to], values)?);
+        trees.push(bulk_load(&LoadOptions { server, range, ..*options }, &keys[places], values)?);
+        server += 1;
     }
-    let roots = SuperRoot::new(trees.iter().map(|tree| tree.partition).collect());
+    let roots = SuperRoot::new(trees.iter().map(|tree: &LoadedTree| tree.partition).collect());
     Ok(Cluster { trees, roots: roots.expect("each partition begins where the one before it ends") })
 }

@@ -1,60 +1,92 @@
 //! A memory server: one partition's tree in one region of memory, read by clients with one-sided RDMA.
 //!
-//! On the data path a memory server does nothing: its NIC answers READs. What is left is to build the tree, to hand the
-//! region to the NIC, to show the tree's top to the planner of switch caches, and to exchange queue pairs.
+//! On the data path a memory server does nothing: its device answers READs. What is left is to build the tree, to share
+//! its memory with the device, to give out queue pairs and memory to clients and to take them back, and to show the tree's
+//! top to the planner of switch caches.
 //!
 //! ```text
-//!  keys, values ──► bulk_load ──► LoadedTree ──► MemoryServer ──region──► NIC (the owner has it)
-//!                                    │                ▲  │
-//!                                    ▼        drain() │  │ OwnerRequest: connect, counters
-//!                              TreeSnapshot       Mailbox▼       (data-path thread)
-//!  ───────────────────────────────────────────────────▲─────────────────────────────────
-//!                                                   Handle       (control plane, tokio)
-//!                                                     │
-//!                                               grpc::serve ◄──── grpc::Client
+//!  keys, values ──► bulk_load ──► LoadedTree ──┐       one region, mapped, shared with the device:
+//!                                              │       [superblock│nodes│records│chunks ...│padding]
+//!   ┌───────────────── MemoryServer<D> ────────▼──────────────────────────────────────┐
+//!   │ sessions: queue pairs, chunks, leases, bounds │ snapshots of the living tree    │ ◄─ frames ─► device
+//!   └──▲──────────────────────────────────────────────────────────┬───────────────────┘   (data-path thread)
+//!      │ answer(), handle_timeout(), work()                       ▼ Event: first-hop entries come and go
+//!   Mailbox
+//!  ────▲─────────────────────────────────────────────────────────────────────────────────
+//!   Handle ◄── grpc::serve ◄──── grpc::Client                                          (control plane, tokio)
 //! ```
 //!
-//! * [`bulk_load`], [`load_cluster`]: trees from sorted keys, in exactly the memory they need.
-//! * [`MemoryServer`]: the sans-IO value that the data-path thread owns; [`Mailbox`] brings it requests.
-//! * [`TreeSnapshot`]: all internal nodes.
+//! * [`bulk_load`], [`load_cluster`], [`load_ranges`]: trees from sorted keys, in exactly the memory they need.
+//! * [`MemoryServer`]: the sans-IO value that the data-path thread owns, over any [`Device`](fatbtree_verbs::Device);
+//!   [`Mailbox`] brings it requests.
+//! * [`ClientId`], [`Lease`], [`Limits`]: what a client may hold, and for how long. [`Chunk`]: memory for new nodes and records.
+//! * [`Event`]: what the first-hop switches must know.
 //! * [`grpc`]: the service and its client.
 //!
 //! # Example
 //!
+//! Two servers, a client that opens a session with each, and a lookup.
+//!
 //! ```
-//! use fatbtree_index::{plain, value, Outcome, Start, TreeConfig};
-//! use fatbtree_memserver::{fixed, load_cluster, LoadOptions};
+//! use fatbtree_index::{Pool, PoolConfig, RemoteSide, Start, TreeConfig, value};
+//! use fatbtree_memserver::{ClientId, LoadOptions, MemoryServer, ServerOptions, load_cluster, seeded};
+//! use fatbtree_verbs::plain::PlainNetwork;
+//! use fatbtree_verbs::time::Instant;
 //!
 //! let keys: Vec<u64> = (0..10_000).map(|i| i * 3).collect();
 //! let options = LoadOptions::new(TreeConfig::default(), 0);
-//! let mut values = fixed(100, |key, out: &mut [u8]| value::fill(key, 42, out));
-//! let cluster = load_cluster(&options, 4, &keys, &mut values)?;
+//! let cluster = load_cluster(&options, 2, &keys, &mut seeded(42, 100))?;
+//! let roots = cluster.roots.clone();
 //!
-//! let memory = cluster.memory();
-//! let get = |key| plain::lookup(&memory, &options.config, &cluster.roots, key, Start::Root, |_, _| unreachable!());
-//! let (outcome, trips) = get(2_997);
-//! assert!(matches!(outcome, Outcome::Found(bytes) if value::check(2_997, 42, bytes)));
-//! assert_eq!(trips.round_trips, 4, "two internal nodes, the leaf, the record");
-//! assert_eq!(get(2_998).0, Outcome::NotFound);
-//! # Ok::<(), fatbtree_memserver::LoadError>(())
+//! let network = PlainNetwork::new();
+//! let mut servers = cluster.serve(&ServerOptions::default(), 1, |_server| network.device())?;
+//! let pool = Pool::new(network.device(), PoolConfig::default(), roots, 1)?;
+//!
+//! // Out of band, in life by gRPC: a session, and the endpoints of a queue pair.
+//! let now = Instant::ZERO;
+//! for id in pool.connections() {
+//!     let server = &mut servers[usize::from(id.server)];
+//!     let local = pool.open(id)?;
+//!     let client = ClientId { host: [127, 0, 0, 1].into(), roce: local.ip };
+//!     let lease = server.open_session(now, client)?;
+//!     let endpoint = server.connect(now, lease.session, &local)?;
+//!     let rkey = server.info().tree.rkey;
+//!     pool.connected(id, RemoteSide { endpoint, rkey, registered: false })?;
+//! }
+//! let found = pool.reactor().block_on(pool.lookup(2_997, Start::Root));
+//! assert!(value::check(2_997, 42, &found.result?.expect("it was loaded")));
+//! assert_eq!(found.trips.round_trips, 5, "three internal nodes, the leaf, the record");
+//!
+//! // A client that is silent loses what it has.
+//! let end = servers[0].poll_timeout().expect("the end of its lease");
+//! servers[0].handle_timeout(end);
+//! assert!(servers[0].statistics().contains(&("queue_pairs".to_owned(), 0)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod chunk;
 mod cluster;
+mod event;
 pub mod grpc;
+mod info;
+mod limits;
 mod load;
 mod mailbox;
+mod refusal;
 mod server;
-mod snapshot;
+mod session;
 mod values;
 
-pub use chunk::{CHUNK_ALIGN, ChunkAllocator, RegionFull};
-pub use cluster::{Cluster, load_cluster};
-pub use load::{LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_unsorted, sort_keys};
-pub use mailbox::{Handle, Mailbox, ServerGone, mailbox};
-pub use server::{
-    ConnectCall, ConnectError, Counter, Endpoint, MemoryServer, OwnerRequest, Request, ServerError,
-    ServerInfo, StatisticsCall,
+pub use chunk::{Chunk, ChunkKind, ChunkSize, NoChunk};
+pub use cluster::{Cluster, load_cluster, load_ranges};
+pub use event::{Event, FirstHop};
+pub use info::{LockTable, ServerInfo};
+pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
+pub use load::{
+    LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_over, bulk_load_unsorted, sort_keys,
 };
-pub use snapshot::{SnapshotNode, TreeSnapshot};
-pub use values::{FromClosures, ValueSource, fixed, varying};
+pub use mailbox::{Handle, Mailbox, ServerGone, mailbox, mailbox_with_waker};
+pub use refusal::Refusal;
+pub use server::{Counter, MemoryServer, NoRoot, Reply, Request, ServerError, ServerOptions, SnapshotError};
+pub use session::{Lease, SessionKey};
+pub use values::{FromClosures, ValueSource, fixed, seeded, varying};

@@ -1,16 +1,19 @@
-//! Requests from the control plane to the data-path thread.
+//! Requests from the control plane to the thread that owns the server.
 
+use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_index::GlobalAddress;
+use fatbtree_index::{GlobalAddress, TreeTop};
+use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::chunk::RegionFull;
-use crate::server::{
-    ConnectCall, ConnectError, Counter, Endpoint, MemoryServer, OwnerRequest, Request, ServerInfo,
-    StatisticsCall,
-};
-use crate::snapshot::TreeSnapshot;
+use crate::chunk::{Chunk, ChunkKind};
+use crate::info::ServerInfo;
+use crate::limits::ClientId;
+use crate::refusal::Refusal;
+use crate::server::{Counter, MemoryServer, Reply, Request, SnapshotError};
+use crate::session::{Lease, SessionKey};
 
 /// The data-path thread's end: looking into an empty mailbox is one atomic load, no lock.
 #[derive(Debug)]
@@ -19,19 +22,29 @@ pub struct Mailbox {
 }
 
 /// The control plane's end.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Handle {
     requests: mpsc::Sender<Request>,
+    wake: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// A mailbox for up to `capacity` requests; more of them wait outside.
-///
-/// # Panics
-/// When `capacity` is 0.
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("requests", &self.requests).finish_non_exhaustive()
+    }
+}
+
+/// A mailbox for up to `capacity` requests, at least one; more of them wait outside.
 #[must_use]
 pub fn mailbox(capacity: usize) -> (Handle, Mailbox) {
-    let (sender, receiver) = mpsc::channel(capacity);
-    (Handle { requests: sender }, Mailbox { requests: receiver })
+    mailbox_with_waker(capacity, || {})
+}
+
+/// The same; `wake` is called whenever there is a new request, for a thread that sleeps.
+#[must_use]
+pub fn mailbox_with_waker(capacity: usize, wake: impl Fn() + Send + Sync + 'static) -> (Handle, Mailbox) {
+    let (sender, receiver) = mpsc::channel(capacity.max(1));
+    (Handle { requests: sender, wake: Arc::new(wake) }, Mailbox { requests: receiver })
 }
 
 impl Mailbox {
@@ -40,11 +53,13 @@ impl Mailbox {
         self.requests.try_recv().ok()
     }
 
-    /// Lets `server` answer all requests and `owner` those that need the NIC.
-    pub fn drain(&mut self, server: &mut MemoryServer, mut owner: impl FnMut(OwnerRequest)) {
-        while let Some(request) = self.take() {
-            if let Some(request) = server.handle(request) {
-                owner(request);
+    /// Lets `server` answer what is there. Requests that come meanwhile may wait for the next time, so that those who ask
+    /// without end do not keep the data path from its frames.
+    pub fn answer<D: Device>(&mut self, now: Instant, server: &mut MemoryServer<D>) {
+        for _ in 0..self.requests.max_capacity() {
+            match self.take() {
+                Some(request) => server.handle(now, request),
+                None => return,
             }
         }
     }
@@ -55,6 +70,9 @@ impl Mailbox {
 #[error("the memory server has stopped: its data path takes no requests any more")]
 pub struct ServerGone;
 
+type Answer<T> = Result<Result<T, Refusal>, ServerGone>;
+
+/// Every method fails with [`ServerGone`] when the server is gone; inside, with the server's own refusal.
 impl Handle {
     /// What the server holds.
     ///
@@ -64,41 +82,90 @@ impl Handle {
         self.ask(Request::Info).await
     }
 
-    /// The top of the tree.
-    ///
-    /// # Errors
-    /// When the server is gone.
-    pub async fn snapshot(&self) -> Result<Arc<TreeSnapshot>, ServerGone> {
-        self.ask(Request::Snapshot).await
-    }
-
-    /// A connection to the client's queue pair.
-    ///
-    /// # Errors
-    /// When the server is gone; inside, when it refuses.
-    pub async fn connect(&self, client: Endpoint) -> Result<Result<Endpoint, ConnectError>, ServerGone> {
-        self.ask(|reply| Request::Connect(ConnectCall { client, reply })).await
-    }
-
-    /// Memory for new nodes or records.
-    ///
-    /// # Errors
-    /// When the server is gone; inside, when its region is full.
-    pub async fn allocate(&self, bytes: u64) -> Result<Result<GlobalAddress, RegionFull>, ServerGone> {
-        self.ask(|reply| Request::Allocate { bytes, reply }).await
-    }
-
     /// All counters.
     ///
     /// # Errors
     /// When the server is gone.
     pub async fn statistics(&self) -> Result<Vec<Counter>, ServerGone> {
-        self.ask(|reply| Request::Statistics(StatisticsCall { counters: vec![], reply })).await
+        self.ask(Request::Statistics).await
     }
 
-    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, ServerGone> {
+    /// The top of the tree, when it has been read.
+    ///
+    /// # Errors
+    /// When the server is gone; inside, when too many ask or the tree cannot be read.
+    pub async fn snapshot(&self) -> Result<Result<Arc<TreeTop>, SnapshotError>, ServerGone> {
+        self.ask(Request::Snapshot).await
+    }
+
+    /// See [`MemoryServer::open_session`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn open_session(&self, client: ClientId) -> Answer<Lease> {
+        self.ask(|reply| Request::Open { client, reply }).await
+    }
+
+    /// See [`MemoryServer::renew_session`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn renew_session(&self, session: SessionKey) -> Answer<Lease> {
+        self.ask(|reply| Request::Renew { session, reply }).await
+    }
+
+    /// See [`MemoryServer::close_session`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn close_session(&self, session: SessionKey) -> Answer<()> {
+        self.ask(|reply| Request::Close { session, reply }).await
+    }
+
+    /// See [`MemoryServer::connect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn connect(&self, session: SessionKey, client: Endpoint) -> Answer<Endpoint> {
+        self.ask(|reply| Request::Connect { session, client, reply }).await
+    }
+
+    /// See [`MemoryServer::disconnect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn disconnect(&self, session: SessionKey, queue_pair: QueuePairNumber) -> Answer<()> {
+        self.ask(|reply| Request::Disconnect { session, queue_pair, reply }).await
+    }
+
+    /// See [`MemoryServer::allocate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn allocate(&self, session: SessionKey, kind: ChunkKind) -> Answer<Chunk> {
+        self.ask(|reply| Request::Allocate { session, kind, reply }).await
+    }
+
+    /// See [`MemoryServer::publish`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn publish(&self, session: SessionKey, address: GlobalAddress) -> Answer<()> {
+        self.ask(|reply| Request::Publish { session, address, reply }).await
+    }
+
+    /// See [`MemoryServer::free`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn free(&self, session: SessionKey, address: GlobalAddress) -> Answer<()> {
+        self.ask(|reply| Request::Free { session, address, reply }).await
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, ServerGone> {
         let (reply, answer) = oneshot::channel();
         self.requests.send(request(reply)).await.map_err(|_| ServerGone)?;
+        (self.wake)();
         answer.await.map_err(|_| ServerGone)
     }
 }

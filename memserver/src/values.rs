@@ -5,11 +5,11 @@ pub trait ValueSource {
     /// Bytes of the value of `key`; the same whenever it is asked for.
     fn length(&mut self, key: u64) -> u32;
 
-    /// Writes the value of `key` over all of `out`, which is zero and has as many bytes as [`length`](Self::length) says.
+    /// Writes the value of `key` over all of `out`, which has as many bytes as [`length`](Self::length) says.
     fn fill(&mut self, key: u64, out: &mut [u8]);
 }
 
-/// Values from two closures; see [`fixed`] and [`varying`].
+/// Values from two closures; see [`fixed`], [`varying`] and [`seeded`].
 #[derive(Clone, Copy, Debug)]
 pub struct FromClosures<L, F> {
     length: L,
@@ -36,4 +36,9 @@ pub fn fixed<F: FnMut(u64, &mut [u8])>(length: u32, fill: F) -> impl ValueSource
 /// Values of `length(key)` bytes, written by `fill`.
 pub fn varying<L: FnMut(u64) -> u32, F: FnMut(u64, &mut [u8])>(length: L, fill: F) -> impl ValueSource {
     FromClosures { length, fill }
+}
+
+/// Values of `length` bytes each that can be checked by [`fatbtree_index::value::check`] with the same seed.
+pub fn seeded(seed: u64, length: u32) -> impl ValueSource {
+    fixed(length, move |key, out: &mut [u8]| fatbtree_index::value::fill(key, seed, out))
 }

@@ -3,11 +3,11 @@
 
 mod common;
 
-use common::{load, map_of, no_switch, probes, roots};
-use fatbtree_index::plain::{self, Memory, Regions};
-use fatbtree_index::{GlobalAddress, KeyRange, Outcome, Start, Tree, TreeConfig, ValueLayout, value};
+use common::{client, get, keys_in_leaves, load, map_of, memory, probes, values, walk};
+use fatbtree_index::plain::PlainClient;
+use fatbtree_index::{GlobalAddress, Integrity, KeyRange, Start, Superblock, Tree, TreeConfig, ValueLayout};
 use fatbtree_memserver::{
-    LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_unsorted, fixed, load_cluster,
+    LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_unsorted, fixed, load_cluster, load_ranges,
 };
 use proptest::collection::btree_set;
 use proptest::prelude::*;
@@ -16,40 +16,49 @@ use proptest::prelude::*;
 fn agrees_with_map(options: &LoadOptions, keys: &[u64]) {
     let tree = load(options, keys);
     let map = map_of(&options.config, keys);
-    let memory = Regions::new([(options.server, &tree.region[..])]);
-    let walk = Tree::new(&memory, &options.config, &tree.partition);
-    let roots = roots(&tree);
+    let memory = memory(&tree);
+    let walk = walk(&tree, &memory);
+    let client = client(&tree);
     for key in probes(keys) {
-        let expected = map.get(&key).map(Vec::as_slice);
+        let expected = map.get(&key).cloned();
         assert_eq!(walk.get(key).unwrap(), expected, "key {key:#x}");
-        let (outcome, trips) = plain::lookup(&memory, &options.config, &roots, key, Start::Root, no_switch);
-        assert_eq!(outcome, expected.map_or(Outcome::NotFound, Outcome::Found), "key {key:#x}");
         let record = expected.is_some() && options.config.values() == ValueLayout::OutOfLine;
+        let (found, trips) = get(&client, key, Start::Root);
+        assert_eq!(found, Ok(expected), "key {key:#x}");
         let height = u32::from(tree.partition.root_level) + 1;
         assert_eq!((trips.round_trips, trips.levels), (height + u32::from(record), height));
         assert_eq!((trips.retries, trips.restarts, trips.siblings_followed), (0, 0, 0));
     }
     assert_eq!(keys_in_leaves(&tree), keys);
     every_node_can_be_read_whole(&tree);
+    superblock_tells(&tree);
 }
 
-fn keys_in_leaves(tree: &LoadedTree) -> Vec<u64> {
-    let memory = Regions::new([(tree.partition.id, &tree.region[..])]);
-    let mut keys = vec![];
-    Tree::new(&memory, &tree.config, &tree.partition)
-        .for_each_leaf(|leaf| keys.extend(leaf.entries().map(|entry| entry.unwrap().0)))
-        .unwrap();
-    keys
-}
-
-/// An index read asks for the largest node wherever it lands.
+/// An index read asks for the largest node wherever it lands, and nodes may come to lie anywhere in the spare bytes.
 fn every_node_can_be_read_whole(tree: &LoadedTree) {
-    let memory = Regions::new([(tree.partition.id, &tree.region[..])]);
-    let len = tree.config.max_node_bytes();
-    let walk = Tree::new(&memory, &tree.config, &tree.partition);
-    let check = |at: GlobalAddress| assert!(memory.bytes(at, len).is_some(), "{at}");
+    let memory = memory(tree);
+    let largest = tree.config.max_node_bytes();
+    let mut bytes = vec![0; largest as usize];
+    let mut check = |at: GlobalAddress| {
+        assert!(memory.read(at, &mut bytes).is_ok(), "{at}");
+        assert!(at.offset() < tree.spare.start, "{at} lies in spare memory");
+    };
+    let walk = walk(tree, &memory);
     walk.for_each_internal(|node| check(node.header().address)).unwrap();
     walk.for_each_leaf(|leaf| check(leaf.header().address)).unwrap();
+    assert!(
+        tree.spare.end + u64::from(largest) <= tree.region.len(),
+        "padding behind all that may be a node"
+    );
+    assert_eq!(tree.spare.start % 64, 0);
+}
+
+fn superblock_tells(tree: &LoadedTree) {
+    let mut line = [0; 64];
+    tree.region.read(0, &mut line).unwrap();
+    let found = Superblock::parse(&line).unwrap();
+    assert_eq!((found.partition, found.config), (tree.partition, tree.config));
+    assert_eq!((found.generation, found.region_bytes), (tree.generation, tree.region.len()));
 }
 
 fn layouts() -> impl Strategy<Value = ValueLayout> {
@@ -72,20 +81,26 @@ proptest! {
         lines in 8..=32_u32,
         fill in 0.01..=1.0_f64,
         server in any::<u16>(),
+        spare_bytes in 0..5000_u64,
+        checksums in any::<bool>(),
     ) {
-        let config = TreeConfig::new(fan_out, lines * 64, layout).unwrap();
-        agrees_with_map(&LoadOptions { fill, ..LoadOptions::new(config, server) }, &keys);
+        let integrity = Integrity::for_device(!checksums);
+        let config = TreeConfig::with_integrity(fan_out, lines * 64, layout, integrity).unwrap();
+        agrees_with_map(&LoadOptions { fill, spare_bytes, ..LoadOptions::new(config, server) }, &keys);
     }
 
     #[test]
-    fn any_cluster_agrees_with_a_map(keys in keys(), servers in 1..9_u16, layout in layouts()) {
+    fn any_cluster_agrees_with_a_map(
+        keys in keys(),
+        servers in 1..9_u16,
+        layout in layouts(),
+        borders in btree_set(any::<u64>(), 0..6),
+    ) {
         let config = TreeConfig::new(4, 512, layout).unwrap();
         let options = LoadOptions::new(config, 0);
-        let mut values = fatbtree_memserver::varying(
-            |key| common::length(&config, key),
-            |key, out: &mut [u8]| value::fill(key, common::SEED, out),
-        );
-        let cluster = match load_cluster(&options, servers, &keys, &mut values) {
+        let lows: Vec<u64> = borders.into_iter().filter(|low| *low > 0).collect();
+        let by_ranges = load_ranges(&options, &[&[0], &lows[..]].concat(), &keys, &mut values(config)).unwrap();
+        let by_count = match load_cluster(&options, servers, &keys, &mut values(config)) {
             Err(error) => {
                 prop_assert_eq!(error, LoadError::TooFewKeys { keys: keys.len(), servers });
                 prop_assert!(keys.len() < usize::from(servers));
@@ -93,14 +108,19 @@ proptest! {
             }
             Ok(cluster) => cluster,
         };
-        let sizes: Vec<_> = cluster.trees.iter().map(|tree| tree.counts.keys).collect();
+        let sizes: Vec<_> = by_count.trees.iter().map(|tree| tree.counts.keys).collect();
         prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1, "{:?}", sizes);
-        let memory = cluster.memory();
+        let ranges: Vec<_> = by_ranges.roots.partitions().iter().map(|p| (p.id, p.range)).collect();
+        for (at, (id, range)) in ranges.into_iter().enumerate() {
+            let low = if at == 0 { 0 } else { lows[at - 1] };
+            prop_assert_eq!((usize::from(id), range), (at, KeyRange { low, high: lows.get(at).copied() }));
+        }
         let map = map_of(&config, &keys);
-        for key in probes(&keys) {
-            let expected = map.get(&key).map_or(Outcome::NotFound, |value| Outcome::Found(value));
-            let found = plain::lookup(&memory, &config, &cluster.roots, key, Start::Root, no_switch).0;
-            prop_assert_eq!(found, expected);
+        for cluster in [by_count, by_ranges] {
+            let client = PlainClient::new(&cluster.memory(), &config, &cluster.roots);
+            for key in probes(&keys) {
+                prop_assert_eq!(get(&client, key, Start::Root).0, Ok(map.get(&key).cloned()));
+            }
         }
     }
 }
@@ -128,16 +148,16 @@ fn empty_tree_and_single_key() {
 fn sizes_are_as_documented() {
     let keys: Vec<u64> = (0..10_000).collect();
     let options = LoadOptions { spare_bytes: 1 << 20, ..LoadOptions::new(TreeConfig::default(), 0) };
-    let mut tree = bulk_load(&options, &keys, &mut fixed(1000, |_, _| {})).unwrap();
+    let tree = bulk_load(&options, &keys, &mut fixed(1000, |_, _| {})).unwrap();
     // 45 entries per leaf, 33 of them used; 12 children per internal node.
     let leaves = 10_000_u64.div_ceil(33);
     let internal = [leaves.div_ceil(12), leaves.div_ceil(12).div_ceil(12), 1];
     assert_eq!((tree.counts.leaf_nodes, tree.counts.internal_nodes), (leaves, internal.iter().sum()));
     assert_eq!((tree.counts.record_bytes, tree.partition.root_level), (10_000 * 1024, 3));
-    let used = 64 + leaves * 1024 + tree.counts.internal_nodes * 384 + (1024 - 384) + 10_000 * 1024;
-    assert_eq!(tree.region.len() as u64, used + (1 << 20));
-    let chunk = tree.chunks.allocate(1 << 19).unwrap();
-    assert!(chunk >= used && chunk < used + 64);
+    let used = 64 + leaves * 1024 + tree.counts.internal_nodes * 384 + 10_000 * 1024;
+    assert_eq!(tree.spare, used..used + (1 << 20));
+    assert_eq!(tree.region.len(), used + (1 << 20) + 1024, "padding of the largest node");
+    assert_eq!(tree.generation, 1);
 }
 
 #[test]
@@ -159,8 +179,18 @@ fn bad_input_is_refused_by_name() {
     let config = TreeConfig::new(16, 1024, ValueLayout::Inline(9)).unwrap();
     let error = load(&LoadOptions::new(config, 0), &[5]);
     assert_eq!(error, LoadError::InlineLength { key: 5, found: 8, expected: 9 });
-    let huge = LoadOptions { spare_bytes: 1 << 48, ..options };
-    assert!(matches!(load(&huge, &[]), LoadError::TooLarge { .. }));
+    for spare_bytes in [1 << 48, u64::MAX] {
+        assert!(matches!(load(&LoadOptions { spare_bytes, ..options }, &[]), LoadError::TooLarge { .. }));
+    }
+    for lows in [&[][..], &[1], &[0, 5, 5], &[0, 6, 5]] {
+        let error = load_ranges(&options, lows, &[], &mut fixed(8, |_, _| {})).unwrap_err();
+        assert_eq!(error, LoadError::Borders { servers: lows.len() });
+    }
+    // Keys out of order are noticed wherever the borders are.
+    for border in [1, 4, 8, 9] {
+        let error = load_ranges(&options, &[0, border], &[3, 9, 8], &mut fixed(8, |_, _| {})).unwrap_err();
+        assert!(matches!(error, LoadError::Unsorted { .. } | LoadError::OutOfRange { .. }), "{error}");
+    }
 }
 
 #[test]
@@ -171,4 +201,24 @@ fn unsorted_keys_are_sorted_and_repetitions_named() {
     assert_eq!(keys_in_leaves(&tree), (0..1000).collect::<Vec<_>>());
     let error = bulk_load_unsorted(&options, &mut [5, 9, 5], &mut fixed(8, |_, _| {})).unwrap_err();
     assert_eq!(error, LoadError::DuplicateKey { key: 5 });
+}
+
+#[test]
+fn the_outermost_fences_are_the_partitions() {
+    let config = TreeConfig::new(3, 320, ValueLayout::Inline(8)).unwrap();
+    let range = KeyRange { low: 50, high: Some(5000) };
+    let tree = load(&LoadOptions { range, ..LoadOptions::new(config, 2) }, &(60..400).collect::<Vec<_>>());
+    let memory = memory(&tree);
+    let walk = Tree::new(&memory, &config, &tree.partition);
+    let mut levels = std::collections::BTreeMap::<u8, Vec<KeyRange>>::new();
+    walk.for_each_internal(|node| levels.entry(node.header().level).or_default().push(node.header().range()))
+        .unwrap();
+    walk.for_each_leaf(|leaf| levels.entry(0).or_default().push(leaf.header().range())).unwrap();
+    assert_eq!(levels.len(), usize::from(tree.partition.root_level) + 1);
+    for (level, ranges) in levels {
+        // Each node begins where the one to its left ends.
+        let (lows, highs): (Vec<_>, Vec<_>) =
+            ranges.iter().map(|range| (Some(range.low), range.high)).unzip();
+        assert_eq!([&lows[..], &[Some(5000)]].concat(), [&[Some(50)], &highs[..]].concat(), "level {level}");
+    }
 }

@@ -108,35 +108,27 @@ fn children(tree: &Tree, merged: &[u32]) -> Vec<Child> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::{Node, Partition, Snapshot};
+    use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 
     /// The tree of Figure 4(i), as far as its text goes: the four most visited nodes give nine pivots.
     #[test]
     fn merges_the_most_visited_nodes_like_figure_4() {
-        let node = |address, level, low, children: &[(u64, u64)]| Node {
-            address,
-            level,
-            low,
-            children: children.to_vec(),
-        };
+        let node =
+            |address, level, children: &[(u64, u64)]| TopNode { address, level, children: children.to_vec() };
         // {k7}; {k3,k5} and {k11,k13,k16}; below: k<3, k3, k5 | {k8,k9,k10}, {k12}, {k14,k15}, {k17}
-        let snapshot = Snapshot {
-            partitions: vec![Partition {
-                id: 0,
-                root: 10,
-                low: 0,
-                nodes: vec![
-                    node(10, 3, 0, &[(0, 20), (7, 21)]),
-                    node(20, 2, 0, &[(0, 30), (3, 31), (5, 32)]),
-                    node(21, 2, 7, &[(7, 33), (11, 34), (13, 35), (16, 36)]),
-                    node(33, 1, 7, &[(7, 100), (8, 101), (9, 102), (10, 103)]),
-                    node(34, 1, 11, &[(11, 104), (12, 105)]),
-                    node(35, 1, 13, &[(13, 106), (14, 107), (15, 108)]),
-                    node(36, 1, 16, &[(16, 109), (17, 110)]),
-                ],
-            }],
+        let top = TreeTop {
+            partition: Partition { id: 0, range: KeyRange::ALL, root: GlobalAddress(10), root_level: 3 },
+            nodes: vec![
+                node(10, 3, &[(0, 20), (7, 21)]),
+                node(20, 2, &[(0, 30), (3, 31), (5, 32)]),
+                node(21, 2, &[(7, 33), (11, 34), (13, 35), (16, 36)]),
+                node(33, 1, &[(7, 100), (8, 101), (9, 102), (10, 103)]),
+                node(34, 1, &[(11, 104), (12, 105)]),
+                node(35, 1, &[(13, 106), (14, 107), (15, 108)]),
+                node(36, 1, &[(16, 109), (17, 110)]),
+            ],
         };
-        let tree = Tree::new(&snapshot).unwrap();
+        let tree = Tree::new(&[top]).unwrap();
         let samples = [(1, 10), (7, 20), (8, 10), (12, 2), (14, 15), (17, 3)];
         let frequencies = Frequencies::from_weighted(&tree, &samples);
         let budget = Budget { fat_root_ranges: 10, ..Budget::bmv2() };

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fatbtree_index::TreeTop;
 use fatbtree_topology::{Cluster, FatTree, SwitchId};
 use proptest::prelude::*;
 
 use super::*;
 use crate::program::Target;
 use crate::reload::{PhaseKind, ReloadSteps};
-use crate::snapshot::Snapshot;
 use crate::tables::{Change, Entry, NodeSet, child, core_route, fat_root, step};
-use crate::test_support::{arb_snapshot, naive_path, partition};
+use crate::test_support::{arb_tops, naive_path, top};
 
 /// The entries of one switch, as its tables hold them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -137,10 +137,9 @@ fn home(plan: &Plan, key: u64) -> &PlannedPartition {
 }
 
 /// Keys at which anything can change, and their neighbours.
-fn keys(snapshot: &Snapshot, random: &[u64]) -> Vec<u64> {
-    let lows =
-        snapshot.partitions.iter().flat_map(|p| p.nodes.iter().flat_map(|n| n.children.iter().map(|c| c.0)));
-    let ends = lows.chain(snapshot.partitions.iter().map(|p| p.low)).chain([0, u64::MAX]);
+fn keys(tops: &[TreeTop], random: &[u64]) -> Vec<u64> {
+    let lows = tops.iter().flat_map(|top| top.nodes.iter().flat_map(|n| n.children.iter().map(|c| c.0)));
+    let ends = lows.chain(tops.iter().map(|top| top.partition.range.low)).chain([0, u64::MAX]);
     ends.flat_map(|key| [key, key.wrapping_sub(1), key.wrapping_add(1)])
         .chain(random.iter().copied())
         .collect()
@@ -181,13 +180,13 @@ fn weights() -> impl Strategy<Value = Vec<(u64, u64)>> {
 
 /// A plan, or `None` where the budget cannot even hold the super-root.
 fn plan(
-    snapshot: &Snapshot,
+    tops: &[TreeTop],
     placement: &Placement,
     weights: &[(u64, u64)],
     budget: &Budget,
     epoch: u8,
 ) -> Option<Plan> {
-    let tree = Tree::new(snapshot).unwrap();
+    let tree = Tree::new(tops).unwrap();
     let frequencies = Frequencies::from_weighted(&tree, weights);
     match Plan::new(&topology(), placement, &tree, &frequencies, budget, epoch) {
         Ok(plan) => Some(plan),
@@ -238,16 +237,16 @@ proptest! {
 
     #[test]
     fn tree_plan_and_entries_agree(
-        snapshot in arb_snapshot(), placement in arb_placement(), weights in weights(), budget in arb_budget(),
+        tops in arb_tops(), placement in arb_placement(), weights in weights(), budget in arb_budget(),
         epoch in 1u8..=255, random in prop::collection::vec(any::<u64>(), 20),
     ) {
-        let Some(plan) = plan(&snapshot, &placement, &weights, &budget, epoch) else { return Ok(()) };
+        let Some(plan) = plan(&tops, &placement, &weights, &budget, epoch) else { return Ok(()) };
         check_structure(&plan, &budget);
         let network = load(&plan);
         let cached: BTreeSet<u64> = plan.nodes().iter().map(|node| node.address).collect();
-        for key in keys(&snapshot, &random) {
+        for key in keys(&tops, &random) {
             let landing = plan.land(key);
-            let path = naive_path(&snapshot, key);
+            let path = naive_path(&tops, key);
             let from = plan.fat_root().iter().rev().find(|range| range.low <= key).unwrap();
             let start = path.iter().position(|address| *address == from.address);
             let start = start.expect("the fat root leads to a node on the key's own path");
@@ -262,11 +261,11 @@ proptest! {
 
     #[test]
     fn a_layer_takes_the_most_visited(
-        snapshot in arb_snapshot(), placement in arb_placement(), weights in weights(), room in 1usize..6,
+        tops in arb_tops(), placement in arb_placement(), weights in weights(), room in 1usize..6,
     ) {
         let budget = Budget { fat_root_ranges: 12, set_nodes: [room, 0, 0, 0, 0], ..Budget::bmv2() };
-        let plan = plan(&snapshot, &placement, &weights, &budget, 1).unwrap();
-        let tree = Tree::new(&snapshot).unwrap();
+        let plan = plan(&tops, &placement, &weights, &budget, 1).unwrap();
+        let tree = Tree::new(&tops).unwrap();
         let children: Vec<_> = plan.fat_root().iter().filter_map(|range| {
             let node = tree.nodes().iter().position(|n| n.address == range.address)?;
             tree.cacheable(node as u32).then_some(range)
@@ -281,11 +280,11 @@ proptest! {
 
     #[test]
     fn diffs_apply(
-        snapshot in arb_snapshot(), placement in arb_placement(), budget in arb_budget(),
+        tops in arb_tops(), placement in arb_placement(), budget in arb_budget(),
         before in weights(), after in weights(), epochs in prop_oneof![Just((3, 3)), Just((3, 4))],
     ) {
-        let old = plan(&snapshot, &placement, &before, &budget, epochs.0);
-        let new = plan(&snapshot, &placement, &after, &budget, epochs.1);
+        let old = plan(&tops, &placement, &before, &budget, epochs.0);
+        let new = plan(&tops, &placement, &after, &budget, epochs.1);
         let (Some(old), Some(new)) = (old, new) else { return Ok(()) };
         let mut network = load(&old);
         let changes = diff(&old.entries(), &new.entries());
@@ -306,18 +305,18 @@ proptest! {
 
     #[test]
     fn at_every_moment_of_a_reload_a_read_lands_on_its_path(
-        snapshot in arb_snapshot(), placement in arb_placement(), budget in arb_budget(),
+        tops in arb_tops(), placement in arb_placement(), budget in arb_budget(),
         before in weights(), after in weights(), random in prop::collection::vec(any::<u64>(), 5),
         order in any::<u64>(), epoch in 1u8..=255,
     ) {
-        let old = plan(&snapshot, &placement, &before, &budget, epoch);
-        let new = plan(&snapshot, &placement, &after, &budget, next_epoch(epoch));
+        let old = plan(&tops, &placement, &before, &budget, epoch);
+        let new = plan(&tops, &placement, &after, &budget, next_epoch(epoch));
         let (Some(old), Some(new)) = (old, new) else { return Ok(()) };
         let steps = ReloadSteps::new(Some(&old), &new).unwrap();
         prop_assert_eq!(steps.phases[0].kind, PhaseKind::Write);
         let first = load(&old);
         let mut network = first.clone();
-        let every: Vec<u64> = keys(&snapshot, &random);
+        let every: Vec<u64> = keys(&tops, &random);
         let mut moments = order | 1;
         for phase in &steps.phases {
             let mut changes: Vec<_> = phase.changes.iter().flat_map(|(s, changes)| changes.iter().map(|c| (*s, *c))).collect();
@@ -333,7 +332,7 @@ proptest! {
                     continue;
                 }
                 for key in every.iter().skip(n % 7).step_by(7) {
-                    let path = naive_path(&snapshot, *key);
+                    let path = naive_path(&tops, *key);
                     // Packets that enter now, and packets that were already on their way with the old epoch.
                     for before in [&network, &first] {
                         let landing = network.read_under_way(before, home(&old, *key), *key);
@@ -356,22 +355,22 @@ proptest! {
     }
 }
 
-fn example() -> (Cluster, Snapshot) {
+fn example() -> (Cluster, Vec<TreeTop>) {
     let cluster = Cluster::example();
-    let partitions = cluster.servers().iter().map(|server| {
+    let tops = cluster.servers().iter().map(|server| {
         let leaves: Vec<u64> = (0..500).map(|n| server.low + n * 1000).collect();
-        partition(server.partition, server.low, &leaves, &[16, 9])
+        top(server.partition, server.low, &leaves, &[16, 9])
     });
-    let snapshot = Snapshot { partitions: partitions.collect() };
-    (cluster, snapshot)
+    let tops = tops.collect();
+    (cluster, tops)
 }
 
 #[test]
 fn the_example_cluster_is_planned_printed_and_summed_up() {
-    let (cluster, snapshot) = example();
+    let (cluster, tops) = example();
     let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20], ..Budget::bmv2() };
     let samples: Vec<(u64, u64)> = (0..2000).map(|n| (n * 250, 1)).collect();
-    let plan = plan(&snapshot, &Placement::of(&cluster), &samples, &budget, 5).unwrap();
+    let plan = plan(&tops, &Placement::of(&cluster), &samples, &budget, 5).unwrap();
     let summary = plan.summary();
     assert_eq!((summary.epoch, summary.layers.len()), (5, 5));
     assert_eq!(summary.layers[0].nodes, 8);
@@ -407,9 +406,9 @@ fn the_example_cluster_is_planned_printed_and_summed_up() {
 
 #[test]
 fn counters_become_samples() {
-    let (cluster, snapshot) = example();
+    let (cluster, tops) = example();
     let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20], ..Budget::bmv2() };
-    let plan = plan(&snapshot, &Placement::of(&cluster), &[], &budget, 5).unwrap();
+    let plan = plan(&tops, &Placement::of(&cluster), &[], &budget, 5).unwrap();
     let entries = plan.entries();
     let counters =
         entries.iter().flat_map(|(switch, entries)| entries.iter().map(|entry| (*switch, *entry, 3)));
@@ -427,14 +426,13 @@ fn counters_become_samples() {
 
 #[test]
 fn a_key_below_the_first_fence_goes_to_the_first_children() {
-    let (cluster, mut snapshot) = example();
-    snapshot.partitions[0].low = 500;
-    snapshot.partitions[0].nodes.iter_mut().filter(|n| n.low == 0).for_each(|n| n.low = 500);
-    let mut lower = snapshot.clone();
-    lower.partitions.truncate(1);
+    let (cluster, mut tops) = example();
+    tops.truncate(1);
+    tops[0].partition.range.low = 500;
+    tops[0].nodes.iter_mut().filter(|n| n.low() == 0).for_each(|n| n.children[0].0 = 500);
     let budget = Budget { fat_root_ranges: 1, ..Budget::bmv2() };
     let placement = Placement::of(&cluster);
-    let plan = plan(&lower, &placement, &[], &budget, 1).unwrap();
+    let plan = plan(&tops, &placement, &[], &budget, 1).unwrap();
     let network = load(&plan);
     for (key, levels) in [(499, 4), (500, 4)] {
         assert_eq!(network.read(home(&plan, key), key), plan.land(key));
@@ -444,10 +442,10 @@ fn a_key_below_the_first_fence_goes_to_the_first_children() {
 
 #[test]
 fn tcam_ends_the_fat_root_before_its_ranges_do() {
-    let (cluster, snapshot) = example();
+    let (cluster, tops) = example();
     let wide = Budget { fat_root_ranges: 500, ..Budget::compiled(Target::Tofino1) };
     let narrow = Budget { stage_rows: Some([64; 4]), ..wide.clone() };
-    let make = |budget: &Budget| plan(&snapshot, &Placement::of(&cluster), &[], budget, 1).unwrap();
+    let make = |budget: &Budget| plan(&tops, &Placement::of(&cluster), &[], budget, 1).unwrap();
     let (all, few) = (make(&wide), make(&narrow));
     assert!(few.fat_root().len() < all.fat_root().len());
     assert!(few.summary().stage_rows.iter().all(|rows| *rows <= 32), "two epochs share 64 rows");
@@ -461,8 +459,8 @@ fn tcam_ends_the_fat_root_before_its_ranges_do() {
 
 #[test]
 fn impossible_plans_are_refused() {
-    let (cluster, snapshot) = example();
-    let tree = Tree::new(&snapshot).unwrap();
+    let (cluster, tops) = example();
+    let tree = Tree::new(&tops).unwrap();
     let none = Frequencies::none(&tree);
     let make = |placement: &Placement, budget: &Budget, epoch| {
         Plan::new(cluster.tree(), placement, &tree, &none, budget, epoch).unwrap_err()
@@ -479,9 +477,9 @@ fn impossible_plans_are_refused() {
 
 #[test]
 fn damaged_files_are_refused() {
-    let (cluster, snapshot) = example();
+    let (cluster, tops) = example();
     let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20], ..Budget::bmv2() };
-    let plan = plan(&snapshot, &Placement::of(&cluster), &[], &budget, 5).unwrap();
+    let plan = plan(&tops, &Placement::of(&cluster), &[], &budget, 5).unwrap();
     let good: serde_json::Value = serde_json::from_str(&plan.to_json()).unwrap();
     let refuse = |change: &dyn Fn(&mut serde_json::Value), reason: &str| {
         let mut bad = good.clone();
@@ -515,8 +513,8 @@ fn epochs_follow_each_other_with_other_last_bits() {
         assert!(next != 0 && next & 1 != epoch & 1);
         epoch = next;
     }
-    let (cluster, snapshot) = example();
-    let make = |epoch| plan(&snapshot, &Placement::of(&cluster), &[], &Budget::paper(), epoch).unwrap();
+    let (cluster, tops) = example();
+    let make = |epoch| plan(&tops, &Placement::of(&cluster), &[], &Budget::paper(), epoch).unwrap();
     let ids = |plan: &Plan| -> BTreeSet<u16> {
         let id = |entry: &Entry| match entry {
             Entry::FatRoot(key, _) => Some(key.sub_table),

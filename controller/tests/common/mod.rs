@@ -1,10 +1,11 @@
 //! A small cluster with a plan.
 
-use fatbtree_controller::{Budget, Frequencies, Node, Partition, Placement, Plan, Snapshot, Tree};
+use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Tree};
+use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_topology::Cluster;
 
 /// A tree of `leaves` leaves, `fanout` children per node.
-pub(crate) fn partition(id: u16, low: u64, leaves: u64, fanout: usize) -> Partition {
+pub(crate) fn top(id: u16, low: u64, leaves: u64, fanout: usize) -> TreeTop {
     let mut address = u64::from(id) << 48;
     let mut fresh = || {
         address += 512;
@@ -15,21 +16,22 @@ pub(crate) fn partition(id: u16, low: u64, leaves: u64, fanout: usize) -> Partit
     while level.len() > 1 {
         height += 1;
         let above = level.chunks(fanout).map(|children| {
-            let node =
-                Node { address: fresh(), level: height, low: children[0].0, children: children.to_vec() };
-            let top = (node.low, node.address);
+            let node = TopNode { address: fresh(), level: height, children: children.to_vec() };
+            let top = (node.low(), node.address);
             nodes.push(node);
             top
         });
         level = above.collect();
     }
-    Partition { id, root: level[0].1, low, nodes }
+    let range = KeyRange { low, high: None };
+    let partition = Partition { id, range, root: GlobalAddress(level[0].1), root_level: height };
+    TreeTop { partition, nodes }
 }
 
 /// A plan for the cluster's servers, `leaves` leaves each.
 pub(crate) fn plan(cluster: &Cluster, leaves: u64, budget: &Budget, samples: &[u64], epoch: u8) -> Plan {
-    let partitions = cluster.servers().iter().map(|s| partition(s.partition, s.low, leaves, 13)).collect();
-    let tree = Tree::new(&Snapshot { partitions }).unwrap();
+    let tops: Vec<_> = cluster.servers().iter().map(|s| top(s.partition, s.low, leaves, 13)).collect();
+    let tree = Tree::new(&tops).unwrap();
     let frequencies = Frequencies::from_keys(&tree, samples);
     Plan::new(cluster.tree(), &Placement::of(cluster), &tree, &frequencies, budget, epoch).unwrap()
 }

@@ -66,6 +66,8 @@ struct State {
     next_lane: u8,
     random: ChaCha8Rng,
     stats: PoolStats,
+    /// Queue pairs that the device has named as broken; why, an operation may know.
+    suspects: Vec<QueuePair>,
 }
 
 impl<V> std::fmt::Debug for Pool<V> {
@@ -103,7 +105,8 @@ impl<V: Verbs> Pool<V> {
         let connections = Connections::new(servers, config.lanes);
         let random = ChaCha8Rng::seed_from_u64(seed);
         let stats = PoolStats::default();
-        let state = RefCell::new(State { roots, connections, next_lane: 0, random, stats });
+        let suspects = Vec::new();
+        let state = RefCell::new(State { roots, connections, next_lane: 0, random, stats, suspects });
         Ok(Self { reactor: Reactor::new(verbs), config, state })
     }
 
@@ -218,19 +221,24 @@ impl<V: Verbs> Pool<V> {
 
     /// Takes what has come by `now`, and wakes who waits for it. Says whether there was anything.
     pub fn turn(&self, now: Instant) -> bool {
-        let mut any = self.reactor.turn(now);
+        // Operations on these have had the time between two turns to say why they broke. If none did, nothing was under way.
+        let suspects = std::mem::take(&mut self.state.borrow_mut().suspects);
+        let mut any = !suspects.is_empty();
+        for queue_pair in suspects {
+            self.broke(queue_pair, BreakReason::Failed(Failure::Flushed));
+        }
+        any |= self.reactor.turn(now);
         while let Some(queue_pair) = self.reactor.with(Device::poll_broken) {
             any = true;
-            // Broken while nothing was under way, or known already.
-            let reason = BreakReason::Failed(Failure::Flushed);
-            self.broke(queue_pair, reason);
+            self.state.borrow_mut().suspects.push(queue_pair);
         }
         any
     }
 
-    /// When [`turn`](Self::turn) is due for an operation that pauses.
+    /// When [`turn`](Self::turn) is due for an operation that pauses, or to tell that a connection broke.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.reactor.next_deadline()
+        let suspects = !self.state.borrow().suspects.is_empty();
+        if suspects { Some(self.reactor.now()) } else { self.reactor.next_deadline() }
     }
 
     /// The next connection that broke.

@@ -1,10 +1,18 @@
-//! What several test files need: trees from key sets, and values of every layout.
+//! What several test files need: trees from key sets, values of every layout, clients without a network.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
-use std::collections::{BTreeMap, BTreeSet};
+pub mod device;
+pub mod lab;
+pub mod service;
 
-use fatbtree_index::{GlobalAddress, SuperRoot, TreeConfig, ValueLayout, value};
-use fatbtree_memserver::{LoadOptions, LoadedTree, bulk_load, varying};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use fatbtree_index::plain::PlainClient;
+use fatbtree_index::{
+    OperationError, Regions, Start, SuperRoot, Tree, TreeConfig, Trips, ValueLayout, value,
+};
+use fatbtree_memserver::{LoadOptions, LoadedTree, ValueSource, bulk_load, varying};
 
 pub const SEED: u64 = 7;
 
@@ -26,14 +34,38 @@ pub fn value_of(config: &TreeConfig, key: u64) -> Vec<u8> {
     bytes
 }
 
+/// The values of a tree of this shape.
+pub fn values(config: TreeConfig) -> impl ValueSource {
+    varying(move |key| length(&config, key), |key, out: &mut [u8]| value::fill(key, SEED, out))
+}
+
 pub fn load(options: &LoadOptions, keys: &[u64]) -> LoadedTree {
-    let config = options.config;
-    let mut values = varying(|key| length(&config, key), |key, out: &mut [u8]| value::fill(key, SEED, out));
-    bulk_load(options, keys, &mut values).expect("the keys are fit to be loaded")
+    bulk_load(options, keys, &mut values(options.config)).expect("the keys are fit to be loaded")
 }
 
 pub fn roots(tree: &LoadedTree) -> SuperRoot {
     SuperRoot::new(vec![tree.partition]).expect("one partition has all keys")
+}
+
+pub fn memory(tree: &LoadedTree) -> Regions {
+    Regions::new([(tree.partition.id, Arc::clone(&tree.region))])
+}
+
+/// The tree where it lies.
+pub fn walk<'m>(tree: &LoadedTree, memory: &'m Regions) -> Tree<'m> {
+    Tree::new(memory, &tree.config, &tree.partition)
+}
+
+/// A client of one tree; no switch rewrites its index reads.
+pub fn client(tree: &LoadedTree) -> PlainClient {
+    PlainClient::new(&memory(tree), &tree.config, &roots(tree))
+}
+
+pub type Answer = Result<Option<Vec<u8>>, OperationError>;
+
+pub fn get(client: &PlainClient, key: u64, start: Start) -> (Answer, Trips) {
+    let lookup = client.lookup(key, start);
+    (lookup.result.map(|value| value.map(|value| value.to_vec())), lookup.trips)
 }
 
 pub fn map_of(config: &TreeConfig, keys: &[u64]) -> BTreeMap<u64, Vec<u8>> {
@@ -48,7 +80,12 @@ pub fn probes(keys: &[u64]) -> BTreeSet<u64> {
         .collect()
 }
 
-/// No switch: the server refuses index reads.
-pub fn no_switch(_partition: u16, _key: u64) -> GlobalAddress {
-    GlobalAddress::NULL
+/// Every key in the leaves, from left to right.
+pub fn keys_in_leaves(tree: &LoadedTree) -> Vec<u64> {
+    let memory = memory(tree);
+    let mut keys = vec![];
+    walk(tree, &memory)
+        .for_each_leaf(|leaf| keys.extend(leaf.entries().map(|entry| entry.expect("whole").0)))
+        .expect("whole");
+    keys
 }

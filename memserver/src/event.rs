@@ -1,0 +1,75 @@
+//! What the owner of a memory server must know: which first-hop entries there must be.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use fatbtree_index::{GlobalAddress, Partition};
+use fatbtree_verbs::QueuePairNumber;
+
+/// What a client's edge switch must know of a connection to admit its index reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FirstHop {
+    /// Where its packets come from.
+    pub client: Ipv4Addr,
+    /// Where they go.
+    pub server: Ipv4Addr,
+    /// The server's queue pair, to which they go.
+    pub queue_pair: QueuePairNumber,
+    /// The server's partition.
+    pub partition: u16,
+    /// Key of the tree memory.
+    pub rkey: u32,
+    /// The root of the partition's tree.
+    pub root: GlobalAddress,
+}
+
+/// Something the owner must know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A queue pair was connected: it can be registered.
+    Opened(FirstHop),
+    /// It is gone: its entry must be taken back. Its number may be used again.
+    Closed(FirstHop),
+    /// The tree has another root. What is registered stays right, but entries with the new root save a step.
+    NewRoot(Partition),
+}
+
+/// Events that were not taken yet. Whoever never takes any makes them no more than there are queue pairs: one that is gone before
+/// anybody heard of it is not spoken of.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    queue: BTreeMap<u64, Event>,
+    next: u64,
+    /// The one about the root.
+    root: Option<u64>,
+}
+
+impl Events {
+    /// Adds an event; returns its number.
+    pub(crate) fn push(&mut self, event: Event) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        if let Event::NewRoot(_) = event
+            && let Some(old) = self.root.replace(number)
+        {
+            self.queue.remove(&old);
+        }
+        self.queue.insert(number, event);
+        number
+    }
+
+    /// Tells that a queue pair is gone, whose opening had this number.
+    pub(crate) fn close(&mut self, opening: u64, hop: FirstHop) {
+        if self.queue.remove(&opening).is_none() {
+            self.push(Event::Closed(hop));
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Event> {
+        self.queue.pop_first().map(|(_, event)| event)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+}

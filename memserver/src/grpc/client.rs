@@ -1,0 +1,366 @@
+//! A client of the service: every call has a deadline, everything that comes back is checked.
+
+use std::future::Future;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use fatbtree_index::{GlobalAddress, TreeTop};
+use fatbtree_verbs::{Endpoint, QueuePairNumber};
+use tokio_stream::StreamExt;
+use tonic::transport::{Channel, Endpoint as Address};
+use tonic::{Code, Response, Status};
+
+use super::convert::{MessageError, missing};
+use super::proto;
+use super::proto::memory_server_client::MemoryServerClient;
+use crate::chunk::{Chunk, ChunkKind};
+use crate::info::ServerInfo;
+use crate::server::Counter;
+
+/// How long a call may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// Connecting.
+    pub connect: Duration,
+    /// A call; each message of a snapshot.
+    pub call: Duration,
+}
+
+impl Default for Deadlines {
+    /// 5 seconds to connect, 15 for a call.
+    fn default() -> Self {
+        Self { connect: Duration::from_secs(5), call: Duration::from_secs(15) }
+    }
+}
+
+/// Nodes of the largest snapshot that is believed.
+const SNAPSHOT_NODES: u64 = 1 << 24;
+
+/// Between two renewals, whatever lease a server tells.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+
+/// Bytes of the largest message that is read; a snapshot's have about 256 KB.
+const MESSAGE_BYTES: usize = 1 << 20;
+
+/// Asks a memory server over the network. Clones share the connection.
+#[derive(Clone, Debug)]
+pub struct Client {
+    stub: MemoryServerClient<Channel>,
+    address: String,
+    deadlines: Deadlines,
+}
+
+/// A session as the client knows it: its name, and how long it lasts after it was opened or renewed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Session {
+    /// Its name.
+    pub id: u64,
+    /// How long it lasts.
+    pub lease: Duration,
+}
+
+/// A call that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No connection.
+    #[error("cannot reach the memory server at {address}: is it running?")]
+    Unreachable {
+        /// Address tried.
+        address: String,
+        /// Why.
+        source: tonic::transport::Error,
+    },
+    /// No answer.
+    #[error("the memory server at {address} has not answered {call} in {after:?}: it is busy, or it hangs")]
+    Deadline {
+        /// Its address.
+        address: String,
+        /// What it was asked.
+        call: &'static str,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The server says no.
+    #[error("the memory server at {address} refuses {call}: {} ({:?})", .status.message(), .status.code())]
+    Refused {
+        /// Its address.
+        address: String,
+        /// What it was asked.
+        call: &'static str,
+        /// What it said.
+        status: Status,
+    },
+    /// The answer makes no sense.
+    #[error("the memory server at {address} answers {call} with something that cannot be")]
+    Answer {
+        /// Its address.
+        address: String,
+        /// What it was asked.
+        call: &'static str,
+        /// What is wrong.
+        source: MessageError,
+    },
+    /// The snapshot ended early, or does not end.
+    #[error(
+        "the snapshot of the memory server at {address} has {found} nodes, {expected} were announced; ask again"
+    )]
+    Incomplete {
+        /// Its address.
+        address: String,
+        /// Nodes announced; 0 when there was no header.
+        expected: u64,
+        /// Nodes received.
+        found: u64,
+    },
+}
+
+impl ClientError {
+    /// What the server said, if it refused.
+    #[must_use]
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Self::Refused { status, .. } => Some(status.code()),
+            _ => None,
+        }
+    }
+
+    /// Whether the session that was named has ended: open another, and connect anew in it.
+    #[must_use]
+    pub fn session_has_ended(&self) -> bool {
+        self.code() == Some(Code::Unauthenticated)
+    }
+}
+
+impl Client {
+    /// Connects to `address`, such as `http://127.0.0.1:50051`.
+    ///
+    /// # Errors
+    /// When nobody listens there.
+    pub async fn connect(address: &str) -> Result<Self, ClientError> {
+        Self::connect_with(address, Deadlines::default()).await
+    }
+
+    /// The same with other deadlines.
+    ///
+    /// # Errors
+    /// When nobody listens there.
+    pub async fn connect_with(address: &str, deadlines: Deadlines) -> Result<Self, ClientError> {
+        let unreachable = |source| ClientError::Unreachable { address: address.to_owned(), source };
+        let to = Address::from_shared(address.to_owned()).map_err(unreachable)?;
+        let to = to.connect_timeout(deadlines.connect);
+        let deadline = || ClientError::Deadline {
+            address: address.to_owned(),
+            call: "to connect",
+            after: deadlines.connect,
+        };
+        let channel = tokio::time::timeout(deadlines.connect, to.connect())
+            .await
+            .map_err(|_| deadline())?
+            .map_err(unreachable)?;
+        let stub = MemoryServerClient::new(channel).max_decoding_message_size(MESSAGE_BYTES);
+        Ok(Self { stub, address: address.to_owned(), deadlines })
+    }
+
+    /// What the server holds.
+    ///
+    /// # Errors
+    /// See [`ClientError`], as for all calls.
+    pub async fn info(&mut self) -> Result<ServerInfo, ClientError> {
+        const CALL: &str = "for its description";
+        let reply = self.call(CALL, |mut stub| async move { stub.get_info(proto::GetInfoRequest {}).await });
+        reply.await?.try_into().map_err(|source| self.nonsense(CALL, source))
+    }
+
+    /// The top of the tree.
+    ///
+    /// # Errors
+    /// Also when the stream breaks off.
+    pub async fn snapshot(&mut self) -> Result<TreeTop, ClientError> {
+        const CALL: &str = "for a snapshot";
+        let reply = self.call(CALL, |mut stub| async move { stub.snapshot(proto::SnapshotRequest {}).await });
+        let mut stream = reply.await?;
+        let mut header: Option<proto::SnapshotHeader> = None;
+        let mut nodes = vec![];
+        loop {
+            let message = tokio::time::timeout(self.deadlines.call, stream.next()).await;
+            let Some(message) = message.map_err(|_| self.late(CALL))? else { break };
+            let chunk = message.map_err(|status| self.refused(CALL, status))?;
+            header = header.or(chunk.header);
+            let expected = header.map_or(0, |header| header.nodes).min(SNAPSHOT_NODES);
+            let found = nodes.len() as u64 + chunk.nodes.len() as u64;
+            if found > expected {
+                return Err(self.incomplete(expected, found));
+            }
+            for node in chunk.nodes {
+                nodes.push(node.try_into().map_err(|source| self.nonsense(CALL, source))?);
+            }
+        }
+        let found = nodes.len() as u64;
+        match header {
+            Some(header) if header.nodes == found => {
+                let partition = header.try_into().map_err(|source| self.nonsense(CALL, source))?;
+                Ok(TreeTop { partition, nodes })
+            }
+            header => Err(self.incomplete(header.map_or(0, |header| header.nodes), found)),
+        }
+    }
+
+    /// All counters, by name.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn statistics(&mut self) -> Result<Vec<Counter>, ClientError> {
+        const CALL: &str = "for statistics";
+        let ask = |mut stub: MemoryServerClient<Channel>| async move {
+            stub.get_statistics(proto::StatisticsRequest {}).await
+        };
+        let mut counters: Vec<_> = self.call(CALL, ask).await?.counters.into_iter().collect();
+        counters.sort();
+        Ok(counters)
+    }
+
+    /// Opens a session for queue pairs at `roce`. Keep it by [`renew_session`](Self::renew_session), or by
+    /// [`keep_session`](Self::keep_session) in a task of its own.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn open_session(&mut self, roce: Ipv4Addr) -> Result<Session, ClientError> {
+        let request = proto::OpenSessionRequest { roce_address: roce.to_bits() };
+        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.open_session(request).await };
+        self.call("to open a session", ask).await.map(Session::from)
+    }
+
+    /// Makes a session last as long as a new one from now on.
+    ///
+    /// # Errors
+    /// Also when it has ended: [`ClientError::session_has_ended`].
+    pub async fn renew_session(&mut self, session: Session) -> Result<Session, ClientError> {
+        let request = proto::RenewSessionRequest { session: session.id };
+        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.renew_session(request).await };
+        self.call("to renew a session", ask).await.map(Session::from)
+    }
+
+    /// Renews a session again and again, and returns when it has ended, with the reason. A server that is out of reach
+    /// is asked again as long as the session lasts.
+    pub async fn keep_session(mut self, mut session: Session) -> ClientError {
+        let mut renewed = tokio::time::Instant::now();
+        loop {
+            // A third of the lease: two renewals may be lost.
+            tokio::time::sleep((session.lease / 3).max(SHORTEST_PAUSE)).await;
+            let now = tokio::time::Instant::now();
+            match self.renew_session(session).await {
+                Ok(again) => (session, renewed) = (again, now),
+                Err(error) if error.session_has_ended() || renewed.elapsed() > session.lease => return error,
+                Err(error) => tracing::info!(%error, "session not renewed"),
+            }
+        }
+    }
+
+    /// Ends a session: the server takes back what was taken in it.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn close_session(&mut self, session: Session) -> Result<(), ClientError> {
+        let request = proto::CloseSessionRequest { session: session.id };
+        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.close_session(request).await };
+        self.call("to close a session", ask).await.map(drop)
+    }
+
+    /// Connects the client's queue pair; gives the server's end.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn connect_queue_pair(
+        &mut self,
+        session: Session,
+        client: Endpoint,
+    ) -> Result<Endpoint, ClientError> {
+        const CALL: &str = "to connect a queue pair";
+        let request = proto::ConnectRequest { session: session.id, client: Some(client.into()) };
+        let ask =
+            |mut stub: MemoryServerClient<Channel>| async move { stub.connect_queue_pair(request).await };
+        let server = self.call(CALL, ask).await?.server.ok_or_else(|| missing("server"));
+        server.and_then(Endpoint::try_from).map_err(|source| self.nonsense(CALL, source))
+    }
+
+    /// Disconnects the server's queue pair.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn disconnect_queue_pair(
+        &mut self,
+        session: Session,
+        queue_pair: QueuePairNumber,
+    ) -> Result<(), ClientError> {
+        let request = proto::DisconnectRequest { session: session.id, queue_pair: queue_pair.0 };
+        let ask =
+            |mut stub: MemoryServerClient<Channel>| async move { stub.disconnect_queue_pair(request).await };
+        self.call("to disconnect a queue pair", ask).await.map(drop)
+    }
+
+    /// Takes a chunk of the server's spare memory.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn allocate(&mut self, session: Session, kind: ChunkKind) -> Result<Chunk, ClientError> {
+        let number = proto::ChunkKind::from(kind).into();
+        let request = proto::AllocateChunkRequest { session: session.id, kind: number };
+        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.allocate_chunk(request).await };
+        let reply = self.call("for a chunk", ask).await?;
+        Ok(Chunk { address: GlobalAddress(reply.address), bytes: reply.bytes, kind })
+    }
+
+    /// Makes a chunk the tree's, before the first of its nodes or records is linked.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn publish(&mut self, session: Session, address: GlobalAddress) -> Result<(), ClientError> {
+        let request = proto::PublishChunkRequest { session: session.id, address: address.raw() };
+        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.publish_chunk(request).await };
+        self.call("to publish a chunk", ask).await.map(drop)
+    }
+
+    /// Gives a chunk back that was not published.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn free(&mut self, session: Session, address: GlobalAddress) -> Result<(), ClientError> {
+        let request = proto::FreeChunkRequest { session: session.id, address: address.raw() };
+        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.free_chunk(request).await };
+        self.call("to take a chunk back", ask).await.map(drop)
+    }
+
+    async fn call<T, F: Future<Output = Result<Response<T>, Status>>>(
+        &self,
+        call: &'static str,
+        ask: impl FnOnce(MemoryServerClient<Channel>) -> F,
+    ) -> Result<T, ClientError> {
+        match tokio::time::timeout(self.deadlines.call, ask(self.stub.clone())).await {
+            Ok(Ok(reply)) => Ok(reply.into_inner()),
+            Ok(Err(status)) => Err(self.refused(call, status)),
+            Err(_) => Err(self.late(call)),
+        }
+    }
+
+    fn late(&self, call: &'static str) -> ClientError {
+        ClientError::Deadline { address: self.address.clone(), call, after: self.deadlines.call }
+    }
+
+    fn refused(&self, call: &'static str, status: Status) -> ClientError {
+        ClientError::Refused { address: self.address.clone(), call, status }
+    }
+
+    fn nonsense(&self, call: &'static str, source: MessageError) -> ClientError {
+        ClientError::Answer { address: self.address.clone(), call, source }
+    }
+
+    fn incomplete(&self, expected: u64, found: u64) -> ClientError {
+        ClientError::Incomplete { address: self.address.clone(), expected, found }
+    }
+}
+
+impl From<proto::Lease> for Session {
+    fn from(lease: proto::Lease) -> Self {
+        Self { id: lease.session, lease: Duration::from_nanos(lease.nanoseconds) }
+    }
+}

@@ -1,0 +1,187 @@
+//! Connections: as many as there may be, of each host and of all together.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+/// How long nobody is accepted after the system has refused, as when no file is left.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What counts as one host. Who has an IPv6 address has all of its /64 network to choose from.
+pub(super) fn host(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        v4 => v4,
+    }
+}
+
+/// Counts something per host and in all.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    /// All, and by host; who has none is not in it.
+    taken: Arc<Mutex<(usize, BTreeMap<IpAddr, usize>)>>,
+    all: usize,
+    per_host: usize,
+}
+
+impl Places {
+    pub(super) fn new(all: usize, per_host: usize) -> Self {
+        Self { taken: Arc::default(), all, per_host }
+    }
+
+    /// A place for somebody of `host`, until it is dropped.
+    pub(super) fn take(&self, host: IpAddr) -> Option<Place> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, hosts) = &mut *taken;
+        let of_host = hosts.get(&host).copied().unwrap_or(0);
+        if *all >= self.all || of_host >= self.per_host {
+            return None;
+        }
+        *all += 1;
+        hosts.insert(host, of_host + 1);
+        Some(Place { places: self.clone(), host })
+    }
+}
+
+/// One of the [`Places`].
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Places,
+    host: IpAddr,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, hosts) = &mut *taken;
+        *all -= 1;
+        if let Some(count) = hosts.get_mut(&self.host) {
+            *count -= 1;
+            if *count == 0 {
+                hosts.remove(&self.host);
+            }
+        }
+    }
+}
+
+/// A connection that has a place.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    stream: TcpStream,
+    _place: Place,
+}
+
+/// Accepts connections; those without a place are closed at once. Ends when the stream is dropped.
+pub(super) fn incoming(listener: TcpListener, places: Places) -> ReceiverStream<io::Result<Accepted>> {
+    let (accepted, stream) = mpsc::channel(1);
+    tokio::spawn(async move {
+        loop {
+            let connection = tokio::select! {
+                connection = listener.accept() => connection,
+                () = accepted.closed() => return,
+            };
+            match connection {
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept");
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Ok((stream, peer)) => match places.take(host(peer.ip())) {
+                    None => tracing::info!(%peer, "connection refused: as many as there may be"),
+                    Some(place) => {
+                        // Answers are short and waited for. Where it cannot be set, they only come later.
+                        let _ = stream.set_nodelay(true);
+                        if accepted.send(Ok(Accepted { stream, _place: place })).await.is_err() {
+                            return;
+                        }
+                    }
+                },
+            }
+        }
+    });
+    ReceiverStream::new(stream)
+}
+
+impl Connected for Accepted {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        self.stream.connect_info()
+    }
+}
+
+impl AsyncRead for Accepted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Accepted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_that_have_left_are_forgotten() {
+        let places = Places::new(3, 2);
+        let host = |n: u8| IpAddr::from([10, 0, 0, n]);
+        let mut held: Vec<Place> = [1, 1, 2].into_iter().filter_map(|n| places.take(host(n))).collect();
+        assert_eq!(held.len(), 3);
+        assert!(places.take(host(3)).is_none(), "three in all");
+        held.remove(2);
+        assert!(places.take(host(1)).is_none(), "two of a host");
+        assert!(places.take(host(3)).is_some());
+        drop(held);
+        assert_eq!(*places.taken.lock().unwrap(), (0, BTreeMap::new()));
+    }
+
+    #[test]
+    fn an_ipv6_host_is_its_network_and_an_embedded_ipv4_address_is_itself() {
+        let of = |text: &str| host(text.parse().expect("an address")).to_string();
+        assert_eq!(of("2001:db8:1:2:aaaa::1"), of("2001:db8:1:2:bbbb::2"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!((of("::ffff:10.0.0.1"), of("10.0.0.2")), ("10.0.0.1".to_owned(), "10.0.0.2".to_owned()));
+    }
+}

@@ -1,0 +1,36 @@
+//! The gRPC service and its client: thin drivers that turn calls into requests and answers into messages.
+//!
+//! Everything that a peer sends is checked when its message is read ([`proto`] to types of this crate); what cannot be is
+//! refused with its field, what was expected and what was found. What a peer can make the other side hold is bounded:
+//! connections and requests per connection, bytes of a message, snapshots on their way ([`ServiceOptions`]). Every call of
+//! the [`Client`] has a deadline.
+
+mod client;
+mod convert;
+mod incoming;
+mod service;
+mod stream;
+
+pub use client::{Client, ClientError, Deadlines, Session};
+pub use convert::MessageError;
+pub use service::{ServiceOptions, serve, serve_with};
+
+use fatbtree_index::{SuperRoot, SuperRootError};
+
+use crate::info::ServerInfo;
+
+/// Messages and stubs as the proto compiler makes them.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated code")]
+pub mod proto {
+    tonic::include_proto!("fatbtree.memserver.v1");
+}
+
+/// The super-root over the partitions of several servers.
+///
+/// # Errors
+/// When they do not cover all keys exactly once.
+pub fn super_root<'a>(
+    servers: impl IntoIterator<Item = &'a ServerInfo>,
+) -> Result<SuperRoot, SuperRootError> {
+    SuperRoot::new(servers.into_iter().map(|info| info.partition).collect())
+}

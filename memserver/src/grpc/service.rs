@@ -1,0 +1,285 @@
+//! The service.
+
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use fatbtree_index::GlobalAddress;
+use fatbtree_verbs::QueuePairNumber;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+use tonic::{Code, Request, Response, Status};
+
+use super::convert::{MessageError, chunk_kind, missing};
+use super::incoming::{self, Places};
+use super::{proto, stream};
+use crate::limits::ClientId;
+use crate::mailbox::{Handle, ServerGone};
+use crate::refusal::Refusal;
+use crate::server::SnapshotError;
+use crate::session::{Lease, SessionKey};
+
+/// What peers can make the service hold. Start from the default and change what you need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceOptions {
+    /// Connections at once.
+    pub connections: usize,
+    /// Connections of one host at once.
+    pub connections_per_host: usize,
+    /// Calls under way on one connection; others wait.
+    pub calls_per_connection: u32,
+    /// Bytes of the largest message that is read.
+    pub message_bytes: usize,
+    /// Snapshots on their way at once.
+    pub snapshots: usize,
+    /// Snapshots on their way to one host at once.
+    pub snapshots_per_host: usize,
+    /// How long a snapshot is kept for somebody who takes nothing of it.
+    pub stall: Duration,
+    /// How long the data path may take for an answer; a snapshot it must have read by then.
+    pub answer: Duration,
+    /// A connection without a sign of life for twice this long is closed.
+    pub keep_alive: Duration,
+    /// How long calls under way may take when the service stops.
+    pub grace: Duration,
+}
+
+impl Default for ServiceOptions {
+    /// 512 connections, 128 of each host, 32 calls on each; 16 snapshots, 4 to each host.
+    fn default() -> Self {
+        Self {
+            connections: 512,
+            connections_per_host: 128,
+            calls_per_connection: 32,
+            message_bytes: 16 << 10,
+            snapshots: 16,
+            snapshots_per_host: 4,
+            stall: Duration::from_secs(20),
+            answer: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(20),
+            grace: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Serves the requests of `listener` until `stop` is done. All answers come from the thread that has the mailbox.
+///
+/// # Errors
+/// When the transport fails.
+pub async fn serve(
+    listener: TcpListener,
+    handle: Handle,
+    stop: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    serve_with(ServiceOptions::default(), listener, handle, stop).await
+}
+
+/// The same with other bounds.
+///
+/// # Errors
+/// When the transport fails.
+pub async fn serve_with(
+    options: ServiceOptions,
+    listener: TcpListener,
+    handle: Handle,
+    stop: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    let snapshots = Places::new(options.snapshots, options.snapshots_per_host);
+    let connections = Places::new(options.connections, options.connections_per_host);
+    let service =
+        proto::memory_server_server::MemoryServerServer::new(Service { handle, options, snapshots })
+            .max_decoding_message_size(options.message_bytes);
+    let (stopping, stopped) = oneshot::channel();
+    let serving = Server::builder()
+        .concurrency_limit_per_connection(options.calls_per_connection as usize)
+        .max_concurrent_streams(options.calls_per_connection)
+        .http2_max_header_list_size(options.message_bytes as u32)
+        .http2_keepalive_interval(Some(options.keep_alive))
+        .http2_keepalive_timeout(Some(options.keep_alive))
+        .add_service(service)
+        .serve_with_incoming_shutdown(incoming::incoming(listener, connections), async move {
+            stop.await;
+            let _ = stopping.send(());
+        });
+    // A peer that keeps its connection does not keep the service.
+    let patience = async move {
+        match stopped.await {
+            Ok(()) => tokio::time::sleep(options.grace).await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        result = serving => result,
+        () = patience => Ok(()),
+    }
+}
+
+struct Service {
+    handle: Handle,
+    options: ServiceOptions,
+    snapshots: Places,
+}
+
+impl Service {
+    /// Waits for the data path, not for ever.
+    async fn answer<T>(&self, answer: impl Future<Output = Result<T, ServerGone>>) -> Result<T, Status> {
+        match tokio::time::timeout(self.options.answer, answer).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(gone)) => Err(Status::unavailable(gone.to_string())),
+            Err(_) => {
+                let after = self.options.answer;
+                Err(Status::deadline_exceeded(format!(
+                    "the server's data path has not answered in {after:?}: it is busy, or it hangs"
+                )))
+            }
+        }
+    }
+
+    /// The same where the server may refuse.
+    async fn granted<T>(
+        &self,
+        answer: impl Future<Output = Result<Result<T, Refusal>, ServerGone>>,
+    ) -> Result<T, Status> {
+        Ok(self.answer(answer).await??)
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let code = match refusal {
+            Refusal::UnknownSession(_) => Code::Unauthenticated,
+            Refusal::UnknownQueuePair { .. } | Refusal::UnknownChunk { .. } => Code::NotFound,
+            Refusal::OverBound(_) | Refusal::NoChunk(_) => Code::ResourceExhausted,
+            Refusal::Endpoint(_) => Code::InvalidArgument,
+            Refusal::OtherAddress { .. } => Code::PermissionDenied,
+            Refusal::NodeTooLarge(_) | Refusal::Published { .. } => Code::FailedPrecondition,
+            Refusal::Device(_) => Code::Aborted,
+        };
+        tracing::info!(%refusal, "refused");
+        Self::new(code, refusal.to_string())
+    }
+}
+
+impl From<SnapshotError> for Status {
+    fn from(error: SnapshotError) -> Self {
+        let code = match error {
+            SnapshotError::Busy { .. } => Code::ResourceExhausted,
+            SnapshotError::Unreadable { .. } => Code::Internal,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<MessageError> for Status {
+    fn from(error: MessageError) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
+}
+
+impl From<Lease> for proto::Lease {
+    fn from(lease: Lease) -> Self {
+        Self { session: lease.session.id, nanoseconds: lease.duration.as_nanos() }
+    }
+}
+
+/// Where a call comes from, as the transport tells.
+fn host<T>(request: &Request<T>) -> Result<IpAddr, Status> {
+    let peer = request.remote_addr().map(|peer| incoming::host(peer.ip()));
+    peer.ok_or_else(|| Status::unavailable("the connection has ended"))
+}
+
+type Reply<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl proto::memory_server_server::MemoryServer for Service {
+    async fn get_info(&self, _: Request<proto::GetInfoRequest>) -> Reply<proto::ServerInfo> {
+        Ok(Response::new(self.answer(self.handle.info()).await?.into()))
+    }
+
+    type SnapshotStream = ReceiverStream<Result<proto::SnapshotChunk, Status>>;
+
+    async fn snapshot(&self, request: Request<proto::SnapshotRequest>) -> Reply<Self::SnapshotStream> {
+        let place = self.snapshots.take(host(&request)?).ok_or_else(|| {
+            Status::resource_exhausted(
+                "as many snapshots are on their way as may be; take those, or ask later",
+            )
+        })?;
+        let top = self.answer(self.handle.snapshot()).await??;
+        Ok(Response::new(stream::send(top, place, self.options.stall)))
+    }
+
+    async fn get_statistics(&self, _: Request<proto::StatisticsRequest>) -> Reply<proto::StatisticsReply> {
+        let counters = self.answer(self.handle.statistics()).await?.into_iter().collect();
+        Ok(Response::new(proto::StatisticsReply { counters }))
+    }
+
+    async fn open_session(&self, request: Request<proto::OpenSessionRequest>) -> Reply<proto::Lease> {
+        let roce = Ipv4Addr::from_bits(request.get_ref().roce_address);
+        let client = ClientId { host: host(&request)?, roce };
+        Ok(Response::new(self.granted(self.handle.open_session(client)).await?.into()))
+    }
+
+    async fn renew_session(&self, request: Request<proto::RenewSessionRequest>) -> Reply<proto::Lease> {
+        let session = SessionKey { host: host(&request)?, id: request.get_ref().session };
+        Ok(Response::new(self.granted(self.handle.renew_session(session)).await?.into()))
+    }
+
+    async fn close_session(
+        &self,
+        request: Request<proto::CloseSessionRequest>,
+    ) -> Reply<proto::CloseSessionReply> {
+        let session = SessionKey { host: host(&request)?, id: request.get_ref().session };
+        self.granted(self.handle.close_session(session)).await?;
+        Ok(Response::new(proto::CloseSessionReply {}))
+    }
+
+    async fn connect_queue_pair(
+        &self,
+        request: Request<proto::ConnectRequest>,
+    ) -> Reply<proto::ConnectReply> {
+        let session = SessionKey { host: host(&request)?, id: request.get_ref().session };
+        let client = request.into_inner().client.ok_or_else(|| missing("client"))?;
+        let client = client.try_into().map_err(Status::from)?;
+        let server = self.granted(self.handle.connect(session, client)).await?;
+        Ok(Response::new(proto::ConnectReply { server: Some(server.into()) }))
+    }
+
+    async fn disconnect_queue_pair(
+        &self,
+        request: Request<proto::DisconnectRequest>,
+    ) -> Reply<proto::DisconnectReply> {
+        let &proto::DisconnectRequest { session: id, queue_pair } = request.get_ref();
+        let session = SessionKey { host: host(&request)?, id };
+        self.granted(self.handle.disconnect(session, QueuePairNumber(queue_pair))).await?;
+        Ok(Response::new(proto::DisconnectReply {}))
+    }
+
+    async fn allocate_chunk(
+        &self,
+        request: Request<proto::AllocateChunkRequest>,
+    ) -> Reply<proto::AllocateChunkReply> {
+        let &proto::AllocateChunkRequest { session: id, kind } = request.get_ref();
+        let session = SessionKey { host: host(&request)?, id };
+        let chunk = self.granted(self.handle.allocate(session, chunk_kind(kind)?)).await?;
+        Ok(Response::new(proto::AllocateChunkReply { address: chunk.address.raw(), bytes: chunk.bytes }))
+    }
+
+    async fn publish_chunk(
+        &self,
+        request: Request<proto::PublishChunkRequest>,
+    ) -> Reply<proto::PublishChunkReply> {
+        let &proto::PublishChunkRequest { session: id, address } = request.get_ref();
+        let session = SessionKey { host: host(&request)?, id };
+        self.granted(self.handle.publish(session, GlobalAddress(address))).await?;
+        Ok(Response::new(proto::PublishChunkReply {}))
+    }
+
+    async fn free_chunk(&self, request: Request<proto::FreeChunkRequest>) -> Reply<proto::FreeChunkReply> {
+        let &proto::FreeChunkRequest { session: id, address } = request.get_ref();
+        let session = SessionKey { host: host(&request)?, id };
+        self.granted(self.handle.free(session, GlobalAddress(address))).await?;
+        Ok(Response::new(proto::FreeChunkReply {}))
+    }
+}

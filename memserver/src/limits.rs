@@ -1,0 +1,259 @@
+//! Bounds: how much one client, one host, and all of them together may have.
+//!
+//! A client is counted three times: by itself, with all others of its host, and with all others of the server. What a host is
+//! follows from the connection over which it asks, so a hostile one cannot choose it; what RoCE addresses it claims to
+//! have it can choose, and so may only spend what its host has.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+
+use fatbtree_verbs::time::{Duration, Instant};
+
+/// Who asks: whose share it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct ClientId {
+    /// The address from which it asks, as the transport tells.
+    pub host: IpAddr,
+    /// Its address on the data path, as it says: all its queue pairs are connected to this one.
+    pub roce: Ipv4Addr,
+}
+
+impl fmt::Display for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {} of host {}", self.roce, self.host)
+    }
+}
+
+/// What is bounded.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Resource {
+    /// Sessions.
+    Sessions,
+    /// Queue pairs.
+    QueuePairs,
+    /// Chunks. One that was published counts as long as it is the tree's, also when its session has ended.
+    Chunks,
+    /// Attempts to open a session or to connect a queue pair, refused ones included, in a span of time.
+    Attempts,
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sessions => "sessions",
+            Self::QueuePairs => "queue pairs",
+            Self::Chunks => "chunks",
+            Self::Attempts => "attempts to open or connect",
+        })
+    }
+}
+
+/// How much of each there may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// Sessions at a time.
+    pub sessions: u32,
+    /// Queue pairs at a time.
+    pub queue_pairs: u32,
+    /// Chunks held and published.
+    pub chunks: u32,
+    /// Attempts to open or connect in each [`attempt_window`](Limits::attempt_window).
+    pub attempts: u32,
+}
+
+impl Bounds {
+    const fn of(&self, what: Resource) -> u32 {
+        match what {
+            Resource::Sessions => self.sessions,
+            Resource::QueuePairs => self.queue_pairs,
+            Resource::Chunks => self.chunks,
+            Resource::Attempts => self.attempts,
+        }
+    }
+}
+
+/// How much clients may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Of each client: one RoCE address of one host.
+    pub client: Bounds,
+    /// Of all clients of a host together.
+    pub host: Bounds,
+    /// Of all together.
+    pub server: Bounds,
+    /// The span of time in which attempts are counted.
+    pub attempt_window: Duration,
+    /// Requests for a snapshot that wait at once; they share its reading.
+    pub snapshot_requests: usize,
+    /// Nodes of the largest snapshot. One takes about 300 bytes in memory.
+    pub snapshot_nodes: usize,
+}
+
+impl Default for Limits {
+    /// A client gets 4 sessions, 256 queue pairs and 1024 chunks, a host eight times and the server 64 times as much.
+    fn default() -> Self {
+        let client = Bounds { sessions: 4, queue_pairs: 256, chunks: 1024, attempts: 512 };
+        let times = |n: u32| Bounds {
+            sessions: client.sessions * n,
+            queue_pairs: client.queue_pairs * n,
+            chunks: client.chunks * n,
+            attempts: client.attempts * n,
+        };
+        Self {
+            client,
+            host: times(8),
+            server: times(64),
+            attempt_window: Duration::from_secs(1),
+            snapshot_requests: 16,
+            snapshot_nodes: 1 << 24,
+        }
+    }
+}
+
+/// Whose share is used up.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Payer {
+    /// The client's own.
+    Client(ClientId),
+    /// Its host's.
+    Host(IpAddr),
+    /// Everybody's.
+    Server,
+}
+
+impl fmt::Display for Payer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client(client) => client.fmt(f),
+            Self::Host(host) => write!(f, "host {host}"),
+            Self::Server => f.write_str("this server"),
+        }
+    }
+}
+
+/// A bound was met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{payer} has {limit} {what}, as many as it may have; give some back, or try again later")]
+pub struct OverBound {
+    /// Whose share is used up.
+    pub payer: Payer,
+    /// Of what.
+    pub what: Resource,
+    /// The bound.
+    pub limit: u32,
+}
+
+/// What everybody has. Who has nothing is not in it.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    limits: Limits,
+    counts: BTreeMap<(Payer, Resource), u32>,
+    /// Attempts of the window that began then.
+    window: Instant,
+    attempts: BTreeMap<(Payer, Resource), u32>,
+}
+
+const fn payers(client: ClientId) -> [Payer; 3] {
+    [Payer::Client(client), Payer::Host(client.host), Payer::Server]
+}
+
+impl Accounts {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let (counts, attempts) = (BTreeMap::new(), BTreeMap::new());
+        Self { limits: *limits, counts, window: Instant::ZERO, attempts }
+    }
+
+    /// Counts one more of `what` for the client, or nothing when a bound is met.
+    pub(crate) fn charge(&mut self, client: ClientId, what: Resource) -> Result<(), OverBound> {
+        let counts = match what {
+            Resource::Attempts => &mut self.attempts,
+            _ => &mut self.counts,
+        };
+        let bounds = [&self.limits.client, &self.limits.host, &self.limits.server];
+        for (payer, bounds) in payers(client).into_iter().zip(bounds) {
+            let limit = bounds.of(what);
+            if counts.get(&(payer, what)).copied().unwrap_or(0) >= limit {
+                return Err(OverBound { payer, what, limit });
+            }
+        }
+        for payer in payers(client) {
+            *counts.entry((payer, what)).or_insert(0) += 1;
+        }
+        Ok(())
+    }
+
+    /// Counts an attempt. All attempts are forgotten when a new window begins.
+    pub(crate) fn attempt(&mut self, now: Instant, client: ClientId) -> Result<(), OverBound> {
+        if now - self.window >= self.limits.attempt_window {
+            self.window = now;
+            self.attempts.clear();
+        }
+        self.charge(client, Resource::Attempts)
+    }
+
+    /// Counts one less.
+    pub(crate) fn release(&mut self, client: ClientId, what: Resource) {
+        for payer in payers(client) {
+            if let Some(count) = self.counts.get_mut(&(payer, what)) {
+                *count -= 1;
+                if *count == 0 {
+                    self.counts.remove(&(payer, what));
+                }
+            }
+        }
+    }
+
+    /// All of `what` together.
+    pub(crate) fn total(&self, what: Resource) -> u32 {
+        self.counts.get(&(Payer::Server, what)).copied().unwrap_or(0)
+    }
+
+    /// How many entries there are: bounded by what the server may have.
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> usize {
+        self.counts.len() + self.attempts.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(host: u32, roce: u32) -> ClientId {
+        ClientId { host: IpAddr::V4(Ipv4Addr::from_bits(host)), roce: Ipv4Addr::from_bits(roce) }
+    }
+
+    #[test]
+    fn nobody_is_remembered_who_has_nothing() {
+        let mut accounts = Accounts::new(&Limits::default());
+        for n in 0..100 {
+            accounts.charge(client(n / 3, n), Resource::Sessions).unwrap();
+            accounts.charge(client(n / 3, n), Resource::QueuePairs).unwrap();
+        }
+        assert_eq!(accounts.total(Resource::Sessions), 100);
+        for n in 0..100 {
+            accounts.release(client(n / 3, n), Resource::Sessions);
+            accounts.release(client(n / 3, n), Resource::QueuePairs);
+        }
+        assert_eq!(accounts.entries(), 0);
+    }
+
+    /// Whoever asks, from however many hosts: what is remembered of it is bounded.
+    #[test]
+    fn attempts_are_forgotten_with_their_window_and_bounded_within_it() {
+        let bounds = |attempts| Bounds { sessions: 1, queue_pairs: 1, chunks: 1, attempts };
+        let limits = Limits { client: bounds(2), host: bounds(4), server: bounds(100), ..Limits::default() };
+        let mut accounts = Accounts::new(&limits);
+        for window in 1..4 {
+            let now = Instant::ZERO + limits.attempt_window * window;
+            let attempts = (0..10_000).filter(|&n| accounts.attempt(now, client(n, n)).is_ok()).count();
+            assert_eq!(attempts, 100);
+            assert!(accounts.entries() <= 201, "{} entries", accounts.entries());
+        }
+        let now = Instant::ZERO + limits.attempt_window * 9;
+        let of_one_client = (0..9).filter(|_| accounts.attempt(now, client(1, 1)).is_ok()).count();
+        let of_its_host = (2..9).filter(|&n| accounts.attempt(now, client(1, n)).is_ok()).count();
+        assert_eq!((of_one_client, of_its_host), (2, 2), "four from one host");
+    }
+}

@@ -1,0 +1,154 @@
+//! Writes nodes and records, level by level from the leaves up.
+
+use fatbtree_index::node::{LINE, LeafBuilder, NodeSpec, next_version, offsets, write_internal};
+use fatbtree_index::record::{self, record_bytes, write_record};
+use fatbtree_index::{GlobalAddress, KeyRange, SUPERBLOCK_BYTES, TreeConfig};
+
+use super::plan::{Plan, stride};
+use crate::values::ValueSource;
+
+/// Low key and address of a node.
+type Child = (u64, GlobalAddress);
+
+pub(super) struct Builder<'r> {
+    /// The region up to the first record.
+    pub(super) nodes: &'r mut [u8],
+    pub(super) server: u16,
+    pub(super) range: KeyRange,
+    pub(super) config: TreeConfig,
+    /// The memory held something before: versions go on from there. Fresh memory is not read first.
+    pub(super) refill: bool,
+}
+
+impl Builder<'_> {
+    /// Writes everything; returns address and level of the root.
+    pub(super) fn build<S: ValueSource>(
+        &mut self,
+        plan: &Plan,
+        keys: &[u64],
+        values: &mut S,
+        records: &mut [u8],
+    ) -> (GlobalAddress, u8) {
+        let mut below = self.leaves(plan, keys, values, records);
+        let mut from = u64::from(SUPERBLOCK_BYTES) + plan.leaves * u64::from(self.config.leaf_bytes());
+        let mut level = 0;
+        for &count in &plan.internal {
+            level += 1;
+            below = self.internal_level(level, from, count, &below);
+            from += count * u64::from(self.config.internal_bytes());
+        }
+        debug_assert_eq!(below.len(), 1, "the last level has one node, the root");
+        (below.first().map_or(GlobalAddress::NULL, |(_, root)| *root), level)
+    }
+
+    fn spec(&self, level: u8, offset: u64, low: u64, next_low: Option<u64>) -> NodeSpec {
+        let size = u64::from(self.config.node_bytes(level));
+        let version =
+            if self.refill { version_over(&self.nodes[offset as usize..][..size as usize]) } else { 1 };
+        NodeSpec {
+            address: GlobalAddress::new(self.server, offset),
+            level,
+            range: KeyRange { low, high: next_low.or(self.range.high) },
+            sibling: next_low.map_or(GlobalAddress::NULL, |_| GlobalAddress::new(self.server, offset + size)),
+            version,
+        }
+    }
+
+    /// Writes all leaves and records, in key order.
+    fn leaves<S: ValueSource>(
+        &mut self,
+        plan: &Plan,
+        keys: &[u64],
+        values: &mut S,
+        records: &mut [u8],
+    ) -> Vec<Child> {
+        let size = self.config.leaf_bytes() as usize;
+        let shape = *self.config.leaf_shape();
+        let mut built = Vec::with_capacity(plan.leaves as usize);
+        let mut record_at = 0_u64;
+        let mut low = self.range.low;
+        for index in 0..plan.leaves {
+            let (from, to) =
+                (share(keys.len(), index, plan.leaves), share(keys.len(), index + 1, plan.leaves));
+            // There are fewer leaves than keys, so `to` is a key unless this is the last leaf.
+            let next_low = keys.get(to).copied();
+            let offset = u64::from(SUPERBLOCK_BYTES) + index * size as u64;
+            let spec = self.spec(0, offset, low, next_low);
+            let mut leaf = LeafBuilder::new(&mut self.nodes[offset as usize..][..size], &shape, spec);
+            for &key in &keys[from..to] {
+                if shape.is_inline() {
+                    values.fill(key, leaf.push_inline(key));
+                } else {
+                    let length = values.length(key);
+                    let address = GlobalAddress::new(self.server, plan.records_from + record_at);
+                    leaf.push_record(key, address, length);
+                    let bytes = &mut records[record_at as usize..][..record_bytes(length) as usize];
+                    let version = if self.refill { record::next_version(bytes) } else { 1 };
+                    write_record(bytes, key, version, |value| values.fill(key, value));
+                    record_at += stride(length);
+                }
+            }
+            leaf.finish();
+            built.push((low, spec.address));
+            low = next_low.unwrap_or(low);
+        }
+        debug_assert_eq!(record_at, plan.record_bytes, "lengths are the same every time they are asked for");
+        built
+    }
+
+    /// Writes one level of internal nodes over the nodes `below`.
+    fn internal_level(&mut self, level: u8, from: u64, count: u64, below: &[Child]) -> Vec<Child> {
+        let size = self.config.internal_bytes() as usize;
+        (0..count)
+            .map(|index| {
+                let (first, end) = (share(below.len(), index, count), share(below.len(), index + 1, count));
+                let children = &below[first..end];
+                let low = children[0].0;
+                let offset = from + index * size as u64;
+                let spec = self.spec(level, offset, low, below.get(end).map(|(low, _)| *low));
+                let bytes = &mut self.nodes[offset as usize..][..size];
+                write_internal(bytes, &spec, children, self.config.integrity());
+                (low, spec.address)
+            })
+            .collect()
+    }
+}
+
+/// Where part `index` of `parts` begins when `whole` things are shared out evenly.
+fn share(whole: usize, index: u64, parts: u64) -> usize {
+    (whole as u128 * u128::from(index) / u128::from(parts)) as usize
+}
+
+/// Where a line can carry a version: in front, or at its end.
+const VERSIONS: [usize; 2] = [offsets::VERSION, LINE - 1];
+
+/// The version of a node written over memory of a former generation, whose nodes may have lain otherwise: one that follows
+/// what is found, and that none of the lines has already.
+fn version_over(memory: &[u8]) -> u32 {
+    let (lines, _) = memory.as_chunks::<LINE>();
+    let is_there = |version: u32| {
+        lines.iter().any(|line| VERSIONS.iter().any(|&at| line[at] == version.to_le_bytes()[0]))
+    };
+    let mut version = next_version(memory);
+    // A node has at most 64 lines: there is always one of 256 bytes that none of them carries.
+    while is_there(version) {
+        version = version.wrapping_add(1);
+    }
+    version
+}
+
+/// Forgets what lies in memory of a former generation: nothing of it is a node any more. Versions stay, for those who write
+/// nodes there.
+pub(super) fn forget(memory: &mut [u8]) {
+    for line in memory.as_chunks_mut::<LINE>().0 {
+        if *line == [0; LINE] {
+            continue; // perhaps never touched: it stays so
+        }
+        let node_version = offsets::NODE_VERSION..offsets::NODE_VERSION + 4;
+        for (at, byte) in line.iter_mut().enumerate() {
+            if !VERSIONS.contains(&at) && !node_version.contains(&at) {
+                *byte = 0;
+            }
+        }
+    }
+}

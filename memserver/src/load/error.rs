@@ -1,0 +1,113 @@
+//! Why a tree cannot be loaded.
+
+use fatbtree_index::KeyRange;
+
+/// Why a tree cannot be loaded.
+#[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
+pub enum LoadError {
+    /// One key twice.
+    #[error("key {key:#x} occurs twice: each key has one value; remove one of the two")]
+    DuplicateKey {
+        /// The key.
+        key: u64,
+    },
+    /// Keys out of order.
+    #[error(
+        "key {key:#x} at position {position} is smaller than the key before it: sort the keys first (`sort_keys`)"
+    )]
+    Unsorted {
+        /// The key.
+        key: u64,
+        /// Its place among the keys.
+        position: usize,
+    },
+    /// A key that belongs to another server.
+    #[error("key {key:#x} lies outside of the partition's range {range}")]
+    OutOfRange {
+        /// The key.
+        key: u64,
+        /// The partition's keys.
+        range: KeyRange,
+    },
+    /// Fill factor.
+    #[error("fill factor {found}: expected a number above 0 and at most 1")]
+    Fill {
+        /// What was asked for.
+        found: f64,
+    },
+    /// A value that does not have the size of all in-line values.
+    #[error(
+        "value of key {key:#x} has {found} bytes, but values in leaves have {expected}: keep values out of line"
+    )]
+    InlineLength {
+        /// The key.
+        key: u64,
+        /// Bytes of its value.
+        found: u32,
+        /// Bytes of every value.
+        expected: u8,
+    },
+    /// More bytes than an offset can name, or than this machine can address.
+    #[error("the tree needs {bytes} bytes, a region has at most {max}: split the keys over more servers")]
+    TooLarge {
+        /// Bytes needed; saturated.
+        bytes: u64,
+        /// Bytes of the largest region.
+        max: u64,
+    },
+    /// A range without keys.
+    #[error("partition range {range} is empty: expected the low key below the high key")]
+    EmptyRange {
+        /// The range.
+        range: KeyRange,
+    },
+    /// Fewer keys than servers.
+    #[error(
+        "{keys} keys cannot be split over {servers} memory servers: each needs at least one, and there must be one server"
+    )]
+    TooFewKeys {
+        /// Keys given.
+        keys: usize,
+        /// Servers asked for.
+        servers: u16,
+    },
+    /// The region is still in use.
+    #[error(
+        "the region to be filled anew is still shared: stop its server and drop every other handle first"
+    )]
+    Shared,
+    /// The region to be filled anew is too small.
+    #[error(
+        "the tree needs a region of {needed} bytes, the one to be filled anew has {found}: use a larger one"
+    )]
+    RegionTooSmall {
+        /// Bytes needed, padding included.
+        needed: u64,
+        /// Bytes there.
+        found: u64,
+    },
+    /// The region to be filled anew holds something else.
+    #[error(
+        "the region to be filled anew begins with magic {found:#x}, which is no superblock: use new memory"
+    )]
+    Foreign {
+        /// What stands where the superblock's magic stands.
+        found: u64,
+    },
+    /// Borders that do not divide the keys.
+    #[error(
+        "{servers} partitions cannot be made: expected 1 to 65,535 low keys in strictly ascending order, the first of them 0"
+    )]
+    Borders {
+        /// Low keys given.
+        servers: usize,
+    },
+    /// More memory than the machine gives.
+    #[error(
+        "cannot get {bytes} bytes of memory for the region: use fewer keys, shorter values or more machines"
+    )]
+    OutOfMemory {
+        /// Bytes needed.
+        bytes: u64,
+    },
+}

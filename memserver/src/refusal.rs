@@ -1,0 +1,67 @@
+//! Why a request is refused.
+
+use std::net::Ipv4Addr;
+
+use fatbtree_index::{ConfigError, GlobalAddress};
+use fatbtree_verbs::{ConnectError, EndpointError, QueuePairNumber};
+
+use crate::chunk::NoChunk;
+use crate::limits::OverBound;
+use crate::session::SessionKey;
+
+/// Why a request is refused. Nothing has changed then.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// No such session.
+    #[error(
+        "there is no {0}: its lease has ended, it was closed, or the server was started anew; open another"
+    )]
+    UnknownSession(SessionKey),
+    /// A bound was met.
+    #[error(transparent)]
+    OverBound(#[from] OverBound),
+    /// An endpoint that cannot be.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// A queue pair of another client.
+    #[error(
+        "the queue pair is at {found}, expected {expected}, for which the session was opened; open a session for each address"
+    )]
+    OtherAddress {
+        /// The session's address.
+        expected: Ipv4Addr,
+        /// The endpoint's.
+        found: Ipv4Addr,
+    },
+    /// A node does not fit in a packet (single-packet rule).
+    #[error(transparent)]
+    NodeTooLarge(#[from] ConfigError),
+    /// The server's device refuses.
+    #[error(transparent)]
+    Device(#[from] ConnectError),
+    /// No such queue pair.
+    #[error("the {session} has no queue pair {queue_pair}: it was disconnected, or it broke")]
+    UnknownQueuePair {
+        /// The session.
+        session: SessionKey,
+        /// The server's queue pair.
+        queue_pair: QueuePairNumber,
+    },
+    /// The region is full.
+    #[error(transparent)]
+    NoChunk(#[from] NoChunk),
+    /// No such chunk.
+    #[error("the {session} has no chunk at {address}: it was given back, or never this session's")]
+    UnknownChunk {
+        /// The session.
+        session: SessionKey,
+        /// Where it should begin.
+        address: GlobalAddress,
+    },
+    /// A chunk that is the tree's.
+    #[error("the chunk at {address} was published: it is the tree's, and its nodes are freed one by one")]
+    Published {
+        /// Where it begins.
+        address: GlobalAddress,
+    },
+}

@@ -1,0 +1,253 @@
+//! Sessions, queue pairs and chunks: given out within bounds, and taken back.
+
+use fatbtree_index::GlobalAddress;
+use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::{Agreed, Device, Endpoint, QueuePair, QueuePairNumber};
+use rand::RngExt;
+
+use super::{Connection, MemoryServer};
+use crate::chunk::{Chunk, ChunkKind, ChunkRefusal};
+use crate::event::{Event, FirstHop};
+use crate::limits::{ClientId, Resource};
+use crate::refusal::Refusal;
+use crate::session::{Lease, Session, SessionKey};
+
+impl<D: Device> MemoryServer<D> {
+    // ---- sessions ----
+
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// [`Refusal::OverBound`].
+    pub fn open_session(&mut self, now: Instant, client: ClientId) -> Result<Lease, Refusal> {
+        self.advance(now);
+        self.accounts.attempt(self.now, client)?;
+        self.accounts.charge(client, Resource::Sessions)?;
+        let mut session = SessionKey { host: client.host, id: self.random.random() };
+        while self.sessions.contains(session) {
+            session.id = self.random.random();
+        }
+        let duration = self.options.lease;
+        self.sessions.open(session, client, self.now + duration);
+        self.counters.sessions_opened += 1;
+        Ok(Lease { session, duration })
+    }
+
+    /// Makes a session last as long as a new one from `now` on.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownSession`]: it has ended.
+    pub fn renew_session(&mut self, now: Instant, session: SessionKey) -> Result<Lease, Refusal> {
+        self.advance(now);
+        let duration = self.options.lease;
+        match self.sessions.renew(session, self.now + duration) {
+            true => Ok(Lease { session, duration }),
+            false => Err(Refusal::UnknownSession(session)),
+        }
+    }
+
+    /// Ends a session: takes back everything it holds.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownSession`]: it has ended.
+    pub fn close_session(&mut self, now: Instant, session: SessionKey) -> Result<(), Refusal> {
+        self.advance(now);
+        if self.end(session) { Ok(()) } else { Err(Refusal::UnknownSession(session)) }
+    }
+
+    // ---- queue pairs ----
+
+    /// Makes a queue pair, connects it to the client's, and says how to reach it. [`Event::Opened`] tells the owner.
+    ///
+    /// # Errors
+    /// When the session has ended, a bound is met, the client's endpoint is not its own or cannot be, or the device
+    /// refuses.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        client: &Endpoint,
+    ) -> Result<Endpoint, Refusal> {
+        self.advance(now);
+        // What broke makes room for what replaces it.
+        self.take_broken();
+        self.watch_root();
+        let payer = self.session(session)?.client;
+        self.accounts.attempt(self.now, payer)?;
+        client.check()?;
+        if client.ip != payer.roce {
+            return Err(Refusal::OtherAddress { expected: payer.roce, found: client.ip });
+        }
+        self.accounts.charge(payer, Resource::QueuePairs)?;
+        let (queue_pair, local) = match self.accept(client) {
+            Ok(accepted) => accepted,
+            Err(refusal) => {
+                self.accounts.release(payer, Resource::QueuePairs);
+                return Err(refusal);
+            }
+        };
+        let hop = FirstHop {
+            client: client.ip,
+            server: self.address,
+            queue_pair: local.queue_pair,
+            partition: self.info.partition.id,
+            rkey: self.info.tree.rkey,
+            root: self.info.partition.root,
+        };
+        let opening = self.events.push(Event::Opened(hop));
+        self.connections.insert(queue_pair, Connection { session, hop, opening });
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.queue_pairs.insert(local.queue_pair, queue_pair);
+        }
+        self.counters.queue_pairs_opened += 1;
+        Ok(local)
+    }
+
+    /// Destroys a queue pair; it is named by the number that [`connect`](Self::connect) has told.
+    ///
+    /// # Errors
+    /// When the session has ended or has no such queue pair.
+    pub fn disconnect(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        queue_pair: QueuePairNumber,
+    ) -> Result<(), Refusal> {
+        self.advance(now);
+        let found = self.session(session)?.queue_pairs.get(&queue_pair).copied();
+        let found = found.ok_or(Refusal::UnknownQueuePair { session, queue_pair })?;
+        self.destroy(found);
+        Ok(())
+    }
+
+    // ---- chunks ----
+
+    /// Gives out a chunk for nodes or records.
+    ///
+    /// # Errors
+    /// When the session has ended, a bound is met, or no chunk of this kind is left.
+    pub fn allocate(&mut self, now: Instant, session: SessionKey, kind: ChunkKind) -> Result<Chunk, Refusal> {
+        self.advance(now);
+        let payer = self.session(session)?.client;
+        self.accounts.charge(payer, Resource::Chunks)?;
+        let chunk = match self.chunks.allocate(kind, session) {
+            Ok(chunk) => chunk,
+            Err(full) => {
+                self.accounts.release(payer, Resource::Chunks);
+                return Err(full.into());
+            }
+        };
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.chunks.insert(chunk.address);
+        }
+        Ok(chunk)
+    }
+
+    /// Makes a chunk the tree's, before the first of its nodes or records is linked. Once more does no harm.
+    ///
+    /// # Errors
+    /// When the session has ended or has no such chunk.
+    pub fn publish(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        address: GlobalAddress,
+    ) -> Result<(), Refusal> {
+        self.advance(now);
+        self.session(session)?;
+        self.chunks.publish(address, session).map_err(|why| refuse_chunk(why, session, address))
+    }
+
+    /// Takes a chunk back that was not published.
+    ///
+    /// # Errors
+    /// When the session has ended, has no such chunk, or has published it.
+    pub fn free(&mut self, now: Instant, session: SessionKey, address: GlobalAddress) -> Result<(), Refusal> {
+        self.advance(now);
+        let payer = self.session(session)?.client;
+        self.chunks.free(address, session).map_err(|why| refuse_chunk(why, session, address))?;
+        self.accounts.release(payer, Resource::Chunks);
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.chunks.remove(&address);
+        }
+        Ok(())
+    }
+
+    // ---- taking back ----
+
+    /// Ends sessions whose leases have ended by `now`; before anything else is done at that time.
+    pub(super) fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        while let Some(session) = self.sessions.lapsed(self.now) {
+            self.counters.sessions_lapsed += 1;
+            self.end(session);
+        }
+    }
+
+    /// Destroys queue pairs that broke.
+    pub(super) fn take_broken(&mut self) {
+        while let Some(queue_pair) = self.device.poll_broken() {
+            self.counters.queue_pairs_broken += u64::from(self.destroy(queue_pair));
+        }
+    }
+
+    /// Takes back everything a session holds: queue pairs first, so that nothing is written into the chunks any more.
+    pub(super) fn end(&mut self, key: SessionKey) -> bool {
+        let Some(session) = self.sessions.remove(key) else { return false };
+        let Session { client, queue_pairs, chunks, .. } = session;
+        for queue_pair in queue_pairs.into_values() {
+            self.destroy(queue_pair);
+        }
+        for address in chunks {
+            // What was published is the tree's, and stays paid for.
+            if self.chunks.free(address, key).is_ok() {
+                self.accounts.release(client, Resource::Chunks);
+            }
+        }
+        self.accounts.release(client, Resource::Sessions);
+        true
+    }
+
+    fn session(&self, key: SessionKey) -> Result<&Session, Refusal> {
+        self.sessions.get(key).ok_or(Refusal::UnknownSession(key))
+    }
+
+    /// Destroys a connected queue pair; says whether it was one.
+    fn destroy(&mut self, queue_pair: QueuePair) -> bool {
+        let Some(Connection { session, hop, opening }) = self.connections.remove(&queue_pair) else {
+            return false;
+        };
+        self.device.destroy(queue_pair);
+        self.events.close(opening, hop);
+        let payer = ClientId { host: session.host, roce: hop.client };
+        self.accounts.release(payer, Resource::QueuePairs);
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.queue_pairs.remove(&hop.queue_pair);
+        }
+        true
+    }
+
+    fn accept(&mut self, client: &Endpoint) -> Result<(QueuePair, Endpoint), Refusal> {
+        let queue_pair = self.device.create()?;
+        let joined = self.join(queue_pair, client);
+        if joined.is_err() {
+            self.device.destroy(queue_pair);
+        }
+        joined.map(|local| (queue_pair, local))
+    }
+
+    fn join(&mut self, queue_pair: QueuePair, client: &Endpoint) -> Result<Endpoint, Refusal> {
+        let local = self.device.endpoint(queue_pair)?;
+        let mtu = Agreed::between(&local, client).mtu;
+        self.info.config.check_path_mtu(mtu.bytes() as u32)?;
+        self.device.connect(queue_pair, client)?;
+        Ok(local)
+    }
+}
+
+fn refuse_chunk(why: ChunkRefusal, session: SessionKey, address: GlobalAddress) -> Refusal {
+    match why {
+        ChunkRefusal::NotHeld => Refusal::UnknownChunk { session, address },
+        ChunkRefusal::Published => Refusal::Published { address },
+    }
+}

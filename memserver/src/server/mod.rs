@@ -1,0 +1,403 @@
+//! A memory server as a value: its device, its memory, and what clients hold of both.
+
+mod clients;
+mod request;
+mod root;
+mod snapshots;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use fatbtree_index::node::LINE;
+use fatbtree_index::{ConfigError, GlobalAddress, Integrity, Regions, Superblock};
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, QueuePair, RegisterError};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::chunk::{ChunkSize, ChunkTable};
+use crate::event::{Event, Events, FirstHop};
+use crate::info::{LockTable, ServerInfo};
+use crate::limits::{Accounts, Limits, Resource};
+use crate::load::LoadedTree;
+use crate::session::{SessionKey, Sessions};
+
+pub use request::{Reply, Request};
+pub use root::NoRoot;
+pub use snapshots::SnapshotError;
+
+use snapshots::Snapshots;
+
+/// A counter by name.
+pub type Counter = (String, u64);
+
+/// How a server behaves. Start from the default and change what you need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// What clients may do with tree memory.
+    pub access: Access,
+    /// Bytes of the lock table; 0: none. Sherman has 131,072 locks of 2 bytes.
+    pub lock_table_bytes: u64,
+    /// Bytes of a chunk: a multiple of 64, at least the largest node.
+    pub chunk_bytes: u64,
+    /// How long a session lasts without being renewed.
+    pub lease: Duration,
+    /// How much clients may have.
+    pub limits: Limits,
+}
+
+impl Default for ServerOptions {
+    /// Clients may read; no locks; chunks of 8 MiB; leases of 10 seconds.
+    fn default() -> Self {
+        Self {
+            access: Access::READ,
+            lock_table_bytes: 0,
+            chunk_bytes: 8 << 20,
+            lease: Duration::from_secs(10),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// A memory server: one tree on one device. It knows no socket, clock or thread.
+///
+/// # What clients hold
+///
+/// A client opens a *session* and renews it before its lease ends. Queue pairs and chunks are taken in a session, and are
+/// taken back when it ends: when its lease ends, or it is closed. They are bounded per client, per host and in all
+/// ([`Limits`]). Queue pairs go first: when a chunk is free again, nothing that its holder has posted can be written there
+/// any more (a client uses one session for both). A queue pair that breaks is destroyed at once. First-hop entries
+/// follow the queue pairs, by [events](Event).
+///
+/// # Driving it
+///
+/// One thread owns the server. It hands frames to the [device](Self::device_mut), and between frames
+///
+/// * answers what was asked, by [`Mailbox::answer`](crate::Mailbox::answer) or the methods below;
+/// * calls [`handle_timeout`](Self::handle_timeout) when [`poll_timeout`](Self::poll_timeout) has come;
+/// * calls [`work`](Self::work): it notices queue pairs that broke and roots that were split, and reads snapshots, some nodes
+///   at a time;
+/// * takes all [events](Self::poll_event).
+///
+/// Time never goes back. With one seed and one sequence of calls the server does the same.
+///
+/// ```
+/// use fatbtree_memserver::{Event, Mailbox, MemoryServer};
+/// use fatbtree_verbs::Device;
+/// use fatbtree_verbs::time::Instant;
+///
+/// /// One turn of a driver's loop. Returns when to come back at the latest; `None`: when there is a frame or a request.
+/// fn turn<D: Device>(
+///     server: &mut MemoryServer<D>,
+///     mailbox: &mut Mailbox,
+///     now: Instant,
+///     mut tell_the_controller: impl FnMut(Event),
+/// ) -> Option<Instant> {
+///     // ... frames to and from server.device_mut() ...
+///     mailbox.answer(now, server);
+///     if server.poll_timeout().is_some_and(|at| at <= now) {
+///         server.handle_timeout(now);
+///     }
+///     let more = server.work(now, 64);
+///     while let Some(event) = server.poll_event() {
+///         tell_the_controller(event);
+///     }
+///     if more { Some(now) } else { server.poll_timeout() }
+/// }
+/// ```
+pub struct MemoryServer<D> {
+    device: D,
+    region: Arc<Memory>,
+    /// The same, as walks want it.
+    memory: Regions,
+    options: ServerOptions,
+    info: ServerInfo,
+    /// The server's address on the data path.
+    address: Ipv4Addr,
+    /// The superblock as it was last seen.
+    superblock: [u8; LINE],
+    random: ChaCha8Rng,
+    now: Instant,
+    sessions: Sessions,
+    /// All connected queue pairs.
+    connections: BTreeMap<QueuePair, Connection>,
+    chunks: ChunkTable,
+    accounts: Accounts,
+    events: Events,
+    snapshots: Snapshots,
+    counters: Counters,
+    device_counters: Option<DeviceCounters<D>>,
+}
+
+type DeviceCounters<D> = Box<dyn Fn(&D) -> Vec<Counter> + Send>;
+
+/// A connected queue pair.
+#[derive(Debug)]
+struct Connection {
+    session: SessionKey,
+    hop: FirstHop,
+    /// The number of the event that told of it.
+    opening: u64,
+}
+
+/// What a server counts beside what it holds.
+#[derive(Debug, Default)]
+struct Counters {
+    requests: u64,
+    refused: u64,
+    sessions_opened: u64,
+    sessions_lapsed: u64,
+    queue_pairs_opened: u64,
+    queue_pairs_broken: u64,
+    roots_seen: u64,
+    superblocks_refused: u64,
+}
+
+impl<D> fmt::Debug for MemoryServer<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryServer").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+impl<D: Device> MemoryServer<D> {
+    /// A server of `tree` on `device`, which has nothing else to do. `seed` decides the names of sessions: where clients
+    /// may be hostile it comes from the system's random generator.
+    ///
+    /// # Errors
+    /// When the tree does not go with the device, or the device refuses.
+    pub fn new(
+        mut device: D,
+        tree: LoadedTree,
+        options: &ServerOptions,
+        seed: u64,
+    ) -> Result<Self, ServerError> {
+        let LoadedTree { region, spare, config, partition, counts, generation } = tree;
+        let capabilities = device.capabilities();
+        if config.integrity() == Integrity::LineVersions && !capabilities.line_atomicity {
+            return Err(ServerError::Integrity);
+        }
+        let local = probe(&mut device)?;
+        config.check_path_mtu(local.mtu.bytes() as u32)?;
+        let chunks = ChunkTable::new(partition.id, &spare, options.chunk_bytes, &config)?;
+        let mut superblock = [0; LINE];
+        let read = region.read(0, &mut superblock);
+        let found = Superblock::parse(&superblock).ok().filter(|_| read.is_ok());
+        if found.is_none_or(|found| (found.partition, found.generation) != (partition, generation)) {
+            return Err(ServerError::Superblock);
+        }
+        let padding = u64::from(config.max_node_bytes());
+        if region.len().saturating_sub(spare.end) < padding {
+            return Err(ServerError::Padding { expected: padding });
+        }
+
+        let iova = GlobalAddress::new(partition.id, 0).raw();
+        let registered = device.register(&region, iova, options.access)?;
+        let locks = match options.lock_table_bytes {
+            0 => None,
+            bytes => Some(register_locks(&mut device, bytes)?),
+        };
+        let info = ServerInfo {
+            partition,
+            generation,
+            config,
+            counts,
+            tree: registered,
+            locks,
+            masked_atomics: capabilities.masked_atomics,
+            line_atomicity: capabilities.line_atomicity,
+            path_mtu: local.mtu,
+            chunk_bytes: options.chunk_bytes,
+        };
+        Ok(Self {
+            device,
+            memory: Regions::new([(partition.id, Arc::clone(&region))]),
+            region,
+            info,
+            address: local.ip,
+            superblock,
+            random: ChaCha8Rng::seed_from_u64(seed),
+            now: Instant::ZERO,
+            sessions: Sessions::default(),
+            connections: BTreeMap::new(),
+            chunks,
+            accounts: Accounts::new(&options.limits),
+            events: Events::default(),
+            snapshots: Snapshots::new(options.limits.snapshot_nodes, options.limits.snapshot_requests),
+            counters: Counters::default(),
+            device_counters: None,
+            options: options.clone(),
+        })
+    }
+
+    /// Has [statistics](Self::statistics) tell what the device counts, too.
+    #[must_use]
+    pub fn with_device_counters(self, counters: impl Fn(&D) -> Vec<Counter> + Send + 'static) -> Self {
+        Self { device_counters: Some(Box::new(counters)), ..self }
+    }
+
+    // ---- getters ----
+
+    /// What the server holds; the root as [`work`](Self::work) has last seen it.
+    #[must_use]
+    pub fn info(&self) -> &ServerInfo {
+        &self.info
+    }
+
+    /// The tree memory.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.region
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The device, to hand frames to.
+    pub fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// All counters, by name.
+    #[must_use]
+    pub fn statistics(&self) -> Vec<Counter> {
+        let chunks = self.chunks.counts();
+        let total = |what| u64::from(self.accounts.total(what));
+        let counters = &self.counters;
+        let mut all: Vec<Counter> = [
+            ("chunks", chunks.all.into()),
+            ("chunks_free_again", chunks.free.into()),
+            ("chunks_held", chunks.held.into()),
+            ("chunks_published", chunks.published.into()),
+            ("events_not_taken", self.events.len() as u64),
+            ("generation", self.info.generation),
+            ("queue_pairs", total(Resource::QueuePairs)),
+            ("queue_pairs_broken", counters.queue_pairs_broken),
+            ("queue_pairs_opened", counters.queue_pairs_opened),
+            ("refused", counters.refused),
+            ("requests", counters.requests),
+            ("roots_seen", counters.roots_seen),
+            ("sessions", total(Resource::Sessions)),
+            ("sessions_lapsed", counters.sessions_lapsed),
+            ("sessions_opened", counters.sessions_opened),
+            ("snapshots", self.snapshots.finished),
+            ("snapshots_failed", self.snapshots.failed),
+            ("snapshots_waiting", self.snapshots.waiting() as u64),
+            ("superblocks_refused", counters.superblocks_refused),
+        ]
+        .map(|(name, count)| (name.to_owned(), count))
+        .into();
+        if let Some(counters) = &self.device_counters {
+            all.extend(counters(&self.device));
+        }
+        all
+    }
+
+    // ---- driving ----
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due: when the first lease ends. The device has its own timers.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.sessions.first_end()
+    }
+
+    /// Takes back what sessions hold whose leases have ended by `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.advance(now);
+    }
+
+    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots. Says whether there is more to
+    /// read.
+    pub fn work(&mut self, now: Instant, budget: usize) -> bool {
+        self.advance(now);
+        self.take_broken();
+        self.watch_root();
+        self.snapshots.work(&self.memory, &self.info.config, &self.info.partition, budget)
+    }
+
+    /// The next thing the owner must know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop()
+    }
+
+    /// Ends all sessions and takes the memory back from the device, to be filled anew by
+    /// [`bulk_load_over`](crate::bulk_load_over). The memory is given back unless the caller has another handle to it.
+    #[must_use]
+    pub fn stop(mut self) -> (D, Arc<Memory>) {
+        for key in self.sessions.keys().collect::<Vec<_>>() {
+            self.end(key);
+        }
+        self.device.deregister(self.info.tree.rkey);
+        if let Some(locks) = &self.info.locks {
+            self.device.deregister(locks.region.rkey);
+        }
+        (self.device, self.region)
+    }
+}
+
+/// What the device says of itself: it takes a queue pair to know.
+fn probe<D: Device>(device: &mut D) -> Result<Endpoint, ConnectError> {
+    let queue_pair = device.create()?;
+    let local = device.endpoint(queue_pair);
+    device.destroy(queue_pair);
+    local
+}
+
+/// Memory for locks, on the device if it has so much.
+fn register_locks<D: Device>(device: &mut D, bytes: u64) -> Result<LockTable, ServerError> {
+    const IOVA: u64 = 0;
+    if device.capabilities().device_memory >= bytes
+        && let Ok(region) = device.register_device_memory(bytes, IOVA, Access::ALL)
+    {
+        return Ok(LockTable { region, on_device: true });
+    }
+    let memory = Memory::shared(bytes).map_err(|_| ServerError::OutOfMemory { bytes })?;
+    let region = device.register(&memory, IOVA, Access::ALL)?;
+    Ok(LockTable { region, on_device: false })
+}
+
+/// Why there is no server.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Single-packet rule.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Line versions on a device that tears lines.
+    #[error(
+        "memory server cannot serve this tree: it has line versions, but its device does not read and write lines of 64 bytes \
+         whole; load it with checksums (Integrity::for_device)"
+    )]
+    Integrity,
+    /// The region's first line is about another tree.
+    #[error(
+        "memory server cannot serve this tree: its region does not begin with its superblock; load it anew"
+    )]
+    Superblock,
+    /// Index reads would run over the region's end.
+    #[error(
+        "memory server cannot serve this tree: behind everything that may be a node its region has less than {expected} bytes,          which an index read may reach for; load it anew"
+    )]
+    Padding {
+        /// Bytes of the largest node.
+        expected: u64,
+    },
+    /// Chunks that cannot be.
+    #[error(transparent)]
+    Chunks(#[from] ChunkSize),
+    /// The device has no queue pair.
+    #[error(transparent)]
+    Device(#[from] ConnectError),
+    /// The device does not take the memory.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// No memory for locks.
+    #[error("cannot get {bytes} bytes of memory for locks: use fewer locks")]
+    OutOfMemory {
+        /// Bytes wanted.
+        bytes: u64,
+    },
+}

@@ -1,0 +1,159 @@
+//! Requests from another thread, each with the way back.
+
+use std::sync::Arc;
+
+use fatbtree_index::{GlobalAddress, TreeTop};
+use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
+use tokio::sync::oneshot;
+
+use super::{Counter, MemoryServer, SnapshotError};
+use crate::chunk::{Chunk, ChunkKind};
+use crate::info::ServerInfo;
+use crate::limits::ClientId;
+use crate::refusal::Refusal;
+use crate::session::{Lease, SessionKey};
+
+/// The way back.
+pub type Reply<T> = oneshot::Sender<T>;
+
+/// What can be asked of a memory server; see the methods of [`MemoryServer`].
+#[derive(Debug)]
+pub enum Request {
+    /// What do you hold?
+    Info(Reply<ServerInfo>),
+    /// All counters.
+    Statistics(Reply<Vec<Counter>>),
+    /// The top of the tree: answered when it has been read.
+    Snapshot(Reply<Result<Arc<TreeTop>, SnapshotError>>),
+    /// A session.
+    Open {
+        /// Who asks.
+        client: ClientId,
+        /// The way back.
+        reply: Reply<Result<Lease, Refusal>>,
+    },
+    /// More time.
+    Renew {
+        /// For which session.
+        session: SessionKey,
+        /// The way back.
+        reply: Reply<Result<Lease, Refusal>>,
+    },
+    /// The end of a session.
+    Close {
+        /// Which.
+        session: SessionKey,
+        /// The way back.
+        reply: Reply<Result<(), Refusal>>,
+    },
+    /// A connection.
+    Connect {
+        /// In which session.
+        session: SessionKey,
+        /// The client's end.
+        client: Endpoint,
+        /// The way back.
+        reply: Reply<Result<Endpoint, Refusal>>,
+    },
+    /// The end of a connection.
+    Disconnect {
+        /// In which session.
+        session: SessionKey,
+        /// The server's queue pair.
+        queue_pair: QueuePairNumber,
+        /// The way back.
+        reply: Reply<Result<(), Refusal>>,
+    },
+    /// A chunk.
+    Allocate {
+        /// In which session.
+        session: SessionKey,
+        /// For what.
+        kind: ChunkKind,
+        /// The way back.
+        reply: Reply<Result<Chunk, Refusal>>,
+    },
+    /// A chunk becomes the tree's.
+    Publish {
+        /// In which session.
+        session: SessionKey,
+        /// Where the chunk begins.
+        address: GlobalAddress,
+        /// The way back.
+        reply: Reply<Result<(), Refusal>>,
+    },
+    /// A chunk comes back.
+    Free {
+        /// In which session.
+        session: SessionKey,
+        /// Where the chunk begins.
+        address: GlobalAddress,
+        /// The way back.
+        reply: Reply<Result<(), Refusal>>,
+    },
+}
+
+impl<D: Device> MemoryServer<D> {
+    /// Answers a request. What was given to somebody who does not wait any more is taken back at once.
+    pub fn handle(&mut self, now: Instant, request: Request) {
+        self.counters.requests += 1;
+        match request {
+            Request::Info(reply) => {
+                self.advance(now);
+                self.watch_root();
+                let _ = reply.send(self.info);
+            }
+            Request::Statistics(reply) => {
+                self.advance(now);
+                let _ = reply.send(self.statistics());
+            }
+            Request::Snapshot(reply) => self.snapshots.ask(reply),
+            Request::Open { client, reply } => {
+                let answer = self.open_session(now, client);
+                if let Some(lease) = self.tell(reply, answer) {
+                    self.end(lease.session);
+                }
+            }
+            Request::Renew { session, reply } => {
+                let answer = self.renew_session(now, session);
+                self.tell(reply, answer);
+            }
+            Request::Close { session, reply } => {
+                let answer = self.close_session(now, session);
+                self.tell(reply, answer);
+            }
+            Request::Connect { session, client, reply } => {
+                let answer = self.connect(now, session, &client);
+                if let Some(local) = self.tell(reply, answer) {
+                    // It is there: it was connected just now.
+                    let _ = self.disconnect(now, session, local.queue_pair);
+                }
+            }
+            Request::Disconnect { session, queue_pair, reply } => {
+                let answer = self.disconnect(now, session, queue_pair);
+                self.tell(reply, answer);
+            }
+            Request::Allocate { session, kind, reply } => {
+                let answer = self.allocate(now, session, kind);
+                if let Some(chunk) = self.tell(reply, answer) {
+                    let _ = self.free(now, session, chunk.address);
+                }
+            }
+            Request::Publish { session, address, reply } => {
+                let answer = self.publish(now, session, address);
+                self.tell(reply, answer);
+            }
+            Request::Free { session, address, reply } => {
+                let answer = self.free(now, session, address);
+                self.tell(reply, answer);
+            }
+        }
+    }
+
+    /// Answers whoever asked. Returns what was granted if nobody waits for it any more.
+    fn tell<T>(&mut self, reply: Reply<Result<T, Refusal>>, answer: Result<T, Refusal>) -> Option<T> {
+        self.counters.refused += u64::from(answer.is_err());
+        reply.send(answer).err()?.ok()
+    }
+}

@@ -1,0 +1,102 @@
+//! Sessions: what a client holds, and until when.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use fatbtree_index::GlobalAddress;
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{QueuePair, QueuePairNumber};
+
+use crate::limits::ClientId;
+
+/// Names a session. Only the host that has opened it can use it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct SessionKey {
+    /// The address from which the client asks, as the transport tells.
+    pub host: IpAddr,
+    /// Random, chosen by the server.
+    pub id: u64,
+}
+
+impl fmt::Display for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "session {:#018x} of host {}", self.id, self.host)
+    }
+}
+
+/// A session and its time. Everything that was taken in the session is given back when the lease ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lease {
+    /// The session.
+    pub session: SessionKey,
+    /// How long it lasts from when it was opened or renewed. Renew it in good time: after a third of this.
+    pub duration: Duration,
+}
+
+/// What one session holds.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) client: ClientId,
+    /// By the number that the client knows.
+    pub(crate) queue_pairs: BTreeMap<QueuePairNumber, QueuePair>,
+    pub(crate) chunks: BTreeSet<GlobalAddress>,
+    ends: Instant,
+}
+
+/// All sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    all: BTreeMap<SessionKey, Session>,
+    /// By when they end.
+    ends: BTreeSet<(Instant, SessionKey)>,
+}
+
+impl Sessions {
+    /// Whether there is such a session.
+    pub(crate) fn contains(&self, key: SessionKey) -> bool {
+        self.all.contains_key(&key)
+    }
+
+    pub(crate) fn open(&mut self, key: SessionKey, client: ClientId, ends: Instant) {
+        let session = Session { client, queue_pairs: BTreeMap::new(), chunks: BTreeSet::new(), ends };
+        self.all.insert(key, session);
+        self.ends.insert((ends, key));
+    }
+
+    pub(crate) fn get(&self, key: SessionKey) -> Option<&Session> {
+        self.all.get(&key)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: SessionKey) -> Option<&mut Session> {
+        self.all.get_mut(&key)
+    }
+
+    /// Moves a session's end; says whether there is such a session.
+    pub(crate) fn renew(&mut self, key: SessionKey, ends: Instant) -> bool {
+        let Some(session) = self.all.get_mut(&key) else { return false };
+        self.ends.remove(&(session.ends, key));
+        session.ends = ends;
+        self.ends.insert((ends, key))
+    }
+
+    pub(crate) fn remove(&mut self, key: SessionKey) -> Option<Session> {
+        let session = self.all.remove(&key)?;
+        self.ends.remove(&(session.ends, key));
+        Some(session)
+    }
+
+    /// When the first one ends.
+    pub(crate) fn first_end(&self) -> Option<Instant> {
+        self.ends.first().map(|(at, _)| *at)
+    }
+
+    /// A session whose lease has ended by `now`.
+    pub(crate) fn lapsed(&self, now: Instant) -> Option<SessionKey> {
+        self.ends.first().filter(|(at, _)| *at <= now).map(|(_, key)| *key)
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = SessionKey> {
+        self.all.keys().copied()
+    }
+}

@@ -1,0 +1,172 @@
+//! Chunks keep their kind for ever; what was published stays the tree's, what was not comes back.
+#![allow(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
+
+mod common;
+
+use common::lab::{Lab, SERVER, options};
+use fatbtree_index::GlobalAddress;
+use fatbtree_memserver::{
+    Bounds, Chunk, ChunkKind, Limits, NoChunk, OverBound, Payer, Refusal, Resource, ServerOptions,
+};
+use fatbtree_verbs::time::Duration;
+
+/// Ten chunks, and more than ten for everybody.
+fn lab() -> Lab {
+    Lab::new(options())
+}
+
+#[test]
+fn chunks_lie_side_by_side_in_the_spare_memory_and_not_in_the_padding() {
+    let mut lab = lab();
+    let client = lab.client();
+    let session = lab.open(&client).unwrap();
+    let mut chunks: Vec<Chunk> = vec![];
+    let refusal = loop {
+        let kind = ChunkKind::ALL[chunks.len() % 3];
+        match lab.server.allocate(lab.now, session, kind) {
+            Ok(chunk) => chunks.push(chunk),
+            Err(refusal) => break refusal,
+        }
+    };
+    let full = NoChunk { kind: ChunkKind::InternalNodes, chunks: 10, used: 10 };
+    assert_eq!((chunks.len(), refusal), (10, Refusal::NoChunk(full)));
+    // A chunk that is not to be had costs nothing, however often it is asked for.
+    for _ in 0..2000 {
+        let refused = lab.server.allocate(lab.now, session, ChunkKind::InternalNodes);
+        assert_eq!(refused, Err(Refusal::NoChunk(full)));
+    }
+    lab.server.free(lab.now, session, chunks[0].address).unwrap();
+    assert_eq!(lab.server.allocate(lab.now, session, ChunkKind::Leaves), Ok(chunks[0]));
+    let end = lab.server.memory().len() - u64::from(lab.server.info().config.max_node_bytes());
+    for (at, chunk) in chunks.iter().enumerate() {
+        let address = chunk.address;
+        assert_eq!((chunk.bytes, address.server(), address.offset() % 64), (4096, SERVER, 0));
+        assert_eq!(address.offset(), chunks[0].address.offset() + at as u64 * 4096);
+        assert!(address.offset() + chunk.bytes <= end);
+    }
+}
+
+/// A stale pointer to a node must meet a node of the same size for ever.
+#[test]
+fn a_chunk_never_changes_its_kind() {
+    let mut lab = lab();
+    let mut kinds = std::collections::BTreeMap::new();
+    let mut random = 1_u64;
+    for round in 0..200 {
+        let client = lab.client();
+        let session = lab.open(&client).unwrap();
+        for _ in 0..8 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round);
+            let kind = ChunkKind::ALL[(random >> 60) as usize % 3];
+            if let Ok(chunk) = lab.server.allocate(lab.now, session, kind) {
+                assert_eq!(
+                    *kinds.entry(chunk.address).or_insert(kind),
+                    kind,
+                    "{} in round {round}",
+                    chunk.address
+                );
+                if random >> 40 & 1 == 0 {
+                    lab.server.free(lab.now, session, chunk.address).unwrap();
+                }
+            }
+        }
+        lab.pass(Duration::from_secs(10));
+        assert_eq!(lab.counter("chunks_held"), 0);
+    }
+    assert_eq!(kinds.len(), 10);
+}
+
+#[test]
+fn published_chunks_stay_the_trees() {
+    let mut lab = lab();
+    let client = lab.client();
+    let session = lab.open(&client).unwrap();
+    let mut allocate = || lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap().address;
+    let (published, kept, given_back) = (allocate(), allocate(), allocate());
+    let now = lab.now;
+    lab.server.publish(now, session, published).unwrap();
+    lab.server.publish(now, session, published).unwrap();
+    assert_eq!(lab.server.free(now, session, published), Err(Refusal::Published { address: published }));
+    lab.server.free(now, session, given_back).unwrap();
+    let unknown = |address| Err(Refusal::UnknownChunk { session, address });
+    assert_eq!(lab.server.free(now, session, given_back), unknown(given_back));
+    assert_eq!(lab.server.publish(now, session, given_back), unknown(given_back));
+    let nowhere = [
+        GlobalAddress::NULL,
+        GlobalAddress::new(SERVER, kept.offset() + 64),
+        GlobalAddress::new(SERVER, kept.offset() - 4096 * 2),
+        GlobalAddress::new(SERVER, kept.offset() + 4096 * 4),
+        GlobalAddress::new(SERVER + 1, kept.offset()),
+        GlobalAddress(u64::MAX),
+    ];
+    for address in nowhere {
+        assert_eq!(lab.server.free(now, session, address), unknown(address));
+        assert_eq!(lab.server.publish(now, session, address), unknown(address));
+    }
+    // A chunk is its session's, not even its client's.
+    let second = lab.open(&client).unwrap();
+    for address in [published, kept] {
+        let unknown = Err(Refusal::UnknownChunk { session: second, address });
+        assert_eq!(lab.server.free(now, second, address), unknown);
+        assert_eq!(lab.server.publish(now, second, address), unknown);
+    }
+    lab.server.close_session(now, session).unwrap();
+
+    let other = lab.client();
+    let session = lab.open(&other).unwrap();
+    let unknown = |address| Err(Refusal::UnknownChunk { session, address });
+    assert_eq!(lab.server.free(now, session, published), unknown(published));
+    assert_eq!(lab.server.publish(now, session, published), unknown(published));
+    let again: Vec<_> =
+        (0..2).map(|_| lab.server.allocate(now, session, ChunkKind::Leaves).unwrap().address).collect();
+    assert_eq!(again, [kept, given_back], "those that nobody could reach are used again");
+    assert_eq!(lab.server.free(now, session, published), unknown(published));
+    let fresh = lab.server.allocate(now, session, ChunkKind::Leaves).unwrap().address;
+    assert!(fresh > given_back && fresh != published);
+}
+
+/// What was published is paid for by who did it, session or not: nobody takes the whole region that way.
+#[test]
+fn who_takes_chunks_without_end_is_refused() {
+    let bounds = |chunks| Bounds { sessions: 100, queue_pairs: 1, chunks, attempts: 1000 };
+    let limits = Limits { client: bounds(3), host: bounds(5), server: bounds(8), ..Limits::default() };
+    let mut lab = Lab::new(ServerOptions { limits, ..options() });
+    let hostile = lab.client().on_host(1);
+    let over = |payer, limit| Refusal::OverBound(OverBound { payer, what: Resource::Chunks, limit });
+    for _ in 0..3 {
+        let session = lab.open(&hostile).unwrap();
+        let chunk = lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
+        lab.server.publish(lab.now, session, chunk.address).unwrap();
+        lab.server.close_session(lab.now, session).unwrap();
+    }
+    let session = lab.open(&hostile).unwrap();
+    let refused = lab.server.allocate(lab.now, session, ChunkKind::Leaves);
+    assert_eq!(refused, Err(over(Payer::Client(hostile.id()), 3)));
+    // Under another address it gets what its host may have, and no more.
+    let second = lab.client().on_host(1);
+    let session = lab.open(&second).unwrap();
+    for _ in 0..2 {
+        lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
+    }
+    let refused = lab.server.allocate(lab.now, session, ChunkKind::Leaves);
+    assert_eq!(refused, Err(over(Payer::Host(hostile.id().host), 5)));
+    let other = lab.client().on_host(2);
+    let session = lab.open(&other).unwrap();
+    for _ in 0..3 {
+        lab.server.allocate(lab.now, session, ChunkKind::Records).unwrap();
+    }
+    // What comes back is not paid for any more.
+    lab.pass(Duration::from_secs(10));
+    assert_eq!((lab.counter("chunks_published"), lab.counter("chunks_held")), (3, 0));
+    let session = lab.open(&second).unwrap();
+    for _ in 0..2 {
+        lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
+    }
+    let other = lab.client().on_host(3);
+    let session = lab.open(&other).unwrap();
+    let mut taken = vec![];
+    while let Ok(chunk) = lab.server.allocate(lab.now, session, ChunkKind::Records) {
+        taken.push(chunk.address);
+    }
+    assert_eq!(taken.len(), 3);
+}

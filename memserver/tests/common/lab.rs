@@ -1,0 +1,143 @@
+//! A memory server on a watched device, and clients of it.
+
+use std::cell::{Ref, RefCell, RefMut};
+use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
+
+use fatbtree_index::{TreeConfig, ValueLayout};
+use fatbtree_memserver::{ClientId, Event, LoadOptions, MemoryServer, Refusal, ServerOptions, SessionKey};
+use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{
+    Device, Endpoint, Failure, Operation, Output, QueuePair, QueuePairNumber, Remote, Verbs, WorkRequest,
+};
+
+use super::device::{Watch, WatchedDevice};
+
+pub const SERVER: u16 = 3;
+
+pub struct Lab {
+    pub network: PlainNetwork,
+    pub server: MemoryServer<WatchedDevice>,
+    pub watch: Rc<RefCell<Watch>>,
+    pub now: Instant,
+}
+
+pub fn config() -> TreeConfig {
+    TreeConfig::new(16, 1024, ValueLayout::Inline(8)).expect("valid")
+}
+
+pub fn options() -> ServerOptions {
+    ServerOptions { chunk_bytes: 4096, lease: Duration::from_secs(10), ..ServerOptions::default() }
+}
+
+impl Lab {
+    /// A server with 1000 keys and ten chunks.
+    pub fn new(options: ServerOptions) -> Self {
+        let network = PlainNetwork::new();
+        let device = WatchedDevice::new(network.device());
+        let watch = Rc::clone(&device.watch);
+        let load = LoadOptions { spare_bytes: 10 * 4096 + 64, ..LoadOptions::new(config(), SERVER) };
+        let tree = super::load(&load, &(0..1000).collect::<Vec<_>>());
+        let server = MemoryServer::new(device, tree, &options, 1).expect("it can be served");
+        Self { network, server, watch, now: Instant::ZERO }
+    }
+
+    pub fn watch(&self) -> Ref<'_, Watch> {
+        self.watch.borrow()
+    }
+
+    pub fn watch_mut(&self) -> RefMut<'_, Watch> {
+        self.watch.borrow_mut()
+    }
+
+    /// The clock goes on, and the server does what is due, as its owner would have it.
+    pub fn pass(&mut self, span: Duration) {
+        let end = self.now + span;
+        let mut timeouts = 0;
+        while let Some(at) = self.server.poll_timeout().filter(|at| *at <= end) {
+            self.server.handle_timeout(at);
+            timeouts += 1;
+            assert!(timeouts < 10_000, "the same timeout comes again and again");
+        }
+        self.now = end;
+        self.server.work(end, 100);
+    }
+
+    pub fn events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.server.poll_event()).collect()
+    }
+
+    pub fn client(&self) -> Client {
+        let mut device = self.network.device();
+        let queue_pair = device.create().expect("plain devices have queue pairs without end");
+        let roce = device.endpoint(queue_pair).expect("just made").ip;
+        device.destroy(queue_pair);
+        Client { device, host: 0, roce }
+    }
+
+    pub fn open(&mut self, client: &Client) -> Result<SessionKey, Refusal> {
+        self.server.open_session(self.now, client.id()).map(|lease| lease.session)
+    }
+
+    /// A new queue pair of the client's, connected.
+    pub fn connect(&mut self, client: &mut Client, session: SessionKey) -> Result<Pair, Refusal> {
+        let here = client.device.create().expect("plain devices have queue pairs without end");
+        let local = client.device.endpoint(here).expect("just made");
+        let there = match self.server.connect(self.now, session, &local) {
+            Ok(there) => there,
+            Err(refusal) => {
+                client.device.destroy(here);
+                return Err(refusal);
+            }
+        };
+        client.device.connect(here, &there).expect("a good endpoint");
+        Ok(Pair { here, local, there: there.queue_pair })
+    }
+
+    pub fn counter(&self, name: &str) -> u64 {
+        let counters = self.server.statistics();
+        counters.iter().find(|(found, _)| found == name).expect("there is such a counter").1
+    }
+}
+
+/// A client's device, on a host of its own.
+pub struct Client {
+    pub device: PlainDevice,
+    /// Told apart by the last bytes of the host's address.
+    pub host: u16,
+    pub roce: Ipv4Addr,
+}
+
+/// A queue pair and the server's number of its other end.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair {
+    pub here: QueuePair,
+    pub local: Endpoint,
+    pub there: QueuePairNumber,
+}
+
+impl Client {
+    pub fn on_host(self, host: u16) -> Self {
+        Self { host, ..self }
+    }
+
+    pub fn id(&self) -> ClientId {
+        let [a, b] = self.host.to_be_bytes();
+        ClientId { host: IpAddr::V4(Ipv4Addr::new(192, 168, a, b)), roce: self.roce }
+    }
+
+    /// Carries out one operation.
+    pub fn post(&mut self, pair: Pair, operation: Operation<'_>) -> Result<Output, Failure> {
+        let request = WorkRequest { tag: 0, signalled: true, operation };
+        self.device.post(pair.here, &[request]).map_err(|_| Failure::Other)?;
+        self.device.poll().expect("plain devices complete at once").result
+    }
+
+    /// Asks for what the server must refuse: both ends break.
+    pub fn break_pair(&mut self, pair: Pair) {
+        let nowhere = Remote { address: 0, rkey: 0xdead };
+        let refused = self.post(pair, Operation::Read { from: nowhere, len: 8 });
+        assert!(refused.is_err());
+    }
+}
