@@ -1,26 +1,28 @@
-//! Lookups per second with both NICs in one thread and nothing between them: `cargo bench -p fatbtree-client
-//! --bench roce`. Every answer is checked.
+//! Lookups per second with both NICs in one thread and nothing between them, and what each allocates: `cargo bench -p
+//! fatbtree-client --bench roce`. Every answer is checked.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a bench: it prints, and stops at the first surprise
 
 use std::time::Instant as Clock;
 
-use fatbtree_client::ClosedLoop;
-use fatbtree_client::roce::{ClientConfig, ConnectionId, Event, Mode, RemoteSide, RoceClient, SeededValues};
 use fatbtree_client::workload::{KeyMap, WorkloadSpec, builtin};
-use fatbtree_index::{KeyRange, SuperRoot, TreeConfig, ValueLayout};
-use fatbtree_nic::time::Instant;
-use fatbtree_nic::{Access, Nic, NicConfig};
-
-#[path = "../tests/lab/tree.rs"]
-#[allow(unreachable_pub)] // shared with the tests
-mod tree;
+use fatbtree_client::{Client, ClosedLoop, LoopOptions, reads};
+use fatbtree_index::{
+    GlobalAddress, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout, value,
+};
+use fatbtree_memserver::{LoadOptions, bulk_load, seeded};
+use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::{Access, Device};
 
 const RECORDS: u64 = 200_000;
-const STRETCH: u32 = 1000;
+const STRETCH: u64 = 1000;
+const SEED: u64 = 7;
 
 fn main() {
-    for (name, values) in [("in line", ValueLayout::Inline(8)), ("out of line", ValueLayout::OutOfLine)] {
-        let tree = TreeConfig::new(16, 1024, values).unwrap();
+    for (name, layout, len) in
+        [("in line", ValueLayout::Inline(8), 8), ("out of line", ValueLayout::OutOfLine, 52)]
+    {
+        let tree = TreeConfig::new(16, 1024, layout).unwrap();
         let mut properties = builtin("c").unwrap();
         properties.set("recordcount", &RECORDS.to_string());
         properties.set("operationcount", "300000");
@@ -28,55 +30,55 @@ fn main() {
         let keys = KeyMap::from(spec.insert_order);
         let mut sorted: Vec<u64> = (0..RECORDS).map(|record| keys.key(record).unwrap()).collect();
         sorted.sort_unstable();
-        let (region, partition) = tree::build(&tree, 0, KeyRange::ALL, &sorted);
+        let options = LoadOptions { fill: 0.5, ..LoadOptions::new(tree, 0) };
+        let loaded = bulk_load(&options, &sorted, &mut seeded(SEED, len)).unwrap();
 
-        let mut server = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 2], [10, 0, 0, 2].into()), 1);
-        let region = server.register_memory(0, region, Access::READ);
-        let nic = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 1], [10, 0, 0, 1].into()), 2);
-        let config = ClientConfig { tree, depth: 16, ..ClientConfig::default() };
-        let roots = SuperRoot::new(vec![partition]).unwrap();
-        let mut client = RoceClient::new(nic, config, roots, SeededValues { seed: tree::SEED }).unwrap();
-        let id = ConnectionId { partition: 0, lane: 0 };
-        let local = client.reconnect(Instant::ZERO, id).unwrap();
-        let queue_pair = server.create_queue_pair();
-        server.connect(queue_pair, local).unwrap();
-        let endpoint = server.local_endpoint(queue_pair).unwrap();
+        let mut server = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 2], [10, 0, 0, 2].into()), 1).unwrap();
+        let iova = GlobalAddress::new(0, 0).raw();
+        let region = server.register(&loaded.region, iova, Access::READ).unwrap();
+        let nic = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 1], [10, 0, 0, 1].into()), 2).unwrap();
+        let roots = SuperRoot::new(vec![loaded.partition]).unwrap();
+        let client = Client::new(nic, PoolConfig { tree, ..PoolConfig::default() }, roots, 1).unwrap();
+        let id = client.pool().connections()[0];
+        let local = client.pool().open(id).unwrap();
+        let queue_pair = server.create().unwrap();
+        server.connect(queue_pair, &local).unwrap();
+        let endpoint = server.endpoint(queue_pair).unwrap();
         let remote = RemoteSide { endpoint, rkey: region.rkey, registered: false };
-        client.connected(Instant::ZERO, id, remote).unwrap();
+        client.pool().connected(id, remote).unwrap();
 
-        let mut run = ClosedLoop::new(&spec, keys, 1, Mode::Ordinary, 0, 1).unwrap();
+        let mut run = ClosedLoop::new();
         let mut frame = Vec::with_capacity(2048);
         let start = Clock::now();
         let elapsed = || Instant::from_nanos(start.elapsed().as_nanos() as u64);
-        let mut now = elapsed();
-        let (mut stretch, mut best) = ((0, now), f64::MAX);
-        while !run.is_finished() {
-            run.fill(now, &mut client);
-            while client.poll_transmit(now, &mut frame) {
+        let mut network = |nic: &mut Nic| {
+            let now = elapsed();
+            while nic.poll_transmit(now, &mut frame) {
                 server.handle_frame(now, &frame);
             }
-            now = elapsed();
             while server.poll_transmit(now, &mut frame) {
-                client.handle_frame(now, &frame);
+                nic.handle_frame(now, &frame);
             }
-            while let Some(event) = client.poll_event() {
-                match event {
-                    Event::Done(done) => {
-                        run.on_done(now, &done);
-                        stretch.0 += 1;
-                    }
-                    Event::ConnectionBroken { reason, .. } => panic!("the connection broke for {reason}"),
-                }
-            }
-            if stretch.0 >= STRETCH {
-                best = best.min((now - stretch.1).as_nanos() as f64 / f64::from(stretch.0));
-                stretch = (0, now);
-            }
+            now
+        };
+        let options = LoopOptions { start: Start::Root, depth: 16 };
+        let mut all = reads(&spec, keys, 1, 0, 1).unwrap();
+        let (mut best, mut allocations) = (f64::MAX, u64::MAX);
+        while all.len() > 0 {
+            let before = elapsed();
+            let counted = allocation_counter::measure(|| {
+                let stretch = all.by_ref().take(STRETCH as usize);
+                let work = run.run(&client, stretch, options, |key, bytes| value::check(key, SEED, bytes));
+                client.pool().reactor().run(work, &mut network);
+            });
+            best = best.min((elapsed() - before).as_nanos() as f64 / STRETCH as f64);
+            allocations = allocations.min(counted.count_total);
         }
         let summary = run.summary(&client);
         assert!(summary.verified(), "{:?}", run.first_wrong());
         println!(
-            "values {name:12} {:8.0} lookups/s, best {:8.0}; {:.1} reads each; best {:.0} ns per read (both NICs, all checks)",
+            "values {name:12} {:8.0} lookups/s, best {:8.0}; {:.1} reads each; best {:.0} ns per read (both NICs, all checks); \
+             {allocations} allocations in {STRETCH} lookups, those of beginning a loop among them",
             summary.ops_per_s,
             1e9 / best,
             summary.round_trips,

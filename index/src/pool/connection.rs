@@ -201,15 +201,15 @@ impl Connections {
         Ok(old)
     }
 
-    /// Says whether it is news that a queue pair failed, and why its connection is down.
-    pub(super) fn broke(&mut self, queue_pair: QueuePair, reason: BreakReason) -> (bool, BreakReason) {
+    /// Notes that a queue pair failed, and says whether that is news.
+    pub(super) fn broke(&mut self, queue_pair: QueuePair, reason: BreakReason) -> bool {
         let uses = |connection: &&mut Connection| matches!(connection.link, Link::Up { queue_pair: up, .. } if up == queue_pair);
-        let Some(connection) = self.all.iter_mut().find(uses) else { return (false, reason) };
+        let Some(connection) = self.all.iter_mut().find(uses) else { return false };
         connection.link = Link::Down;
         connection.registered = false;
         connection.reason = reason;
         self.events.push_back(Event::ConnectionBroken { id: connection.id, reason });
-        (true, reason)
+        true
     }
 
     pub(super) fn poll_event(&mut self) -> Option<Event> {

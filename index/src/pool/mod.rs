@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
-    Agreed, Buffer, Device, Endpoint, Error, Failure, Operation, Output, PostError, QueuePair, Reactor,
+    Agreed, Broken, Buffer, Endpoint, Error, Failure, Operation, Output, PostError, QueuePair, Reactor,
     Remote, Verbs,
 };
 use rand::{RngExt, SeedableRng};
@@ -66,8 +66,6 @@ struct State {
     next_lane: u8,
     random: ChaCha8Rng,
     stats: PoolStats,
-    /// Queue pairs that the device has named as broken; why, an operation may know.
-    suspects: Vec<QueuePair>,
 }
 
 impl<V> std::fmt::Debug for Pool<V> {
@@ -105,8 +103,7 @@ impl<V: Verbs> Pool<V> {
         let connections = Connections::new(servers, config.lanes);
         let random = ChaCha8Rng::seed_from_u64(seed);
         let stats = PoolStats::default();
-        let suspects = Vec::new();
-        let state = RefCell::new(State { roots, connections, next_lane: 0, random, stats, suspects });
+        let state = RefCell::new(State { roots, connections, next_lane: 0, random, stats });
         Ok(Self { reactor: Reactor::new(verbs), config, state })
     }
 
@@ -221,24 +218,16 @@ impl<V: Verbs> Pool<V> {
 
     /// Takes what has come by `now`, and wakes who waits for it. Says whether there was anything.
     pub fn turn(&self, now: Instant) -> bool {
-        // Operations on these have had the time between two turns to say why they broke. If none did, nothing was under way.
-        let suspects = std::mem::take(&mut self.state.borrow_mut().suspects);
-        let mut any = !suspects.is_empty();
-        for queue_pair in suspects {
-            self.broke(queue_pair, BreakReason::Failed(Failure::Flushed));
-        }
-        any |= self.reactor.turn(now);
-        while let Some(queue_pair) = self.reactor.with(Device::poll_broken) {
-            any = true;
-            self.state.borrow_mut().suspects.push(queue_pair);
+        let any = self.reactor.turn(now);
+        while let Some(broken) = self.reactor.poll_broken() {
+            self.broke(broken);
         }
         any
     }
 
-    /// When [`turn`](Self::turn) is due for an operation that pauses, or to tell that a connection broke.
+    /// When [`turn`](Self::turn) is due for an operation that pauses.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let suspects = !self.state.borrow().suspects.is_empty();
-        if suspects { Some(self.reactor.now()) } else { self.reactor.next_deadline() }
+        self.reactor.next_deadline()
     }
 
     /// The next connection that broke.
@@ -325,7 +314,7 @@ impl<V: Verbs> Pool<V> {
         };
         let operation = Operation::Read { from: Remote { address: from.raw(), rkey }, len };
         self.count(|stats| stats.reads += 1);
-        self.brings(queue_pair, operation).await
+        self.brings(id, queue_pair, operation).await
     }
 
     /// Lets the switches choose what is read.
@@ -336,7 +325,7 @@ impl<V: Verbs> Pool<V> {
             stats.reads += 1;
             stats.index_reads += 1;
         });
-        self.brings(queue_pair, Operation::IndexRead { key, len }).await
+        self.brings(id, queue_pair, Operation::IndexRead { key, len }).await
     }
 
     /// Pauses before the `attempt`th time that the same is read again: twice as long each time, with a random part, so that
@@ -363,43 +352,54 @@ impl<V: Verbs> Pool<V> {
     }
 
     #[inline]
-    async fn brings(&self, queue_pair: QueuePair, operation: Operation<'_>) -> Result<Buffer, Trouble> {
+    async fn brings(
+        &self,
+        id: ConnectionId,
+        queue_pair: QueuePair,
+        operation: Operation<'_>,
+    ) -> Result<Buffer, Trouble> {
         match self.reactor.chain(queue_pair, [operation]).await {
             Ok([Output::Read(bytes)]) => Ok(bytes),
-            // A device that answers a READ otherwise is broken, and so is what it says.
-            Ok(_) => Err(self.failed(queue_pair, &operation, Failure::Other)),
-            Err(Error::Failed(failure)) => Err(self.failed(queue_pair, &operation, failure)),
             Err(Error::Post(error)) if error.queue_pair_survived() => Err(Trouble::Refused(error)),
-            Err(Error::Post(_)) => Err(self.failed(queue_pair, &operation, Failure::Flushed)),
+            other => Err(self.failed(id, queue_pair, other.err())),
         }
     }
 
+    /// What broke the connection under an operation: mostly the pool knows already, and better than an operation that was
+    /// only flushed.
     #[cold]
-    fn failed(&self, queue_pair: QueuePair, operation: &Operation<'_>, failure: Failure) -> Trouble {
-        let is_index = matches!(operation, Operation::IndexRead { .. });
-        let reason = match failure {
-            Failure::RemoteAccess if is_index => BreakReason::Unregistered,
-            failure => BreakReason::Failed(failure),
+    fn failed(&self, id: ConnectionId, queue_pair: QueuePair, error: Option<Error>) -> Trouble {
+        let failure = match error {
+            Some(Error::Failed(failure)) => failure,
+            Some(Error::Post(_)) => Failure::Flushed,
+            // A device that answers a READ with something else than bytes is broken, and so is what it says.
+            None => Failure::Other,
         };
-        Trouble::Broke(self.broke(queue_pair, reason))
+        self.broke(Broken { queue_pair, failure, index_read: false });
+        let mut state = self.state.borrow_mut();
+        let reason = state.connections.get_mut(id).map(|connection| connection.reason);
+        Trouble::Broke(reason.unwrap_or(BreakReason::Failed(failure)))
     }
 
-    /// Notes that a queue pair failed, unless it is known: only the first reason counts, the others are its flushes. Returns
-    /// the reason that counts.
-    fn broke(&self, queue_pair: QueuePair, reason: BreakReason) -> BreakReason {
-        let (news, reason) = {
+    /// Notes that a queue pair failed, unless it is known.
+    fn broke(&self, broken: Broken) {
+        let Broken { queue_pair, failure, index_read } = broken;
+        let reason = match failure {
+            Failure::RemoteAccess if index_read => BreakReason::Unregistered,
+            failure => BreakReason::Failed(failure),
+        };
+        let news = {
             let mut state = self.state.borrow_mut();
-            let (news, reason) = state.connections.broke(queue_pair, reason);
+            let news = state.connections.broke(queue_pair, reason);
             if news {
                 state.stats.broken_connections += 1;
                 state.stats.refused_index_reads += u64::from(reason == BreakReason::Unregistered);
             }
-            (news, reason)
+            news
         };
         if news {
             self.destroy(Some(queue_pair));
         }
-        reason
     }
 
     fn destroy(&self, queue_pair: Option<QueuePair>) {

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-use crate::completion::Output;
+use crate::completion::{Failure, Output};
 use crate::device::{QueuePair, Verbs};
 use crate::error::Error;
 use crate::request::{Operation, WorkRequest};
@@ -38,6 +38,19 @@ struct Inner<V> {
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
     /// Who found a send queue full or no buffer free.
     starved: VecDeque<Waker>,
+    /// Queue pairs that broke, until their owner has asked.
+    broken: VecDeque<Broken>,
+}
+
+/// A queue pair that broke, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// Which.
+    pub queue_pair: QueuePair,
+    /// How its first request failed that did; [`Failure::Flushed`] where nothing was under way.
+    pub failure: Failure,
+    /// Whether that was an index read.
+    pub index_read: bool,
 }
 
 impl<V> std::fmt::Debug for Reactor<V> {
@@ -56,6 +69,7 @@ impl<V: Verbs> Reactor<V> {
                 slots: Slots::default(),
                 timers: BinaryHeap::new(),
                 starved: VecDeque::new(),
+                broken: VecDeque::new(),
             }),
         }
     }
@@ -103,6 +117,10 @@ impl<V: Verbs> Reactor<V> {
         let mut any = false;
         while let Some(completion) = inner.verbs.poll() {
             any = true;
+            if let Err(failure) = completion.result {
+                let (queue_pair, index_read) = (completion.queue_pair, slots::is_index_read(completion.tag));
+                inner.broke(Broken { queue_pair, failure, index_read });
+            }
             let waker = inner.slots.complete(completion.tag, completion.result);
             let starved = inner.next_starved();
             // Wakers are foreign code: they run without the reactor being borrowed.
@@ -110,6 +128,10 @@ impl<V: Verbs> Reactor<V> {
             waker.into_iter().chain(starved).for_each(Waker::wake);
             inner = self.inner.borrow_mut();
         }
+        while let Some(queue_pair) = inner.verbs.poll_broken() {
+            inner.broke(Broken { queue_pair, failure: Failure::Flushed, index_read: false });
+        }
+        any |= !inner.broken.is_empty();
         while let Some(&Reverse((at, tag))) = inner.timers.peek()
             && at <= inner.now
         {
@@ -129,6 +151,12 @@ impl<V: Verbs> Reactor<V> {
             inner = self.inner.borrow_mut();
         }
         any
+    }
+
+    /// The next queue pair that broke, with the reason; each is named until it is destroyed, and then no more. The owner
+    /// destroys it.
+    pub fn poll_broken(&self) -> Option<Broken> {
+        self.inner.borrow_mut().broken.pop_front()
     }
 
     /// When [`turn`](Self::turn) is due for somebody who sleeps; `None` when nobody does.
@@ -180,6 +208,15 @@ impl<V: Verbs> Reactor<V> {
 impl<V> Inner<V> {
     fn next_starved(&mut self) -> Option<Waker> {
         self.starved.pop_front()
+    }
+
+    /// Notes that a queue pair broke. The first failure that is not a consequence is the reason.
+    fn broke(&mut self, news: Broken) {
+        match self.broken.iter_mut().find(|known| known.queue_pair == news.queue_pair) {
+            Some(known) if known.failure == Failure::Flushed => *known = news,
+            Some(_) => {}
+            None => self.broken.push_back(news),
+        }
     }
 }
 
@@ -262,7 +299,11 @@ impl<V: Verbs> Inner<V> {
         let last = slots.last().copied().flatten();
         let requests: [WorkRequest<'_>; N] = std::array::from_fn(|at| WorkRequest {
             // An operation that is not signalled speaks up only to say why the last one fails.
-            tag: slots[at].map(Slot::tag).or(last.map(Slot::tag_of_cause)).unwrap_or_default(),
+            tag: match (slots[at], &operations[at]) {
+                (Some(slot), Operation::IndexRead { .. }) => slot.tag_of_index_read(),
+                (Some(slot), _) => slot.tag(),
+                (None, _) => last.map(Slot::tag_of_cause).unwrap_or_default(),
+            },
             signalled: slots[at].is_some(),
             operation: operations[at],
         });

@@ -14,6 +14,14 @@ pub(super) struct Slot {
 /// Set in the tag of a request that is not signalled: its failure explains the slot's.
 const CAUSE: u64 = 1 << 63;
 
+/// Set in the tag of an index read: that it is refused means something else than with other READs.
+const INDEX_READ: u64 = 1 << 62;
+
+/// Whether a tag is an index read's.
+pub(super) fn is_index_read(tag: u64) -> bool {
+    tag & INDEX_READ != 0
+}
+
 impl Slot {
     #[inline]
     pub(super) fn tag(self) -> u64 {
@@ -24,8 +32,12 @@ impl Slot {
         self.tag() | CAUSE
     }
 
+    pub(super) fn tag_of_index_read(self) -> u64 {
+        self.tag() | INDEX_READ
+    }
+
     fn of_tag(tag: u64) -> Slot {
-        Slot { index: tag as u32, generation: ((tag & !CAUSE) >> 32) as u32 }
+        Slot { index: tag as u32, generation: ((tag & !(CAUSE | INDEX_READ)) >> 32) as u32 }
     }
 }
 
@@ -64,8 +76,8 @@ impl Slots {
             self.places.len() as u32 - 1
         });
         let place = &mut self.places[index as usize];
-        // 31 bits: the highest bit of a tag says something else.
-        place.generation = (place.generation + 1) & (u32::MAX >> 1);
+        // 30 bits: the highest two of a tag say something else.
+        place.generation = (place.generation + 1) & (u32::MAX >> 2);
         place.state = State::Waiting(None);
         Slot { index, generation: place.generation }
     }
