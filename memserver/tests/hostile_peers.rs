@@ -4,6 +4,8 @@
 mod common;
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::lab::options;
@@ -353,6 +355,9 @@ struct Liar {
     /// Sends no more after those, and does not end.
     hangs: bool,
     info: proto::ServerInfo,
+    endpoint: Option<proto::Endpoint>,
+    /// How often a session was renewed.
+    renewals: Arc<AtomicU32>,
 }
 
 type Reply<T> = Result<tonic::Response<T>, Status>;
@@ -387,6 +392,7 @@ impl proto::memory_server_server::MemoryServer for Liar {
     }
 
     async fn renew_session(&self, _: tonic::Request<proto::RenewSessionRequest>) -> Reply<proto::Lease> {
+        self.renewals.fetch_add(1, Ordering::Relaxed);
         Ok(tonic::Response::new(proto::Lease { session: 1, nanoseconds: 0 }))
     }
 
@@ -401,7 +407,7 @@ impl proto::memory_server_server::MemoryServer for Liar {
         &self,
         _: tonic::Request<proto::ConnectRequest>,
     ) -> Reply<proto::ConnectReply> {
-        Ok(tonic::Response::new(proto::ConnectReply { server: None }))
+        Ok(tonic::Response::new(proto::ConnectReply { server: self.endpoint.clone() }))
     }
 
     async fn disconnect_queue_pair(
@@ -452,7 +458,13 @@ async fn a_server_that_lies_is_not_believed() {
         let length = nodes.len() as u64;
         vec![chunk(Some(header(length)), vec![]), chunk(None, nodes.to_vec())]
     };
-    let honest = Liar { snapshot: of_nodes(std::slice::from_ref(&node)), hangs: false, info };
+    let honest = Liar {
+        snapshot: of_nodes(std::slice::from_ref(&node)),
+        hangs: false,
+        info,
+        endpoint: None,
+        renewals: Arc::default(),
+    };
     assert_eq!(lie(honest.clone()).await.snapshot().await.unwrap().nodes.len(), 1);
     assert!(lie(honest.clone()).await.info().await.is_ok());
 
@@ -509,4 +521,30 @@ async fn a_server_that_lies_is_not_believed() {
     // A lease of no time at all does not make it renew without a pause.
     let kept = tokio::time::timeout(Duration::from_millis(200), client.keep_session(session)).await;
     assert!(kept.is_err(), "it goes on");
+    let renewals = honest.renewals.load(Ordering::Relaxed);
+    assert!((1..=25).contains(&renewals), "{renewals} renewals in a fifth of a second");
+
+    let good = fatbtree_verbs::Endpoint {
+        mac: [0; 6],
+        ip: Ipv4Addr::LOCALHOST,
+        queue_pair: fatbtree_verbs::QueuePairNumber(2),
+        psn: 0,
+        mtu: fatbtree_verbs::Mtu::B1024,
+        responder_reads: 1,
+        initiator_reads: 1,
+    };
+    let end = proto::Endpoint::from(good);
+    let endpoints = [
+        None,
+        Some(proto::Endpoint { queue_pair: 1, ..end.clone() }),
+        Some(proto::Endpoint { responder_reads: 0, ..end.clone() }),
+        Some(proto::Endpoint { path_mtu: 0, ..end.clone() }),
+    ];
+    for endpoint in endpoints {
+        let mut client = lie(Liar { endpoint, ..honest.clone() }).await;
+        let error = client.connect_queue_pair(session, good).await.unwrap_err();
+        assert!(matches!(error, ClientError::Answer { .. }), "{error}");
+    }
+    let mut client = lie(Liar { endpoint: Some(end), ..honest }).await;
+    assert_eq!(client.connect_queue_pair(session, good).await.unwrap(), good);
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use common::{client, get, load, map_of, memory, probes, values, walk};
 use fatbtree_index::node::{LINE, MAGIC, Node, NodeHeader, next_version, offsets};
 use fatbtree_index::{Integrity, Start, Superblock, TreeConfig, ValueLayout};
-use fatbtree_memserver::{LoadError, LoadOptions, LoadedTree, bulk_load_over};
+use fatbtree_memserver::{LoadError, LoadOptions, LoadedTree, bulk_load_over, fixed};
 use proptest::collection::btree_set;
 use proptest::prelude::*;
 
@@ -118,6 +118,36 @@ fn versions_in_spare_memory_go_on() {
     let bytes = bytes(&small);
     assert_eq!(next_version(&bytes[last..]), 6, "who writes a node there goes on from version 5");
     assert_eq!(bytes[last], 5, "so do its lines");
+}
+
+#[test]
+fn versions_of_records_go_on() {
+    let options = LoadOptions::new(TreeConfig::default(), 0);
+    let mut tree = load(&options, &[12]);
+    for version in 1..4 {
+        let mut found = [0; 4];
+        tree.region.read(64 + 1024 + 12, &mut found).unwrap();
+        assert_eq!(u32::from_le_bytes(found), version);
+        tree = again(tree, &options, &[12]).unwrap();
+    }
+}
+
+/// A load that ends in the middle leaves a region that nobody takes for a tree, but that can be filled again.
+#[test]
+fn a_load_that_is_broken_off_leaves_no_root() {
+    let options = LoadOptions::new(TreeConfig::default(), 0);
+    let keys: Vec<u64> = (0..1000).collect();
+    let mut region = load(&options, &keys).region;
+    let mut breaks_off = fixed(8, |key, _: &mut [u8]| assert!(key < 500, "no more"));
+    let load = || bulk_load_over(&mut region, &options, &keys[..900], &mut breaks_off);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(load)).is_err());
+    let mut line = [0; LINE];
+    region.read(0, &mut line).unwrap();
+    let found = Superblock::parse(&line).unwrap();
+    assert!(found.partition.root.is_null() && found.generation == 2, "{found:?}");
+    let tree = bulk_load_over(&mut region, &options, &keys, &mut values(options.config)).unwrap();
+    assert_eq!((tree.generation, tree.counts.keys), (3, 1000));
+    assert_eq!(common::keys_in_leaves(&tree), keys);
 }
 
 #[test]
