@@ -18,15 +18,14 @@ impl Aeth {
     /// Reads a header.
     #[inline]
     pub fn parse(bytes: &[u8; Aeth::LEN]) -> Aeth {
-        let [syndrome, a, b, c] = *bytes;
-        Aeth { syndrome: Syndrome(syndrome), msn: u32::from_be_bytes([0, a, b, c]) }
+        let word = u32::from_be_bytes(*bytes);
+        Aeth { syndrome: Syndrome((word >> 24) as u8), msn: word & 0xff_ffff }
     }
 
     /// The bytes on the wire.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Aeth::LEN] {
-        let [_, a, b, c] = self.msn.to_be_bytes();
-        [self.syndrome.0, a, b, c]
+        (u32::from(self.syndrome.0) << 24 | self.msn & 0xff_ffff).to_be_bytes()
     }
 }
 

@@ -70,17 +70,18 @@ impl Bth {
                 found: u32::from(version),
             });
         }
+        let [_, to, at] = words(bytes);
         Ok(Bth {
             opcode: Opcode(bytes[0]),
             solicited: bytes[1] & 0x80 != 0,
             migration: bytes[1] & 0x40 != 0,
             pad_count: bytes[1] >> 4 & 3,
             pkey: u16::from_be_bytes([bytes[2], bytes[3]]),
-            resv8a: bytes[4],
-            destination_qp: u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]),
-            ack_request: bytes[8] & 0x80 != 0,
-            resv7: bytes[8] & 0x7f,
-            psn: u32::from_be_bytes([0, bytes[9], bytes[10], bytes[11]]),
+            resv8a: (to >> 24) as u8,
+            destination_qp: to & 0xff_ffff,
+            ack_request: at >> 31 != 0,
+            resv7: (at >> 24) as u8 & 0x7f,
+            psn: at & 0xff_ffff,
         })
     }
 
@@ -88,25 +89,25 @@ impl Bth {
     #[inline]
     pub fn to_bytes(&self) -> [u8; Bth::LEN] {
         let flags = u8::from(self.solicited) << 7 | u8::from(self.migration) << 6 | (self.pad_count & 3) << 4;
-        let pkey = self.pkey.to_be_bytes();
-        let qp = self.destination_qp.to_be_bytes();
-        let psn = self.psn.to_be_bytes();
         let ack = u8::from(self.ack_request) << 7 | self.resv7 & 0x7f;
-        [
-            self.opcode.0,
-            flags,
-            pkey[0],
-            pkey[1],
-            self.resv8a,
-            qp[1],
-            qp[2],
-            qp[3],
-            ack,
-            psn[1],
-            psn[2],
-            psn[3],
-        ]
+        let words = [
+            u32::from(self.opcode.0) << 24 | u32::from(flags) << 16 | u32::from(self.pkey),
+            u32::from(self.resv8a) << 24 | self.destination_qp & 0xff_ffff,
+            u32::from(ack) << 24 | self.psn & 0xff_ffff,
+        ];
+        let mut bytes = [0; Bth::LEN];
+        for (to, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *to = word.to_be_bytes();
+        }
+        bytes
     }
+}
+
+/// The header's three words.
+#[inline]
+fn words(bytes: &[u8; Bth::LEN]) -> [u32; 3] {
+    let (words, _) = bytes.as_chunks::<4>();
+    [0, 1, 2].map(|at| u32::from_be_bytes(words[at]))
 }
 
 #[cfg(test)]

@@ -150,19 +150,17 @@ impl HeaderTemplate {
         let udp_len = (UDP_LEN + Bth::LEN + extension_len + len + pad + ICRC_LEN) as u16;
         let total_len = udp_len.wrapping_add(IPV4_LEN as u16);
 
-        let mut head = [0; EXTENSION_AT + Extension::MAX_LEN];
-        head[..PREFIX_LEN].copy_from_slice(&self.masked);
+        let payload_at = EXTENSION_AT + extension_len;
+
+        out.clear();
+        out.extend_from_slice(&self.masked);
+        let head: &mut [u8; PREFIX_LEN] = out.first_chunk_mut().expect("these are its first bytes");
         head[IPV4_AT + 2..IPV4_AT + 4].copy_from_slice(&total_len.to_be_bytes());
         head[IPV4_AT + 4..IPV4_AT + 6].copy_from_slice(&identification.to_be_bytes());
         head[UDP_AT + 4..UDP_AT + 6].copy_from_slice(&udp_len.to_be_bytes());
-        head[BTH_AT..EXTENSION_AT].copy_from_slice(&Bth { pad_count: pad as u8, ..*bth }.to_bytes());
-        head[BTH_AT + icrc::MASKED_BTH] = 0xff;
-        let tail = head[EXTENSION_AT..].first_chunk_mut().expect("the array was sized for this");
-        extension.write(tail);
-
-        out.clear();
-        let payload_at = EXTENSION_AT + extension_len;
-        out.extend_from_slice(&head[..payload_at]);
+        let masked = Bth { pad_count: pad as u8, resv8a: 0xff, ..*bth };
+        out.extend_from_slice(&masked.to_bytes());
+        extension.append_to(out);
         if let Err(error) = append(out) {
             out.clear();
             return Err(error);
@@ -175,7 +173,8 @@ impl HeaderTemplate {
 
         // What the ICRC leaves out.
         let checksum = !fold(self.sum + u32::from(total_len) + u32::from(identification));
-        let head: &mut [u8; EXTENSION_AT] = out.first_chunk_mut().expect("it begins with these headers");
+        let head: &mut [u8; EXTENSION_AT] =
+            out.first_chunk_mut().expect("whatever was appended, it is this long");
         head[MESSAGE_AT..IPV4_AT].copy_from_slice(&self.link);
         head[IPV4_AT + 1] = self.tos;
         head[IPV4_AT + 8] = self.ttl;

@@ -135,36 +135,35 @@ impl Extension {
         matches!(self, Extension::None)
     }
 
-    /// Writes the headers to the front of `to` and returns how many bytes they took.
+    /// Appends the headers.
     #[inline]
-    pub(crate) fn write(&self, to: &mut [u8; Extension::MAX_LEN]) -> usize {
+    pub(crate) fn append_to(&self, out: &mut Vec<u8>) {
         match self {
             Extension::None => {}
-            Extension::Reth(reth) => to[..16].copy_from_slice(&reth.to_bytes()),
+            Extension::Reth(reth) => out.extend_from_slice(&reth.to_bytes()),
             Extension::RethImmediate(reth, immediate) => {
-                to[..16].copy_from_slice(&reth.to_bytes());
-                to[16..20].copy_from_slice(&immediate.to_be_bytes());
+                out.extend_from_slice(&reth.to_bytes());
+                out.extend_from_slice(&immediate.to_be_bytes());
             }
-            Extension::Aeth(aeth) => to[..4].copy_from_slice(&aeth.to_bytes()),
+            Extension::Aeth(aeth) => out.extend_from_slice(&aeth.to_bytes()),
             Extension::AethAtomicAck(aeth, ack) => {
-                to[..4].copy_from_slice(&aeth.to_bytes());
-                to[4..12].copy_from_slice(&ack.to_bytes());
+                out.extend_from_slice(&aeth.to_bytes());
+                out.extend_from_slice(&ack.to_bytes());
             }
-            Extension::Atomic(atomic) => to[..28].copy_from_slice(&atomic.to_bytes()),
+            Extension::Atomic(atomic) => out.extend_from_slice(&atomic.to_bytes()),
             Extension::MaskedAtomic(atomic, masks) => {
-                to[..28].copy_from_slice(&atomic.to_bytes());
-                to[28..44].copy_from_slice(&masks.to_bytes());
+                out.extend_from_slice(&atomic.to_bytes());
+                out.extend_from_slice(&masks.to_bytes());
             }
             Extension::Immediate(value) | Extension::Invalidate(value) => {
-                to[..4].copy_from_slice(&value.to_be_bytes());
+                out.extend_from_slice(&value.to_be_bytes());
             }
-            Extension::Deth(deth) => to[..8].copy_from_slice(&deth.to_bytes()),
+            Extension::Deth(deth) => out.extend_from_slice(&deth.to_bytes()),
             Extension::DethImmediate(deth, immediate) => {
-                to[..8].copy_from_slice(&deth.to_bytes());
-                to[8..12].copy_from_slice(&immediate.to_be_bytes());
+                out.extend_from_slice(&deth.to_bytes());
+                out.extend_from_slice(&immediate.to_be_bytes());
             }
         }
-        self.len()
     }
 }
 
@@ -178,9 +177,10 @@ mod tests {
         for &opcode in Opcode::KNOWN {
             let extension = Extension::parse(opcode, &bytes, 5).unwrap();
             assert_eq!(extension.layout(), opcode.layout());
-            let mut out = [0; Extension::MAX_LEN];
-            let len = extension.write(&mut out);
-            assert_eq!(out[..len], bytes[5..5 + len], "{opcode}");
+            let (mut out, len) = (vec![77], extension.len());
+            extension.append_to(&mut out);
+            assert_eq!(out[1..], bytes[5..5 + len], "{opcode}");
+            assert!(len <= Extension::MAX_LEN);
             assert_eq!(extension.is_empty(), len == 0);
             for short in 0..len {
                 let error = Extension::parse(opcode, &bytes[..5 + short], 5).unwrap_err();

@@ -261,9 +261,7 @@ impl<'a> Frame<'a> {
             out.extend_from_slice(&index.to_bytes());
         }
         out.extend_from_slice(&self.bth.to_bytes());
-        let mut extension = [0; Extension::MAX_LEN];
-        let len = self.extension.write(&mut extension);
-        out.extend_from_slice(&extension[..len]);
+        self.extension.append_to(out);
         out.extend_from_slice(self.payload);
         out.extend_from_slice(self.padding);
         out.extend_from_slice(&self.icrc.to_le_bytes());
