@@ -33,6 +33,7 @@ mod scenario;
 mod server;
 mod virtual_time;
 mod wires;
+pub mod world;
 
 pub use cluster::{Client, Clock, Cluster};
 pub use faults::{FaultRates, Faults, Verdict};
