@@ -28,6 +28,7 @@
 
 mod cluster;
 mod faults;
+pub mod history;
 mod network;
 mod scenario;
 mod server;
