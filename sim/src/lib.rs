@@ -31,6 +31,7 @@ mod faults;
 pub mod history;
 mod network;
 mod scenario;
+pub mod seeds;
 mod server;
 mod virtual_time;
 mod wires;
