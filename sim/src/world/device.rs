@@ -55,6 +55,19 @@ impl SimDevice {
         self.fabric.borrow().host(self.machine).pool.clone()
     }
 
+    /// Destroys all queue pairs that are connected to another machine.
+    pub(super) fn take_back_from(&mut self, client: MachineId) {
+        self.alive(|fabric| {
+            for number in 0..fabric.pairs.len() {
+                let pair = &fabric.pairs[number];
+                let is_theirs = pair.peer.is_some_and(|peer| fabric.pairs[peer as usize].owner == client);
+                if pair.owner == self.machine && is_theirs {
+                    fabric.destroy(self.machine, QueuePair(number as u64));
+                }
+            }
+        });
+    }
+
     /// Does something if the machine is alive.
     fn alive<T>(&self, work: impl FnOnce(&mut Fabric) -> T) -> Option<T> {
         self.is_alive().then(|| work(&mut self.fabric.borrow_mut()))

@@ -159,6 +159,7 @@ impl Fabric {
     /// Goes on to the next event and lets it happen.
     pub(super) fn step(&mut self) -> bool {
         let Some((place, event)) = self.events.pop() else { return false };
+        debug_assert!(place.at >= self.now.at, "{event:?} is to happen in the past");
         self.now = place;
         self.counts.events += 1;
         self.note(event);

@@ -203,10 +203,29 @@ impl Machine {
     /// # Errors
     /// When the server does not answer (it may then have a queue pair that nobody uses), or a card refuses.
     pub async fn dial(&self, server: &Machine) -> Result<QueuePair, DialError> {
+        self.connect(server, false).await
+    }
+
+    /// The same, but before that the server takes back all queue pairs that this machine has with it, also in earlier lives: what
+    /// was sent on them and has not been carried out never will be.
+    ///
+    /// After a queue pair broke this matters. A WRITE that nobody answered may still wait before a frozen card, and would land on
+    /// whatever is written meanwhile.
+    ///
+    /// # Errors
+    /// As [`dial`](Self::dial).
+    pub async fn dial_anew(&self, server: &Machine) -> Result<QueuePair, DialError> {
+        self.connect(server, true).await
+    }
+
+    async fn connect(&self, server: &Machine, anew: bool) -> Result<QueuePair, DialError> {
         let reactor = self.reactor();
         let queue_pair = reactor.with(|card| card.create())?;
         let here = reactor.with(|card| card.endpoint(queue_pair))?;
         let accept = |card: &mut SimDevice| {
+            if anew {
+                card.take_back_from(self.id);
+            }
             let peer = card.create()?;
             let there = card.endpoint(peer)?;
             card.connect(peer, &here)?;

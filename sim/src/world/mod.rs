@@ -28,6 +28,7 @@
 //! * [`SimDevice`]: its card, a [`Verbs`](fatbtree_verbs::Verbs) that passes the conformance suite.
 //! * [`Options`], [`MachineOptions`]: how rough it is. [`Timing`], [`ServiceTimes`]: how long things take.
 //! * [`Switches`], [`CachedSwitches`]: where index reads land.
+//! * [`World::final_phase`]: after the faults, everything must succeed again.
 //!
 //! **Determinism.** One thread; ordered maps; every number is drawn from [`Random`]s that the seed made; no clock. Two runs of a
 //! seed have the same [`fingerprint`](World::fingerprint).
@@ -69,6 +70,7 @@ mod device;
 mod events;
 mod executor;
 mod fabric;
+mod liveness;
 mod machine;
 mod options;
 mod pair;
@@ -81,6 +83,7 @@ mod switches;
 mod timing;
 
 pub use device::SimDevice;
+pub use liveness::{FinalOperation, NotLive};
 pub use machine::{DialError, Machine, Task, Unreachable};
 pub use options::{Calls, Duplicates, LinkFaults, MachineOptions, Options, Retry, Tearing};
 /// Numbers that follow from a seed. The same generator on every platform and in every version.

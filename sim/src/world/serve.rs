@@ -132,13 +132,10 @@ impl Fabric {
                 request.from = 0;
                 self.carry_out(request, true);
             }
-            Kind::Write => {
-                let answers = responder.order.max(self.now.at);
-                self.answer_only(&request, Verdict::Good, 0, answers);
-            }
+            Kind::Write => self.answer_only(&request, Verdict::Good, 0),
             Kind::Atomic => {
                 if let Some(found) = noted(&responder.atomics, request.number) {
-                    self.answer_only(&request, Verdict::Good, found, self.now.at);
+                    self.answer_only(&request, Verdict::Good, found);
                 }
             }
         }
@@ -186,13 +183,9 @@ impl Fabric {
     fn carry_out(&mut self, request: Request, complete: bool) {
         let (region, rkey, offset) = match self.allowed(&request) {
             Ok(Some(found)) => found,
-            Ok(None) => {
-                let answers = self.pairs[request.responder as usize].responder.order.max(self.now.at);
-                return self.answer_only(&request, Verdict::Good, 0, answers);
-            }
+            Ok(None) => return self.answer_only(&request, Verdict::Good, 0),
             Err(failure) => {
-                let answers = self.pairs[request.responder as usize].responder.order.max(self.now.at);
-                self.answer_only(&request, Verdict::Refused(failure), 0, answers);
+                self.answer_only(&request, Verdict::Refused(failure), 0);
                 self.counts.refused += 1;
                 return self.break_pair(request.responder, None);
             }
@@ -268,10 +261,10 @@ impl Fabric {
         number
     }
 
-    /// Answers without touching memory.
-    fn answer_only(&mut self, request: &Request, verdict: Verdict, found: u64, answers: Instant) {
+    /// Answers without touching memory, behind the answers of earlier requests.
+    fn answer_only(&mut self, request: &Request, verdict: Verdict, found: u64) {
         let responder = &mut self.pairs[request.responder as usize].responder;
-        responder.answers = responder.answers.max(answers);
+        responder.answers = responder.answers.max(self.now.at);
         let answers = responder.answers;
         let number = self.new_access(request, verdict, found, answers);
         self.reply(number);

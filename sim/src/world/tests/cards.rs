@@ -21,7 +21,10 @@ fn a_region_that_is_taken_back_stays_as_it_is() {
         lab.world.run();
         assert_eq!(lab.bytes(0, 4096), bytes, "seed {seed}: it was written after it was taken back");
         let written = bytes.iter().filter(|byte| **byte == 7).count();
-        match (written, task.take().unwrap()) {
+        let broken = lab.server.reactor().with(|card| card.poll_broken()).is_some();
+        let result = task.take().unwrap();
+        assert_eq!(broken, result.is_err(), "seed {seed}: whoever refuses breaks as well");
+        match (written, result) {
             (4096, Ok(())) => after += 1,
             (4096, Err(_)) => {}
             (0, Err(error)) => {
@@ -146,4 +149,23 @@ fn addresses_do_not_wrap() {
         let result = lab.run(async move { wire.post([Operation::Read { from, len: 8 }]).await.map(drop) });
         assert_eq!(result.is_ok(), fine, "{address:#x}");
     }
+}
+
+/// A queue pair answers the one that it was connected to, and no other.
+#[test]
+fn a_queue_pair_has_one_peer() {
+    let lab = Lab::new(1, Options::default(), 2);
+    let wire = lab.connect(0);
+    let peer = fatbtree_verbs::QueuePair(wire.queue_pair.0 + 1);
+    let theirs = lab.server.reactor().with(|card| card.endpoint(peer)).unwrap();
+    let other = lab.clients[1].reactor().with(|card| {
+        let queue_pair = card.create().unwrap();
+        card.connect(queue_pair, &theirs).unwrap();
+        queue_pair
+    });
+    let other = Wire { machine: lab.clients[1].clone(), queue_pair: other, rkey: lab.region.rkey };
+    let error = lab.run(async move { other.add(64, 1).await }).unwrap_err();
+    assert_eq!(error, Error::Failed(Failure::RetryExceeded));
+    assert_eq!(lab.word(64), 0);
+    assert!(lab.run(async move { wire.add(64, 1).await }).is_ok(), "the right one is not disturbed");
 }

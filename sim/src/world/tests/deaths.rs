@@ -10,23 +10,30 @@ use fatbtree_verbs::{
 };
 
 use super::{LONG, Lab, Wire};
-use crate::world::{DialError, MachineOptions, Options, Retry, random};
+use crate::world::{DialError, LinkFaults, MachineOptions, Options, Retry, ServiceTimes, random};
 
 /// Posts a WRITE from its destructor, as a lock guard that unlocks would.
-struct Guard(Wire);
+struct Guard {
+    wire: Wire,
+    /// What the card must say.
+    posts: bool,
+}
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let to = self.0.at(128);
+        let to = self.wire.at(128);
         let request =
             WorkRequest { tag: 9, signalled: true, operation: Operation::Write { to, data: b"unlocked" } };
-        let _ = self.0.machine.reactor().with(|card| card.post(self.0.queue_pair, &[request]));
+        let reactor = self.wire.machine.reactor();
+        let posted = reactor.with(|card| card.post(self.wire.queue_pair, &[request]));
+        assert_eq!(posted.is_ok(), self.posts, "{posted:?}");
     }
 }
 
-fn guarded(lab: &Lab, wire: &Wire) -> crate::world::Task<()> {
-    let wire = wire.clone();
-    let (guard, client) = (Guard(wire.clone()), wire.machine.clone());
+fn guarded(lab: &Lab, posts: bool) -> crate::world::Task<()> {
+    let wire = lab.connect(0);
+    let client = wire.machine.clone();
+    let guard = Guard { wire, posts };
     let task = client.spawn(async move {
         let _guard = guard;
         std::future::pending::<()>().await;
@@ -38,7 +45,7 @@ fn guarded(lab: &Lab, wire: &Wire) -> crate::world::Task<()> {
 #[test]
 fn destructors_of_a_dead_machine_reach_nobody() {
     let lab = Lab::new(1, Options::default(), 1);
-    let task = guarded(&lab, &lab.connect(0));
+    let task = guarded(&lab, false);
     lab.clients[0].kill();
     assert!(task.has_ended());
     lab.world.run();
@@ -48,7 +55,7 @@ fn destructors_of_a_dead_machine_reach_nobody() {
 #[test]
 fn destructors_of_a_task_that_is_cancelled_do_their_work() {
     let lab = Lab::new(1, Options::default(), 1);
-    let task = guarded(&lab, &lab.connect(0));
+    let task = guarded(&lab, true);
     task.cancel();
     assert!(task.has_ended());
     lab.world.run();
@@ -194,6 +201,56 @@ fn a_frozen_client_sends_what_it_has_posted_and_no_more() {
     assert_eq!(lab.word(64), 2);
 }
 
+/// A task that is started, or woken by another machine, while its own stands still runs afterwards.
+#[test]
+fn a_thawed_machine_runs_what_became_ready_meanwhile() {
+    let lab = Lab::new(1, Options::default(), 2);
+    let one = lab.clients[0].clone();
+    let nap = one.clone().spawn(async move { one.sleep(Duration::from_micros(5)).await });
+    let waiting = lab.clients[1].spawn(nap);
+    lab.clients[1].freeze();
+    let started = lab.clients[1].spawn(async {});
+    lab.world.run_for(Duration::from_millis(1));
+    assert_eq!((waiting.has_ended(), started.has_ended()), (false, false));
+    lab.clients[1].thaw();
+    lab.world.run();
+    assert_eq!((waiting.take(), started.take()), (Some(Some(())), Some(())));
+}
+
+/// What has not left its machine when it dies never arrives; what has, does.
+#[test]
+fn a_request_leaves_or_it_does_not() {
+    // The doorbell takes 200 ns, the card 9.
+    for (nanos, left) in [(100, 0), (150, 0), (300, 1)] {
+        let options =
+            Options { times: ServiceTimes { jitter: 0, ..ServiceTimes::default() }, ..Options::default() };
+        let lab = Lab::new(1, options, 1);
+        let wire = lab.connect(0);
+        wire.machine.clone().spawn(async move { wire.add(64, 1).await });
+        lab.world.run_for(Duration::from_nanos(nanos));
+        lab.clients[0].kill();
+        lab.world.run();
+        assert_eq!(lab.word(64), left, "after {nanos} ns");
+    }
+}
+
+/// An answer that has not left the server when it dies never arrives.
+#[test]
+fn an_answer_leaves_or_it_does_not() {
+    // It arrives at the server after 519 ns; memory is touched 284 ns later; the answer is sent another 280 ns later.
+    for (nanos, fine) in [(500, false), (900, false), (1_060, false), (1_200, true)] {
+        let options =
+            Options { times: ServiceTimes { jitter: 0, ..ServiceTimes::default() }, ..Options::default() };
+        let lab = Lab::new(1, options, 1);
+        let wire = lab.connect(0);
+        let task = wire.machine.clone().spawn(async move { wire.read(64, 8).await });
+        lab.world.run_for(Duration::from_nanos(nanos));
+        lab.server.kill();
+        lab.world.run_until(|| task.has_ended(), LONG).unwrap();
+        assert_eq!(task.take().unwrap().is_ok(), fine, "after {nanos} ns");
+    }
+}
+
 /// A server whose card stands still: requests wait, and are served late or time out.
 #[test]
 fn a_frozen_card_serves_late_and_only_once() {
@@ -233,11 +290,43 @@ fn nothing_outlives_its_world() {
     let witness = Rc::new(());
     let (held, client) = (Rc::clone(&witness), lab.clients[0].clone());
     lab.clients[0].spawn(async move {
-        let _held = held;
-        client.sleep(Duration::from_secs(1_000)).await;
+        let _held = (held, client);
+        std::future::pending::<()>().await;
     });
     lab.world.run_for(Duration::from_micros(1));
     assert_eq!(Rc::strong_count(&witness), 2);
     drop(lab);
     assert_eq!(Rc::strong_count(&witness), 1);
+}
+
+/// A WRITE that was on its way when its client died lands on what the client's next life has written, unless the server has taken
+/// the old queue pair back.
+#[test]
+fn what_an_earlier_life_sent_may_come_late() {
+    let late = |anew: bool| {
+        let mut late = 0;
+        for seed in 0..200 {
+            let lab = Lab::new(seed, Options::default(), 1);
+            let (wire, client) = (lab.connect(0), lab.clients[0].clone());
+            let always = LinkFaults { late: 1_000_000, latest: Duration::from_micros(100), lost: 0 };
+            client.set_link_faults(always);
+            client.spawn(async move { wire.write(64, b"old").await });
+            lab.world.run_for(Duration::from_micros(1));
+            client.kill();
+            client.boot();
+            client.set_link_faults(LinkFaults::default());
+            let (server, rkey) = (lab.server.clone(), lab.region.rkey);
+            let again = lab.run(async move {
+                let dialled = if anew { client.dial_anew(&server).await } else { client.dial(&server).await };
+                let wire = Wire { machine: client, queue_pair: dialled.unwrap(), rkey };
+                wire.write(64, b"new").await
+            });
+            again.unwrap();
+            lab.world.run();
+            late += u64::from(lab.bytes(64, 3) == b"old");
+        }
+        late
+    };
+    assert_eq!(late(true), 0);
+    assert!(late(false) > 20, "nothing is ever late");
 }

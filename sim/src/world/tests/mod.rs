@@ -6,6 +6,7 @@ mod deaths;
 mod index_reads;
 mod lists;
 mod losses;
+mod registers;
 mod stations;
 mod tearing;
 mod time;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Device as _, Error, Memory, Operation, Output, QueuePair, Region, Remote};
 
-use super::{Machine, MachineOptions, Options, Task, World};
+use super::{Machine, MachineOptions, Options, SimDevice, Task, World};
 
 /// Longer than anything may take.
 const LONG: Duration = Duration::from_secs(1);
@@ -56,6 +57,15 @@ impl Lab {
         let dial = async move { dialled.dial(&server).await.unwrap() };
         let queue_pair = self.world.block_on(dial, LONG).unwrap();
         Wire { machine, queue_pair, rkey: self.region.rkey }
+    }
+
+    /// A connection of a client's bare card, which has no reactor: the test polls by itself.
+    fn bare(&self, client: usize) -> (SimDevice, QueuePair) {
+        let (mut here, mut there) = (self.clients[client].device(), self.server.device());
+        let (queue_pair, peer) = (here.create().unwrap(), there.create().unwrap());
+        there.connect(peer, &here.endpoint(queue_pair).unwrap()).unwrap();
+        here.connect(queue_pair, &there.endpoint(peer).unwrap()).unwrap();
+        (here, queue_pair)
     }
 
     /// Runs a future to its end on the operator.

@@ -3,10 +3,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Operation, Output};
 
 use super::{Lab, Wire};
-use crate::world::{MachineOptions, Options, Tearing, random};
+use crate::world::{MachineOptions, Options, ServiceTimes, Tearing, random};
 
 const LINES: usize = 8;
 const BLOCK: usize = 64 * LINES;
@@ -109,16 +110,37 @@ fn without_line_atomicity_lines_tear_too() {
     assert!(seen.deceived > 10 && seen.mixed > 100, "{seen:?}");
 }
 
+/// Times of a nanosecond or two, so that many things happen at one moment.
+fn tight(seed: u64) -> Options {
+    let nano = Duration::from_nanos(1);
+    let times = ServiceTimes {
+        doorbell: nano,
+        request: nano,
+        switch: nano,
+        switches: 1,
+        cables: nano,
+        line: nano,
+        pcie_read: nano * 2,
+        pcie_write: nano,
+        device_memory: nano,
+        completion: nano,
+        jitter: 200,
+    };
+    Options { times, ..rough(seed) }
+}
+
 /// Working lines out only where accesses meet is a matter of speed: nobody sees a difference.
 #[test]
 fn every_touch_an_event_makes_no_difference() {
     for seed in 0..100 {
         for line_atomicity in [true, false] {
             let machine = MachineOptions { line_atomicity, ..MachineOptions::default() };
-            let with = |every_touch_an_event| Options { every_touch_an_event, ..rough(seed) };
-            let lazy = readers_and_a_writer(seed, with(false), &machine);
-            let eager = readers_and_a_writer(seed, with(true), &machine);
-            assert_eq!(lazy, eager, "seed {seed}, line atomicity {line_atomicity}");
+            for options in [rough(seed), tight(seed)] {
+                let with = |every_touch_an_event| Options { every_touch_an_event, ..options.clone() };
+                let lazy = readers_and_a_writer(seed, with(false), &machine);
+                let eager = readers_and_a_writer(seed, with(true), &machine);
+                assert_eq!(lazy, eager, "seed {seed}, line atomicity {line_atomicity}");
+            }
         }
     }
 }
@@ -147,6 +169,35 @@ fn writes_of_one_queue_pair_land_in_order() {
         });
         lab.run_all(&[write, read]);
     }
+}
+
+/// Calls look at memory as its owner does.
+#[test]
+fn a_call_sees_what_is_under_way() {
+    let mut mixed = 0;
+    for seed in 0..200 {
+        let lab = Lab::new(seed, Options { calls: Options::default().calls, ..rough(seed) }, 2);
+        let wire = lab.connect(0);
+        let write = wire.machine.clone().spawn(async move {
+            for version in 1..=40 {
+                wire.write(4096, &block(version)).await.unwrap();
+            }
+        });
+        let (caller, server, memory) = (lab.clients[1].clone(), lab.server.clone(), lab.memory.clone());
+        let look = caller.clone().spawn(async move {
+            let look = |_: &_| {
+                let mut bytes = vec![0; BLOCK];
+                memory.read(4096, &mut bytes).unwrap();
+                words(&bytes)
+            };
+            caller.call(&server, look).await.unwrap()
+        });
+        lab.world.run_until(|| look.has_ended(), super::LONG).unwrap();
+        let words = look.take().unwrap();
+        mixed += u64::from(words.iter().any(|version| *version != words[0]));
+        write.cancel();
+    }
+    assert!(mixed > 3, "{mixed}");
 }
 
 /// What a chain of READ and WRITE reads, per seed: the READ may be overtaken.
@@ -201,7 +252,7 @@ fn the_owner_sees_what_is_under_way() {
                 let falls = words.is_sorted_by(|left, right| left >= right);
                 rising += u64::from(mixed && falls);
                 not += u64::from(!falls);
-                server.sleep(fatbtree_verbs::time::Duration::from_nanos(300)).await;
+                server.sleep(Duration::from_nanos(300)).await;
             }
             (rising, not)
         });

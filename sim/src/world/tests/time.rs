@@ -61,9 +61,11 @@ fn sleepers_wake_in_time_wherever_they_sleep() {
         one.sleep(Duration::from_micros(7)).await;
         one.now()
     });
+    assert_eq!(two.reactor().now(), Instant::ZERO);
     let second = two.clone().spawn(async move {
         let woken = first.await.unwrap();
-        two.sleep(Duration::from_micros(5)).await;
+        two.reactor().sleep(Duration::from_micros(2)).await;
+        two.sleep(Duration::from_micros(3)).await;
         (woken, two.now(), two.reactor().now())
     });
     lab.world.run_until(|| second.has_ended(), LONG).unwrap();
