@@ -216,7 +216,7 @@ fn said(panic: &(dyn Any + Send)) -> &str {
 
 /// Where a panic ends the process, nobody is left to report: the seed must be known before.
 #[cfg(panic = "abort")]
-fn announce(seed: u64, command: &str) -> impl Drop {
+fn announce(seed: u64, command: &str) -> impl Drop + use<> {
     use std::cell::RefCell;
     use std::sync::Once;
 

@@ -25,7 +25,30 @@ use super::pool::Pool;
 pub(super) struct Accessed {
     pub(super) memory: Arc<Memory>,
     /// The accesses that have not ended.
-    open: Vec<u32>,
+    open: Vec<Open>,
+}
+
+/// What must be known of an access to see whether another one meets it. These lie side by side, because each new access is compared
+/// with all of them.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    number: u32,
+    writes: bool,
+    /// Bytes.
+    from: u64,
+    to: u64,
+    begins: Instant,
+    ends: Instant,
+}
+
+impl Open {
+    /// The bytes that both touch, where one of them writes and their times overlap. `self` is the older one.
+    fn meets(&self, other: &Open) -> Option<(u64, u64)> {
+        // One that ends at the very moment when a later one begins is over: its place is earlier.
+        let apart_in_time = self.ends <= other.begins || other.ends < self.begins;
+        let (from, to) = (self.from.max(other.from), self.to.min(other.to));
+        (!apart_in_time && from < to && (self.writes || other.writes)).then_some((from, to))
+    }
 }
 
 /// What an access does.
@@ -236,27 +259,28 @@ impl Accesses {
         if access.len() == 0 {
             return;
         }
-        let (begins, ends, writes) = (access.begins, access.ends, access.writes());
-        let (from, to) = (access.offset, access.end());
+        let this = Open {
+            number,
+            writes: access.writes(),
+            from: access.offset,
+            to: access.end(),
+            begins: access.begins,
+            ends: access.ends,
+        };
         let mut met = false;
         let mut open = std::mem::take(&mut self.memories[plan.memory].open);
-        for &other in &open {
-            let access = &self.list[other];
-            // An access that began before and ends at the very moment when this one begins is over: its place is earlier.
-            let apart_in_time = access.ends <= begins || ends < access.begins;
-            let (first, last) = (access.offset.max(from), access.end().min(to));
-            if apart_in_time || first >= last || !(writes || access.writes()) {
-                continue;
+        for other in &open {
+            if let Some((from, to)) = other.meets(&this) {
+                met = true;
+                self.schedule(other.number, from, to, now, events);
+                self.schedule(number, from, to, now, events);
             }
-            met = true;
-            self.schedule(other, first, last, now, events);
-            self.schedule(number, first, last, now, events);
         }
-        open.push(number);
+        open.push(this);
         self.memories[plan.memory].open = open;
         self.overlapped += u64::from(met);
         if self.every_touch_an_event {
-            self.schedule(number, from, to, now, events);
+            self.schedule(number, this.from, this.to, now, events);
         }
     }
 
@@ -311,14 +335,16 @@ impl Accesses {
                 }
             }
         }
-        accessed.open.retain(|&open| open != number);
+        if let Some(at) = accessed.open.iter().position(|open| open.number == number) {
+            accessed.open.swap_remove(at);
+        }
     }
 
     /// Makes memory look as it does now to somebody who looks or writes past the network: its owner.
     pub(super) fn settle(&mut self, now: Place) {
         for memory in 0..self.memories.len() {
             let open = std::mem::take(&mut self.memories[memory].open);
-            open.iter().for_each(|&number| self.catch_up(number, now));
+            open.iter().for_each(|open| self.catch_up(open.number, now));
             self.memories[memory].open = open;
         }
     }
@@ -347,7 +373,7 @@ impl Accesses {
     pub(super) fn cut_off(&mut self, now: Place, verdict: Verdict, which: impl Fn(&Access) -> bool) {
         for memory in 0..self.memories.len() {
             let mut open = std::mem::take(&mut self.memories[memory].open);
-            open.retain(|&number| {
+            open.retain(|&Open { number, .. }| {
                 if !which(&self.list[number]) {
                     return true;
                 }

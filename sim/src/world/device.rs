@@ -15,7 +15,6 @@ use rand::RngExt as _;
 use super::MachineId;
 use super::fabric::Fabric;
 use super::pair::Pair;
-use super::send::LONGEST_CHAIN;
 
 /// Queue pair numbers on the wire: 0 and 1 belong to management.
 const FIRST_NUMBER: u32 = 2;
@@ -89,7 +88,7 @@ impl Device for SimDevice {
             masked_atomics: options.masked_atomics,
             device_memory: options.device_memory,
             line_atomicity: options.line_atomicity,
-            longest_chain: options.longest_chain.min(LONGEST_CHAIN),
+            longest_chain: options.longest_chain,
             inline_bytes: 64,
             send_queue: options.send_queue,
             responder_reads: options.responder_reads,

@@ -154,6 +154,18 @@ impl MachineOptions {
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
+
+    /// A machine with short or long queues, few or many READs at once, and a good or a bad link. What decides on formats and
+    /// algorithms (line atomicity, masked atomics, device memory, the path MTU) is as in the default.
+    pub fn rough(name: impl Into<String>, random: &mut Random) -> Self {
+        Self {
+            send_queue: random.random_range(16..=128),
+            responder_reads: random.random_range(1..=16),
+            initiator_reads: random.random_range(1..=16),
+            link: LinkFaults::rough(random),
+            ..Self::named(name)
+        }
+    }
 }
 
 impl Options {

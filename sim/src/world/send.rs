@@ -13,9 +13,6 @@ use super::fabric::{Fabric, Journey};
 use super::pair::Posted;
 use super::timing::Kind;
 
-/// As many as a chain may ever have.
-pub(super) const LONGEST_CHAIN: usize = 64;
-
 pub(super) fn kind_of(operation: &Operation<'_>) -> Kind {
     match operation {
         Operation::Read { .. } | Operation::IndexRead { .. } => Kind::Read,
@@ -24,6 +21,14 @@ pub(super) fn kind_of(operation: &Operation<'_>) -> Kind {
         | Operation::FetchAdd { .. }
         | Operation::MaskedCompareSwap { .. }
         | Operation::MaskedFetchAdd { .. } => Kind::Atomic,
+    }
+}
+
+/// Bytes that a request brings into a buffer.
+fn read_len(operation: &Operation<'_>) -> u64 {
+    match *operation {
+        Operation::Read { len, .. } | Operation::IndexRead { len, .. } => u64::from(len),
+        _ => 0,
     }
 }
 
@@ -49,51 +54,55 @@ impl Fabric {
             return Err(PostError::NotConnected { queue_pair, state });
         }
         self.check(machine, queue_pair, chain)?;
-        // All buffers first: a chain is posted whole or not at all.
-        let mut buffers = [const { None }; LONGEST_CHAIN];
-        for (buffer, request) in buffers.iter_mut().zip(chain) {
-            if let Operation::Read { len, .. } | Operation::IndexRead { len, .. } = request.operation {
-                let wanted = u64::from(len);
-                let mut taken =
-                    self.host(machine).pool.take(wanted).ok_or(PostError::NoBuffer { len: wanted })?;
-                taken.resize(len as usize);
-                *buffer = Some(taken);
-            }
-        }
         let number = queue_pair.0 as u32;
-        for (request, buffer) in chain.iter().zip(buffers) {
-            let mut data = Vec::new();
-            let (operation, len) = match request.operation {
-                Operation::Read { from, len } => (Operation::Read { from, len }, len),
-                Operation::IndexRead { key, len } => (Operation::IndexRead { key, len }, len),
-                Operation::Write { to, data: bytes } => {
-                    data = self.spare.pop().unwrap_or_default();
-                    data.extend_from_slice(bytes);
-                    (Operation::Write { to, data: &[] }, bytes.len() as u32)
-                }
-                Operation::CompareSwap { at, compare, swap } => {
-                    (Operation::CompareSwap { at, compare, swap }, 8)
-                }
-                Operation::FetchAdd { at, add } => (Operation::FetchAdd { at, add }, 8),
-                Operation::MaskedCompareSwap { at, compare, compare_mask, swap, swap_mask } => {
-                    (Operation::MaskedCompareSwap { at, compare, compare_mask, swap, swap_mask }, 8)
-                }
-                Operation::MaskedFetchAdd { at, add, boundary } => {
-                    (Operation::MaskedFetchAdd { at, add, boundary }, 8)
-                }
+        for (done, request) in chain.iter().enumerate() {
+            let Some(posted) = self.take_up(machine, request) else {
+                // A chain is posted whole or not at all.
+                let queue = &mut self.pairs[number as usize].requester.queue;
+                queue.truncate(queue.len() - done);
+                return Err(PostError::NoBuffer { len: read_len(&request.operation) });
             };
-            match kind_of(&operation) {
+            self.pairs[number as usize].requester.queue.push_back(posted);
+        }
+        for WorkRequest { operation, .. } in chain {
+            match kind_of(operation) {
                 Kind::Read => self.counts.reads += 1,
                 Kind::Write => self.counts.writes += 1,
                 Kind::Atomic => self.counts.atomics += 1,
             }
-            self.counts.index_reads += u64::from(index_key(&operation).is_some());
-            let (tag, signalled) = (request.tag, request.signalled);
-            let posted = Posted { tag, signalled, operation, data, buffer, len, received: 0 };
-            self.pairs[number as usize].requester.queue.push_back(posted);
+            self.counts.index_reads += u64::from(index_key(operation).is_some());
         }
         self.send_on(number, true);
         Ok(())
+    }
+
+    /// A request as it lies in the send queue, its bytes copied; `None` where there is no buffer for it.
+    fn take_up(&mut self, machine: MachineId, request: &WorkRequest<'_>) -> Option<Posted> {
+        let (mut data, mut buffer) = (Vec::new(), None);
+        let (operation, len) = match request.operation {
+            Operation::Read { from, len } => (Operation::Read { from, len }, len),
+            Operation::IndexRead { key, len } => (Operation::IndexRead { key, len }, len),
+            Operation::Write { to, data: bytes } => {
+                data = self.spare.pop().unwrap_or_default();
+                data.extend_from_slice(bytes);
+                (Operation::Write { to, data: &[] }, bytes.len() as u32)
+            }
+            Operation::CompareSwap { at, compare, swap } => (Operation::CompareSwap { at, compare, swap }, 8),
+            Operation::FetchAdd { at, add } => (Operation::FetchAdd { at, add }, 8),
+            Operation::MaskedCompareSwap { at, compare, compare_mask, swap, swap_mask } => {
+                (Operation::MaskedCompareSwap { at, compare, compare_mask, swap, swap_mask }, 8)
+            }
+            Operation::MaskedFetchAdd { at, add, boundary } => {
+                (Operation::MaskedFetchAdd { at, add, boundary }, 8)
+            }
+        };
+        if kind_of(&operation) == Kind::Read {
+            let mut taken = self.host(machine).pool.take(u64::from(len))?;
+            taken.resize(len as usize);
+            buffer = Some(taken);
+        }
+        let WorkRequest { tag, signalled, .. } = *request;
+        Some(Posted { tag, signalled, operation, data, buffer, len, received: 0 })
     }
 
     fn check(
@@ -104,7 +113,7 @@ impl Fabric {
     ) -> Result<(), PostError> {
         let host = self.host(machine);
         let pair = &self.pairs[queue_pair.0 as usize];
-        let limit = host.options.longest_chain.min(LONGEST_CHAIN);
+        let limit = host.options.longest_chain;
         if chain.is_empty() || chain.len() > limit {
             return Err(PostError::ChainLength { found: chain.len(), limit });
         }

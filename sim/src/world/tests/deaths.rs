@@ -62,6 +62,26 @@ fn destructors_of_a_task_that_is_cancelled_do_their_work() {
     assert_eq!(lab.bytes(128, 8), *b"unlocked");
 }
 
+/// A machine that kills itself runs on to its next await, and reaches nobody any more.
+#[test]
+fn a_machine_may_kill_itself() {
+    let lab = Lab::new(1, Options::default(), 1);
+    let wire = lab.connect(0);
+    let (client, went_on) = (wire.machine.clone(), Rc::new(Cell::new(0)));
+    let steps = Rc::clone(&went_on);
+    let task = client.clone().spawn(async move {
+        client.kill();
+        steps.set(1);
+        let refused = wire.add(64, 1).await;
+        assert!(matches!(refused, Err(Error::Post(PostError::NotConnected { .. }))), "{refused:?}");
+        steps.set(2);
+        client.sleep(Duration::from_nanos(1)).await;
+        steps.set(3);
+    });
+    lab.world.run();
+    assert_eq!((went_on.get(), lab.word(64), task.has_ended(), task.take()), (2, 0, true, None));
+}
+
 /// A client that dies at each of its awaits in turn has done a beginning of its work, and never a later part without an earlier.
 #[test]
 fn death_comes_at_every_await() {

@@ -14,7 +14,7 @@ use rand::RngExt as _;
 use super::Wire;
 use crate::history::{Answer, Call, Checked, History};
 use crate::seeds::{Campaign, Seeds};
-use crate::world::{LinkFaults, Machine, MachineOptions, Options, Task, World, random};
+use crate::world::{Machine, MachineOptions, Options, Task, World, random};
 
 const CLIENTS: u64 = 4;
 const REGISTERS: u64 = 2;
@@ -150,13 +150,10 @@ fn live(machine: &Machine, number: u64, life: u64, seed: u64, setting: &Rc<Setti
 fn scenario(seed: u64, check: Check) -> Result<Checked, String> {
     let mut draw = random(seed, 99);
     let world = World::new(seed, Options::rough(&mut draw));
-    let options = |name: String, draw: &mut _| MachineOptions {
-        link: LinkFaults::rough(draw),
-        ..MachineOptions::named(name)
-    };
-    let server = world.machine(options("server".to_owned(), &mut draw));
-    let clients: Vec<Machine> =
-        (0..CLIENTS).map(|number| world.machine(options(format!("client {number}"), &mut draw))).collect();
+    let server = world.machine(MachineOptions::rough("server", &mut draw));
+    let clients: Vec<Machine> = (0..CLIENTS)
+        .map(|number| world.machine(MachineOptions::rough(format!("client {number}"), &mut draw)))
+        .collect();
     let memory = fatbtree_verbs::Memory::shared(CLIENTS * REGISTERS * LINES * 64)
         .map_err(|error| error.to_string())?;
     let register = {
