@@ -16,6 +16,12 @@
 //! * [`Cluster`]: nodes and wires. [`InstantWires`], [`FaultyWires`]: what lies between.
 //! * [`Scenario`]: a random cluster with a random tree, plan and mishaps, checked look-up by look-up.
 //!
+//! Beside it, without frames and a thousand times faster, for trees that are written to:
+//!
+//! * [`world`]: machines at the level of verbs, whose memory tears and which die, freeze and come back.
+//! * [`history`]: what clients asked and were answered, checked for linearizability.
+//! * [`seeds`]: many seeds over all processors, and what replays one that fails.
+//!
 //! # Example
 //!
 //! One seed, as the tests run a thousand of:
@@ -28,11 +34,14 @@
 
 mod cluster;
 mod faults;
+pub mod history;
 mod network;
 mod scenario;
+pub mod seeds;
 mod server;
 mod virtual_time;
 mod wires;
+pub mod world;
 
 pub use cluster::{Client, Clock, Cluster};
 pub use faults::{FaultRates, Faults, Verdict};

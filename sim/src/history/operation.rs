@@ -1,0 +1,122 @@
+//! What can be asked of a key, what can be answered, and what a single key does: the model that histories are checked against.
+
+use std::fmt;
+
+/// A key of a tree.
+pub type Key = u64;
+/// A value, as a number of its own: give each write another one, and a read says which write it saw.
+pub type Value = u64;
+
+/// An operation on one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Call {
+    /// What is there?
+    Get,
+    /// Puts a value where none is.
+    Insert(Value),
+    /// Replaces the value where one is.
+    Update(Value),
+    /// Puts a value, whether one is there or not.
+    Upsert(Value),
+    /// Replaces the value where it is `expected`.
+    CompareAndSet {
+        /// What must be there.
+        expected: Value,
+        /// What is there then.
+        new: Value,
+    },
+    /// Takes the value away where one is.
+    Delete,
+}
+
+/// What an operation answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Answer {
+    /// A get found this.
+    Found(Option<Value>),
+    /// It did what it is for.
+    Applied,
+    /// It found that it could not: the key was there (insert), was not there (update, delete), or had another value.
+    NotApplied,
+    /// It did what it is for, and this was there before.
+    AppliedOver(Option<Value>),
+    /// It could not, because of what was there.
+    NotAppliedFor(Option<Value>),
+}
+
+impl Call {
+    /// What the call makes of what is there, and whether it counts as applied.
+    #[must_use]
+    pub fn apply(self, state: Option<Value>) -> (Option<Value>, bool) {
+        match self {
+            Call::Get => (state, true),
+            Call::Insert(value) => (state.or(Some(value)), state.is_none()),
+            Call::Update(value) => (state.map(|_| value), state.is_some()),
+            Call::Upsert(value) => (Some(value), true),
+            Call::CompareAndSet { expected, new } if state == Some(expected) => (Some(new), true),
+            Call::CompareAndSet { .. } => (state, false),
+            Call::Delete => (None, state.is_some()),
+        }
+    }
+
+    /// What is there after the call, if it can have answered this.
+    #[must_use]
+    pub fn explain(self, answer: Answer, state: Option<Value>) -> Option<Option<Value>> {
+        let (new, applied) = self.apply(state);
+        let possible = match answer {
+            Answer::Found(found) => self == Call::Get && found == state,
+            Answer::Applied => self != Call::Get && applied,
+            Answer::NotApplied => !applied,
+            Answer::AppliedOver(found) => self != Call::Get && applied && found == state,
+            Answer::NotAppliedFor(found) => !applied && found == state,
+        };
+        possible.then_some(new)
+    }
+}
+
+impl Answer {
+    /// The answer of a call that tells no more than whether it was applied.
+    #[must_use]
+    pub fn of(applied: bool) -> Self {
+        if applied { Answer::Applied } else { Answer::NotApplied }
+    }
+
+    /// Whether the operation changed nothing, wherever it was.
+    pub(super) fn is_only_read(self) -> bool {
+        matches!(self, Answer::Found(_) | Answer::NotApplied | Answer::NotAppliedFor(_))
+    }
+
+    /// The value that it says was there.
+    pub(super) fn saw(self) -> Option<Value> {
+        match self {
+            Answer::Found(found) | Answer::AppliedOver(found) | Answer::NotAppliedFor(found) => found,
+            Answer::Applied | Answer::NotApplied => None,
+        }
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Call::Get => write!(f, "get"),
+            Call::Insert(value) => write!(f, "insert {value}"),
+            Call::Update(value) => write!(f, "update {value}"),
+            Call::Upsert(value) => write!(f, "upsert {value}"),
+            Call::CompareAndSet { expected, new } => write!(f, "compare {expected} and set {new}"),
+            Call::Delete => write!(f, "delete"),
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = |found: &Option<Value>| found.map_or("nothing".to_owned(), |value| value.to_string());
+        match self {
+            Answer::Found(value) => write!(f, "found {}", found(value)),
+            Answer::Applied => write!(f, "applied"),
+            Answer::NotApplied => write!(f, "not applied"),
+            Answer::AppliedOver(value) => write!(f, "applied over {}", found(value)),
+            Answer::NotAppliedFor(value) => write!(f, "not applied, found {}", found(value)),
+        }
+    }
+}

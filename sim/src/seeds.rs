@@ -1,0 +1,306 @@
+//! Many seeds over all processors; and what to type when one of them fails.
+//!
+//! ```
+//! use fatbtree_sim::seeds::{Campaign, Seeds};
+//!
+//! let campaign = Campaign { command: "fatbtree simulate --seed", ..Campaign::default() };
+//! let report = campaign.run(Seeds::fixed(100), |seed| match seed {
+//!     66 => Err("the tree has lost a key"),
+//!     _ => Ok(1u64),
+//! });
+//! assert_eq!((report.passed, report.total), (99, 99));
+//! let text = report.to_string();
+//! assert!(text.contains("seed 66, commit "), "{text}");
+//! assert!(text.contains("replay: fatbtree simulate --seed 66"), "{text}");
+//! ```
+
+use std::any::Any;
+use std::fmt;
+use std::ops::{AddAssign, Range};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The commit that this was built from; "unknown" where there was no repository.
+pub const COMMIT: &str = env!("FATBTREE_COMMIT");
+
+/// Seeds that follow each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seeds {
+    range: Range<u64>,
+}
+
+impl Seeds {
+    /// The same seeds each time, from 0: for CI.
+    #[must_use]
+    pub fn fixed(count: u64) -> Self {
+        Self { range: 0..count }
+    }
+
+    /// One seed.
+    #[must_use]
+    pub fn one(seed: u64) -> Self {
+        Self { range: seed..seed.saturating_add(1) }
+    }
+
+    /// Other seeds for each `base`, far from those of other bases and from the fixed ones.
+    #[must_use]
+    pub fn nightly(base: u64, count: u64) -> Self {
+        // Multiplying by an odd number mixes the bits upward; half of the space is left for counting.
+        let first = base.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16 << 15;
+        Self { range: first..first + count.min(1 << 15) }
+    }
+
+    /// Seeds that nobody has tried: the base is the time of day. It is the only clock here, and no simulation sees it.
+    #[must_use]
+    pub fn tonight(count: u64) -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::nightly(since.as_nanos() as u64, count)
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// The first and the one behind the last.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+}
+
+impl From<Range<u64>> for Seeds {
+    fn from(range: Range<u64>) -> Self {
+        let end = range.end.max(range.start);
+        Self { range: range.start..end }
+    }
+}
+
+/// How seeds are run.
+#[derive(Clone, Copy)]
+pub struct Campaign<'a> {
+    /// What replays a seed, but for the seed itself behind it.
+    pub command: &'a str,
+    /// Threads; 0: as many as there are processors.
+    pub threads: usize,
+    /// Failures after which no further seeds are begun.
+    pub most_failures: usize,
+    /// Called by the threads whenever a seed is done, for progress bars.
+    pub done: &'a (dyn Fn() + Sync),
+}
+
+impl fmt::Debug for Campaign<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Campaign")
+            .field("command", &self.command)
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Campaign<'_> {
+    fn default() -> Self {
+        Self { command: "fatbtree simulate --seed", threads: 0, most_failures: 10, done: &|| {} }
+    }
+}
+
+/// What came of some seeds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report<T> {
+    /// The sum over all seeds that passed.
+    pub total: T,
+    /// Seeds that passed.
+    pub passed: u64,
+    /// Those that failed, the lowest first.
+    pub failures: Vec<SeedFailure>,
+}
+
+/// A seed that failed. It prints what is needed to see it again.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SeedFailure {
+    /// The seed.
+    pub seed: u64,
+    /// Why.
+    pub why: String,
+    /// What replays it.
+    pub command: String,
+}
+
+impl fmt::Display for SeedFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, why, command } = self;
+        write!(f, "seed {seed}, commit {COMMIT} (or changed since): {why}\n  replay: {command}")
+    }
+}
+
+impl<T> fmt::Display for Report<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let failed = self.failures.len();
+        write!(f, "{failed} of {} seeds failed", self.passed + failed as u64)?;
+        self.failures.iter().try_for_each(|failure| write!(f, "\n{failure}"))
+    }
+}
+
+impl<T> Report<T> {
+    /// The total, if all seeds passed.
+    ///
+    /// # Errors
+    /// The report itself as a text, if one did not.
+    pub fn into_result(self) -> Result<T, String> {
+        if self.failures.is_empty() { Ok(self.total) } else { Err(self.to_string()) }
+    }
+}
+
+impl Campaign<'_> {
+    /// Runs `scenario` for each seed. A panic is a failure like others; where panics abort, the seed is printed before.
+    ///
+    /// Which thread runs which seed is left to chance, the outcome of a seed is not.
+    pub fn run<T, E>(&self, seeds: Seeds, scenario: impl Fn(u64) -> Result<T, E> + Sync) -> Report<T>
+    where
+        T: AddAssign + Default + Send,
+        E: fmt::Display,
+    {
+        let next = AtomicU64::new(seeds.range.start);
+        let enough = AtomicBool::new(false);
+        let report = Mutex::new(Report { total: T::default(), passed: 0, failures: Vec::new() });
+        let lock = || report.lock().unwrap_or_else(PoisonError::into_inner);
+        let work = || {
+            while !enough.load(Ordering::Relaxed) {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= seeds.range.end {
+                    return;
+                }
+                let command = format!("{} {seed}", self.command);
+                let _guard = announce(seed, &command);
+                let outcome = catch_unwind(AssertUnwindSafe(|| scenario(seed)));
+                let why = match outcome {
+                    Ok(Ok(outcome)) => {
+                        let mut report = lock();
+                        report.total += outcome;
+                        report.passed += 1;
+                        None
+                    }
+                    Ok(Err(error)) => Some(error.to_string()),
+                    Err(panic) => Some(format!("panicked: {}", said(&*panic))),
+                };
+                if let Some(why) = why {
+                    let mut report = lock();
+                    report.failures.push(SeedFailure { seed, why, command });
+                    enough.store(report.failures.len() >= self.most_failures, Ordering::Relaxed);
+                }
+                (self.done)();
+            }
+        };
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if self.threads == 0 { processors } else { self.threads };
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
+        report.failures.sort();
+        report
+    }
+}
+
+/// What a panic said.
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("something that is no text")
+}
+
+/// Where a panic ends the process, nobody is left to report: the seed must be known before.
+#[cfg(panic = "abort")]
+fn announce(seed: u64, command: &str) -> impl Drop + use<> {
+    use std::cell::RefCell;
+    use std::sync::Once;
+
+    thread_local!(static RUNNING: RefCell<Option<(u64, String)>> = const { RefCell::new(None) });
+    struct Guard;
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            RUNNING.with(|running| *running.borrow_mut() = None);
+        }
+    }
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            RUNNING.with(|running| {
+                if let Ok(running) = running.try_borrow()
+                    && let Some((seed, command)) = &*running
+                {
+                    eprintln!("seed {seed}, commit {COMMIT} (or changed since) panics\n  replay: {command}");
+                }
+            });
+            before(panic);
+        }));
+    });
+    RUNNING.with(|running| *running.borrow_mut() = Some((seed, command.to_owned())));
+    Guard
+}
+
+/// The panic is caught and reported with the others.
+#[cfg(not(panic = "abort"))]
+fn announce(_seed: u64, _command: &str) -> Option<std::convert::Infallible> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn all_seeds_run_once_and_are_summed() {
+        let seen = Mutex::new(BTreeSet::new());
+        let done = AtomicU64::new(0);
+        let count = || _ = done.fetch_add(1, Ordering::Relaxed);
+        let campaign = Campaign { threads: 3, done: &count, ..Campaign::default() };
+        let report = campaign.run(Seeds::from(10..500), |seed| {
+            assert!(seen.lock().unwrap().insert(seed), "twice");
+            Ok::<_, String>(seed)
+        });
+        assert_eq!((report.passed, report.total), (490, (10..500).sum()));
+        assert_eq!(done.into_inner(), 490);
+        assert_eq!(seen.into_inner().unwrap().len(), 490);
+        assert_eq!(report.into_result(), Ok((10..500).sum()));
+    }
+
+    #[test]
+    fn failures_and_panics_are_reported_by_seed_and_stop_the_rest() {
+        let campaign =
+            Campaign { threads: 2, most_failures: 3, command: "replay it by", ..Campaign::default() };
+        let report = campaign.run(Seeds::fixed(100_000), |seed| match seed {
+            7 => Err("broken"),
+            5 => panic!("number {seed}"),
+            _ => Ok(u64::from(seed % 1000 == 999)),
+        });
+        assert_eq!(report.passed, 99_998, "two failures are not three");
+        let text = report.into_result().unwrap_err();
+        let expected = format!(
+            "2 of 100000 seeds failed\nseed 5, commit {COMMIT} (or changed since): panicked: number 5\n  replay: replay it by 5\n\
+             seed 7, commit {COMMIT} (or changed since): broken\n  replay: replay it by 7"
+        );
+        assert_eq!(text, expected);
+        let report = campaign.run(Seeds::fixed(100_000), |_| Err::<u64, _>("all broken"));
+        assert!(report.failures.len() <= 4 && report.passed == 0, "{report}");
+    }
+
+    #[test]
+    fn nights_differ_from_each_other_and_from_days() {
+        let firsts: BTreeSet<u64> =
+            (0..1000).map(|base| Seeds::nightly(base, 20_000).range().start).collect();
+        assert_eq!(firsts.len(), 1000);
+        let starts: Vec<u64> = firsts.into_iter().collect();
+        assert!(starts.windows(2).all(|two| two[1] - two[0] >= 20_000), "nights overlap");
+        assert_eq!(Seeds::nightly(3, 10), Seeds::nightly(3, 10));
+        let (one, two) = (Seeds::tonight(10), Seeds::tonight(10));
+        assert_eq!((one.count(), two.count()), (10, 10));
+    }
+}

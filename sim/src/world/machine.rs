@@ -1,0 +1,314 @@
+//! Machines: what runs on them, what they are connected to, and what befalls them.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{ConnectError, Device as _, QueuePair, Reactor};
+
+use super::MachineId;
+use super::device::SimDevice;
+use super::executor::TaskKey;
+use super::options::LinkFaults;
+use super::shared::Shared;
+
+/// A machine of a world: client, memory server or the hand that plays fate. Clones are the same machine.
+#[derive(Clone)]
+pub struct Machine {
+    pub(super) shared: Rc<Shared>,
+    pub(super) id: MachineId,
+}
+
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Machine {} ({})", self.id.0, self.name())
+    }
+}
+
+/// A call that was not answered. Whether it was carried out is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{callee:?} did not answer a call within {waited}; it may be down, frozen, or cut off")]
+pub struct Unreachable {
+    /// Who was called.
+    pub callee: MachineId,
+    /// How long the caller waited.
+    pub waited: Duration,
+}
+
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DialError {
+    /// The other side did not answer.
+    #[error(transparent)]
+    Unreachable(#[from] Unreachable),
+    /// One of the two cards refused.
+    #[error(transparent)]
+    Refused(#[from] ConnectError),
+}
+
+impl Machine {
+    /// Its number, which tells it from all others of its world.
+    #[must_use]
+    pub fn id(&self) -> MachineId {
+        self.id
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.shared.fabric.borrow().host(self.id).options.name.clone()
+    }
+
+    /// The virtual time.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.shared.now()
+    }
+
+    /// The reactor of the machine's present life; of its last one when it is dead. All its tasks share it.
+    #[must_use]
+    pub fn reactor(&self) -> Rc<Reactor<SimDevice>> {
+        self.shared.reactor(self.id)
+    }
+
+    /// Its network card without a reactor, for code that posts and polls by itself. Do not use both.
+    #[must_use]
+    pub fn device(&self) -> SimDevice {
+        SimDevice::new(Rc::clone(&self.shared.fabric), self.id)
+    }
+
+    /// Waits.
+    pub async fn sleep(&self, span: Duration) {
+        let reactor = self.reactor();
+        // A reactor learns the time when something happens on its machine; this one may have been idle.
+        let ahead = self.now() - reactor.now();
+        self.shared.stir(self.id);
+        reactor.sleep(ahead + span).await;
+    }
+
+    /// Starts a task on this machine. On a dead machine it never runs.
+    ///
+    /// The task may hold clones of machines: they are dropped with the world at the latest.
+    pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
+        let state = Rc::new(RefCell::new(TaskState { value: None, ended: false, waker: None }));
+        let end = End(Rc::clone(&state));
+        let job = Box::pin(async move {
+            let value = future.await;
+            end.0.borrow_mut().value = Some(value);
+            drop(end);
+        });
+        let key = self.shared.spawn(self.id, job);
+        Task { shared: Rc::clone(&self.shared), key, state }
+    }
+
+    /// Whether it is alive.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.shared.fabric.borrow().host(self.id).up
+    }
+
+    /// The machine loses its power, now.
+    ///
+    /// Its card goes first: messages that have left it go on, the rest is lost, also the rest of a long WRITE. Only then its tasks
+    /// are dropped, so that nothing their destructors do reaches anybody. Other machines see a queue pair that does not
+    /// answer. Its registrations are gone; the memory itself is whoever's holds it, torn as it is.
+    pub fn kill(&self) {
+        self.shared.kill(self.id);
+    }
+
+    /// Kills it before its tasks are polled for the `polls`th time from now: a way to die at each await in turn.
+    pub fn kill_after_polls(&self, polls: u64) {
+        self.shared.set_fuse(self.id, Some(polls));
+    }
+
+    /// A dead machine starts anew, with a new card and no tasks.
+    ///
+    /// # Panics
+    /// When it is alive.
+    pub fn boot(&self) {
+        assert!(!self.is_up(), "{self:?} is alive and cannot be booted");
+        self.shared.boot(self.id);
+    }
+
+    /// Its processors stand still: no task runs, while its card goes on. (A virtual machine that is paused, a long garbage
+    /// collection: the case in which a lease runs out under a client that does not know.)
+    pub fn freeze(&self) {
+        self.shared.set_still(self.id, true);
+    }
+
+    /// Its processors go on.
+    pub fn thaw(&self) {
+        self.shared.set_still(self.id, false);
+    }
+
+    /// Its card stands still: what comes to it waits, nothing leaves it. Accesses that it has begun are finished.
+    pub fn freeze_card(&self) {
+        self.shared.fabric.borrow_mut().set_frozen(self.id, true);
+    }
+
+    /// Its card goes on with what has come meanwhile.
+    pub fn thaw_card(&self) {
+        self.shared.fabric.borrow_mut().set_frozen(self.id, false);
+    }
+
+    /// Cuts its cable, or mends it: what is on its way is lost when it arrives.
+    pub fn set_link_down(&self, down: bool) {
+        self.shared.fabric.borrow_mut().host_mut(self.id).link.down = down;
+    }
+
+    /// What its link does to messages from now on.
+    pub fn set_link_faults(&self, faults: LinkFaults) {
+        self.shared.fabric.borrow_mut().host_mut(self.id).link.faults = faults;
+    }
+
+    /// Runs something on another machine, by other means than verbs: two trips of [`Calls`](super::Calls).
+    ///
+    /// # Errors
+    /// When it did not answer in time. It may have done the work nevertheless.
+    pub async fn call<T>(
+        &self,
+        callee: &Machine,
+        work: impl FnOnce(&Reactor<SimDevice>) -> T,
+    ) -> Result<T, Unreachable> {
+        let calls = self.shared.fabric.borrow().options.calls;
+        let started = self.now();
+        self.sleep(calls.trip).await;
+        self.until_reachable(callee, started + calls.timeout).await?;
+        // What it looks at past the network must be as it is now.
+        self.shared.settle();
+        let answer = work(&callee.reactor());
+        self.sleep(calls.trip).await;
+        self.until_reachable(callee, started + calls.timeout).await?;
+        Ok(answer)
+    }
+
+    async fn until_reachable(&self, callee: &Machine, deadline: Instant) -> Result<(), Unreachable> {
+        const LOOK: Duration = Duration::from_micros(10);
+        let waited = self.shared.fabric.borrow().options.calls.timeout;
+        while !self.shared.can_call(self.id, callee.id) {
+            if self.now() >= deadline {
+                return Err(Unreachable { callee: callee.id, waited });
+            }
+            self.sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Connects a new queue pair to a new one of `server`, by a call.
+    ///
+    /// # Errors
+    /// When the server does not answer (it may then have a queue pair that nobody uses), or a card refuses.
+    pub async fn dial(&self, server: &Machine) -> Result<QueuePair, DialError> {
+        self.connect(server, false).await
+    }
+
+    /// The same, but before that the server takes back all queue pairs that this machine has with it, also in earlier lives: what
+    /// was sent on them and has not been carried out never will be.
+    ///
+    /// After a queue pair broke this matters. A WRITE that nobody answered may still wait before a frozen card, and would land on
+    /// whatever is written meanwhile.
+    ///
+    /// # Errors
+    /// As [`dial`](Self::dial).
+    pub async fn dial_anew(&self, server: &Machine) -> Result<QueuePair, DialError> {
+        self.connect(server, true).await
+    }
+
+    async fn connect(&self, server: &Machine, anew: bool) -> Result<QueuePair, DialError> {
+        let reactor = self.reactor();
+        let queue_pair = reactor.with(|card| card.create())?;
+        let here = reactor.with(|card| card.endpoint(queue_pair))?;
+        let accept = |card: &mut SimDevice| {
+            if anew {
+                card.take_back_from(self.id);
+            }
+            let peer = card.create()?;
+            let there = card.endpoint(peer)?;
+            card.connect(peer, &here)?;
+            Ok::<_, ConnectError>(there)
+        };
+        let there = self.call(server, |theirs| theirs.with(accept)).await;
+        let connected = match there {
+            Ok(Ok(there)) => reactor.with(|card| card.connect(queue_pair, &there)).map_err(DialError::from),
+            Ok(Err(refused)) => Err(refused.into()),
+            Err(unreachable) => Err(unreachable.into()),
+        };
+        match connected {
+            Ok(_) => Ok(queue_pair),
+            Err(error) => {
+                reactor.with(|card| card.destroy(queue_pair));
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A task that was started. Dropping this does not stop it. As a future it gives the task's result, or `None` if the task was
+/// taken away before it had one.
+pub struct Task<T> {
+    shared: Rc<Shared>,
+    key: TaskKey,
+    state: Rc<RefCell<TaskState<T>>>,
+}
+
+struct TaskState<T> {
+    value: Option<T>,
+    ended: bool,
+    waker: Option<Waker>,
+}
+
+/// Says that a task has ended, whether by itself or not.
+struct End<T>(Rc<RefCell<TaskState<T>>>);
+
+impl<T> Drop for End<T> {
+    fn drop(&mut self) {
+        let mut state = self.0.borrow_mut();
+        state.ended = true;
+        let waker = state.waker.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl<T> fmt::Debug for Task<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Task, {}", if self.has_ended() { "ended" } else { "running" })
+    }
+}
+
+impl<T> Task<T> {
+    /// Drops the task's future, now, on a machine that is alive: destructors run and may post. A task that cancels itself runs on
+    /// to its next await.
+    pub fn cancel(&self) {
+        self.shared.cancel(self.key);
+    }
+
+    /// Whether it has come to its end or was taken away.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.state.borrow().ended
+    }
+
+    /// What it came to, once.
+    #[must_use]
+    pub fn take(&self) -> Option<T> {
+        self.state.borrow_mut().value.take()
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = Option<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut state = self.state.borrow_mut();
+        if state.ended {
+            return Poll::Ready(state.value.take());
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}

@@ -1,0 +1,57 @@
+//! Lists whose places are used again, with whatever memory they hold.
+
+use std::ops::{Index, IndexMut};
+
+/// Things by number. A number that was given back is given out again, together with the thing, so that its vectors keep their
+/// memory: in steady state nothing is allocated.
+#[derive(Debug)]
+pub(super) struct Pool<T> {
+    things: Vec<T>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Pool<T> {
+    fn default() -> Self {
+        Self { things: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T: Default> Pool<T> {
+    /// The number of a thing that nobody uses, in whatever state it was left.
+    pub(super) fn take(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.things.push(T::default());
+            self.things.len() as u32 - 1
+        })
+    }
+
+    /// Nobody uses it any more.
+    pub(super) fn give(&mut self, number: u32) {
+        self.free.push(number);
+    }
+
+    /// How many are in use.
+    #[cfg(test)]
+    pub(super) fn used(&self) -> usize {
+        self.things.len() - self.free.len()
+    }
+
+    /// All things, also those that nobody uses.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.things.iter_mut()
+    }
+}
+
+impl<T> Index<u32> for Pool<T> {
+    type Output = T;
+
+    fn index(&self, number: u32) -> &T {
+        &self.things[number as usize]
+    }
+}
+
+impl<T> IndexMut<u32> for Pool<T> {
+    fn index_mut(&mut self, number: u32) -> &mut T {
+        &mut self.things[number as usize]
+    }
+}

@@ -1,0 +1,177 @@
+//! What the switches do to requests that pass: where index reads land, and what waits or is lost.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{QueuePair, Remote};
+
+use super::{MachineId, Random};
+
+/// An index read that passes the switches.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexRead {
+    /// Whose it is.
+    pub client: MachineId,
+    /// The memory server it is addressed to.
+    pub server: MachineId,
+    /// The client's queue pair, which no other connection of the world has.
+    pub queue_pair: QueuePair,
+    /// The key.
+    pub key: u64,
+    /// Bytes it asks for.
+    pub len: u32,
+}
+
+/// Where an index read lands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Landing {
+    /// The switches rewrite it to this place on its server.
+    At(Remote),
+    /// They do not know the connection: it passes as it is, and the server refuses it.
+    Unregistered,
+}
+
+/// Whether a message passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passage {
+    /// At once.
+    Go,
+    /// Later by so much.
+    Wait(Duration),
+    /// Never.
+    Lost,
+}
+
+/// The switches of a world. They are asked in the order of virtual time and draw only from the generator they are given.
+pub trait Switches {
+    /// An index read passes at `now`. A request that is sent again passes again, and may land elsewhere.
+    fn land(&mut self, now: Instant, read: &IndexRead, random: &mut Random) -> Landing;
+
+    /// A request or an answer leaves `from` for `to` at `now`.
+    fn pass(&mut self, _now: Instant, _from: MachineId, _to: MachineId, _random: &mut Random) -> Passage {
+        Passage::Go
+    }
+}
+
+/// Switches that know no connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSwitches;
+
+impl Switches for NoSwitches {
+    fn land(&mut self, _now: Instant, _read: &IndexRead, _random: &mut Random) -> Landing {
+        Landing::Unregistered
+    }
+}
+
+/// Switches with a cache by key range, which can be behind the tree, and which can stand still. Clones are the same switches: give
+/// one to the world and keep one.
+///
+/// ```
+/// use fatbtree_sim::world::{CachedSwitches, MachineId};
+/// use fatbtree_verbs::{QueuePair, Remote};
+///
+/// let (switches, server) = (CachedSwitches::default(), MachineId(1));
+/// let at = |address| Remote { address, rkey: 7 };
+/// switches.register(QueuePair(3), at(0));
+/// switches.cache(server, 0..=99, at(64));
+/// switches.cache(server, 50..=59, at(128)); // the rest stays
+/// assert_eq!(switches.find(server, 55), Some(at(128)));
+/// assert_eq!(switches.find(server, 99), Some(at(64)));
+/// assert_eq!(switches.find(server, 100), None, "lands at the root");
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct CachedSwitches(Rc<RefCell<Cached>>);
+
+#[derive(Debug, Default)]
+struct Cached {
+    /// Where an index read lands that no range is for: the root that the connection was registered with.
+    registered: BTreeMap<QueuePair, Remote>,
+    /// By server and first key: the last key, and where it leads.
+    ranges: BTreeMap<(MachineId, u64), (u64, Remote)>,
+    /// Nothing passes before.
+    still_until: Instant,
+    dark: bool,
+}
+
+impl CachedSwitches {
+    /// Lets index reads of this queue pair in; they land at least at `root`.
+    pub fn register(&self, queue_pair: QueuePair, root: Remote) {
+        self.0.borrow_mut().registered.insert(queue_pair, root);
+    }
+
+    /// Forgets a queue pair.
+    pub fn unregister(&self, queue_pair: QueuePair) {
+        self.0.borrow_mut().registered.remove(&queue_pair);
+    }
+
+    /// Index reads of these keys land at `at` from now on.
+    pub fn cache(&self, server: MachineId, keys: std::ops::RangeInclusive<u64>, at: Remote) {
+        let (low, high) = keys.into_inner();
+        self.forget(server, low..=high);
+        self.0.borrow_mut().ranges.insert((server, low), (high, at));
+    }
+
+    /// Index reads of these keys land at the root from now on.
+    pub fn forget(&self, server: MachineId, keys: std::ops::RangeInclusive<u64>) {
+        let (low, high) = keys.into_inner();
+        let ranges = &mut self.0.borrow_mut().ranges;
+        let touched: Vec<_> = ranges
+            .range((server, 0)..=(server, high))
+            .filter(|(_, (last, _))| *last >= low)
+            .map(|(&(_, first), &(last, at))| (first, last, at))
+            .collect();
+        for (first, last, at) in touched {
+            ranges.remove(&(server, first));
+            if first < low {
+                ranges.insert((server, first), (low - 1, at));
+            }
+            if last > high {
+                ranges.insert((server, high + 1), (last, at));
+            }
+        }
+    }
+
+    /// Where the caches lead; `None` where the root is all they know.
+    #[must_use]
+    pub fn find(&self, server: MachineId, key: u64) -> Option<Remote> {
+        let ranges = &self.0.borrow().ranges;
+        let (_, &(last, at)) = ranges.range((server, 0)..=(server, key)).next_back()?;
+        (key <= last).then_some(at)
+    }
+
+    /// Nothing passes before `until`: what comes waits.
+    pub fn freeze(&self, until: Instant) {
+        self.0.borrow_mut().still_until = until;
+    }
+
+    /// Whether everything is lost, as while a program is loaded anew.
+    pub fn set_dark(&self, dark: bool) {
+        self.0.borrow_mut().dark = dark;
+    }
+
+    /// Neither frozen nor dark.
+    pub fn heal(&self) {
+        let mut cached = self.0.borrow_mut();
+        (cached.still_until, cached.dark) = (Instant::ZERO, false);
+    }
+}
+
+impl Switches for CachedSwitches {
+    fn land(&mut self, _now: Instant, read: &IndexRead, _random: &mut Random) -> Landing {
+        let Some(&root) = self.0.borrow().registered.get(&read.queue_pair) else {
+            return Landing::Unregistered;
+        };
+        Landing::At(self.find(read.server, read.key).unwrap_or(root))
+    }
+
+    fn pass(&mut self, now: Instant, _from: MachineId, _to: MachineId, _random: &mut Random) -> Passage {
+        let cached = self.0.borrow();
+        match (cached.dark, cached.still_until.saturating_since(now)) {
+            (true, _) => Passage::Lost,
+            (false, Duration::ZERO) => Passage::Go,
+            (false, wait) => Passage::Wait(wait),
+        }
+    }
+}

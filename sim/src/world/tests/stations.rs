@@ -1,0 +1,58 @@
+//! The interface of time has room for stations where requests wait for each other.
+
+use std::collections::BTreeMap;
+
+use fatbtree_verbs::time::{Duration, Instant};
+
+use super::Lab;
+use crate::world::{MachineId, Options, Random, Sending, ServiceTimes, Serving, Timing, Work};
+
+/// Each server carries out one request after the other.
+struct OneAtATime {
+    table: ServiceTimes,
+    each: Duration,
+    free: BTreeMap<MachineId, Instant>,
+    /// The last time that `serve` was asked, by server.
+    asked: BTreeMap<MachineId, Instant>,
+}
+
+impl Timing for OneAtATime {
+    fn send(&mut self, now: Instant, work: &Work, random: &mut Random) -> Sending {
+        self.table.send(now, work, random)
+    }
+
+    fn serve(&mut self, earliest: Instant, work: &Work, random: &mut Random) -> Serving {
+        let asked = self.asked.insert(work.to, earliest);
+        assert!(asked <= Some(earliest), "a station is asked in the order of time");
+        let free = self.free.entry(work.to).or_default();
+        let begins = earliest.max(*free);
+        *free = begins + self.each;
+        self.table.serve(*free, work, random)
+    }
+
+    fn answer(&mut self, now: Instant, work: &Work, random: &mut Random) -> Instant {
+        self.table.answer(now, work, random)
+    }
+}
+
+#[test]
+fn requests_wait_for_each_other() {
+    let lab = Lab::new(1, Options::default(), 8);
+    let each = Duration::from_micros(1);
+    let table = ServiceTimes::default();
+    lab.world.set_timing(OneAtATime { table, each, free: BTreeMap::new(), asked: BTreeMap::new() });
+    let wires: Vec<_> = (0..8).map(|client| lab.connect(client)).collect();
+    let tasks: Vec<_> = wires
+        .into_iter()
+        .map(|wire| {
+            wire.machine.clone().spawn(async move {
+                for _ in 0..100 {
+                    wire.read(0, 8).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let took = lab.run_all(&tasks);
+    let span = |requests: u64| each * requests;
+    assert!(span(800) <= took && took < span(820), "800 requests took {took}");
+}

@@ -1,0 +1,218 @@
+//! How long things take. All that the simulator knows about time is behind [`Timing`].
+
+use fatbtree_verbs::time::{Duration, Instant};
+use rand::RngExt as _;
+
+use super::{MachineId, Random};
+
+/// What kind of request it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// READ or index read.
+    Read,
+    /// WRITE.
+    Write,
+    /// Any atomic.
+    Atomic,
+}
+
+/// A request, as far as time is concerned.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Who sends it.
+    pub from: MachineId,
+    /// Who carries it out.
+    pub to: MachineId,
+    /// What it is.
+    pub kind: Kind,
+    /// Bytes read or written.
+    pub bytes: u32,
+    /// It is for memory on the network card.
+    pub device_memory: bool,
+    /// It is the first of its chain: it comes with the doorbell.
+    pub doorbell: bool,
+}
+
+/// A request on its way.
+#[derive(Clone, Copy, Debug)]
+pub struct Sending {
+    /// All of it has left its machine: from now on that machine's death does not stop it.
+    pub left: Instant,
+    /// It passes the switches that choose where an index read lands.
+    pub passes: Instant,
+    /// It is at the responder's network card.
+    pub arrives: Instant,
+}
+
+/// A request being carried out.
+#[derive(Clone, Copy, Debug)]
+pub struct Serving {
+    /// The first line may be touched from now on.
+    pub begins: Instant,
+    /// All lines are touched; an atomic is carried out at this moment.
+    pub ends: Instant,
+    /// The answer is ready to be sent.
+    pub answers: Instant,
+}
+
+/// How long things take: three questions about each request, each asked when it comes up, so that the answer may depend on what
+/// else waits for the same card, bus or link. Questions of one kind about one machine come in the order of time.
+///
+/// Queue pairs keep their own order: whatever is answered here, a request does not overtake its queue pair's earlier ones.
+pub trait Timing {
+    /// A network card takes a request from its send queue at `now`.
+    fn send(&mut self, now: Instant, work: &Work, random: &mut Random) -> Sending;
+
+    /// A request is at the responder; its queue pair lets it begin at `earliest`, which is now or later.
+    fn serve(&mut self, earliest: Instant, work: &Work, random: &mut Random) -> Serving;
+
+    /// The answer is sent at `now`; says when its completion can be polled.
+    fn answer(&mut self, now: Instant, work: &Work, random: &mut Random) -> Instant;
+}
+
+/// A table of times without queues: nothing waits for anything but its own queue pair.
+///
+/// The default adds up to 1.6 µs for a READ of 64 bytes through one switch ("≤ 2 µs", Sherman section 2.2), 1.2 µs for a WRITE,
+/// 1.7 µs for a CAS in memory and 1.1 µs for one on the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceTimes {
+    /// From the doorbell until the card has the request: a PCIe write and the card's own work. Half of what a READ's 2 µs
+    /// (Sherman section 2.2) leave when the parts below are taken off.
+    pub doorbell: Duration,
+    /// A card's work on each request: 110 million a second (Sherman section 4.3; SMART section 6, "the hardware limit").
+    pub request: Duration,
+    /// From port to port of a switch: 300 ns, as data sheets of 100 Gb/s switches say (Mellanox SN2700).
+    pub switch: Duration,
+    /// Switches on the way: 1 in Sherman's cluster (section 5.1), up to 5 in a FatTree.
+    pub switches: u32,
+    /// The cables of one way: 2 m at 5 ns each.
+    pub cables: Duration,
+    /// 64 bytes on the wire: 100 Gb/s (Sherman section 5.1).
+    pub line: Duration,
+    /// The card reads memory over PCIe: a DMA read of 64 bytes on a Xeon E5 takes about 0.55 µs (Neugebauer et al.,
+    /// *Understanding PCIe performance for end host networking*, SIGCOMM 2018, section 6.1).
+    pub pcie_read: Duration,
+    /// The card writes memory over PCIe: posted, so it takes one way, about a quarter of a read (same source: a read is two ways
+    /// and the memory's own latency).
+    pub pcie_write: Duration,
+    /// The card reads or writes memory of its own: no PCIe (Sherman section 4.3); one request's time at 110 million a second.
+    pub device_memory: Duration,
+    /// From the card until the completion can be polled: a PCIe write and the poll.
+    pub completion: Duration,
+    /// Each of these takes up to so many percent longer, as the seed decides.
+    pub jitter: u32,
+}
+
+impl Default for ServiceTimes {
+    fn default() -> Self {
+        Self {
+            doorbell: Duration::from_nanos(200),
+            request: Duration::from_nanos(9),
+            switch: Duration::from_nanos(300),
+            switches: 1,
+            cables: Duration::from_nanos(10),
+            line: Duration::from_nanos(5),
+            pcie_read: Duration::from_nanos(550),
+            pcie_write: Duration::from_nanos(140),
+            device_memory: Duration::from_nanos(9),
+            completion: Duration::from_nanos(200),
+            jitter: 10,
+        }
+    }
+}
+
+impl ServiceTimes {
+    /// Times for finding bugs, not for measuring: each of them short or long, so that anything can overtake anything.
+    #[must_use]
+    pub fn rough(random: &mut Random) -> Self {
+        let mut up_to = |longest: &[u64]| {
+            let longest = longest[random.random_range(0..longest.len())];
+            Duration::from_nanos(random.random_range(1..=longest))
+        };
+        // Lines are many, and all of a request must be done before it is sent again.
+        let line = up_to(&[5, 20, 100]);
+        let mut any = || up_to(&[10, 100, 1_000, 5_000]);
+        Self {
+            doorbell: any(),
+            request: any(),
+            switch: any(),
+            cables: any(),
+            line,
+            pcie_read: any(),
+            pcie_write: any(),
+            device_memory: any(),
+            completion: any(),
+            switches: 1,
+            jitter: 100,
+        }
+    }
+
+    fn lines(&self, bytes: u32) -> Duration {
+        self.line * u64::from(bytes.div_ceil(64))
+    }
+
+    fn way(&self) -> Duration {
+        self.switch * u64::from(self.switches) + self.cables
+    }
+
+    fn vary(&self, span: Duration, random: &mut Random) -> Duration {
+        let most = span.as_nanos() * u64::from(self.jitter) / 100;
+        if most == 0 { span } else { span + Duration::from_nanos(random.random_range(0..=most)) }
+    }
+}
+
+impl Timing for ServiceTimes {
+    fn send(&mut self, now: Instant, work: &Work, random: &mut Random) -> Sending {
+        let doorbell = if work.doorbell { self.doorbell } else { Duration::ZERO };
+        let payload = if work.kind == Kind::Write { self.lines(work.bytes) } else { Duration::ZERO };
+        let left = now + self.vary(doorbell + self.request, random) + payload;
+        let way = self.vary(self.way(), random);
+        Sending { left, passes: left + way / 2, arrives: left + way }
+    }
+
+    fn serve(&mut self, earliest: Instant, work: &Work, random: &mut Random) -> Serving {
+        let begins = earliest + self.vary(self.request, random);
+        let (before, after) = match (work.device_memory, work.kind) {
+            (true, _) => (self.device_memory, Duration::ZERO),
+            // The request goes to the memory, and what was there comes back.
+            (false, Kind::Read) => (self.pcie_read / 2, self.pcie_read / 2),
+            (false, Kind::Write) => (self.pcie_write, Duration::ZERO),
+            (false, Kind::Atomic) => (self.pcie_read, self.pcie_write),
+        };
+        let begins = begins + self.vary(before, random);
+        let ends = begins + self.vary(self.lines(work.bytes), random);
+        Serving { begins, ends, answers: ends + after }
+    }
+
+    fn answer(&mut self, now: Instant, work: &Work, random: &mut Random) -> Instant {
+        let payload = if work.kind == Kind::Read { self.lines(work.bytes) } else { Duration::ZERO };
+        now + payload + self.vary(self.request + self.way() + self.completion, random)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng as _;
+
+    /// What the page of [`ServiceTimes`] says of the sums.
+    #[test]
+    fn the_sums_are_those_of_the_papers() {
+        let mut times = ServiceTimes { jitter: 0, ..ServiceTimes::default() };
+        let mut random = Random::seed_from_u64(0);
+        let mut sum = |kind, bytes, device_memory| {
+            let ends = MachineId(0);
+            let work = Work { from: ends, to: ends, kind, bytes, device_memory, doorbell: true };
+            let sending = times.send(Instant::ZERO, &work, &mut random);
+            let serving = times.serve(sending.arrives, &work, &mut random);
+            assert!(sending.left < sending.passes && sending.passes < sending.arrives);
+            assert!(serving.begins <= serving.ends && serving.ends <= serving.answers);
+            times.answer(serving.answers, &work, &mut random).as_nanos().div_euclid(10)
+        };
+        assert_eq!(sum(Kind::Read, 64, false), 160);
+        assert_eq!(sum(Kind::Read, 1024, false), 175);
+        assert_eq!(sum(Kind::Write, 64, false), 119);
+        assert_eq!(sum(Kind::Atomic, 8, false), 174);
+        assert_eq!(sum(Kind::Atomic, 8, true), 106);
+    }
+}
