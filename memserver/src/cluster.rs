@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_index::{KeyRange, Regions, SuperRoot};
+use fatbtree_index::{KeyRange, Regions, SuperRoot, TopReader, TreeTop, WalkError};
 use fatbtree_verbs::Device;
 
 use crate::load::{LoadError, LoadOptions, LoadedTree, bulk_load};
@@ -24,6 +24,23 @@ impl Cluster {
     #[must_use]
     pub fn memory(&self) -> Regions {
         Regions::new(self.trees.iter().map(|tree| (tree.partition.id, Arc::clone(&tree.region))))
+    }
+
+    /// The tops of all trees, for a planner of switch caches that is in the same process.
+    ///
+    /// # Errors
+    /// When somebody has written to the trees meanwhile and left them broken.
+    pub fn tops(&self) -> Result<Vec<TreeTop>, WalkError> {
+        let memory = self.memory();
+        let read = |tree: &LoadedTree| {
+            let mut reader = TopReader::new(&tree.config, &tree.partition, usize::MAX);
+            loop {
+                if let Some(top) = reader.read(&memory, usize::MAX)? {
+                    return Ok(top);
+                }
+            }
+        };
+        self.trees.iter().map(read).collect()
     }
 
     /// A memory server for each tree, on the device that `device` makes for it; each draws its own numbers from the one seed.

@@ -1,16 +1,20 @@
 //! The whole data path as one value: switches, memory servers and clients, and the wires between them.
 
-use fatbtree_client::roce::{RoceClient, SeededValues};
-use fatbtree_nic::time::Instant;
+use fatbtree_nic::Nic;
 use fatbtree_switch::Output;
 use fatbtree_switch::service::Switch;
 use fatbtree_topology::{FatTree, HostId, Peer, SwitchId};
+use fatbtree_verbs::time::Instant;
 
-use crate::server::ServerNode;
 use crate::wires::{Attachment, Wires};
 
 /// A client of the cluster.
-pub type Client = RoceClient<SeededValues>;
+pub type Client = fatbtree_client::Client<Nic>;
+/// A memory server of the cluster.
+pub type MemoryServer = fatbtree_memserver::MemoryServer<Nic>;
+
+/// Nodes of a tree that a memory server reads for a snapshot before it looks for frames again.
+const SNAPSHOT_NODES: usize = 64;
 
 /// Tells the time: the wall's, or the simulation's.
 pub trait Clock {
@@ -20,18 +24,23 @@ pub trait Clock {
 
 /// Switches, memory servers, clients, and the wires between them.
 ///
-/// **Driving contract.** Whoever owns it calls [`step`](Self::step) until it returns `false` (nothing has arrived), then
-/// looks at the clients' events, posts new work through [`with_client`](Self::with_client), and calls
+/// **Driving contract.** Whoever owns it calls [`step`](Self::step) until it returns `false` (nothing has arrived), polls the
+/// clients' futures and looks at their events through [`with_client`](Self::with_client), and calls
 /// [`handle_timeouts`](Self::handle_timeouts) when [`next_timeout`](Self::next_timeout) is due. It never waits and never
 /// reads a clock of its own.
+///
+/// **Full wires.** A host sends while its wire [has room](Wires::has_room), and goes on when there is room again: what a NIC
+/// has not been asked for it keeps as a request, not as frames. Switches have no such choice.
 pub struct Cluster<W> {
     switches: Vec<Switch>,
-    servers: Vec<ServerNode>,
+    servers: Vec<MemoryServer>,
     clients: Vec<Client>,
     /// Per switch and port: where the wire ends.
     switch_links: Vec<Vec<Option<Attachment>>>,
     /// Per server, then per client: the port of its edge switch.
     host_links: Vec<Attachment>,
+    /// Hosts that found no room on their wire.
+    held_up: Vec<usize>,
     wires: W,
     output: Output,
 }
@@ -42,7 +51,7 @@ impl<W: Wires> Cluster<W> {
     pub fn new(
         tree: &FatTree,
         switches: Vec<Switch>,
-        servers: Vec<(HostId, ServerNode)>,
+        servers: Vec<(HostId, MemoryServer)>,
         clients: Vec<(HostId, Client)>,
         wires: W,
     ) -> Self {
@@ -85,13 +94,18 @@ impl<W: Wires> Cluster<W> {
             clients: clients.into_iter().map(|(_, client)| client).collect(),
             switch_links,
             host_links,
+            held_up: Vec::new(),
             wires,
             output: Output::new(),
         }
     }
 
-    /// Delivers one frame and sends what it causes. `false`: nothing has arrived by now.
+    /// Delivers one frame and sends what it causes; a client's futures are woken, if it was what they wait for. `false`:
+    /// nothing has arrived by now.
     pub fn step(&mut self, clock: &impl Clock) -> bool {
+        if !self.held_up.is_empty() {
+            self.go_on(clock);
+        }
         // Time matters to hosts alone, and asking for it costs as much as a switch's parser.
         let Some(mut delivery) = self.wires.receive(clock) else { return false };
         let node = delivery.to.node as usize;
@@ -119,8 +133,12 @@ impl<W: Wires> Cluster<W> {
             let host = node - self.switches.len();
             let now = clock.now();
             match self.servers.get_mut(host) {
-                Some(server) => server.nic_mut().handle_frame(now, &delivery.frame),
-                None => self.clients[host - self.servers.len()].handle_frame(now, &delivery.frame),
+                Some(server) => server.device_mut().handle_frame(now, &delivery.frame),
+                None => {
+                    let client = &self.clients[host - self.servers.len()];
+                    client.pool().reactor().with(|nic| nic.handle_frame(now, &delivery.frame));
+                    client.turn(now);
+                }
             }
             self.transmit(host, clock, now);
         }
@@ -128,32 +146,45 @@ impl<W: Wires> Cluster<W> {
         true
     }
 
-    /// Posts work at a client, or reads its events, at the time given, and sends what that causes.
+    /// Does something with a client at the present time, such as polling its futures, and sends what that causes.
     pub fn with_client<T>(
         &mut self,
         client: usize,
         clock: &impl Clock,
-        work: impl FnOnce(&mut Client, Instant) -> T,
+        work: impl FnOnce(&Client, Instant) -> T,
     ) -> T {
         let now = clock.now();
-        let answer = work(&mut self.clients[client], now);
+        self.clients[client].turn(now);
+        let answer = work(&self.clients[client], now);
         self.transmit(self.servers.len() + client, clock, now);
         answer
     }
 
-    /// When the earliest timer of a NIC runs out.
+    /// When something is due at a host at the earliest.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let servers = self.servers.iter().filter_map(|server| server.nic().poll_timeout());
-        servers.chain(self.clients.iter().filter_map(Client::poll_timeout)).min()
+        let of_server = |server: &MemoryServer| [server.poll_timeout(), server.device().poll_timeout()];
+        let of_client = |client: &Client| {
+            [client.next_deadline(), client.pool().reactor().with(|nic| nic.poll_timeout())]
+        };
+        let servers = self.servers.iter().flat_map(of_server);
+        servers.chain(self.clients.iter().flat_map(of_client)).flatten().min()
     }
 
-    /// Lets all NICs do what is due.
+    /// Lets all hosts do what is due, and what servers do between frames.
     pub fn handle_timeouts(&mut self, clock: &impl Clock) {
         let now = clock.now();
         for host in 0..self.host_links.len() {
             match self.servers.get_mut(host) {
-                Some(server) => server.nic_mut().handle_timeout(now),
-                None => self.clients[host - self.servers.len()].handle_timeout(now),
+                Some(server) => {
+                    server.device_mut().handle_timeout(now);
+                    server.handle_timeout(now);
+                    server.work(now, SNAPSHOT_NODES);
+                }
+                None => {
+                    let client = &self.clients[host - self.servers.len()];
+                    client.pool().reactor().with(|nic| nic.handle_timeout(now));
+                    client.turn(now);
+                }
             }
             self.transmit(host, clock, now);
         }
@@ -175,7 +206,7 @@ impl<W: Wires> Cluster<W> {
     }
 
     /// The memory servers, in the order given.
-    pub fn servers_mut(&mut self) -> &mut [ServerNode] {
+    pub fn servers_mut(&mut self) -> &mut [MemoryServer] {
         &mut self.servers
     }
 
@@ -184,13 +215,31 @@ impl<W: Wires> Cluster<W> {
         &self.clients
     }
 
+    /// Lets those send on that found no room.
+    #[cold]
+    fn go_on(&mut self, clock: &impl Clock) {
+        let now = clock.now();
+        for host in std::mem::take(&mut self.held_up) {
+            self.transmit(host, clock, now);
+        }
+    }
+
     fn transmit(&mut self, host: usize, clock: &impl Clock, now: Instant) {
         let to = self.host_links[host];
         loop {
+            if !self.wires.has_room(to) {
+                if !self.held_up.contains(&host) {
+                    self.held_up.push(host);
+                }
+                return;
+            }
             let mut frame = self.wires.buffer();
             let more = match self.servers.get_mut(host) {
-                Some(server) => server.nic_mut().poll_transmit(now, &mut frame),
-                None => self.clients[host - self.servers.len()].poll_transmit(now, &mut frame),
+                Some(server) => server.device_mut().poll_transmit(now, &mut frame),
+                None => {
+                    let reactor = self.clients[host - self.servers.len()].pool().reactor();
+                    reactor.with(|nic| nic.poll_transmit(now, &mut frame))
+                }
             };
             if !more {
                 self.wires.recycle(frame);

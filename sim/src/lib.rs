@@ -14,7 +14,7 @@
 //! a clock, a thread or a random generator that the seed does not drive.
 //!
 //! * [`Cluster`]: nodes and wires. [`InstantWires`], [`FaultyWires`]: what lies between.
-//! * [`Scenario`]: a random cluster with a random tree, plan and mishaps, checked look-up by look-up.
+//! * [`Scenario`]: a random cluster with a random tree, plan and mishaps, checked lookup by lookup.
 //!
 //! Beside it, without frames and a thousand times faster, for trees that are written to:
 //!
@@ -27,26 +27,22 @@
 //! One seed, as the tests run a thousand of:
 //!
 //! ```
-//! let outcome = fatbtree_sim::Scenario::from_seed(7).run().expect("every look-up is answered");
+//! let outcome = fatbtree_sim::Scenario::from_seed(7).run().expect("every lookup is answered");
 //! assert_eq!(outcome.wrong, 0);
 //! assert_eq!(outcome.found + outcome.not_found + outcome.failed, outcome.lookups);
 //! ```
 
 mod cluster;
-mod faults;
 pub mod history;
 mod network;
 mod scenario;
 pub mod seeds;
-mod server;
 mod virtual_time;
 mod wires;
 pub mod world;
 
-pub use cluster::{Client, Clock, Cluster};
-pub use faults::{FaultRates, Faults, Verdict};
+pub use cluster::{Client, Clock, Cluster, MemoryServer};
 pub use network::{Network, WriteRefused};
 pub use scenario::{Outcome, Scenario, ScenarioError};
-pub use server::{ServerNode, from_nic, planner_partition, to_nic};
 pub use virtual_time::VirtualClock;
 pub use wires::{Attachment, Delivery, FaultyWires, InstantWires, Wires};

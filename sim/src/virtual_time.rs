@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use fatbtree_nic::time::Instant;
+use fatbtree_verbs::time::Instant;
 
 use crate::cluster::Clock;
 

@@ -1,12 +1,11 @@
 //! What carries frames from node to node: an instant wire for real time, a delaying and lossy one for virtual time.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
-use fatbtree_nic::time::{Duration, Instant};
+use fatbtree_nic::faults::{FaultRates, Faults, LossyLink};
+use fatbtree_verbs::time::{Duration, Instant};
 
 use crate::cluster::Clock;
-use crate::faults::{FaultRates, Faults, Verdict};
 
 /// One end of a link: a node of the [`Cluster`](crate::Cluster) and its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +27,8 @@ pub struct Delivery {
 
 /// Carries frames over links. The cluster asks for the next delivery until there is none due.
 pub trait Wires {
+    /// Whether a host may send a frame to the far end of its link now. A switch that sends without asking may lose it.
+    fn has_room(&self, to: Attachment) -> bool;
     /// Takes a frame that a node sent; `to` is the far end of the link.
     fn send(&mut self, clock: &impl Clock, to: Attachment, frame: Vec<u8>);
     /// The next frame that has arrived by now.
@@ -40,6 +41,9 @@ pub trait Wires {
     /// Takes a delivered buffer back.
     fn recycle(&mut self, buffer: Vec<u8>);
 }
+
+/// Frames under way at which hosts send no more.
+const UNDER_WAY: usize = 4096;
 
 /// Frames that may be under way from one half of a network to the other.
 const BETWEEN_HALVES: usize = 4096;
@@ -79,6 +83,13 @@ impl InstantWires {
 }
 
 impl Wires for InstantWires {
+    fn has_room(&self, to: Attachment) -> bool {
+        match &self.other {
+            Some(other) if other.has.get(to.node as usize) == Some(&true) => !other.to.is_full(),
+            _ => self.under_way.len() < UNDER_WAY,
+        }
+    }
+
     fn send(&mut self, _clock: &impl Clock, to: Attachment, frame: Vec<u8>) {
         let delivery = Delivery { to, frame };
         match &mut self.other {
@@ -110,74 +121,63 @@ impl Wires for InstantWires {
     }
 }
 
-/// Ordered by arrival, then by sending order: two frames due at the same time never race.
-type UnderWay = (Instant, u64, Attachment, Vec<u8>);
-
 /// Wires under virtual time: each frame takes a delay, and what the seed decides may befall it.
 #[derive(Debug)]
 pub struct FaultyWires {
-    delay: Duration,
-    faults: Faults,
-    under_way: BinaryHeap<Reverse<UnderWay>>,
-    sent: u64,
+    link: LossyLink<Attachment>,
+    spare: Vec<Vec<u8>>,
 }
 
 impl FaultyWires {
     /// Wires of the given propagation delay; `seed` decides every fault.
     pub fn new(delay: Duration, rates: FaultRates, seed: u64) -> Self {
-        Self { delay, faults: Faults::new(rates, seed), under_way: BinaryHeap::new(), sent: 0 }
+        Self { link: LossyLink::new(delay, rates, seed).with_room(UNDER_WAY), spare: Vec::new() }
     }
 
     /// What happened so far.
     pub fn faults(&self) -> &Faults {
-        &self.faults
+        self.link.faults()
     }
 
     /// From now on nothing is lost or damaged: what is under way still arrives as it is.
     pub fn heal(&mut self) {
-        self.faults.set_rates(FaultRates::NONE);
-    }
-
-    fn deliver(&mut self, at: Instant, to: Attachment, frame: Vec<u8>) {
-        self.sent += 1;
-        self.under_way.push(Reverse((at, self.sent, to, frame)));
+        self.link.set_rates(FaultRates::NONE);
     }
 }
 
 impl Wires for FaultyWires {
-    fn send(&mut self, clock: &impl Clock, to: Attachment, mut frame: Vec<u8>) {
-        let arrival = clock.now() + self.delay;
-        match self.faults.judge() {
-            Verdict::Pass => self.deliver(arrival, to, frame),
-            Verdict::Drop => {}
-            Verdict::Delay(extra) => self.deliver(arrival + extra, to, frame),
-            Verdict::Duplicate(extra) => {
-                self.deliver(arrival, to, frame.clone());
-                self.deliver(arrival + extra, to, frame);
-            }
-            Verdict::Corrupt => {
-                self.faults.damage(&mut frame);
-                self.deliver(arrival, to, frame);
-            }
-        }
+    fn has_room(&self, _to: Attachment) -> bool {
+        self.link.has_room()
+    }
+
+    fn send(&mut self, clock: &impl Clock, to: Attachment, frame: Vec<u8>) {
+        self.link.send(clock.now(), to, &frame);
+        self.recycle(frame);
     }
 
     fn receive(&mut self, clock: &impl Clock) -> Option<Delivery> {
-        if self.next_arrival()? > clock.now() {
-            return None;
+        let mut frame = self.buffer();
+        match self.link.receive(clock.now(), &mut frame) {
+            Some(to) => Some(Delivery { to, frame }),
+            None => {
+                self.recycle(frame);
+                None
+            }
         }
-        self.under_way.pop().map(|Reverse((_, _, to, frame))| Delivery { to, frame })
     }
 
     fn next_arrival(&self) -> Option<Instant> {
-        self.under_way.peek().map(|Reverse((at, ..))| *at)
+        self.link.next_arrival()
     }
 
     fn buffer(&mut self) -> Vec<u8> {
-        Vec::new()
+        self.spare.pop().unwrap_or_default()
     }
 
-    fn recycle(&mut self, _buffer: Vec<u8>) {}
+    fn recycle(&mut self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        self.spare.push(buffer);
+    }
 }
 
 #[cfg(test)]
@@ -211,6 +211,7 @@ mod tests {
         for _ in 0..BETWEEN_HALVES + 9 {
             first.send(&clock, SECOND, vec![7]);
         }
+        assert!(!first.has_room(SECOND) && first.has_room(FIRST));
         assert_eq!(std::iter::from_fn(|| second.receive(&clock)).count(), BETWEEN_HALVES);
     }
 }

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use common::{Bench, Setup};
 use fatbtree_controller::Budget;
 use fatbtree_index::Tree;
-use fatbtree_index::plain::Regions;
 use fatbtree_topology::Peer;
 use fatbtree_wire::{Extension, Frame};
 use proptest::prelude::*;
@@ -49,11 +48,9 @@ fn keys() -> impl Strategy<Value = BTreeSet<u64>> {
 fn boundary_keys(bench: &Bench) -> BTreeSet<u64> {
     let mut boundaries =
         BTreeSet::from([0, 1, u64::MAX - 1, u64::MAX, 1 << 63, (1 << 63) - 1, 1 << 32, (1 << 32) - 1]);
-    for tree in &bench.trees {
-        for node in tree.snapshot().unwrap().nodes {
-            for (pivot, _) in node.children {
-                boundaries.extend([pivot.wrapping_sub(1), pivot, pivot.wrapping_add(1)]);
-            }
+    for node in bench.tops.iter().flat_map(|top| &top.nodes) {
+        for (pivot, _) in &node.children {
+            boundaries.extend([pivot.wrapping_sub(1), *pivot, pivot.wrapping_add(1)]);
         }
     }
     boundaries
@@ -82,8 +79,7 @@ proptest! {
             let planned = bench.plan.as_ref().map_or(root.root.raw(), |plan| plan.land(key).address);
             prop_assert_eq!(reth.va, planned, "the switches and the plan disagree on {:#x}", key);
 
-            let memory = Regions::new(bench.trees.iter().map(|tree| (tree.partition.id, &tree.region[..])));
-            let path = Tree::new(&memory, &bench.config, root).find_node_path(key).unwrap();
+            let path = Tree::new(&bench.memory, &bench.config, root).find_node_path(key).unwrap();
             prop_assert!(
                 path.iter().any(|step| step.address.raw() == reth.va),
                 "{:#x} landed on {:#x}, which is not on its path {:?}", key, reth.va, path

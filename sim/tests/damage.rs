@@ -4,10 +4,10 @@
 
 mod common;
 
-use common::{Bench, NOW, Setup};
+use common::{Bench, NOW, Setup, index_read};
 use fatbtree_controller::Budget;
-use fatbtree_nic::CompletionStatus;
 use fatbtree_topology::Peer;
+use fatbtree_verbs::{Failure, Verbs};
 use fatbtree_wire::{Extension, Frame};
 
 fn setup(registered: bool, loaded: bool) -> Setup {
@@ -34,9 +34,9 @@ fn a_bit_flipped_between_first_and_last_hop_is_dropped_by_the_server() {
     let Peer::Host(home) = hops[4].at else { panic!("it does not arrive") };
 
     // The intact frame is answered; otherwise this test would prove nothing.
-    bench.server_at(home).nic_mut().handle_frame(NOW, &hops[4].frame);
+    bench.server_at(home).device_mut().handle_frame(NOW, &hops[4].frame);
     let mut answer = Vec::new();
-    assert!(bench.server_at(home).nic_mut().poll_transmit(NOW, &mut answer));
+    assert!(bench.server_at(home).device_mut().poll_transmit(NOW, &mut answer));
 
     let mut flips = 0;
     for hop in &hops[..4] {
@@ -61,7 +61,7 @@ fn a_bit_flipped_between_first_and_last_hop_is_dropped_by_the_server() {
             if !bench.server_hosts.contains(&host) {
                 continue; // at a host that is no memory server
             }
-            let nic = bench.server_at(host).nic_mut();
+            let nic = bench.server_at(host).device_mut();
             let dropped = nic.stats().dropped_total();
             nic.handle_frame(NOW, &damaged);
             let mut answer = Vec::new();
@@ -106,18 +106,15 @@ fn an_unregistered_index_read_is_refused_and_breaks_the_queue_pair() {
     let Extension::Reth(reth) = Frame::parse(&last.frame).unwrap().extension else { panic!("no READ") };
     assert_eq!((reth.va, reth.rkey), (42, 0), "it passes unchanged");
 
-    let nic = bench.server_at(host).nic_mut();
+    let nic = bench.server_at(host).device_mut();
     nic.handle_frame(NOW, &last.frame);
     let mut nak = Vec::new();
     assert!(nic.poll_transmit(NOW, &mut nak));
     let back = bench.hops(host, &nak);
     bench.client.handle_frame(NOW, &back.last().unwrap().frame);
-    let completion = bench.client.poll_completion().expect("the client is told");
-    assert_eq!(completion.status, CompletionStatus::RemoteAccessError);
+    let completion = bench.client.poll().expect("the client is told");
+    assert_eq!(completion.result.err(), Some(Failure::RemoteAccess));
 
     let queue_pair = bench.queue_pairs[usize::from(bench.roots.partition_of(42).id)];
-    assert!(
-        bench.client.post_read(NOW, queue_pair, 1, 64, 1, 8).is_err(),
-        "the queue pair is in the error state"
-    );
+    assert!(bench.client.post(queue_pair, &[index_read(1)]).is_err(), "the queue pair is in the error state");
 }

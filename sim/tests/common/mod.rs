@@ -9,17 +9,16 @@
 
 use std::collections::BTreeSet;
 
-use fatbtree_controller::{
-    Budget, Connection, Connections, Frequencies, Placement, Plan, ReloadSteps, Snapshot, Tree,
-};
-use fatbtree_index::{SuperRoot, TreeConfig, ValueLayout, value};
-use fatbtree_memserver::{LoadOptions, LoadedTree, MemoryServer, fixed, load_cluster};
-use fatbtree_nic::time::Instant;
-use fatbtree_nic::{Endpoint, Nic, NicConfig, QueuePairNumber};
-use fatbtree_sim::{Network, ServerNode, from_nic, planner_partition, to_nic};
+use fatbtree_controller::{Budget, Connection, Connections, Frequencies, Placement, Plan, ReloadSteps, Tree};
+use fatbtree_index::{Regions, SuperRoot, TreeConfig, TreeTop, ValueLayout};
+use fatbtree_memserver::{ClientId, LoadOptions, ServerOptions, load_cluster, seeded};
+use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_sim::{MemoryServer, Network};
 use fatbtree_switch::Output;
 use fatbtree_switch::service::Switch;
 use fatbtree_topology::{FatTree, HostId, Peer};
+use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::{Device, Operation, QueuePair, Verbs, WorkRequest};
 use fatbtree_wire::{Extension, Frame, Reth};
 
 pub const NOW: Instant = Instant::ZERO;
@@ -35,18 +34,20 @@ pub struct Passing {
 pub struct Bench {
     pub network: Network,
     pub switches: Vec<Switch>,
-    pub servers: Vec<ServerNode>,
+    pub servers: Vec<MemoryServer>,
     pub server_hosts: Vec<HostId>,
     pub client: Nic,
     pub client_host: HostId,
-    pub queue_pairs: Vec<QueuePairNumber>,
+    pub queue_pairs: Vec<QueuePair>,
     /// The READ that the client has posted to each server.
     posted: Vec<Vec<u8>>,
     pub roots: SuperRoot,
     pub config: TreeConfig,
     pub plan: Option<Plan>,
-    /// The trees' bytes as they were loaded.
-    pub trees: Vec<LoadedTree>,
+    /// The trees' memory.
+    pub memory: Regions,
+    /// Their inner nodes.
+    pub tops: Vec<TreeTop>,
 }
 
 /// What to build.
@@ -70,24 +71,19 @@ impl Bench {
 
         let config = TreeConfig::new(16, 1024, ValueLayout::Inline(8)).unwrap();
         let sorted: Vec<u64> = setup.keys.iter().copied().collect();
-        let mut values = fixed(8, |key, out: &mut [u8]| value::fill(key, 1, out));
-        let loaded = load_cluster(&LoadOptions::new(config, 0), setup.servers, &sorted, &mut values).unwrap();
-        let (trees, roots) = (loaded.trees.clone(), loaded.roots.clone());
-        let mut snapshot = Snapshot::default();
-        let mut servers = Vec::new();
-        for (number, loaded) in loaded.trees.into_iter().enumerate() {
-            let server = MemoryServer::new(loaded, 1024).unwrap();
-            snapshot.partitions.push(planner_partition(server.snapshot()));
-            servers.push(ServerNode::new(server, nic(&tree, server_hosts[number])));
-        }
+        let options = LoadOptions::new(config, 0);
+        let loaded = load_cluster(&options, setup.servers, &sorted, &mut seeded(1, 8)).unwrap();
+        let (memory, tops, roots) = (loaded.memory(), loaded.tops().unwrap(), loaded.roots.clone());
+        let on_host = |server: u16| nic(&tree, server_hosts[usize::from(server)]);
+        let servers = loaded.serve(&ServerOptions::default(), 1, on_host).unwrap();
 
         let client = nic(&tree, client_host);
         let network = Network::new(tree, placement);
         let mut switches = network.switches().unwrap();
         let plan = setup.budget.as_ref().map(|budget| {
-            let tops = Tree::new(&snapshot).unwrap();
-            let frequencies = Frequencies::from_keys(&tops, &sorted);
-            Plan::new(network.tree(), network.placement(), &tops, &frequencies, budget, 1).unwrap()
+            let tree = Tree::new(&tops).unwrap();
+            let frequencies = Frequencies::from_keys(&tree, &sorted);
+            Plan::new(network.tree(), network.placement(), &tree, &frequencies, budget, 1).unwrap()
         });
         if let Some(plan) = &plan {
             for phase in ReloadSteps::new(None, plan).unwrap().phases {
@@ -108,12 +104,13 @@ impl Bench {
             roots,
             config,
             plan,
-            trees,
+            memory,
+            tops,
         };
         for partition in 0..setup.servers {
             let queue_pair = bench.connect(partition, setup.registered);
             bench.queue_pairs.push(queue_pair);
-            bench.client.post_read(NOW, queue_pair, 0, 0, 0, 1024).unwrap();
+            bench.client.post(queue_pair, &[index_read(0)]).unwrap();
             let mut frame = Vec::new();
             assert!(bench.client.poll_transmit(NOW, &mut frame));
             bench.posted.push(frame);
@@ -121,19 +118,21 @@ impl Bench {
         bench
     }
 
-    fn connect(&mut self, partition: u16, registered: bool) -> QueuePairNumber {
-        let queue_pair = self.client.create_queue_pair();
-        let local = self.client.local_endpoint(queue_pair).unwrap();
+    fn connect(&mut self, partition: u16, registered: bool) -> QueuePair {
+        let queue_pair = self.client.create().unwrap();
+        let local = self.client.endpoint(queue_pair).unwrap();
         let server = &mut self.servers[usize::from(partition)];
-        let remote: Endpoint = to_nic(server.connect(from_nic(local)).unwrap(), 16).unwrap();
-        self.client.connect(queue_pair, remote).unwrap();
+        let client = ClientId { host: local.ip.into(), roce: local.ip };
+        let session = server.open_session(NOW, client).unwrap().session;
+        let remote = server.connect(NOW, session, &local).unwrap();
+        self.client.connect(queue_pair, &remote).unwrap();
         if registered {
-            let info = server.server().info();
+            let info = server.info();
             let connection = Connection {
                 client: self.client_host,
                 partition,
-                dest_qp: remote.qpn.0,
-                rkey: info.rkey.unwrap(),
+                dest_qp: remote.queue_pair.0,
+                rkey: info.tree.rkey,
                 root: info.partition.root.raw(),
             };
             let (switch, change) = Connections::new()
@@ -187,14 +186,19 @@ impl Bench {
     }
 
     /// The server that a host is.
-    pub fn server_at(&mut self, host: HostId) -> &mut ServerNode {
+    pub fn server_at(&mut self, host: HostId) -> &mut MemoryServer {
         let number =
             self.server_hosts.iter().position(|server| *server == host).expect("no server on this host");
         &mut self.servers[number]
     }
 }
 
+/// An index read of the largest node.
+pub fn index_read(key: u64) -> WorkRequest<'static> {
+    WorkRequest { tag: 0, signalled: true, operation: Operation::IndexRead { key, len: 1024 } }
+}
+
 fn nic(tree: &FatTree, host: HostId) -> Nic {
     let host = tree.host(host);
-    Nic::new(NicConfig::new(host.mac.0, host.ip), u64::from(host.id.0))
+    Nic::new(NicConfig::new(host.mac.0, host.ip), u64::from(host.id.0)).unwrap()
 }

@@ -1,0 +1,441 @@
+//! One run of a scenario: the client's owner, the servers' owner and the controller in one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use fatbtree_client::Client;
+use fatbtree_controller::{
+    Budget, Change, Connection, Connections, Frequencies, Phase, Placement, Plan, ReloadSteps, Tree,
+    next_epoch,
+};
+use fatbtree_index::{
+    BreakReason, ConnectionId, Event, Limits, Lookup, PoolConfig, RemoteSide, Start, TreeConfig, value,
+};
+use fatbtree_memserver::{
+    self as memserver, ClientId, FirstHop, LoadOptions, ServerOptions, SessionKey, load_cluster, seeded,
+};
+use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_topology::{FatTree, HostId, SwitchId};
+use fatbtree_verbs::BufferClass;
+use fatbtree_verbs::time::{Duration, Instant};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{Outcome, Scenario};
+use crate::cluster::{Clock, Cluster};
+use crate::network::Network;
+use crate::virtual_time::VirtualClock;
+use crate::wires::{FaultyWires, Wires};
+
+/// Propagation and processing of one hop.
+const HOP: Duration = Duration::from_nanos(500);
+/// Virtual time after which a scenario that is not done is stuck.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Time that a new connection takes out of band.
+const CONNECT: Duration = Duration::from_micros(50);
+
+pub(super) struct Run<'s> {
+    scenario: &'s Scenario,
+    random: ChaCha8Rng,
+    clock: VirtualClock,
+    network: Network,
+    cluster: Cluster<FaultyWires>,
+    client: Client<Nic>,
+    client_host: HostId,
+    /// The client's sessions, by server.
+    sessions: BTreeMap<u16, SessionKey>,
+    /// When they are renewed.
+    renew_at: Instant,
+    connections: Connections,
+    keys: BTreeSet<u64>,
+    tree: Tree,
+    plan: Option<Plan>,
+    /// What the controller still has to write, and when it goes on.
+    pending: Vec<(SwitchId, Vec<Change>)>,
+    next_plan: Option<Plan>,
+    reload_at: Option<Instant>,
+    /// Connections being made: done at this time.
+    connecting: Vec<(Instant, ConnectionId)>,
+    lookups: Vec<Pin<Box<dyn Future<Output = Lookup>>>>,
+    submitted: u32,
+    outcome: Outcome,
+}
+
+type Step<T = ()> = Result<T, String>;
+
+fn said(error: impl fmt::Display) -> String {
+    error.to_string()
+}
+
+impl<'s> Run<'s> {
+    pub(super) fn new(scenario: &'s Scenario) -> Step<Self> {
+        let mut random = ChaCha8Rng::seed_from_u64(scenario.seed ^ 0x5eed);
+        let tree = FatTree::spine(4).map_err(said)?;
+        let mut hosts: Vec<HostId> = tree.hosts().iter().map(|host| host.id).collect();
+        // Servers and client anywhere: same rack, same pod, other pods.
+        for at in (1..hosts.len()).rev() {
+            hosts.swap(at, random.random_range(0..=at));
+        }
+        let client_host = hosts[usize::from(scenario.servers)];
+        let server_hosts = &hosts[..usize::from(scenario.servers)];
+        let placement: Placement = (0..).zip(server_hosts.iter().copied()).collect();
+
+        let keys = random_keys(&mut random, scenario.keys);
+        let config = TreeConfig::new(16, 1024, scenario.values).map_err(said)?;
+        let sorted: Vec<u64> = keys.iter().copied().collect();
+        let mut values = seeded(scenario.seed, scenario.value_size as u32);
+        let options = LoadOptions::new(config, 0);
+        let loaded = load_cluster(&options, scenario.servers, &sorted, &mut values).map_err(said)?;
+        let roots = loaded.roots.clone();
+        let planner_tree = Tree::new(&loaded.tops().map_err(said)?).map_err(said)?;
+        let nics: Vec<Nic> =
+            server_hosts.iter().map(|host| nic(&tree, *host, random.next_u64())).collect::<Step<_>>()?;
+        let mut nics = nics.into_iter();
+        let options = ServerOptions { lease: scenario.lease, ..ServerOptions::default() };
+        let servers = loaded
+            .serve(&options, random.next_u64(), |_| nics.next().expect("one for each server"))
+            .map_err(said)?;
+
+        let network = Network::new(tree, placement);
+        let config = PoolConfig {
+            tree: config,
+            limits: Limits { reconnects: 30, ..Limits::default() },
+            ..PoolConfig::default()
+        };
+        let client = nic(network.tree(), client_host, random.next_u64())?;
+        let client = Client::new(client, config, roots, random.next_u64()).map_err(said)?;
+        let switches = network.switches().map_err(said)?;
+        let wires = FaultyWires::new(HOP, scenario.rates, scenario.seed ^ 0xfa17);
+        let servers = server_hosts.iter().copied().zip(servers).collect();
+        let clients = vec![(client_host, client.clone())];
+        let mut run = Self {
+            scenario,
+            random,
+            clock: VirtualClock::new(),
+            cluster: Cluster::new(network.tree(), switches, servers, clients, wires),
+            network,
+            client,
+            client_host,
+            sessions: BTreeMap::new(),
+            renew_at: Instant::ZERO,
+            connections: Connections::new(),
+            keys,
+            tree: planner_tree,
+            plan: None,
+            pending: Vec::new(),
+            next_plan: None,
+            reload_at: None,
+            connecting: Vec::new(),
+            lookups: Vec::new(),
+            submitted: 0,
+            outcome: Outcome::default(),
+        };
+        for id in run.client.pool().connections() {
+            run.connect(id)?;
+        }
+        run.schedule_reload();
+        Ok(run)
+    }
+
+    pub(super) fn finish(&mut self) -> Step<Outcome> {
+        let deadline = Instant::ZERO + DEADLINE;
+        loop {
+            while self.cluster.step(&self.clock) {
+                self.drive_client();
+            }
+            self.drive_client();
+            self.follow_servers()?;
+            if self.outcome.lookups == u64::from(self.scenario.lookups) && self.reload_at.is_none() {
+                break;
+            }
+            let next = [
+                self.cluster.wires().next_arrival(),
+                self.cluster.next_timeout(),
+                self.reload_at,
+                self.connecting.iter().map(|(at, _)| *at).min(),
+                (!self.is_careless()).then_some(self.renew_at),
+            ];
+            let next = next.into_iter().flatten().min().ok_or_else(|| {
+                format!(
+                    "nothing is under way, and {} of {} lookups are done",
+                    self.outcome.lookups, self.scenario.lookups
+                )
+            })?;
+            self.clock.advance_to(next);
+            let now = self.clock.now();
+            if now > deadline {
+                return Err(format!(
+                    "after {DEADLINE} of virtual time {} of {} lookups are done",
+                    self.outcome.lookups, self.scenario.lookups
+                ));
+            }
+            if self.cluster.next_timeout().is_some_and(|at| at <= now) {
+                self.cluster.handle_timeouts(&self.clock);
+                self.drive_client();
+            }
+            if self.reload_at.is_some_and(|at| at <= now) {
+                self.reload_a_little()?;
+            }
+            if !self.is_careless() && self.renew_at <= now {
+                self.renew_sessions(now);
+            }
+            while let Some(at) = self.connecting.iter().position(|(at, _)| *at <= now) {
+                let (_, id) = self.connecting.swap_remove(at);
+                self.connect(id)?;
+            }
+        }
+        self.outcome.faults = self.cluster.wires().faults().counts;
+        let counter = |(name, count): (String, u64)| if name == "sessions_lapsed" { count } else { 0 };
+        let servers = self.cluster.servers_mut().iter();
+        self.outcome.lapsed = servers.flat_map(memserver::MemoryServer::statistics).map(counter).sum();
+        if self.outcome.wrong > 0 {
+            return Err(format!("{} lookups were answered wrongly", self.outcome.wrong));
+        }
+        if self.outcome.naked_index_reads > 0 {
+            return Err("a registered client's index read reached a server with rkey = 0".into());
+        }
+        Ok(self.outcome)
+    }
+
+    /// Whether the client lets its sessions lapse.
+    fn is_careless(&self) -> bool {
+        self.outcome.reconnections < self.scenario.careless
+    }
+
+    fn renew_sessions(&mut self, now: Instant) {
+        self.renew_at = now + self.scenario.lease / 3;
+        for (server, session) in &self.sessions {
+            // One that has lapsed shows when its connections break.
+            let _ = self.cluster.servers_mut()[usize::from(*server)].renew_session(now, *session);
+        }
+    }
+
+    /// Takes what the client has to say, and keeps it busy.
+    fn drive_client(&mut self) {
+        while let Some(Event::ConnectionBroken { id, reason }) = self.client.poll_event() {
+            self.outcome.reconnections += 1;
+            if reason == BreakReason::Unregistered {
+                self.outcome.refused_index_reads += 1;
+                // Frames of a registered connection may be refused when they are damaged beyond recognition,
+                // but never as an index read that no switch has rewritten.
+                if !self.scenario.unregistered {
+                    self.outcome.naked_index_reads += 1;
+                }
+            }
+            self.connecting.push((self.clock.now() + CONNECT, id));
+        }
+        // New lookups post at their first poll, and may even end at it.
+        loop {
+            while self.submitted < self.scenario.lookups && self.lookups.len() < self.scenario.depth as usize
+            {
+                let key = self.draw_key();
+                let start = if self.random.random_bool(0.85) { Start::IndexRead } else { Start::Root };
+                let client = self.client.clone();
+                self.lookups.push(Box::pin(async move { client.lookup(key, start).await }));
+                self.submitted += 1;
+            }
+            let lookups = &mut self.lookups;
+            let ended = self.cluster.with_client(0, &self.clock, |_, _| {
+                let mut context = Context::from_waker(Waker::noop());
+                let mut ended = Vec::new();
+                lookups.retain_mut(|lookup| match lookup.as_mut().poll(&mut context) {
+                    Poll::Ready(lookup) => {
+                        ended.push(lookup);
+                        false
+                    }
+                    Poll::Pending => true,
+                });
+                ended
+            });
+            if ended.is_empty() {
+                return;
+            }
+            ended.iter().for_each(|lookup| self.record(lookup));
+        }
+    }
+
+    fn record(&mut self, lookup: &Lookup) {
+        self.outcome.lookups += 1;
+        self.outcome.round_trips += u64::from(lookup.trips.round_trips);
+        let there = self.keys.contains(&lookup.key);
+        match &lookup.result {
+            Ok(Some(bytes)) if there && value::check(lookup.key, self.scenario.seed, bytes) => {
+                self.outcome.found += 1;
+            }
+            Ok(None) if !there => self.outcome.not_found += 1,
+            Err(_) => self.outcome.failed += 1,
+            _ => self.outcome.wrong += 1,
+        }
+    }
+
+    /// A key of the tree, or one beside it, or an extreme.
+    fn draw_key(&mut self) -> u64 {
+        let near =
+            *self.keys.range(self.random.next_u64()..).next().or(self.keys.first()).expect("trees have keys");
+        match self.random.random_range(0..10u8) {
+            0 => near.wrapping_add(1),
+            1 => near.wrapping_sub(1),
+            2 => [0, u64::MAX, 1 << 63, (1 << 63) - 1][self.random.random_range(0..4usize)],
+            _ => near,
+        }
+    }
+
+    /// Exchanges queue pairs out of band, and has the controller admit the new one.
+    fn connect(&mut self, id: ConnectionId) -> Step {
+        let now = self.clock.now();
+        let local = self.client.pool().open(id).map_err(said)?;
+        let server = &mut self.cluster.servers_mut()[usize::from(id.server)];
+        let open =
+            self.sessions.get(&id.server).copied().filter(|key| server.renew_session(now, *key).is_ok());
+        let session = match open {
+            Some(session) => session,
+            None => {
+                let client = ClientId { host: local.ip.into(), roce: local.ip };
+                server.open_session(now, client).map_err(said)?.session
+            }
+        };
+        self.sessions.insert(id.server, session);
+        let endpoint = server.connect(now, session, &local).map_err(said)?;
+        let rkey = server.info().tree.rkey;
+        self.follow_servers()?;
+        // An unregistered client believes that it is registered until the server has refused it once.
+        let registered = !self.scenario.unregistered || self.outcome.refused_index_reads == 0;
+        let side = RemoteSide { endpoint, rkey, registered };
+        self.client.pool().connected(id, side).map_err(said)?;
+        Ok(())
+    }
+
+    /// The controller keeps the first-hop entries as the servers say.
+    fn follow_servers(&mut self) -> Step {
+        for server in 0..self.scenario.servers {
+            while let Some(event) = self.cluster.servers_mut()[usize::from(server)].poll_event() {
+                let change = match event {
+                    _ if self.scenario.unregistered => None,
+                    memserver::Event::Opened(hop) => self.register(&hop)?,
+                    memserver::Event::Closed(hop) => self
+                        .connections
+                        .unregister(
+                            self.network.tree(),
+                            self.network.placement(),
+                            self.client_host,
+                            hop.partition,
+                            hop.queue_pair.0,
+                        )
+                        .map_err(said)?,
+                    memserver::Event::NewRoot(_) => {
+                        return Err("a tree that nobody writes has a new root".into());
+                    }
+                };
+                if let Some((switch, change)) = change {
+                    self.write(switch, &[change])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, hop: &FirstHop) -> Step<Option<(SwitchId, Change)>> {
+        let connection = Connection {
+            client: self.client_host,
+            partition: hop.partition,
+            dest_qp: hop.queue_pair.0,
+            rkey: hop.rkey,
+            root: hop.root.raw(),
+        };
+        let (switch, change) = self
+            .connections
+            .register(self.network.tree(), self.network.placement(), connection)
+            .map_err(said)?;
+        Ok(change.map(|change| (switch, change)))
+    }
+
+    fn write(&mut self, switch: SwitchId, changes: &[Change]) -> Step {
+        let value = &mut self.cluster.switches_mut()[switch.0 as usize];
+        self.network.write(value, switch, changes).map_err(said)
+    }
+
+    fn schedule_reload(&mut self) {
+        self.reload_at = (self.outcome.reloads < u64::from(self.scenario.reloads))
+            .then(|| self.clock.now() + Duration::from_nanos(self.random.random_range(1..=100_000)));
+    }
+
+    /// Writes a random part of what is pending; when nothing is, plans the next epoch.
+    fn reload_a_little(&mut self) -> Step {
+        if self.pending.is_empty() {
+            if let Some(plan) = self.next_plan.take() {
+                self.plan = Some(plan);
+                self.outcome.reloads += 1;
+                self.schedule_reload();
+                return Ok(());
+            }
+            self.plan_next_epoch()?;
+        }
+        let writes = self.random.random_range(1..=8usize).min(self.pending.len());
+        for (switch, changes) in self.pending.drain(..writes).collect::<Vec<_>>() {
+            self.write(switch, &changes)?;
+        }
+        self.reload_at = Some(self.clock.now() + Duration::from_nanos(self.random.random_range(1..=20_000)));
+        Ok(())
+    }
+
+    fn plan_next_epoch(&mut self) -> Step {
+        let sample: Vec<u64> = (0..200).map(|_| self.draw_key()).collect();
+        let frequencies = Frequencies::from_keys(&self.tree, &sample);
+        let budget = Budget {
+            fat_root_ranges: self.scenario.fat_root,
+            set_nodes: self.scenario.set_nodes,
+            ..Budget::bmv2()
+        };
+        let epoch = self.plan.as_ref().map_or(1, |plan| next_epoch(plan.epoch()));
+        let plan = Plan::new(
+            self.network.tree(),
+            self.network.placement(),
+            &self.tree,
+            &frequencies,
+            &budget,
+            epoch,
+        )
+        .map_err(said)?;
+        let steps = ReloadSteps::new(self.plan.as_ref(), &plan).map_err(said)?;
+        // Phases keep their order; within one, switches and batches may come in any.
+        for Phase { changes, .. } in steps.phases {
+            let mut batches: Vec<(SwitchId, Vec<Change>)> = changes
+                .into_iter()
+                .flat_map(|(switch, changes)| {
+                    changes.chunks(64).map(|chunk| (switch, chunk.to_vec())).collect::<Vec<_>>()
+                })
+                .collect();
+            for at in (1..batches.len()).rev() {
+                batches.swap(at, self.random.random_range(0..=at));
+            }
+            self.pending.extend(batches);
+        }
+        self.next_plan = Some(plan);
+        Ok(())
+    }
+}
+
+fn nic(tree: &FatTree, host: HostId, seed: u64) -> Step<Nic> {
+    let host = tree.host(host);
+    let mut config = NicConfig::new(host.mac.0, host.ip);
+    config.ack_timeout = Duration::from_micros(200);
+    config.buffers = vec![BufferClass { count: 64, bytes: 4 << 10 }];
+    Nic::new(config, seed).map_err(said)
+}
+
+fn random_keys(random: &mut ChaCha8Rng, count: usize) -> BTreeSet<u64> {
+    let mut keys = BTreeSet::new();
+    if random.random_bool(0.3) {
+        keys.extend([0, u64::MAX]);
+    }
+    // Dense runs make ranges that share their first slices; scattered keys make wide ones.
+    let shift = [0, 16, 40, 64][random.random_range(0..4usize)];
+    while keys.len() < count {
+        let key = random.next_u64();
+        keys.insert(if shift == 64 { key % (4 * count as u64) } else { key >> shift });
+    }
+    keys
+}
