@@ -28,20 +28,21 @@ pub const COMMIT: &str = env!("FATBTREE_COMMIT");
 /// Seeds that follow each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seeds {
-    range: Range<u64>,
+    first: u64,
+    count: u64,
 }
 
 impl Seeds {
     /// The same seeds each time, from 0: for CI.
     #[must_use]
     pub fn fixed(count: u64) -> Self {
-        Self { range: 0..count }
+        Self { first: 0, count }
     }
 
     /// One seed.
     #[must_use]
     pub fn one(seed: u64) -> Self {
-        Self { range: seed..seed.saturating_add(1) }
+        Self { first: seed, count: 1 }
     }
 
     /// Other seeds for each `base`, far from those of other bases and from the fixed ones.
@@ -49,7 +50,7 @@ impl Seeds {
     pub fn nightly(base: u64, count: u64) -> Self {
         // Multiplying by an odd number mixes the bits upward; half of the space is left for counting.
         let first = base.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16 << 15;
-        Self { range: first..first + count.min(1 << 15) }
+        Self { first, count: count.min(1 << 15) }
     }
 
     /// Seeds that nobody has tried: the base is the time of day. It is the only clock here, and no simulation sees it.
@@ -62,20 +63,19 @@ impl Seeds {
     /// How many.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.range.end - self.range.start
+        self.count
     }
 
-    /// The first and the one behind the last.
+    /// The lowest.
     #[must_use]
-    pub fn range(&self) -> Range<u64> {
-        self.range.clone()
+    pub fn first(&self) -> u64 {
+        self.first
     }
 }
 
 impl From<Range<u64>> for Seeds {
     fn from(range: Range<u64>) -> Self {
-        let end = range.end.max(range.start);
-        Self { range: range.start..end }
+        Self { first: range.start, count: range.end.saturating_sub(range.start) }
     }
 }
 
@@ -163,16 +163,17 @@ impl Campaign<'_> {
         T: AddAssign + Default + Send,
         E: fmt::Display,
     {
-        let next = AtomicU64::new(seeds.range.start);
+        let next = AtomicU64::new(0);
         let enough = AtomicBool::new(false);
         let report = Mutex::new(Report { total: T::default(), passed: 0, failures: Vec::new() });
         let lock = || report.lock().unwrap_or_else(PoisonError::into_inner);
         let work = || {
             while !enough.load(Ordering::Relaxed) {
-                let seed = next.fetch_add(1, Ordering::Relaxed);
-                if seed >= seeds.range.end {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= seeds.count {
                     return;
                 }
+                let seed = seeds.first + number;
                 let command = format!("{} {seed}", self.command);
                 let _guard = announce(seed, &command);
                 let outcome = catch_unwind(AssertUnwindSafe(|| scenario(seed)));
@@ -273,6 +274,15 @@ mod tests {
     }
 
     #[test]
+    fn the_last_seed_is_one_too() {
+        let report = Campaign::default().run(Seeds::one(u64::MAX), |seed| match seed {
+            u64::MAX => Ok::<_, String>(1),
+            other => Err(format!("{other}")),
+        });
+        assert_eq!((report.passed, report.total), (1, 1));
+    }
+
+    #[test]
     fn failures_and_panics_are_reported_by_seed_and_stop_the_rest() {
         let campaign =
             Campaign { threads: 2, most_failures: 3, command: "replay it by", ..Campaign::default() };
@@ -295,7 +305,7 @@ mod tests {
     #[test]
     fn nights_differ_from_each_other_and_from_days() {
         let firsts: BTreeSet<u64> =
-            (0..1000).map(|base| Seeds::nightly(base, 20_000).range().start).collect();
+            (0..1000).map(|base| Seeds::nightly(base, 20_000).first()).collect();
         assert_eq!(firsts.len(), 1000);
         let starts: Vec<u64> = firsts.into_iter().collect();
         assert!(starts.windows(2).all(|two| two[1] - two[0] >= 20_000), "nights overlap");

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use fatbtree_client::roce::{ConnectionId, RemoteSide};
 use fatbtree_client::workload::Workload;
 use fatbtree_controller::{
     Budget, Connection, Connections, Fleet, FleetOptions, Frequencies, OnProgress, Placement, Plan, Programs,
-    PushReport, ReloadSteps, Snapshot, Tree, cluster_base,
+    PushReport, ReloadSteps, Tree, cluster_base,
 };
+use fatbtree_index::{RemoteSide, TreeTop};
 use fatbtree_memserver::grpc;
-use fatbtree_sim::{from_nic, planner_partition, to_nic};
 use fatbtree_topology::Cluster;
 
 use super::arguments::Settings;
@@ -55,16 +54,16 @@ impl Control {
 
     /// Takes the trees' tops and plans the caches for the workload.
     pub(super) async fn plan(&mut self, settings: &Settings) -> Result<Planned> {
-        let mut snapshot = Snapshot::default();
+        let mut tops: Vec<TreeTop> = Vec::new();
         for server in &mut self.servers {
-            snapshot.partitions.push(planner_partition(&server.snapshot().await?));
+            tops.push(server.snapshot().await?);
         }
         let mut sampler = Workload::new(&settings.spec, settings.key_map.clone(), settings.seed ^ 0x5a5a)?;
         let sample = (0..SAMPLES).map(|_| Ok(sampler.next_operation()?.key)).collect::<Result<Vec<u64>>>()?;
         let budget =
             Budget { fat_root_ranges: settings.fat_root, set_nodes: settings.set_nodes, ..Budget::bmv2() };
         let started = Instant::now();
-        let tree = Tree::new(&snapshot)?;
+        let tree = Tree::new(&tops)?;
         let frequencies = Frequencies::from_keys(&tree, &sample);
         let plan = Plan::new(self.cluster.tree(), &self.placement, &tree, &frequencies, &budget, 1)?;
         Ok(Planned { plan, seconds: started.elapsed().as_secs_f64() })
@@ -75,27 +74,22 @@ impl Control {
         Ok(self.fleet.reload(&ReloadSteps::new(None, plan)?, Some(progress)).await?)
     }
 
-    /// Connects the client to every memory server, and registers each connection at the client's edge switch.
+    /// Opens a session with every memory server and keeps it, connects the client to each, and registers each connection at the
+    /// client's edge switch.
     pub(super) async fn connect_client(&mut self, data_path: &Arc<DataPathThreads>) -> Result<()> {
         let client_host = self.cluster.clients().first().context("the cluster has no client")?.host;
-        let ids =
-            data_path.call(|path| path.cluster.clients()[0].connections().collect::<Vec<ConnectionId>>())?;
-        for id in ids {
-            let server = &mut self.servers[usize::from(id.partition)];
+        for id in data_path.call(|path| path.client().pool().connections())? {
+            let server = &mut self.servers[usize::from(id.server)];
             let info = server.info().await?;
-            let rkey = info.rkey.context("the memory server's region is not registered")?;
-            let local = data_path.call(move |path| {
-                let clock = path.clock;
-                path.cluster.with_client(0, &clock, |client, now| {
-                    client.reconnect(now, id).map(|end| (end, client.nic().config().max_outstanding_reads))
-                })
-            })?;
-            let (local, max_reads) = local?;
-            let remote = to_nic(server.connect_queue_pair(from_nic(local)).await?, max_reads)?;
+            let local = data_path.call(move |path| path.client().pool().open(id))??;
+            let session = server.open_session(local.ip).await?;
+            tokio::spawn(server.clone().keep_session(session));
+            let endpoint = server.connect_queue_pair(session, local).await?;
+            let rkey = info.tree.rkey;
             let registered = Connection {
                 client: client_host,
-                partition: id.partition,
-                dest_qp: remote.qpn.0,
+                partition: id.server,
+                dest_qp: endpoint.queue_pair.0,
                 rkey,
                 root: info.partition.root.raw(),
             };
@@ -104,11 +98,8 @@ impl Control {
             if let Some(change) = change {
                 self.fleet.apply(&[(switch, vec![change])].into(), None).await?;
             }
-            let side = RemoteSide { endpoint: remote, rkey, registered: true };
-            data_path.call(move |path| {
-                let clock = path.clock;
-                path.cluster.with_client(0, &clock, |client, now| client.connected(now, id, side))
-            })??;
+            let side = RemoteSide { endpoint, rkey, registered: true };
+            data_path.call(move |path| path.client().pool().connected(id, side))??;
         }
         Ok(())
     }

@@ -8,16 +8,20 @@
 //!   fabric    aggregation and core switches
 //! ```
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
+use fatbtree_index::Event;
 use fatbtree_memserver as memserver;
-use fatbtree_nic::time::Instant;
-use fatbtree_sim::{Clock, Cluster, InstantWires};
+use fatbtree_sim::{Client, Clock, Cluster, InstantWires};
 use fatbtree_switch::service::Inbox;
+use fatbtree_verbs::time::Instant;
 
 /// Looks for a frame that the fabric makes before it looks at anything else.
 const BATCH: usize = 32;
@@ -62,16 +66,49 @@ impl DataPath {
             inbox.try_drain(&mut self.cluster.switches_mut()[*switch]);
         }
         for (server, mailbox) in self.cluster.servers_mut().iter_mut().zip(&mut self.server_mailboxes) {
-            server.answer(mailbox);
+            mailbox.answer(self.clock.now(), server);
+            // Nobody here follows events: the connections are there as long as the demo is.
+            while server.poll_event().is_some() {}
+        }
+        self.cluster.handle_timeouts(&self.clock);
+    }
+
+    /// The demo's client.
+    pub(super) fn client(&self) -> &Client {
+        &self.cluster.clients()[0]
+    }
+
+    /// Runs a future of the client's to its end.
+    ///
+    /// # Errors
+    /// When a connection breaks: nothing is ever lost here.
+    pub(super) fn run<F: Future>(&mut self, future: F) -> Result<F::Output> {
+        let mut future = pin!(future);
+        let alarm = Arc::new(Alarm(AtomicBool::new(true)));
+        let waker = Arc::clone(&alarm).into();
+        let mut context = Context::from_waker(&waker);
+        let clock = self.clock;
+        loop {
+            if alarm.0.swap(false, Ordering::Relaxed) {
+                let polled = self.cluster.with_client(0, &clock, |_, _| future.as_mut().poll(&mut context));
+                if let Poll::Ready(output) = polled {
+                    return Ok(output);
+                }
+            }
+            if !self.advance()
+                && let Some(Event::ConnectionBroken { id, reason }) = self.client().poll_event()
+            {
+                bail!("the {id} broke: {reason}");
+            }
         }
     }
 
-    /// Handles a frame, if one has arrived. Where none has for a while, timers may be due, and another thread may need the
-    /// processor.
-    pub(super) fn advance(&mut self) {
+    /// Handles a frame, and says whether one has arrived. Where none has for a while, timers may be due, and another thread may
+    /// need the processor.
+    fn advance(&mut self) -> bool {
         if self.cluster.step(&self.clock) {
             self.idle = 0;
-            return;
+            return true;
         }
         self.idle += 1;
         if self.idle < LOOKS {
@@ -81,6 +118,20 @@ impl DataPath {
             self.cluster.handle_timeouts(&self.clock);
             std::thread::yield_now();
         }
+        false
+    }
+}
+
+/// Rings when a future can go on.
+struct Alarm(AtomicBool);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -127,8 +178,12 @@ impl Starter {
         Waker(self.fabric.0.clone())
     }
 
-    /// Starts the threads.
-    pub(super) fn start(self, racks: DataPath, fabric: DataPath) -> Result<DataPathThreads> {
+    /// Starts the threads; each makes what it owns, because a client never leaves its thread.
+    pub(super) fn start(
+        self,
+        racks: impl FnOnce() -> Result<DataPath> + Send + 'static,
+        fabric: impl FnOnce() -> Result<DataPath> + Send + 'static,
+    ) -> Result<DataPathThreads> {
         let wake_fabric = self.waker_of_fabric();
         let (orders, racks_inbox) = self.racks;
         let (_, fabric_inbox) = self.fabric;
@@ -136,13 +191,35 @@ impl Starter {
         let awake = Arc::new(AtomicBool::new(false));
         let fabric_awake = Arc::clone(&awake);
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
-        thread("fabric").spawn(move || run_fabric(fabric, &fabric_inbox, &fabric_awake))?;
-        thread("racks").spawn(move || run_racks(racks, &racks_inbox, &wake_fabric, &awake))?;
+        let (made, both_made) = mpsc::channel();
+        let fabric_made = made.clone();
+        thread("fabric").spawn(move || {
+            if let Some(path) = tell(fabric(), &fabric_made) {
+                run_fabric(path, &fabric_inbox, &fabric_awake);
+            }
+        })?;
+        thread("racks").spawn(move || {
+            if let Some(path) = tell(racks(), &made) {
+                run_racks(path, &racks_inbox, &wake_fabric, &awake);
+            }
+        })?;
+        both_made.iter().take(2).collect::<Result<()>>()?;
         Ok(DataPathThreads { orders })
     }
 }
 
-/// Longest sleep: the memory servers' mailboxes have no waker.
+/// Passes on what was made, and tells whoever waits for it whether it was.
+fn tell(path: Result<DataPath>, made: &mpsc::Sender<Result<()>>) -> Option<DataPath> {
+    let (path, news) = match path {
+        Ok(path) => (Some(path), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    // Whoever has given up waiting needs no answer.
+    let _ = made.send(news);
+    path
+}
+
+/// Longest sleep: timers and leases do not wake a thread.
 const SLEEP: Duration = Duration::from_millis(1);
 
 fn run_racks(mut path: DataPath, inbox: &mpsc::Receiver<Order>, fabric: &Waker, fabric_awake: &AtomicBool) {

@@ -14,10 +14,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use comfy_table::{CellAlignment, Table, presets};
-use fatbtree_client::roce::{ClientConfig, RoceClient, SeededValues};
 use fatbtree_client::workload::Workload;
-use fatbtree_index::value;
-use fatbtree_memserver::{LoadOptions, fixed, load_cluster};
+use fatbtree_client::{Client, ClosedLoop};
+use fatbtree_index::PoolConfig;
+use fatbtree_memserver::{LoadOptions, ServerOptions, load_cluster, seeded};
 use fatbtree_sim::{Cluster, InstantWires};
 use fatbtree_topology::{Annotations, FatTree, Switch, render_svg};
 
@@ -26,7 +26,7 @@ use crate::progress;
 pub(crate) use arguments::Arguments;
 use control::Control;
 use data_path::{DataPath, Starter};
-use measure::{Measured, TURN, Way};
+use measure::{Measured, TURN};
 use network::{Endpoints, Places, is_in_rack};
 use result::{DemoResult, Environment, LoadResult, ModeResult, PlanResult, PushResult};
 
@@ -87,13 +87,11 @@ async fn demonstrate(mut settings: arguments::Settings) -> Result<(DemoResult, S
     let step = Step::begin(format!("loading {keys} keys into {} memory servers", settings.servers));
     let load_started = Instant::now();
     let seed = settings.seed;
-    let mut values =
-        fixed(settings.value_size as u32, move |key, out: &mut [u8]| value::fill(key, seed, out));
     let loaded = load_cluster(
         &LoadOptions::new(settings.tree, 0),
         settings.servers,
         &std::mem::take(&mut settings.sorted_keys),
-        &mut values,
+        &mut seeded(seed, settings.value_size as u32),
     )?;
     let load_seconds = load_started.elapsed().as_secs_f64();
     step.done(format!("{:.0} keys/s", keys as f64 / load_seconds));
@@ -104,32 +102,44 @@ async fn demonstrate(mut settings: arguments::Settings) -> Result<(DemoResult, S
     ));
     let roots = loaded.roots.clone();
     let lows: Vec<u64> = loaded.trees.iter().map(|tree| tree.partition.range.low).collect();
-    let servers = network::servers(&tree, &places, loaded.trees, seed)?;
-    let client_config =
-        ClientConfig { tree: settings.tree, depth: settings.depth, ..ClientConfig::default() };
-    let client_nic = network::nic(&tree, places.client, seed);
-    let client = RoceClient::new(client_nic, client_config, roots, SeededValues { seed })?;
     let starter = Starter::new();
     let waker_of = |switch: &Switch| match is_in_rack(switch) {
         true => starter.waker_of_racks(),
         false => starter.waker_of_fabric(),
     };
-    let endpoints = Endpoints::open(&tree, &places, &lows, waker_of).await?;
+    let endpoints = Endpoints::open(&tree, &places, &lows, waker_of, starter.waker_of_racks()).await?;
     let data_path = {
-        let clients = vec![(places.client, client)];
-        let hosts = servers.len() + clients.len();
+        let pool = PoolConfig { tree: settings.tree, ..PoolConfig::default() };
+        let mut nics = Vec::new();
+        for host in &places.servers {
+            nics.push(network::nic(&tree, *host, seed)?);
+        }
+        let mut nics = nics.into_iter();
+        let next_nic = |_server| nics.next().expect("each memory server has its host");
+        let servers = loaded.serve(&ServerOptions::default(), seed, next_nic)?;
+        let servers = servers.into_iter().map(|server| server.with_device_counters(network::drops));
+        let servers: Vec<_> = places.servers.iter().copied().zip(servers).collect();
+        let client_nic = network::nic(&tree, places.client, seed)?;
+
         let mut in_racks: Vec<bool> = tree.switches().iter().map(is_in_rack).collect();
-        in_racks.resize(in_racks.len() + hosts, true);
+        in_racks.resize(in_racks.len() + servers.len() + 1, true);
         let (racks_wires, fabric_wires) = InstantWires::pair(&in_racks);
-        // A half has a stand-in for each switch of the other: no frame comes to it.
-        let racks = Cluster::new(&tree, network::switches(&tree), servers, clients, racks_wires);
-        let fabric = Cluster::new(&tree, network::switches(&tree), Vec::new(), Vec::new(), fabric_wires);
         let inboxes = endpoints.inboxes.into_iter().enumerate();
         let (racks_inboxes, fabric_inboxes) = inboxes.partition(|(switch, _)| in_racks[*switch]);
-        Arc::new(starter.start(
-            DataPath::new(racks, racks_inboxes, endpoints.mailboxes),
-            DataPath::new(fabric, fabric_inboxes, Vec::new()),
-        )?)
+        let (racks_tree, fabric_tree) = (tree.clone(), tree);
+        // A half has a stand-in for each switch of the other: no frame comes to it.
+        let racks = move || {
+            let clients = vec![(places.client, Client::new(client_nic, pool, roots, seed)?)];
+            let switches = network::switches(&racks_tree);
+            let cluster = Cluster::new(&racks_tree, switches, servers, clients, racks_wires);
+            Ok(DataPath::new(cluster, racks_inboxes, endpoints.mailboxes))
+        };
+        let fabric = move || {
+            let switches = network::switches(&fabric_tree);
+            let cluster = Cluster::new(&fabric_tree, switches, Vec::new(), Vec::new(), fabric_wires);
+            Ok(DataPath::new(cluster, fabric_inboxes, Vec::new()))
+        };
+        Arc::new(starter.start(racks, fabric)?)
     };
     let mut control = Control::bring_up(endpoints.cluster).await?;
     step.done(String::new());
@@ -153,8 +163,8 @@ async fn demonstrate(mut settings: arguments::Settings) -> Result<(DemoResult, S
 
     let measured = measure(&settings, &data_path).await?;
     let (baseline, in_network) = (mode_result(&measured.baseline), mode_result(&measured.in_network));
-    let lookups = measured.baseline.recorder.operations();
-    let good = |way: &Way| way.recorder.summary(1).found;
+    let lookups = measured.baseline.recorder().operations();
+    let good = |way: &ClosedLoop| way.recorder().summary(1).found;
     let annotations: Annotations = planned.plan.annotations().into_iter().collect();
     let result = DemoResult {
         keys: keys as u64,
@@ -195,6 +205,7 @@ async fn measure(
     let turns = settings.lookups.div_ceil(TURN);
     let bar = progress::bar("looking up, both ways in turns", turns * TURN);
     let mut measured = Measured::new();
+    let (depth, seed) = (settings.depth as usize, settings.seed);
     for turn in 0..WARM_UP_TURNS + turns {
         let lookups = if turn < WARM_UP_TURNS {
             TURN.min(settings.lookups)
@@ -202,7 +213,7 @@ async fn measure(
             TURN.min(settings.lookups - (turn - WARM_UP_TURNS) * TURN)
         };
         let (m, w, outcome) = data_path.call(move |path| {
-            let outcome = measured.turn(path, &mut workload, lookups, turn);
+            let outcome = measured.turn(path, &mut workload, lookups, turn, (depth, seed));
             (measured, workload, outcome)
         })?;
         outcome?;
@@ -218,8 +229,8 @@ async fn measure(
     Ok(measured)
 }
 
-fn mode_result(way: &Way) -> ModeResult {
-    let summary = way.recorder.summary(way.elapsed_ns);
+fn mode_result(way: &ClosedLoop) -> ModeResult {
+    let summary = way.recorder().summary(way.elapsed().as_nanos());
     ModeResult {
         mean_us: summary.mean_us,
         p50_us: summary.p50_us,
@@ -230,7 +241,7 @@ fn mode_result(way: &Way) -> ModeResult {
         ops_per_s: summary.ops_per_s,
         round_trips: summary.round_trips,
         round_trip_histogram: summary.round_trip_histogram,
-        latency_cdf: way.recorder.cdf().iter().map(|point| (point.us, point.share)).collect(),
+        latency_cdf: way.recorder().cdf().iter().map(|point| (point.us, point.share)).collect(),
     }
 }
 

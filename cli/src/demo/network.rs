@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail};
-use fatbtree_memserver::{self as memserver, LoadedTree, MemoryServer};
+use fatbtree_memserver as memserver;
 use fatbtree_nic::{Nic, NicConfig};
-use fatbtree_sim::ServerNode;
 use fatbtree_switch::service::{Inbox, Switch, mailbox_with_waker, serve};
 use fatbtree_topology::{self as topology, Cluster, FatTree, HostId, Role};
 use tokio::net::TcpListener;
@@ -51,12 +50,13 @@ pub(super) struct Endpoints {
 
 impl Endpoints {
     /// Opens a P4Runtime server per switch and a gRPC server per memory server, on ports the system chooses.
-    /// Each inbox wakes the thread that drives its switch.
+    /// Each inbox and mailbox wakes the thread that drives its switch or server.
     pub(super) async fn open(
         tree: &FatTree,
         places: &Places,
         lows: &[u64],
         waker_of: impl Fn(&topology::Switch) -> Waker,
+        waker_of_racks: Waker,
     ) -> Result<Self> {
         let mut file = format!("[network]\nk = {}\ncores = \"one\"\n", tree.k());
         let mut inboxes = Vec::new();
@@ -75,7 +75,8 @@ impl Endpoints {
         }
         let mut mailboxes = Vec::new();
         for (partition, host) in places.servers.iter().enumerate() {
-            let (handle, mailbox) = memserver::mailbox(16);
+            let waker = waker_of_racks.clone();
+            let (handle, mailbox) = memserver::mailbox_with_waker(16, move || waker.wake());
             let (listener, address) = listen().await?;
             tokio::spawn(memserver::grpc::serve(listener, handle, std::future::pending()));
             mailboxes.push(mailbox);
@@ -108,27 +109,15 @@ pub(super) fn switches(tree: &FatTree) -> Vec<Switch> {
     (1..=tree.switches().len() as u64).map(Switch::new).collect()
 }
 
-/// Memory servers of loaded trees, on their hosts.
-pub(super) fn servers(
-    tree: &FatTree,
-    places: &Places,
-    trees: Vec<LoadedTree>,
-    seed: u64,
-) -> Result<Vec<(HostId, ServerNode)>> {
-    trees
-        .into_iter()
-        .zip(&places.servers)
-        .map(|(loaded, host)| {
-            let nic = nic(tree, *host, seed);
-            let server = MemoryServer::new(loaded, nic.config().mtu.bytes() as u32)?;
-            Ok((*host, ServerNode::new(server, nic)))
-        })
-        .collect()
+/// What a memory server's NIC has dropped, for its statistics.
+pub(super) fn drops(nic: &Nic) -> Vec<memserver::Counter> {
+    nic.stats().drops().map(|(reason, count)| (format!("dropped: {reason}"), count)).collect()
 }
 
 /// The NIC of a host.
-pub(super) fn nic(tree: &FatTree, host: HostId, seed: u64) -> Nic {
+pub(super) fn nic(tree: &FatTree, host: HostId, seed: u64) -> Result<Nic> {
     let address = tree.host(host);
     // Each NIC draws its own numbers from the one seed.
-    Nic::new(NicConfig::new(address.mac.0, address.ip), seed ^ (u64::from(host.0) + 1) << 32)
+    let seed = seed ^ (u64::from(host.0) + 1) << 32;
+    Nic::new(NicConfig::new(address.mac.0, address.ip), seed).context("getting memory for a NIC's buffers")
 }
