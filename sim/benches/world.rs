@@ -4,12 +4,11 @@
 #![allow(missing_docs)] // criterion's macros make undocumented functions
 
 use std::hint::black_box;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fatbtree_sim::world::SimDevice;
-use fatbtree_sim::world::{Machine, MachineOptions, Options, World, random};
+use fatbtree_sim::world::{Machine, MachineOptions, MachineReactor, Options, World, random};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Device as _, Memory, Operation, Output, QueuePair, Reactor, Region, Remote};
 use rand::RngExt as _;
@@ -40,7 +39,7 @@ impl Lab {
     /// Runs `task` so many times on each of the clients, and returns how many operations that were.
     fn run<F: Future<Output = ()> + 'static>(
         &self,
-        task: impl Fn(Rc<Reactor<SimDevice>>, QueuePair, Region, u64) -> F + Copy + 'static,
+        task: impl Fn(MachineReactor, QueuePair, Region, u64) -> F + Copy + 'static,
     ) -> u64 {
         let all: Vec<_> = (0..CLIENTS as u64)
             .map(|number| {

@@ -12,6 +12,7 @@ use fatbtree_verbs::{ConnectError, Device as _, QueuePair, Reactor};
 
 use super::MachineId;
 use super::device::SimDevice;
+use super::driven::{Driven, MachineReactor};
 use super::executor::TaskKey;
 use super::options::LinkFaults;
 use super::shared::Shared;
@@ -71,8 +72,18 @@ impl Machine {
 
     /// The reactor of the machine's present life; of its last one when it is dead. All its tasks share it.
     #[must_use]
-    pub fn reactor(&self) -> Rc<Reactor<SimDevice>> {
+    pub fn reactor(&self) -> MachineReactor {
         self.shared.reactor(self.id)
+    }
+
+    /// Makes another reactor that of the machine's present life, such as the one inside of a client: it is told of completions and
+    /// of the time, and [`sleep`](Self::sleep) and calls use it.
+    ///
+    /// # Panics
+    /// When the machine has one already: two would take each other's completions.
+    pub fn set_driven(&self, driven: Rc<dyn Driven>) {
+        let is_first = self.shared.set_reactor(self.id, driven);
+        assert!(is_first, "{self:?} has a reactor: give it another one before anything asks for it");
     }
 
     /// Its network card without a reactor, for code that posts and polls by itself. Do not use both.

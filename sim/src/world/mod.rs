@@ -67,6 +67,7 @@
 
 mod access;
 mod device;
+mod driven;
 mod events;
 mod executor;
 mod fabric;
@@ -83,6 +84,7 @@ mod switches;
 mod timing;
 
 pub use device::SimDevice;
+pub use driven::{Driven, MachineReactor};
 pub use liveness::{FinalOperation, NotLive};
 pub use machine::{DialError, Machine, Task, Unreachable};
 pub use options::{Calls, Duplicates, LinkFaults, MachineOptions, Options, Retry, Tearing};

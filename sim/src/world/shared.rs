@@ -8,6 +8,7 @@ use fatbtree_verbs::Reactor;
 use fatbtree_verbs::time::Instant;
 
 use super::device::SimDevice;
+use super::driven::{Driven, MachineReactor};
 use super::executor::{Executor, Job, Running, TaskKey};
 use super::fabric::Fabric;
 use super::options::MachineOptions;
@@ -25,7 +26,7 @@ pub(super) struct Shared {
 /// The processor side of a machine.
 struct Desk {
     /// Made when it is first asked for; another one in each life.
-    reactor: Option<Rc<Reactor<SimDevice>>>,
+    reactor: Option<Rc<dyn Driven>>,
     /// It stands still.
     still: bool,
     /// Something has come for its reactor while it stood still.
@@ -57,9 +58,20 @@ impl Shared {
         self.fabric.borrow().now.at
     }
 
-    pub(super) fn reactor(&self, machine: MachineId) -> Rc<Reactor<SimDevice>> {
-        let make = || Rc::new(Reactor::new(SimDevice::new(Rc::clone(&self.fabric), machine)));
-        self.desk(machine, |desk| Rc::clone(desk.reactor.get_or_insert_with(make)))
+    pub(super) fn reactor(&self, machine: MachineId) -> MachineReactor {
+        let make = || -> Rc<dyn Driven> {
+            Rc::new(Reactor::new(SimDevice::new(Rc::clone(&self.fabric), machine)))
+        };
+        MachineReactor(self.desk(machine, |desk| Rc::clone(desk.reactor.get_or_insert_with(make))))
+    }
+
+    /// Gives a machine the reactor of its present life; false if it has one.
+    pub(super) fn set_reactor(&self, machine: MachineId, driven: Rc<dyn Driven>) -> bool {
+        self.desk(machine, |desk| {
+            let is_first = desk.reactor.is_none();
+            desk.reactor.get_or_insert(driven);
+            is_first
+        })
     }
 
     pub(super) fn spawn(&self, machine: MachineId, job: Job) -> TaskKey {
@@ -201,7 +213,7 @@ impl Shared {
                 desk.stirred = false;
                 desk.reactor.clone()
             });
-            if let Some(deadline) = reactor.and_then(|reactor| reactor.next_deadline()) {
+            if let Some(deadline) = reactor.and_then(|driven| driven.reactor().next_deadline()) {
                 self.fabric.borrow_mut().wake_at(machine, deadline);
             }
         }
@@ -235,7 +247,7 @@ impl Shared {
         };
         self.stir(machine);
         // The task was perhaps not woken by its own reactor, which then does not know the time.
-        if let Some(reactor) = reactor.filter(|reactor| reactor.now() < now) {
+        if let Some(reactor) = reactor.filter(|driven| driven.reactor().now() < now) {
             reactor.turn(now);
         }
         match job.as_mut().poll(&mut Context::from_waker(&waker)) {
