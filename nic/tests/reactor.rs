@@ -7,7 +7,7 @@ use common::{End, LATENCY, client_config, connect, fetch_add, read, server_confi
 use fatbtree_nic::faults::{FaultRates, LossyLink};
 use fatbtree_nic::{Nic, NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{Access, Device, Error, Failure, Memory, Operation, Output, Reactor, Remote};
+use fatbtree_verbs::{Access, Broken, Device, Error, Failure, Memory, Operation, Output, Reactor, Remote};
 
 /// A lock by masked compare and swap, a change under it, and its release, again and again; with chains longer than the queues.
 #[test]
@@ -74,5 +74,6 @@ fn chains_complete_in_spite_of_the_link() {
     assert_eq!(refused, Error::Failed(Failure::RemoteAccess));
     assert_eq!((memory.update(64, |x| x), memory.update(72, |x| x)), (Ok(200), Ok(200)));
     assert!(reactor.with(|client| client.stats().retransmissions) > 50);
-    assert_eq!(reactor.with(Nic::poll_broken), Some(queue_pair));
+    let broken = Broken { queue_pair, failure: Failure::RemoteAccess, index_read: false };
+    assert_eq!((reactor.poll_broken(), reactor.poll_broken()), (Some(broken), None));
 }

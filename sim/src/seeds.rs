@@ -304,8 +304,7 @@ mod tests {
 
     #[test]
     fn nights_differ_from_each_other_and_from_days() {
-        let firsts: BTreeSet<u64> =
-            (0..1000).map(|base| Seeds::nightly(base, 20_000).first()).collect();
+        let firsts: BTreeSet<u64> = (0..1000).map(|base| Seeds::nightly(base, 20_000).first()).collect();
         assert_eq!(firsts.len(), 1000);
         let starts: Vec<u64> = firsts.into_iter().collect();
         assert!(starts.windows(2).all(|two| two[1] - two[0] >= 20_000), "nights overlap");

@@ -31,8 +31,9 @@ pub(super) struct Requester {
     pub(super) first: u64,
     /// The number of the first that was never sent.
     pub(super) next: u64,
-    /// Requests before this number have given their places in the send queue back: a completion behind them was polled.
-    pub(super) released: u64,
+    /// Places of the send queue that are taken: by requests that are not complete, and by those whose completions were not
+    /// polled.
+    pub(super) places: usize,
     /// READs and atomics sent and not complete.
     pub(super) reads: u8,
     /// When the last message left, and when it arrives: later ones do not overtake it.
@@ -99,11 +100,6 @@ impl Pair {
 }
 
 impl Requester {
-    /// The number that the next request to be posted gets.
-    pub(super) fn end(&self) -> u64 {
-        self.first + self.queue.len() as u64
-    }
-
     /// A request that is not complete.
     pub(super) fn get(&self, number: u64) -> Option<&Posted> {
         self.queue.get(usize::try_from(number.checked_sub(self.first)?).ok()?)

@@ -64,6 +64,7 @@ impl Fabric {
             };
             self.pairs[number as usize].requester.queue.push_back(posted);
         }
+        self.pairs[number as usize].requester.places += chain.len();
         for WorkRequest { operation, .. } in chain {
             match kind_of(operation) {
                 Kind::Read => self.counts.reads += 1,
@@ -117,7 +118,7 @@ impl Fabric {
         if chain.is_empty() || chain.len() > limit {
             return Err(PostError::ChainLength { found: chain.len(), limit });
         }
-        let found = (pair.requester.end() - pair.requester.released) as usize + chain.len();
+        let found = pair.requester.places + chain.len();
         let limit = host.options.send_queue;
         if found > limit {
             return Err(PostError::Full { queue_pair, what: "requests", found, limit });
@@ -352,7 +353,6 @@ impl Fabric {
         let pair = &mut self.pairs[number as usize];
         let requester = &mut pair.requester;
         let Some(posted) = requester.queue.pop_front() else { return };
-        let request = requester.first;
         requester.first += 1;
         requester.reads -= u8::from(kind_of(&posted.operation) != Kind::Write);
         let owner = pair.owner;
@@ -362,20 +362,15 @@ impl Fabric {
             self.spare.push(data);
         }
         if posted.signalled || result.is_err() {
-            self.complete(owner, number, request, posted.tag, result);
+            self.complete(owner, number, posted.tag, result);
+        } else {
+            requester.places -= 1;
         }
     }
 
-    fn complete(
-        &mut self,
-        owner: MachineId,
-        number: u32,
-        request: u64,
-        tag: u64,
-        result: Result<Output, Failure>,
-    ) {
+    fn complete(&mut self, owner: MachineId, number: u32, tag: u64, result: Result<Output, Failure>) {
         let completion = Completion { queue_pair: QueuePair(u64::from(number)), tag, result };
-        self.host_mut(owner).completions.push_back((completion, request));
+        self.host_mut(owner).completions.push_back(completion);
         self.news_for(owner);
     }
 
@@ -395,17 +390,17 @@ impl Fabric {
     /// Tells whoever posted requests that they come to nothing. The requests stay, because messages under way carry them.
     pub(super) fn flush(&mut self, number: u32, cause: Failure, unsignalled: bool) {
         let pair = &mut self.pairs[number as usize];
-        let (owner, first) = (pair.owner, pair.requester.first);
+        let owner = pair.owner;
         let mut flushed = Vec::new();
-        for (request, posted) in (first..).zip(&mut pair.requester.queue) {
+        for posted in &mut pair.requester.queue {
             drop(posted.buffer.take());
             if posted.signalled || unsignalled {
-                flushed.push((request, posted.tag));
+                flushed.push(posted.tag);
             }
         }
         let mut failure = cause;
-        for (request, tag) in flushed {
-            self.complete(owner, number, request, tag, Err(failure));
+        for tag in flushed {
+            self.complete(owner, number, tag, Err(failure));
             failure = Failure::Flushed;
         }
     }
@@ -422,9 +417,8 @@ impl Fabric {
     }
 
     pub(super) fn poll(&mut self, machine: MachineId) -> Option<Completion> {
-        let (completion, request) = self.host_mut(machine).completions.pop_front()?;
-        let requester = &mut self.pairs[completion.queue_pair.0 as usize].requester;
-        requester.released = requester.released.max(request + 1);
+        let completion = self.host_mut(machine).completions.pop_front()?;
+        self.pairs[completion.queue_pair.0 as usize].requester.places -= 1;
         Some(completion)
     }
 }
