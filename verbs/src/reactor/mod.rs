@@ -2,7 +2,7 @@
 
 mod slots;
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::future::Future;
@@ -121,12 +121,14 @@ impl<V: Verbs> Reactor<V> {
                 let (queue_pair, index_read) = (completion.queue_pair, slots::is_index_read(completion.tag));
                 inner.broke(Broken { queue_pair, failure, index_read });
             }
-            let waker = inner.slots.complete(completion.tag, completion.result);
-            let starved = inner.next_starved();
-            // Wakers are foreign code: they run without the reactor being borrowed.
-            drop(inner);
-            waker.into_iter().chain(starved).for_each(Waker::wake);
-            inner = self.inner.borrow_mut();
+            let woken = inner.slots.complete(completion.tag, completion.result);
+            let starved = inner.starved.pop_front();
+            inner = self.wake(inner, woken);
+            if let Some(starved) = starved {
+                drop(inner);
+                starved.wake();
+                inner = self.inner.borrow_mut();
+            }
         }
         while let Some(queue_pair) = inner.verbs.poll_broken() {
             inner.broke(Broken { queue_pair, failure: Failure::Flushed, index_read: false });
@@ -137,10 +139,8 @@ impl<V: Verbs> Reactor<V> {
         {
             any = true;
             inner.timers.pop();
-            let waker = inner.slots.complete(tag, Ok(Output::Written));
-            drop(inner);
-            waker.into_iter().for_each(Waker::wake);
-            inner = self.inner.borrow_mut();
+            let woken = inner.slots.complete(tag, Ok(Output::Written));
+            inner = self.wake(inner, woken);
         }
         // With nothing under way nobody would wake them again: they learn that it is in vain.
         while inner.slots.posted() == 0
@@ -151,6 +151,21 @@ impl<V: Verbs> Reactor<V> {
             inner = self.inner.borrow_mut();
         }
         any
+    }
+
+    /// Wakers are foreign code: they run, and are dropped, without the reactor being borrowed.
+    #[inline]
+    fn wake<'r>(&'r self, inner: RefMut<'r, Inner<V>>, woken: Option<(Slot, Waker)>) -> RefMut<'r, Inner<V>> {
+        let Some((slot, waker)) = woken else { return inner };
+        drop(inner);
+        waker.wake_by_ref();
+        let mut inner = self.inner.borrow_mut();
+        if let Some(unwanted) = inner.slots.put_back(slot, waker) {
+            drop(inner);
+            drop(unwanted);
+            inner = self.inner.borrow_mut();
+        }
+        inner
     }
 
     /// The next queue pair that broke, with the reason; each is named until it is destroyed, and then no more. The owner
@@ -206,10 +221,6 @@ impl<V: Verbs> Reactor<V> {
 }
 
 impl<V> Inner<V> {
-    fn next_starved(&mut self) -> Option<Waker> {
-        self.starved.pop_front()
-    }
-
     /// Notes that a queue pair broke. The first failure that is not a consequence is the reason.
     fn broke(&mut self, news: Broken) {
         match self.broken.iter_mut().find(|known| known.queue_pair == news.queue_pair) {
@@ -243,7 +254,8 @@ impl<V: Verbs, const N: usize> Future for Chain<'_, '_, V, N> {
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let inner = &mut *this.reactor.inner.borrow_mut();
+        let mut borrowed = this.reactor.inner.borrow_mut();
+        let inner = &mut *borrowed;
         let slots = match this.slots {
             Some(slots) => slots,
             None => match inner.post(this.queue_pair, &this.operations) {
@@ -257,8 +269,11 @@ impl<V: Verbs, const N: usize> Future for Chain<'_, '_, V, N> {
         };
         // Per queue pair completions come in order: when the last is there, all are.
         if let Some(Some(last)) = slots.last()
-            && !inner.slots.is_done(*last, context.waker())
+            && !inner.slots.is_done(*last)
         {
+            let other = inner.slots.keep(*last, context.waker());
+            drop(borrowed);
+            drop(other);
             return Poll::Pending;
         }
         this.slots = None;
@@ -338,7 +353,9 @@ impl<V: Verbs> Future for Sleep<'_, V> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let inner = &mut *self.reactor.inner.borrow_mut();
+        let reactor = self.reactor;
+        let mut borrowed = reactor.inner.borrow_mut();
+        let inner = &mut *borrowed;
         let slot = match self.slot {
             Some(slot) => slot,
             None if inner.now >= self.deadline => return Poll::Ready(()),
@@ -348,12 +365,15 @@ impl<V: Verbs> Future for Sleep<'_, V> {
                 slot
             }
         };
-        if inner.slots.is_done(slot, context.waker()) {
+        if inner.slots.is_done(slot) {
             let _ = inner.slots.take(slot);
             self.slot = None;
             return Poll::Ready(());
         }
         self.slot = Some(slot);
+        let other = inner.slots.keep(slot, context.waker());
+        drop(borrowed);
+        drop(other);
         Poll::Pending
     }
 }

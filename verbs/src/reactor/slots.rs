@@ -45,7 +45,7 @@ impl Slot {
 enum State {
     Free,
     /// Its result is still to come.
-    Waiting(Option<Waker>),
+    Waiting,
     Done(Result<Output, Failure>),
     /// Its result is still to come, and nobody wants it.
     Abandoned,
@@ -54,6 +54,11 @@ enum State {
 #[derive(Debug)]
 struct Place {
     generation: u32,
+    /// Whom to wake. It stays here when the slot is free: the next one to have the slot is mostly the same task, and wakers are
+    /// not cheap to clone.
+    waker: Option<Waker>,
+    /// Whoever has the slot now has left its waker.
+    wants_waking: bool,
     /// A request was posted for it: a completion will come.
     posted: bool,
     state: State,
@@ -72,13 +77,21 @@ impl Slots {
     #[inline]
     pub(super) fn claim(&mut self) -> Slot {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, posted: false, state: State::Free, cause: None });
+            self.places.push(Place {
+                generation: 0,
+                waker: None,
+                wants_waking: false,
+                posted: false,
+                state: State::Free,
+                cause: None,
+            });
             self.places.len() as u32 - 1
         });
         let place = &mut self.places[index as usize];
         // 30 bits: the highest two of a tag say something else.
         place.generation = (place.generation + 1) & (u32::MAX >> 2);
-        place.state = State::Waiting(None);
+        place.state = State::Waiting;
+        place.wants_waking = false;
         Slot { index, generation: place.generation }
     }
 
@@ -99,9 +112,9 @@ impl Slots {
         self.posted
     }
 
-    /// Notes the result of the slot that `tag` names; returns whom to wake.
+    /// Notes the result of the slot that `tag` names; returns whom to wake, to be [put back](Self::put_back) afterwards.
     #[inline]
-    pub(super) fn complete(&mut self, tag: u64, result: Result<Output, Failure>) -> Option<Waker> {
+    pub(super) fn complete(&mut self, tag: u64, result: Result<Output, Failure>) -> Option<(Slot, Waker)> {
         let slot = Slot::of_tag(tag);
         let place = self.places.get_mut(slot.index as usize).filter(|p| p.generation == slot.generation)?;
         if tag & CAUSE != 0 {
@@ -111,9 +124,10 @@ impl Slots {
         self.posted -= usize::from(std::mem::take(&mut place.posted));
         let result = result.map_err(|failure| place.cause.unwrap_or(failure));
         match std::mem::replace(&mut place.state, State::Free) {
-            State::Waiting(waker) => {
+            State::Waiting => {
                 place.state = State::Done(result);
-                waker
+                let waker = if place.wants_waking { place.waker.take() } else { None };
+                waker.map(|waker| (slot, waker))
             }
             State::Abandoned => {
                 self.release(slot);
@@ -126,19 +140,32 @@ impl Slots {
         }
     }
 
-    /// Whether the result is there; if not, `waker` is kept for when it comes.
+    /// Keeps a waker for the next time. Returns it where another one is there already: it is foreign code what it does when it
+    /// is dropped.
     #[inline]
-    pub(super) fn is_done(&mut self, slot: Slot, waker: &Waker) -> bool {
-        match &mut self.places[slot.index as usize].state {
-            State::Done(_) => true,
-            State::Waiting(kept) => {
-                match kept {
-                    Some(kept) if kept.will_wake(waker) => {}
-                    _ => *kept = Some(waker.clone()),
-                }
-                false
-            }
-            State::Free | State::Abandoned => false,
+    pub(super) fn put_back(&mut self, slot: Slot, waker: Waker) -> Option<Waker> {
+        let kept = &mut self.places[slot.index as usize].waker;
+        if kept.is_some() {
+            return Some(waker);
+        }
+        *kept = Some(waker);
+        None
+    }
+
+    /// Whether the result is there.
+    #[inline]
+    pub(super) fn is_done(&self, slot: Slot) -> bool {
+        matches!(self.places[slot.index as usize].state, State::Done(_))
+    }
+
+    /// Keeps `waker` for when the result comes. Returns the one that was kept before, if it is another task's.
+    #[inline]
+    pub(super) fn keep(&mut self, slot: Slot, waker: &Waker) -> Option<Waker> {
+        let place = &mut self.places[slot.index as usize];
+        place.wants_waking = true;
+        match &place.waker {
+            Some(kept) if kept.will_wake(waker) => None,
+            _ => place.waker.replace(waker.clone()),
         }
     }
 
@@ -146,7 +173,7 @@ impl Slots {
     pub(super) fn is_waiting(&self, tag: u64) -> bool {
         let slot = Slot::of_tag(tag);
         let place = &self.places[slot.index as usize];
-        place.generation == slot.generation && matches!(place.state, State::Waiting(_))
+        place.generation == slot.generation && matches!(place.state, State::Waiting)
     }
 
     /// The result, which must be there; the slot is free from then on.
@@ -157,7 +184,7 @@ impl Slots {
         match state {
             State::Done(result) => result,
             // Completions of a queue pair came out of order: the contract is broken, and the result is unknown.
-            State::Free | State::Waiting(_) | State::Abandoned => Err(Failure::Other),
+            State::Free | State::Waiting | State::Abandoned => Err(Failure::Other),
         }
     }
 
@@ -165,7 +192,7 @@ impl Slots {
     pub(super) fn abandon(&mut self, slot: Slot) {
         let place = &mut self.places[slot.index as usize];
         match place.state {
-            State::Waiting(_) => place.state = State::Abandoned,
+            State::Waiting => place.state = State::Abandoned,
             _ => self.release(slot),
         }
     }
