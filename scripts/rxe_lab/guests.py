@@ -239,10 +239,11 @@ class Report:
         print(f"{'ok  ' if good else 'FAIL'}  {what}", flush=True)
 
     def check(self, what, function):
+        started = time.monotonic()
         try:
             found = function()
         except Exception as error:  # a check that cannot run has failed, whatever the reason
             self.line(False, f"{what}: {type(error).__name__}: {error}")
             return False
-        self.line(True, f"{what}: {found}")
+        self.line(True, f"{what}: {found} ({time.monotonic() - started:.1f} s)")
         return True

@@ -17,6 +17,7 @@ import re
 import select
 import socket
 import threading
+import time
 
 from .guests import COMMAND_SECONDS, LabError, Process, configure_card, datagram_card, free_ports
 
@@ -37,7 +38,9 @@ class Relay:
 
     def __init__(self, first, second):
         self.lose = 0  # of 1000 frames, in either direction
-        self.lost = self.reads = self.keyed = 0
+        self.mute = False  # everything is lost that comes from the second end
+        self.lost = self.reads = self.keyed = self.elsewhere = 0
+        self.addresses = {}
         self.random = random.Random(7)
         self.running = True
         self.ends = []
@@ -54,7 +57,7 @@ class Relay:
             for ready in select.select(sockets, [], [], 0.2)[0]:
                 frame = ready.recv(65536)
                 towards_server = ready is sockets[0]
-                if self.lose and self.random.randrange(1000) < self.lose:
+                if self.mute and not towards_server or self.random.randrange(1000) < self.lose:
                     self.lost += 1
                     continue
                 if towards_server:
@@ -67,9 +70,9 @@ class Relay:
         if len(frame) > 70 and frame[36:38] == (4791).to_bytes(2, "big") and frame[42] == 12:
             self.reads += 1
             self.keyed += frame[62:66] == b"\0\0\0\0"
-
-    def counts(self):
-        return self.reads, self.keyed
+            # By queue pair and PSN: the same READ, sent again behind a reload, may be rewritten to another node.
+            name, address = frame[47:50] + frame[51:54], frame[54:62]
+            self.elsewhere += self.addresses.setdefault(name, address) != address
 
     def stop(self):
         self.running = False
@@ -97,26 +100,30 @@ class TreeNetwork:
             str(arguments.memory_server), "--ip", SERVER[0], "--port", f"127.0.0.1:{server},127.0.0.1:{relay_second}",
             "--keys", str(KEYS), "--seconds", str(SECONDS)], work / "memory-server.log")
         processes.append(self.server)
-        cluster = ["[network]", "k = 2"]
-        switches = []
+        self.switches = []
         for number, name in enumerate(SWITCHES, 1):
             ports = [option for (switch, port), (local, remote) in wires.items() if switch == name
                      for option in ("--port", f"{port}=127.0.0.1:{local},127.0.0.1:{remote}")]
-            switches.append(Process(f"switch {name}", [
+            switch = Process(f"switch {name}", [
                 str(arguments.fatbtree), "switch", "--grpc", "127.0.0.1:0", "--device-id", str(number),
-                "--seconds", str(SECONDS), *ports], work / f"switch-{name}.log"))
-        processes += switches
-        for number, (name, switch) in enumerate(zip(SWITCHES, switches), 1):
+                "--seconds", str(SECONDS), *ports], work / f"switch-{name}.log")
+            self.switches.append(switch)
+            processes.append(switch)
+        ready = self.server.expect(r"^ready grpc=([0-9.]+:(\d+)) keys=\d+ levels=(\d+)$", 60)
+        self.grpc, self.grpc_port, self.levels = ready[1], int(ready[2]), int(ready[3])
+
+    def program(self, arguments, processes):
+        """Starts the controller, which programs the switches; what it says."""
+        cluster = ["[network]", "k = 2"]
+        for number, (name, switch) in enumerate(zip(SWITCHES, self.switches), 1):
             grpc = switch.expect(r"controller on ([0-9.]+:\d+)", 20)[1]
             cluster += ["[[switch]]", f'name = "{name}"', f'p4runtime = "{grpc}"', f"device_id = {number}"]
-        ready = self.server.expect(r"^ready grpc=([0-9.]+:(\d+)) keys=\d+ levels=(\d+)$", 60)
-        self.grpc_port, self.levels = int(ready[2]), int(ready[3])
-        cluster += ["[[memory_server]]", 'host = "host-0-0-0"', f'grpc = "{ready[1]}"', "[[client]]", 'host = "host-1-0-0"']
-        (work / "cluster.toml").write_text("\n".join(cluster) + "\n")
-        self.controller = Process("controller", [str(arguments.controller), str(work / "cluster.toml")],
-                                  work / "controller.log")
+        cluster += ["[[memory_server]]", 'host = "host-0-0-0"', f'grpc = "{self.grpc}"', "[[client]]", 'host = "host-1-0-0"']
+        file = arguments.work / "cluster.toml"
+        file.write_text("\n".join(cluster) + "\n")
+        self.controller = Process("controller", [str(arguments.controller), str(file)], arguments.work / "controller.log")
         processes.append(self.controller)
-        self.programmed = self.answer("")
+        return self.answer("")
 
     def client_card(self, number):
         return datagram_card(number, CLIENT[1], self.guest_port, self.client_edge)
@@ -188,11 +195,10 @@ def tree_lookups(report, network, guest):
     def connect():
         configure_card(guest, 1, CLIENT[0], SERVER, route="10.0.0.0/16")
         guest.run("/lab/ip link set eth2 up && /lab/ip address add 10.0.2.15/24 dev eth2")
-        planned = network.answer("plan 4 8,64,0,256,0")
         state["client"] = LookupClient(guest)
         state["client"].expect(r"^server keys=(\d+)")
         network.follow(2)
-        return f"{network.programmed}; {planned}; {KEYS} keys, {network.levels} levels"
+        return f"{KEYS} keys, {network.levels} levels"
 
     def ordinary():
         counts = state["client"].counts("walk 400")
@@ -203,7 +209,7 @@ def tree_lookups(report, network, guest):
 
     def refused():
         client = state["client"]
-        before = network.relay.counts()
+        keyed = network.relay.keyed
         guest.say("registered")  # which is not true
         client.expect("^registered$")
         counts = client.counts("index 40")
@@ -212,22 +218,30 @@ def tree_lookups(report, network, guest):
         diagnosed = client.said("^broke lane=.*no switch has registered")
         if len(diagnosed) != 2:
             raise LabError(f"expected both connections to be called unregistered, found {client.said('^broke')}")
-        if network.relay.keyed == before[1]:
+        if network.relay.keyed == keyed:
             raise LabError("expected index reads at the server's port, found none")
         return (f"refused by the memory server, called unregistered, connected anew; "
                 f"40 lookups right, {counts['restarts']:.0f} of them begun again")
 
-    def rewritten():
+    def empty_caches():
         client = state["client"]
         for hop in network.follow(2):
             network.answer(f"register {hop}")
         guest.say("registered")
         client.expect("^registered$")
-        before = network.relay.counts()
+        counts = client.counts("index 40")
+        all_right(counts, 40)
+        expect_counts(counts, index_reads=40, broken=0, fallbacks=0, **{f"landed_{network.levels - 1}": 40})
+        return "40 lookups right, each index read ended at the root"
+
+    def rewritten():
+        client = state["client"]
+        planned = network.answer("plan 4 8,64,0,128,0")
+        before = network.relay.reads, network.relay.keyed
         counts = client.counts("index 400")
         all_right(counts, 400)
         expect_counts(counts, index_reads=400, broken=0, fallbacks=0, unregistered=0)
-        reads, keyed = (now - then for now, then in zip(network.relay.counts(), before))
+        reads, keyed = network.relay.reads - before[0], network.relay.keyed - before[1]
         if keyed or reads < counts["round_trips"]:
             raise LabError(f"expected {counts['round_trips']:.0f} READs at the server's port, none with rkey 0; "
                            f"found {reads}, {keyed} of them with rkey 0")
@@ -235,7 +249,7 @@ def tree_lookups(report, network, guest):
             raise LabError(f"expected fewer round trips than {state['ordinary']}, found {counts['per_lookup']}")
         landed = ", ".join(f"{counts[name]:.0f} on level {name[-1]}" for name in sorted(counts) if name.startswith("landed_"))
         return (f"400 lookups, {counts['per_lookup']:.2f} round trips each instead of {state['ordinary']:.2f}; "
-                f"index reads landed {landed}")
+                f"index reads landed {landed}; {planned}")
 
     def counters():
         found = network.answer("counters")
@@ -253,17 +267,25 @@ def tree_lookups(report, network, guest):
         return f"40 values, {counts['per_lookup']:.2f} round trips each"
 
     def reload_and_loss():
-        network.relay.lose = 20
+        relay = network.relay
+        reads = relay.reads
+        relay.mute = True
         try:
-            guest.say("index 400")
-            loaded = network.answer("plan 64 64,0,64,0,0")
+            guest.say("index 200")
+            end = time.monotonic() + COMMAND_SECONDS
+            while relay.reads < reads + 8 and time.monotonic() < end:
+                time.sleep(0.01)
+            loaded = network.answer("plan 4 0,0,0,0,0")  # every index read ends elsewhere now
+            relay.lose, relay.mute = 20, False
             counts = state["client"].counts()
         finally:
-            network.relay.lose = 0
-        all_right(counts, 400)
-        if not network.relay.lost:
-            raise LabError("expected lost frames, found none")
-        return f"400 lookups right, {network.relay.lost} frames lost, {counts['broken']:.0f} connections broken; {loaded}"
+            relay.lose, relay.mute = 0, False
+        all_right(counts, 200)
+        # Where the reload takes longer than the client's patience, a connection breaks instead.
+        if not relay.lost or not (relay.elsewhere or counts["broken"]):
+            raise LabError(f"expected lost frames, and READs sent again to another address; found {relay.lost}, {relay.elsewhere}")
+        return (f"200 lookups right, {relay.lost} frames lost, {relay.elsewhere} READs sent again to another address, "
+                f"{counts['broken']:.0f} connections broken; {loaded}")
 
     def server_dies():
         client = state["client"]
@@ -280,9 +302,10 @@ def tree_lookups(report, network, guest):
         return lost[0]
 
     steps = [
-        ("five switches, a plan, a session with the memory server", connect),
+        ("a session with the memory server, its software NIC behind five switches", connect),
         ("lookups by ordinary READs", ordinary),
         ("index reads without registration", refused),
+        ("index reads with empty caches", empty_caches),
         ("index reads rewritten by our switches", rewritten),
         ("the switches' counters have seen them", counters),
         ("values one by one, by Client::get", one_by_one),
