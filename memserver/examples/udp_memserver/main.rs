@@ -61,9 +61,15 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         let waker = waker.clone();
         move || waker.wake()
     });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut data_path = {
+        let _reactor_of_its_socket = runtime.enter();
+        DataPath::open(arguments.local, arguments.remote, mailbox, waker)
+            .map_err(|error| format!("--port: frames at {}: {error}", arguments.local))?
+    };
     let listener = control
         .block_on(TcpListener::bind(arguments.grpc))
-        .map_err(|error| format!("listening on {}: {error}", arguments.grpc))?;
+        .map_err(|error| format!("--grpc: listening on {}: {error}", arguments.grpc))?;
     let info = server.info();
     println!(
         "ready grpc={} keys={} levels={}",
@@ -73,9 +79,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     );
     control.spawn(grpc::serve(listener, handle, std::future::pending()));
 
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut data_path = DataPath::open(arguments.local, arguments.remote, mailbox, waker)?;
         let mut terminated = signal(SignalKind::terminate())?;
         tokio::select! {
             result = data_path.serve(&mut server, tell) => result,

@@ -2,7 +2,7 @@
 //! its standard input, a line at a time, and answers each with a line:
 //!
 //! ```text
-//!   walk 400            lookups=400 found=304 not_found=96 wrong=0 failed=0 round_trips=2304 per_lookup=5.76 index_reads=0 …
+//!   walk 400            lookups=400 found=300 not_found=100 wrong=0 failed=0 round_trips=2300 per_lookup=5.75 …
 //!   index 400           the same keys, beginning with index reads where the connection is registered
 //!   get 20              keys that are there, one after the other, by `Client::get`
 //!   registered          the switches have been told of all connections
