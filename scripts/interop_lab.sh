@@ -138,6 +138,8 @@ build() {
     fi
     gcc -O2 -Wall -Wextra -Werror -o "$work/index_peer" scripts/rxe_guest/index_peer.c -libverbs
     cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree-rdma --features ibverbs --example verbs_lab
+    cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree-memserver --example udp_memserver
+    cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree-controller --example lab_controller
     # The guests' initramfs lies in their memory: no symbols.
     strip -o "$work/verbs_lab" "$target/$folder/examples/verbs_lab"
 }
@@ -171,7 +173,8 @@ check "ICRC: the stored vectors are what scapy makes" icrc
 check "P4Runtime: p4runtime-shell programs the switch and reads it back" p4runtime
 # Prints its own lines.
 timeout 600 "$work/venv/bin/python3" scripts/interop_rxe.py --fatbtree "$binary" --kernel "$work/kernel" \
-    --peer "$work/index_peer" --verbs-lab "$work/verbs_lab" --work "$work/rxe" </dev/null || failures=$((failures + 1))
+    --peer "$work/index_peer" --verbs-lab "$work/verbs_lab" --memory-server "$target/$folder/examples/udp_memserver" \
+    --controller "$target/$folder/examples/lab_controller" --work "$work/rxe" </dev/null || failures=$((failures + 1))
 
 finish
 echo "interop lab: all checks passed ($((SECONDS - began)) s)"

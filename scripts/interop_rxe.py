@@ -1,242 +1,42 @@
 #!/usr/bin/env python3
-"""Real RoCE peers through our switch: two QEMU guests with Debian's kernel and its soft RoCE (rdma_rxe), one `fatbtree switch`.
+"""Real RoCE peers through our switches: two QEMU guests with Debian's kernel and its soft RoCE (rdma_rxe).
 
-    guest "server" 10.0.0.1 ── udp ── port 1 [ fatbtree switch ] port 2 ── udp ── guest "client" 10.0.0.2
-                                                    │ P4Runtime
-                                              p4runtime-shell
+    guest "server" 192.168.7.1 ── udp ── port 1 [ fatbtree switch ] port 2 ── udp ── guest "client" 192.168.7.2
+                                                       │ P4Runtime                        │ eth1, eth2: see rxe_lab/tree.py
+                                                 p4runtime-shell
 
     scripts/interop_lab.sh                # installs what this needs, then runs it
-    target/interop-lab/venv/bin/python3 scripts/interop_rxe.py --fatbtree BINARY --kernel DIR \
-        --peer index_peer --verbs-lab verbs_lab --work DIR
+    target/interop-lab/venv/bin/python3 scripts/interop_rxe.py --fatbtree BINARY --kernel DIR --peer index_peer \
+        --verbs-lab verbs_lab --memory-server udp_memserver --controller lab_controller --work DIR
 
 Checks, one line each: perftest's ib_read_lat between the guests; then the conformance suite of the verbs seam, our
 libibverbs implementation in both guests (rdma/examples/verbs_lab); then READs by rxe_guest/index_peer.c, ordinary ones and
 index reads (rkey = 0, the key in the address) that end at the root, at a child of the fat root, and at a child of a node in
-node set A; and an index read on a connection that nobody registered, which the server has to refuse. Exits with 1 when one
-fails.
+node set A; and an index read on a connection that nobody registered, which the server has to refuse. Then the tree client in
+the client guest looks keys up on our memory server, through five switches (rxe_lab/tree.py). Exits with 1 when one fails.
 
 --kernel is a folder in which a linux-image package was unpacked. Emulation only (`-accel tcg`), no root, loopback only.
 """
 
 import argparse
 import os
-import queue
 import re
-import shutil
-import socket
-import stat
-import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 # The generated code of p4runtime is older than the C++ parser of current protobuf releases accepts.
 os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
 
-ROOT = Path(__file__).resolve().parent.parent
-GUEST = ROOT / "scripts" / "rxe_guest"
-MODULES = ["virtio_pci", "virtio_net", "crc32_generic", "rdma_rxe", "rdma_ucm", "ib_uverbs"]
-PROGRAMS = ["ip", "rdma", "ib_read_lat"]
-IPV4 = {"server": "10.0.0.1", "client": "10.0.0.2"}
+from rxe_lab.guests import (BOOT_SECONDS, COMMAND_SECONDS, ROOT, LabError, Process, Report, configure_card, datagram_card,
+                            forwarding_card, free_ports, initramfs, start_guest)
+from rxe_lab.tree import GUEST_GRPC, TreeNetwork, tree_lookups
+
+IPV4 = {"server": "192.168.7.1", "client": "192.168.7.2"}
 MAC = {"server": "02:00:00:00:00:01", "client": "02:00:00:00:00:02"}
 PORT = {"server": 1, "client": 2}
 NODE = 1024  # bytes of a node, equal to the path MTU
 REGION = 8192  # as in index_peer.c
 VERBS_PORT = 18601  # TCP
-# Bounds, not expectations: an idle machine boots in about 10 s, one whose cores are shared by ten builds in 100 s.
-BOOT_SECONDS = 240
-COMMAND_SECONDS = 120
-
-
-class LabError(Exception):
-    """A check cannot go on; the text says what was expected and what was found."""
-
-
-# --- the guests' file system -------------------------------------------------------------------------------------------
-
-
-def cpio(entries):
-    """A newc archive, the format of an initramfs. Entries: (path, mode, bytes); devices carry (major, minor) for bytes."""
-    out = bytearray()
-    for number, (path, mode, data) in enumerate([*entries, ("TRAILER!!!", 0, b"")], 1):
-        major, minor = data if isinstance(data, tuple) else (0, 0)
-        data = b"" if isinstance(data, tuple) else data
-        name = path.encode() + b"\0"
-        fields = [number, mode, 0, 0, 1, 0, len(data), 0, 0, major, minor, len(name), 0]
-        out += b"070701" + b"".join(b"%08X" % field for field in fields) + name
-        out += bytes(-len(out) % 4) + data
-        out += bytes(-len(out) % 4)
-    return bytes(out)
-
-
-def libraries(binary):
-    """Shared libraries of a program, the loader among them."""
-    text = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=True).stdout
-    missing = [line.strip() for line in text.splitlines() if "not found" in line]
-    if missing:
-        raise LabError(f"{binary}: {missing[0]}")
-    return re.findall(r"(/\S+) \(0x", text)
-
-
-def program(name):
-    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/sbin:/usr/sbin")
-    if not path:
-        raise LabError(f"{name} is missing: apt-get install iproute2 perftest busybox-static (interop_lab.sh does it)")
-    return path
-
-
-def module_order(kernel):
-    """Module files of MODULES and all they need, each behind what it depends on."""
-    folder = next((kernel / "lib" / "modules").iterdir())
-    needs = {}
-    for line in (folder / "modules.dep").read_text().splitlines():
-        file, _, rest = line.partition(":")
-        needs[file] = rest.split()
-    by_name = {Path(file).name.split(".ko")[0].replace("-", "_"): file for file in needs}
-    order = []
-
-    def add(file):
-        for dependency in needs[file]:
-            add(dependency)
-        if file not in order:
-            order.append(file)
-
-    for name in MODULES:
-        if name not in by_name:
-            raise LabError(f"{folder}: expected a module {name}, found none; is this the full linux-image package?")
-        add(by_name[name])
-    return [folder / file for file in order]
-
-
-def initramfs(kernel, ours):
-    """The archive both guests boot from: busybox, the RDMA tools and what they load, kernel modules, our init and programs."""
-    files = {}
-    modules = module_order(kernel)
-    for path in modules:
-        files[f"modules/{path.name}"] = path.read_bytes()
-    files["modules/order"] = "".join(path.name + "\n" for path in modules).encode()
-    providers = sorted(Path("/usr/lib").glob("*/libibverbs/librxe-rdmav*.so"))
-    if not providers:
-        raise LabError("the soft RoCE provider of libibverbs (librxe-rdmav*.so) is missing: apt-get install ibverbs-providers")
-    loaded = [*map(program, PROGRAMS), *map(str, ours), str(providers[0])]
-    for path in [str(providers[0]), *(library for binary in loaded for library in libraries(binary))]:
-        files[path.lstrip("/")] = Path(path).read_bytes()
-    # In a folder of their own, called by full path: busybox's shell prefers its own applets, `ip` among them.
-    for name in PROGRAMS:
-        files[f"lab/{name}"] = Path(program(name)).read_bytes()
-    for path in ours:
-        files[f"lab/{path.name}"] = path.read_bytes()
-    files["bin/busybox"] = Path(program("busybox")).read_bytes()
-    files["etc/libibverbs.d/rxe.driver"] = b"driver rxe\n"
-    files["init"] = (GUEST / "init.sh").read_bytes()
-    folders = {"dev", "proc", "sys", "tmp", "sbin", "usr", "usr/bin", "usr/sbin"}
-    for name in files:
-        folders.update(str(parent) for parent in Path(name).parents if str(parent) != ".")
-    entries = [(name, stat.S_IFDIR | 0o755, b"") for name in sorted(folders)]
-    entries.append(("dev/console", stat.S_IFCHR | 0o600, (5, 1)))
-    entries += [(name, stat.S_IFREG | 0o755, data) for name, data in sorted(files.items())]
-    return cpio(entries)
-
-
-# --- processes ---------------------------------------------------------------------------------------------------------
-
-
-class Process:
-    """A child process whose output lines can be waited for; everything it says goes to a log file."""
-
-    def __init__(self, name, command, log):
-        self.name, self.log = name, log
-        self.lines, self.seen = queue.Queue(), []
-        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self):
-        with open(self.log, "w", encoding="utf-8") as log:
-            for raw in self.child.stdout:
-                line = raw.decode("utf-8", "replace").replace("\r", "").rstrip("\n")
-                log.write(line + "\n")
-                log.flush()
-                self.lines.put(line)
-        self.lines.put(None)
-
-    def expect(self, pattern, seconds):
-        """The first line from now on that matches, as a match object; all lines passed over are in `seen`."""
-        end = time.monotonic() + seconds
-        self.seen = []
-        while True:
-            try:
-                line = self.lines.get(timeout=max(0.01, end - time.monotonic()))
-            except queue.Empty:
-                last = self.seen[-1] if self.seen else "nothing"
-                raise LabError(f"{self.name}: expected /{pattern}/ within {seconds} s, last line was: {last} (see {self.log})") from None
-            if line is None:
-                last = self.seen[-1] if self.seen else "nothing"
-                raise LabError(f"{self.name}: ended while /{pattern}/ was expected, last line was: {last} (see {self.log})")
-            self.seen.append(line)
-            found = re.search(pattern, line)
-            if found:
-                return found
-
-    def say(self, line):
-        self.child.stdin.write(line.encode() + b"\n")
-        self.child.stdin.flush()
-
-    def run(self, line, seconds=COMMAND_SECONDS):
-        """Runs a command line in a guest; its output. Fails when its exit status is not 0."""
-        self.say(line)
-        done = self.expect(r"\[\[done (\d+)\]\]", seconds)
-        output = self.seen[:-1]
-        if done[1] != "0":
-            raise LabError(f"{self.name}: `{line}` ended with {done[1]}: {' | '.join(output[-3:])}")
-        return output
-
-    def stop(self):
-        self.child.terminate()
-        try:
-            self.child.wait(5)
-        except subprocess.TimeoutExpired:
-            self.child.kill()
-            self.child.wait()
-
-
-def free_ports(count):
-    """Free UDP ports on the loopback interface. All are held until all are known, so that they differ."""
-    held = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
-    for one in held:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
-
-
-def start_guest(name, kernel_image, archive, local, remote, log):
-    return Process(f"guest {name}", [
-        "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-m", "256", "-nodefaults", "-display", "none", "-no-reboot",
-        "-serial", "stdio", "-kernel", str(kernel_image), "-initrd", str(archive),
-        "-append", "console=ttyS0 quiet loglevel=3 panic=-1 no_timer_check nokaslr mitigations=off random.trust_cpu=on cryptomgr.notests",
-        "-netdev", f"dgram,id=n,local.type=inet,local.host=127.0.0.1,local.port={local},"
-                   f"remote.type=inet,remote.host=127.0.0.1,remote.port={remote}",
-        "-device", f"virtio-net-pci,netdev=n,mac={MAC[name]},romfile=",
-    ], log)
-
-
-def configure_guest(guest, name):
-    """Address, the other guest's MAC (the data plane drops ARP), soft RoCE; the GID index of the IPv4 address."""
-    other = "client" if name == "server" else "server"
-    guest.run("/lab/ip link set lo up && /lab/ip link set eth0 mtu 1500 up")
-    guest.run(f"/lab/ip address add {IPV4[name]}/24 dev eth0")
-    guest.run(f"/lab/ip neighbour replace {IPV4[other]} lladdr {MAC[other]} dev eth0 nud permanent")
-    guest.run("/lab/rdma link add rxe0 type rxe netdev eth0")
-    # The GID of a new address appears a moment later.
-    output = guest.run(
-        "for t in 1 2 3 4 5 6 7 8 9 10; do for i in 0 1 2 3 4 5; do "
-        "grep -q ffff /sys/class/infiniband/rxe0/ports/1/gids/$i && echo gid=$i && break 2; done; sleep 1; done")
-    found = [line for line in output if line.startswith("gid=")]
-    if not found:
-        raise LabError(f"guest {name}: expected a GID made of {IPV4[name]} on rxe0, found none")
-    return int(found[0][4:])
 
 
 # --- the switch's tables -----------------------------------------------------------------------------------------------
@@ -311,24 +111,6 @@ class Tables:
 def pattern(offset, length):
     """What index_peer's server keeps at these bytes of its region."""
     return bytes((31 * i + 17 * (i >> 8) + 5) & 0xFF for i in range(offset, offset + length))
-
-
-class Report:
-    def __init__(self):
-        self.failed = 0
-
-    def line(self, good, what):
-        self.failed += not good
-        print(f"{'ok  ' if good else 'FAIL'}  {what}", flush=True)
-
-    def check(self, what, function):
-        try:
-            found = function()
-        except Exception as error:  # a check that cannot run has failed, whatever the reason
-            self.line(False, f"{what}: {type(error).__name__}: {error}")
-            return False
-        self.line(True, f"{what}: {found}")
-        return True
 
 
 def read_latency(server, client, gid):
@@ -459,6 +241,8 @@ def main():
     parser.add_argument("--kernel", type=Path, required=True, help="folder with boot/vmlinuz-* and lib/modules/*, modules.dep among them")
     parser.add_argument("--peer", type=Path, required=True, help="rxe_guest/index_peer.c, compiled")
     parser.add_argument("--verbs-lab", type=Path, required=True, help="rdma/examples/verbs_lab, compiled and stripped")
+    parser.add_argument("--memory-server", type=Path, required=True, help="memserver/examples/udp_memserver, compiled")
+    parser.add_argument("--controller", type=Path, required=True, help="controller/examples/lab_controller, compiled")
     parser.add_argument("--work", type=Path, required=True, help="folder for the initramfs and the logs")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
@@ -467,7 +251,6 @@ def main():
     state = {}
 
     def up():
-        started = time.monotonic()
         images = sorted((arguments.kernel / "boot").glob("vmlinuz-*"))
         if not images:
             raise LabError(f"{arguments.kernel}/boot: expected vmlinuz-*, found none")
@@ -481,26 +264,35 @@ def main():
         switch = Process("switch", command, arguments.work / "switch.log")
         processes.append(switch)
         grpc = switch.expect(r"controller on ([0-9.]+:\d+)", 20)[1]
+        tree = TreeNetwork(arguments, processes)
+        state["tree"] = tree
+        cards = {name: [datagram_card(0, MAC[name], theirs, ours)] for name, (ours, theirs) in udp.items()}
+        cards["client"] += [tree.client_card(1), forwarding_card(2, GUEST_GRPC, tree.grpc_port)]
         guests = {}
-        for name, (ours, theirs) in udp.items():
-            guests[name] = start_guest(name, images[0], archive, theirs, ours, arguments.work / f"{name}.log")
+        for name in udp:
+            guests[name] = start_guest(name, images[0], archive, cards[name], arguments.work / f"{name}.log")
             processes.append(guests[name])
+        programmed = tree.program(arguments, processes)
         state["tables"] = Tables(grpc)
         for name in guests:
             state["tables"].insert("ipv4_route", {"dst_ip": f"{IPV4[name]}/32"}, "forward", {"port": PORT[name]})
         for guest in guests.values():
             guest.expect(r"\[\[ready\]\]", BOOT_SECONDS)
-        state["gid"] = {name: configure_guest(guest, name) for name, guest in guests.items()}
+        other = {"server": "client", "client": "server"}
+        state["gid"] = {name: configure_card(guest, 0, IPV4[name], (IPV4[other[name]], MAC[other[name]]))
+                        for name, guest in guests.items()}
         state.update(guests)
-        return f"{images[0].name}, {archive.stat().st_size >> 20} MiB initramfs, {time.monotonic() - started:.0f} s"
+        return f"{images[0].name}, {archive.stat().st_size >> 20} MiB initramfs; {programmed}"
 
     try:
-        if report.check("soft RoCE: two guests, switch programmed", up):
+        if report.check("soft RoCE: two guests, switches programmed", up):
             server, client, tables = state["server"], state["client"], state["tables"]
             if report.check("soft RoCE: ib_read_lat through the switch", lambda: read_latency(server, client, state["gid"])):
                 try:
                     conformance(report, server, client)
                     index_reads(report, tables, server, client)
+                    server.stop()  # its share of the processor is of use elsewhere
+                    tree_lookups(report, state["tree"], client)
                 except Exception as error:  # what comes behind a broken step cannot run: that is a failure, too
                     report.line(False, f"soft RoCE: not all checks could run: {type(error).__name__}: {error}")
     finally:
@@ -508,6 +300,8 @@ def main():
             state["tables"].close()
         for process in processes:
             process.stop()
+        if "tree" in state:
+            state["tree"].relay.stop()
     sys.exit(1 if report.failed else 0)
 
 

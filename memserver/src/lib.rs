@@ -23,6 +23,8 @@
 //! * [`Event`]: what the first-hop switches must know.
 //! * [`grpc`]: the service and its client.
 //!
+//! `examples/udp_memserver` is a server as a process: a software NIC behind a UDP port, and the service.
+//!
 //! # Example
 //!
 //! Two servers, a client that opens a session with each, and a lookup.

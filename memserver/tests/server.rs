@@ -91,6 +91,7 @@ fn a_tree_that_does_not_go_with_the_device_is_not_served() {
     tree.spare.end += 1;
     let error = MemoryServer::new(tears(false), tree, &options(), 1).unwrap_err();
     assert_eq!(error, ServerError::Padding { expected: 1024 });
+    assert!(error.to_string().contains("1024 bytes, which an index read may reach for"), "{error}");
     let tree = load(Integrity::LineVersions);
     tree.region.write(8, &[0xff]).unwrap();
     let refused = MemoryServer::new(tears(false), tree, &options(), 1).map(drop);

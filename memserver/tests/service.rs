@@ -159,3 +159,27 @@ async fn nobody_there_is_an_error() {
     let error = grpc::Client::connect("not an address").await.unwrap_err();
     assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_gone_is_not_taken_for_one_that_refuses() {
+    // It was there, and is gone when it is asked again.
+    let mut service = Service::start(tree(10), options(), ServiceOptions::default()).await;
+    let mut client = service.client().await;
+    client.info().await.unwrap();
+    service.stop().await;
+    let gone = client.info().await.unwrap_err();
+    assert!(matches!(gone, ClientError::Lost { .. }), "{gone:?}");
+    assert!(gone.to_string().ends_with("is it running?"), "{gone}");
+    assert!(gone.code().is_none() && !gone.session_has_ended());
+
+    // It goes while it is asked.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let connect = tokio::spawn(async move { grpc::Client::connect(&address).await });
+    let (peer, _) = listener.accept().await.unwrap();
+    let mut client = connect.await.unwrap().unwrap();
+    let session = tokio::spawn(async move { client.open_session(HERE).await });
+    drop((peer, listener));
+    let gone = session.await.unwrap().unwrap_err();
+    assert!(matches!(gone, ClientError::Lost { .. }), "{gone:?}");
+}

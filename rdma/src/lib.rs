@@ -78,6 +78,18 @@
 //! * No masked atomics, no device memory, at most 32,767 entries in a completion queue.
 //! * It copies with `memcpy`, word by word at best: a reader can see half of a line.
 //!
+//! # Lookups on a memory server
+//!
+//! `examples/verbs_lab` is, in its role `lookup`, a database client over this crate: it opens a session with a memory server over
+//! gRPC, connects two queue pairs, and looks keys up by ordinary READs and by index reads. In the lab, soft RoCE asks our
+//! software NIC through a FatTree of five switches that rewrite the index reads. Seen there, of soft RoCE as the side that asks:
+//!
+//! * A READ with rkey 0 is posted and sent like any other, with the key where the address is, and sent again as such.
+//! * The answer of a READ that the switches lead elsewhere when it is sent again, behind a reload, is taken. (As the side
+//!   that answers, soft RoCE drops such a READ.)
+//! * An index read that no switch rewrites is refused, and completes as remote access error; what was posted behind it is flushed. The
+//!   client names the connection unregistered, makes it anew, and walks.
+//!
 //! # Whole lines
 //!
 //! `Capabilities::line_atomicity` is a promise that trees rely on, and no standard makes it: PCI Express says how an access may be

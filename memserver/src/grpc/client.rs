@@ -80,6 +80,16 @@ pub enum ClientError {
         /// How long it was waited for.
         after: Duration,
     },
+    /// The connection broke, or could not be made again.
+    #[error("the memory server at {address} was asked {call}, and the connection was lost: is it running?")]
+    Lost {
+        /// Its address.
+        address: String,
+        /// What it was asked.
+        call: &'static str,
+        /// How it was lost.
+        source: Status,
+    },
     /// The server says no.
     #[error("the memory server at {address} refuses {call}: {} ({:?})", .status.message(), .status.code())]
     Refused {
@@ -346,8 +356,13 @@ impl Client {
         ClientError::Deadline { address: self.address.clone(), call, after: self.deadlines.call }
     }
 
+    /// What the server has sent has no further cause; what went wrong on the way to it has.
     fn refused(&self, call: &'static str, status: Status) -> ClientError {
-        ClientError::Refused { address: self.address.clone(), call, status }
+        let address = self.address.clone();
+        match std::error::Error::source(&status) {
+            Some(_) => ClientError::Lost { address, call, source: status },
+            None => ClientError::Refused { address, call, status },
+        }
     }
 
     fn nonsense(&self, call: &'static str, source: MessageError) -> ClientError {

@@ -379,7 +379,8 @@ pub enum ServerError {
     Superblock,
     /// Index reads would run over the region's end.
     #[error(
-        "memory server cannot serve this tree: behind everything that may be a node its region has less than {expected} bytes,          which an index read may reach for; load it anew"
+        "memory server cannot serve this tree: behind everything that may be a node its region has less than {expected} bytes, \
+         which an index read may reach for; load it anew"
     )]
     Padding {
         /// Bytes of the largest node.

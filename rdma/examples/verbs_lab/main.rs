@@ -1,19 +1,21 @@
-//! Two machines with RDMA devices run the conformance suite of the verbs seam against each other. `scripts/interop_rxe.py` does
-//! it with soft RoCE in emulated machines; by hand it takes any two devices that reach each other:
+//! Two machines with RDMA devices run the conformance suite of the verbs seam against each other, and one machine looks keys up
+//! on a memory server. `scripts/interop_rxe.py` does both with soft RoCE in emulated machines; by hand it takes any devices
+//! that reach each other:
 //!
 //! ```text
 //!   verbs_lab devices                                names of the devices here, and what they can do
 //!   verbs_lab responder DEVICE 0.0.0.0:18601         machine A: the side with the memory; says when it is ready
 //!   verbs_lab conformance DEVICE 10.0.0.1:18601      machine B: the side that posts; a line per check
+//!   verbs_lab lookup DEVICE http://10.0.0.1:50051    looks keys up, as it is told line by line: see `lookup/`
 //! ```
 //!
-//! The two sides talk over TCP, a line for each request and each answer: see `control.rs`. A role to come, such as look-ups on
-//! a tree, adds a file beside `conformance.rs` and an arm to `main`.
+//! The first two roles talk over TCP, a line for each request and each answer: see `control.rs`.
 #![allow(clippy::print_stdout, reason = "a program for the command line")]
 
 mod conformance;
 mod control;
 mod limits;
+mod lookup;
 mod responder;
 
 use std::process::ExitCode;
@@ -21,7 +23,7 @@ use std::process::ExitCode;
 use fatbtree_rdma::{Config, RdmaDevice};
 use fatbtree_verbs::{BufferClass, Device as _};
 
-/// What both roles ask of their devices: small pools, and patience for machines that are emulated on a busy host.
+/// What all roles ask of their devices: small pools, and patience for machines that are emulated on a busy host.
 fn config() -> Config {
     let class = |count, bytes| BufferClass { count, bytes };
     Config {
@@ -55,9 +57,11 @@ fn main() -> ExitCode {
         ["devices"] => devices(),
         ["responder", device, address] => responder::serve(device, address),
         ["conformance", device, address] => conformance::run(device, address),
+        ["lookup", device, url] => lookup::run(device, url),
         _ => {
             eprintln!(
-                "usage: verbs_lab devices | verbs_lab responder DEVICE ADDRESS:PORT | verbs_lab conformance DEVICE ADDRESS:PORT"
+                "usage: verbs_lab devices | verbs_lab responder DEVICE ADDRESS:PORT | verbs_lab conformance DEVICE ADDRESS:PORT | \
+                 verbs_lab lookup DEVICE URL"
             );
             return ExitCode::from(2);
         }

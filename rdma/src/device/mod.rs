@@ -90,6 +90,12 @@ impl RdmaDevice {
         &self.name
     }
 
+    /// Address of this side, as its endpoints tell it.
+    #[must_use]
+    pub fn address(&self) -> Ipv4Addr {
+        self.port.ip
+    }
+
     /// The registered buffers.
     #[must_use]
     pub fn buffers(&self) -> &BufferPool {

@@ -1,0 +1,142 @@
+//! A memory server as a process: the software NIC behind a UDP port that carries one Ethernet frame per datagram (as
+//! `fatbtree switch` and QEMU's `-netdev dgram` do), and the gRPC service beside it. `scripts/interop_rxe.py` runs it.
+//!
+//! ```text
+//!   udp_memserver --ip 10.0.0.2 --port 127.0.0.1:7000,127.0.0.1:6000 --keys 100000 --grpc 127.0.0.1:50051
+//!
+//!   ready grpc=127.0.0.1:50051 keys=100000 levels=5
+//!   opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 rkey=4711 root=64     a first-hop entry is wanted
+//!   closed client=…                                                                         it is to be taken back
+//!   root partition=0 root=…                                                                 the tree has another root
+//! ```
+//!
+//! Key number i of n is i · ⌊(2⁶⁴ - 1) / n⌋; `fatbtree_index::value` makes the values, of `--value-bytes` bytes, from key and
+//! `--seed`. It ends on Ctrl-C, on SIGTERM or after `--seconds`.
+#![allow(clippy::print_stdout, reason = "a program for the command line")]
+
+mod arguments;
+mod data_path;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use fatbtree_memserver::{
+    Event, FirstHop, LoadOptions, MemoryServer, ServerOptions, bulk_load, grpc, mailbox_with_waker, seeded,
+};
+use fatbtree_nic::{Nic, NicConfig};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use arguments::Arguments;
+use data_path::{DataPath, Waker};
+
+/// Requests of the control plane that wait for the data path.
+const MAILBOX: usize = 64;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::from_words(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            eprintln!("udp_memserver: {error}\n{}", arguments::USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("udp_memserver: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let mut server = load(arguments)?;
+    // The service has a thread of its own: those who ask do not keep the data path from its frames.
+    let control = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let waker = Waker::default();
+    let (handle, mailbox) = mailbox_with_waker(MAILBOX, {
+        let waker = waker.clone();
+        move || waker.wake()
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut data_path = {
+        let _reactor_of_its_socket = runtime.enter();
+        DataPath::open(arguments.local, arguments.remote, mailbox, waker)
+            .map_err(|error| format!("--port: frames at {}: {error}", arguments.local))?
+    };
+    let listener = control
+        .block_on(TcpListener::bind(arguments.grpc))
+        .map_err(|error| format!("--grpc: listening on {}: {error}", arguments.grpc))?;
+    let info = server.info();
+    println!(
+        "ready grpc={} keys={} levels={}",
+        listener.local_addr()?,
+        info.counts.keys,
+        u32::from(info.partition.root_level) + 1
+    );
+    control.spawn(grpc::serve(listener, handle, std::future::pending()));
+
+    runtime.block_on(async {
+        let mut terminated = signal(SignalKind::terminate())?;
+        tokio::select! {
+            result = data_path.serve(&mut server, tell) => result,
+            _ = tokio::signal::ctrl_c() => Ok(()),
+            _ = terminated.recv() => Ok(()),
+            () = after(arguments.seconds) => Ok(()),
+        }
+    })?;
+    println!("stopped: {}", server.device().stats());
+    Ok(())
+}
+
+fn load(arguments: &Arguments) -> Result<MemoryServer<Nic>, Failure> {
+    let step = u64::MAX / arguments.keys;
+    let keys: Vec<u64> = (0..arguments.keys).map(|i| i * step).collect();
+    let options = LoadOptions::new(fatbtree_index::TreeConfig::default(), arguments.partition);
+    let tree = bulk_load(&options, &keys, &mut seeded(arguments.seed, arguments.value_bytes))?;
+    let [a, b, c, d] = arguments.ip.octets();
+    // The address that hosts have by default; see the crate `topology`.
+    let nic = Nic::new(NicConfig::new([2, 0, a, b, c, d], arguments.ip), rand::random())?;
+    let server = MemoryServer::new(nic, tree, &ServerOptions::default(), rand::random())?;
+    Ok(server.with_device_counters(|nic| {
+        let stats = nic.stats();
+        let drops = stats.drops().map(|(reason, count)| (format!("nic_dropped_{reason}"), count));
+        let counts = [
+            ("nic_frames_received", stats.frames_received),
+            ("nic_frames_sent", stats.frames_sent),
+            ("nic_requests", stats.requests_executed),
+            ("nic_duplicates", stats.duplicate_requests),
+            ("nic_naks_sent", stats.naks_sent),
+        ];
+        counts.map(|(name, count)| (name.to_owned(), count)).into_iter().chain(drops).collect()
+    }))
+}
+
+/// A line for whoever programs the switches.
+fn tell(event: Event) {
+    let hop = |what: &str, hop: FirstHop| {
+        let FirstHop { client, server, queue_pair, partition, rkey, root } = hop;
+        let (number, root) = (queue_pair.0, root.raw());
+        println!(
+            "{what} client={client} server={server} queue_pair={number} partition={partition} rkey={rkey} root={root}"
+        );
+    };
+    match event {
+        Event::Opened(first) => hop("opened", first),
+        Event::Closed(first) => hop("closed", first),
+        Event::NewRoot(partition) => {
+            println!("root partition={} root={}", partition.id, partition.root.raw())
+        }
+    }
+}
+
+/// Waits for the end of the time that was given, if one was.
+async fn after(seconds: Option<u64>) {
+    match seconds {
+        Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
+        None => std::future::pending().await,
+    }
+}
