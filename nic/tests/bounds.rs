@@ -25,7 +25,7 @@ const _: () = {
 
 #[test]
 fn the_65_535th_queue_pair_is_an_error() {
-    let mut nic = Nic::new(server_config(), 1).unwrap();
+    let mut nic = Nic::new(NicConfig { queue_pairs: 1 << 20, ..server_config() }, 1).unwrap();
     let all: BTreeSet<QueuePair> = (0..65_534).map(|_| nic.create().unwrap()).collect();
     let numbers: BTreeSet<_> = all.iter().map(|&one| nic.endpoint(one).unwrap().queue_pair).collect();
     assert_eq!((all.len(), numbers.len()), (65_534, 65_534));
@@ -51,6 +51,8 @@ fn the_configuration_bounds_queue_pairs() {
         nic.destroy(gone);
         assert_eq!((nic.state(gone), nic.endpoint(gone).is_err()), (None, true));
         live.push(nic.create().unwrap());
+        let peer = nic.endpoint(live[0]).unwrap();
+        assert_eq!(nic.connect(gone, &peer), Err(ConnectError::Unknown { queue_pair: gone }));
         assert!(seen.insert(live[2]), "round {round}: {} was given out before", live[2]);
     }
     for one in live {
@@ -63,7 +65,11 @@ fn the_configuration_bounds_queue_pairs() {
 fn a_number_comes_again_as_late_as_possible() {
     let mut nic = Nic::new(server_config(), 1).unwrap();
     let mut seen = BTreeSet::new();
-    for round in 0..256 {
+    let room = [(); 2].map(|()| nic.create().unwrap());
+    for one in room {
+        nic.destroy(one);
+    }
+    for round in 0..510 {
         let one = nic.create().unwrap();
         let number = nic.endpoint(one).unwrap().queue_pair;
         assert!((2..1 << 24).contains(&number.0));
@@ -337,4 +343,56 @@ fn a_driver_may_stop_polling_while_its_link_is_full() {
     for nic in [&pair.client, &pair.server] {
         assert_eq!((nic.stats().dropped_total(), nic.stats().retransmissions), (0, 0), "{}", nic.stats());
     }
+}
+
+/// Whoever is at the head of those with something to send has gone: the next one has its turn.
+#[test]
+fn a_queue_pair_that_has_gone_leaves_its_turn_to_the_next() {
+    let mut pair = Pair::new(1);
+    let (second, _) = connect(&mut pair.client, &mut pair.server, QueuePairOptions::default());
+    for one in [pair.queue_pair, second] {
+        let operation = read(0, 1, 8);
+        pair.client.post(one, &[WorkRequest { tag: 1, signalled: true, operation }]).unwrap();
+    }
+    pair.client.destroy(pair.queue_pair);
+    let mut frame = Vec::new();
+    assert!(pair.client.poll_transmit(pair.now, &mut frame));
+    assert!(!pair.client.poll_transmit(pair.now, &mut frame));
+    assert!(frame.is_empty(), "no frame, and not the last one either");
+}
+
+/// A queue pair lives where another lived, which was due at the same time: it is due itself.
+#[test]
+fn a_deadline_is_of_one_queue_pair() {
+    let client = NicConfig { queue_pairs: 2, ..client_config() };
+    let mut pair = Pair::with(1, client, server_config(), QueuePairOptions::default(), FaultRates::NONE);
+    let operation = read(0, 1, 8);
+    let request = [WorkRequest { tag: 1, signalled: true, operation }];
+    let timeout = pair.client.config().ack_timeout;
+    // An earlier deadline, behind which that of the one that goes is still noted.
+    pair.client.post(pair.queue_pair, &request).unwrap();
+    drain(&mut pair.client, pair.now);
+    pair.now += Duration::from_micros(1);
+    for goes in [true, false] {
+        let (one, peer) = connect(&mut pair.client, &mut pair.server, QueuePairOptions::default());
+        pair.client.post(one, &request).unwrap();
+        assert_eq!(drain(&mut pair.client, pair.now).len(), 1);
+        if goes {
+            pair.client.destroy(one);
+            pair.server.destroy(peer);
+        }
+    }
+    pair.client.destroy(pair.queue_pair);
+    pair.now += timeout;
+    pair.client.handle_timeout(pair.now);
+    assert_eq!(pair.client.stats().timeouts, 1);
+    assert_eq!(pair.client.poll_timeout(), Some(pair.now + timeout));
+}
+
+/// However large its buffers are, a message is no longer than its packets can be numbered.
+#[test]
+fn a_message_is_no_longer_than_can_be_numbered() {
+    let buffers = vec![BufferClass { count: 1, bytes: 1 << 31 }]; // mapped, and never touched
+    let nic = Nic::new(NicConfig { buffers, ..client_config() }, 1).unwrap();
+    assert_eq!(nic.capabilities().longest_message, 1 << 30);
 }

@@ -235,6 +235,15 @@ fn connecting_says_what_is_wrong() {
         error.to_string().contains("remote queue pair number: expected 2 to 2^24 - 1, found 1"),
         "{error}"
     );
+    let bad = [
+        (Endpoint { psn: 1 << 24, ..good }, "remote PSN: expected 24 bits"),
+        (Endpoint { responder_reads: 0, ..good }, "remote READs it answers at once: expected at least 1"),
+        (Endpoint { initiator_reads: 0, ..good }, "remote READs it has outstanding: expected at least 1"),
+    ];
+    for (bad, expected) in bad {
+        let error = nic.connect(queue_pair, &bad).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
     assert_eq!(nic.state(queue_pair), Some(QueuePairState::Reset));
     nic.connect(queue_pair, &good).unwrap();
     let error = nic.connect(queue_pair, &good).unwrap_err();
@@ -273,6 +282,10 @@ fn device_memory_is_bounded() {
     nic.register_device_memory(62_144, 0, Access::ALL).unwrap();
     nic.deregister(first.rkey);
     nic.register_device_memory(200_000, 0, Access::ALL).unwrap();
+    // Other memory that goes makes no room there.
+    let other = nic.register(&Memory::shared(64).unwrap(), 0, Access::ALL).unwrap();
+    nic.deregister(other.rkey);
+    assert!(nic.register_device_memory(1, 0, Access::ALL).is_err());
 }
 
 /// A READ request as `client` would send it, damaged by `damage` before the ICRC is computed.
@@ -336,9 +349,11 @@ fn foreign_and_damaged_frames_are_counted_by_reason() {
     }
     let drops: std::collections::BTreeMap<_, _> = pair.server.stats().drops().collect();
     assert_eq!(drops, expected);
-    // And the queue pair still works.
+    // And the queue pair still works, for limited members of the partition too.
     pair.server.handle_frame(pair.now, &good);
-    assert_eq!(pair.server.stats().requests_executed, 1);
+    let limited = request(&pair, |_, bth| (bth.pkey, bth.psn) = (0x7fff, (bth.psn + 1) & 0xff_ffff));
+    pair.server.handle_frame(pair.now, &limited);
+    assert_eq!(pair.server.stats().requests_executed, 2);
     drain(&mut pair.server, pair.now); // those answers concern nobody
     let unconnected = pair.server.create().unwrap();
     let number = pair.server.endpoint(unconnected).unwrap().queue_pair;

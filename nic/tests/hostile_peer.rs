@@ -3,11 +3,11 @@
 
 mod common;
 
-use common::{Pair, client_config, connect, drain, fetch_add, read, server_config, write};
+use common::{LATENCY, Pair, client_config, connect, drain, fetch_add, read, server_config, write};
 use fatbtree_nic::faults::FaultRates;
 use fatbtree_nic::{DropReason, NicConfig, QueuePairOptions};
-use fatbtree_verbs::{Access, Device, Memory, Mtu, QueuePairState, Remote, Verbs, WorkRequest};
-use fatbtree_wire::{Aeth, AtomicAckEth, AtomicEth, Extension, Frame, Opcode, Reth, Syndrome};
+use fatbtree_verbs::{Access, Device, Failure, Memory, Mtu, QueuePairState, Remote, Verbs, WorkRequest};
+use fatbtree_wire::{Aeth, AtomicAckEth, AtomicEth, Extension, Frame, NakCode, Opcode, Reth, Syndrome};
 use std::sync::Arc;
 
 fn options_with_psn(psn: u32) -> QueuePairOptions {
@@ -108,6 +108,38 @@ fn more_reads_and_atomics_than_agreed_are_an_invalid_request() {
         assert_eq!(pair.server.poll_broken(), Some(pair.peer));
         assert_eq!(pair.answers().last(), Some(&format!("{}: NAK, invalid request", psn - 1)));
     }
+}
+
+/// Two may be outstanding: a READ or atomic that comes twice is still one.
+#[test]
+fn a_duplicate_takes_no_more_of_what_was_agreed() {
+    let server = NicConfig { responder_reads: 2, ..server_config() };
+    for reads in [true, false] {
+        let mut pair =
+            Pair::with(1, client_config(), server.clone(), options_with_psn(1000), FaultRates::NONE);
+        let (_, region) = pair.register(&[0; 64], 0, Access::ALL);
+        for psn in [1000, 1000, 1001] {
+            match reads {
+                true => pair.request_read(psn, 0, region.rkey, 8),
+                false => pair.request(Opcode::RC_FETCH_ADD, psn, atomic(0, region.rkey), &[]),
+            }
+        }
+        assert_eq!(pair.answers().len(), 3);
+        assert_eq!(pair.server.poll_broken(), None);
+    }
+}
+
+/// A message may have 2^31 bytes (IBTA volume 1, section 9.7.1), and no more.
+#[test]
+fn the_longest_message_is_taken() {
+    let mut pair = Pair::with(1, client_config(), server_config(), options_with_psn(1000), FaultRates::NONE);
+    // Mapped, and hardly touched.
+    let memory = Memory::shared(1 << 31).unwrap();
+    let rkey = pair.server.register(&memory, 0, Access::ALL).unwrap().rkey;
+    pair.request_read(1000, 0, rkey, 1 << 31);
+    pair.request(Opcode::RC_RDMA_WRITE_FIRST, 1000 + (1 << 21), reth(0, rkey, 1 << 31), &[1; 1024]);
+    assert_eq!(pair.server.stats().requests_executed, 2);
+    assert_eq!(pair.server.poll_broken(), None);
 }
 
 /// A READ counts until the last packet of its answer has left, and what has left makes room.
@@ -278,6 +310,27 @@ fn a_write_goes_on_as_it_began_or_is_refused() {
         assert_eq!(pair.answers(), ["1000: ACK", "1001: NAK, invalid request"], "{name}");
         assert_eq!(word(&memory, 1024), 0x0707_0707_0707_0707, "{name}");
     }
+    for (len, name) in [(900, "an end that is short"), (1000, "one that is long")] {
+        let (mut pair, _, memory) = pair_and_rkey(4096);
+        pair.request(O::RC_RDMA_WRITE_FIRST, 1000, reth(0, rkey, 2000), &[1; 1024]);
+        pair.request(O::RC_RDMA_WRITE_LAST, 1001, Extension::None, &vec![2; len]);
+        assert_eq!(pair.answers(), ["1000: ACK", "1001: NAK, invalid request"], "{name}");
+        assert_eq!(word(&memory, 1024), 0x0707_0707_0707_0707, "{name}");
+    }
+    // All that is left, in one packet longer than the path MTU.
+    let (mut pair, _, memory) = pair_and_rkey(4096);
+    pair.request(O::RC_RDMA_WRITE_FIRST, 1000, reth(0, rkey, 3000), &[1; 1024]);
+    pair.request(O::RC_RDMA_WRITE_LAST, 1001, Extension::None, &[2; 1976]);
+    assert_eq!(pair.answers(), ["1000: ACK", "1001: NAK, invalid request"]);
+    assert_eq!(word(&memory, 1024), 0x0707_0707_0707_0707);
+    // The right to write goes between two packets; the rkey stays.
+    let (mut pair, _, memory) = pair_and_rkey(4096);
+    pair.request(O::RC_RDMA_WRITE_FIRST, 1000, reth(0, rkey, 2000), &[1; 1024]);
+    pair.server.deregister(rkey);
+    pair.server.register_with_rkey(rkey, &memory, 0, Access::READ).unwrap();
+    pair.request(O::RC_RDMA_WRITE_LAST, 1001, Extension::None, &[2; 976]);
+    assert_eq!(pair.answers(), ["1000: ACK", "1001: NAK, remote access error"]);
+    assert_eq!(word(&memory, 1024), 0x0707_0707_0707_0707);
     // One that does go on, and one whose region goes.
     for deregisters in [false, true] {
         let (mut pair, rkey, memory) = pair_and_rkey(4096);
@@ -370,7 +423,9 @@ fn a_read_response_that_does_not_fit_is_dropped() {
     );
     let atomic_ack =
         Extension::AethAtomicAck(Aeth { syndrome: Syndrome::ACK, msn: 0 }, AtomicAckEth { original: 5 });
-    let cases: [(&str, O, u32, Extension, usize); 11] = [
+    let refusal = Extension::Aeth(Aeth { syndrome: Syndrome::nak(NakCode::INVALID_REQUEST), msn: 0 });
+    let cases: [(&str, O, u32, Extension, usize); 12] = [
+        ("first is a refusal", first, 1000, refusal, 1024),
         ("short first", first, 1000, ACK, 1020),
         ("long first", first, 1000, ACK, 1028),
         ("first says last", last, 1000, ACK, 1024),
@@ -426,10 +481,73 @@ fn a_failed_queue_pair_answers_no_more_requests() {
         pair.request(Opcode::RC_FETCH_ADD, psn, atomic(0, rkey), &[]);
         assert_eq!(pair.answers(), ["1001: NAK, remote access error"], "{psn}");
     }
+    // To answers it has nothing to say: two ends that have both failed would go on for ever.
+    pair.request(Opcode::RC_ACKNOWLEDGE, 1000, ACK, &[]);
+    assert!(pair.answers().is_empty());
     assert_eq!(word(&memory, 0), 0x0707_0707_0707_0707);
     // Nor does it ask.
     let at = Remote { address: 0, rkey };
     let operation = fatbtree_verbs::Operation::Read { from: at, len: 8 };
     let refused = pair.server.post(pair.peer, &[WorkRequest { tag: 1, signalled: true, operation }]);
     assert!(!refused.unwrap_err().queue_pair_survived());
+}
+
+/// The peer breaks the rules while we have asked it for something: that is flushed.
+#[test]
+fn a_queue_pair_that_fails_by_its_peers_fault_flushes_its_own_requests() {
+    let (mut pair, rkey, _) = pair_and_rkey(64);
+    let request = WorkRequest { tag: 9, signalled: true, operation: read(0, 1, 8) };
+    pair.server.post(pair.peer, &[request]).unwrap();
+    pair.request_read(1000, 0, rkey ^ 1, 8);
+    let done = pair.server.poll().unwrap();
+    assert_eq!((done.tag, done.result.unwrap_err()), (9, Failure::Flushed));
+    assert_eq!(pair.server.poll_timeout(), None);
+}
+
+/// A READ whose answer still waits cannot be answered any more when the queue pair has failed already: that is no other failure.
+#[test]
+fn a_queue_pair_fails_once() {
+    let (mut pair, rkey, _) = pair_and_rkey(64);
+    pair.request_read(1000, 0, rkey, 8);
+    pair.request_read(1001, 0, rkey ^ 1, 8);
+    pair.server.deregister(rkey);
+    assert_eq!(pair.answers(), ["1000: NAK, remote operational error"]);
+    assert_eq!(pair.server.poll_broken(), Some(pair.peer));
+    assert_eq!(pair.server.poll_broken(), None);
+    assert_eq!(pair.server.stats().queue_pairs_failed, 1);
+}
+
+/// "Not ready" is no acknowledgement and no progress: the request is sent again when it would have been.
+#[test]
+fn a_peer_that_says_not_ready_is_asked_again() {
+    let (mut pair, rkey, _) = pair_and_rkey(64);
+    pair.post(1, write(0, rkey, &[1; 8])).unwrap();
+    drain(&mut pair.client, pair.now);
+    let deadline = pair.client.poll_timeout().unwrap();
+    pair.now += LATENCY;
+    let not_ready = Extension::Aeth(Aeth { syndrome: Syndrome(0x20), msn: 0 });
+    pair.respond(Opcode::RC_ACKNOWLEDGE, 1000, not_ready, &[]);
+    assert!(pair.completions().is_empty());
+    assert_eq!(pair.client.poll_timeout(), Some(deadline));
+    pair.drive();
+    assert_eq!(pair.outcomes(), [(1, None)]);
+}
+
+/// A message counts when it ends, and the peer is told how many have.
+#[test]
+fn messages_are_counted_where_they_end() {
+    let (mut pair, rkey, _) = pair_and_rkey(4096);
+    let mut count = |opcode, psn, extension, len| {
+        pair.request(opcode, psn, extension, &vec![1; len]);
+        let answers = drain(&mut pair.server, pair.now);
+        match Frame::parse(&answers[0]).unwrap().extension {
+            Extension::Aeth(aeth) => aeth.msn,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(count(Opcode::RC_RDMA_WRITE_ONLY, 1000, reth(0, rkey, 8), 8), 1);
+    assert_eq!(count(Opcode::RC_RDMA_WRITE_FIRST, 1001, reth(0, rkey, 2056), 1024), 1);
+    assert_eq!(count(Opcode::RC_RDMA_WRITE_MIDDLE, 1002, Extension::None, 1024), 1);
+    assert_eq!(count(Opcode::RC_RDMA_WRITE_LAST, 1003, Extension::None, 8), 2);
+    assert_eq!(count(Opcode::RC_RDMA_READ_REQUEST, 1004, reth(0, rkey, 8), 0), 3);
 }

@@ -3,11 +3,15 @@
 
 mod common;
 
-use common::{End, LATENCY, client_config, connect, fetch_add, read, server_config, write};
+use common::{End, LATENCY, client_config, connect, drain, fetch_add, read, server_config, write};
 use fatbtree_nic::faults::{FaultRates, LossyLink};
 use fatbtree_nic::{Nic, NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, Broken, Device, Error, Failure, Memory, Operation, Output, Reactor, Remote};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 
 /// A lock by masked compare and swap, a change under it, and its release, again and again; with chains longer than the queues.
 #[test]
@@ -76,4 +80,61 @@ fn chains_complete_in_spite_of_the_link() {
     assert!(reactor.with(|client| client.stats().retransmissions) > 50);
     let broken = Broken { queue_pair, failure: Failure::RemoteAccess, index_read: false };
     assert_eq!((reactor.poll_broken(), reactor.poll_broken()), (Some(broken), None));
+}
+
+/// A READ is lost, and the one behind it refused: the queue pair broke because of the second, not of the first.
+#[test]
+fn the_reason_is_the_failure_that_is_no_consequence() {
+    let (mut client, mut server) =
+        (Nic::new(client_config(), 1).unwrap(), Nic::new(server_config(), 2).unwrap());
+    let (queue_pair, _) = connect(&mut client, &mut server, QueuePairOptions::default());
+    let rkey = server.register(&Memory::shared(64).unwrap(), 0, Access::ALL).unwrap().rkey;
+    let reactor = Reactor::new(client);
+    let lost = reactor.chain(queue_pair, [read(0, rkey, 8), read(0, rkey ^ 1, 8)]);
+    let mut now = Instant::ZERO;
+    let error = reactor.run(lost, |client| {
+        now += LATENCY;
+        for frame in drain(client, now) {
+            server.handle_frame(now, &frame);
+        }
+        for frame in drain(&mut server, now).iter().skip(1) {
+            client.handle_frame(now, frame);
+        }
+        now
+    });
+    assert_eq!(error.unwrap_err(), Error::Failed(Failure::Flushed), "of a chain it is the first failure");
+    let broken = Broken { queue_pair, failure: Failure::RemoteAccess, index_read: false };
+    assert_eq!((reactor.poll_broken(), reactor.poll_broken()), (Some(broken), None));
+}
+
+/// Who found the send queue full is woken by the first place that is free, not by the last.
+#[test]
+fn a_place_that_is_free_wakes_who_waits_for_it() {
+    struct Woken(AtomicBool);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let config = NicConfig { send_queue: 2, ..client_config() };
+    let (mut client, mut server) = (Nic::new(config, 1).unwrap(), Nic::new(server_config(), 2).unwrap());
+    let (queue_pair, _) = connect(&mut client, &mut server, QueuePairOptions::default());
+    let rkey = server.register(&Memory::shared(64).unwrap(), 0, Access::ALL).unwrap().rkey;
+    let reactor = Reactor::new(client);
+    let mut chains = [(); 3].map(|()| reactor.chain(queue_pair, [read(0, rkey, 8)]));
+    let woken = Arc::new(Woken(AtomicBool::new(false)));
+    let (noop, waker) = (Waker::noop().clone(), Waker::from(Arc::clone(&woken)));
+    for (chain, waker) in chains.iter_mut().zip([&noop, &noop, &waker]) {
+        assert!(Pin::new(chain).poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    let now = Instant::ZERO;
+    for frame in reactor.with(|client| drain(client, now)) {
+        server.handle_frame(now, &frame);
+    }
+    let answers = drain(&mut server, now);
+    reactor.with(|client| client.handle_frame(now, &answers[0]));
+    reactor.turn(now);
+    assert!(woken.0.load(Ordering::Relaxed));
+    assert!(Pin::new(&mut chains[2]).poll(&mut Context::from_waker(&waker)).is_pending());
+    assert_eq!(reactor.with(|client| drain(client, now)).len(), 1, "it is posted");
 }

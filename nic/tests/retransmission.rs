@@ -321,6 +321,21 @@ fn the_deadline_moves_with_progress() {
     assert_eq!(pair.client.poll_timeout(), None);
 }
 
+/// Sending more is no progress: whoever goes on asking learns of a dead link as soon as others.
+#[test]
+fn the_deadline_does_not_move_with_what_is_sent() {
+    let mut pair = Pair::new(24);
+    let timeout = pair.client.config().ack_timeout;
+    for tag in 0..2 {
+        pair.post(tag, read(0, 1, 8)).unwrap();
+        drain(&mut pair.client, pair.now);
+        pair.now += Duration::from_micros(30);
+    }
+    pair.now = Instant::ZERO + timeout;
+    pair.client.handle_timeout(pair.now);
+    assert_eq!(pair.client.stats().timeouts, 1);
+}
+
 /// One retry is allowed, and each packet of a READ is lost once: every one that comes makes the retries begin anew.
 #[test]
 fn retries_count_since_the_last_progress() {
@@ -363,4 +378,105 @@ fn outstanding_reads_are_limited_by_both_sides() {
         pair.drive();
         assert!(pair.outcomes().iter().all(|(_, failure)| failure.is_none()));
     }
+}
+
+/// A refusal of the same gap again and again is no progress.
+#[test]
+fn a_gap_that_is_told_twice_is_answered_once() {
+    let mut pair = Pair::new(18);
+    let (_, region) = pair.register(&[0; 50_000], 0, Access::ALL);
+    pair.post(1, write(0, region.rkey, &[1; 50_000])).unwrap();
+    let sent = drain(&mut pair.client, pair.now);
+    for frame in &sent[..32] {
+        pair.server.handle_frame(pair.now, frame);
+    }
+    let answers = drain(&mut pair.server, pair.now);
+    give_back(&mut pair, &answers);
+    pair.server.handle_frame(pair.now, &sent[33]);
+    let refusal = drain(&mut pair.server, pair.now);
+    give_back(&mut pair, &refusal);
+    assert_eq!(drain(&mut pair.client, pair.now).len(), 49 - 32);
+    give_back(&mut pair, &refusal);
+    assert!(drain(&mut pair.client, pair.now).is_empty());
+}
+
+/// One retry is allowed, and a part of a long WRITE arrives with each: that is progress.
+#[test]
+fn a_part_of_a_write_is_progress() {
+    let client = NicConfig { retry_count: 1, ..client_config() };
+    let mut pair = Pair::with(19, client, server_config(), QueuePairOptions::default(), FaultRates::NONE);
+    let (_, region) = pair.register(&[0; 130_000], 0, Access::ALL);
+    pair.post(1, write(0, region.rkey, &[1; 130_000])).unwrap();
+    for _ in 0..3 {
+        for frame in drain(&mut pair.client, pair.now).iter().take(32) {
+            pair.server.handle_frame(pair.now, frame);
+        }
+        let answers = drain(&mut pair.server, pair.now);
+        pair.now += LATENCY;
+        give_back(&mut pair, &answers);
+        assert_eq!(pair.client.poll_timeout(), Some(pair.now + pair.client.config().ack_timeout));
+        time_out(&mut pair);
+    }
+    pair.drive();
+    assert_eq!(pair.outcomes(), [(1, None)]);
+}
+
+/// An answer to a READ or atomic says that the WRITEs before it were carried out.
+#[test]
+fn an_answer_stands_for_the_writes_before_it() {
+    for adds in [false, true] {
+        let mut pair = Pair::new(20);
+        let (_, region) = pair.register(&[0; 64], 0, Access::ALL);
+        pair.post(1, write(32, region.rkey, &[2; 8])).unwrap();
+        let operation = if adds { fetch_add(0, region.rkey, 1) } else { read(0, region.rkey, 8) };
+        pair.post(2, operation).unwrap();
+        let answers = exchange(&mut pair);
+        assert_eq!(answers.len(), 2);
+        give_back(&mut pair, &answers[1..]);
+        assert_eq!(pair.outcomes(), [(1, None), (2, None)]);
+        assert_eq!(pair.client.poll_timeout(), None);
+    }
+}
+
+/// The answer to the first of two READs is lost: that of the second asks for it again at once.
+#[test]
+fn an_answer_behind_a_read_asks_for_the_read_again() {
+    let mut pair = Pair::new(21);
+    let (_, region) = pair.register(&[1; 64], 0, Access::ALL);
+    for tag in 1..3 {
+        pair.post(tag, read(0, region.rkey, 8)).unwrap();
+    }
+    let answers = exchange(&mut pair);
+    give_back(&mut pair, &answers[1..]);
+    pair.drive();
+    assert_eq!(pair.outcomes(), [(1, None), (2, None)]);
+    assert_eq!(pair.client.stats().timeouts, 0);
+}
+
+/// Only the first of two READs has been sent again when both are answered.
+#[test]
+fn an_answer_to_the_first_sending_counts_while_it_is_sent_again() {
+    let mut pair = Pair::new(22);
+    let (_, region) = pair.register(&[1; 64], 0, Access::ALL);
+    for tag in 1..3 {
+        pair.post(tag, read(0, region.rkey, 8)).unwrap();
+    }
+    let answers = exchange(&mut pair);
+    time_out(&mut pair);
+    assert!(pair.client.poll_transmit(pair.now, &mut Vec::new()));
+    give_back(&mut pair, &answers);
+    assert_eq!(pair.outcomes(), [(1, None), (2, None)]);
+    assert_eq!(pair.client.stats().dropped_total(), 0);
+}
+
+/// WRITEs take none of the peer's resources: one passes where a READ would have to wait.
+#[test]
+fn a_write_does_not_wait_for_reads() {
+    let client = NicConfig { initiator_reads: 1, ..client_config() };
+    let mut pair = Pair::with(23, client, server_config(), QueuePairOptions::default(), FaultRates::NONE);
+    pair.post(1, read(0, 1, 8)).unwrap();
+    pair.post(2, write(0, 1, &[1])).unwrap();
+    pair.post(3, read(0, 1, 8)).unwrap();
+    let sent = drain(&mut pair.client, pair.now);
+    assert_eq!(opcodes(&sent), [Opcode::RC_RDMA_READ_REQUEST, Opcode::RC_RDMA_WRITE_ONLY]);
 }
