@@ -205,3 +205,19 @@ impl Slots {
         self.free.push(slot.index);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generations_begin_anew_below_the_bits_that_say_something_else() {
+        let mut slots = Slots::default();
+        let first = slots.claim();
+        slots.release(first);
+        slots.places[0].generation = u32::MAX >> 2;
+        let tag = slots.claim().tag();
+        assert_eq!((tag & CAUSE, is_index_read(tag)), (0, false));
+        assert!(slots.is_waiting(tag));
+    }
+}

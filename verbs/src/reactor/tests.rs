@@ -18,8 +18,7 @@ struct Lab {
     queue_pair: QueuePair,
     region: Region,
     memory: Arc<Memory>,
-    /// Its queue pairs go when it goes.
-    _server: PlainDevice,
+    server: PlainDevice,
 }
 
 impl Lab {
@@ -28,10 +27,13 @@ impl Lab {
         let (mut server, mut client) = (network.device(), network.device());
         let memory = Memory::shared(4096).unwrap();
         let region = server.register(&memory, 0, Access::ALL).unwrap();
-        let (queue_pair, peer) = (client.create().unwrap(), server.create().unwrap());
-        server.connect(peer, &client.endpoint(queue_pair).unwrap()).unwrap();
-        client.connect(queue_pair, &server.endpoint(peer).unwrap()).unwrap();
-        Lab { reactor: Reactor::new(client), queue_pair, region, memory, _server: server }
+        let (queue_pair, _) = join(&mut client, &mut server);
+        Lab { reactor: Reactor::new(client), queue_pair, region, memory, server }
+    }
+
+    /// Another queue pair, and its peer.
+    fn connect(&mut self) -> (QueuePair, QueuePair) {
+        self.reactor.with(|client| join(client, &mut self.server))
     }
 
     fn at(&self, address: u64) -> Remote {
@@ -45,6 +47,13 @@ impl Lab {
     fn free_buffers(&self) -> usize {
         self.reactor.with(|client| client.buffers().free())
     }
+}
+
+fn join(client: &mut PlainDevice, server: &mut PlainDevice) -> (QueuePair, QueuePair) {
+    let (queue_pair, peer) = (client.create().unwrap(), server.create().unwrap());
+    server.connect(peer, &client.endpoint(queue_pair).unwrap()).unwrap();
+    client.connect(queue_pair, &server.endpoint(peer).unwrap()).unwrap();
+    (queue_pair, peer)
 }
 
 /// Counts how often it is woken.
@@ -67,36 +76,44 @@ fn a_chain_wakes_once_when_all_of_it_is_done() {
     let lab = Lab::new();
     let woken = Arc::new(Woken::default());
     let at = lab.at(8);
-    let mut chain = lab.reactor.chain(
-        lab.queue_pair,
-        [
-            Operation::FetchAdd { at, add: 2 },
-            Operation::Write { to: lab.at(0), data: b"x" },
-            Operation::Read { from: at, len: 8 },
-        ],
-    );
-    assert!(poll_once(&mut chain, &woken).is_pending());
-    assert!(poll_once(&mut chain, &woken).is_pending(), "polling again posts nothing again");
-    assert!(lab.reactor.turn(Instant::ZERO));
-    assert_eq!(woken.0.load(Ordering::Relaxed), 1);
-    let Poll::Ready(Ok([Output::Atomic(0), Output::Written, Output::Read(bytes)])) =
-        poll_once(&mut chain, &woken)
-    else {
-        panic!("the chain is done")
-    };
-    assert_eq!(*bytes, 2u64.to_le_bytes());
-    assert!(!lab.reactor.turn(Instant::ZERO), "nothing is left");
+    // The second time the slots still have the wakers of the first.
+    for round in 0..2 {
+        let mut chain = lab.reactor.chain(
+            lab.queue_pair,
+            [
+                Operation::FetchAdd { at, add: 2 },
+                Operation::Write { to: lab.at(0), data: b"x" },
+                Operation::Read { from: at, len: 8 },
+            ],
+        );
+        assert!(poll_once(&mut chain, &woken).is_pending());
+        assert!(poll_once(&mut chain, &woken).is_pending(), "polling again posts nothing again");
+        assert!(lab.reactor.turn(Instant::ZERO));
+        assert_eq!(woken.0.load(Ordering::Relaxed), round + 1);
+        let Poll::Ready(Ok([Output::Atomic(before), Output::Written, Output::Read(bytes)])) =
+            poll_once(&mut chain, &woken)
+        else {
+            panic!("the chain is done")
+        };
+        assert_eq!(*bytes, (before + 2).to_le_bytes());
+        assert!(!lab.reactor.turn(Instant::ZERO), "nothing is left");
+    }
 }
 
 #[test]
 fn the_first_failure_is_the_chains() {
-    let lab = Lab::new();
     let nowhere = Remote { address: 0, rkey: 99 };
-    // The WRITE is not signalled, and the flush of the READ behind it is not the reason.
-    let chain = [Operation::Write { to: nowhere, data: b"x" }, Operation::Read { from: lab.at(0), len: 8 }];
-    let result = lab.reactor.run(lab.reactor.chain(lab.queue_pair, chain), |_| Instant::ZERO);
-    let error = result.unwrap_err();
-    assert_eq!(error, Error::Failed(Failure::RemoteAccess));
+    let write = Operation::Write { to: nowhere, data: b"x" };
+    // A WRITE before others is not signalled, and the flush of what is behind it is not the reason.
+    for bad in [[write; 2], [Operation::Read { from: nowhere, len: 8 }; 2]] {
+        let lab = Lab::new();
+        let chain = [bad[0], bad[1], Operation::Read { from: lab.at(0), len: 8 }];
+        let result = lab.reactor.run(lab.reactor.chain(lab.queue_pair, chain), |_| Instant::ZERO);
+        assert_eq!(result.unwrap_err(), Error::Failed(Failure::RemoteAccess));
+    }
+    let lab = Lab::new();
+    let error = lab.reactor.run(lab.reactor.chain(lab.queue_pair, [write]), |_| Instant::ZERO).unwrap_err();
+    assert_eq!(error, Error::Failed(Failure::RemoteAccess), "a WRITE alone is waited for");
     assert!(!error.queue_pair_survived());
     let error = lab.reactor.run(lab.read(8), |_| Instant::ZERO).unwrap_err();
     assert!(matches!(error, Error::Post(PostError::NotConnected { .. })), "{error}");
@@ -119,6 +136,7 @@ fn a_chain_that_is_dropped_gives_its_slots_and_buffers_back() {
     }
     assert_eq!(lab.free_buffers(), all);
     assert!(lab.reactor.inner.borrow().slots.len() <= 2);
+    assert_eq!(lab.reactor.inner.borrow().slots.posted(), 0, "nothing is under way");
     // Dropped when it is done.
     let mut chain = lab.read(8);
     assert!(poll_once(&mut chain, &woken).is_pending());
@@ -152,6 +170,8 @@ fn who_finds_the_queue_full_waits_for_a_completion() {
         );
     }
     assert_eq!(done, 1000);
+    // As many as can be under way; who is refused keeps none.
+    assert!(lab.reactor.inner.borrow().slots.len() <= 129);
     assert_eq!(lab.memory.update(0, |x| x), Ok(0x0707_0707_0707_0707));
 }
 
@@ -197,6 +217,99 @@ fn sleepers_wake_in_the_order_of_their_deadlines() {
     assert_eq!(order.get(), 4);
 }
 
+/// A nap that is over leaves one place, and one that was broken off does too.
+#[test]
+fn sleepers_give_their_slots_back() {
+    let lab = Lab::new();
+    let woken = Arc::new(Woken::default());
+    let mut none = lab.reactor.sleep(Duration::ZERO);
+    assert!(poll_once(&mut none, &woken).is_ready());
+    for round in 1..100 {
+        let mut nap = lab.reactor.sleep(Duration::from_nanos(1));
+        assert!(poll_once(&mut nap, &woken).is_pending());
+        lab.reactor.turn(Instant::from_nanos(round));
+        assert!(poll_once(&mut nap, &woken).is_ready());
+        drop(nap);
+        let mut broken_off = lab.reactor.sleep(Duration::from_nanos(1));
+        assert!(poll_once(&mut broken_off, &woken).is_pending());
+        drop(broken_off);
+        assert_eq!(lab.reactor.next_deadline(), None);
+    }
+    assert!(lab.reactor.inner.borrow().slots.len() <= 2);
+    // Each slot was given back once: two chains have two.
+    let (mut one, mut other) = (lab.read(8), lab.read(16));
+    assert!(poll_once(&mut one, &woken).is_pending() && poll_once(&mut other, &woken).is_pending());
+    lab.reactor.turn(lab.reactor.now());
+    let Poll::Ready(Ok([Output::Read(bytes)])) = poll_once(&mut one, &woken) else { panic!("done") };
+    assert_eq!(bytes.len(), 8);
+    let Poll::Ready(Ok([Output::Read(bytes)])) = poll_once(&mut other, &woken) else { panic!("done") };
+    assert_eq!(bytes.len(), 16);
+}
+
+/// A completion whose tag has another generation than the slot that it names is nobody's.
+#[test]
+fn a_completion_of_an_earlier_generation_is_nobodys() {
+    let lab = Lab::new();
+    for generation in [0, 1] {
+        lab.reactor.with(|client| {
+            let operation = Operation::Read { from: lab.at(0), len: 32 };
+            let foreign = WorkRequest { tag: generation << 32, signalled: true, operation };
+            client.post(lab.queue_pair, &[foreign]).unwrap();
+        });
+        let [found] = lab.reactor.run(lab.read(8), |_| Instant::ZERO).unwrap();
+        assert!(matches!(found, Output::Read(bytes) if bytes.len() == 8));
+    }
+    let mut sleeper = lab.reactor.sleep(Duration::from_nanos(1));
+    assert!(poll_once(&mut sleeper, &Arc::default()).is_pending());
+    assert_eq!(lab.reactor.next_deadline(), Some(Instant::from_nanos(1)));
+}
+
+/// Why a chain failed does not explain the failure of another that has its slot.
+#[test]
+fn a_reason_goes_with_its_chain() {
+    let mut lab = Lab::new();
+    let nowhere = Remote { address: 0, rkey: 99 };
+    let chain = [Operation::Write { to: nowhere, data: b"x" }, Operation::Read { from: lab.at(0), len: 8 }];
+    lab.reactor.run(lab.reactor.chain(lab.queue_pair, chain), |_| Instant::ZERO).unwrap_err();
+    let mut first = lab.queue_pair;
+    let peer;
+    (lab.queue_pair, peer) = lab.connect();
+    lab.server.destroy(peer);
+    let error = lab.reactor.run(lab.read(8), |_| Instant::ZERO).unwrap_err();
+    assert_eq!(error, Error::Failed(Failure::RetryExceeded));
+    // Each queue pair is named, with its own reason.
+    for failure in [Failure::RemoteAccess, Failure::RetryExceeded] {
+        let broken = Broken { queue_pair: first, failure, index_read: false };
+        assert_eq!(lab.reactor.poll_broken(), Some(broken));
+        first = lab.queue_pair;
+    }
+}
+
+/// What no waiting helps is told at once; whoever waits for a place is woken when nobody will make one any more.
+#[test]
+fn only_what_may_pass_is_waited_for() {
+    let lab = Lab::new();
+    let woken = Arc::new(Woken::default());
+    let held: Vec<_> =
+        (1..lab.free_buffers()).map(|_| lab.reactor.run(lab.read(8), |_| Instant::ZERO).unwrap()).collect();
+    let mut last = lab.read(8);
+    assert!(poll_once(&mut last, &woken).is_pending());
+    let mut too_long = lab.read(u32::MAX);
+    let Poll::Ready(Err(Error::Post(PostError::TooLong { .. }))) = poll_once(&mut too_long, &woken) else {
+        panic!("it is too long now and later")
+    };
+    let waiting = [(); 3].map(|()| Arc::new(Woken::default()));
+    let mut chains = [(); 3].map(|()| lab.read(8));
+    for (chain, woken) in chains.iter_mut().zip(&waiting) {
+        assert!(poll_once(chain, woken).is_pending());
+    }
+    lab.reactor.turn(Instant::ZERO);
+    for woken in &waiting {
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1, "or it would wait for ever");
+    }
+    drop(held);
+}
+
 #[test]
 fn time_does_not_go_back() {
     let lab = Lab::new();
@@ -229,4 +342,32 @@ fn wakers_may_use_the_reactor() {
         let done = lab.reactor.run(poll_fn(|context| Pin::new(&mut chain).poll(context)), |_| Instant::ZERO);
         assert!(done.is_ok());
     });
+}
+
+/// An executor that polls in `wake`: a future that has ended there leaves its slot to another, whose waker must not be lost.
+#[test]
+fn a_slot_that_changes_hands_in_a_wake_keeps_the_new_waker() {
+    type Read = Chain<'static, 'static, PlainDevice, 1>;
+    thread_local! {
+        static LAB: &'static Lab = Box::leak(Box::new(Lab::new()));
+        static CHAINS: Cell<Option<(Read, Read)>> = const { Cell::new(None) };
+        static WOKEN: Arc<Woken> = Arc::default();
+    }
+    struct Runs;
+    impl Wake for Runs {
+        fn wake(self: Arc<Self>) {
+            let Some((mut first, mut second)) = CHAINS.take() else { return };
+            assert!(poll_once(&mut first, &Arc::default()).is_ready());
+            WOKEN.with(|woken| assert!(poll_once(&mut second, woken).is_pending()));
+            CHAINS.set(Some((first, second)));
+        }
+    }
+    let lab = LAB.with(|lab| *lab);
+    let mut first = lab.read(8);
+    let waker = Waker::from(Arc::new(Runs));
+    assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&waker)).is_pending());
+    CHAINS.set(Some((first, lab.read(8))));
+    // The second is posted while the first is taken, and its completion is there at once.
+    lab.reactor.turn(Instant::ZERO);
+    assert_eq!(WOKEN.with(|woken| woken.0.load(Ordering::Relaxed)), 1);
 }
