@@ -3,9 +3,11 @@ use std::sync::Arc;
 use fatbtree_index::node::{LeafBuilder, NodeSpec};
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, RemoteSide, TreeConfig, ValueLayout, value};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
+use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Device, Memory};
 
 use super::*;
+use crate::closed_loop::{ClosedLoop, LoopOptions};
 
 /// A server with one leaf of 20 keys, and a client that is connected to it. The server is only kept alive.
 fn lab() -> (Client<PlainDevice>, PlainDevice) {
@@ -78,4 +80,37 @@ fn values_that_are_kept_use_the_buffers_up_and_the_error_says_so() {
         kept.pop();
         assert!(client.get(3).await.unwrap().is_some());
     });
+}
+
+#[test]
+fn as_many_as_asked_for_are_under_way() {
+    let (client, _server) = lab();
+    let mut many = std::pin::pin!(client.get_many(0..20, 16));
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    assert!(many.as_mut().poll_next(&mut context).is_pending());
+    assert_eq!(client.pool().stats().lookups, 16);
+}
+
+/// What goes wrong is told, the first of it in words; a second run adds to the first.
+#[test]
+fn a_closed_loop_records_every_answer() {
+    let (client, _server) = lab();
+    let step = Duration::from_micros(1);
+    let right = |key, _: &[u8]| {
+        client.turn(client.pool().reactor().now() + step);
+        key != 3
+    };
+    let options = LoopOptions { start: Start::IndexRead, depth: 1 };
+    let mut done = ClosedLoop::new();
+    client.pool().reactor().block_on(async {
+        done.run(&client, [1, 30, 3].into_iter(), options, right).await;
+        assert_eq!(done.elapsed(), step * 2);
+        done.run(&client, [2].into_iter(), options, right).await;
+    });
+    assert_eq!(done.elapsed(), step * 3);
+    assert!(done.first_wrong().unwrap().starts_with("key 0x1e: NotFound"), "{:?}", done.first_wrong());
+    let summary = done.summary(&client);
+    assert_eq!((summary.operations, summary.found), (4, 2));
+    assert_eq!((summary.not_found, summary.wrong_answers), (1, 1));
+    assert_eq!(summary.troubles.unregistered, 4, "no switch was told of the client");
 }
