@@ -13,7 +13,7 @@ use crate::progress;
   fatbtree simulate                          seeds 0 to 999
   fatbtree simulate --seed 4711              replays one
   fatbtree simulate --seeds 5000..100000     many
-  fatbtree simulate --tonight 100000         many that nobody has tried")]
+  fatbtree simulate --tonight 20000          many that nobody has tried")]
 pub(crate) struct Arguments {
     /// One seed.
     #[arg(long, conflicts_with_all = ["seeds", "tonight"])]

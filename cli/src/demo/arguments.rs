@@ -30,9 +30,9 @@ pub(crate) struct Arguments {
     /// How keys are drawn: zipfian-ranked (over the keys), zipfian (YCSB's scrambled one), uniform, latest, hotspot, sequential, exponential.
     #[arg(long, value_name = "NAME", default_value = "zipfian-ranked")]
     distribution: String,
-    /// Skew of the Zipfian distributions.
-    #[arg(long, value_name = "THETA", default_value_t = 0.99)]
-    theta: f64,
+    /// Skew of the Zipfian distributions and of latest; 0.99 unless given.
+    #[arg(long, value_name = "THETA")]
+    theta: Option<f64>,
     /// A YCSB workload: a property file, or the name of a built-in one. Only reads are done here.
     #[arg(long, value_name = "FILE|NAME", default_value = "c")]
     workload: String,
@@ -202,7 +202,9 @@ impl Arguments {
     fn distribution(&self) -> Result<RequestDistribution> {
         let mut properties = builtin("c")?;
         properties.set("requestdistribution", &self.distribution);
-        properties.set("zipfianconstant", &self.theta.to_string());
+        if let Some(theta) = self.theta {
+            properties.set("zipfianconstant", &theta.to_string());
+        }
         Ok(WorkloadSpec::from_properties(&properties)?.distribution)
     }
 }
