@@ -1,0 +1,3 @@
+//! What the scenarios promise.
+
+mod seeds;
