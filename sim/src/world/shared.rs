@@ -59,9 +59,8 @@ impl Shared {
     }
 
     pub(super) fn reactor(&self, machine: MachineId) -> MachineReactor {
-        let make = || -> Rc<dyn Driven> {
-            Rc::new(Reactor::new(SimDevice::new(Rc::clone(&self.fabric), machine)))
-        };
+        let make =
+            || -> Rc<dyn Driven> { Rc::new(Reactor::new(SimDevice::new(Rc::clone(&self.fabric), machine))) };
         MachineReactor(self.desk(machine, |desk| Rc::clone(desk.reactor.get_or_insert_with(make))))
     }
 
