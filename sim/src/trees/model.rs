@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use fatbtree_index::node::{
-    LINE, LeafBuilder, LeafEditor, NewValue, NodeSpec, mark_free, offsets, write_internal,
+    LINE, LeafBuilder, LeafEditor, NewValue, NodeHeader, NodeSpec, mark_free, write_internal,
 };
 use fatbtree_index::record::{self, record_bytes, write_record};
-use fatbtree_index::{GlobalAddress, KeyRange, Partition, Superblock, TreeConfig, node};
+use fatbtree_index::{GlobalAddress, Integrity, KeyRange, Partition, Superblock, TreeConfig, node};
 use rand::RngExt as _;
 
 use super::rules::Rule;
@@ -430,7 +430,8 @@ impl Model {
                 editor.put(slot, key, NewValue::Inline(&value))
             }
         };
-        if self.broken == Some(Rule::EntryVersionsGoOn) && shape.is_wide() {
+        let lines = self.config.integrity() == Integrity::LineVersions;
+        if self.broken == Some(Rule::EntryVersionsGoOn) && shape.is_wide() && lines {
             for at in [range.start, range.end - 1] {
                 memory[at] = 0x81;
             }
@@ -442,8 +443,8 @@ impl Model {
         let Node { level, range, sibling, body } = &self.nodes[&at];
         let version = match self.broken {
             Some(Rule::VersionsGoOn) => 1,
-            Some(Rule::VersionsAreNew) => node::next_version(memory),
-            _ => new_version(memory),
+            Some(Rule::VersionsAreNew) => version_of_header(memory),
+            _ => node::next_version(memory),
         };
         let mut range = *range;
         if self.broken == Some(Rule::Fences) && !sibling.is_null() {
@@ -471,19 +472,9 @@ impl Model {
     }
 }
 
-/// A version that goes on from what is found, and that none of the lines has: a WRITE that was cut short leaves lines with
-/// versions that the header does not tell of.
-fn new_version(memory: &[u8]) -> u32 {
-    let (lines, _) = memory.as_chunks::<LINE>();
-    let is_there = |version: u32| {
-        let low = version.to_le_bytes()[0];
-        lines.iter().any(|line| line[offsets::VERSION] == low || line[LINE - 1] == low)
-    };
-    let mut version = node::next_version(memory);
-    while is_there(version) {
-        version = version.wrapping_add(1);
-    }
-    version
+/// One more than the header says.
+fn version_of_header(memory: &[u8]) -> u32 {
+    memory.first_chunk::<LINE>().map_or(0, |line| NodeHeader::parse(line).version.wrapping_add(1))
 }
 
 impl Change {

@@ -14,6 +14,8 @@ use crate::world::{MachineOptions, Options, Random, random};
 
 /// Actions of a writer: upsert, delete, split, merge, adopt, rewrite.
 const ACTIONS: usize = 6;
+/// More siblings than a level of these trees has: whoever follows so many finds every key from any former root.
+const ENOUGH_SIBLINGS: u32 = 64;
 
 /// A scenario: everything follows from the seed.
 #[derive(Clone, Debug)]
@@ -40,6 +42,10 @@ pub struct Scenario {
     pub(super) changes: u32,
     pub(super) pace: Duration,
     pub(super) weights: [u32; ACTIONS],
+    /// How probably a key that is drawn is one of two.
+    pub(super) hot: f64,
+    /// How probably a writer pauses between two WRITEs of one change.
+    pub(super) hesitant: f64,
     /// Nodes and records are written in several WRITEs.
     pub(super) pieces: bool,
     /// How probably a WRITE is the last thing its writer does.
@@ -190,6 +196,12 @@ impl Scenario {
         let mut world = Options::rough(draw);
         // Who sleeps longer than the whole scenario finds nothing.
         world.calls.timeout = Duration::from_micros(300);
+        if draw.random_bool(0.5) {
+            // Most accesses meet others; still, all of them are done before they would be sent again.
+            world.times.line = Duration::from_nanos(draw.random_range(100..=500));
+            world.tearing.stretch = 3;
+        }
+        let siblings = if draw.random_bool(0.5) { ENOUGH_SIBLINGS } else { draw.random_range(4..=32) };
         Self {
             seed,
             servers: draw.random_range(1..=3),
@@ -201,21 +213,23 @@ impl Scenario {
             records: draw.random_range(60..=100),
             clients: draw.random_range(4..=5),
             tasks: draw.random_range(2..=6),
-            lookups: draw.random_range(10..=50),
+            lookups: draw.random_range(20..=150),
             lanes: draw.random_range(1..=2),
             limits: Limits {
                 torn: draw.random_range(1..=8),
-                siblings: draw.random_range(4..=32),
+                siblings,
                 patience: micros(draw, &[30_000, 1_000_000]),
                 reconnects: draw.random_range(2..=6),
             },
-            changes: draw.random_range(50..=200),
+            changes: draw.random_range(100..=500),
             pace: micros(draw, &[0, 5, 30]),
             weights,
+            hot: [0.0, 0.3, 0.8][draw.random_range(0..3)],
+            hesitant: [0.0, 0.3][draw.random_range(0..2)],
             pieces: draw.random_bool(0.3),
             daring: if draw.random_bool(0.5) { 0.0 } else { 0.03 },
             calm: micros(draw, &[30, 100, 300, 1_000]),
-            faults: Duration::from_millis(4),
+            faults: Duration::from_millis(10),
             littered: [0, 10, 50][draw.random_range(0..3)],
             world,
             broken: None,
@@ -271,6 +285,12 @@ impl Scenario {
             keys
         };
         ranges.iter().map(keys).collect()
+    }
+
+    /// Whether superblocks may stay torn for good. Clients then find their way from any former root, if they follow enough
+    /// siblings.
+    pub(super) fn tears_superblocks(&self) -> bool {
+        self.config.integrity() == Integrity::Checksums && self.limits.siblings == ENOUGH_SIBLINGS
     }
 
     /// Index reads fit in a packet.

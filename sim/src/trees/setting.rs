@@ -129,7 +129,9 @@ impl Setting {
 
     /// A key that a tree may have.
     pub(super) fn draw_key(&self, tree: usize, random: &mut Random) -> u64 {
-        self.keys[tree][random.random_range(0..self.keys[tree].len())]
+        let keys = &self.keys[tree];
+        let among = if random.random_bool(self.scenario.hot) { 2 } else { keys.len() };
+        keys[random.random_range(0..among)]
     }
 
     /// A key to be looked up: mostly one that a tree may have, sometimes one beside it.

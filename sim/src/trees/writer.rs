@@ -6,7 +6,6 @@
 use std::rc::Rc;
 
 use fatbtree_index::GlobalAddress;
-use fatbtree_index::Integrity;
 use fatbtree_index::node::LINE;
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Device as _, Error, Operation, Output, QueuePair, Remote};
@@ -171,6 +170,10 @@ impl Writer {
                 }
             });
             self.misuse().await;
+            if self.random.random_bool(self.setting.scenario.hesitant) {
+                let pause = Duration::from_nanos(self.random.random_range(0..50_000));
+                self.machine.sleep(pause).await;
+            }
         }
         let done = self.tended(|tended, _| {
             let UnderWay { change, operation } = tended.under_way.take()?;
@@ -202,10 +205,7 @@ impl Writer {
         };
         self.tended(|tended, _| tended.begun = true);
         let scenario = &self.setting.scenario;
-        if step == Step::Superblock
-            && scenario.config.integrity() == Integrity::Checksums
-            && self.random.random_bool(0.4)
-        {
+        if step == Step::Superblock && scenario.tears_superblocks() && self.random.random_bool(0.4) {
             // As if a word-wise WRITE was cut short for good: what it announces is only a help.
             self.setting.count(|outcome| outcome.torn_superblocks += 1);
             data.truncate(8 * self.random.random_range(2..LINE / 8));

@@ -1,3 +1,4 @@
 //! What the scenarios promise.
 
+mod missing;
 mod seeds;
