@@ -481,4 +481,12 @@ impl Change {
     fn of(steps: impl IntoIterator<Item = Step>) -> Self {
         Self { steps: steps.into_iter().collect(), freed: Vec::new() }
     }
+
+    /// This change of an entry as a part of a split: the nodes of the split are written with it.
+    pub(super) fn within(mut self, split: Change) -> Self {
+        self.steps.retain(|step| matches!(step, Step::Record { .. }));
+        self.steps.extend(split.steps);
+        self.freed.extend(split.freed);
+        self
+    }
 }

@@ -19,6 +19,8 @@ pub enum Rule {
     FreedMark,
     /// A node that is split gives up the keys that it no longer has.
     Fences,
+    /// A node that nothing leads to yet says nothing that the tree does not say: a node is split first, and changed after that.
+    NothingEarly,
     /// Whoever follows a writer that died finishes what was begun.
     Finish,
     /// Behind the last node are as many bytes as the largest node has.
@@ -36,6 +38,7 @@ impl Rule {
         Rule::RecordsChangeKeys,
         Rule::FreedMark,
         Rule::Fences,
+        Rule::NothingEarly,
         Rule::Finish,
         Rule::Padding,
     ];

@@ -111,7 +111,9 @@ impl Writer {
     /// Decides on a change and notes it.
     fn begin(&mut self) {
         let key = self.setting.draw_key(self.tree, &mut self.random);
-        let weights = self.setting.scenario.weights;
+        let setting = Rc::clone(&self.setting);
+        let scenario = &setting.scenario;
+        let weights = scenario.weights;
         let mut draw = self.random.random_range(0..weights.iter().sum());
         let what = weights.iter().position(|&weight| {
             let here = draw < weight;
@@ -120,7 +122,13 @@ impl Writer {
         });
         let change = match what {
             Some(0) if !self.has_no_room(key) => return self.upsert(key),
-            Some(0) => self.tended(|tended, random| tended.model.split_leaf(key, random)),
+            Some(0) => {
+                let change = self.tended(|tended, random| tended.model.split_leaf(key, random));
+                if scenario.broken == Some(Rule::NothingEarly) && !self.has_no_room(key) {
+                    return self.upsert_in(key, change);
+                }
+                change
+            }
             Some(1) => return self.delete(key),
             Some(2) => self.tended(|tended, random| tended.model.split_any(random)),
             Some(3) => self.tended(|tended, random| tended.model.merge(random)),
@@ -133,12 +141,20 @@ impl Writer {
     }
 
     fn upsert(&mut self, key: u64) {
+        self.upsert_in(key, None);
+    }
+
+    /// Puts a value; as a part of a split, if there is one.
+    fn upsert_in(&mut self, key: u64, split: Option<Change>) {
         let lengths = &self.setting.scenario.lengths;
         let length = lengths[self.random.random_range(0..lengths.len())];
         let word = self.setting.next_word();
         let change = self.tended(|tended, random| tended.model.upsert(key, word, length, random));
-        if let Some(change) = change {
-            self.ask(key, Call::Upsert(word), change);
+        match (change, split) {
+            (Some(change), None) => self.ask(key, Call::Upsert(word), change),
+            (Some(change), Some(split)) => self.ask(key, Call::Upsert(word), change.within(split)),
+            (None, Some(split)) => self.note(split, None),
+            (None, None) => {}
         }
     }
 
