@@ -56,20 +56,20 @@ impl Living {
             Self { machine: machine.clone(), client, setting: Rc::clone(setting), registered: Rc::default() };
         let seed = random.random_range(0..=u64::MAX);
         // Not among the lives that end before the final phase: it connects what breaks then, too.
-        let _ = machine.spawn(living.clone().stay_connected(crate::world::random(seed, 0)));
+        drop(machine.spawn(living.clone().stay_connected(crate::world::random(seed, 0))));
         living
     }
 
     /// Connects what is not connected, for good.
     async fn stay_connected(self, mut random: Random) {
         for id in self.client.pool().connections() {
-            let _ = self.machine.spawn(self.clone().connect(id, random.random_range(0..=u64::MAX)));
+            drop(self.machine.spawn(self.clone().connect(id, random.random_range(0..=u64::MAX))));
         }
         loop {
             while let Some(Event::ConnectionBroken { id, reason }) = self.client.poll_event() {
                 self.setting.count(|outcome| outcome.broken_connections += 1);
-                let _ =
-                    self.machine.spawn(self.clone().reconnect(id, reason, random.random_range(0..=u64::MAX)));
+                let draw = random.random_range(0..=u64::MAX);
+                drop(self.machine.spawn(self.clone().reconnect(id, reason, draw)));
             }
             self.machine.sleep(LOOK).await;
         }

@@ -56,7 +56,7 @@ pub(super) fn scatter(
     };
     for &key in keys {
         // Some keys have a right neighbour that is a key, and a left one.
-        if key >= 4 && key < u64::MAX - 4 && builder.pieces(key).is_none() {
+        if (4..u64::MAX - 4).contains(&key) && builder.pieces(key).is_none() {
             break;
         }
     }

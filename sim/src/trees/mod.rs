@@ -24,6 +24,7 @@
 //! assert!(outcome.found > 0 && outcome.changes > 0);
 //! ```
 
+mod bytes;
 mod clients;
 mod fate;
 mod litter;

@@ -13,6 +13,8 @@ pub enum Rule {
     RecordVersionsGoOn,
     /// Memory that was a node is never a record.
     NodesStayNodes,
+    /// Memory that was a record is never a node.
+    RecordsStayRecords,
     /// Memory that was a record of a key is never a record of the same key again.
     RecordsChangeKeys,
     /// A node that leaves the tree is marked as freed.
@@ -35,6 +37,7 @@ impl Rule {
         Rule::EntryVersionsGoOn,
         Rule::RecordVersionsGoOn,
         Rule::NodesStayNodes,
+        Rule::RecordsStayRecords,
         Rule::RecordsChangeKeys,
         Rule::FreedMark,
         Rule::Fences,

@@ -295,7 +295,7 @@ impl Scenario {
 
     /// Index reads fit in a packet.
     fn mtu(&self) -> Mtu {
-        if self.config.max_node_bytes() <= 256 && self.seed % 2 == 0 { Mtu::B256 } else { Mtu::B512 }
+        if self.config.max_node_bytes() <= 256 && self.seed.is_multiple_of(2) { Mtu::B256 } else { Mtu::B512 }
     }
 
     fn options(&self, name: &str, draw: &mut Random) -> MachineOptions {

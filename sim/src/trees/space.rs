@@ -12,22 +12,25 @@
 
 use std::collections::BTreeSet;
 
+use fatbtree_index::node::LINE;
 use fatbtree_index::{GlobalAddress, SUPERBLOCK_BYTES, TreeConfig};
 use rand::RngExt as _;
 
 use super::rules::Rule;
 use crate::world::Random;
 
-/// Bytes of a place for a record.
-pub(super) const RECORD_PLACE: u64 = 576;
+/// Bytes of a place for a record: not a multiple of a line, so that records lie anyhow in their lines.
+const RECORD_PLACE: u64 = 584;
 /// Bytes for litter.
-pub(super) const LITTER: u64 = 16 * 1024;
+pub(super) const LITTER: u64 = 32 * 1024;
 
 /// A place for a record, and the keys that had it.
 #[derive(Debug)]
 struct RecordPlace {
     at: GlobalAddress,
     had: BTreeSet<u64>,
+    /// The last of them.
+    last: u64,
 }
 
 /// The places of one region.
@@ -62,15 +65,18 @@ impl Space {
         let at = |offset| GlobalAddress::new(server, offset);
         let records_from = u64::from(SUPERBLOCK_BYTES);
         let records = if config.leaf_shape().is_inline() { 0 } else { records };
-        let litter_from = records_from + records * RECORD_PLACE;
+        let litter_from = (records_from + records * RECORD_PLACE).next_multiple_of(LINE as u64);
         let nodes_from = litter_from + LITTER;
         let (large, leaf) = (u64::from(config.max_node_bytes()), u64::from(config.leaf_bytes()));
         let small_at = nodes_from + nodes * large;
         let nodes_end = small_at + leaf.min(u64::from(config.internal_bytes()));
         let padding = if broken == Some(Rule::Padding) { 0 } else { large };
         let fresh: Vec<_> = (0..nodes).map(|number| at(nodes_from + number * large)).collect();
-        let place =
-            |number| RecordPlace { at: at(records_from + number * RECORD_PLACE), had: BTreeSet::new() };
+        let place = |number| RecordPlace {
+            at: at(records_from + number * RECORD_PLACE),
+            had: BTreeSet::new(),
+            last: 0,
+        };
         Self {
             config: *config,
             all_nodes: fresh.iter().copied().chain([at(small_at)]).collect(),
@@ -124,6 +130,13 @@ impl Space {
         self.freed.pop().map(|(at, _)| at)
     }
 
+    /// The record that was freed last, and its key, if its memory is to be used for something else and lies so in its line.
+    pub(super) fn misuse_record(&mut self, within_line: u64) -> Option<(GlobalAddress, u64)> {
+        let fits =
+            |place: &mut RecordPlace| !place.had.is_empty() && place.at.offset() % LINE as u64 == within_line;
+        self.records.pop_if(fits).map(|place| (place.at, place.last))
+    }
+
     /// A place for a record of `key`.
     ///
     /// One that the key has had is not given to it again. A reader that knows the old address from a leaf it has read would take
@@ -140,6 +153,7 @@ impl Space {
         };
         let mut place = self.records.remove(at);
         place.had.insert(key);
+        place.last = key;
         let address = place.at;
         self.taken.push(place);
         Some(address)

@@ -11,7 +11,7 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Device as _, Error, Operation, Output, QueuePair, Remote};
 use rand::RngExt as _;
 
-use super::misuse::node_like_record;
+use super::misuse::{PIVOT, node_like_record, record_like_node};
 use super::model::{Change, Model, Step};
 use super::rules::Rule;
 use super::setting::Setting;
@@ -185,7 +185,6 @@ impl Writer {
                     under_way.change.steps.pop_front();
                 }
             });
-            self.misuse().await;
             if self.random.random_bool(self.setting.scenario.hesitant) {
                 let pause = Duration::from_nanos(self.random.random_range(0..50_000));
                 self.machine.sleep(pause).await;
@@ -199,6 +198,7 @@ impl Writer {
         if let Some((operation, answer)) = done {
             self.setting.history.answer(operation, self.machine.now(), answer);
         }
+        self.misuse().await;
     }
 
     /// What is to be done next. An entry whose WRITE may have been cut short is made good with its whole leaf.
@@ -283,15 +283,25 @@ impl Writer {
         Ok(())
     }
 
-    /// Without the rule that nodes stay nodes, a freed one becomes a record, whose bytes are a user's.
+    /// Without the rules that nodes stay nodes and records stay records, what was freed becomes the other, with a user's bytes.
     async fn misuse(&mut self) {
-        if self.setting.scenario.broken != Some(Rule::NodesStayNodes) {
-            return;
-        }
-        let Some(&(key, record, length)) = self.setting.litter[self.tree].records.first() else { return };
         let config = self.setting.scenario.config;
-        if let Some(at) = self.tended(|tended, _| tended.model.space.misuse_node()) {
-            let bytes = node_like_record(&config, at, key, record, length);
+        let bytes = match self.setting.scenario.broken {
+            Some(Rule::NodesStayNodes) => {
+                let record = self.setting.litter[self.tree].records.first().copied();
+                record.and_then(|(key, record, length)| {
+                    let at = self.tended(|tended, _| tended.model.space.misuse_node())?;
+                    Some((at, node_like_record(&config, at, key, record, length)))
+                })
+            }
+            Some(Rule::RecordsStayRecords) => {
+                let length = self.setting.scenario.lengths[0];
+                let record = self.tended(|tended, _| tended.model.space.misuse_record(PIVOT));
+                record.and_then(|(record, key)| record_like_node(&config, record, key, length))
+            }
+            _ => None,
+        };
+        if let Some((at, bytes)) = bytes {
             // If it is not written, so be it.
             let _ = self.write(at, &bytes).await;
         }

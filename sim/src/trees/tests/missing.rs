@@ -1,6 +1,6 @@
 //! The seeds find what is missing: each check that is not made, each rule that is not kept.
 
-use fatbtree_index::{Check, ValueLayout};
+use fatbtree_index::{Check, Integrity, ValueLayout};
 
 use crate::seeds::{Campaign, SeedFailure, Seeds};
 use crate::trees::{Outcome, Rule, Scenario, ScenarioError};
@@ -67,6 +67,7 @@ fn each_check_that_is_not_made_is_found() {
 /// Makes a scenario in which the rule matters; false where it cannot.
 fn aim(rule: Rule, scenario: &mut Scenario) -> bool {
     let out_of_line = scenario.config.values() == ValueLayout::OutOfLine;
+    let lines = scenario.config.integrity() == Integrity::LineVersions;
     match rule {
         Rule::RecordsChangeKeys => {
             // Few keys, values of one length, and time between a record and the entry that leads to it.
@@ -75,8 +76,15 @@ fn aim(rule: Rule, scenario: &mut Scenario) -> bool {
             out_of_line
         }
         Rule::NothingEarly => {
-            scenario.hesitant = 0.3;
+            // Memory that is used again soon, and time between the halves of a split.
+            (scenario.hesitant, scenario.nodes) = (1.0, 20);
+            scenario.weights = [8, 6, 0, 6, 2, 0];
+            (scenario.hot, scenario.littered, scenario.daring) = (0.0, 0, 0.0);
             true
+        }
+        Rule::RecordsStayRecords => {
+            (scenario.hot, scenario.lengths) = (0.8, vec![8]);
+            out_of_line && scenario.config.fan_out() > 2 && lines
         }
         _ => true,
     }
