@@ -17,6 +17,9 @@
 //! A node's version goes on from what its memory held before ([`next_version`]), never starts afresh: a reader that gets
 //! some lines from before and some from after a node's memory was used again then sees two versions.
 //!
+//! A node in memory that was a node before is met by stale pointers as soon as it is written, also before anything in the tree
+//! leads to it. So it must not say then what the tree does not say: a node is split first, and a key is added after that.
+//!
 //! * [`NodeHeader`]: what all nodes share, line 0.
 //! * [`InternalNode`]: sorted pivots and children.
 //! * [`LeafNode`]: unsorted entries. [`LeafEditor`]: changes one of them.
