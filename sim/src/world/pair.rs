@@ -31,8 +31,9 @@ pub(super) struct Requester {
     pub(super) first: u64,
     /// The number of the first that was never sent.
     pub(super) next: u64,
-    /// Requests before this number have given their places in the send queue back: a completion behind them was polled.
-    pub(super) released: u64,
+    /// Requests whose completions were not polled. They hold their places in the send queue, and so do all behind them; those that
+    /// are not signalled give theirs back as soon as they are complete.
+    pub(super) unpolled: VecDeque<u64>,
     /// READs and atomics sent and not complete.
     pub(super) reads: u8,
     /// When the last message left, and when it arrives: later ones do not overtake it.
@@ -102,6 +103,12 @@ impl Requester {
     /// The number that the next request to be posted gets.
     pub(super) fn end(&self) -> u64 {
         self.first + self.queue.len() as u64
+    }
+
+    /// Places taken in the send queue.
+    pub(super) fn places(&self) -> usize {
+        let first = self.unpolled.front().copied().unwrap_or(self.first);
+        (self.end() - first) as usize
     }
 
     /// A request that is not complete.

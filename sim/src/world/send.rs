@@ -117,7 +117,7 @@ impl Fabric {
         if chain.is_empty() || chain.len() > limit {
             return Err(PostError::ChainLength { found: chain.len(), limit });
         }
-        let found = (pair.requester.end() - pair.requester.released) as usize + chain.len();
+        let found = pair.requester.places() + chain.len();
         let limit = host.options.send_queue;
         if found > limit {
             return Err(PostError::Full { queue_pair, what: "requests", found, limit });
@@ -375,7 +375,8 @@ impl Fabric {
         result: Result<Output, Failure>,
     ) {
         let completion = Completion { queue_pair: QueuePair(u64::from(number)), tag, result };
-        self.host_mut(owner).completions.push_back((completion, request));
+        self.host_mut(owner).completions.push_back(completion);
+        self.pairs[number as usize].requester.unpolled.push_back(request);
         self.news_for(owner);
     }
 
@@ -422,9 +423,8 @@ impl Fabric {
     }
 
     pub(super) fn poll(&mut self, machine: MachineId) -> Option<Completion> {
-        let (completion, request) = self.host_mut(machine).completions.pop_front()?;
-        let requester = &mut self.pairs[completion.queue_pair.0 as usize].requester;
-        requester.released = requester.released.max(request + 1);
+        let completion = self.host_mut(machine).completions.pop_front()?;
+        self.pairs[completion.queue_pair.0 as usize].requester.unpolled.pop_front();
         Some(completion)
     }
 }

@@ -21,7 +21,7 @@ fn a_region_that_is_taken_back_stays_as_it_is() {
         lab.world.run();
         assert_eq!(lab.bytes(0, 4096), bytes, "seed {seed}: it was written after it was taken back");
         let written = bytes.iter().filter(|byte| **byte == 7).count();
-        let broken = lab.server.reactor().with(|card| card.poll_broken()).is_some();
+        let broken = lab.server.reactor().poll_broken().is_some();
         let result = task.take().unwrap();
         assert_eq!(broken, result.is_err(), "seed {seed}: whoever refuses breaks as well");
         match (written, result) {

@@ -49,7 +49,7 @@ fn from_an_unregistered_connection_they_break_both_queue_pairs() {
     assert_eq!(error, Error::Failed(Failure::RemoteAccess));
     let state = wire.machine.reactor().with(|card| card.state(wire.queue_pair));
     assert_eq!(state, Some(QueuePairState::Error));
-    assert!(lab.server.reactor().with(|card| card.poll_broken()).is_some());
+    assert!(lab.server.reactor().poll_broken().is_some());
 }
 
 /// A landing outside of all regions is refused as any other READ would be.
