@@ -4,13 +4,16 @@ use fatbtree_index::node::{
     LINE, LeafBuilder, LeafEditor, NewValue, NodeHeader, NodeSpec, mark_free, next_version, write_internal,
 };
 use fatbtree_index::record::{self, record_bytes, write_record};
-use fatbtree_index::{GlobalAddress, Integrity, Superblock};
+use fatbtree_index::{GlobalAddress, Integrity, Superblock, ValueLayout};
 use rand::RngExt as _;
 
 use super::model::{Body, Model, Node, Payload, Step};
 use super::rules::Rule;
 use super::values;
 use crate::world::Random;
+
+/// Where a superblock has its version. It is looked up also where the superblock is torn.
+const SUPERBLOCK_VERSION: usize = 59;
 
 impl Model {
     /// What is read before a step.
@@ -46,7 +49,7 @@ impl Model {
             Step::Node(at) => self.node(at, &mut memory, random),
             Step::Free(_) => mark_free(memory.first_chunk_mut()?),
             Step::Superblock => {
-                let version = memory.get(59).map_or(0, |version| version.wrapping_add(1));
+                let version = memory.get(SUPERBLOCK_VERSION).map_or(0, |version| version.wrapping_add(1));
                 let superblock = Superblock {
                     partition: self.partition(),
                     config: self.config,
@@ -68,13 +71,14 @@ impl Model {
         let slot = editor.slot_of(key);
         let Some(Payload { word, record }) = entries.get(&key) else { return Some(editor.remove(slot?)) };
         let slot = slot.or_else(|| editor.free_slot()).expect("a leaf is split before it is full");
-        let range = match *record {
-            Some((address, length)) => editor.put(slot, key, NewValue::Record { address, length }),
-            None => {
-                let mut value = vec![0; shape.entry_bytes() - 9];
+        let range = match (*record, self.config.values()) {
+            (Some((address, length)), _) => editor.put(slot, key, NewValue::Record { address, length }),
+            (None, ValueLayout::Inline(size)) => {
+                let mut value = vec![0; usize::from(size)];
                 values::fill(key, *word, &mut value);
                 editor.put(slot, key, NewValue::Inline(&value))
             }
+            (None, ValueLayout::OutOfLine) => unreachable!("each value has a record"),
         };
         let lines = self.config.integrity() == Integrity::LineVersions;
         if self.broken == Some(Rule::EntryVersionsGoOn) && shape.is_wide() && lines {

@@ -10,10 +10,9 @@ use serde::Serialize;
 
 use super::rules::Rule;
 use super::run;
+use super::writer::Action;
 use crate::world::{MachineOptions, Options, Random, random};
 
-/// Actions of a writer: upsert, delete, split, merge, adopt, rewrite.
-const ACTIONS: usize = 6;
 /// More siblings than a level of these trees has: whoever follows so many finds every key from any former root.
 const ENOUGH_SIBLINGS: u32 = 64;
 
@@ -41,7 +40,8 @@ pub struct Scenario {
     /// Changes of each writer, and its longest pause between two.
     pub(super) changes: u32,
     pub(super) pace: Duration,
-    pub(super) weights: [u32; ACTIONS],
+    /// Of its actions.
+    pub(super) weights: [u32; Action::ALL.len()],
     /// How probably a key that is drawn is one of two.
     pub(super) hot: f64,
     /// How probably a writer pauses between two WRITEs of one change.

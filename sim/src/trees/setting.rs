@@ -174,13 +174,14 @@ impl Setting {
     }
 }
 
-fn next_word(words: &Cell<u64>) -> u64 {
+/// The word of the next write.
+pub(super) fn next_word(words: &Cell<u64>) -> u64 {
     words.set(words.get() + 1);
     values::word(words.get())
 }
 
 /// Does all steps of a change in memory at hand.
-fn do_now(model: &mut Model, change: Change, memory: &Memory, random: &mut Random) {
+pub(super) fn do_now(model: &mut Model, change: Change, memory: &Memory, random: &mut Random) {
     const INSIDE: &str = "steps are inside of the region";
     for &step in &change.steps {
         let (place, len) = model.place(step);

@@ -39,6 +39,37 @@ impl Tended {
     }
 }
 
+/// What a writer can decide to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Action {
+    /// Puts a value; splits the leaf instead, if it has no room.
+    Upsert,
+    Delete,
+    Split,
+    Merge,
+    /// Tells the parent of a node that was split.
+    Adopt,
+    /// Writes a node anew.
+    Rewrite,
+}
+
+impl Action {
+    /// All of them, in the order of their weights.
+    pub(super) const ALL: [Action; 6] =
+        [Action::Upsert, Action::Delete, Action::Split, Action::Merge, Action::Adopt, Action::Rewrite];
+
+    fn draw(weights: &[u32; Self::ALL.len()], random: &mut Random) -> Self {
+        let mut draw = random.random_range(0..weights.iter().sum());
+        for (action, &weight) in Self::ALL.into_iter().zip(weights) {
+            match draw.checked_sub(weight) {
+                Some(rest) => draw = rest,
+                None => return action,
+            }
+        }
+        unreachable!("what is drawn is less than all weights together")
+    }
+}
+
 /// A writer in one life.
 pub(super) struct Writer {
     machine: Machine,
@@ -111,29 +142,20 @@ impl Writer {
     /// Decides on a change and notes it.
     fn begin(&mut self) {
         let key = self.setting.draw_key(self.tree, &mut self.random);
-        let setting = Rc::clone(&self.setting);
-        let scenario = &setting.scenario;
-        let weights = scenario.weights;
-        let mut draw = self.random.random_range(0..weights.iter().sum());
-        let what = weights.iter().position(|&weight| {
-            let here = draw < weight;
-            draw = draw.saturating_sub(weight);
-            here
-        });
-        let change = match what {
-            Some(0) if !self.has_no_room(key) => return self.upsert(key),
-            Some(0) => {
-                let change = self.tended(|tended, random| tended.model.split_leaf(key, random));
-                if scenario.broken == Some(Rule::NothingEarly) && !self.has_no_room(key) {
-                    return self.upsert_in(key, change);
+        let change = match Action::draw(&self.setting.scenario.weights, &mut self.random) {
+            Action::Upsert if !self.has_no_room(key) => return self.upsert(key),
+            Action::Upsert => {
+                let split = self.tended(|tended, random| tended.model.split_leaf(key, random));
+                if self.setting.scenario.broken == Some(Rule::NothingEarly) && !self.has_no_room(key) {
+                    return self.upsert_in(key, split);
                 }
-                change
+                split
             }
-            Some(1) => return self.delete(key),
-            Some(2) => self.tended(|tended, random| tended.model.split_any(random)),
-            Some(3) => self.tended(|tended, random| tended.model.merge(random)),
-            Some(4) => self.tended(|tended, random| tended.model.adopt(random)),
-            _ => self.tended(|tended, random| Some(tended.model.rewrite(random))),
+            Action::Delete => return self.delete(key),
+            Action::Split => self.tended(|tended, random| tended.model.split_any(random)),
+            Action::Merge => self.tended(|tended, random| tended.model.merge(random)),
+            Action::Adopt => self.tended(|tended, random| tended.model.adopt(random)),
+            Action::Rewrite => self.tended(|tended, random| Some(tended.model.rewrite(random))),
         };
         if let Some(change) = change {
             self.note(change, None);
