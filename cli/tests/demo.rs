@@ -54,6 +54,14 @@ fn every_answer_is_right_and_takes_few_round_trips() {
 }
 
 #[test]
+fn every_distribution_of_the_help_works() {
+    for name in ["zipfian", "uniform", "latest", "hotspot", "sequential", "exponential"] {
+        let result = demo(name, &["--distribution", name]);
+        assert_eq!(result["wrong"], 0, "{name}");
+    }
+}
+
+#[test]
 fn nothing_loaded_still_answers() {
     let result = demo("nothing", &["--layers", "0", "--fat-root", "4"]);
     assert_eq!(result["wrong"], 0);
@@ -70,6 +78,7 @@ fn what_cannot_work_is_refused_before_anything_starts() {
         (vec!["demo", "--fat-root", "1"], "--fat-root 1"),
         (vec!["demo", "--workload", "a"], "only reads"),
         (vec!["demo", "--distribution", "zipfain"], "zipfain"),
+        (vec!["demo", "--distribution", "uniform", "--theta", "0.5"], "has no skew"),
         (vec!["plan", "show", "no-such-plan.json"], "no-such-plan.json"),
     ] {
         let output = run(&arguments);

@@ -333,7 +333,7 @@ impl Plan {
         &self.budget
     }
 
-    /// Sub-table that look-ups of this epoch begin at.
+    /// Sub-table that lookups of this epoch begin at.
     pub fn root_sub_table(&self) -> u16 {
         sub_table(0, self.epoch)
     }

@@ -1,4 +1,4 @@
-//! Changing from one epoch to the next while look-ups go on (DESIGN §4 "A reload").
+//! Changing from one epoch to the next while lookups go on (DESIGN §4 "A reload").
 //!
 //! ```text
 //!  Write    every switch   insert the new epoch's entries beside the old ones; no packet has this epoch yet

@@ -1,6 +1,6 @@
 //! An asynchronous client: session, pipeline, batched writes, reads.
 //!
-//! This is the driver at the edge; messages and look-ups elsewhere in this crate do no I/O.
+//! This is the driver at the edge; messages and lookups elsewhere in this crate do no I/O.
 
 use std::time::Duration;
 

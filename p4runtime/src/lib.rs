@@ -1,4 +1,4 @@
-//! P4Runtime: the messages and service of P4Runtime 1.x, P4Info look-up by name, and a client.
+//! P4Runtime: the messages and service of P4Runtime 1.x, P4Info lookup by name, and a client.
 //!
 //! ```text
 //!   controller                                           switch (ours, BMv2, Tofino)

@@ -1,4 +1,4 @@
-//! Look-up by name: exact, by alias, or by dotted suffix.
+//! Lookup by name: exact, by alias, or by dotted suffix.
 //!
 //! A program compiled for v1model calls a table `ingress.node_set_a.child`; compiled for a Tofino it is
 //! `pipe.ingress.node_set_a.child`. `node_set_a.child` names both, so that one controller drives both.

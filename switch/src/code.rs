@@ -8,7 +8,7 @@
 //!
 //! Every value is the field's bits, zero-extended; masks are part of the operation that computes it.
 //! Parser, checksums, ingress and egress are one array of [`Op`]s with four entry points. There are no
-//! names, no look-ups by name and no allocation left in it.
+//! names, no lookups by name and no allocation left in it.
 
 use crate::bits::store;
 use crate::table::scan::{ScanKey, first_masked};

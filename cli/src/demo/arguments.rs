@@ -8,7 +8,7 @@ use clap::Args;
 use fatbtree_client::workload::{KeyFile, KeyMap, Properties, RequestDistribution, WorkloadSpec, builtin};
 use fatbtree_index::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
 
-/// Look-ups walked by switches, side by side with look-ups that walk the tree over the network.
+/// Lookups walked by switches, side by side with lookups that walk the tree over the network.
 ///
 /// One process: a FatTree of software switches that run the compiled P4 program, memory servers in one pod, a client in
 /// another. Loads the servers, plans the caches, pushes them over P4Runtime, and looks up the same keys both ways.
@@ -30,16 +30,16 @@ pub(crate) struct Arguments {
     /// How keys are drawn: zipfian-ranked (over the keys), zipfian (YCSB's scrambled one), uniform, latest, hotspot, sequential, exponential.
     #[arg(long, value_name = "NAME", default_value = "zipfian-ranked")]
     distribution: String,
-    /// Skew of the Zipfian distributions.
-    #[arg(long, value_name = "THETA", default_value_t = 0.99)]
-    theta: f64,
+    /// Skew of the Zipfian distributions and of latest; 0.99 unless given.
+    #[arg(long, value_name = "THETA")]
+    theta: Option<f64>,
     /// A YCSB workload: a property file, or the name of a built-in one. Only reads are done here.
     #[arg(long, value_name = "FILE|NAME", default_value = "c")]
     workload: String,
-    /// Look-ups each way.
+    /// Lookups each way.
     #[arg(long, value_name = "COUNT", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
     lookups: u64,
-    /// Look-ups under way at once. With 1, latencies are those of an idle network.
+    /// Lookups under way at once. With 1, latencies are those of an idle network.
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
     /// Most ranges of the fat root.
@@ -202,7 +202,9 @@ impl Arguments {
     fn distribution(&self) -> Result<RequestDistribution> {
         let mut properties = builtin("c")?;
         properties.set("requestdistribution", &self.distribution);
-        properties.set("zipfianconstant", &self.theta.to_string());
+        if let Some(theta) = self.theta {
+            properties.set("zipfianconstant", &theta.to_string());
+        }
         Ok(WorkloadSpec::from_properties(&properties)?.distribution)
     }
 }
@@ -221,12 +223,12 @@ pub(super) fn describe(distribution: &RequestDistribution) -> String {
             format!("the newest keys most often, Zipfian of theta {theta}")
         }
         RequestDistribution::Hotspot { data, operations } => {
-            format!("{:.0} % of the look-ups to {:.0} % of the keys", operations * 100.0, data * 100.0)
+            format!("{:.0} % of the lookups to {:.0} % of the keys", operations * 100.0, data * 100.0)
         }
         RequestDistribution::Sequential => "keys one after the other".into(),
         RequestDistribution::Exponential { percentile, fraction } => {
             format!(
-                "the newest keys most often, {percentile} % of the look-ups to {:.0} % of them",
+                "the newest keys most often, {percentile} % of the lookups to {:.0} % of them",
                 fraction * 100.0
             )
         }

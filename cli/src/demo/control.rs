@@ -16,7 +16,7 @@ use fatbtree_topology::Cluster;
 use super::arguments::Settings;
 use super::data_path::DataPathThreads;
 
-/// Look-ups that the planner sees before the run, drawn from another seed than the run's.
+/// Lookups that the planner sees before the run, drawn from another seed than the run's.
 const SAMPLES: u64 = 200_000;
 
 /// The control plane: connections to every switch and memory server.

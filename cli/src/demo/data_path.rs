@@ -26,6 +26,9 @@ use fatbtree_verbs::time::Instant;
 /// Looks for a frame that the fabric makes before it looks at anything else.
 const BATCH: usize = 32;
 
+/// Looks for a frame that the racks make before they look at anything else.
+const STEPS: u64 = 4096;
+
 /// Looks for a frame that a thread makes before it offers its processor to others.
 const LOOKS: u32 = 256;
 
@@ -88,7 +91,13 @@ impl DataPath {
         let waker = Arc::clone(&alarm).into();
         let mut context = Context::from_waker(&waker);
         let clock = self.clock;
+        let mut steps = 0u64;
         loop {
+            steps += 1;
+            // However long the future takes, sessions are renewed meanwhile.
+            if steps.is_multiple_of(STEPS) {
+                self.answer_control_plane();
+            }
             if alarm.0.swap(false, Ordering::Relaxed) {
                 let polled = self.cluster.with_client(0, &clock, |_, _| future.as_mut().poll(&mut context));
                 if let Poll::Ready(output) = polled {

@@ -30,7 +30,7 @@ use measure::{Measured, TURN};
 use network::{Endpoints, Places, is_in_rack};
 use result::{DemoResult, Environment, LoadResult, ModeResult, PlanResult, PushResult};
 
-/// Look-ups each way before measuring begins: caches of the machine itself warm up.
+/// Lookups each way before measuring begins: caches of the machine itself warm up.
 const WARM_UP_TURNS: u64 = 2;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
     println!("{}", table(&result));
     println!(
-        "{} look-ups under way: in-network latency is {:.2} of the baseline's, throughput {:.2} times; {} wrong answers of {}; {:.1} s in all",
+        "{} lookups under way: in-network latency is {:.2} of the baseline's, throughput {:.2} times; {} wrong answers of {}; {:.1} s in all",
         result.depth,
         result.latency_ratio,
         result.throughput_ratio,
@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if result.wrong > 0 {
         bail!(
-            "{} look-ups gave a wrong value, none, or an error: please report this with the seed",
+            "{} lookups gave a wrong value, none, or an error: please report this with the seed",
             result.wrong
         );
     }

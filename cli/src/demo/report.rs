@@ -26,7 +26,7 @@ fn page(result: &DemoResult, picture: &str) -> Result<String> {
     write!(
         page,
         r#"<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Fat-B+Tree: switches answering B+Tree look-ups</title>
+<html lang="en"><head><meta charset="utf-8"><title>Fat-B+Tree: switches answering B+Tree lookups</title>
 <style>
  body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff; }}
  table {{ border-collapse: collapse; margin: 1rem 0; }}
@@ -35,12 +35,12 @@ fn page(result: &DemoResult, picture: &str) -> Result<String> {
  figure {{ margin: 2rem 0; }} figcaption {{ color: #555; }} svg {{ max-width: 100%; height: auto; }}
  .baseline {{ color: #b05a2c; }} .in-network {{ color: #1f6f8b; }}
 </style></head><body>
-<h1>Switches answering B+Tree look-ups</h1>
-<p>{keys} keys with values of {value_size} bytes on {servers} memory servers; {lookups} look-ups each way, {depth} under way at once, {distribution},
+<h1>Switches answering B+Tree lookups</h1>
+<p>{keys} keys with values of {value_size} bytes on {servers} memory servers; {lookups} lookups each way, {depth} under way at once, {distribution},
  every answer checked: <b>{wrong} wrong</b>. The same keys, in turns, in one run.</p>
 {table}
-<figure>{cdf}<figcaption>Latency of one look-up: the share of look-ups (vertical) that took at most so long (horizontal, up to p99).</figcaption></figure>
-<figure>{round_trips}<figcaption>Round trips per look-up.</figcaption></figure>
+<figure>{cdf}<figcaption>Latency of one lookup: the share of lookups (vertical) that took at most so long (horizontal, up to p99).</figcaption></figure>
+<figure>{round_trips}<figcaption>Round trips per lookup.</figcaption></figure>
 <figure>{picture}<figcaption>What is cached where: the fat root in the core switch, node sets on the way down.</figcaption></figure>
 <h2>Plan and times</h2>
 <table>
@@ -114,7 +114,7 @@ fn latency_cdf(result: &DemoResult) -> Result<String> {
         chart
             .configure_mesh()
             .x_desc("latency, µs")
-            .y_desc("share of look-ups")
+            .y_desc("share of lookups")
             .light_line_style(WHITE)
             .draw()?;
         for (name, mode, colour) in modes(result) {
@@ -158,7 +158,7 @@ fn round_trip_histogram(result: &DemoResult) -> Result<String> {
             .x_labels(longest as usize + 1)
             .x_label_formatter(&|trips| format!("{trips:.0}"))
             .x_desc("round trips")
-            .y_desc("share of look-ups")
+            .y_desc("share of lookups")
             .light_line_style(WHITE)
             .draw()?;
         for (position, (name, mode, colour)) in modes(result).into_iter().enumerate() {

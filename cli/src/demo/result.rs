@@ -13,11 +13,11 @@ pub(crate) struct DemoResult {
     pub servers: usize,
     /// How keys are drawn.
     pub distribution: String,
-    /// Look-ups made each way.
+    /// Lookups made each way.
     pub lookups: u64,
-    /// Look-ups under way at once: latencies are those at this load.
+    /// Lookups under way at once: latencies are those at this load.
     pub depth: u32,
-    /// Look-ups, of both ways, that gave a wrong value, no value, or an error. Anything but 0 is a failure.
+    /// Lookups, of both ways, that gave a wrong value, no value, or an error. Anything but 0 is a failure.
     pub wrong: u64,
     /// Walking from the root of the partition, one READ per level.
     pub baseline: ModeResult,
@@ -49,11 +49,11 @@ pub(crate) struct ModeResult {
     pub p999_us: f64,
     pub max_us: f64,
     pub ops_per_s: f64,
-    /// Mean round trips per look-up.
+    /// Mean round trips per lookup.
     pub round_trips: f64,
-    /// Look-ups by the number of round trips they took.
+    /// Lookups by the number of round trips they took.
     pub round_trip_histogram: Vec<(u32, u64)>,
-    /// (µs, share of look-ups at most so long).
+    /// (µs, share of lookups at most so long).
     #[serde(skip)]
     pub latency_cdf: Vec<(f64, f64)>,
 }
@@ -115,8 +115,8 @@ impl DemoResult {
             row("p90, µs", b.p90_us, n.p90_us, 2),
             row("p99, µs", b.p99_us, n.p99_us, 2),
             row("p99.9, µs", b.p999_us, n.p999_us, 2),
-            row("look-ups per second", b.ops_per_s, n.ops_per_s, 0),
-            row("round trips per look-up", b.round_trips, n.round_trips, 2),
+            row("lookups per second", b.ops_per_s, n.ops_per_s, 0),
+            row("round trips per lookup", b.round_trips, n.round_trips, 2),
         ]
     }
 }

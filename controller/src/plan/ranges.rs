@@ -1,4 +1,4 @@
-//! Range look-up of wide keys by several narrow range tables: the paper's Algorithm 1 (§III-B), built from the n
+//! Range lookup of wide keys by several narrow range tables: the paper's Algorithm 1 (§III-B), built from the n
 //! boundaries instead of by visiting 2^16 cells per table.
 //!
 //! ```text

@@ -104,7 +104,7 @@ pub(super) struct Emitter<'a> {
     pub(super) slots: Value,
     packet: Value,
     pub(super) frame_len: Value,
-    /// Did the last table look-up hit?
+    /// Did the last table lookup hit?
     pub(super) hit: Variable,
     /// The position in its table's list of the action that ran last.
     pub(super) action: Variable,

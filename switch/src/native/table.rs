@@ -1,4 +1,4 @@
-//! Emitting look-ups, and what runs when they are done.
+//! Emitting lookups, and what runs when they are done.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I8, I64};

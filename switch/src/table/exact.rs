@@ -4,9 +4,9 @@
 //! record   key, 1 or 2 words | row: action + 1 (0: free), params ..., packets, bytes | padding
 //! ```
 //!
-//! Node sets are large and are asked for any node: what a look-up costs is the cache lines that it fetches. So records do
+//! Node sets are large and are asked for any node: what a lookup costs is the cache lines that it fetches. So records do
 //! not lie behind an index, they *are* the index (open addressing, linear probing), spaced so that a record of up to eight
-//! words lies in one line. At most half of them are in use: most look-ups end at the first.
+//! words lies in one line. At most half of them are in use: most lookups end at the first.
 
 use super::{KeyPart, NONE, pack64, pack128, packed_width};
 use crate::code::Words;
@@ -317,7 +317,7 @@ mod tests {
         }
     }
 
-    /// Keys as tables have them end their look-ups soon: consecutive ids, addresses that differ in a few bits.
+    /// Keys as tables have them end their lookups soon: consecutive ids, addresses that differ in a few bits.
     #[test]
     fn keys_in_patterns_do_not_pile_up() {
         let patterns: [fn(u64) -> u64; 5] = [

@@ -1,7 +1,7 @@
 //! Table contents: one structure per kind of key, chosen when the program is loaded.
 //!
 //! ```text
-//! key fields                      structure          look-up
+//! key fields                      structure          lookup
 //! all exact, <= 128 bits          exact::Exact       one hash
 //! exact*, one LPM                 lpm::Lpm           one hash per prefix length in use
 //! exact*, one range               range::Ranges      one hash, then a binary search
@@ -16,7 +16,7 @@ pub(crate) mod row;
 pub(crate) mod scan;
 pub(crate) mod store;
 
-/// No row: the answer of a look-up that misses.
+/// No row: the answer of a lookup that misses.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// Where one key field lies in the slots, and where in the packed key.

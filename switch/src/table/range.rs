@@ -1,8 +1,8 @@
 //! Exact fields and one range field, the shape of the fat root's stages: entries are grouped by their exact
 //! fields; in each group the overlapping ranges are cut into elementary intervals, each of which knows its
-//! winner, and a look-up is one hash and one binary search.
+//! winner, and a lookup is one hash and one binary search.
 //!
-//! Intervals are rebuilt by the first look-up after a change, only in the groups that changed: a controller
+//! Intervals are rebuilt by the first lookup after a change, only in the groups that changed: a controller
 //! that writes a thousand ranges pays for one rebuild.
 
 use std::collections::BinaryHeap;

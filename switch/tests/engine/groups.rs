@@ -1,4 +1,4 @@
-//! `groups.p4`: tables that share a look-up, and what must not be shared.
+//! `groups.p4`: tables that share a lookup, and what must not be shared.
 
 use fatbtree_switch::MatchValue;
 

@@ -371,3 +371,16 @@ fn a_slot_that_changes_hands_in_a_wake_keeps_the_new_waker() {
     lab.reactor.turn(Instant::ZERO);
     assert_eq!(WOKEN.with(|woken| woken.0.load(Ordering::Relaxed)), 1);
 }
+
+#[test]
+#[should_panic(expected = "waits for completions or for time")]
+fn waiting_for_what_never_comes_ends_though_a_queue_pair_is_broken() {
+    let lab = Lab::new();
+    let refused = lab.reactor.chain(
+        lab.queue_pair,
+        [Operation::Read { from: Remote { address: 0, rkey: lab.region.rkey ^ 1 }, len: 8 }],
+    );
+    assert!(lab.reactor.block_on(refused).is_err());
+    // Nobody asks which queue pair broke.
+    lab.reactor.block_on(std::future::pending::<()>());
+}
