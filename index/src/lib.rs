@@ -66,26 +66,34 @@ mod config;
 mod descent;
 mod keys;
 mod limits;
+mod locks;
 mod lookup;
 pub mod node;
 pub mod plain;
 mod pool;
 pub mod record;
+mod space;
 mod super_root;
 mod superblock;
 mod top;
 pub mod value;
 mod walk;
+mod write;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
 pub use checks::Check;
-pub use config::{ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, TreeConfig, ValueLayout};
-pub use descent::{OperationError, Start, Trips};
+pub use config::{
+    ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, TreeConfig, ValueLayout,
+};
+pub use descent::{OperationError, Start, Trips, ValueBytes};
 pub use keys::KeyRange;
 pub use limits::Limits;
+pub use locks::{HAND_OVERS, Writer};
 pub use lookup::{Lookup, Value};
 pub use pool::{BreakReason, ConnectError, ConnectionId, Event, Pool, PoolConfig, PoolStats, RemoteSide};
+pub use space::ChunkKind;
 pub use super_root::{Partition, SuperRoot, SuperRootError};
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 pub use top::{TopNode, TopReader, TreeTop};
 pub use walk::{NodeBytes, PathStep, Regions, Tree, WalkError};
+pub use write::{Change, Wish};
