@@ -19,13 +19,15 @@ macro_rules! checks {
 }
 
 checks! {
-    /// As many bytes were read as the node has.
+    /// As many bytes were read as the node has. A second line: where fewer come, the node is of another level than expected, and
+    /// [`Level`](Self::Level) refuses it.
     Length,
     /// A node lies there.
     Magic,
     /// It is one of this tree, and of its level.
     Format,
-    /// An internal node has a possible number of children.
+    /// An internal node has a possible number of children. A second line: with a wrong number a walk takes another child or none,
+    /// and whatever it takes is checked for itself.
     Count,
     /// All lines have one version: the node was not rewritten while it was read.
     LineVersion,

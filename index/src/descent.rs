@@ -216,6 +216,8 @@ pub(crate) struct Descent<'p, V: Verbs> {
     lane: u8,
     partition: Partition,
     started: Instant,
+    /// When something that was read made no sense for the first time.
+    lost_since: Option<Instant>,
     /// No more index reads: one has led astray, or its connection broke.
     walks: bool,
     /// Siblings followed since the last start.
@@ -227,7 +229,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
     pub(crate) fn new(pool: &'p Pool<V>, key: u64) -> Self {
         let (lane, started) = (pool.take_lane(), pool.reactor().now());
         let partition = pool.partition_of(key);
-        Self { pool, key, lane, partition, started, walks: false, siblings: 0, trips: Trips::default() }
+        let trips = Trips::default();
+        Self { pool, key, lane, partition, started, lost_since: None, walks: false, siblings: 0, trips }
     }
 
     /// One for another key of an operation that goes on: on the same lane, whose order it relies on.
@@ -316,7 +319,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
             }
             Reason::Fault(fault) => fault,
         };
-        if self.pool.reactor().now() - self.started > self.pool.config().limits.patience {
+        // Time spent waiting for a connection is nobody's fault here.
+        let now = self.pool.reactor().now();
+        if now - *self.lost_since.get_or_insert(now) > self.pool.config().limits.patience {
             let (root, restarts) = (self.partition.root, self.trips.restarts);
             return Err(OperationError::GaveUp { key, root, restarts, fault });
         }

@@ -14,6 +14,9 @@
 //! A record is written before the leaf entry that points to it and never changed in place. The checksum guards against a
 //! record that is freed and written anew while somebody still reads it: whatever mixture of old and new such a reader gets
 //! is noticed, wherever old ends and new begins. Memory that was a record is used again for records only.
+//!
+//! And not for a record of the same key, as long as a lookup can be under way that has read the address in a leaf: key and checksum
+//! of the new record are right, so that lookup would find a value that no leaf leads to yet, and a later one still the value before.
 
 use crate::checks::Check;
 use crate::node::NodeFault;

@@ -136,12 +136,57 @@ fn versions_go_on_from_what_is_found() {
     let config = TreeConfig::default();
     let mut bytes = vec![0; 1024];
     assert_eq!(next_version(&bytes), 1, "memory that was never written");
-    for version in [u32::MAX, 0, 1] {
+    // Bytes that are not used are zero, and could be taken for versions.
+    for (version, next) in [(u32::MAX, 1), (0, 1), (1, 2), (0x2ff, 0x301)] {
         LeafBuilder::new(&mut bytes, config.leaf_shape(), NodeSpec { version, ..spec(0, 0) }).finish();
-        assert_eq!(next_version(&bytes), version.wrapping_add(1));
+        assert_eq!(next_version(&bytes), next);
     }
     mark_free(bytes.first_chunk_mut().unwrap());
-    assert_eq!(next_version(&bytes), 2, "a freed node");
+    assert_eq!(next_version(&bytes), 0x301, "a freed node");
+}
+
+/// What a WRITE that was cut short left behind must not complete the next one.
+#[test]
+fn a_version_is_one_that_no_line_has() {
+    let config = TreeConfig::default();
+    let leaf = |version, key| {
+        let mut bytes = vec![0; 1024];
+        let mut leaf = LeafBuilder::new(&mut bytes, config.leaf_shape(), NodeSpec { version, ..spec(0, 0) });
+        leaf.push_record(key, GlobalAddress::new(0, 4096), 8);
+        leaf.finish();
+        bytes
+    };
+    let (mut memory, cut_short) = (leaf(4, 1), leaf(5, 2));
+    memory[LINE..2 * LINE].copy_from_slice(&cut_short[LINE..2 * LINE]);
+    let version = next_version(&memory);
+    assert_eq!(version, 6);
+    // A reader gets the header of the next node and the line that was left behind.
+    let mut mixture = leaf(version, 3);
+    mixture[LINE..2 * LINE].copy_from_slice(&memory[LINE..2 * LINE]);
+    assert!(Node::read(&config, &mixture).is_err());
+}
+
+/// The same for an entry of two lines.
+#[test]
+fn the_version_of_a_wide_entry_is_one_that_neither_end_has() {
+    let config = TreeConfig::new(16, 320, ValueLayout::Inline(60)).unwrap();
+    let shape = config.leaf_shape();
+    let mut memory = vec![0; 320];
+    let mut leaf = LeafBuilder::new(&mut memory, shape, spec(0, 0));
+    leaf.push_inline(9).fill(1);
+    leaf.finish();
+    let put = |memory: &mut [u8], value| {
+        LeafEditor::new(memory, shape).put(0, 9, NewValue::Inline(&[value; 60]));
+    };
+    let mut cut_short = memory.clone();
+    put(&mut cut_short, 2);
+    // Only the second of the entry's lines was written.
+    memory[2 * LINE..3 * LINE].copy_from_slice(&cut_short[2 * LINE..3 * LINE]);
+    let mut next = memory.clone();
+    put(&mut next, 3);
+    next[2 * LINE..3 * LINE].copy_from_slice(&memory[2 * LINE..3 * LINE]);
+    let Ok(Node::Leaf(mixture)) = Node::read(&config, &next) else { panic!("the lines have one version") };
+    assert!(mixture.find(9).is_err(), "{:?}", mixture.find(9));
 }
 
 fn integrity() -> impl Strategy<Value = Integrity> {

@@ -76,3 +76,29 @@ fn a_connection_that_breaks_in_silence_is_told_as_well() {
     assert_eq!(reason, BreakReason::Failed(Failure::Flushed));
     assert_eq!(pool.next_deadline(), None);
 }
+
+/// A lookup that has waited for its connection is as patient with what it reads as any other.
+#[test]
+fn waiting_for_a_connection_does_not_wear_patience_out() {
+    let (pool, mut server, region) = pool();
+    let id = pool.connections()[0];
+    pool.abandon(id).unwrap();
+    pool.open(id).unwrap();
+    // The root is a leaf: the first attempt leads nowhere.
+    let stale = Start::Node { address: GlobalAddress::new(0, 64), level: 1 };
+    let mut lookup = pin!(pool.lookup(5, stale));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(lookup.as_mut().poll(&mut context).is_pending());
+    let late = Instant::ZERO + pool.config().limits.patience * 2;
+    pool.turn(late);
+    connect(&pool, &mut server, region);
+    let lookup = (0..20).find_map(|_| match lookup.as_mut().poll(&mut context) {
+        Poll::Ready(lookup) => Some(lookup),
+        Poll::Pending => {
+            pool.turn(late);
+            None
+        }
+    });
+    let lookup = lookup.unwrap();
+    assert_eq!((lookup.result.unwrap().is_none(), lookup.trips.restarts), (true, 1));
+}

@@ -20,6 +20,7 @@
 //!
 //! * [`world`]: machines at the level of verbs, whose memory tears and which die, freeze and come back.
 //! * [`history`]: what clients asked and were answered, checked for linearizability.
+//! * [`trees`]: scenarios with trees in that world.
 //! * [`seeds`]: many seeds over all processors, and what replays one that fails.
 //!
 //! # Example
@@ -37,6 +38,7 @@ pub mod history;
 mod network;
 mod scenario;
 pub mod seeds;
+pub mod trees;
 mod virtual_time;
 mod wires;
 pub mod world;

@@ -109,8 +109,14 @@ impl<'a> LeafEditor<'a> {
         word(&lines[at / LINE], at % LINE)
     }
 
+    /// A version that neither end has: of an entry of two lines that was written in part, one end may have the next one already.
     fn next_version(&self, slot: usize) -> u8 {
-        self.bytes[self.shape.entry_offset(slot)].wrapping_add(1) & !OCCUPIED
+        let at = self.shape.entry_offset(slot);
+        let next = |state: u8| state.wrapping_add(1) & !OCCUPIED;
+        let version = next(self.bytes[at]);
+        let is_at_rear =
+            self.shape.is_wide() && self.bytes[at + self.shape.rear_state()] & !OCCUPIED == version;
+        if is_at_rear { next(version) } else { version }
     }
 
     /// Writes the state, at both ends of a wide entry; says what is to be written back.

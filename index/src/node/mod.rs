@@ -17,6 +17,9 @@
 //! A node's version goes on from what its memory held before ([`next_version`]), never starts afresh: a reader that gets
 //! some lines from before and some from after a node's memory was used again then sees two versions.
 //!
+//! A node in memory that was a node before is met by stale pointers as soon as it is written, also before anything in the tree
+//! leads to it. So it must not say then what the tree does not say: a node is split first, and a key is added after that.
+//!
 //! * [`NodeHeader`]: what all nodes share, line 0.
 //! * [`InternalNode`]: sorted pivots and children.
 //! * [`LeafNode`]: unsorted entries. [`LeafEditor`]: changes one of them.
@@ -34,7 +37,7 @@ pub use leaf::{EntryValue, LeafBuilder, LeafNode, LeafShape};
 
 use crate::address::GlobalAddress;
 use crate::checks::Check;
-use crate::config::TreeConfig;
+use crate::config::{MAX_PATH_MTU, TreeConfig};
 use line::Marks;
 
 /// Bytes of a line: the unit in which NICs access memory at once, and which carries a version.
@@ -275,15 +278,27 @@ pub fn mark_free(line: &mut [u8; LINE]) {
     Marks::Internal.stamp(line, version, integrity);
 }
 
-/// The version of a node that is written over `memory`: one more than what is found there, node or not.
+/// The version of a node that is written over `memory`, which is as long as the node: it follows the one found there, node or
+/// not, and none of the lines has it.
 ///
-/// Versions are one more with every whole write of the same memory, whatever lay there before, so that no reader takes lines
-/// of two nodes for one (its low byte is in every line: a reader that sleeps for exactly 256 writes of one place is not
-/// told).
+/// The header alone does not tell: of a node that was written in part (its writer or its server died) some lines can have the
+/// next version already, and lines of another kind of node have other bytes where this one has its versions. A reader would take
+/// them for its own.
+///
+/// Versions go on with every whole write of the same memory, whatever lay there before, so that no reader takes lines of two nodes
+/// for one (the low byte is in every line: a reader that sleeps for about 256 writes of one place is not told).
 #[must_use]
 pub fn next_version(memory: &[u8]) -> u32 {
     let found = memory.get(offsets::NODE_VERSION..).and_then(|bytes| bytes.first_chunk::<4>());
-    found.map_or(1, |bytes| u32::from_le_bytes(*bytes).wrapping_add(1))
+    let mut version = found.map_or(1, |bytes| u32::from_le_bytes(*bytes).wrapping_add(1));
+    let (lines, _) = memory.as_chunks::<LINE>();
+    // A node has at most 64 lines with two places each: one of 256 versions is always free.
+    let lines = &lines[..lines.len().min(MAX_PATH_MTU as usize / LINE)];
+    let is_there = |low: u8| lines.iter().any(|line| Marks::PLACES.iter().any(|&at| line[at] == low));
+    while is_there(version.to_le_bytes()[0]) {
+        version = version.wrapping_add(1);
+    }
+    version
 }
 
 /// Reads a little-endian word; the caller's offsets are constants or follow from the shape.

@@ -44,7 +44,7 @@ impl Builder<'_> {
     fn spec(&self, level: u8, offset: u64, low: u64, next_low: Option<u64>) -> NodeSpec {
         let size = u64::from(self.config.node_bytes(level));
         let version =
-            if self.refill { version_over(&self.nodes[offset as usize..][..size as usize]) } else { 1 };
+            if self.refill { next_version(&self.nodes[offset as usize..][..size as usize]) } else { 1 };
         NodeSpec {
             address: GlobalAddress::new(self.server, offset),
             level,
@@ -121,21 +121,6 @@ fn share(whole: usize, index: u64, parts: u64) -> usize {
 
 /// Where a line can carry a version: in front, or at its end.
 const VERSIONS: [usize; 2] = [offsets::VERSION, LINE - 1];
-
-/// The version of a node written over memory of a former generation, whose nodes may have lain otherwise: one that follows
-/// what is found, and that none of the lines has already.
-fn version_over(memory: &[u8]) -> u32 {
-    let (lines, _) = memory.as_chunks::<LINE>();
-    let is_there = |version: u32| {
-        lines.iter().any(|line| VERSIONS.iter().any(|&at| line[at] == version.to_le_bytes()[0]))
-    };
-    let mut version = next_version(memory);
-    // A node has at most 64 lines: there is always one of 256 bytes that none of them carries.
-    while is_there(version) {
-        version = version.wrapping_add(1);
-    }
-    version
-}
 
 /// Forgets what lies in memory of a former generation: nothing of it is a node any more. Versions stay, for those who write
 /// nodes there.

@@ -52,7 +52,6 @@ pub(super) struct Host {
     pub(super) device_memory: u64,
     /// It has registered memory once: its tasks may look into it past the network.
     pub(super) owns_memory: bool,
-    /// With the number of the request.
     pub(super) completions: VecDeque<Completion>,
     pub(super) broken: VecDeque<QueuePair>,
     /// What came while it was frozen.

@@ -31,9 +31,9 @@ pub(super) struct Requester {
     pub(super) first: u64,
     /// The number of the first that was never sent.
     pub(super) next: u64,
-    /// Places of the send queue that are taken: by requests that are not complete, and by those whose completions were not
-    /// polled.
-    pub(super) places: usize,
+    /// Requests whose completions were not polled. They hold their places in the send queue, and so do all behind them; those that
+    /// are not signalled give theirs back as soon as they are complete.
+    pub(super) unpolled: VecDeque<u64>,
     /// READs and atomics sent and not complete.
     pub(super) reads: u8,
     /// When the last message left, and when it arrives: later ones do not overtake it.
@@ -100,6 +100,17 @@ impl Pair {
 }
 
 impl Requester {
+    /// The number that the next request to be posted gets.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.queue.len() as u64
+    }
+
+    /// Places taken in the send queue.
+    pub(super) fn places(&self) -> usize {
+        let first = self.unpolled.front().copied().unwrap_or(self.first);
+        (self.end() - first) as usize
+    }
+
     /// A request that is not complete.
     pub(super) fn get(&self, number: u64) -> Option<&Posted> {
         self.queue.get(usize::try_from(number.checked_sub(self.first)?).ok()?)

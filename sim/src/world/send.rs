@@ -64,7 +64,6 @@ impl Fabric {
             };
             self.pairs[number as usize].requester.queue.push_back(posted);
         }
-        self.pairs[number as usize].requester.places += chain.len();
         for WorkRequest { operation, .. } in chain {
             match kind_of(operation) {
                 Kind::Read => self.counts.reads += 1,
@@ -118,7 +117,7 @@ impl Fabric {
         if chain.is_empty() || chain.len() > limit {
             return Err(PostError::ChainLength { found: chain.len(), limit });
         }
-        let found = pair.requester.places + chain.len();
+        let found = pair.requester.places() + chain.len();
         let limit = host.options.send_queue;
         if found > limit {
             return Err(PostError::Full { queue_pair, what: "requests", found, limit });
@@ -353,6 +352,7 @@ impl Fabric {
         let pair = &mut self.pairs[number as usize];
         let requester = &mut pair.requester;
         let Some(posted) = requester.queue.pop_front() else { return };
+        let request = requester.first;
         requester.first += 1;
         requester.reads -= u8::from(kind_of(&posted.operation) != Kind::Write);
         let owner = pair.owner;
@@ -362,15 +362,21 @@ impl Fabric {
             self.spare.push(data);
         }
         if posted.signalled || result.is_err() {
-            self.complete(owner, number, posted.tag, result);
-        } else {
-            requester.places -= 1;
+            self.complete(owner, number, request, posted.tag, result);
         }
     }
 
-    fn complete(&mut self, owner: MachineId, number: u32, tag: u64, result: Result<Output, Failure>) {
+    fn complete(
+        &mut self,
+        owner: MachineId,
+        number: u32,
+        request: u64,
+        tag: u64,
+        result: Result<Output, Failure>,
+    ) {
         let completion = Completion { queue_pair: QueuePair(u64::from(number)), tag, result };
         self.host_mut(owner).completions.push_back(completion);
+        self.pairs[number as usize].requester.unpolled.push_back(request);
         self.news_for(owner);
     }
 
@@ -390,17 +396,17 @@ impl Fabric {
     /// Tells whoever posted requests that they come to nothing. The requests stay, because messages under way carry them.
     pub(super) fn flush(&mut self, number: u32, cause: Failure, unsignalled: bool) {
         let pair = &mut self.pairs[number as usize];
-        let owner = pair.owner;
+        let (owner, first) = (pair.owner, pair.requester.first);
         let mut flushed = Vec::new();
-        for posted in &mut pair.requester.queue {
+        for (request, posted) in (first..).zip(&mut pair.requester.queue) {
             drop(posted.buffer.take());
             if posted.signalled || unsignalled {
-                flushed.push(posted.tag);
+                flushed.push((request, posted.tag));
             }
         }
         let mut failure = cause;
-        for tag in flushed {
-            self.complete(owner, number, tag, Err(failure));
+        for (request, tag) in flushed {
+            self.complete(owner, number, request, tag, Err(failure));
             failure = Failure::Flushed;
         }
     }
@@ -418,7 +424,7 @@ impl Fabric {
 
     pub(super) fn poll(&mut self, machine: MachineId) -> Option<Completion> {
         let completion = self.host_mut(machine).completions.pop_front()?;
-        self.pairs[completion.queue_pair.0 as usize].requester.places -= 1;
+        self.pairs[completion.queue_pair.0 as usize].requester.unpolled.pop_front();
         Some(completion)
     }
 }

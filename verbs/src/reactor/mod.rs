@@ -114,6 +114,7 @@ impl<V: Verbs> Reactor<V> {
     pub fn turn(&self, now: Instant) -> bool {
         let mut inner = self.inner.borrow_mut();
         inner.now = inner.now.max(now);
+        let known = inner.broken.len();
         let mut any = false;
         while let Some(completion) = inner.verbs.poll() {
             any = true;
@@ -133,7 +134,7 @@ impl<V: Verbs> Reactor<V> {
         while let Some(queue_pair) = inner.verbs.poll_broken() {
             inner.broke(Broken { queue_pair, failure: Failure::Flushed, index_read: false });
         }
-        any |= !inner.broken.is_empty();
+        any |= inner.broken.len() > known;
         while let Some(&Reverse((at, tag))) = inner.timers.peek()
             && at <= inner.now
         {

@@ -230,3 +230,16 @@ fn wakers_may_use_the_reactor() {
         assert!(done.is_ok());
     });
 }
+
+#[test]
+#[should_panic(expected = "waits for completions or for time")]
+fn waiting_for_what_never_comes_ends_though_a_queue_pair_is_broken() {
+    let lab = Lab::new();
+    let refused = lab.reactor.chain(
+        lab.queue_pair,
+        [Operation::Read { from: Remote { address: 0, rkey: lab.region.rkey ^ 1 }, len: 8 }],
+    );
+    assert!(lab.reactor.block_on(refused).is_err());
+    // Nobody asks which queue pair broke.
+    lab.reactor.block_on(std::future::pending::<()>());
+}

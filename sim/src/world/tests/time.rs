@@ -1,9 +1,12 @@
 //! Virtual time, determinism, and running.
 
+use std::rc::Rc;
+
 use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{Operation, Reactor};
 
 use super::{LONG, Lab};
-use crate::world::{Options, random};
+use crate::world::{Driven, MachineOptions, Options, random};
 
 fn busy(seed: u64) -> (u64, Vec<u64>) {
     let lab = Lab::new(seed, Options::rough(&mut random(seed, 9)), 3);
@@ -87,4 +90,30 @@ fn running_stops_where_it_is_told_to() {
     assert!(took <= Duration::from_millis(2));
     let stuck = lab.world.block_on(std::future::pending::<()>(), LONG).unwrap_err();
     assert!(stuck.to_string().contains("1 tasks wait, and nothing is going on"), "{stuck}");
+}
+
+/// A client that has a reactor of its own: its machine tells it of completions and of the time, and sleeps by it.
+#[test]
+fn a_machine_uses_the_reactor_that_it_is_given() {
+    let lab = Lab::new(1, Options::default(), 0);
+    let client = lab.world.machine(MachineOptions::named("client"));
+    let own = Rc::new(Reactor::new(client.device()));
+    client.set_driven(Rc::clone(&own) as Rc<dyn Driven>);
+    let (machine, server, at) = (client.clone(), lab.server.clone(), lab.at(64));
+    let reactor = Rc::clone(&own);
+    let task = client.spawn(async move {
+        let queue_pair = machine.dial(&server).await.unwrap();
+        machine.sleep(Duration::from_micros(5)).await;
+        reactor.chain(queue_pair, [Operation::FetchAdd { at, add: 3 }]).await.unwrap();
+    });
+    lab.world.run_until(|| task.has_ended(), LONG).unwrap();
+    assert_eq!((lab.word(64), own.now()), (3, lab.world.now()));
+}
+
+#[test]
+#[should_panic(expected = "has a reactor")]
+fn a_card_has_one_reactor() {
+    let lab = Lab::new(1, Options::default(), 1);
+    let _first = lab.clients[0].reactor();
+    lab.clients[0].set_driven(Rc::new(Reactor::new(lab.clients[0].device())));
 }

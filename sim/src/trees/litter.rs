@@ -1,0 +1,227 @@
+//! Litter: what lies in a region beside the tree and nearly is a node of it.
+//!
+//! Each piece would give a wrong answer, or none ever, if one check were not made. Index reads land on it (switches that are out
+//! of date), or litter leads to it.
+
+use std::ops::RangeInclusive;
+
+use fatbtree_index::node::{LINE, LeafBuilder, NodeSpec, offsets, write_internal};
+use fatbtree_index::record::{RECORD_HEAD, write_record};
+use fatbtree_index::{GlobalAddress, Integrity, KeyRange, TreeConfig, ValueLayout};
+use fatbtree_verbs::Memory;
+use rand::RngExt as _;
+
+use super::space::{LITTER, Space};
+use super::values;
+use crate::world::Random;
+
+/// The litter of one region.
+#[derive(Debug, Default)]
+pub(super) struct Litter {
+    /// Where stale switches lead which keys.
+    pub(super) landings: Vec<(RangeInclusive<u64>, GlobalAddress)>,
+    /// Records that nothing points to: of a key, with a value that nobody wrote.
+    pub(super) records: Vec<(u64, GlobalAddress, u32)>,
+}
+
+struct Builder<'a> {
+    config: TreeConfig,
+    memory: &'a Memory,
+    server: u16,
+    next: u64,
+    end: u64,
+    length: u32,
+    litter: Litter,
+    random: &'a mut Random,
+}
+
+/// Litters a region: some pieces for each of the keys.
+pub(super) fn scatter(
+    config: &TreeConfig,
+    space: &Space,
+    memory: &Memory,
+    keys: &[u64],
+    length: u32,
+    random: &mut Random,
+) -> Litter {
+    let mut builder = Builder {
+        config: *config,
+        memory,
+        server: space.litter.server(),
+        next: space.litter.offset(),
+        end: space.litter.offset() + LITTER,
+        length,
+        litter: Litter::default(),
+        random,
+    };
+    for &key in keys {
+        // Some keys have a right neighbour that is a key, and a left one.
+        if (4..u64::MAX - 4).contains(&key) && builder.pieces(key).is_none() {
+            break;
+        }
+    }
+    builder.litter
+}
+
+impl Builder<'_> {
+    /// All pieces for one key; none when there is no room.
+    fn pieces(&mut self, key: u64) -> Option<()> {
+        let here = KeyRange { low: key - self.random.random_range(0..4), high: Some(key + 1) };
+        let left = KeyRange { low: key - 3, high: Some(key - 1) };
+        let sums = self.config.integrity() == Integrity::Checksums;
+        let keys = key..=key;
+        // Another memory server's leaf.
+        let at = self.room()?;
+        let other = GlobalAddress::new(self.server ^ 1, at.offset());
+        self.leaf(at, self.spec(other, 0, here, GlobalAddress::NULL), key)?;
+        self.land(&keys, at);
+        // Another tree's.
+        let at = self.room()?;
+        self.foreign_leaf(at, self.spec(at, 0, here, GlobalAddress::NULL), key)?;
+        self.land(&keys, at);
+        // A node of a level above, whose child says that it is somewhere else.
+        let (at, child) = (self.room()?, self.room()?);
+        let elsewhere = GlobalAddress::new(self.server, child.offset() + 64);
+        self.leaf(child, self.spec(elsewhere, 0, here, GlobalAddress::NULL), key)?;
+        self.internal(at, 1, here, child);
+        self.land(&keys, at);
+        // Two nodes that are each other's children.
+        let (one, two) = (self.room()?, self.room()?);
+        self.internal(one, 2, here, two);
+        self.internal(two, 2, here, one);
+        self.land(&keys, one);
+        // A child nowhere.
+        let at = self.room()?;
+        self.internal(at, 1, here, GlobalAddress::NULL);
+        self.land(&keys, at);
+        // Left of the key, and nothing on the right of it.
+        let at = self.room()?;
+        self.leaf(at, self.spec(at, 0, left, GlobalAddress::NULL), key)?;
+        self.land(&keys, at);
+        // Left of the key, and each other's siblings.
+        let (one, two) = (self.room()?, self.room()?);
+        self.leaf(one, self.spec(one, 0, left, two), key)?;
+        self.leaf(two, self.spec(two, 0, left, one), key)?;
+        self.land(&keys, one);
+        // Right of the key.
+        let at = self.room()?;
+        let right = KeyRange { low: key + 1, high: None };
+        self.leaf(at, self.spec(at, 0, right, GlobalAddress::NULL), key)?;
+        self.land(&keys, at);
+        // Two halves.
+        let at = self.room()?;
+        self.leaf(at, self.spec(at, 0, here, GlobalAddress::NULL), key)?;
+        self.flip(at, u64::from(self.config.leaf_bytes()) - LINE as u64, 0);
+        self.flip(at, u64::from(self.config.leaf_bytes()) - 1, 0);
+        self.land(&keys, at);
+        // What is changed here has a checksum that can only be written with the whole line.
+        if !sums {
+            let at = self.room()?;
+            self.leaf(at, self.spec(at, 0, here, GlobalAddress::NULL), key)?;
+            self.flip(at, offsets::MAGIC as u64, 1);
+            self.land(&keys, at);
+            for count in [0u16, u16::MAX] {
+                let (at, child) = (self.room()?, self.room()?);
+                self.leaf(child, self.spec(child, 0, left, GlobalAddress::NULL), key)?;
+                self.internal(at, 1, here, child);
+                self.memory.write(at.offset() + offsets::COUNT as u64, &count.to_le_bytes()).ok()?;
+                self.land(&keys, at);
+            }
+        }
+        Some(())
+    }
+
+    /// Room for any node or record.
+    fn room(&mut self) -> Option<GlobalAddress> {
+        let record = u64::from(self.length) + RECORD_HEAD as u64;
+        let size = u64::from(self.config.max_node_bytes()).max(record.next_multiple_of(LINE as u64));
+        let at = self.next.next_multiple_of(LINE as u64);
+        self.next = at + size;
+        (self.next <= self.end).then(|| GlobalAddress::new(self.server, at))
+    }
+
+    fn land(&mut self, keys: &RangeInclusive<u64>, at: GlobalAddress) {
+        self.litter.landings.push((keys.clone(), at));
+    }
+
+    fn spec(&self, address: GlobalAddress, level: u8, range: KeyRange, sibling: GlobalAddress) -> NodeSpec {
+        NodeSpec { address, level, range, sibling, version: 3 }
+    }
+
+    /// A leaf with a value for `key` that nobody wrote.
+    fn leaf(&mut self, at: GlobalAddress, spec: NodeSpec, key: u64) -> Option<()> {
+        let mut bytes = vec![0; self.config.leaf_bytes() as usize];
+        let word = self.poison();
+        let shape = *self.config.leaf_shape();
+        let record = if shape.is_inline() { None } else { Some(self.record(key, word)?) };
+        let mut leaf = LeafBuilder::new(&mut bytes, &shape, spec);
+        match record {
+            Some(record) => leaf.push_record(key, record, self.length),
+            None => values::fill(key, word, leaf.push_inline(key)),
+        }
+        leaf.finish();
+        self.memory.write(at.offset(), &bytes).ok()
+    }
+
+    /// A leaf of a tree with other values, whose first entry lies as one of this tree's.
+    fn foreign_leaf(&mut self, at: GlobalAddress, spec: NodeSpec, key: u64) -> Option<()> {
+        let mut bytes = vec![0; self.config.leaf_bytes() as usize];
+        let word = self.poison();
+        let mut value = [0; 64];
+        let size = match self.config.values() {
+            ValueLayout::OutOfLine => {
+                let record = self.record(key, word)?;
+                value[..8].copy_from_slice(&record.raw().to_le_bytes());
+                value[8..12].copy_from_slice(&self.length.to_le_bytes());
+                12
+            }
+            ValueLayout::Inline(size) => {
+                values::fill(key, word, &mut value[..usize::from(size)]);
+                // As many lines an entry, and no fewer entries.
+                if size == 8 || size == 55 { size + 1 } else { size - 1 }
+            }
+        };
+        let foreign = TreeConfig::with_integrity(
+            self.config.fan_out(),
+            self.config.leaf_bytes(),
+            ValueLayout::Inline(size),
+            self.config.integrity(),
+        );
+        let foreign = foreign.ok()?;
+        let mut leaf = LeafBuilder::new(&mut bytes, foreign.leaf_shape(), spec);
+        leaf.push_inline(key).copy_from_slice(&value[..usize::from(size)]);
+        leaf.finish();
+        self.memory.write(at.offset(), &bytes).ok()
+    }
+
+    fn internal(&mut self, at: GlobalAddress, level: u8, range: KeyRange, child: GlobalAddress) {
+        let mut bytes = vec![0; self.config.internal_bytes() as usize];
+        let spec = self.spec(at, level, range, GlobalAddress::NULL);
+        write_internal(&mut bytes, &spec, &[(range.low, child)], self.config.integrity());
+        // There is room: it was asked for.
+        let _ = self.memory.write(at.offset(), &bytes);
+    }
+
+    fn record(&mut self, key: u64, word: u64) -> Option<GlobalAddress> {
+        let at = self.room()?;
+        let mut bytes = vec![0; self.length as usize + RECORD_HEAD];
+        write_record(&mut bytes, key, 1, |value| values::fill(key, word, value));
+        self.memory.write(at.offset(), &bytes).ok()?;
+        self.litter.records.push((key, at, self.length));
+        Some(at)
+    }
+
+    /// Changes a byte.
+    fn flip(&mut self, at: GlobalAddress, offset: u64, bit: u32) {
+        let mut byte = [0];
+        let offset = at.offset() + offset;
+        if self.memory.read(offset, &mut byte).is_ok() {
+            let _ = self.memory.write(offset, &[byte[0] ^ 1 << bit]);
+        }
+    }
+
+    /// The word of no write.
+    fn poison(&mut self) -> u64 {
+        values::word(u64::MAX / 2 + self.random.random_range(0..u64::MAX / 4))
+    }
+}

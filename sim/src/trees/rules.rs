@@ -1,0 +1,48 @@
+//! What whoever writes a tree promises its readers, by name: a test breaks one at a time, to see whether the seeds notice.
+
+/// A rule for writers (design, section 9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rule {
+    /// A node's version goes on from the one found in memory.
+    VersionsGoOn,
+    /// A node's version is one that none of the lines found in memory has: a WRITE that was cut short leaves some behind.
+    VersionsAreNew,
+    /// The version of an entry of two lines goes on from the one found there.
+    EntryVersionsGoOn,
+    /// A record's version goes on from the one found in memory.
+    RecordVersionsGoOn,
+    /// Memory that was a node is never a record.
+    NodesStayNodes,
+    /// Memory that was a record is never a node.
+    RecordsStayRecords,
+    /// Memory that was a record of a key is never a record of the same key again.
+    RecordsChangeKeys,
+    /// A node that leaves the tree is marked as freed.
+    FreedMark,
+    /// A node that is split gives up the keys that it no longer has.
+    Fences,
+    /// A node that nothing leads to yet says nothing that the tree does not say: a node is split first, and changed after that.
+    NothingEarly,
+    /// Whoever follows a writer that died finishes what was begun.
+    Finish,
+    /// Behind the last node are as many bytes as the largest node has.
+    Padding,
+}
+
+impl Rule {
+    /// All of them.
+    pub const ALL: &[Rule] = &[
+        Rule::VersionsGoOn,
+        Rule::VersionsAreNew,
+        Rule::EntryVersionsGoOn,
+        Rule::RecordVersionsGoOn,
+        Rule::NodesStayNodes,
+        Rule::RecordsStayRecords,
+        Rule::RecordsChangeKeys,
+        Rule::FreedMark,
+        Rule::Fences,
+        Rule::NothingEarly,
+        Rule::Finish,
+        Rule::Padding,
+    ];
+}

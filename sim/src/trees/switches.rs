@@ -1,0 +1,45 @@
+//! The switches between clients and trees: caches by key range that nobody keeps up to date, and the rkey of each connection.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use fatbtree_index::GlobalAddress;
+use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::{QueuePair, Remote};
+
+use crate::world::{CachedSwitches, IndexRead, Landing, MachineId, Passage, Random, Switches};
+
+/// [`CachedSwitches`] that cache addresses and take the rkey from the connection, as the data plane does. Clones are the same
+/// switches.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TreeSwitches {
+    pub(super) cached: CachedSwitches,
+    rkeys: Rc<RefCell<BTreeMap<QueuePair, u32>>>,
+}
+
+impl TreeSwitches {
+    /// Lets index reads of a queue pair in.
+    pub(super) fn register(&self, queue_pair: QueuePair, root: Remote) {
+        self.cached.register(queue_pair, root);
+        self.rkeys.borrow_mut().insert(queue_pair, root.rkey);
+    }
+
+    /// Index reads of these keys land there from now on.
+    pub(super) fn cache(&self, server: MachineId, keys: std::ops::RangeInclusive<u64>, at: GlobalAddress) {
+        self.cached.cache(server, keys, Remote { address: at.raw(), rkey: 0 });
+    }
+}
+
+impl Switches for TreeSwitches {
+    fn land(&mut self, now: Instant, read: &IndexRead, random: &mut Random) -> Landing {
+        match (self.cached.land(now, read, random), self.rkeys.borrow().get(&read.queue_pair)) {
+            (Landing::At(remote), Some(&rkey)) => Landing::At(Remote { rkey, ..remote }),
+            _ => Landing::Unregistered,
+        }
+    }
+
+    fn pass(&mut self, now: Instant, from: MachineId, to: MachineId, random: &mut Random) -> Passage {
+        self.cached.pass(now, from, to, random)
+    }
+}

@@ -1,0 +1,5 @@
+//! What the scenarios promise.
+
+mod missing;
+mod model;
+mod seeds;
