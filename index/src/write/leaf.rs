@@ -9,7 +9,7 @@ use crate::address::GlobalAddress;
 use crate::descent::{Descent, Reason, Start};
 use crate::keys::KeyRange;
 use crate::node::{
-    EntryValue, LINE, LeafBuilder, LeafEditor, LeafNode, LeafShape, NewValue, Node, NodeFault, NodeSpec,
+    EntryValue, LeafBuilder, LeafEditor, LeafNode, LeafShape, NewValue, Node, NodeFault, NodeSpec,
     next_version,
 };
 use crate::record::{record_bytes, write_record};
@@ -82,7 +82,13 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Ok(right) => right,
             Err(reason) => return self.without(held, reason).await,
         };
-        let halves = match split(&self.pool().config().tree, &leaf, right, self.key(), new) {
+        let halves = match split(
+            &self.pool().config().tree,
+            &leaf[..shape.bytes() as usize],
+            right,
+            self.key(),
+            new,
+        ) {
             Ok(halves) => halves,
             Err(fault) => {
                 self.pool().with_space(|space| space.put_back(right.address, ChunkKind::Leaves));
@@ -131,7 +137,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let address = self.pool().with_space(|space| space.take(server, kind, bytes));
         let address = address.ok_or(Reason::Memory(server, kind, bytes))?;
         // Versions go on from what is there.
-        match self.pool().read(self.lane(), address, LINE as u32).await {
+        match self.pool().read(self.lane(), address, bytes).await {
             Ok(found) => {
                 self.trips_mut().round_trips += 1;
                 Ok(NewNode { address, version: next_version(&found) })
@@ -184,7 +190,7 @@ fn split(
         level: 0,
         range: KeyRange { low, high: Some(separator) },
         sibling: right.address,
-        version: header.version.wrapping_add(1),
+        version: next_version(bytes),
     };
     let right = NodeSpec {
         address: right.address,

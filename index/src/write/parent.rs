@@ -7,7 +7,7 @@ use super::leaf::Locked;
 use crate::address::GlobalAddress;
 use crate::descent::{Descent, OperationError, Reason, Start};
 use crate::keys::KeyRange;
-use crate::node::{Node, NodeSpec, write_internal};
+use crate::node::{Node, NodeSpec, next_version, write_internal};
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 
@@ -82,15 +82,14 @@ impl<'p, V: Verbs> Descent<'p, V> {
             return Ok(Told::Done);
         };
         children.insert(at, (child.separator, child.address));
-        let header = *node.header();
+        let (header, size) = (*node.header(), config.internal_bytes() as usize);
         let spec = NodeSpec {
             address,
             level,
             range: header.range(),
             sibling: header.sibling,
-            version: header.version.wrapping_add(1),
+            version: next_version(&bytes[..size]),
         };
-        let size = config.internal_bytes() as usize;
         let write = |spec: &NodeSpec, children: &[(u64, GlobalAddress)]| {
             let mut bytes = vec![0; size];
             write_internal(&mut bytes, spec, children, config.integrity());
