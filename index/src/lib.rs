@@ -1,6 +1,6 @@
 //! Trees over one-sided verbs.
 //!
-//! Clients find records in a pool of memory servers by RDMA READs alone; no server CPU takes part. This crate has the
+//! Clients find and change records in a pool of memory servers by one-sided RDMA alone; no server CPU takes part. This crate has the
 //! layout of the tree's nodes and the operations on it, as futures over any [`Verbs`](fatbtree_verbs::Verbs). It opens nothing,
 //! starts nothing and reads no clock.
 //!
@@ -28,7 +28,8 @@
 //! a round trip and never a wrong answer.
 //!
 //! * [`TreeConfig`], [`node`], [`record`], [`Superblock`]: what lies in memory, byte by byte.
-//! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`].
+//! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`], [`Pool::change`].
+//! * [`Writer`]: what a client needs to lock nodes. [`Wish`], [`Change`]: what it wants changed, and what came of it.
 //! * [`SuperRoot`]: where they begin.
 //! * [`Tree`], [`TreeTop`]: the same where the memory is at hand, for snapshots and tests.
 //! * [`plain`]: a client without a network. [`value`]: values that can be checked.

@@ -11,9 +11,8 @@ use std::task::{Context, Poll, Waker};
 
 use fatbtree_index::node::{LeafBuilder, NodeSpec};
 use fatbtree_index::{
-    Change, ChunkKind, Event, GlobalAddress, Integrity, KeyRange, OperationError, Partition, Pool,
-    PoolConfig, Regions, RemoteSide, Start, SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Wish,
-    Writer,
+    Change, Event, GlobalAddress, Integrity, KeyRange, OperationError, Partition, Pool, PoolConfig, Regions,
+    RemoteSide, Start, SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Wish, Writer,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::Instant;
@@ -67,15 +66,28 @@ impl Lab {
     }
 
     fn client(&mut self, owner: u16, masked_atomics: bool) -> Client {
+        self.client_behind(owner, masked_atomics, |_| None)
+    }
+
+    /// A client whose index reads land where `landing` says.
+    fn client_behind(
+        &mut self,
+        owner: u16,
+        masked_atomics: bool,
+        mut landing: impl FnMut(u64) -> Option<GlobalAddress> + 'static,
+    ) -> Client {
         let config = PoolConfig { tree: self.config, ..PoolConfig::default() };
         let roots = SuperRoot::new(vec![self.partition]).unwrap();
-        let pool = Pool::new(self.network.device(), config, roots, u64::from(owner)).unwrap();
+        let mut device = self.network.device();
+        let rkey = self.tree.rkey;
+        device.set_landing(move |key| landing(key).map(|at| Remote { address: at.raw(), rkey }));
+        let pool = Pool::new(device, config, roots, u64::from(owner)).unwrap();
         let id = pool.connections()[0];
         let local = pool.open(id).unwrap();
         let queue_pair = self.server.create().unwrap();
         self.server.connect(queue_pair, &local).unwrap();
         let endpoint = self.server.endpoint(queue_pair).unwrap();
-        pool.connected(id, RemoteSide { endpoint, rkey: self.tree.rkey, registered: false }).unwrap();
+        pool.connected(id, RemoteSide { endpoint, rkey: self.tree.rkey, registered: true }).unwrap();
         let locks = Remote { address: self.locks.iova, rkey: self.locks.rkey };
         pool.set_writer(0, Writer { locks, count: LOCKS, owner, masked_atomics }).unwrap();
         Rc::new(pool)
@@ -127,6 +139,18 @@ impl Lab {
             keys.iter().map(|&key| (key, tree.get(key).unwrap().expect("it was just there"))).collect();
         assert_eq!(found.len(), keys.len(), "a key is in two leaves");
         found
+    }
+
+    /// All nodes.
+    fn nodes(&self) -> Vec<GlobalAddress> {
+        let regions = Regions::new([(0, Arc::clone(&self.memory))]);
+        let mut line = [0; 64];
+        self.memory.read(0, &mut line).unwrap();
+        let tree = Tree::new(&regions, &self.config, &Superblock::parse(&line).unwrap().partition);
+        let mut nodes = Vec::new();
+        tree.for_each_leaf(|leaf| nodes.push(leaf.header().address)).unwrap();
+        tree.for_each_internal(|node| nodes.push(node.header().address)).unwrap();
+        nodes
     }
 
     /// All locks are free.
@@ -284,6 +308,32 @@ proptest! {
     }
 }
 
+/// Index reads of writers land on any node that there is or was: at worst it costs round trips.
+#[test]
+fn writers_find_their_leaf_wherever_the_switches_send_them() {
+    for config in configs() {
+        let mut lab = Lab::new(config);
+        let landing = Rc::new(Cell::new(lab.partition.root));
+        let seen = Rc::clone(&landing);
+        let client = lab.client_behind(3, true, move |_| Some(seen.get()));
+        let mut model = BTreeMap::new();
+        let mut nodes = vec![lab.partition.root];
+        for number in 1..600u64 {
+            let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+            landing.set(nodes[number as usize % nodes.len()]);
+            let (kind, value) =
+                (if number % 7 == 0 { Kind::Delete } else { Kind::Upsert }, value_of(&config, number));
+            let change = lab.run(&client, client.change(key, wish(kind, &value), Start::IndexRead));
+            assert_eq!(change.result.unwrap(), apply(&mut model, kind, key, &value));
+            if number % 50 == 0 {
+                nodes = lab.nodes();
+            }
+        }
+        assert!(client.stats().index_reads > 500 && nodes.len() > 10);
+        assert_eq!(lab.contents(), model);
+    }
+}
+
 #[test]
 fn an_update_takes_three_round_trips_where_the_leaf_is_a_child_of_the_root() {
     let config = configs()[0];
@@ -322,5 +372,4 @@ fn who_was_given_no_locks_does_not_write() {
     let change = lab.run(&pool, pool.change(5, Wish::Upsert(&value[1..]), Start::Root));
     let text = change.result.unwrap_err().to_string();
     assert!(text.contains("a value of 7 bytes was given, this tree takes exactly 8"), "{text}");
-    let _ = ChunkKind::ALL;
 }

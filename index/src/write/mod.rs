@@ -13,7 +13,12 @@
 //!
 //! **Connections that break.** A chain that ends with the release of the lock is carried out in order: where the lock is not this
 //! client's any more when the connection is up again, all of it was carried out; where it is, nobody has seen the node meanwhile, and
-//! the chain is posted once more.
+//! the chain is posted once more. That holds only if the server has destroyed the broken queue pair before the new one is connected:
+//! whoever connects sees to it.
+//!
+//! **What is not here yet.** A client that dies leaves its locks, and perhaps a node half written: nobody frees them. Deletions leave
+//! empty leaves where they are. The memory of records that were replaced is not used again: a leaf entry would have to carry the
+//! record's version (see [`record`](crate::record)).
 
 mod held;
 mod leaf;
