@@ -5,13 +5,15 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use fatbtree_index::{Event, Lookup, OperationError, Pool, PoolConfig, Start, SuperRoot, Value};
+use fatbtree_index::{
+    Change, Event, Lookup, OperationError, Pool, PoolConfig, Start, SuperRoot, Value, Wish,
+};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream;
 
-/// A database client: reads the records of a memory pool, many at a time.
+/// A database client: reads and writes the records of a memory pool, many at a time.
 ///
 /// It belongs to one thread and is cheap to clone: give each task a clone. Lookups are futures for any executor.
 ///
@@ -104,6 +106,43 @@ impl<V: Verbs> Client<V> {
             values[at] = value?.map(|value| value.to_vec());
         }
         Ok(values)
+    }
+
+    /// Puts a value, whether the key is there or not. Writing needs locks: see [`Pool::set_writer`].
+    ///
+    /// # Errors
+    /// When it was not put, or [when nobody can tell](OperationError::Unknown).
+    pub async fn upsert(&self, key: u64, value: &[u8]) -> Result<(), OperationError> {
+        self.change(key, Wish::Upsert(value)).await.result.map(drop)
+    }
+
+    /// Puts a value if the key is not there, and says whether it was put.
+    ///
+    /// # Errors
+    /// As [`upsert`](Self::upsert).
+    pub async fn insert(&self, key: u64, value: &[u8]) -> Result<bool, OperationError> {
+        self.change(key, Wish::Insert(value)).await.result
+    }
+
+    /// Replaces the value if the key is there, and says whether it was.
+    ///
+    /// # Errors
+    /// As [`upsert`](Self::upsert).
+    pub async fn update(&self, key: u64, value: &[u8]) -> Result<bool, OperationError> {
+        self.change(key, Wish::Update(value)).await.result
+    }
+
+    /// Takes a key away, and says whether it was there.
+    ///
+    /// # Errors
+    /// As [`upsert`](Self::upsert).
+    pub async fn delete(&self, key: u64) -> Result<bool, OperationError> {
+        self.change(key, Wish::Delete).await.result
+    }
+
+    /// Any of these, with what it cost.
+    pub async fn change(&self, key: u64, wish: Wish<'_>) -> Change {
+        self.pool.change(key, wish, Start::IndexRead).await
     }
 
     /// Takes what has come by `now`, and wakes who waits for it. Says whether there was anything.

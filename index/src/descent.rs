@@ -7,6 +7,7 @@ use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::node::{Node, NodeFault, NodeHeader};
 use crate::pool::{BreakReason, ConnectionId, Pool, Trouble};
+use crate::space::ChunkKind;
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 
@@ -91,6 +92,44 @@ pub enum OperationError {
         /// Why.
         error: PostError,
     },
+    /// The client was not told how to write there.
+    #[error(
+        "key {key:#x}: this client may not write to memory server {server}: no locks were given to it (set_writer)"
+    )]
+    NotWriter {
+        /// The key.
+        key: u64,
+        /// The server.
+        server: u16,
+    },
+    /// A lock is held by somebody else for very long.
+    #[error(
+        "key {key:#x}: another client holds the lock of a node for longer than this operation waits; if it has died, its lock is          freed when its session ends"
+    )]
+    Locked {
+        /// The key.
+        key: u64,
+    },
+    /// It may have been carried out or not.
+    #[error(
+        "key {key:#x}: the connection was lost while this was written ({last}), and with it the session: it may have been carried          out or not; read the key to find out"
+    )]
+    Unknown {
+        /// The key.
+        key: u64,
+        /// Why the connection broke.
+        last: BreakReason,
+    },
+    /// The value does not go into this tree.
+    #[error("key {key:#x}: a value of {found} bytes was given, this tree takes {expected}")]
+    ValueSize {
+        /// The key.
+        key: u64,
+        /// Bytes given.
+        found: usize,
+        /// What the tree takes.
+        expected: ValueBytes,
+    },
     /// A pointer in the tree names a memory server that the super-root does not have.
     #[error(
         "key {key:#x}: the tree points to memory server {server}, which has no partition; is the super-root current?"
@@ -103,12 +142,36 @@ pub enum OperationError {
     },
 }
 
+/// How long values of a tree are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ValueBytes {
+    /// All the same.
+    Exactly(u8),
+    /// Any length up to this.
+    UpTo(u32),
+}
+
+impl std::fmt::Display for ValueBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ValueBytes::Exactly(bytes) => write!(f, "exactly {bytes}"),
+            ValueBytes::UpTo(bytes) => write!(f, "up to {bytes}"),
+        }
+    }
+}
+
 /// Why one attempt of an operation did not lead to its end.
 pub(crate) enum Reason {
     /// What was read is not what was meant: a stale pointer led here.
     Fault(NodeFault),
     /// Something is the matter with the connection.
     Trouble(Trouble),
+    /// Somebody else holds a lock for very long.
+    Locked,
+    /// Memory is needed on a server before the operation can go on.
+    Memory(u16, ChunkKind, u32),
+    /// The connection broke while the operation wrote, and what became of that cannot be found out any more.
+    Unknown(BreakReason),
 }
 
 impl From<Trouble> for Reason {
@@ -170,8 +233,32 @@ impl<'p, V: Verbs> Descent<'p, V> {
         Self { pool, key, lane, partition, started, lost_since: None, walks: false, siblings: 0, trips }
     }
 
+    /// One for another key of an operation that goes on: on the same lane, whose order it relies on.
+    pub(crate) fn beside(&self, key: u64) -> Self {
+        let partition = self.pool.partition_of(key);
+        let started = self.pool.reactor().now();
+        let trips = Trips::default();
+        Self { key, partition, started, walks: false, siblings: 0, trips, ..*self }
+    }
+
     pub(crate) fn key(&self) -> u64 {
         self.key
+    }
+
+    pub(crate) fn pool(&self) -> &'p Pool<V> {
+        self.pool
+    }
+
+    pub(crate) fn lane(&self) -> u8 {
+        self.lane
+    }
+
+    pub(crate) fn partition(&self) -> &Partition {
+        &self.partition
+    }
+
+    pub(crate) fn trips_mut(&mut self) -> &mut Trips {
+        &mut self.trips
     }
 
     /// What it cost, and how long it took.
@@ -220,7 +307,16 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Reason::Trouble(Trouble::UnknownServer(server)) => {
                 return Err(OperationError::UnknownServer { key, server });
             }
+            Reason::Trouble(Trouble::NotWriter(server)) => {
+                return Err(OperationError::NotWriter { key, server });
+            }
             Reason::Trouble(Trouble::Refused(error)) => return Err(OperationError::Refused { key, error }),
+            Reason::Locked => return Err(OperationError::Locked { key }),
+            Reason::Unknown(last) => return Err(OperationError::Unknown { key, last }),
+            Reason::Memory(server, kind, bytes) => {
+                self.pool.until_memory(server, kind, bytes).await;
+                return Ok(());
+            }
             Reason::Fault(fault) => fault,
         };
         // Time spent waiting for a connection is nobody's fault here.
@@ -266,25 +362,59 @@ impl<'p, V: Verbs> Descent<'p, V> {
         level: u8,
         mut arrive: impl FnMut(&Node<'_>, &[u8]) -> Result<T, NodeFault>,
     ) -> Result<(Buffer, T), Reason> {
-        let mut step = match start {
-            Start::Root => Step::Node { address: self.partition.root, level: self.partition.root_level },
-            Start::IndexRead => Step::Index,
-            Start::Node { address, level } => Step::Node { address, level },
-        };
+        let mut step = self.first_step(start);
         self.siblings = 0;
         loop {
-            let mut torn = 0;
-            let (bytes, decision) = loop {
-                let bytes = self.read_step(step).await?;
-                self.trips.round_trips += 1;
-                match self.decide(step, level, &bytes, &mut arrive) {
-                    Ok(decision) => break (bytes, decision),
-                    Err(fault) => self.pause_if_torn(fault, &mut torn).await?,
-                }
-            };
+            let (bytes, decision) = self.take_step(step, level, &mut arrive).await?;
             match decision {
                 Decision::Arrived(what) => return Ok((bytes, what)),
                 Decision::Go(next) => step = next,
+            }
+        }
+    }
+
+    /// Walks until it is known where the node at `level` is that is responsible for the key: the last read of
+    /// [`descend`](Self::descend) is left to the caller, who locks the node with it. The node may have been split meanwhile.
+    pub(crate) async fn locate(&mut self, start: Start, level: u8) -> Result<GlobalAddress, Reason> {
+        let mut step = self.first_step(start);
+        self.siblings = 0;
+        loop {
+            if let Step::Node { address, level: found } = step
+                && found == level
+            {
+                return Ok(address);
+            }
+            let mut arrive = |node: &Node<'_>, _: &[u8]| Ok(node.header().address);
+            match self.take_step(step, level, &mut arrive).await?.1 {
+                Decision::Arrived(address) => return Ok(address),
+                Decision::Go(next) => step = next,
+            }
+        }
+    }
+
+    fn first_step(&self, start: Start) -> Step {
+        match start {
+            Start::Root => Step::Node { address: self.partition.root, level: self.partition.root_level },
+            Start::IndexRead => Step::Index,
+            Start::Node { address, level } => Step::Node { address, level },
+        }
+    }
+
+    /// Reads a node until it is whole, and decides.
+    #[inline]
+    async fn take_step<T>(
+        &mut self,
+        step: Step,
+        level: u8,
+        arrive: &mut impl FnMut(&Node<'_>, &[u8]) -> Result<T, NodeFault>,
+    ) -> Result<(Buffer, Decision<T>), Reason> {
+        let mut torn = 0;
+        loop {
+            let bytes = self.read_step(step).await?;
+            self.trips.round_trips += 1;
+            match self.decide(step, level, &bytes, arrive) {
+                Ok(decision) => return Ok((bytes, decision)),
+                Err(fault) => self.pause_if_torn(fault, &mut torn).await?,
             }
         }
     }
@@ -363,6 +493,19 @@ impl<'p, V: Verbs> Descent<'p, V> {
             self.trips.landed = Some(header.level);
         }
         Ok(decision)
+    }
+
+    /// Checks a node of `level` that was read under its lock, and tells where the key has moved to if it has left the node.
+    pub(crate) fn moved_to(
+        &mut self,
+        address: GlobalAddress,
+        level: u8,
+        bytes: &[u8],
+    ) -> Result<Option<GlobalAddress>, NodeFault> {
+        match self.decide(Step::Node { address, level }, level, bytes, &mut |_, _| Ok(()))? {
+            Decision::Go(Step::Node { address, .. }) => Ok(Some(address)),
+            Decision::Arrived(()) | Decision::Go(Step::Index) => Ok(None),
+        }
     }
 
     /// Whether the node is the one that was asked for, as far as the way here tells.

@@ -1,6 +1,6 @@
 //! Trees over one-sided verbs.
 //!
-//! Clients find records in a pool of memory servers by RDMA READs alone; no server CPU takes part. This crate has the
+//! Clients find and change records in a pool of memory servers by one-sided RDMA alone; no server CPU takes part. This crate has the
 //! layout of the tree's nodes and the operations on it, as futures over any [`Verbs`](fatbtree_verbs::Verbs). It opens nothing,
 //! starts nothing and reads no clock.
 //!
@@ -28,7 +28,8 @@
 //! a round trip and never a wrong answer.
 //!
 //! * [`TreeConfig`], [`node`], [`record`], [`Superblock`]: what lies in memory, byte by byte.
-//! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`].
+//! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`], [`Pool::change`].
+//! * [`Writer`]: what a client needs to lock nodes. [`Wish`], [`Change`]: what it wants changed, and what came of it.
 //! * [`SuperRoot`]: where they begin.
 //! * [`Tree`], [`TreeTop`]: the same where the memory is at hand, for snapshots and tests.
 //! * [`plain`]: a client without a network. [`value`]: values that can be checked.
@@ -66,26 +67,34 @@ mod config;
 mod descent;
 mod keys;
 mod limits;
+mod locks;
 mod lookup;
 pub mod node;
 pub mod plain;
 mod pool;
 pub mod record;
+mod space;
 mod super_root;
 mod superblock;
 mod top;
 pub mod value;
 mod walk;
+mod write;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
 pub use checks::Check;
-pub use config::{ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, TreeConfig, ValueLayout};
-pub use descent::{OperationError, Start, Trips};
+pub use config::{
+    ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, TreeConfig, ValueLayout,
+};
+pub use descent::{OperationError, Start, Trips, ValueBytes};
 pub use keys::KeyRange;
 pub use limits::Limits;
+pub use locks::{HAND_OVERS, Writer};
 pub use lookup::{Lookup, Value};
 pub use pool::{BreakReason, ConnectError, ConnectionId, Event, Pool, PoolConfig, PoolStats, RemoteSide};
+pub use space::ChunkKind;
 pub use super_root::{Partition, SuperRoot, SuperRootError};
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 pub use top::{TopNode, TopReader, TreeTop};
 pub use walk::{NodeBytes, PathStep, Regions, Tree, WalkError};
+pub use write::{Change, Wish};

@@ -22,35 +22,9 @@
 use std::collections::BTreeSet;
 
 use fatbtree_index::node::LINE;
-use fatbtree_index::{GlobalAddress, TreeConfig};
+use fatbtree_index::{ChunkKind, GlobalAddress, TreeConfig};
 
 use crate::session::SessionKey;
-
-/// What lies in a chunk.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-pub enum ChunkKind {
-    /// Leaf nodes.
-    Leaves,
-    /// Internal nodes.
-    InternalNodes,
-    /// Records: values out of line.
-    Records,
-}
-
-impl ChunkKind {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Leaves, Self::InternalNodes, Self::Records];
-}
-
-impl std::fmt::Display for ChunkKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Leaves => "leaves",
-            Self::InternalNodes => "internal nodes",
-            Self::Records => "records",
-        })
-    }
-}
 
 /// A chunk as its holder is told of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

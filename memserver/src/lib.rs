@@ -79,9 +79,10 @@ mod server;
 mod session;
 mod values;
 
-pub use chunk::{Chunk, ChunkKind, ChunkSize, NoChunk};
+pub use chunk::{Chunk, ChunkSize, NoChunk};
 pub use cluster::{Cluster, load_cluster, load_ranges};
 pub use event::{Event, FirstHop};
+pub use fatbtree_index::ChunkKind;
 pub use info::{LockTable, ServerInfo};
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
 pub use load::{

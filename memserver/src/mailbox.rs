@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_index::{GlobalAddress, TreeTop};
+use fatbtree_index::{ChunkKind, GlobalAddress, TreeTop};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::chunk::{Chunk, ChunkKind};
+use crate::chunk::Chunk;
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
 use crate::refusal::Refusal;

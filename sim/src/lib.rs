@@ -42,6 +42,7 @@ pub mod trees;
 mod virtual_time;
 mod wires;
 pub mod world;
+pub mod writers;
 
 pub use cluster::{Client, Clock, Cluster, MemoryServer};
 pub use network::{Network, WriteRefused};

@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use super::leaf::{KEY, LeafShape, OCCUPIED, VALUE};
-use super::{LINE, word};
+use super::leaf::{EntryValue, KEY, LeafNode, LeafShape, OCCUPIED, VALUE};
+use super::{LINE, NodeFault, NodeHeader, word};
 use crate::address::GlobalAddress;
 use crate::config::Integrity;
 
@@ -58,6 +58,15 @@ impl<'a> LeafEditor<'a> {
     #[must_use]
     pub fn count(&self) -> usize {
         (0..self.shape.capacity()).filter(|&slot| self.is_occupied(slot)).count()
+    }
+
+    /// What the entry of a slot holds beside its key.
+    ///
+    /// # Errors
+    /// When it points nowhere or is torn.
+    pub fn value(&self, slot: usize) -> Result<EntryValue<'_>, NodeFault> {
+        let (lines, _) = self.bytes.as_chunks::<LINE>();
+        LeafNode::new(NodeHeader::parse(&lines[0]), lines, &self.shape).value(slot)
     }
 
     /// Puts key and value into a slot; the entry's version goes on from what is there. Returns the bytes of the leaf to be

@@ -232,7 +232,7 @@ impl<'a> LeafNode<'a> {
     }
 
     #[inline]
-    fn value(&self, slot: usize) -> Result<EntryValue<'a>, NodeFault> {
+    pub(super) fn value(&self, slot: usize) -> Result<EntryValue<'a>, NodeFault> {
         let bytes = self.bytes(slot);
         if self.shape.is_wide()
             && bytes.get(self.shape.rear_state()) != bytes.first()

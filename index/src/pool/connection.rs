@@ -7,6 +7,7 @@ use std::task::Waker;
 use fatbtree_verbs::{Endpoint, Failure, QueuePair};
 
 use crate::config::ConfigError;
+use crate::space::ChunkKind;
 
 /// Names a connection: memory server and lane, the number of the queue pair to it from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +67,14 @@ pub enum Event {
         id: ConnectionId,
         /// Why.
         reason: BreakReason,
+    },
+    /// Operations wait for memory on a server: the owner allocates a chunk of this kind there, publishes it, and calls
+    /// [`supply`](crate::Pool::supply).
+    MemoryWanted {
+        /// Where.
+        server: u16,
+        /// For what.
+        kind: ChunkKind,
     },
 }
 
@@ -210,6 +219,10 @@ impl Connections {
         connection.reason = reason;
         self.events.push_back(Event::ConnectionBroken { id: connection.id, reason });
         true
+    }
+
+    pub(super) fn push_event(&mut self, event: Event) {
+        self.events.push_back(event);
     }
 
     pub(super) fn poll_event(&mut self) -> Option<Event> {

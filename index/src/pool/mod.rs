@@ -4,6 +4,7 @@ mod connection;
 mod stats;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
@@ -18,6 +19,8 @@ use rand_chacha::ChaCha8Rng;
 use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
 use crate::limits::Limits;
+use crate::locks::{LocalLocks, LockId, Writer};
+use crate::space::{ChunkKind, Space};
 use crate::super_root::{Partition, SuperRoot};
 
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide};
@@ -66,6 +69,12 @@ struct State {
     next_lane: u8,
     random: ChaCha8Rng,
     stats: PoolStats,
+    /// What is needed to write, by server.
+    writers: BTreeMap<u16, Writer>,
+    locks: LocalLocks,
+    /// Locks that were perhaps taken by writes that were dropped before their end.
+    abandoned: Vec<(LockId, u8)>,
+    space: Space,
 }
 
 impl<V> std::fmt::Debug for Pool<V> {
@@ -86,6 +95,8 @@ pub(crate) enum Trouble {
     Abandoned(ConnectionId),
     /// The server is none of the pool's.
     UnknownServer(u16),
+    /// The client may not write there.
+    NotWriter(u16),
     /// The request cannot be posted, now or later.
     Refused(PostError),
 }
@@ -103,7 +114,17 @@ impl<V: Verbs> Pool<V> {
         let connections = Connections::new(servers, config.lanes);
         let random = ChaCha8Rng::seed_from_u64(seed);
         let stats = PoolStats::default();
-        let state = RefCell::new(State { roots, connections, next_lane: 0, random, stats });
+        let state = RefCell::new(State {
+            roots,
+            connections,
+            next_lane: 0,
+            random,
+            stats,
+            writers: BTreeMap::new(),
+            locks: LocalLocks::default(),
+            abandoned: Vec::new(),
+            space: Space::default(),
+        });
         Ok(Self { reactor: Reactor::new(verbs), config, state })
     }
 
@@ -169,6 +190,27 @@ impl<V: Verbs> Pool<V> {
     /// Whether index reads are sent on this connection: it is up and registered.
     pub fn is_registered(&self, id: ConnectionId) -> bool {
         self.state.borrow_mut().connections.get_mut(id).is_ok_and(|connection| connection.is_registered())
+    }
+
+    /// Lets operations write to the tree of a server, under the locks that the server has given the client.
+    ///
+    /// A server that has ended the client's session has freed its locks: the next session comes with another owner. Operations that
+    /// were writing meanwhile cannot tell what became of that, and say so.
+    ///
+    /// # Errors
+    /// When there is no such server.
+    pub fn set_writer(&self, server: u16, writer: Writer) -> Result<(), ConnectError> {
+        let mut state = self.state.borrow_mut();
+        state.connections.get_mut(ConnectionId { server, lane: 0 })?;
+        state.writers.insert(server, writer);
+        Ok(())
+    }
+
+    /// Brings a chunk of memory for new nodes or records, as [`Event::MemoryWanted`] asks for. It must be the tree's already: it is
+    /// not given back.
+    pub fn supply(&self, address: GlobalAddress, bytes: u64, kind: ChunkKind) {
+        let waiting = self.state.borrow_mut().space.supply(address, bytes, kind);
+        waiting.into_iter().for_each(Waker::wake);
     }
 
     /// The queue pair of a connection, known from [`open`](Self::open) on.
@@ -315,6 +357,63 @@ impl<V: Verbs> Pool<V> {
         let operation = Operation::Read { from: Remote { address: from.raw(), rkey }, len };
         self.count(|stats| stats.reads += 1);
         self.brings(id, queue_pair, operation).await
+    }
+
+    /// Posts operations on one server's tree and locks with one doorbell, when the connection there is up. `operations` is told
+    /// the rkey of the tree memory.
+    pub(crate) async fn chain<'d, const N: usize>(
+        &self,
+        id: ConnectionId,
+        operations: impl FnOnce(u32) -> [Operation<'d>; N],
+    ) -> Result<[Output; N], Trouble> {
+        let (queue_pair, rkey) = match self.link(id) {
+            Err(Trouble::Broke(_)) => {
+                self.until_up(id).await?;
+                self.link(id)?
+            }
+            link => link?,
+        };
+        match self.reactor.chain(queue_pair, operations(rkey)).await {
+            Ok(outputs) => Ok(outputs),
+            Err(Error::Post(error)) if error.queue_pair_survived() => Err(Trouble::Refused(error)),
+            Err(error) => Err(self.failed(id, queue_pair, Some(error))),
+        }
+    }
+
+    pub(crate) fn writer(&self, server: u16) -> Result<Writer, Trouble> {
+        self.state.borrow().writers.get(&server).copied().ok_or(Trouble::NotWriter(server))
+    }
+
+    pub(crate) fn with_locks<T>(&self, work: impl FnOnce(&mut LocalLocks) -> T) -> T {
+        work(&mut self.state.borrow_mut().locks)
+    }
+
+    pub(crate) fn with_space<T>(&self, work: impl FnOnce(&mut Space) -> T) -> T {
+        work(&mut self.state.borrow_mut().space)
+    }
+
+    /// Notes a lock that was perhaps taken and is not given back by whoever took it.
+    pub(crate) fn abandon_lock(&self, lock: LockId, lane: u8) {
+        self.state.borrow_mut().abandoned.push((lock, lane));
+    }
+
+    pub(crate) fn take_abandoned_lock(&self) -> Option<(LockId, u8)> {
+        self.state.borrow_mut().abandoned.pop()
+    }
+
+    /// Waits until there is memory for a node or record.
+    pub(crate) async fn until_memory(&self, server: u16, kind: ChunkKind, bytes: u32) {
+        poll_fn(|context| {
+            let mut state = self.state.borrow_mut();
+            if state.space.has(server, kind, bytes) {
+                return Poll::Ready(());
+            }
+            if state.space.wait(server, kind, context.waker()) {
+                state.connections.push_event(Event::MemoryWanted { server, kind });
+            }
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Lets the switches choose what is read.

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use fatbtree_index::{GlobalAddress, TreeTop};
+use fatbtree_index::{ChunkKind, GlobalAddress, TreeTop};
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 use tokio_stream::StreamExt;
 use tonic::transport::{Channel, Endpoint as Address};
@@ -13,7 +13,7 @@ use tonic::{Code, Response, Status};
 use super::convert::{MessageError, missing};
 use super::proto;
 use super::proto::memory_server_client::MemoryServerClient;
-use crate::chunk::{Chunk, ChunkKind};
+use crate::chunk::Chunk;
 use crate::info::ServerInfo;
 use crate::server::Counter;
 

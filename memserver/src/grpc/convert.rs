@@ -8,9 +8,9 @@ use fatbtree_index::{
 use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, Region};
 
 use super::proto;
-use crate::chunk::ChunkKind;
 use crate::info::{LockTable, ServerInfo};
 use crate::load::LoadCounts;
+use fatbtree_index::ChunkKind;
 
 /// A message that cannot be.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

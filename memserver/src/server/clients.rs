@@ -1,12 +1,12 @@
 //! Sessions, queue pairs and chunks: given out within bounds, and taken back.
 
-use fatbtree_index::GlobalAddress;
+use fatbtree_index::{ChunkKind, GlobalAddress};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Agreed, Device, Endpoint, QueuePair, QueuePairNumber};
 use rand::RngExt;
 
 use super::{Connection, MemoryServer};
-use crate::chunk::{Chunk, ChunkKind, ChunkRefusal};
+use crate::chunk::{Chunk, ChunkRefusal};
 use crate::event::{Event, FirstHop};
 use crate::limits::{ClientId, Resource};
 use crate::refusal::Refusal;

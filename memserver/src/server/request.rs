@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use fatbtree_index::{GlobalAddress, TreeTop};
+use fatbtree_index::{ChunkKind, GlobalAddress, TreeTop};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::oneshot;
 
 use super::{Counter, MemoryServer, SnapshotError};
-use crate::chunk::{Chunk, ChunkKind};
+use crate::chunk::Chunk;
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
 use crate::refusal::Refusal;

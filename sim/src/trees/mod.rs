@@ -36,7 +36,7 @@ mod scenario;
 mod setting;
 mod space;
 mod switches;
-mod values;
+pub(crate) mod values;
 mod writer;
 
 pub use rules::Rule;

@@ -55,7 +55,7 @@ impl SimDevice {
     }
 
     /// Destroys all queue pairs that are connected to another machine.
-    pub(super) fn take_back_from(&mut self, client: MachineId) {
+    pub(crate) fn take_back_from(&mut self, client: MachineId) {
         self.alive(|fabric| {
             for number in 0..fabric.pairs.len() {
                 let pair = &fabric.pairs[number];

@@ -1,0 +1,199 @@
+//! Locks of nodes: hierarchical on-chip locks (Sherman section 4.3).
+//!
+//! ```text
+//!   writers of this client                          lock table of the memory server, on its card
+//!   w1 ─┐                                           ┌────┬────┬────┬────┬───
+//!   w2 ─┼─► queue of the lock ─ one of them ─CAS──► │  0 │ 17 │  0 │  0 │ ...   16 bits a lock: the owner, or 0
+//!   w3 ─┘   hand-over, at most 4 in a row           └────┴────┴────┴────┴───
+//! ```
+//!
+//! A node is locked by a *global* lock on its own server, chosen by a hash of its address. Those of one client who want the same
+//! lock wait in a queue *here*, and only the first of them asks the server. Whoever is done hands the global lock over to the next in
+//! the queue, which saves the release and a round trip; but not more than [`HAND_OVERS`] times in a row, because other clients wait,
+//! too.
+//!
+//! All clients use one layout of the table, 16 bits a lock. A card with masked atomics changes just these bits; without them a
+//! compare-and-swap of the whole word does the same, and is repeated when one of the three neighbours changed meanwhile.
+
+mod local;
+
+use fatbtree_verbs::{Operation, Remote};
+
+use crate::address::GlobalAddress;
+
+pub(crate) use local::{Admission, LocalLocks, Ticket};
+
+/// Times in a row that a global lock is handed over among the operations of one client (Sherman section 4.3).
+pub const HAND_OVERS: u8 = 4;
+
+/// What a client needs to write to the tree of a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Writer {
+    /// The first byte of the server's lock table.
+    pub locks: Remote,
+    /// Locks in it, 16 bits each; a multiple of 4.
+    pub count: u32,
+    /// The number by which this client owns locks: not 0, and no other client's as long as one of its locks may be held.
+    pub owner: u16,
+    /// Both cards carry out masked atomics.
+    pub masked_atomics: bool,
+}
+
+/// A lock of a server.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct LockId {
+    pub(crate) server: u16,
+    number: u32,
+}
+
+/// What an attempt to take a lock found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Taken {
+    /// It was free.
+    Now,
+    /// It was this client's already: its release was lost with a connection.
+    Before,
+    /// Somebody else has it.
+    Not,
+    /// A neighbour in the same word changed; this is the word now.
+    Neighbour(u64),
+}
+
+impl Writer {
+    /// The lock of a node.
+    pub(crate) fn lock_of(&self, node: GlobalAddress) -> LockId {
+        // Nodes lie at multiples of 64: the bits above are mixed by a multiplication (Fibonacci hashing).
+        let mixed = (node.offset() >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let number = (mixed * u64::from(self.count)) >> 32;
+        LockId { server: node.server(), number: number as u32 }
+    }
+
+    fn word(&self, lock: LockId) -> Remote {
+        Remote { address: self.locks.address + u64::from(lock.number / 4) * 8, rkey: self.locks.rkey }
+    }
+
+    const fn shift(lock: LockId) -> u32 {
+        lock.number % 4 * 16
+    }
+
+    /// Takes a lock that is free. `word` is what the whole word is believed to be.
+    pub(crate) fn take(&self, lock: LockId, word: u64) -> Operation<'static> {
+        let (at, shift) = (self.word(lock), Self::shift(lock));
+        let (mine, mask) = (u64::from(self.owner) << shift, 0xffff << shift);
+        if self.masked_atomics {
+            return Operation::MaskedCompareSwap {
+                at,
+                compare: 0,
+                compare_mask: mask,
+                swap: mine,
+                swap_mask: mask,
+            };
+        }
+        let free = word & !mask;
+        Operation::CompareSwap { at, compare: free, swap: free | mine }
+    }
+
+    /// What [`take`](Self::take), told to expect `word`, came to when it has found `found`.
+    pub(crate) fn taken(&self, lock: LockId, word: u64, found: u64) -> Taken {
+        let shift = Self::shift(lock);
+        let owner = found >> shift & 0xffff;
+        if owner == u64::from(self.owner) {
+            return Taken::Before;
+        }
+        if owner != 0 {
+            return Taken::Not;
+        }
+        let as_believed = self.masked_atomics || found == word & !(0xffff << shift);
+        if as_believed { Taken::Now } else { Taken::Neighbour(found) }
+    }
+
+    /// Gives back a lock that this client has.
+    pub(crate) fn give_back(&self, lock: LockId) -> Operation<'static> {
+        let (at, shift) = (self.word(lock), Self::shift(lock));
+        let mine = u64::from(self.owner) << shift;
+        if self.masked_atomics {
+            let mask = 0xffff << shift;
+            return Operation::MaskedCompareSwap {
+                at,
+                compare: mine,
+                compare_mask: mask,
+                swap: 0,
+                swap_mask: mask,
+            };
+        }
+        // The bits are the owner: taking it away borrows nothing from the neighbours, whatever they are.
+        Operation::FetchAdd { at, add: mine.wrapping_neg() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn writer(owner: u16, masked_atomics: bool) -> Writer {
+        Writer { locks: Remote { address: 4096, rkey: 7 }, count: 1 << 10, owner, masked_atomics }
+    }
+
+    #[test]
+    fn locks_are_spread() {
+        let writer = writer(1, true);
+        let mut used = vec![0u32; 1 << 10];
+        for node in 0..10_000u64 {
+            used[writer.lock_of(GlobalAddress::new(3, 64 + node * 1024)).number as usize] += 1;
+        }
+        assert!(
+            used.iter().all(|&count| count < 40) && used.iter().filter(|&&count| count > 0).count() > 950
+        );
+        assert_eq!(writer.lock_of(GlobalAddress::new(3, 64)).server, 3);
+    }
+
+    proptest! {
+        /// Clients with and without masked atomics share a table: a lock has one owner, and neighbours stay as they are.
+        #[test]
+        fn one_owner_at_a_time(steps in prop::collection::vec((0..3usize, 0..8u64), 1..200)) {
+            let writers = [writer(1, true), writer(2, false), writer(0xffff, false)];
+            let mut words = [0u64; 2];
+            let mut owners = [None; 8];
+            for (who, number) in steps {
+                let (writer, lock) = (&writers[who], LockId { server: 0, number: number as u32 });
+                let word = &mut words[number as usize / 4];
+                if owners[number as usize] == Some(who) {
+                    *word = writer.give_back(lock).apply(*word).unwrap();
+                    owners[number as usize] = None;
+                } else {
+                    let mut believed = 0;
+                    let taken = loop {
+                        let found = *word;
+                        *word = writer.take(lock, believed).apply(found).unwrap();
+                        match writer.taken(lock, believed, found) {
+                            Taken::Neighbour(found) => believed = found,
+                            other => break other,
+                        }
+                    };
+                    let free = owners[number as usize].is_none();
+                    prop_assert_eq!(taken, if free { Taken::Now } else { Taken::Not });
+                    if free {
+                        owners[number as usize] = Some(who);
+                    }
+                }
+                for (number, owner) in owners.iter().enumerate() {
+                    let found = words[number / 4] >> (number % 4 * 16) & 0xffff;
+                    prop_assert_eq!(found, owner.map_or(0, |who| u64::from(writers[who].owner)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_lock_that_was_kept_is_known_again() {
+        for masked in [true, false] {
+            let writer = writer(9, masked);
+            let lock = LockId { server: 0, number: 6 };
+            let taken = writer.take(lock, 0).apply(0).unwrap();
+            assert_eq!(taken, 9 << 32);
+            assert_eq!(writer.taken(lock, 0, taken), Taken::Before);
+            assert_eq!(writer.take(lock, 0).apply(taken), Some(taken));
+        }
+    }
+}

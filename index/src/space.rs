@@ -1,0 +1,142 @@
+//! Memory for new nodes and records: what the client has been given of each server, and who waits for more.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::task::Waker;
+
+use crate::address::GlobalAddress;
+use crate::record::RECORD_ALIGN;
+
+/// What lies in a chunk of memory. It is used for nothing else, ever: a stale pointer to a node must meet a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum ChunkKind {
+    /// Leaf nodes.
+    Leaves,
+    /// Internal nodes.
+    InternalNodes,
+    /// Records: values out of line.
+    Records,
+}
+
+impl ChunkKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Leaves, Self::InternalNodes, Self::Records];
+
+    pub(crate) const fn of_nodes(level: u8) -> Self {
+        if level == 0 { Self::Leaves } else { Self::InternalNodes }
+    }
+}
+
+impl fmt::Display for ChunkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Leaves => "leaves",
+            Self::InternalNodes => "internal nodes",
+            Self::Records => "records",
+        })
+    }
+}
+
+/// The rest of a chunk.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rest {
+    next: u64,
+    end: u64,
+}
+
+/// Memory of one kind on one server.
+#[derive(Debug, Default)]
+struct Stock {
+    rest: Rest,
+    /// Nodes that were taken and not used.
+    returned: Vec<GlobalAddress>,
+    /// The owner was asked for more and has not brought it.
+    asked: bool,
+    waiting: Vec<Waker>,
+}
+
+/// What a client has been given and not used.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    stocks: BTreeMap<(u16, ChunkKind), Stock>,
+}
+
+impl Space {
+    /// Takes up a chunk. What was left of the one before is given up: it is less than what was wanted.
+    pub(crate) fn supply(&mut self, address: GlobalAddress, bytes: u64, kind: ChunkKind) -> Vec<Waker> {
+        let stock = self.stocks.entry((address.server(), kind)).or_default();
+        stock.rest = Rest { next: address.offset(), end: address.offset() + bytes };
+        stock.asked = false;
+        std::mem::take(&mut stock.waiting)
+    }
+
+    /// Memory for a node or record; none when the chunk is used up.
+    pub(crate) fn take(&mut self, server: u16, kind: ChunkKind, bytes: u32) -> Option<GlobalAddress> {
+        let stock = self.stocks.entry((server, kind)).or_default();
+        if kind != ChunkKind::Records
+            && let Some(address) = stock.returned.pop()
+        {
+            return Some(address);
+        }
+        let Rest { next, end } = stock.rest;
+        let behind = next.checked_add(u64::from(bytes).next_multiple_of(RECORD_ALIGN))?;
+        if behind > end {
+            return None;
+        }
+        stock.rest.next = behind;
+        Some(GlobalAddress::new(server, next))
+    }
+
+    /// Takes back a node that nobody has heard of.
+    pub(crate) fn put_back(&mut self, node: GlobalAddress, kind: ChunkKind) {
+        self.stocks.entry((node.server(), kind)).or_default().returned.push(node);
+    }
+
+    /// Waits for the next chunk. Says whether the owner has to be asked for it.
+    pub(crate) fn wait(&mut self, server: u16, kind: ChunkKind, waker: &Waker) -> bool {
+        let stock = self.stocks.entry((server, kind)).or_default();
+        if !stock.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
+            stock.waiting.push(waker.clone());
+        }
+        !std::mem::replace(&mut stock.asked, true)
+    }
+
+    /// Whether there is room for so much.
+    pub(crate) fn has(&self, server: u16, kind: ChunkKind, bytes: u32) -> bool {
+        self.stocks.get(&(server, kind)).is_some_and(|stock| {
+            !stock.returned.is_empty() && kind != ChunkKind::Records
+                || stock.rest.end - stock.rest.next >= u64::from(bytes).next_multiple_of(RECORD_ALIGN)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_is_used_up_and_the_owner_is_asked_once() {
+        let mut space = Space::default();
+        let leaves = ChunkKind::Leaves;
+        assert_eq!(space.take(2, leaves, 128), None);
+        assert!(space.wait(2, leaves, Waker::noop()) && !space.wait(2, leaves, Waker::noop()));
+        assert_eq!(space.supply(GlobalAddress::new(2, 1024), 256, leaves).len(), 1);
+        let nodes: Vec<_> = std::iter::from_fn(|| space.take(2, leaves, 128)).collect();
+        assert_eq!(nodes, [GlobalAddress::new(2, 1024), GlobalAddress::new(2, 1152)]);
+        assert!(!space.has(2, leaves, 128));
+        space.put_back(nodes[0], leaves);
+        assert!(space.has(2, leaves, 128));
+        assert_eq!(space.take(2, leaves, 128), Some(nodes[0]));
+        assert!(space.wait(2, leaves, Waker::noop()), "it has come once: the next is asked for again");
+        assert_eq!(space.take(2, ChunkKind::Records, 8), None, "kinds do not mix");
+    }
+
+    #[test]
+    fn records_begin_at_multiples_of_eight() {
+        let mut space = Space::default();
+        space.supply(GlobalAddress::new(0, 64), 64, ChunkKind::Records);
+        let records: Vec<_> = [21, 8, 24, 9].map(|bytes| space.take(0, ChunkKind::Records, bytes)).into();
+        let at = |offset| Some(GlobalAddress::new(0, offset));
+        assert_eq!(records, [at(64), at(88), at(96), None]);
+    }
+}

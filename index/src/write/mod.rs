@@ -1,0 +1,122 @@
+//! Changing the tree: one leaf under its lock, and splits.
+//!
+//! ```text
+//!   locate the leaf          lock + READ            WRITE entry + unlock
+//!   index read, or a READ    one doorbell           one doorbell            three round trips;
+//!   per level                                       (handed over: no unlock) the lock handed over: no CAS to win
+//! ```
+//!
+//! A change is one of *this* key's leaf: what is written back is the entry, and where it does not fit, the leaf is split. The right
+//! half is written first, to memory that nobody knows; the left half makes it known, by its sibling pointer; then both are
+//! unlocked, in one doorbell. From that moment on every key is found. The parent learns of the new node afterwards, and until then
+//! readers take one step more.
+//!
+//! **Connections that break.** A chain that ends with the release of the lock is carried out in order: where the lock is not this
+//! client's any more when the connection is up again, all of it was carried out; where it is, nobody has seen the node meanwhile, and
+//! the chain is posted once more. That holds only if the server has destroyed the broken queue pair before the new one is connected:
+//! whoever connects sees to it.
+//!
+//! **What is not here yet.** A client that dies leaves its locks, and perhaps a node half written: nobody frees them. Deletions leave
+//! empty leaves where they are. The memory of records that were replaced is not used again: a leaf entry would have to carry the
+//! record's version (see [`record`](crate::record)).
+
+mod held;
+mod leaf;
+mod parent;
+
+use fatbtree_verbs::Verbs;
+use fatbtree_verbs::time::Duration;
+
+use crate::config::{MAX_VALUE, ValueLayout};
+use crate::descent::{Descent, OperationError, Start, Trips, ValueBytes};
+use crate::pool::Pool;
+
+/// What is to be done with a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wish<'v> {
+    /// Puts the value, whether the key is there or not.
+    Upsert(&'v [u8]),
+    /// Puts the value if the key is not there.
+    Insert(&'v [u8]),
+    /// Replaces the value if the key is there.
+    Update(&'v [u8]),
+    /// Takes the key away if it is there.
+    Delete,
+}
+
+/// A finished change.
+#[derive(Debug)]
+pub struct Change {
+    /// The key.
+    pub key: u64,
+    /// Whether it was carried out: an insertion of a key that is there is not, nor an update or a deletion of one that is not.
+    pub result: Result<bool, OperationError>,
+    /// What it cost.
+    pub trips: Trips,
+    /// From its first step to its end.
+    pub latency: Duration,
+}
+
+impl<'v> Wish<'v> {
+    /// The value to be put, if there is one.
+    fn value(self) -> Option<&'v [u8]> {
+        match self {
+            Wish::Upsert(value) | Wish::Insert(value) | Wish::Update(value) => Some(value),
+            Wish::Delete => None,
+        }
+    }
+
+    /// Whether anything is to be done, given whether the key is there.
+    fn applies(self, there: bool) -> bool {
+        match self {
+            Wish::Upsert(_) => true,
+            Wish::Insert(_) => !there,
+            Wish::Update(_) | Wish::Delete => there,
+        }
+    }
+}
+
+impl<V: Verbs> Pool<V> {
+    /// Changes what is stored for a key. Needs [`set_writer`](Self::set_writer).
+    ///
+    /// The change takes effect at one moment between its beginning and its end. If the future is dropped before, it may have taken
+    /// effect or not; the lock that it may have held is given back by the next change of this pool.
+    pub async fn change(&self, key: u64, wish: Wish<'_>, start: Start) -> Change {
+        let mut descent = Descent::new(self, key);
+        let result = self.try_change(&mut descent, wish, start).await;
+        let (trips, latency) = descent.end();
+        Change { key, result, trips, latency }
+    }
+
+    async fn try_change(
+        &self,
+        descent: &mut Descent<'_, V>,
+        wish: Wish<'_>,
+        start: Start,
+    ) -> Result<bool, OperationError> {
+        if let Some(value) = wish.value() {
+            let expected = match self.config().tree.values() {
+                ValueLayout::Inline(bytes) => ValueBytes::Exactly(bytes),
+                ValueLayout::OutOfLine => ValueBytes::UpTo(MAX_VALUE),
+            };
+            let fits = match expected {
+                ValueBytes::Exactly(bytes) => value.len() == usize::from(bytes),
+                ValueBytes::UpTo(bytes) => value.len() <= bytes as usize,
+            };
+            if !fits {
+                return Err(OperationError::ValueSize { key: descent.key(), found: value.len(), expected });
+            }
+        }
+        self.give_back_abandoned().await;
+        loop {
+            let attempt = match descent.begin(start).await {
+                Ok(start) => descent.change(start, wish).await,
+                Err(reason) => Err(reason),
+            };
+            match attempt {
+                Ok(applied) => return Ok(applied),
+                Err(reason) => descent.recover(reason).await?,
+            }
+        }
+    }
+}
