@@ -296,7 +296,7 @@ proptest! {
             } else {
                 lab.serve(client);
                 if random.random_bool(0.5) {
-                    now = now + fatbtree_verbs::time::Duration::from_nanos(500);
+                    now += fatbtree_verbs::time::Duration::from_nanos(500);
                     client.turn(now);
                 }
                 still += 1;
