@@ -143,8 +143,8 @@ mod tests {
             let (at, found) = cut_nodes(first..=last, wanted, |at| lows[at]);
             prop_assert!((first..=last).contains(&at));
             prop_assert_eq!(found, lows[at]);
-            for other in first..=last {
-                let (better, nearer) = (lows[other].trailing_zeros(), other.abs_diff(wanted));
+            for (other, low) in lows.iter().enumerate().take(last + 1).skip(first) {
+                let (better, nearer) = (low.trailing_zeros(), other.abs_diff(wanted));
                 prop_assert!(better <= found.trailing_zeros());
                 prop_assert!(better < found.trailing_zeros() || nearer >= at.abs_diff(wanted));
             }
