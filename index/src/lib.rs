@@ -30,7 +30,7 @@
 //! * [`TreeConfig`], [`node`], [`record`], [`Superblock`]: what lies in memory, byte by byte.
 //! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`], [`Pool::change`].
 //! * [`Writer`]: what a client needs to lock nodes. [`Wish`], [`Change`]: what it wants changed, and what came of it.
-//! * [`SuperRoot`]: where they begin.
+//! * [`SuperRoot`]: where they begin. [`separator()`], [`cut_keys`], [`cut_nodes`]: where nodes end.
 //! * [`Tree`], [`TreeTop`]: the same where the memory is at hand, for snapshots and tests.
 //! * [`plain`]: a client without a network. [`value`]: values that can be checked.
 //!
@@ -73,6 +73,7 @@ pub mod node;
 pub mod plain;
 mod pool;
 pub mod record;
+mod separator;
 mod space;
 mod super_root;
 mod superblock;
@@ -92,6 +93,7 @@ pub use limits::Limits;
 pub use locks::{HAND_OVERS, Writer};
 pub use lookup::{Lookup, Value};
 pub use pool::{BreakReason, ConnectError, ConnectionId, Event, Pool, PoolConfig, PoolStats, RemoteSide};
+pub use separator::{cut_keys, cut_nodes, separator};
 pub use space::ChunkKind;
 pub use super_root::{Partition, SuperRoot, SuperRootError};
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};

@@ -1,5 +1,7 @@
 //! One leaf under its lock: an entry, or a split.
 
+use std::ops::RangeInclusive;
+
 use fatbtree_verbs::{Buffer, Verbs};
 
 use super::Wish;
@@ -13,6 +15,7 @@ use crate::node::{
     next_version,
 };
 use crate::record::{record_bytes, write_record};
+use crate::separator::cut_keys;
 use crate::space::ChunkKind;
 
 /// A node that is locked, where it is, and what it held when it was locked.
@@ -181,8 +184,9 @@ fn split(
     let mut entries = entries_of(&leaf)?;
     entries.push((key, value));
     entries.sort_unstable_by_key(|(key, _)| *key);
-    let cut = entries.len() / 2;
-    let (header, separator) = (leaf.header(), entries[cut].0);
+    let keys: Vec<u64> = entries.iter().map(|(key, _)| *key).collect();
+    let (cut, separator) = cut_keys(&keys, around_the_middle(keys.len()));
+    let header = leaf.header();
     let KeyRange { low, high } = header.range();
     let shape = config.leaf_shape();
     let left = NodeSpec {
@@ -202,6 +206,12 @@ fn split(
     let [left, right] = [(left, &entries[..cut]), (right, &entries[cut..])]
         .map(|(spec, entries)| build(shape, spec, entries));
     Ok(Halves { left, right, separator })
+}
+
+/// Where a node of so many things may be cut in two: a sixth to each side of the middle, for a shorter separator.
+pub(super) fn around_the_middle(things: usize) -> RangeInclusive<usize> {
+    let (middle, reach) = (things / 2, things / 6);
+    middle - reach..=middle + reach
 }
 
 fn entries_of<'a>(leaf: &LeafNode<'a>) -> Result<Vec<(u64, NewValue<'a>)>, NodeFault> {

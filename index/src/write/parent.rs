@@ -3,11 +3,12 @@
 use fatbtree_verbs::Verbs;
 
 use super::held::{Held, Part};
-use super::leaf::Locked;
+use super::leaf::{Locked, around_the_middle};
 use crate::address::GlobalAddress;
 use crate::descent::{Descent, OperationError, Reason, Start};
 use crate::keys::KeyRange;
 use crate::node::{Node, NodeSpec, next_version, write_internal};
+use crate::separator::cut_nodes;
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 
@@ -105,8 +106,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Ok(new) => new,
             Err(reason) => return self.without(held, reason).await,
         };
-        let (lower, upper) = children.split_at(children.len() / 2);
-        let (separator, KeyRange { low, high }) = (upper[0].0, spec.range);
+        let window = around_the_middle(children.len());
+        let (cut, separator) = cut_nodes(window, children.len() / 2, |at| children[at].0);
+        let (lower, upper) = children.split_at(cut);
+        let KeyRange { low, high } = spec.range;
         let left = NodeSpec { range: KeyRange { low, high: Some(separator) }, sibling: new.address, ..spec };
         let right = NodeSpec {
             address: new.address,
