@@ -1,28 +1,35 @@
 //! `fatbtree simulate`: the whole path under virtual time, with faults and a seed.
 
+use std::fmt::Display;
+use std::ops::AddAssign;
+
 use anyhow::{Result, anyhow};
 use clap::Args;
-use fatbtree_sim::seeds::{Campaign, Report, Seeds};
-use fatbtree_sim::{Scenario, trees};
+use fatbtree_sim::seeds::{Campaign, Seeds};
+use fatbtree_sim::{Scenario, trees, writers};
 use serde::Serialize;
 
 use crate::progress;
 
 /// Random clusters under virtual time, all from a seed, every answer checked.
 ///
-/// Without --trees the whole path, frame by frame: switches, plans, reloads, lost and damaged frames. With it trees that are written
-/// to, verb by verb: torn memory, machines that die and freeze, stale caches; a thousand times faster.
+/// Otherwise than told, the whole path, frame by frame: switches, plans, reloads, lost and damaged frames. With --trees readers of trees
+/// that are written to, verb by verb: torn memory, machines that die and freeze, stale caches. With --writers many writers of one tree.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree simulate                          seeds 0 to 999
   fatbtree simulate --seed 4711              replays one
   fatbtree simulate --seeds 5000..100000     many
   fatbtree simulate --trees --seeds 0..5000  trees under writers, torn memory and deaths
-  fatbtree simulate --trees --tonight 20000  many that nobody has tried")]
+  fatbtree simulate --trees --tonight 20000  many that nobody has tried
+  fatbtree simulate --writers                many writers of one tree")]
 pub(crate) struct Arguments {
     /// Trees that are written to, at the level of verbs, instead of frames.
     #[arg(long)]
     trees: bool,
+    /// Many writers of one tree, at the level of verbs.
+    #[arg(long, conflicts_with = "trees")]
+    writers: bool,
     /// One seed.
     #[arg(long, conflicts_with_all = ["seeds", "tonight"])]
     seed: Option<u64>,
@@ -52,24 +59,31 @@ impl Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let seeds = arguments.seeds();
-    let bar = progress::bar("simulating", seeds.count());
-    let done = || bar.inc(1);
-    let campaign = Campaign { done: &done, ..Campaign::default() };
     if arguments.trees {
-        let campaign = Campaign { command: "fatbtree simulate --trees --seed", ..campaign };
-        let report = campaign.run(seeds, |seed| trees::Scenario::from_seed(seed).run());
-        bar.finish_and_clear();
-        tell(report)
+        campaign(arguments, "fatbtree simulate --trees --seed", |seed| trees::Scenario::from_seed(seed).run())
+    } else if arguments.writers {
+        campaign(arguments, "fatbtree simulate --writers --seed", |seed| {
+            writers::Scenario::from_seed(seed).run()
+        })
     } else {
-        let campaign = Campaign { command: "fatbtree simulate --seed", ..campaign };
-        let report = campaign.run(seeds, |seed| Scenario::from_seed(seed).run());
-        bar.finish_and_clear();
-        tell(report)
+        campaign(arguments, "fatbtree simulate --seed", |seed| Scenario::from_seed(seed).run())
     }
 }
 
-fn tell<T: Serialize>(report: Report<T>) -> Result<()> {
+fn campaign<T, E>(
+    arguments: &Arguments,
+    command: &str,
+    scenario: impl Fn(u64) -> Result<T, E> + Sync,
+) -> Result<()>
+where
+    T: AddAssign + Default + Send + Serialize,
+    E: Display,
+{
+    let seeds = arguments.seeds();
+    let bar = progress::bar("simulating", seeds.count());
+    let done = || bar.inc(1);
+    let report = Campaign { command, done: &done, ..Campaign::default() }.run(seeds, scenario);
+    bar.finish_and_clear();
     println!("{}", serde_json::to_string_pretty(&report.total)?);
     report.into_result().map(drop).map_err(|failures| anyhow!(failures))
 }

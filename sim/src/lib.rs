@@ -20,7 +20,7 @@
 //!
 //! * [`world`]: machines at the level of verbs, whose memory tears and which die, freeze and come back.
 //! * [`history`]: what clients asked and were answered, checked for linearizability.
-//! * [`trees`]: scenarios with trees in that world.
+//! * [`trees`]: scenarios with readers of trees in that world. [`writers`]: scenarios with many writers of one.
 //! * [`seeds`]: many seeds over all processors, and what replays one that fails.
 //!
 //! # Example

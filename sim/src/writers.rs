@@ -404,7 +404,11 @@ mod tests {
 
     #[test]
     fn every_answer_is_explained_and_all_succeed_in_the_end() {
-        let campaign = Campaign { command: "seed", most_failures: 3, ..Campaign::default() };
+        let campaign = Campaign {
+            command: "fatbtree simulate --writers --seed",
+            most_failures: 3,
+            ..Campaign::default()
+        };
         let report = campaign.run(Seeds::fixed(2_000), |seed| Scenario::from_seed(seed).run());
         let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
         eprintln!("{total:#?}");

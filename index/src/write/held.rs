@@ -48,7 +48,7 @@ impl<'p, V: Verbs> Held<'p, V> {
         trips: &mut u32,
     ) -> Result<(Self, Buffer), Reason> {
         let writer = pool.writer(node.server())?;
-        let (mut held, admission) = Self::enter(pool, writer, writer.lock_of(node), lane).await;
+        let (mut held, admission) = Self::enter(pool, writer, writer.lock_of(node), lane, false).await;
         let read = |rkey| Operation::Read { from: Remote { address: node.raw(), rkey }, len };
         if admission == Admission::First {
             let mut believed = 0;
@@ -68,16 +68,23 @@ impl<'p, V: Verbs> Held<'p, V> {
         Ok((held, bytes_of(bytes)?))
     }
 
-    async fn enter(pool: &'p Pool<V>, writer: Writer, lock: LockId, lane: u8) -> (Self, Admission) {
+    /// Waits for this operation's turn among the client's own. `abandoned`: the global lock may be this client's already.
+    async fn enter(
+        pool: &'p Pool<V>,
+        writer: Writer,
+        lock: LockId,
+        lane: u8,
+        abandoned: bool,
+    ) -> (Self, Admission) {
         let ticket = pool.with_locks(|locks| locks.enter(lock));
-        let mut held = Held { pool, writer, lock, lane, ticket, taken: false };
+        let mut held = Held { pool, writer, lock, lane, ticket, taken: abandoned };
         let turn =
             poll_fn(|context| match pool.with_locks(|locks| locks.poll(lock, ticket, context.waker())) {
                 Some(admission) => Poll::Ready(admission),
                 None => Poll::Pending,
             });
         let admission = turn.await;
-        held.taken = admission == Admission::HandedOver;
+        held.taken |= admission == Admission::HandedOver;
         (held, admission)
     }
 
@@ -245,9 +252,8 @@ impl<V: Verbs> Pool<V> {
     pub(super) async fn give_back_abandoned(&self) {
         while let Some((lock, lane)) = self.take_abandoned_lock() {
             let Ok(writer) = self.writer(lock.server) else { continue };
-            let (mut held, admission) = Held::enter(self, writer, lock, lane).await;
+            let (mut held, admission) = Held::enter(self, writer, lock, lane, true).await;
             if admission == Admission::First {
-                held.taken = true;
                 match held.take_once().await {
                     Ok(ours) => held.taken = ours,
                     // It is noted again, for the next change.
