@@ -7,18 +7,33 @@ use std::task::Waker;
 use rustc_hash::FxHashMap;
 
 use super::{HAND_OVERS, LockId};
+use crate::address::GlobalAddress;
 
 /// A writer's place at a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket(u64);
 
 /// What a writer meets when its turn has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
     /// It has to take the global lock.
     First,
     /// The one before it has handed the global lock over.
     HandedOver,
+    /// The one before it was dropped before its end: this has to be finished first.
+    Unfinished(Unfinished),
+}
+
+/// What an operation that was dropped, or lost its connection, has left behind: it has, or had, the global lock, and perhaps has
+/// written a part of what it wanted to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Unfinished {
+    /// The owner that the lock is taken for.
+    pub(crate) owner: u16,
+    /// The lane that it used: what it has posted there comes first.
+    pub(crate) lane: u8,
+    /// What it wanted to write with the release of the lock.
+    pub(crate) parts: Vec<(GlobalAddress, Vec<u8>)>,
 }
 
 #[derive(Debug)]
@@ -27,20 +42,34 @@ struct Waiting {
     waker: Option<Waker>,
 }
 
-/// A lock that somebody of this client has or wants.
+/// A lock that somebody of this client has or wants, or has left unfinished.
 #[derive(Debug)]
 struct Local {
-    holder: Ticket,
+    /// None: nobody, but there is something to be finished.
+    holder: Option<Ticket>,
     admission: Admission,
     /// Times in a row that the global lock was handed over.
     handed_over: u8,
     waiting: VecDeque<Waiting>,
 }
 
+/// How a turn ends.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The global lock is free, or on its way to be.
+    Released,
+    /// The global lock is still taken, for the next one.
+    HandedOver,
+    /// The next one has to find out.
+    Unfinished(Unfinished),
+}
+
 /// All locks that somebody of this client has or wants.
 #[derive(Debug, Default)]
 pub(crate) struct LocalLocks {
     locks: FxHashMap<LockId, Local>,
+    /// Locks that were left unfinished while nobody waited.
+    left: Vec<LockId>,
     tickets: u64,
 }
 
@@ -52,11 +81,12 @@ impl LocalLocks {
         match self.locks.entry(lock) {
             Entry::Vacant(entry) => {
                 let (admission, waiting) = (Admission::First, VecDeque::new());
-                entry.insert(Local { holder: ticket, admission, handed_over: 0, waiting });
+                entry.insert(Local { holder: Some(ticket), admission, handed_over: 0, waiting });
             }
-            Entry::Occupied(mut entry) => {
-                entry.get_mut().waiting.push_back(Waiting { ticket, waker: None });
-            }
+            Entry::Occupied(mut entry) => match entry.get_mut() {
+                Local { holder: holder @ None, .. } => *holder = Some(ticket),
+                local => local.waiting.push_back(Waiting { ticket, waker: None }),
+            },
         }
         ticket
     }
@@ -64,8 +94,8 @@ impl LocalLocks {
     /// Whether it is this ticket's turn; if not, `waker` is called when it is.
     pub(crate) fn poll(&mut self, lock: LockId, ticket: Ticket, waker: &Waker) -> Option<Admission> {
         let local = self.locks.get_mut(&lock)?;
-        if local.holder == ticket {
-            return Some(local.admission);
+        if local.holder == Some(ticket) {
+            return Some(std::mem::replace(&mut local.admission, Admission::First));
         }
         let waiting = local.waiting.iter_mut().find(|waiting| waiting.ticket == ticket)?;
         match &mut waiting.waker {
@@ -80,25 +110,36 @@ impl LocalLocks {
         self.locks.get(&lock).is_some_and(|local| !local.waiting.is_empty() && local.handed_over < HAND_OVERS)
     }
 
-    /// Ends a ticket's turn, or its waiting. `handed_over`: the global lock is still taken, for the next one. Returns whom to
-    /// wake; and the lock stays taken by nobody where there is no next one.
-    pub(crate) fn leave(&mut self, lock: LockId, ticket: Ticket, handed_over: bool) -> Option<Waker> {
+    /// Ends a ticket's turn, or its waiting. Returns whom to wake.
+    pub(crate) fn leave(&mut self, lock: LockId, ticket: Ticket, end: End) -> Option<Waker> {
         let Entry::Occupied(mut entry) = self.locks.entry(lock) else { return None };
         let local = entry.get_mut();
-        if local.holder != ticket {
+        if local.holder != Some(ticket) {
             local.waiting.retain(|waiting| waiting.ticket != ticket);
             return None;
         }
-        let Some(next) = local.waiting.pop_front() else {
-            entry.remove();
-            return None;
+        let next = local.waiting.pop_front();
+        local.holder = next.as_ref().map(|next| next.ticket);
+        // What was admitted and never asked is still to be done.
+        let admission = std::mem::replace(&mut local.admission, Admission::First);
+        (local.admission, local.handed_over) = match (end, admission) {
+            (End::Unfinished(unfinished), _) => (Admission::Unfinished(unfinished), 0),
+            (End::HandedOver, _) => (Admission::HandedOver, local.handed_over + 1),
+            (End::Released, Admission::First) => (Admission::First, 0),
+            (End::Released, other) => (other, 0),
         };
-        local.holder = next.ticket;
-        (local.admission, local.handed_over) = match handed_over {
-            true => (Admission::HandedOver, local.handed_over + 1),
-            false => (Admission::First, 0),
-        };
-        next.waker
+        if next.is_none() {
+            match local.admission {
+                Admission::First => drop(entry.remove()),
+                _ => self.left.push(lock),
+            }
+        }
+        next?.waker
+    }
+
+    /// A lock that was left unfinished while nobody waited for it.
+    pub(crate) fn take_left(&mut self) -> Option<LockId> {
+        self.left.pop()
     }
 
     /// Locks that somebody has or wants.
@@ -112,32 +153,46 @@ impl LocalLocks {
 mod tests {
     use super::*;
 
+    fn lock() -> LockId {
+        let locks = fatbtree_verbs::Remote { address: 0, rkey: 1 };
+        let writer = super::super::Writer { locks, count: 4, owner: 1, masked_atomics: true };
+        writer.lock_of(GlobalAddress::new(0, 64))
+    }
+
     #[test]
     fn turns_come_in_order_and_hand_overs_end() {
-        let writer = super::super::Writer {
-            locks: fatbtree_verbs::Remote { address: 0, rkey: 1 },
-            count: 4,
-            owner: 1,
-            masked_atomics: true,
-        };
-        let lock = writer.lock_of(crate::GlobalAddress::new(0, 64));
-        let mut locks = LocalLocks::default();
+        let (lock, mut locks) = (lock(), LocalLocks::default());
         let tickets: Vec<Ticket> = (0..8).map(|_| locks.enter(lock)).collect();
         let gone = locks.enter(lock);
         let waker = Waker::noop();
         assert_eq!(locks.poll(lock, tickets[3], waker), None);
-        assert!(
-            locks.leave(lock, gone, false).is_none(),
-            "one that has not had its turn leaves nothing behind"
-        );
+        assert!(locks.leave(lock, gone, End::Released).is_none(), "one without a turn leaves nothing behind");
         let mut admissions = Vec::new();
         for &ticket in &tickets {
             admissions.push(locks.poll(lock, ticket, waker).expect("its turn"));
-            let hand_over = locks.may_hand_over(lock);
-            locks.leave(lock, ticket, hand_over);
+            let end = if locks.may_hand_over(lock) { End::HandedOver } else { End::Released };
+            locks.leave(lock, ticket, end);
         }
         use Admission::{First, HandedOver};
         let expected = [First, HandedOver, HandedOver, HandedOver, HandedOver, First, HandedOver, HandedOver];
         assert_eq!((admissions, locks.len()), (expected.to_vec(), 0));
+    }
+
+    #[test]
+    fn what_is_unfinished_waits_for_the_next_one() {
+        let (lock, mut locks) = (lock(), LocalLocks::default());
+        let unfinished = Unfinished { owner: 1, lane: 0, parts: vec![(GlobalAddress::new(0, 64), vec![1])] };
+        let first = locks.enter(lock);
+        locks.poll(lock, first, Waker::noop());
+        locks.leave(lock, first, End::Unfinished(unfinished.clone()));
+        assert_eq!((locks.take_left(), locks.take_left(), locks.len()), (Some(lock), None, 1));
+        // One that is dropped before it has even asked changes nothing.
+        let second = locks.enter(lock);
+        locks.leave(lock, second, End::Released);
+        assert_eq!(locks.take_left(), Some(lock));
+        let third = locks.enter(lock);
+        assert_eq!(locks.poll(lock, third, Waker::noop()), Some(Admission::Unfinished(unfinished)));
+        locks.leave(lock, third, End::Released);
+        assert_eq!((locks.take_left(), locks.len()), (None, 0));
     }
 }

@@ -19,7 +19,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
 use crate::limits::Limits;
-use crate::locks::{LocalLocks, LockId, Writer};
+use crate::locks::{LocalLocks, Writer};
 use crate::space::{ChunkKind, Space};
 use crate::super_root::{Partition, SuperRoot};
 
@@ -72,8 +72,6 @@ struct State {
     /// What is needed to write, by server.
     writers: BTreeMap<u16, Writer>,
     locks: LocalLocks,
-    /// Locks that were perhaps taken by writes that were dropped before their end.
-    abandoned: Vec<(LockId, u8)>,
     space: Space,
 }
 
@@ -122,7 +120,6 @@ impl<V: Verbs> Pool<V> {
             stats,
             writers: BTreeMap::new(),
             locks: LocalLocks::default(),
-            abandoned: Vec::new(),
             space: Space::default(),
         });
         Ok(Self { reactor: Reactor::new(verbs), config, state })
@@ -390,15 +387,6 @@ impl<V: Verbs> Pool<V> {
 
     pub(crate) fn with_space<T>(&self, work: impl FnOnce(&mut Space) -> T) -> T {
         work(&mut self.state.borrow_mut().space)
-    }
-
-    /// Notes a lock that was perhaps taken and is not given back by whoever took it.
-    pub(crate) fn abandon_lock(&self, lock: LockId, lane: u8) {
-        self.state.borrow_mut().abandoned.push((lock, lane));
-    }
-
-    pub(crate) fn take_abandoned_lock(&self) -> Option<(LockId, u8)> {
-        self.state.borrow_mut().abandoned.pop()
     }
 
     /// Waits until there is memory for a node or record.

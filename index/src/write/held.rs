@@ -7,7 +7,7 @@ use fatbtree_verbs::{Buffer, Operation, Output, Remote, Verbs};
 
 use crate::address::GlobalAddress;
 use crate::descent::Reason;
-use crate::locks::{Admission, LockId, Taken, Ticket, Writer};
+use crate::locks::{Admission, End, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer};
 use crate::pool::{BreakReason, ConnectionId, Pool, Trouble};
 
 /// A part of the tree's memory that is to be written.
@@ -17,23 +17,21 @@ pub(super) struct Part<'d> {
     pub(super) bytes: &'d [u8],
 }
 
-/// A lock that this operation has, or wants. Dropped without a proper end, it is noted as abandoned.
+/// A lock that this operation has, or wants. Dropped without a proper end, it leaves to the next one what is to be finished.
 pub(super) struct Held<'p, V: Verbs> {
     pool: &'p Pool<V>,
     writer: Writer,
     lock: LockId,
     lane: u8,
     ticket: Ticket,
-    /// The global lock is, or may be, this client's.
-    taken: bool,
+    /// What is to be finished before the lock is free: there as long as the global lock is, or may be, this client's.
+    unfinished: Option<Unfinished>,
 }
 
 impl<V: Verbs> Drop for Held<'_, V> {
     fn drop(&mut self) {
-        if self.taken {
-            self.pool.abandon_lock(self.lock, self.lane);
-        }
-        self.leave(false);
+        let end = self.unfinished.take().map_or(End::Released, End::Unfinished);
+        self.leave(end);
     }
 }
 
@@ -48,12 +46,12 @@ impl<'p, V: Verbs> Held<'p, V> {
         trips: &mut u32,
     ) -> Result<(Self, Buffer), Reason> {
         let writer = pool.writer(node.server())?;
-        let (mut held, admission) = Self::enter(pool, writer, writer.lock_of(node), lane, false).await;
+        let (mut held, taken) = Self::enter(pool, writer, writer.lock_of(node), lane, trips).await?;
         let read = |rkey| Operation::Read { from: Remote { address: node.raw(), rkey }, len };
-        if admission == Admission::First {
+        if !taken {
             let mut believed = 0;
+            held.may_be_taken();
             let chain = |rkey| [writer.take(held.lock, believed), read(rkey)];
-            held.taken = true;
             let [found, bytes] = pool.chain(held.connection(), chain).await?;
             *trips += 1;
             match held.judge(&found, believed)? {
@@ -68,24 +66,75 @@ impl<'p, V: Verbs> Held<'p, V> {
         Ok((held, bytes_of(bytes)?))
     }
 
-    /// Waits for this operation's turn among the client's own. `abandoned`: the global lock may be this client's already.
+    /// Waits for this operation's turn, and finishes what the one before it has left. Says whether the global lock is this client's
+    /// already.
     async fn enter(
         pool: &'p Pool<V>,
         writer: Writer,
         lock: LockId,
         lane: u8,
-        abandoned: bool,
-    ) -> (Self, Admission) {
+        trips: &mut u32,
+    ) -> Result<(Self, bool), Reason> {
         let ticket = pool.with_locks(|locks| locks.enter(lock));
-        let mut held = Held { pool, writer, lock, lane, ticket, taken: abandoned };
+        let mut held = Held { pool, writer, lock, lane, ticket, unfinished: None };
         let turn =
             poll_fn(|context| match pool.with_locks(|locks| locks.poll(lock, ticket, context.waker())) {
                 Some(admission) => Poll::Ready(admission),
                 None => Poll::Pending,
             });
-        let admission = turn.await;
-        held.taken |= admission == Admission::HandedOver;
-        (held, admission)
+        let taken = match turn.await {
+            Admission::First => false,
+            Admission::HandedOver => {
+                held.may_be_taken();
+                true
+            }
+            Admission::Unfinished(unfinished) => {
+                held.unfinished = Some(unfinished.clone());
+                held.finish(&unfinished, trips).await?
+            }
+        };
+        Ok((held, taken))
+    }
+
+    /// Finishes what another operation of this client has left. Says whether the global lock is this client's now.
+    async fn finish(&mut self, left: &Unfinished, trips: &mut u32) -> Result<bool, Reason> {
+        if left.owner != self.writer.owner {
+            // The session ended, and the server has freed its locks.
+            self.unfinished = None;
+            return Ok(false);
+        }
+        let id = ConnectionId { server: self.lock.server, lane: left.lane };
+        let mut believed = 0;
+        loop {
+            let [found] = self.pool.chain(id, |_| [self.writer.take(self.lock, believed)]).await?;
+            *trips += 1;
+            match self.judge(&found, believed)? {
+                Taken::Neighbour(found) => believed = found,
+                Taken::Not => {
+                    self.unfinished = None;
+                    return Ok(false);
+                }
+                // It was released: everything before that was written.
+                Taken::Now => break,
+                // Nobody has seen the node meanwhile: what was to be written is written once more.
+                Taken::Before => {
+                    for (at, bytes) in &left.parts {
+                        let part = Part { at: *at, bytes };
+                        self.pool.chain(id, |rkey| [write(rkey, &part)]).await?;
+                        *trips += 1;
+                    }
+                    break;
+                }
+            }
+        }
+        self.may_be_taken();
+        Ok(true)
+    }
+
+    /// From now on the global lock may be this client's, and nothing is written.
+    fn may_be_taken(&mut self) {
+        let (owner, lane) = (self.writer.owner, self.lane);
+        self.unfinished = Some(Unfinished { owner, lane, parts: Vec::new() });
     }
 
     /// Asks for the global lock until it is this client's.
@@ -102,28 +151,14 @@ impl<'p, V: Verbs> Held<'p, V> {
                 Taken::Now | Taken::Before => return Ok(()),
                 Taken::Neighbour(found) => believed = found,
                 Taken::Not => {
-                    self.taken = false;
+                    self.unfinished = None;
                     if self.pool.reactor().now() - began > self.pool.config().limits.patience {
                         return Err(Reason::Locked);
                     }
                     self.pool.pause(attempt.min(SLOWEST)).await;
-                    self.taken = true;
+                    self.may_be_taken();
                     attempt += 1;
                 }
-            }
-        }
-    }
-
-    /// Takes the global lock unless somebody else has it; says whether it is this client's now.
-    async fn take_once(&self) -> Result<bool, Reason> {
-        let mut believed = 0;
-        loop {
-            let [found] =
-                self.pool.chain(self.connection(), |_| [self.writer.take(self.lock, believed)]).await?;
-            match self.judge(&found, believed)? {
-                Taken::Now | Taken::Before => return Ok(true),
-                Taken::Not => return Ok(false),
-                Taken::Neighbour(found) => believed = found,
             }
         }
     }
@@ -131,34 +166,41 @@ impl<'p, V: Verbs> Held<'p, V> {
     /// Writes parts of the tree and gives the lock back, with one doorbell; or leaves it to the next operation of this client.
     pub(super) async fn write_back(mut self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), Reason> {
         let handed_over = self.pool.with_locks(|locks| locks.may_hand_over(self.lock));
+        let mut writing = Writing { held: &mut self, parts, ended: false };
         let mut breaks = 0;
         loop {
-            match self.post(parts, !handed_over).await {
+            match writing.held.post(parts, !handed_over).await {
                 Ok(()) => break,
                 Err(Trouble::Broke(reason)) => {
                     breaks += 1;
-                    if breaks > self.pool.config().limits.reconnects {
+                    if breaks > writing.held.pool.config().limits.reconnects {
                         return Err(Reason::Unknown(reason));
                     }
-                    if self.was_carried_out(handed_over, reason).await? {
-                        break;
+                    if writing.was_carried_out(handed_over, reason).await? {
+                        *trips += 1;
+                        return Ok(());
                     }
                 }
-                Err(other) => return Err(other.into()),
+                Err(other) => {
+                    // Nothing was posted, and nothing is to be.
+                    writing.ended = breaks == 0 && matches!(other, Trouble::Refused(_));
+                    return Err(other.into());
+                }
             }
         }
+        writing.ended = true;
+        drop(writing);
         *trips += 1;
-        self.taken = false;
-        self.leave(handed_over);
+        self.unfinished = None;
+        self.leave(if handed_over { End::HandedOver } else { End::Released });
         Ok(())
     }
 
     /// Gives the lock back, or leaves it to the next operation of this client; nothing was changed.
-    pub(super) async fn let_go(self, trips: &mut u32) -> Result<(), Reason> {
+    pub(super) async fn let_go(mut self, trips: &mut u32) -> Result<(), Reason> {
         if self.pool.with_locks(|locks| locks.may_hand_over(self.lock)) {
-            let mut held = self;
-            held.taken = false;
-            held.leave(true);
+            self.unfinished = None;
+            self.leave(End::HandedOver);
             return Ok(());
         }
         self.write_back(&[], trips).await
@@ -185,40 +227,6 @@ impl<'p, V: Verbs> Held<'p, V> {
         }
     }
 
-    /// After a break: whether all of the chain was carried out. If not, the lock is this client's still, and the chain can be posted
-    /// again.
-    async fn was_carried_out(&mut self, handed_over: bool, reason: BreakReason) -> Result<bool, Reason> {
-        let mut believed = 0;
-        loop {
-            self.pool.until_up(self.connection()).await?;
-            if self.pool.writer(self.lock.server)?.owner != self.writer.owner {
-                // The session ended, and the server has freed its locks.
-                self.taken = false;
-                return Err(Reason::Unknown(reason));
-            }
-            let found =
-                match self.pool.chain(self.connection(), |_| [self.writer.take(self.lock, believed)]).await {
-                    Ok([found]) => found,
-                    Err(Trouble::Broke(_)) => continue,
-                    Err(other) => return Err(other.into()),
-                };
-            match self.judge(&found, believed)? {
-                Taken::Before => return Ok(false),
-                Taken::Neighbour(found) => believed = found,
-                Taken::Not if handed_over => {
-                    self.taken = false;
-                    return Err(Reason::Unknown(reason));
-                }
-                Taken::Not => return Ok(true),
-                Taken::Now => {
-                    // It was given back, and is taken once more now.
-                    let _ = self.post(&[], true).await;
-                    return if handed_over { Err(Reason::Unknown(reason)) } else { Ok(true) };
-                }
-            }
-        }
-    }
-
     fn judge(&self, found: &Output, believed: u64) -> Result<Taken, Reason> {
         match found {
             Output::Atomic(found) => Ok(self.writer.taken(self.lock, believed, *found)),
@@ -230,9 +238,73 @@ impl<'p, V: Verbs> Held<'p, V> {
         ConnectionId { server: self.lock.server, lane: self.lane }
     }
 
-    fn leave(&self, handed_over: bool) {
-        let next = self.pool.with_locks(|locks| locks.leave(self.lock, self.ticket, handed_over));
+    fn leave(&self, end: End) {
+        let next = self.pool.with_locks(|locks| locks.leave(self.lock, self.ticket, end));
         next.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Parts of the tree while they are written. Dropped before the end, it notes them for whoever has the lock next.
+struct Writing<'h, 'p, 'd, V: Verbs> {
+    held: &'h mut Held<'p, V>,
+    parts: &'d [Part<'d>],
+    ended: bool,
+}
+
+impl<V: Verbs> Drop for Writing<'_, '_, '_, V> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.held.may_be_taken();
+            let parts = self.parts.iter().map(|part| (part.at, part.bytes.to_vec())).collect();
+            if let Some(unfinished) = &mut self.held.unfinished {
+                unfinished.parts = parts;
+            }
+        }
+    }
+}
+
+impl<V: Verbs> Writing<'_, '_, '_, V> {
+    /// The lock is not this client's any more.
+    fn lost(&mut self) {
+        self.ended = true;
+        self.held.unfinished = None;
+    }
+
+    /// After a break: whether all of the chain was carried out. If not, the lock is this client's still, and the chain can be posted
+    /// again.
+    async fn was_carried_out(&mut self, handed_over: bool, reason: BreakReason) -> Result<bool, Reason> {
+        let mut believed = 0;
+        loop {
+            let held = &mut *self.held;
+            held.pool.until_up(held.connection()).await?;
+            if held.pool.writer(held.lock.server)?.owner != held.writer.owner {
+                // The session ended, and the server has freed its locks.
+                self.lost();
+                return Err(Reason::Unknown(reason));
+            }
+            let take = |_| [held.writer.take(held.lock, believed)];
+            let found = match held.pool.chain(held.connection(), take).await {
+                Ok([found]) => found,
+                Err(Trouble::Broke(_)) => continue,
+                Err(other) => return Err(other.into()),
+            };
+            match held.judge(&found, believed)? {
+                Taken::Before => return Ok(false),
+                Taken::Neighbour(found) => believed = found,
+                Taken::Not => self.lost(),
+                Taken::Now => {
+                    // It was given back, and is taken once more now. Where it cannot be given back, the next one does it.
+                    self.ended = true;
+                    held.may_be_taken();
+                    if held.post(&[], true).await.is_ok() {
+                        held.unfinished = None;
+                    }
+                }
+            }
+            if self.ended {
+                return if handed_over { Err(Reason::Unknown(reason)) } else { Ok(true) };
+            }
+        }
     }
 }
 
@@ -248,20 +320,13 @@ fn bytes_of(output: Output) -> Result<Buffer, Reason> {
 }
 
 impl<V: Verbs> Pool<V> {
-    /// Gives back locks that writes have left which were dropped before their end.
-    pub(super) async fn give_back_abandoned(&self) {
-        while let Some((lock, lane)) = self.take_abandoned_lock() {
-            let Ok(writer) = self.writer(lock.server) else { continue };
-            let (mut held, admission) = Held::enter(self, writer, lock, lane, true).await;
-            if admission == Admission::First {
-                match held.take_once().await {
-                    Ok(ours) => held.taken = ours,
-                    // It is noted again, for the next change.
-                    Err(_) => return,
-                }
-            }
-            let mut trips = 0;
-            if held.taken && held.let_go(&mut trips).await.is_err() {
+    /// Finishes what writes have left that were dropped before their end, where nobody waits for their locks.
+    pub(super) async fn finish_left(&self) {
+        while let Some(lock) = self.with_locks(LocalLocks::take_left) {
+            let (Ok(writer), mut trips) = (self.writer(lock.server), 0) else { continue };
+            // What fails here is left once more, for the next change.
+            let Ok((held, taken)) = Held::enter(self, writer, lock, 0, &mut trips).await else { return };
+            if taken && held.let_go(&mut trips).await.is_err() {
                 return;
             }
         }

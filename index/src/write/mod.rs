@@ -80,7 +80,7 @@ impl<V: Verbs> Pool<V> {
     /// Changes what is stored for a key. Needs [`set_writer`](Self::set_writer).
     ///
     /// The change takes effect at one moment between its beginning and its end. If the future is dropped before, it may have taken
-    /// effect or not; the lock that it may have held is given back by the next change of this pool.
+    /// effect or not, or take effect later: what it has left unfinished is finished by the next change of this pool.
     pub async fn change(&self, key: u64, wish: Wish<'_>, start: Start) -> Change {
         let mut descent = Descent::new(self, key);
         let result = self.try_change(&mut descent, wish, start).await;
@@ -107,7 +107,7 @@ impl<V: Verbs> Pool<V> {
                 return Err(OperationError::ValueSize { key: descent.key(), found: value.len(), expected });
             }
         }
-        self.give_back_abandoned().await;
+        self.finish_left().await;
         loop {
             let attempt = match descent.begin(start).await {
                 Ok(start) => descent.change(start, wish).await,
