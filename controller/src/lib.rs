@@ -8,7 +8,8 @@
 //! ```
 //!
 //! * **Planning** is pure: [`Tree`], [`Frequencies`], [`Budget`] in, [`Plan`] out. The same inputs give the same plan.
-//!   - fat root: greedy by visits until K ranges or the TCAM rows of a stage are used up (paper §III-B);
+//!   - fat root: greedy by visits for what a node takes, until nothing fits K ranges and the entries and TCAM rows of
+//!     each stage any more (paper §III-B, there by visits alone);
 //!   - ranges: Algorithm 1, from the boundaries (§III-B);
 //!   - layers: the most visited nodes per node set and switch (§III-C).
 //! * **[`Plan::land`]** executes a plan in software: the answer of the switches must be the same.

@@ -12,6 +12,7 @@ mod execute;
 mod fat_root;
 mod file;
 mod layers;
+mod need;
 mod print;
 mod ranges;
 mod sizes;

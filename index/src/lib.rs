@@ -29,7 +29,7 @@
 //!
 //! * [`TreeConfig`], [`node`], [`record`], [`Superblock`]: what lies in memory, byte by byte.
 //! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`].
-//! * [`SuperRoot`]: where they begin.
+//! * [`SuperRoot`]: where they begin. [`separator()`], [`cut_keys`], [`cut_nodes`]: where nodes end.
 //! * [`Tree`], [`TreeTop`]: the same where the memory is at hand, for snapshots and tests.
 //! * [`plain`]: a client without a network. [`value`]: values that can be checked.
 //!
@@ -71,6 +71,7 @@ pub mod node;
 pub mod plain;
 mod pool;
 pub mod record;
+mod separator;
 mod super_root;
 mod superblock;
 mod top;
@@ -85,6 +86,7 @@ pub use keys::KeyRange;
 pub use limits::Limits;
 pub use lookup::{Lookup, Value};
 pub use pool::{BreakReason, ConnectError, ConnectionId, Event, Pool, PoolConfig, PoolStats, RemoteSide};
+pub use separator::{cut_keys, cut_nodes, separator};
 pub use super_root::{Partition, SuperRoot, SuperRootError};
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 pub use top::{TopNode, TopReader, TreeTop};

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_index::{KeyRange, Regions, SuperRoot, TopReader, TreeTop, WalkError};
+use fatbtree_index::{KeyRange, Regions, SuperRoot, TopReader, TreeTop, WalkError, separator};
 use fatbtree_verbs::Device;
 
 use crate::load::{LoadError, LoadOptions, LoadedTree, bulk_load};
@@ -62,7 +62,8 @@ impl Cluster {
 }
 
 /// Splits strictly ascending keys into as many contiguous parts of equal count (±1) as there are servers, and loads
-/// each. Partition 0 begins at key 0; every other one begins at its first key; the last has no upper end.
+/// each. Partition 0 begins at key 0, every other one at the [`separator`] of its first key and the one before; the last has no
+/// upper end.
 /// `options.server` and `options.range` are not used.
 ///
 /// # Errors
@@ -77,8 +78,16 @@ pub fn load_cluster<S: ValueSource>(
         return Err(LoadError::TooFewKeys { keys: keys.len(), servers });
     }
     let begin = |server: u16| keys.len() * usize::from(server) / usize::from(servers);
-    let low = |server: u16| if server == 0 { 0 } else { keys[begin(server)] };
-    let parts = (0..servers).map(|server| (low(server), begin(server)..begin(server + 1)));
+    let low = |server: u16| match begin(server) {
+        0 => Ok(0),
+        at => match (keys[at - 1], keys[at]) {
+            (last, first) if last < first => Ok(separator(last, first)),
+            (last, key) if last == key => Err(LoadError::DuplicateKey { key }),
+            (_, key) => Err(LoadError::Unsorted { key, position: at }),
+        },
+    };
+    let lows = (0..servers).map(low).collect::<Result<Vec<_>, _>>()?;
+    let parts = (0..).zip(&lows).map(|(server, &low)| (low, begin(server)..begin(server + 1)));
     load_parts(options, parts, keys, values)
 }
 

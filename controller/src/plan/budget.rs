@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
+use super::need::Need;
 use super::ranges::{RangeMatch, RangeTables};
 use super::{LAYERS, PlanError, STAGES, sizes};
 use crate::program::Target;
@@ -113,24 +114,48 @@ impl Budget {
 
     /// Whether the range tables fit every stage; the error names the first that they do not.
     pub(super) fn check_ranges(&self, ranges: usize, tables: &RangeTables) -> Result<(), PlanError> {
-        let over = |table: String, need: usize, limit: usize| PlanError::OverBudget { table, need, limit };
-        if ranges > self.fat_root_ranges {
-            return Err(over("fat root (ranges)".to_owned(), ranges, self.fat_root_ranges));
-        }
-        let entries: [usize; STAGES] = tables.entries_per_stage();
-        let limit = self.stage_entries / self.live_epochs;
-        if let Some(stage) = (0..STAGES).find(|stage| entries[*stage] > limit) {
-            return Err(over(format!("fat_root_{stage} (entries)"), entries[stage], limit));
-        }
-        if let Some(room) = self.stage_rows {
-            let rows: [usize; STAGES] = tables.rows_per_stage(self.range_match);
-            let limit = room.map(|rows| rows / self.live_epochs);
-            if let Some(stage) = (0..STAGES).find(|stage| rows[*stage] > limit[*stage]) {
-                return Err(over(format!("fat_root_{stage} (TCAM rows)"), rows[stage], limit[stage]));
-            }
-        }
-        Ok(())
+        let need = Need::of_tables(ranges, tables, self.range_match);
+        let over = self.resources(&need).find(|(_, need, limit)| need > limit);
+        over.map_or(Ok(()), |(resource, need, limit)| {
+            let table = match resource {
+                Resource::Ranges => "fat root (ranges)".to_owned(),
+                Resource::Entries(stage) => format!("fat_root_{stage} (entries)"),
+                Resource::Rows(stage) => format!("fat_root_{stage} (TCAM rows)"),
+            };
+            Err(PlanError::OverBudget { table, need, limit })
+        })
     }
+
+    /// Whether there is room for it.
+    pub(super) fn holds(&self, need: &Need) -> bool {
+        self.resources(need).all(|(_, need, limit)| need <= limit)
+    }
+
+    /// Its share of the resource that it takes the largest share of, when all there is of a resource is `whole`.
+    pub(super) fn largest_share(&self, need: &Need, whole: u64) -> u64 {
+        let share = |(_, need, limit): (Resource, usize, usize)| need as u64 * whole / limit.max(1) as u64;
+        self.resources(need).map(share).max().unwrap_or(0)
+    }
+
+    /// All that range tables take: what is needed of it, and what there is for one epoch.
+    fn resources(&self, need: &Need) -> impl Iterator<Item = (Resource, usize, usize)> {
+        let Need { ranges, entries, rows } = *need;
+        let (epochs, most) = (self.live_epochs, self.stage_entries / self.live_epochs);
+        let entries = (0..STAGES).map(move |stage| (Resource::Entries(stage), entries[stage], most));
+        let rows = self.stage_rows.into_iter().flat_map(move |room| {
+            (0..STAGES).map(move |stage| (Resource::Rows(stage), rows[stage], room[stage] / epochs))
+        });
+        std::iter::once((Resource::Ranges, ranges, self.fat_root_ranges)).chain(entries).chain(rows)
+    }
+}
+
+/// What a fat root can be ended by.
+enum Resource {
+    Ranges,
+    /// Of a stage.
+    Entries(usize),
+    /// Of a stage.
+    Rows(usize),
 }
 
 #[cfg(test)]

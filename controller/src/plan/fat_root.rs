@@ -1,7 +1,14 @@
-//! Which top nodes become the fat root: greedily the most visited ones (paper §III-B), starting at the super-root.
+//! Which top nodes become the fat root: greedily those that bring most for what they take, starting at the super-root.
+//!
+//! The paper merges the most visited nodes (§III-B), as if all took the same. They do not: rows of TCAM are what ends a fat
+//! root, and a node takes from none to four of them for each child, and in one stage or in all four. A node brings its visits: each
+//! of them goes one level further at once. It takes what its children's ranges take more than its own did ([`Need`]), as a share of
+//! the resource of which that is the largest share.
 
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
+use super::need::Need;
 use super::ranges::RangeTables;
 use super::{Budget, PlanError, SLICE_BITS, STAGES};
 use crate::frequency::Frequencies;
@@ -19,56 +26,96 @@ pub(super) struct Child {
 }
 
 /// The ranges and their tables, within the budget.
-///
-/// First the order of merging without regard to TCAM, then the longest beginning of it whose tables fit: how many
-/// rows a set of ranges needs shows only when the tables are built, and cutting ranges never needs fewer rows, so the
-/// longest beginning can be searched by halves.
 pub(super) fn build(
     tree: &Tree,
     frequencies: &Frequencies,
     budget: &Budget,
 ) -> Result<(Vec<Child>, RangeTables), PlanError> {
-    let merged = order(tree, frequencies, budget.fat_root_ranges);
-    let try_first = |count: usize| {
-        let children = children(tree, &merged[..count]);
-        let lows: Vec<u64> = children.iter().map(|child| child.low).collect();
-        let tables = RangeTables::build(&lows, SLICE_BITS, STAGES);
-        let fits = budget.check_ranges(children.len(), &tables);
-        fits.map(|()| (children, tables))
-    };
-    if let Ok(whole) = try_first(merged.len()) {
-        return Ok(whole);
-    }
-    let mut best = try_first(0)?;
-    let (mut fits, mut too_many) = (0, merged.len());
-    while too_many - fits > 1 {
-        let middle = fits + (too_many - fits) / 2;
-        match try_first(middle) {
-            Ok(found) => (best, fits) = (found, middle),
-            Err(_) => too_many = middle,
-        }
-    }
-    Ok(best)
+    let children = children(tree, &merge(tree, frequencies, budget));
+    let lows: Vec<u64> = children.iter().map(|child| child.low).collect();
+    let tables = RangeTables::build(&lows, SLICE_BITS, STAGES);
+    // Merging kept within it: what is too much is the super-root.
+    budget.check_ranges(children.len(), &tables)?;
+    Ok((children, tables))
 }
 
-/// Nodes in the order in which they are merged, until nothing is left that keeps within `most` ranges.
+/// A node that may be merged next.
+struct Candidate {
+    /// What it brings: visits and, where these are equal, leaves below it.
+    visits: u64,
+    leaves: u64,
+    /// What it takes of what it takes most of, in [`WHOLE`]ths.
+    share: u64,
+    node: u32,
+    /// First key that is sent to it.
+    low: u64,
+    need: Need,
+}
+
+/// A resource in full, for whole numbers: what takes less than a part in so many of it takes one part.
+const WHOLE: u64 = 1 << 32;
+
+impl Candidate {
+    fn new(tree: &Tree, frequencies: &Frequencies, budget: &Budget, node: u32, low: u64) -> Self {
+        // The first child takes what the node's range begins with, as in `children`.
+        let pivots = tree.children(node).iter().skip(1).map(|child| child.low);
+        let lows: Vec<u64> = std::iter::once(low).chain(pivots).collect();
+        let need = Need::of_cutting(&lows, tree.node(node).high.checked_add(1), budget.range_match);
+        let share = budget.largest_share(&need, WHOLE).max(1);
+        Self { visits: frequencies.of(node), leaves: tree.node(node).leaves, share, node, low, need }
+    }
+}
+
+impl Ord for Candidate {
+    /// What brings more for what it takes is greater; then what is nearer to the root, or to key 0.
+    fn cmp(&self, other: &Self) -> Ordering {
+        // brings / takes, crosswise: exact, and the same on every machine.
+        let ratio = |a: u64, b: u64| {
+            let crosswise = |brings: u64, takes: u64| u128::from(brings) * u128::from(takes);
+            crosswise(a, other.share).cmp(&crosswise(b, self.share))
+        };
+        ratio(self.visits, other.visits)
+            .then_with(|| ratio(self.leaves, other.leaves))
+            .then_with(|| Reverse(self.node).cmp(&Reverse(other.node)))
+    }
+}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Candidate {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Candidate {}
+
+/// The nodes to be merged.
 ///
-/// A node that is too wide for the ranges left over is passed by: a smaller one may still fit. A node whose children are
-/// on another server stays whole, for the fat root would send the read to the wrong memory.
-fn order(tree: &Tree, frequencies: &Frequencies, most: usize) -> Vec<u32> {
-    let ranked = |node: u32| (frequencies.rank(tree, node), node);
+/// A node that takes more than is left is passed by: another one may still fit. A node whose children are on another server stays
+/// whole, for the fat root would send the read to the wrong memory.
+fn merge(tree: &Tree, frequencies: &Frequencies, budget: &Budget) -> Vec<u32> {
+    let candidate = |node, low| Candidate::new(tree, frequencies, budget, node, low);
+    let partitions = tree.partitions();
     let mut queue: BinaryHeap<_> =
-        tree.partitions().iter().filter(|p| p.node != NONE).map(|p| ranked(p.node)).collect();
-    let mut ranges = tree.partitions().len();
+        partitions.iter().filter(|p| p.node != NONE).map(|p| candidate(p.node, p.low)).collect();
+    let lows: Vec<u64> = partitions.iter().map(|p| p.low).collect();
+    let mut taken = Need::of_all(&lows, budget.range_match);
     let mut merged = Vec::new();
-    while let Some((_, node)) = queue.pop() {
-        let children = tree.children(node);
-        if !tree.node(node).local || ranges + children.len() - 1 > most {
+    while let Some(Candidate { node, low, need, .. }) = queue.pop() {
+        let more = taken.plus(&need);
+        if !tree.node(node).local || !budget.holds(&more) {
             continue;
         }
-        ranges += children.len() - 1;
+        taken = more;
         merged.push(node);
-        queue.extend(children.iter().filter(|child| child.node != NONE).map(|child| ranked(child.node)));
+        for (at, child) in tree.children(node).iter().enumerate().filter(|(_, child)| child.node != NONE) {
+            queue.push(candidate(child.node, if at == 0 { low } else { child.low }));
+        }
     }
     merged
 }
@@ -108,7 +155,11 @@ fn children(tree: &Tree, merged: &[u32]) -> Vec<Child> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::RangeMatch;
+    use crate::program::Target;
+    use crate::test_support::arb_tops;
     use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
+    use proptest::prelude::*;
 
     /// The tree of Figure 4(i), as far as its text goes: the four most visited nodes give nine pivots.
     #[test]
@@ -141,5 +192,64 @@ mod tests {
         );
         assert_eq!(children[0].address, 20, "the less visited side stays one child");
         assert_eq!(tables.entries_per_stage::<4>()[3], 10);
+    }
+
+    /// Two nodes that cannot both be merged: one with more visits and long pivots, one with fewer and short pivots.
+    #[test]
+    fn what_brings_more_for_its_rows_goes_first() {
+        let node =
+            |address, level, children: &[(u64, u64)]| TopNode { address, level, children: children.to_vec() };
+        let top = TreeTop {
+            partition: Partition { id: 0, range: KeyRange::ALL, root: GlobalAddress(10), root_level: 2 },
+            nodes: vec![
+                node(10, 2, &[(0, 20), (0x8000 << 48, 21)]),
+                node(20, 1, &[(0, 30), (0x0001_0002_0003_0004, 31), (0x0002_0002_0003_0004, 32)]),
+                node(21, 1, &[(0x8000 << 48, 33), (0x9000 << 48, 34), (0xa000 << 48, 35)]),
+            ],
+        };
+        let tree = Tree::new(&[top]).unwrap();
+        let frequencies = Frequencies::from_weighted(&tree, &[(1, 10), (0x8000 << 48, 8)]);
+        let lows = |rows: usize| {
+            let budget = Budget {
+                stage_rows: Some([rows, 20, 20, 20]),
+                live_epochs: 1,
+                ..Budget::compiled(Target::Tofino1)
+            };
+            let (children, tables) = build(&tree, &frequencies, &budget).unwrap();
+            (children.len(), tables.rows_per_stage::<STAGES>(budget.range_match))
+        };
+        assert_eq!(lows(5), (4, [4, 0, 0, 0]), "two more rows for 8 visits");
+        assert_eq!(lows(7), (6, [7, 6, 6, 4]), "and three, besides others, for 10");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// The fat root is full, and no fuller than it may be, by what its tables take.
+        #[test]
+        fn nothing_that_is_left_would_fit(
+            tops in arb_tops(), samples in prop::collection::vec((any::<u64>(), 0u64..9), 0..100),
+            ranges in 4usize..100, entries in 8usize..200, rows in prop::array::uniform4(8usize..160), exact in any::<bool>(),
+        ) {
+            let tree = Tree::new(&tops).unwrap();
+            let frequencies = Frequencies::from_weighted(&tree, &samples);
+            let range_match = if exact { RangeMatch::Exact } else { RangeMatch::OneSided };
+            let budget = Budget {
+                fat_root_ranges: ranges, stage_entries: entries, stage_rows: Some(rows), range_match, live_epochs: 1,
+                ..Budget::bmv2()
+            };
+            let Ok((found, tables)) = build(&tree, &frequencies, &budget) else { return Ok(()) };
+            let lows: Vec<u64> = found.iter().map(|child| child.low).collect();
+            prop_assert!(budget.check_ranges(lows.len(), &tables).is_ok());
+            for (at, child) in found.iter().enumerate().filter(|(_, child)| child.node != NONE) {
+                if !tree.node(child.node).local {
+                    continue;
+                }
+                let mut more = lows.clone();
+                more.splice(at + 1..at + 1, tree.children(child.node).iter().skip(1).map(|child| child.low));
+                let tables = RangeTables::build(&more, SLICE_BITS, STAGES);
+                prop_assert!(budget.check_ranges(more.len(), &tables).is_err(), "node {:#x} would fit", child.address);
+            }
+        }
     }
 }

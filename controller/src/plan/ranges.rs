@@ -281,7 +281,7 @@ mod tests {
             prop_assert!((1..=7).contains(&exact));
             let (from, one_sided) = RangeMatch::OneSided.best(low, high);
             prop_assert!(one_sided <= exact && one_sided <= 4 && (from == low || from == 0));
-            // Splitting a range never makes it cheaper: the fat root's search by halves relies on that.
+            // Splitting a range never makes it cheaper: what did not fit the fat root never will.
             let middle = low + (high - low) / 2;
             if middle < high {
                 prop_assert!(exact <= tcam_rows(low, middle) + tcam_rows(middle + 1, high));

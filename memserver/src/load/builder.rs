@@ -2,8 +2,9 @@
 
 use fatbtree_index::node::{LINE, LeafBuilder, NodeSpec, next_version, offsets, write_internal};
 use fatbtree_index::record::{self, record_bytes, write_record};
-use fatbtree_index::{GlobalAddress, KeyRange, SUPERBLOCK_BYTES, TreeConfig};
+use fatbtree_index::{GlobalAddress, KeyRange, SUPERBLOCK_BYTES, TreeConfig, cut_keys, cut_nodes};
 
+use super::cuts::Cuts;
 use super::plan::{Plan, stride};
 use crate::values::ValueSource;
 
@@ -67,11 +68,16 @@ impl Builder<'_> {
         let mut built = Vec::with_capacity(plan.leaves as usize);
         let mut record_at = 0_u64;
         let mut low = self.range.low;
+        let cuts = Cuts::new(keys.len(), plan.leaves, self.config.leaf_capacity());
+        let mut from = 0;
         for index in 0..plan.leaves {
-            let (from, to) =
-                (share(keys.len(), index, plan.leaves), share(keys.len(), index + 1, plan.leaves));
-            // There are fewer leaves than keys, so `to` is a key unless this is the last leaf.
-            let next_low = keys.get(to).copied();
+            let (to, next_low) = match cuts.end_of(index, from) {
+                Some((window, _)) => {
+                    let (to, separator) = cut_keys(keys, window);
+                    (to, Some(separator))
+                }
+                None => (keys.len(), None),
+            };
             let offset = u64::from(SUPERBLOCK_BYTES) + index * size as u64;
             let spec = self.spec(0, offset, low, next_low);
             let mut leaf = LeafBuilder::new(&mut self.nodes[offset as usize..][..size], &shape, spec);
@@ -90,7 +96,7 @@ impl Builder<'_> {
             }
             leaf.finish();
             built.push((low, spec.address));
-            low = next_low.unwrap_or(low);
+            (from, low) = (to, next_low.unwrap_or(low));
         }
         debug_assert_eq!(record_at, plan.record_bytes, "lengths are the same every time they are asked for");
         built
@@ -99,24 +105,28 @@ impl Builder<'_> {
     /// Writes one level of internal nodes over the nodes `below`.
     fn internal_level(&mut self, level: u8, from: u64, count: u64, below: &[Child]) -> Vec<Child> {
         let size = self.config.internal_bytes() as usize;
+        let cuts = Cuts::new(below.len(), count, usize::from(self.config.fan_out()));
+        let mut first = 0;
         (0..count)
             .map(|index| {
-                let (first, end) = (share(below.len(), index, count), share(below.len(), index + 1, count));
+                let (end, next_low) = match cuts.end_of(index, first) {
+                    Some((window, even)) => {
+                        let (end, pivot) = cut_nodes(window, even, |at| below[at].0);
+                        (end, Some(pivot))
+                    }
+                    None => (below.len(), None),
+                };
                 let children = &below[first..end];
+                first = end;
                 let low = children[0].0;
                 let offset = from + index * size as u64;
-                let spec = self.spec(level, offset, low, below.get(end).map(|(low, _)| *low));
+                let spec = self.spec(level, offset, low, next_low);
                 let bytes = &mut self.nodes[offset as usize..][..size];
                 write_internal(bytes, &spec, children, self.config.integrity());
                 (low, spec.address)
             })
             .collect()
     }
-}
-
-/// Where part `index` of `parts` begins when `whole` things are shared out evenly.
-fn share(whole: usize, index: u64, parts: u64) -> usize {
-    (whole as u128 * u128::from(index) / u128::from(parts)) as usize
 }
 
 /// Where a line can carry a version: in front, or at its end.

@@ -7,6 +7,9 @@
 //!        └─────┴────────┴────────┴─────┴─────────┴─────┴──────┴─────────┴───────┴─────────┘
 //! ```
 //!
+//! Nodes end at short [separators](fatbtree_index::separator), not at the first key of the next one, and their ends move by up to a sixth
+//! of a node to where a shorter one is: the fewer bits of a fence are set, the less it takes in a switch. A fence is seldom a key.
+//!
 //! The size is computed first, so nothing is copied and nothing grows. The first line is the region's
 //! [`Superblock`]. An index read asks for as many bytes as the larger kind of node has, wherever it lands, so the
 //! region ends in padding of that size: behind the spare bytes, in which nodes will lie later, too. Nothing is ever allocated in
@@ -20,6 +23,7 @@
 //! what they cached of the old one.
 
 mod builder;
+mod cuts;
 mod error;
 mod plan;
 
@@ -45,7 +49,8 @@ pub struct LoadOptions {
     pub server: u16,
     /// The keys the partition is responsible for, present or not: the fences of the outermost nodes.
     pub range: KeyRange,
-    /// How full nodes are made, of leaves and of internal nodes alike: above 0, at most 1. The default, 0.75, leaves
+    /// How full nodes are made on average, leaves and internal nodes alike: above 0, at most 1. Single nodes hold up to a
+    /// third more or less, for the sake of short separators, where they have room. The default, 0.75, leaves
     /// room for insertions and is what a B+Tree settles at under random insertions, a little above ln 2.
     pub fill: f64,
     /// Bytes of the region that the load leaves free, for [chunks](crate::ChunkKind).

@@ -1,0 +1,40 @@
+//! Where one node of a level ends and the next begins.
+
+use std::ops::RangeInclusive;
+
+/// How far a cut may move, as a part of what a node holds on average, to where a shorter separator is: a sixth.
+///
+/// Both cuts of a node may move, so a node holds from two thirds to four thirds of the average (rounded up). Where nodes are made three
+/// quarters full, as by default, the fullest are just full. How full nodes are on average does not change.
+const REACH: usize = 6;
+
+/// The cuts of one level: things (keys, or nodes of the level below) shared out to nodes.
+pub(super) struct Cuts {
+    things: usize,
+    nodes: u64,
+    /// Most things in a node.
+    capacity: usize,
+    reach: usize,
+}
+
+impl Cuts {
+    /// `things` for `nodes`, each of which holds up to `capacity` of them. There are at least as many things as nodes, unless
+    /// there is one node, and at most as many as all nodes hold.
+    pub(super) fn new(things: usize, nodes: u64, capacity: usize) -> Self {
+        Self { things, nodes, capacity, reach: (things as u64).div_ceil(nodes) as usize / REACH }
+    }
+
+    /// Where node `index`, which begins at `from`, may end, and where it would if all held the same. None for the last, which ends
+    /// where things end.
+    pub(super) fn end_of(&self, index: u64, from: usize) -> Option<(RangeInclusive<usize>, usize)> {
+        let behind = (self.nodes - index - 1) as usize;
+        if behind == 0 {
+            return None;
+        }
+        // One thing at least is left for each node behind, and no more than they hold.
+        let least = (from + 1).max(self.things.saturating_sub(behind.saturating_mul(self.capacity)));
+        let most = (from + self.capacity).min(self.things - behind);
+        let even = (self.things as u128 * u128::from(index + 1) / u128::from(self.nodes)) as usize;
+        Some((least.max(even.saturating_sub(self.reach))..=most.min(even + self.reach), even))
+    }
+}
