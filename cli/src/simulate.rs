@@ -1,8 +1,11 @@
 //! `fatbtree simulate`: the whole path under virtual time, with faults and a seed.
 
+use std::fmt::Display;
+use std::ops::AddAssign;
+
 use anyhow::{Result, anyhow};
 use clap::Args;
-use fatbtree_sim::seeds::{Campaign, Report, Seeds};
+use fatbtree_sim::seeds::{Campaign, Seeds};
 use fatbtree_sim::{Scenario, trees};
 use serde::Serialize;
 
@@ -52,24 +55,27 @@ impl Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let seeds = arguments.seeds();
-    let bar = progress::bar("simulating", seeds.count());
-    let done = || bar.inc(1);
-    let campaign = Campaign { done: &done, ..Campaign::default() };
     if arguments.trees {
-        let campaign = Campaign { command: "fatbtree simulate --trees --seed", ..campaign };
-        let report = campaign.run(seeds, |seed| trees::Scenario::from_seed(seed).run());
-        bar.finish_and_clear();
-        tell(report)
+        campaign(arguments, "fatbtree simulate --trees --seed", |seed| trees::Scenario::from_seed(seed).run())
     } else {
-        let campaign = Campaign { command: "fatbtree simulate --seed", ..campaign };
-        let report = campaign.run(seeds, |seed| Scenario::from_seed(seed).run());
-        bar.finish_and_clear();
-        tell(report)
+        campaign(arguments, "fatbtree simulate --seed", |seed| Scenario::from_seed(seed).run())
     }
 }
 
-fn tell<T: Serialize>(report: Report<T>) -> Result<()> {
+fn campaign<T, E>(
+    arguments: &Arguments,
+    command: &str,
+    scenario: impl Fn(u64) -> Result<T, E> + Sync,
+) -> Result<()>
+where
+    T: AddAssign + Default + Send + Serialize,
+    E: Display,
+{
+    let seeds = arguments.seeds();
+    let bar = progress::bar("simulating", seeds.count());
+    let done = || bar.inc(1);
+    let report = Campaign { command, done: &done, ..Campaign::default() }.run(seeds, scenario);
+    bar.finish_and_clear();
     println!("{}", serde_json::to_string_pretty(&report.total)?);
     report.into_result().map(drop).map_err(|failures| anyhow!(failures))
 }
