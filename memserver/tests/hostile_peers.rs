@@ -296,15 +296,7 @@ async fn a_frozen_server_is_named_after_the_deadline() {
     };
     let started = Instant::now();
     let session = grpc::Session { id: 1, lease: Duration::from_secs(1) };
-    let endpoint = fatbtree_verbs::Endpoint {
-        mac: [0; 6],
-        ip: Ipv4Addr::LOCALHOST,
-        queue_pair: fatbtree_verbs::QueuePairNumber(2),
-        psn: 0,
-        mtu: fatbtree_verbs::Mtu::B1024,
-        responder_reads: 1,
-        initiator_reads: 1,
-    };
+    let endpoint = good_endpoint();
     let null = fatbtree_index::GlobalAddress::NULL;
     let kind = fatbtree_memserver::ChunkKind::Leaves;
     let errors = [
@@ -524,15 +516,7 @@ async fn a_server_that_lies_is_not_believed() {
     let renewals = honest.renewals.load(Ordering::Relaxed);
     assert!((1..=25).contains(&renewals), "{renewals} renewals in a fifth of a second");
 
-    let good = fatbtree_verbs::Endpoint {
-        mac: [0; 6],
-        ip: Ipv4Addr::LOCALHOST,
-        queue_pair: fatbtree_verbs::QueuePairNumber(2),
-        psn: 0,
-        mtu: fatbtree_verbs::Mtu::B1024,
-        responder_reads: 1,
-        initiator_reads: 1,
-    };
+    let good = good_endpoint();
     let end = proto::Endpoint::from(good);
     let endpoints = [
         None,
@@ -547,4 +531,16 @@ async fn a_server_that_lies_is_not_believed() {
     }
     let mut client = lie(Liar { endpoint: Some(end), ..honest }).await;
     assert_eq!(client.connect_queue_pair(session, good).await.unwrap(), good);
+}
+
+fn good_endpoint() -> fatbtree_verbs::Endpoint {
+    fatbtree_verbs::Endpoint {
+        mac: [0; 6],
+        ip: Ipv4Addr::LOCALHOST,
+        queue_pair: fatbtree_verbs::QueuePairNumber(2),
+        psn: 0,
+        mtu: fatbtree_verbs::Mtu::B1024,
+        responder_reads: 1,
+        initiator_reads: 1,
+    }
 }

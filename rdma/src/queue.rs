@@ -64,6 +64,11 @@ impl SendQueue {
         self.entries.len()
     }
 
+    /// Whether the card will not speak of any request any more.
+    pub(crate) fn awaits_nothing(&self) -> bool {
+        self.entries.iter().all(|entry| entry.refused)
+    }
+
     /// Adds a request; the caller has seen that there is room. Returns its place.
     ///
     /// The last request of a chain must be signalled by the card even if nobody wants to hear of it: otherwise the
@@ -162,10 +167,13 @@ mod tests {
             .collect();
         assert_eq!(places, [0, 1, 2, 3]);
         assert_eq!(said(&mut queue, 2, Ok(())), [(2, None)]);
-        assert_eq!(queue.len(), 1);
+        assert_eq!((queue.len(), queue.awaits_nothing()), (1, false));
         assert_eq!(said(&mut queue, 2, Ok(())), [], "answered twice");
         assert_eq!(said(&mut queue, 3, Ok(())), [], "nobody wants to hear of it");
-        assert_eq!(queue.len(), 0);
+        assert_eq!((queue.len(), queue.awaits_nothing()), (0, true));
+        queue.push(write(4, true));
+        queue.refuse(1);
+        assert!(queue.awaits_nothing(), "nothing will be said of what was refused");
     }
 
     #[test]

@@ -177,7 +177,6 @@ impl<W: Wires> Cluster<W> {
             match self.servers.get_mut(host) {
                 Some(server) => {
                     server.device_mut().handle_timeout(now);
-                    server.handle_timeout(now);
                     server.work(now, SNAPSHOT_NODES);
                 }
                 None => {

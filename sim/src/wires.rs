@@ -62,9 +62,15 @@ pub struct InstantWires {
 #[derive(Debug)]
 struct OtherHalf {
     /// By node: is it there?
-    has: Vec<bool>,
+    nodes: Vec<bool>,
     to: rtrb::Producer<Delivery>,
     from: rtrb::Consumer<Delivery>,
+}
+
+impl OtherHalf {
+    fn has(&self, to: Attachment) -> bool {
+        self.nodes.get(to.node as usize) == Some(&true)
+    }
 }
 
 impl InstantWires {
@@ -76,8 +82,8 @@ impl InstantWires {
         let half = |other| Self { other: Some(other), ..Self::default() };
         let second = is_first.iter().map(|first| !first).collect();
         (
-            half(OtherHalf { has: second, to: to_second, from: from_second }),
-            half(OtherHalf { has: is_first.to_vec(), to: to_first, from: from_first }),
+            half(OtherHalf { nodes: second, to: to_second, from: from_second }),
+            half(OtherHalf { nodes: is_first.to_vec(), to: to_first, from: from_first }),
         )
     }
 }
@@ -85,7 +91,7 @@ impl InstantWires {
 impl Wires for InstantWires {
     fn has_room(&self, to: Attachment) -> bool {
         match &self.other {
-            Some(other) if other.has.get(to.node as usize) == Some(&true) => !other.to.is_full(),
+            Some(other) if other.has(to) => !other.to.is_full(),
             _ => self.under_way.len() < UNDER_WAY,
         }
     }
@@ -93,7 +99,7 @@ impl Wires for InstantWires {
     fn send(&mut self, _clock: &impl Clock, to: Attachment, frame: Vec<u8>) {
         let delivery = Delivery { to, frame };
         match &mut self.other {
-            Some(other) if other.has.get(to.node as usize) == Some(&true) => {
+            Some(other) if other.has(to) => {
                 if let Err(rtrb::PushError::Full(lost)) = other.to.push(delivery) {
                     self.recycle(lost.frame);
                 }

@@ -130,6 +130,13 @@ impl RdmaDevice {
         }
     }
 
+    /// Whether everything has been said of a broken queue pair's requests, and taken. Only they tell why it broke, and the card may
+    /// speak of the queue pair first.
+    fn has_heard_all(&self, queue_pair: QueuePair) -> bool {
+        let answered = self.pairs.get(queue_pair).is_none_or(|pair| pair.queue.awaits_nothing());
+        answered && self.completions.iter().all(|completion| completion.queue_pair != queue_pair)
+    }
+
     /// Takes what the card has said of requests.
     fn collect(&mut self) {
         let mut found = [WorkCompletion::default(); ffi::MOST_POLLED];
@@ -350,10 +357,9 @@ impl Device for RdmaDevice {
     }
 
     fn poll_broken(&mut self) -> Option<QueuePair> {
-        if self.broken.is_empty() {
-            self.look();
-        }
-        self.broken.pop_front()
+        self.look();
+        let at = (0..self.broken.len()).find(|&at| self.has_heard_all(self.broken[at]))?;
+        self.broken.remove(at)
     }
 }
 
