@@ -126,6 +126,16 @@ enum TouchState {
     Done,
 }
 
+/// What becomes of accesses that have begun when they are ended before their time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begun {
+    /// They are finished at once. A card that has accepted a packet writes it to its end, whatever becomes of the queue pair: it
+    /// checks a packet whole before it writes the first byte of it, and hands all of it to the bus.
+    Finish,
+    /// Lines whose moment has passed stay touched, the others are never touched: the card itself is gone.
+    Break,
+}
+
 /// When and how an access is to touch memory.
 pub(super) struct Plan {
     pub(super) memory: usize,
@@ -368,16 +378,38 @@ impl Accesses {
         }
     }
 
-    /// Cuts off the open accesses that `which` holds for: lines whose moment has passed stay touched, the others are never
-    /// touched. Their answers are as `verdict` says.
-    pub(super) fn cut_off(&mut self, now: Place, verdict: Verdict, which: impl Fn(&Access) -> bool) {
+    /// Touches every line that was not touched yet, now.
+    fn finish(&mut self, number: u32) {
+        let Self { list, memories, .. } = self;
+        let access = &mut list[number];
+        access.work_out();
+        for unit in 0..access.touches.len() {
+            if access.touches[unit].state != TouchState::Done {
+                let bytes = access.bytes_of(unit);
+                access.touch(&memories[access.memory].memory, bytes);
+                access.touches[unit].state = TouchState::Done;
+            }
+        }
+    }
+
+    /// Ends the open accesses that `which` holds for, before their time. Their answers are as `verdict` says.
+    pub(super) fn cut_off(
+        &mut self,
+        now: Place,
+        verdict: Verdict,
+        begun: Begun,
+        which: impl Fn(&Access) -> bool,
+    ) {
         for memory in 0..self.memories.len() {
             let mut open = std::mem::take(&mut self.memories[memory].open);
-            open.retain(|&Open { number, .. }| {
+            open.retain(|&Open { number, begins, .. }| {
                 if !which(&self.list[number]) {
                     return true;
                 }
                 self.catch_up(number, now);
+                if begun == Begun::Finish && begins <= now.at {
+                    self.finish(number);
+                }
                 let access = &mut self.list[number];
                 (access.open, access.verdict) = (false, verdict);
                 false

@@ -9,7 +9,7 @@ use fatbtree_verbs::{
 };
 use rand::{Rng as _, RngExt as _};
 
-use super::access::{Accesses, Verdict};
+use super::access::{self, Accesses, Begun, Verdict};
 use super::events::{Event, Events, Place};
 use super::options::{LinkFaults, MachineOptions, Options};
 use super::pair::Pair;
@@ -318,7 +318,7 @@ impl Fabric {
                 pair.state = None;
                 // Their buffers go back to a pool that the machine's next life uses.
                 pair.requester.queue.iter_mut().for_each(|posted| drop(posted.buffer.take()));
-                self.silence(number);
+                self.silence(number, Begun::Break);
             }
         }
         // Some answers were on their way from memory to the wire.
@@ -374,7 +374,8 @@ impl Fabric {
                 hit.push(access.responder);
             }
         }
-        self.accesses.cut_off(self.now, refused, |access| access.host == machine && access.rkey == rkey);
+        let is_hit = |access: &access::Access| access.host == machine && access.rkey == rkey;
+        self.accesses.cut_off(self.now, refused, Begun::Finish, is_hit);
         hit.into_iter().for_each(|pair| self.break_pair(pair, None));
     }
 

@@ -7,7 +7,7 @@ use fatbtree_verbs::{
 use rand::RngExt as _;
 
 use super::MachineId;
-use super::access::Verdict;
+use super::access::{Begun, Verdict};
 use super::events::Event;
 use super::fabric::{Fabric, Journey};
 use super::pair::Posted;
@@ -416,7 +416,7 @@ impl Fabric {
         let Some(state) = self.state(machine, queue_pair) else { return };
         let number = queue_pair.0 as u32;
         self.pairs[number as usize].state = None;
-        self.silence(number);
+        self.silence(number, Begun::Finish);
         if state != QueuePairState::Error {
             self.flush(number, Failure::Flushed, false);
         }

@@ -5,7 +5,7 @@ use fatbtree_verbs::{Access, Failure, Operation, QueuePair, Remote};
 use rand::{Rng as _, RngExt as _};
 
 use super::MachineId;
-use super::access::{Deed, Plan, Verdict};
+use super::access::{Begun, Deed, Plan, Verdict};
 use super::events::Event;
 use super::fabric::{Fabric, Journey, Registered};
 use super::pair::{Responder, noted};
@@ -299,7 +299,7 @@ impl Fabric {
     }
 
     /// Nobody gets the answers that a queue pair has not sent.
-    pub(super) fn silence(&mut self, responder: u32) {
+    pub(super) fn silence(&mut self, responder: u32, begun: Begun) {
         for number in std::mem::take(&mut self.pairs[responder as usize].responder.replies) {
             let access = &mut self.accesses.list[number];
             access.verdict = Verdict::Silent;
@@ -307,7 +307,7 @@ impl Fabric {
                 self.accesses.list.give(number);
             }
         }
-        self.accesses.cut_off(self.now, Verdict::Silent, |access| access.responder == responder);
+        self.accesses.cut_off(self.now, Verdict::Silent, begun, |access| access.responder == responder);
     }
 
     /// Sends an answer on its way.
