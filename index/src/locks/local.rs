@@ -88,6 +88,14 @@ impl LocalLocks {
         ticket
     }
 
+    /// Takes a lock that nobody has or wants, and that nobody has left unfinished.
+    pub(crate) fn try_enter(&mut self, lock: LockId) -> Option<Ticket> {
+        if self.locks.contains_key(&lock) {
+            return None;
+        }
+        Some(self.enter(lock))
+    }
+
     /// Whether it is this ticket's turn; if not, `waker` is called when it is.
     pub(crate) fn poll(&mut self, lock: LockId, ticket: Ticket, waker: &Waker) -> Option<Admission> {
         let local = self.locks.get_mut(&lock)?;

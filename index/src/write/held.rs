@@ -67,6 +67,36 @@ impl<'p, V: Verbs> Held<'p, V> {
         Ok((held, bytes_of(bytes)?))
     }
 
+    /// The same if nobody has or wants the lock; nothing otherwise.
+    pub(super) async fn try_lock_and_read(
+        pool: &'p Pool<V>,
+        lane: u8,
+        node: GlobalAddress,
+        len: u32,
+        trips: &mut u32,
+    ) -> Result<Option<(Self, Buffer)>, Reason> {
+        let writer = pool.writer(node.server())?;
+        let lock = writer.lock_of(node);
+        let Some(ticket) = pool.with_locks(|locks| locks.try_enter(lock)) else { return Ok(None) };
+        let mut held = Held { pool, writer, lock, lane, ticket, unfinished: None };
+        let mut believed = 0;
+        loop {
+            held.may_be_taken();
+            let read = |rkey| Operation::Read { from: Remote { address: node.raw(), rkey }, len };
+            let [found, bytes] =
+                pool.chain(held.connection(), |rkey| [writer.take(lock, believed), read(rkey)]).await?;
+            *trips += 1;
+            match held.judge(&found, believed)? {
+                Taken::Now | Taken::Before => return Ok(Some((held, bytes_of(bytes)?))),
+                Taken::Neighbour(found) => believed = found,
+                Taken::Not(_) => {
+                    held.unfinished = None;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
     /// Waits for this operation's turn, and finishes what the one before it has left. Says whether the global lock is this client's
     /// already.
     async fn enter(
@@ -218,6 +248,13 @@ impl<'p, V: Verbs> Held<'p, V> {
         Ok(())
     }
 
+    /// Writes parts and keeps the lock.
+    pub(super) async fn write(&self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), Reason> {
+        self.post(parts, false).await?;
+        *trips += 1;
+        Ok(())
+    }
+
     /// Gives the lock back, or leaves it to the next operation of this client; nothing was changed.
     pub(super) async fn let_go(self, trips: &mut u32) -> Result<(), Reason> {
         self.restructure(&[], trips).await
@@ -282,6 +319,33 @@ impl<'p, V: Verbs> Held<'p, V> {
         let next = self.pool.with_locks(|locks| locks.leave(self.lock, self.ticket, end));
         next.into_iter().for_each(Waker::wake);
     }
+}
+
+/// As [`Held::restructure`], under several locks of one server.
+pub(super) async fn restructure_all<V: Verbs, const N: usize>(
+    mut helds: [Held<'_, V>; N],
+    parts: &[Part<'_>],
+    trips: &mut u32,
+) -> Result<(), Reason> {
+    let Some(first) = helds.first() else { return Ok(()) };
+    let (pool, id) = (first.pool, first.connection());
+    let handed_over = std::array::from_fn::<_, N, _>(|at| {
+        pool.with_locks(|locks| locks.may_hand_over(helds[at].lock))
+    });
+    let mut unlocks = [helds[0].writer.give_back(helds[0].lock); N];
+    let mut count = 0;
+    for (held, handed_over) in helds.iter().zip(handed_over) {
+        if !handed_over {
+            unlocks[count] = held.writer.give_back(held.lock);
+            count += 1;
+        }
+    }
+    pool.write_chain(id, parts, &unlocks[..count]).await?;
+    *trips += u32::from(parts.len() + count > 0);
+    for (held, handed_over) in helds.iter_mut().zip(handed_over) {
+        held.end(handed_over);
+    }
+    Ok(())
 }
 
 fn write<'d>(rkey: u32, part: &Part<'d>) -> Operation<'d> {

@@ -4,6 +4,7 @@ use fatbtree_verbs::{Buffer, Verbs};
 
 use super::Wish;
 use super::held::{Held, Part};
+use super::merge::is_thin;
 use crate::address::GlobalAddress;
 use crate::descent::{Descent, LockedPlace, Reason, Start};
 use crate::node::{LeafEditor, NewValue, next_version};
@@ -34,6 +35,8 @@ struct NewRecord {
 pub(super) enum Outcome {
     /// The change is carried out, or there is nothing to be done.
     Done(bool),
+    /// The key is deleted, and the leaf is thin now.
+    Thin,
     /// The leaf was full and is split now: begin again at this leaf.
     Split(GlobalAddress),
 }
@@ -53,9 +56,11 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let (Some(value), slot) = (wish.value(), slot) else {
             let slot = slot.expect("only what is there is deleted");
             let changed = editor.remove(slot);
+            let left = editor.count();
             let part = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
             held.write_back(&[part], &mut self.trips_mut().round_trips).await?;
-            return Ok(Outcome::Done(true));
+            let is_thin = is_thin(&self.pool().config().tree, 0, left);
+            return Ok(if is_thin { Outcome::Thin } else { Outcome::Done(true) });
         };
         let Some(slot) = slot.or_else(|| editor.free_slot()) else {
             let locked = Locked { held, address, bytes: leaf };

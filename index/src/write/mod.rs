@@ -22,6 +22,7 @@
 
 mod held;
 mod leaf;
+mod merge;
 mod parent;
 mod split;
 mod whole;
@@ -119,6 +120,10 @@ impl<V: Verbs> Pool<V> {
             };
             match attempt {
                 Ok(Outcome::Done(applied)) => break applied,
+                Ok(Outcome::Thin) => {
+                    descent.merge_up(0).await;
+                    break true;
+                }
                 Ok(Outcome::Split(address)) => start = Start::Node { address, level: 0 },
                 Err(reason) => descent.recover(reason).await?,
             }
