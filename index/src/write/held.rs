@@ -273,22 +273,21 @@ impl<'p, V: Verbs> Held<'p, V> {
     /// After a break: whether all of the chain was carried out. If not, the lock is this client's still, and the chain can be posted
     /// again.
     async fn was_carried_out(&mut self, handed_over: bool, reason: BreakReason) -> Result<bool, Reason> {
+        self.pool.until_up(self.connection()).await.map_err(|_| Reason::Unknown(reason))?;
+        if self.pool.writer(self.lock.server)?.owner != self.writer.owner {
+            // The session has ended, and with it the lock.
+            self.unfinished = None;
+            return Err(Reason::Unknown(reason));
+        }
         let mut believed = 0;
         let taken = loop {
-            self.pool.until_up(self.connection()).await?;
-            if self.pool.writer(self.lock.server)?.owner != self.writer.owner {
-                // The session has ended, and with it the lock.
-                self.unfinished = None;
-                return Err(Reason::Unknown(reason));
-            }
             let take = self.writer.take(self.lock, believed);
-            match self.pool.chain(self.connection(), |_| [take]).await {
-                Ok([found]) => match self.judge(&found, believed)? {
-                    Taken::Neighbour(found) => believed = found,
-                    taken => break taken,
-                },
-                Err(Trouble::Broke(_)) => {}
-                Err(_) => return Err(Reason::Unknown(reason)),
+            // If the answer to this is lost as well, nobody can tell any more whose release it was that is missing.
+            let answer = self.pool.chain(self.connection(), |_| [take]).await;
+            let [found] = answer.map_err(|_| Reason::Unknown(reason))?;
+            match self.judge(&found, believed)? {
+                Taken::Neighbour(found) => believed = found,
+                taken => break taken,
             }
         };
         match taken {
