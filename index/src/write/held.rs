@@ -8,8 +8,8 @@ use fatbtree_verbs::{Buffer, Failure, Operation, Output, Remote, Verbs};
 use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::descent::Reason;
-use crate::locks::{Admission, End, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer};
-use crate::pool::{BreakReason, ConnectionId, Pool, Trouble};
+use crate::locks::{Admission, End, Left, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer};
+use crate::pool::{BreakReason, ConnectionId, Event, Pool, Trouble};
 
 /// A part of the tree's memory that is to be written.
 #[derive(Clone, Copy, Debug)]
@@ -315,8 +315,11 @@ impl<'p, V: Verbs> Held<'p, V> {
     }
 
     fn leave(&self, end: End) {
-        let next = self.pool.with_locks(|locks| locks.leave(self.lock, self.ticket, end));
-        next.into_iter().for_each(Waker::wake);
+        match self.pool.with_locks(|locks| locks.leave(self.lock, self.ticket, end)) {
+            Left::Next(waker) => waker.into_iter().for_each(Waker::wake),
+            Left::Nobody => {}
+            Left::Unfinished => self.pool.push_event(Event::Unfinished { server: self.lock.server }),
+        }
     }
 }
 
@@ -386,8 +389,9 @@ impl<V: Verbs> Pool<V> {
         }
     }
 
-    /// Finishes what writes have left that were dropped before their end, where nobody waits for their locks.
-    pub(super) async fn finish_left(&self) {
+    /// Gives back the locks of changes that were dropped before their end, as [`Event::Unfinished`] asks for. The next change does
+    /// so, too; until then other clients wait for these locks.
+    pub async fn finish(&self) {
         while let Some(lock) = self.with_locks(LocalLocks::take_left) {
             let (Ok(writer), mut trips) = (self.writer(lock.server), 0) else { continue };
             // What fails here is left once more, for the next change.
