@@ -113,7 +113,7 @@ impl Scenario {
             keys: draw.random_range(4..=60),
             tasks: draw.random_range(1..=6),
             operations: draw.random_range(10..=60),
-            deletes: draw.random_range(5..=60),
+            deletes: draw.random_range(5..=70),
             lanes: draw.random_range(1..=3),
             locks: 1 << draw.random_range(2..=8),
             masked: draw.random_bool(0.5),
