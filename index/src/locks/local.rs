@@ -185,7 +185,10 @@ mod tests {
         let gone = locks.enter(lock);
         let waker = Waker::noop();
         assert_eq!(locks.poll(lock, tickets[3], waker), None);
-        assert!(matches!(locks.leave(lock, gone, End::Released), Left::Nobody), "one without a turn leaves nothing behind");
+        assert!(
+            matches!(locks.leave(lock, gone, End::Released), Left::Nobody),
+            "one without a turn leaves nothing behind"
+        );
         let mut admissions = Vec::new();
         for &ticket in &tickets {
             admissions.push(locks.poll(lock, ticket, waker).expect("its turn"));

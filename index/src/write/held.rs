@@ -84,8 +84,9 @@ impl<'p, V: Verbs> Held<'p, V> {
         loop {
             held.may_be_taken();
             let read = |rkey| Operation::Read { from: Remote { address: node.raw(), rkey }, len };
-            let [found, bytes] =
-                pool.chain(held.connection(), &writer, |rkey| [writer.take(lock, believed), read(rkey)]).await?;
+            let [found, bytes] = pool
+                .chain(held.connection(), &writer, |rkey| [writer.take(lock, believed), read(rkey)])
+                .await?;
             *trips += 1;
             match held.judge(&found, believed)? {
                 Taken::Now | Taken::Before => return Ok(Some((held, bytes_of(bytes)?))),
@@ -144,7 +145,8 @@ impl<'p, V: Verbs> Held<'p, V> {
         let id = ConnectionId { server: self.lock.server, lane: left.lane };
         let mut believed = 0;
         loop {
-            let [found] = self.pool.chain(id, &self.writer, |_| [self.writer.take(self.lock, believed)]).await?;
+            let [found] =
+                self.pool.chain(id, &self.writer, |_| [self.writer.take(self.lock, believed)]).await?;
             *trips += 1;
             match self.judge(&found, believed)? {
                 Taken::Neighbour(found) => believed = found,
@@ -172,8 +174,10 @@ impl<'p, V: Verbs> Held<'p, V> {
         let began = self.pool.reactor().now();
         let mut attempt = 0;
         loop {
-            let [found] =
-                self.pool.chain(self.connection(), &self.writer, |_| [self.writer.take(self.lock, believed)]).await?;
+            let [found] = self
+                .pool
+                .chain(self.connection(), &self.writer, |_| [self.writer.take(self.lock, believed)])
+                .await?;
             *trips += 1;
             match self.judge(&found, believed)? {
                 Taken::Now | Taken::Before => return Ok(()),
@@ -237,7 +241,7 @@ impl<'p, V: Verbs> Held<'p, V> {
                 }
                 // Nothing was posted now. If anything was before, nobody can tell what became of it.
                 Err(other) if breaks == 0 => {
-                    if matches!(other, Trouble::Lapsed(_)) {
+                    if matches!(other, Trouble::Lapsed) {
                         self.unfinished = None;
                     }
                     return Err(other.into());
@@ -280,7 +284,9 @@ impl<'p, V: Verbs> Held<'p, V> {
 
     async fn post(&self, parts: &[Part<'_>], release: bool) -> Result<(), Trouble> {
         let unlock = [self.writer.give_back(self.lock)];
-        self.pool.write_chain(self.connection(), &self.writer, parts, if release { &unlock } else { &[] }).await
+        self.pool
+            .write_chain(self.connection(), &self.writer, parts, if release { &unlock } else { &[] })
+            .await
     }
 
     /// After a break: whether all of the chain was carried out. If not, the lock is this client's still, and the chain can be posted
@@ -344,9 +350,8 @@ pub(super) async fn restructure_all<V: Verbs, const N: usize>(
 ) -> Result<(), Reason> {
     let Some(first) = helds.first() else { return Ok(()) };
     let (pool, id, writer) = (first.pool, first.connection(), first.writer);
-    let handed_over = std::array::from_fn::<_, N, _>(|at| {
-        pool.with_locks(|locks| locks.may_hand_over(helds[at].lock))
-    });
+    let handed_over =
+        std::array::from_fn::<_, N, _>(|at| pool.with_locks(|locks| locks.may_hand_over(helds[at].lock)));
     let mut unlocks = [helds[0].writer.give_back(helds[0].lock); N];
     let mut count = 0;
     for (held, handed_over) in helds.iter().zip(handed_over) {

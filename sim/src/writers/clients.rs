@@ -63,7 +63,9 @@ impl Living {
             down: Rc::new(RefCell::new(down)),
         };
         drop(machine.spawn(living.clone().keep_session()));
-        drop(machine.spawn(living.clone().attend(crate::world::random(random.random_range(0..=u64::MAX), 4))));
+        drop(
+            machine.spawn(living.clone().attend(crate::world::random(random.random_range(0..=u64::MAX), 4))),
+        );
         living
     }
 
@@ -136,7 +138,8 @@ impl Living {
                     let address = self.setting.partition.root.raw();
                     self.setting.switches.register(queue_pair, Remote { address, rkey });
                 }
-                pool.connected(id, RemoteSide { endpoint, rkey, registered }).expect("nodes fit into a packet");
+                pool.connected(id, RemoteSide { endpoint, rkey, registered })
+                    .expect("nodes fit into a packet");
                 self.down.borrow_mut().remove(&id);
             }
             Ok(None) if self.owner.get() == owner => self.owner.set(0),
@@ -158,7 +161,11 @@ impl Living {
     }
 
     fn draw_what(&self, random: &mut Random) -> u32 {
-        if random.random_range(0..100) < self.setting.scenario.deletes { 8 } else { random.random_range(0..8) }
+        if random.random_range(0..100) < self.setting.scenario.deletes {
+            8
+        } else {
+            random.random_range(0..8)
+        }
     }
 
     fn draw_start(&self, level: impl Fn(u8) -> bool, random: &mut Random) -> Start {

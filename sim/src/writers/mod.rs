@@ -147,8 +147,9 @@ mod tests {
         };
         let report = campaign.run(Seeds::fixed(2_000), |seed| Scenario::from_seed(seed).run());
         let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
-        eprintln!("{total:#?}");
         assert!(total.applied > 100_000 && total.broken_connections > 1_000 && total.levels > 3_000);
+        assert!(total.deaths > 1_000 && total.inherited_locks > 1_000 && total.splits > 10_000);
+        assert!(total.merges > 300 && total.settled > 50, "{total:?}");
         assert!(total.unknown * 4 < total.answered, "{total:?}");
     }
 

@@ -6,9 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_index::node::{LeafBuilder, NodeSpec};
-use fatbtree_index::{
-    ConnectionId, GlobalAddress, KeyRange, Partition, Regions, Superblock, Tree, Writer,
-};
+use fatbtree_index::{ConnectionId, GlobalAddress, KeyRange, Partition, Regions, Superblock, Tree, Writer};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{
     Access, ConnectError, Device as _, Endpoint, Memory, QueuePair, Reactor, Region, Remote,
@@ -63,7 +61,8 @@ impl Setting {
         mut options: impl FnMut(String) -> MachineOptions,
     ) -> Rc<Self> {
         let server = world.machine(options("server".to_owned()));
-        let clients = (0..super::run::CLIENTS).map(|number| world.machine(options(format!("client {number}"))));
+        let clients =
+            (0..super::run::CLIENTS).map(|number| world.machine(options(format!("client {number}"))));
         let clients = clients.collect();
         let mut memory = Memory::anonymous(REGION).expect("there is memory for a small region");
         let root = GlobalAddress::new(0, 64);
@@ -173,8 +172,9 @@ impl Setting {
     pub(super) fn end_lapsed(&self) {
         let now = self.server.now();
         let mut sessions = self.sessions.borrow_mut();
-        let lapsed = sessions.extract_if(.., |_, session| session.ends <= now);
-        for (owner, session) in lapsed {
+        let lapsed = sessions.iter().filter(|(_, session)| session.ends <= now).map(|(owner, _)| *owner);
+        for owner in lapsed.collect::<Vec<_>>() {
+            let session = sessions.remove(&owner).expect("it was found a moment ago");
             self.server.reactor().with(|card| {
                 session.queue_pairs.into_values().for_each(|queue_pair| card.destroy(queue_pair));
             });
