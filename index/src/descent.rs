@@ -18,6 +18,12 @@ pub enum Start {
     Root,
     /// With an index read: the switches choose the first node.
     IndexRead,
+    /// At the lowest node for the key that the client's cache knows: the leaf, or a node below the top two levels. Otherwise at
+    /// the root.
+    Cached,
+    /// At the leaf if the client's cache knows it; otherwise with an index read. So the cache comes to hold what the switches
+    /// do not: they lead past a level-1 node that they know, and only one that is read fills the cache.
+    CachedOrIndexRead,
     /// At a node that the client knows from earlier. If the node has changed, the operation notices.
     Node {
         /// Where the node was.
@@ -222,6 +228,8 @@ pub(crate) struct Descent<'p, V: Verbs> {
     walks: bool,
     /// Siblings followed since the last start.
     siblings: u32,
+    /// The node that the cache has led this attempt to, and its level.
+    cached: Option<(GlobalAddress, u8)>,
     trips: Trips,
 }
 
@@ -230,7 +238,18 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let (lane, started) = (pool.take_lane(), pool.reactor().now());
         let partition = pool.partition_of(key);
         let trips = Trips::default();
-        Self { pool, key, lane, partition, started, lost_since: None, walks: false, siblings: 0, trips }
+        Self {
+            pool,
+            key,
+            lane,
+            partition,
+            started,
+            lost_since: None,
+            walks: false,
+            siblings: 0,
+            cached: None,
+            trips,
+        }
     }
 
     /// One for another key of an operation that goes on: on the same lane, whose order it relies on.
@@ -274,8 +293,13 @@ impl<'p, V: Verbs> Descent<'p, V> {
     pub(crate) async fn begin(&mut self, start: Start) -> Result<Start, Reason> {
         self.partition = self.pool.partition_of(self.key);
         let registered = self.pool.until_up(self.connection()).await?;
-        Ok(match start {
+        self.cached = None;
+        let start = match start {
             _ if self.walks => Start::Root,
+            Start::Cached | Start::CachedOrIndexRead => self.ask_cache(start, registered),
+            start => start,
+        };
+        Ok(match start {
             Start::IndexRead if !registered => {
                 self.walks = true;
                 self.pool.count(|stats| stats.unregistered += 1);
@@ -283,6 +307,25 @@ impl<'p, V: Verbs> Descent<'p, V> {
             }
             start => start,
         })
+    }
+
+    #[inline]
+    fn ask_cache(&mut self, start: Start, registered: bool) -> Start {
+        if let Some(leaf) = self.pool.cached(|cache| cache.leaf_of(self.key)) {
+            self.pool.count_cache(|stats| stats.hits += 1);
+            self.cached = Some((leaf, 0));
+            return Start::Node { address: leaf, level: 0 };
+        }
+        self.pool.count_cache(|stats| stats.misses += 1);
+        if start == Start::CachedOrIndexRead && registered {
+            return Start::IndexRead;
+        }
+        self.cached = self.pool.cached(|cache| cache.below_top(self.key, self.partition.root_level));
+        match (self.cached, start) {
+            (Some((address, level)), _) => Start::Node { address, level },
+            (None, Start::CachedOrIndexRead) => Start::IndexRead,
+            (None, _) => Start::Root,
+        }
     }
 
     /// Prepares the next attempt after one that led nowhere.
@@ -319,6 +362,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
             }
             Reason::Fault(fault) => fault,
         };
+        if let Some((child, level)) = self.cached.take() {
+            self.pool.tell_cache(|cache| cache.forget(level.saturating_add(1), key, child));
+            self.pool.count_cache(|stats| stats.stale += 1);
+        }
         // Time spent waiting for a connection is nobody's fault here.
         let now = self.pool.reactor().now();
         if now - *self.lost_since.get_or_insert(now) > self.pool.config().limits.patience {
@@ -394,7 +441,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     fn first_step(&self, start: Start) -> Step {
         match start {
-            Start::Root => Step::Node { address: self.partition.root, level: self.partition.root_level },
+            Start::Root | Start::Cached | Start::CachedOrIndexRead => {
+                Step::Node { address: self.partition.root, level: self.partition.root_level }
+            }
             Start::IndexRead => Step::Index,
             Start::Node { address, level } => Step::Node { address, level },
         }
@@ -475,6 +524,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
         if self.key < range.low && Check::LowFence.on() {
             return Err(NodeFault::KeyLeft { low: range.low });
         }
+        if let Node::Internal(node) = &node {
+            self.pool.tell_cache(|cache| cache.put(node, &self.partition));
+        }
         let decision = if range.is_below(self.key) && Check::HighFence.on() {
             Decision::Go(self.sibling_of(header)?)
         } else if header.level == level {
@@ -538,6 +590,14 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
         self.siblings += 1;
         self.trips.siblings_followed += 1;
+        // The parent that led here does not know the sibling yet, or did not when it was copied.
+        let most = usize::from(self.pool.config().tree.fan_out());
+        self.pool.tell_cache(|cache| {
+            cache.learn(header.level.saturating_add(1), header.high, header.sibling, most)
+        });
+        if self.cached.take_if(|(_, level)| *level == header.level).is_some() {
+            self.pool.count_cache(|stats| stats.stale += 1);
+        }
         Ok(Step::Node { address: header.sibling, level: header.level })
     }
 }

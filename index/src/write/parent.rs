@@ -41,6 +41,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
             let told = way.tell_parent(child).await;
             let (trips, _) = way.end();
             self.trips_mut().round_trips += trips.round_trips;
+            let most = usize::from(self.pool().config().tree.fan_out());
+            self.pool().tell_cache(|cache| cache.learn(child.level, child.separator, child.address, most));
             match told {
                 Ok(Some(next)) => child = next,
                 Ok(None) | Err(_) => return,
