@@ -20,8 +20,8 @@ use std::sync::Arc;
 use fatbtree_client::Client;
 use fatbtree_index::node::{LeafBuilder, NodeSpec};
 use fatbtree_index::{
-    ConnectionId, Event, GlobalAddress, Integrity, KeyRange, Partition, PoolConfig, Regions, RemoteSide,
-    Start, SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Wish, Writer,
+    ConnectionId, Event, GlobalAddress, IndexCache, Integrity, KeyRange, Partition, PoolConfig, Regions,
+    RemoteSide, Start, SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Wish, Writer,
 };
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, ConnectError, Device as _, Memory, Reactor, Region, Remote};
@@ -53,6 +53,8 @@ pub struct Scenario {
     locks: u32,
     masked: bool,
     calm: Duration,
+    /// Bytes of each client's cache; none: they begin at the root.
+    cache: Option<u64>,
     world: Options,
 }
 
@@ -71,6 +73,10 @@ pub struct Outcome {
     pub broken_connections: u64,
     /// Round trips of all operations.
     pub round_trips: u64,
+    /// Operations that began at a leaf that a client's cache knew.
+    pub cache_hits: u64,
+    /// Those among them that the cache led to a wrong leaf, or to one that had been split.
+    pub stale_hits: u64,
 }
 
 impl std::ops::AddAssign for Outcome {
@@ -81,6 +87,8 @@ impl std::ops::AddAssign for Outcome {
         self.levels += other.levels;
         self.broken_connections += other.broken_connections;
         self.round_trips += other.round_trips;
+        self.cache_hits += other.cache_hits;
+        self.stale_hits += other.stale_hits;
     }
 }
 
@@ -108,7 +116,12 @@ impl Scenario {
             masked: draw.random_bool(0.5),
             calm: Duration::from_micros(draw.random_range(50..=2_000)),
             world: Options::rough(draw),
+            cache: draw.random_bool(0.5).then(|| draw.random_range(0..4_000)),
         }
+    }
+
+    fn start(&self) -> Start {
+        if self.cache.is_some() { Start::Cached } else { Start::Root }
     }
 
     /// Runs it to the end.
@@ -159,6 +172,7 @@ impl Living {
         let config = PoolConfig { tree: setting.scenario.config, ..PoolConfig::default() };
         let roots = SuperRoot::new(vec![setting.partition]).expect("one partition covers all keys");
         let client = Client::new(machine.device(), config, roots, u64::from(owner)).expect("one lane");
+        client.set_cache(setting.scenario.cache.map(|bytes| Arc::new(IndexCache::new(bytes))));
         machine.set_driven(Rc::new(Driver(client.clone())));
         let Region { rkey, iova, .. } = setting.locks;
         let (count, masked_atomics) = (setting.scenario.locks, setting.scenario.masked);
@@ -230,7 +244,7 @@ impl Living {
         let (name, now) = (self.machine.name(), self.machine.now());
         if what < 3 {
             let asked = history.ask(&name, now, key, Call::Get);
-            let found = self.client.lookup(key, Start::Root).await;
+            let found = self.client.lookup(key, scenario.start()).await;
             outcome.borrow_mut().round_trips += u64::from(found.trips.round_trips);
             let value = found.result.map_err(|error| error.to_string())?;
             let word = match value {
@@ -255,7 +269,7 @@ impl Living {
             _ => (Call::Delete, Wish::Delete),
         };
         let asked = history.ask(&name, now, key, call);
-        let change = self.client.pool().change(key, wish, Start::Root).await;
+        let change = self.client.pool().change(key, wish, scenario.start()).await;
         outcome.borrow_mut().round_trips += u64::from(change.trips.round_trips);
         let applied = change.result.map_err(|error| error.to_string())?;
         outcome.borrow_mut().applied += u64::from(applied);
@@ -306,6 +320,11 @@ fn run(scenario: &Scenario) -> Result<Outcome, String> {
     let levels = verify(&setting)?;
     let mut outcome = *setting.outcome.borrow();
     outcome.levels = levels;
+    for living in &living {
+        let stats = living.client.cache_stats();
+        outcome.cache_hits += stats.hits;
+        outcome.stale_hits += stats.stale;
+    }
     outcome.answered += checked.answered as u64;
     outcome.unknown += checked.unknown as u64;
     Ok(outcome)
@@ -414,6 +433,7 @@ mod tests {
         eprintln!("{total:#?}");
         assert!(total.applied > 100_000 && total.broken_connections > 1_000 && total.levels > 3_000);
         assert!(total.unknown * 4 < total.answered, "{total:?}");
+        assert!(total.cache_hits > 10_000 && total.stale_hits > 500, "{total:?}");
     }
 
     #[test]
