@@ -157,6 +157,12 @@ fn the_top_two_levels_stay_until_the_tree_grows() {
     // Somebody who has not heard of it brings the second level once more.
     put(&cache, 3, spec(2, 80, 160, 1), &two(80));
     assert_eq!(cache.below_top(125, 3), Some((place(80), 2)));
+    // The root has gone, and its second child's level is the top again: what is above is of no use.
+    let entries = cache.stats().entries;
+    cache.root_moved(&partition(3));
+    assert_eq!((cache.below_top(200, 4), cache.stats().entries), (None, entries - 1));
+    put(&cache, 3, spec(2, 80, 160, 1), &two(80));
+    assert_eq!(cache.below_top(125, 3), Some((place(120), 1)));
     // The limit holds for the top as well.
     for low in 1..100 {
         put(&cache, 4, spec(3, low * 160, low * 160 + 80, 1), &two(low * 160));
@@ -257,6 +263,7 @@ struct Lab {
     memory: Arc<Memory>,
     tree: Region,
     locks: Region,
+    owners: Region,
     next_chunk: Rc<Cell<u64>>,
     partition: Partition,
     /// Where index reads land.
@@ -287,8 +294,23 @@ impl Lab {
         let tree = server.register(&memory, 0, Access::ALL).unwrap();
         let table = Memory::shared(u64::from(LOCKS) * 2).unwrap();
         let locks = server.register(&table, 0, Access::ALL).unwrap();
+        let alive = Memory::shared(8192).unwrap();
+        (0..1024).for_each(|word| alive.write(word * 8, &[0xff; 8]).unwrap());
+        let owners = server.register(&alive, 0, Access::READ).unwrap();
         let (next_chunk, landing) = (Rc::new(Cell::new(8192)), Rc::new(Cell::new(partition.root)));
-        Self { config, network, server, memory, tree, locks, next_chunk, partition, landing, clients: 0 }
+        Self {
+            config,
+            network,
+            server,
+            memory,
+            tree,
+            locks,
+            owners,
+            next_chunk,
+            partition,
+            landing,
+            clients: 0,
+        }
     }
 
     fn client(&mut self, cache: Option<&Arc<IndexCache>>) -> Client {
@@ -306,7 +328,8 @@ impl Lab {
         let endpoint = self.server.endpoint(queue_pair).unwrap();
         pool.connected(id, RemoteSide { endpoint, rkey, registered: true }).unwrap();
         let locks = Remote { address: self.locks.iova, rkey: self.locks.rkey };
-        let writer = Writer { locks, count: LOCKS, owner: self.clients, masked_atomics: true };
+        let owners = Remote { address: self.owners.iova, rkey: self.owners.rkey };
+        let writer = Writer { locks, owners, count: LOCKS, owner: self.clients, masked_atomics: true };
         pool.set_writer(0, writer).unwrap();
         pool.set_cache(cache.cloned());
         Rc::new(pool)

@@ -140,6 +140,7 @@ struct Setting {
     memory: Arc<Memory>,
     tree: Region,
     locks: Region,
+    owners: Region,
     partition: Partition,
     next_chunk: Cell<u64>,
     history: History,
@@ -174,9 +175,10 @@ impl Living {
         let client = Client::new(machine.device(), config, roots, u64::from(owner)).expect("one lane");
         client.set_cache(setting.scenario.cache.map(|bytes| Arc::new(IndexCache::new(bytes))));
         machine.set_driven(Rc::new(Driver(client.clone())));
-        let Region { rkey, iova, .. } = setting.locks;
+        let remote = |region: Region| Remote { address: region.iova, rkey: region.rkey };
+        let (locks, owners) = (remote(setting.locks), remote(setting.owners));
         let (count, masked_atomics) = (setting.scenario.locks, setting.scenario.masked);
-        let writer = Writer { locks: Remote { address: iova, rkey }, count, owner, masked_atomics };
+        let writer = Writer { locks, owners, count, owner, masked_atomics };
         client.pool().set_writer(0, writer).expect("there is one server");
         let living = Self { machine: machine.clone(), client, setting: Rc::clone(setting) };
         drop(machine.spawn(living.clone().attend()));
@@ -360,10 +362,13 @@ fn setting(scenario: &Scenario, world: &World, options: MachineOptions) -> Rc<Se
     let leaf = &mut memory.as_mut_slice()[64..64 + config.leaf_bytes() as usize];
     LeafBuilder::new(leaf, config.leaf_shape(), spec).finish();
     let memory: Arc<Memory> = memory.into();
-    let (tree, locks) = server.reactor().with(|card| {
+    let alive = Memory::shared(8192).expect("there is memory for a table");
+    (0..1024).for_each(|word| alive.write(word * 8, &[0xff; 8]).expect("it is in the table"));
+    let (tree, locks, owners) = server.reactor().with(|card| {
         let tree = card.register(&memory, 0, Access::ALL).expect("a machine registers its memory");
         let locks = card.register_device_memory(u64::from(scenario.locks) * 2, 0, Access::ALL);
-        (tree, locks.expect("a card has memory for some locks"))
+        let owners = card.register(&alive, 0, Access::READ).expect("a machine registers its memory");
+        (tree, locks.expect("a card has memory for some locks"), owners)
     });
     Rc::new(Setting {
         scenario: scenario.clone(),
@@ -371,6 +376,7 @@ fn setting(scenario: &Scenario, world: &World, options: MachineOptions) -> Rc<Se
         memory,
         tree,
         locks,
+        owners,
         partition,
         next_chunk: Cell::new(8192),
         history: History::default(),

@@ -66,7 +66,7 @@ struct Filling {
     evicted: u64,
     /// Low fences of the level-1 nodes, in no order; each node knows its slot here.
     slots: Vec<u64>,
-    /// By partition: the highest root level heard of.
+    /// By partition: its root's level, as it was heard last; a higher one is believed of anybody.
     root_levels: BTreeMap<u16, u8>,
     random: ChaCha8Rng,
 }
@@ -176,7 +176,11 @@ impl IndexCache {
         let filling = &mut *self.fill();
         let now = self.clock.load(Ordering::Relaxed).wrapping_add(1);
         self.clock.store(now, Ordering::Relaxed);
-        self.hear_of(filling, partition, guard);
+        let root_level = filling.root_levels.entry(partition.id).or_default();
+        if *root_level < partition.root_level {
+            *root_level = partition.root_level;
+            self.trim(filling, partition, guard);
+        }
         if level == 1 || filling.root_levels.get(&partition.id).is_none_or(|root| is_top(level, *root)) {
             self.insert(filling, (level, low), CachedNode::new(node, now), guard);
         }
@@ -218,6 +222,15 @@ impl IndexCache {
         guard.flush();
     }
 
+    /// Hears from a superblock where a partition's tree begins: it may have grown, or shrunk.
+    pub fn root_moved(&self, partition: &Partition) {
+        let guard = &epoch::pin();
+        let filling = &mut *self.fill();
+        filling.root_levels.insert(partition.id, partition.root_level);
+        self.trim(filling, partition, guard);
+        guard.flush();
+    }
+
     /// Removes everything, as when another tree lies there.
     pub fn clear(&self) {
         let guard = &epoch::pin();
@@ -234,16 +247,12 @@ impl IndexCache {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hears how high a partition's tree is. Where it has grown, copies that have come to lie between level 1 and the top go.
-    fn hear_of(&self, filling: &mut Filling, partition: &Partition, guard: &Guard) {
-        let known = filling.root_levels.entry(partition.id).or_default();
-        if *known >= partition.root_level {
-            return;
-        }
-        *known = partition.root_level;
+    /// Removes the copies between level 1 and the top two levels of a partition, and those above its root.
+    fn trim(&self, filling: &mut Filling, partition: &Partition, guard: &Guard) {
         for entry in self.nodes.range((2, 0).., guard) {
             let (level, low) = *entry.key();
-            if !is_top(level, partition.root_level) && partition.range.contains(low) {
+            let stays = is_top(level, partition.root_level) && level <= partition.root_level;
+            if !stays && partition.range.contains(low) {
                 self.remove(filling, &entry, guard);
             }
         }

@@ -20,6 +20,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::address::GlobalAddress;
 use crate::cache::{CacheStats, IndexCache};
 use crate::config::TreeConfig;
+use crate::descent::Child;
 use crate::limits::Limits;
 use crate::locks::{LocalLocks, Writer};
 use crate::space::{ChunkKind, Space};
@@ -332,7 +333,11 @@ impl<V: Verbs> Pool<V> {
 
     /// Notes a root that a superblock has announced.
     pub(crate) fn set_root(&self, partition: u16, root: GlobalAddress, level: u8) {
-        self.state.borrow_mut().roots.set_root(partition, root, level);
+        let mut state = self.state.borrow_mut();
+        state.roots.set_root(partition, root, level);
+        if let (Some(cache), Some(partition)) = (&state.cache, state.roots.partition(partition)) {
+            cache.root_moved(partition);
+        }
     }
 
     /// The lane of the next operation.
@@ -355,6 +360,12 @@ impl<V: Verbs> Pool<V> {
         if let Some(cache) = &self.state.borrow().cache {
             tell(cache);
         }
+    }
+
+    /// Tells the cache of a node that its copy of the parent may not know.
+    pub(crate) fn teach_cache(&self, child: Child) {
+        let most = usize::from(self.config.tree.fan_out());
+        self.tell_cache(|cache| cache.learn(child.parent_level, child.low, child.address, most));
     }
 
     pub(crate) fn count_cache(&self, work: impl FnOnce(&mut CacheStats)) {
