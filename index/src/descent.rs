@@ -389,7 +389,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 self.pool.count(|stats| stats.restarts += 1);
                 return Ok(());
             }
-            Reason::Trouble(Trouble::Lapsed(_)) => {
+            Reason::Trouble(Trouble::Lapsed) => {
                 // The next attempt is made in the next session.
                 self.pool.count(|stats| stats.restarts += 1);
                 self.pool.pause(self.trips.restarts).await;

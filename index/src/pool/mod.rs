@@ -103,7 +103,7 @@ pub(crate) enum Trouble {
     /// The client may not write there.
     NotWriter(u16),
     /// The session in which the client was to write there has ended.
-    Lapsed(u16),
+    Lapsed,
     /// The request cannot be posted, now or later.
     Refused(PostError),
 }
@@ -432,7 +432,7 @@ impl<V: Verbs> Pool<V> {
             link => link?,
         };
         if self.writer(id.server)?.owner != writer.owner && Check::Session.on() {
-            return Err(Trouble::Lapsed(id.server));
+            return Err(Trouble::Lapsed);
         }
         match self.reactor.chain(queue_pair, operations(rkey)).await {
             Ok(outputs) => Ok(outputs),

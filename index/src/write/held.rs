@@ -241,7 +241,7 @@ impl<'p, V: Verbs> Held<'p, V> {
                 }
                 // Nothing was posted now. If anything was before, nobody can tell what became of it.
                 Err(other) if breaks == 0 => {
-                    if matches!(other, Trouble::Lapsed(_)) {
+                    if matches!(other, Trouble::Lapsed) {
                         self.unfinished = None;
                     }
                     return Err(other.into());
