@@ -679,6 +679,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Where the keys end that the node which was arrived at is responsible for: its high fence or, if its partner has its upper keys,
     /// the partner's low one.
+    #[allow(dead_code, reason = "scans use it")]
     pub(crate) fn high(&self) -> Option<u64> {
         self.high
     }
