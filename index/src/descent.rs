@@ -390,7 +390,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Asks the region's superblock for the root. What goes wrong here goes wrong again in the next attempt, and is told
     /// then.
-    async fn refresh_root(&mut self) {
+    pub(crate) async fn refresh_root(&mut self) {
         let place = GlobalAddress::new(self.partition.root.server(), 0);
         let Ok(bytes) = self.pool.read(self.lane, place, SUPERBLOCK_BYTES).await else { return };
         self.trips.round_trips += 1;

@@ -89,7 +89,7 @@ impl<V: Verbs> Pool<V> {
 impl<V: Verbs> Descent<'_, V> {
     /// One attempt.
     #[inline]
-    async fn get(&mut self, start: Start) -> Result<Option<Value>, Reason> {
+    pub(crate) async fn get(&mut self, start: Start) -> Result<Option<Value>, Reason> {
         let key = self.key();
         let (leaf, place) = self.descend(start, 0, |node, bytes| place_of(node, bytes, key)).await?;
         match place {
@@ -97,14 +97,21 @@ impl<V: Verbs> Descent<'_, V> {
             Place::Inline { start, len } => Ok(Some(Value { buffer: leaf, start, len })),
             Place::Record { address, length } => {
                 drop(leaf);
-                let check = |bytes: &[u8]| {
-                    let value = read_record(bytes, key, length)?;
-                    Ok(offset_in(bytes, value))
-                };
-                let (buffer, start) = self.read_checked(address, record_bytes(length), check).await?;
-                Ok(Some(Value { buffer, start, len: length }))
+                self.read_value(address, length).await.map(Some)
             }
         }
+    }
+
+    /// The value in the record that a leaf's entry leads to.
+    #[inline]
+    pub(crate) async fn read_value(&mut self, address: GlobalAddress, length: u32) -> Result<Value, Reason> {
+        let key = self.key();
+        let check = |bytes: &[u8]| {
+            let value = read_record(bytes, key, length)?;
+            Ok(offset_in(bytes, value))
+        };
+        let (buffer, start) = self.read_checked(address, record_bytes(length), check).await?;
+        Ok(Value { buffer, start, len: length })
     }
 }
 
