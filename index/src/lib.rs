@@ -29,6 +29,7 @@
 //!
 //! * [`TreeConfig`], [`node`], [`record`], [`Superblock`]: what lies in memory, byte by byte.
 //! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`], [`Pool::change`].
+//! * [`Pool::scan`]: ranges of pairs, as a stream. [`Pool::len`], [`Pool::verify`]: the whole tree, counted and checked.
 //! * [`Writer`]: what a client needs to lock nodes. [`Wish`], [`Change`]: what it wants changed, and what came of it.
 //! * [`SuperRoot`]: where they begin. [`separator()`], [`cut_keys`], [`cut_nodes`]: where nodes end.
 //! * [`Tree`], [`TreeTop`]: the same where the memory is at hand, for snapshots and tests.
@@ -80,6 +81,7 @@ mod super_root;
 mod superblock;
 mod top;
 pub mod value;
+mod verify;
 mod walk;
 mod write;
 
@@ -100,5 +102,6 @@ pub use space::ChunkKind;
 pub use super_root::{Partition, SuperRoot, SuperRootError};
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 pub use top::{TopNode, TopReader, TreeTop};
+pub use verify::{Damage, Verified, VerifyError};
 pub use walk::{NodeBytes, PathStep, Regions, Tree, WalkError};
 pub use write::{Change, Wish};
