@@ -201,3 +201,74 @@ fn who_was_given_no_locks_does_not_write() {
     let text = change.result.unwrap_err().to_string();
     assert!(text.contains("a value of 7 bytes was given, this tree takes exactly 8"), "{text}");
 }
+
+#[test]
+fn a_comparison_sets_only_what_it_expects() {
+    for config in configs() {
+        let mut lab = Lab::new(config);
+        let (client, other) = (lab.client(1, true), lab.client(2, true));
+        let [old, new, longer] = [8, 16, 31].map(|number| value_of(&config, number));
+        let set = |key, expected: &[u8], value: &[u8]| {
+            let wish = Wish::CompareAndSet { expected, value };
+            lab.run(&client, client.change(key, wish, Start::Root)).result.unwrap()
+        };
+        let get = |key| {
+            let found = lab.run(&other, other.lookup(key, Start::Root)).result.unwrap();
+            found.map(|value| value.to_vec())
+        };
+        assert!(!set(5, &old, &new), "no such key");
+        assert_eq!(get(5), None);
+        for key in 0..40 {
+            lab.run(&client, client.change(key, Wish::Insert(&old), Start::Root)).result.unwrap();
+        }
+        assert!(!set(5, &new, &longer) && !set(5, &longer, &new) && !set(5, &[], &new));
+        assert_eq!(get(5), Some(old.clone()));
+        assert!(set(5, &old, &longer) && !set(5, &old, &new) && set(5, &longer, &new));
+        assert_eq!((get(5), get(6)), (Some(new), Some(old)));
+        lab.assert_unlocked(&client);
+    }
+}
+
+/// Counters that clients raise by comparing: no raise is lost.
+#[test]
+fn of_comparisons_at_once_one_wins() {
+    for config in configs() {
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let mut lab = Lab::new(config);
+        let clients: Vec<Client> = (1..=3).map(|owner| lab.client(owner, owner % 2 == 0)).collect();
+        let bytes = move |count: u64| value_of(&config, 8 + count * 50);
+        for key in 0..3 {
+            let zero = bytes(0);
+            lab.run(&clients[0], clients[0].change(key, Wish::Insert(&zero), Start::Root)).result.unwrap();
+        }
+        let mut running: Vec<Option<Pin<Box<dyn Future<Output = bool>>>>> = Vec::new();
+        let raises = 90;
+        for number in 0..raises {
+            let (key, client) = (number % 3, Rc::clone(&clients[number as usize / 3 % 3]));
+            running.push(Some(Box::pin(async move {
+                loop {
+                    let found = client.lookup(key, Start::Root).await.result.unwrap().unwrap().to_vec();
+                    let count = (0..=raises).find(|count| bytes(*count) == found).unwrap();
+                    let value = bytes(count + 1);
+                    let wish = Wish::CompareAndSet { expected: &found, value: &value };
+                    if client.change(key, wish, Start::Root).await.result.unwrap() {
+                        return true;
+                    }
+                }
+            })));
+        }
+        let mut now = Instant::ZERO;
+        while running.iter().any(Option::is_some) {
+            let at = random.random_range(0..running.len());
+            let client = &clients[at / 3 % 3];
+            let mut context = Context::from_waker(Waker::noop());
+            if running[at].as_mut().is_some_and(|work| work.as_mut().poll(&mut context).is_ready()) {
+                running[at] = None;
+            }
+            lab.serve(client);
+            now += fatbtree_verbs::time::Duration::from_nanos(500);
+            client.turn(now);
+        }
+        assert!(lab.contents().into_values().all(|value| value == bytes(raises / 3)));
+    }
+}

@@ -7,7 +7,7 @@ use super::held::{Held, Part};
 use super::merge::is_thin;
 use crate::address::GlobalAddress;
 use crate::descent::{Descent, LockedPlace, Reason, Start};
-use crate::node::{LeafEditor, NewValue, next_version};
+use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
 use crate::record::{record_bytes, write_record};
 use crate::space::ChunkKind;
 
@@ -49,7 +49,16 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let shape = *self.pool().config().tree.leaf_shape();
         let mut editor = LeafEditor::new(&mut leaf.as_mut_slice()[..shape.bytes() as usize], &shape);
         let slot = editor.slot_of(self.key());
-        if !wish.applies(slot.is_some()) {
+        let is_expected = match (wish.expected(), slot.map(|slot| editor.value(slot))) {
+            (Some(expected), Some(Ok(found))) => self.has_value(found, expected).await,
+            (Some(_), Some(Err(fault))) => Err(Reason::Fault(fault)),
+            _ => Ok(true),
+        };
+        let is_expected = match is_expected {
+            Ok(is_expected) => is_expected,
+            Err(reason) => return self.without(held, reason).await,
+        };
+        if !is_expected || !wish.applies(slot.is_some()) {
             held.let_go(&mut self.trips_mut().round_trips).await?;
             return Ok(Outcome::Done(false));
         }
@@ -105,6 +114,15 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 Ok(LockedPlace::Unsettled) => self.settle(Locked { held, address: node, bytes }).await?,
                 Err(fault) => return self.without(held, Reason::Fault(fault)).await,
             }
+        }
+    }
+
+    /// Whether an entry of a locked leaf has this value.
+    async fn has_value(&mut self, found: EntryValue<'_>, expected: &[u8]) -> Result<bool, Reason> {
+        match found {
+            EntryValue::Inline(value) => Ok(value == expected),
+            EntryValue::Record { length, .. } if length as usize != expected.len() => Ok(false),
+            EntryValue::Record { address, length } => Ok(&*self.read_value(address, length).await? == expected),
         }
     }
 
