@@ -4,11 +4,12 @@ use std::future::{Future, poll_fn};
 use std::ops::RangeBounds;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use fatbtree_index::{
-    Change, Event, KeyRange, Lookup, OperationError, Order, Pool, PoolConfig, Scan, ScanOptions, Start,
-    SuperRoot, Value, Verified, VerifyError, Wish,
+    CacheStats, Change, Event, IndexCache, KeyRange, Lookup, OperationError, Order, Pool, PoolConfig, Scan,
+    ScanOptions, Start, SuperRoot, Value, Verified, VerifyError, Wish,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
@@ -54,12 +55,24 @@ impl<V: Verbs> Client<V> {
         Ok(Self { pool: Rc::new(Pool::new(verbs, config, roots, seed)?) })
     }
 
-    /// The value of `key`; none when there is no such key. Begins with an index read where the connection is registered.
+    /// Gives the client a cache of inner nodes, or takes it away. Clients of other threads can share it: make one for each process,
+    /// with a limit in bytes.
+    pub fn set_cache(&self, cache: Option<Arc<IndexCache>>) {
+        self.pool.set_cache(cache);
+    }
+
+    /// How the cache has served this client, and what it holds for all.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.pool.cache_stats()
+    }
+
+    /// The value of `key`; none when there is no such key. Begins at the leaf if the client's [cache](Self::set_cache) knows it, else
+    /// with an index read where the connection is registered.
     ///
     /// # Errors
     /// When there is no answer; the error says why, and what to do.
     pub async fn get(&self, key: u64) -> Result<Option<Value>, OperationError> {
-        self.lookup(key, Start::IndexRead).await.result
+        self.lookup(key, Start::CachedOrIndexRead).await.result
     }
 
     /// As [`get`](Self::get), from another start, and with what it cost.
@@ -76,7 +89,7 @@ impl<V: Verbs> Client<V> {
     where
         I: IntoIterator<Item = u64>,
     {
-        self.lookup_many(keys, Start::IndexRead, at_once)
+        self.lookup_many(keys, Start::CachedOrIndexRead, at_once)
     }
 
     /// As [`get_many`](Self::get_many), from another start.
@@ -155,8 +168,8 @@ impl<V: Verbs> Client<V> {
         self.change(key, Wish::Delete).await.result
     }
 
-    /// The pairs of a range in ascending order, as a stream; leaves are read ahead while it is polled. The first one is found by an
-    /// index read where the connection is registered. Other ways: [`Pool::scan`].
+    /// The pairs of a range in ascending order, as a stream; leaves are read ahead while it is polled. The first one is found by a
+    /// cached node, or by an index read where the connection is registered. Other ways: [`Pool::scan`].
     ///
     /// No pair is missed that is there throughout, whatever others change meanwhile; but it is not a snapshot of one moment.
     pub fn scan(&self, range: impl RangeBounds<u64>) -> Scan<'_, V> {
@@ -169,7 +182,7 @@ impl<V: Verbs> Client<V> {
     }
 
     fn scan_from(&self, range: impl RangeBounds<u64>, order: Order) -> Scan<'_, V> {
-        let options = ScanOptions { order, start: Start::IndexRead, ..ScanOptions::default() };
+        let options = ScanOptions { order, start: Start::CachedOrIndexRead, ..ScanOptions::default() };
         self.pool.scan(KeyRange::of(range), options)
     }
 
@@ -192,7 +205,7 @@ impl<V: Verbs> Client<V> {
 
     /// Any change, with what it cost.
     pub async fn change(&self, key: u64, wish: Wish<'_>) -> Change {
-        self.pool.change(key, wish, Start::IndexRead).await
+        self.pool.change(key, wish, Start::CachedOrIndexRead).await
     }
 
     /// Takes what has come by `now`, and wakes who waits for it. Says whether there was anything.

@@ -31,6 +31,7 @@
 //! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`], [`Pool::change`].
 //! * [`Pool::scan`]: ranges of pairs, as a stream. [`Pool::len`], [`Pool::verify`]: the whole tree, counted and checked.
 //! * [`Writer`]: what a client needs to lock nodes. [`Wish`], [`Change`]: what it wants changed, and what came of it.
+//! * [`IndexCache`]: what a client remembers of the inner nodes.
 //! * [`SuperRoot`]: where they begin. [`separator()`], [`cut_keys`], [`cut_nodes`]: where nodes end.
 //! * [`Tree`], [`TreeTop`]: the same where the memory is at hand, for snapshots and tests.
 //! * [`plain`]: a client without a network. [`value`]: values that can be checked.
@@ -63,6 +64,7 @@
 //! ```
 
 mod address;
+mod cache;
 mod checks;
 mod config;
 mod descent;
@@ -86,6 +88,7 @@ mod walk;
 mod write;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
+pub use cache::{CacheStats, IndexCache};
 pub use checks::Check;
 pub use config::{
     ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, TreeConfig, ValueLayout,

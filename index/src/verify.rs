@@ -25,7 +25,7 @@ use crate::descent::{Descent, OperationError};
 use crate::keys::KeyRange;
 use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault, NodeHeader};
 use crate::pool::Pool;
-use crate::record::{read_record, record_bytes};
+use crate::record::{RecordPointer, read_record, record_bytes};
 use crate::scan::Patience;
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
@@ -402,8 +402,8 @@ impl<'p, V: Verbs> Walk<'p, V> {
             keys.push(key);
             if range.contains(key) {
                 self.found.keys += 1;
-                if let EntryValue::Record { address, length } = value {
-                    records.push((key, address, length));
+                if let EntryValue::Record(record) = value {
+                    records.push((key, record));
                 }
             }
         }
@@ -417,16 +417,16 @@ impl<'p, V: Verbs> Walk<'p, V> {
     async fn records(&mut self, leaf: GlobalAddress, records: Records) -> Result<(), VerifyError> {
         let mut ahead = FuturesOrderedBounded::new(AT_ONCE);
         let mut coming = records.iter();
-        for &(key, record, length) in &records {
+        for &(key, record) in &records {
             while ahead.len() < AT_ONCE
-                && let Some(&(key, record, length)) = coming.next()
+                && let Some(&(key, record)) = coming.next()
             {
-                ahead.push_back(read(self.pool, key, record, record_bytes(length)));
+                ahead.push_back(read(self.pool, key, record.address, record_bytes(record.length)));
             }
             let bytes = poll_fn(|context| Pin::new(&mut ahead).poll_next(context)).await;
             let bytes = bytes.expect("each is read")?;
-            read_record(&bytes, key, length).map_err(|fault| {
-                let damage = Damage::Record { key, record, fault };
+            read_record(&bytes, key, record).map_err(|fault| {
+                let damage = Damage::Record { key, record: record.address, fault };
                 VerifyError::Node { address: leaf, level: 0, damage }
             })?;
             self.found.records += 1;
@@ -436,7 +436,7 @@ impl<'p, V: Verbs> Walk<'p, V> {
 }
 
 /// Keys, and where their records lie.
-type Records = Vec<(u64, GlobalAddress, u32)>;
+type Records = Vec<(u64, RecordPointer)>;
 
 /// Reads bytes, over as many connections as it takes. `key` is one of the partition, for messages.
 async fn read<V: Verbs>(

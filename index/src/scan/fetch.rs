@@ -15,6 +15,7 @@ use crate::descent::{Descent, OperationError, Reason, Start, Trips};
 use crate::keys::KeyRange;
 use crate::node::{EntryValue, Node, NodeFault};
 use crate::pool::{Pool, Trouble};
+use crate::record::RecordPointer;
 
 /// Records of one leaf that are read at the same time.
 const RECORDS_AT_ONCE: usize = 16;
@@ -59,7 +60,7 @@ pub(super) enum Holds {
 /// The value of a key as its leaf has it.
 enum Found {
     Here(Bytes),
-    Record { address: GlobalAddress, length: u32 },
+    Record(RecordPointer),
 }
 
 /// What a node said when it was read.
@@ -184,7 +185,7 @@ fn copy(tree: &TreeConfig, node: &Node<'_>, bytes: &[u8], ask: &Ask) -> Result<C
                 let start = value.as_ptr().addr() - bytes.as_ptr().addr();
                 Found::Here(shared.slice(start..start + value.len()))
             }
-            EntryValue::Record { address, length } => Found::Record { address, length },
+            EntryValue::Record(record) => Found::Record(record),
         };
         entries.push((key, found));
     }
@@ -203,8 +204,8 @@ async fn values_of<V: Verbs>(
     for (at, (key, found)) in entries.into_iter().enumerate() {
         pairs.push(match found {
             Found::Here(value) => (key, Some(value)),
-            Found::Record { address, length } => {
-                records.push((at, key, address, length));
+            Found::Record(record) => {
+                records.push((at, key, record));
                 (key, None)
             }
         });
@@ -213,10 +214,10 @@ async fn values_of<V: Verbs>(
     let mut reads = FuturesUnorderedBounded::new(RECORDS_AT_ONCE);
     loop {
         while reads.len() < RECORDS_AT_ONCE
-            && let Some((at, key, address, length)) = records.next()
+            && let Some((at, key, record)) = records.next()
         {
             let (begun, descent) = (clock, descent.beside(key));
-            reads.push(async move { (at, begun, value_of(descent, address, length).await) });
+            reads.push(async move { (at, begun, value_of(descent, record).await) });
         }
         let next = poll_fn(|context| Pin::new(&mut reads).poll_next(context)).await;
         let Some((at, begun, result)) = next else { break };
@@ -231,11 +232,10 @@ async fn values_of<V: Verbs>(
 /// The value in a record; or, if the record is not this key's any more, whatever a lookup finds.
 async fn value_of<V: Verbs>(
     mut descent: Descent<'_, V>,
-    address: GlobalAddress,
-    length: u32,
+    record: RecordPointer,
 ) -> Result<(Option<Bytes>, Trips), OperationError> {
     let mut patience = Patience::default();
-    let mut attempt = descent.read_value(address, length).await.map(Some);
+    let mut attempt = descent.read_value(record).await.map(Some);
     let value = loop {
         match attempt {
             Ok(value) => break value.map(|value| Bytes::copy_from_slice(&value)),

@@ -148,8 +148,8 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         let claim = KeyRange { low: at, high: at.checked_add(1) };
         let start = match (self.hint, self.options.start) {
             (Some(address), _) => Start::Node { address, level: 0 },
-            (None, Start::IndexRead) => Start::IndexRead,
-            (None, _) => Start::Root,
+            (None, Start::Node { .. }) => Start::Root,
+            (None, start) => start,
         };
         self.slot(claim, start, Some(0), 0)
     }
@@ -234,9 +234,9 @@ impl<'p, V: Verbs> Leaves<'p, V> {
         // if a walk has left something out, the next leaf at least is found.
         let is_first = !std::mem::replace(&mut self.begun, true);
         let first = match self.options.start {
-            Start::Node { .. } if is_first => Some(self.options.start),
-            Start::IndexRead => Some(Start::IndexRead),
-            _ => None,
+            Start::Root => None,
+            Start::Node { .. } if !is_first => None,
+            start => Some(start),
         };
         let again = self.hint.is_some() && self.slots.is_empty();
         if partition.root_level > 0 {

@@ -46,6 +46,8 @@ pub struct Scenario {
     calm: Duration,
     /// Of 100 mishaps, so many kill a client.
     deadly: u32,
+    /// Bytes of each client's index cache; none: they have none.
+    cache: Option<u64>,
     world: Options,
 }
 
@@ -80,6 +82,10 @@ pub struct Outcome {
     pub scanned: u64,
     /// Round trips of all operations.
     pub round_trips: u64,
+    /// Attempts that began at a leaf that a client's cache knew.
+    pub cache_hits: u64,
+    /// Starts that a cache gave and that led to a wrong node, or to one that had been split.
+    pub stale_starts: u64,
 }
 
 impl std::ops::AddAssign for Outcome {
@@ -98,6 +104,8 @@ impl std::ops::AddAssign for Outcome {
         self.scans += other.scans;
         self.scanned += other.scanned;
         self.round_trips += other.round_trips;
+        self.cache_hits += other.cache_hits;
+        self.stale_starts += other.stale_starts;
     }
 }
 
@@ -130,6 +138,7 @@ impl Scenario {
             calm: Duration::from_micros(draw.random_range(50..=2_000)),
             deadly: draw.random_range(0..=60),
             world: Options::rough(draw),
+            cache: draw.random_bool(0.5).then(|| draw.random_range(0..4_000)),
         }
     }
 
@@ -161,6 +170,7 @@ mod tests {
         assert!(total.merges > 300 && total.settled > 50, "{total:?}");
         assert!(total.scans > 10_000 && total.scanned > 100_000, "{total:?}");
         assert!(total.unknown * 4 < total.answered, "{total:?}");
+        assert!(total.cache_hits > 10_000 && total.stale_starts > 1_000, "{total:?}");
     }
 
     #[test]
