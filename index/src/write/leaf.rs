@@ -50,15 +50,26 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let shape = *self.pool().config().tree.leaf_shape();
         let mut editor = LeafEditor::new(&mut leaf.as_mut_slice()[..shape.bytes() as usize], &shape);
         let slot = editor.slot_of(self.key());
-        if !wish.applies(slot.is_some()) {
+        let present = match slot.map(|slot| editor.value(slot)).transpose() {
+            Ok(present) => present,
+            Err(fault) => return self.without(held, Reason::Fault(fault)).await,
+        };
+        let old = match present {
+            Some(EntryValue::Record(old)) => Some(old),
+            _ => None,
+        };
+        let is_expected = match (wish.expected(), present) {
+            (Some(expected), Some(present)) => self.has_value(present, expected).await,
+            _ => Ok(true),
+        };
+        let applies = match is_expected {
+            Ok(is_expected) => is_expected && wish.applies(slot.is_some()),
+            Err(reason) => return self.without(held, reason).await,
+        };
+        if !applies {
             held.let_go(&mut self.trips_mut().round_trips).await?;
             return Ok(Outcome::Done(false));
         }
-        let old = match slot.map(|slot| editor.value(slot)).transpose() {
-            Ok(Some(EntryValue::Record(old))) => Some(old),
-            Ok(_) => None,
-            Err(fault) => return self.without(held, Reason::Fault(fault)).await,
-        };
         let Some(value) = wish.value() else {
             let slot = slot.expect("only what is there is deleted");
             let changed = editor.remove(slot);
@@ -113,6 +124,15 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 Ok(LockedPlace::Unsettled) => self.settle(Locked { held, address: node, bytes }).await?,
                 Err(fault) => return self.without(held, Reason::Fault(fault)).await,
             }
+        }
+    }
+
+    /// Whether an entry of a locked leaf has this value.
+    async fn has_value(&mut self, found: EntryValue<'_>, expected: &[u8]) -> Result<bool, Reason> {
+        match found {
+            EntryValue::Inline(value) => Ok(value == expected),
+            EntryValue::Record(record) if record.length as usize != expected.len() => Ok(false),
+            EntryValue::Record(record) => Ok(&*self.read_value(record).await? == expected),
         }
     }
 

@@ -14,6 +14,7 @@ fn every_answer_is_explained_and_all_succeed_in_the_end() {
     assert!(total.applied > 100_000 && total.broken_connections > 1_000 && total.levels > 3_000);
     assert!(total.deaths > 1_000 && total.inherited_locks > 1_000 && total.splits > 10_000);
     assert!(total.merges > 300 && total.settled > 50, "{total:?}");
+    assert!(total.scans > 10_000 && total.scanned > 100_000, "{total:?}");
     assert!(total.unknown * 4 < total.answered, "{total:?}");
     assert!(total.cache_hits > 10_000 && total.stale_starts > 1_000, "{total:?}");
 }
