@@ -329,9 +329,8 @@ pub(super) async fn restructure_all<V: Verbs, const N: usize>(
 ) -> Result<(), Reason> {
     let Some(first) = helds.first() else { return Ok(()) };
     let (pool, id) = (first.pool, first.connection());
-    let handed_over = std::array::from_fn::<_, N, _>(|at| {
-        pool.with_locks(|locks| locks.may_hand_over(helds[at].lock))
-    });
+    let handed_over =
+        std::array::from_fn::<_, N, _>(|at| pool.with_locks(|locks| locks.may_hand_over(helds[at].lock)));
     let mut unlocks = [helds[0].writer.give_back(helds[0].lock); N];
     let mut count = 0;
     for (held, handed_over) in helds.iter().zip(handed_over) {

@@ -100,7 +100,11 @@ impl<'p, V: Verbs> Descent<'p, V> {
         };
         let Some(right) = right_of_pair(&children, self.key()) else {
             let alone = children.len() == 1 && self.partition().root == header.address;
-            return if alone { self.drop_root(parent, children[0].1).await } else { self.leave(parent).await };
+            return if alone {
+                self.drop_root(parent, children[0].1).await
+            } else {
+                self.leave(parent).await
+            };
         };
         let pair = [children[right - 1], children[right]];
         let Some((left_held, right_held, merged)) = self.lock_pair(level, pair).await? else {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use fatbtree_verbs::plain::PlainDevice;
 use fatbtree_verbs::{
-    Access, Agreed, Capabilities, ConnectError, Device, Endpoint, Memory, QueuePair, QueuePairState, Region,
-    RegisterError,
+    Access, Agreed, Capabilities, ConnectError, Device, DeviceMemoryError, Endpoint, Memory, QueuePair,
+    QueuePairState, Region, RegisterError,
 };
 
 /// What a watched device does, and what it has.
@@ -24,6 +24,8 @@ pub struct Watch {
     pub line_atomicity: bool,
     pub masked_atomics: bool,
     pub device_memory: u64,
+    /// How often the owner has read memory on the device.
+    pub device_memory_reads: u32,
 }
 
 pub struct WatchedDevice {
@@ -42,6 +44,7 @@ impl WatchedDevice {
             line_atomicity: capabilities.line_atomicity,
             masked_atomics: capabilities.masked_atomics,
             device_memory: capabilities.device_memory,
+            device_memory_reads: 0,
         };
         Self { device, watch: Rc::new(RefCell::new(watch)) }
     }
@@ -76,6 +79,11 @@ impl Device for WatchedDevice {
     ) -> Result<Region, RegisterError> {
         let region = self.device.register_device_memory(len, iova, access);
         self.note(region)
+    }
+
+    fn read_device_memory(&self, rkey: u32, offset: u64, into: &mut [u8]) -> Result<(), DeviceMemoryError> {
+        self.watch.borrow_mut().device_memory_reads += 1;
+        self.device.read_device_memory(rkey, offset, into)
     }
 
     fn deregister(&mut self, rkey: u32) {

@@ -233,6 +233,11 @@ impl Access {
     }
 }
 
+    /// A memory by its number.
+    pub(super) fn contents(&self, memory: usize) -> &Memory {
+        &self.memories[memory].memory
+    }
+
 impl Accesses {
     /// The number of a memory; the same memory has one number, however often it is registered.
     pub(super) fn memory(&mut self, memory: &Arc<Memory>) -> usize {
