@@ -51,7 +51,7 @@
 //!     let local = pool.open(id)?;
 //!     let client = ClientId { host: [127, 0, 0, 1].into(), roce: local.ip };
 //!     let lease = server.open_session(now, client)?;
-//!     let endpoint = server.connect(now, lease.session, &local)?;
+//!     let endpoint = server.connect(now, lease.session, &local, None)?;
 //!     let rkey = server.info().tree.rkey;
 //!     pool.connected(id, RemoteSide { endpoint, rkey, registered: false })?;
 //! }
@@ -74,6 +74,7 @@ mod info;
 mod limits;
 mod load;
 mod mailbox;
+mod owners;
 mod refusal;
 mod server;
 mod session;
@@ -89,6 +90,7 @@ pub use load::{
     LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_over, bulk_load_unsorted, sort_keys,
 };
 pub use mailbox::{Handle, Mailbox, ServerGone, mailbox, mailbox_with_waker};
+pub use owners::NoOwner;
 pub use refusal::Refusal;
 pub use server::{Counter, MemoryServer, NoRoot, Reply, Request, ServerError, ServerOptions, SnapshotError};
 pub use session::{Lease, SessionKey};

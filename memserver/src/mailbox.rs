@@ -126,8 +126,13 @@ impl Handle {
     ///
     /// # Errors
     /// As there.
-    pub async fn connect(&self, session: SessionKey, client: Endpoint) -> Answer<Endpoint> {
-        self.ask(|reply| Request::Connect { session, client, reply }).await
+    pub async fn connect(
+        &self,
+        session: SessionKey,
+        client: Endpoint,
+        replaces: Option<QueuePairNumber>,
+    ) -> Answer<Endpoint> {
+        self.ask(|reply| Request::Connect { session, client, replaces, reply }).await
     }
 
     /// See [`MemoryServer::disconnect`].

@@ -7,9 +7,10 @@ use fatbtree_verbs::{ConnectError, EndpointError, QueuePairNumber};
 
 use crate::chunk::NoChunk;
 use crate::limits::OverBound;
+use crate::owners::NoOwner;
 use crate::session::SessionKey;
 
-/// Why a request is refused. Nothing has changed then.
+/// Why a request is refused. Nothing has changed then, but that a queue pair is gone which was to be replaced.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// No such session.
@@ -39,6 +40,9 @@ pub enum Refusal {
     /// The server's device refuses.
     #[error(transparent)]
     Device(#[from] ConnectError),
+    /// No owner of locks is free.
+    #[error(transparent)]
+    NoOwner(#[from] NoOwner),
     /// No such queue pair.
     #[error("the {session} has no queue pair {queue_pair}: it was disconnected, or it broke")]
     UnknownQueuePair {

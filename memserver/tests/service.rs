@@ -76,16 +76,16 @@ async fn round_trip_over_loopback() {
     let session = client.open_session(HERE).await.unwrap();
     assert_eq!(session.lease, Duration::from_secs(10));
     assert_eq!(client.renew_session(session).await.unwrap(), session);
-    let end = client.connect_queue_pair(session, client_end(Mtu::B1024)).await.unwrap();
+    let end = client.connect_queue_pair(session, client_end(Mtu::B1024), None).await.unwrap();
     assert_eq!((end.mtu, end.responder_reads, end.initiator_reads), (Mtu::B4096, 255, 255));
-    let refused = client.connect_queue_pair(session, client_end(Mtu::B512)).await.unwrap_err();
+    let refused = client.connect_queue_pair(session, client_end(Mtu::B512), None).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::FailedPrecondition));
     assert!(
         refused.to_string().contains("node of 1024 bytes exceeds path MTU 512: index reads"),
         "{refused}"
     );
     let other = Endpoint { ip: Ipv4Addr::new(10, 0, 0, 8), ..client_end(Mtu::B1024) };
-    let refused = client.connect_queue_pair(session, other).await.unwrap_err();
+    let refused = client.connect_queue_pair(session, other, None).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::PermissionDenied), "{refused}");
 
     let mut chunks = vec![];
@@ -134,7 +134,7 @@ async fn a_session_is_kept_as_long_as_somebody_keeps_it() {
     let service = Service::start(tree(10), server, ServiceOptions::default()).await;
     let mut client = service.client().await;
     let session = client.open_session(HERE).await.unwrap();
-    client.connect_queue_pair(session, client_end(Mtu::B1024)).await.unwrap();
+    client.connect_queue_pair(session, client_end(Mtu::B1024), None).await.unwrap();
     let keeper = tokio::spawn(client.clone().keep_session(session));
     tokio::time::sleep(Duration::from_millis(1200)).await;
     client.renew_session(session).await.expect("it was renewed three times as long as it lasts");

@@ -209,7 +209,7 @@ fn attempts_are_bounded_in_time() {
     // What is refused for another reason counts as well.
     for _ in 0..4 {
         let bad = Endpoint { psn: 1 << 24, ..hostile_endpoint(&mut hostile) };
-        let refusal = lab.server.connect(lab.now, session, &bad).unwrap_err();
+        let refusal = lab.server.connect(lab.now, session, &bad, None).unwrap_err();
         assert!(matches!(refusal, Refusal::Endpoint(_)), "{refusal}");
     }
     assert_eq!(over(lab.connect(&mut hostile, session).unwrap_err()).1, Resource::Attempts);
@@ -232,17 +232,17 @@ fn the_devices_last_queue_pair_is_an_error_and_no_panic() {
     let session = lab.open(&client).unwrap();
     let local = hostile_endpoint(&mut client);
     for _ in 0..65_534 {
-        lab.server.connect(lab.now, session, &local).unwrap();
+        lab.server.connect(lab.now, session, &local, None).unwrap();
     }
     for _ in 0..3 {
-        let refusal = lab.server.connect(lab.now, session, &local).unwrap_err();
+        let refusal = lab.server.connect(lab.now, session, &local, None).unwrap_err();
         assert_eq!(refusal, Refusal::Device(ConnectError::NoQueuePair { limit: 65_534 }));
     }
     assert_eq!(lab.counter("queue_pairs"), 65_534);
     lab.server.close_session(lab.now, session).unwrap();
     assert!(lab.watch().queue_pairs.is_empty());
     let session = lab.open(&client).unwrap();
-    lab.server.connect(lab.now, session, &local).unwrap();
+    lab.server.connect(lab.now, session, &local, None).unwrap();
 }
 
 #[test]
@@ -258,23 +258,25 @@ fn what_cannot_be_connected_leaves_nothing_behind() {
             Endpoint { queue_pair: QueuePairNumber(1 << 24), ..good },
             Endpoint { responder_reads: 0, ..good },
         ] {
-            let refusal = lab.server.connect(lab.now, session, &bad).unwrap_err();
+            let refusal = lab.server.connect(lab.now, session, &bad, None).unwrap_err();
             assert!(matches!(refusal, Refusal::Endpoint(_)), "{refusal}");
         }
-        let refusal = lab.server.connect(lab.now, session, &Endpoint { mtu: Mtu::B512, ..good }).unwrap_err();
+        let refusal =
+            lab.server.connect(lab.now, session, &Endpoint { mtu: Mtu::B512, ..good }, None).unwrap_err();
         let text = refusal.to_string();
         assert!(text.starts_with("node of 1024 bytes exceeds path MTU 512: index reads must"), "{text}");
-        let refusal = lab.server.connect(lab.now, session, &Endpoint { ip: other, ..good }).unwrap_err();
+        let refusal =
+            lab.server.connect(lab.now, session, &Endpoint { ip: other, ..good }, None).unwrap_err();
         assert_eq!(refusal, Refusal::OtherAddress { expected: client.roce, found: other });
         lab.watch_mut().fails_to_connect = true;
-        let refusal = lab.server.connect(lab.now, session, &good).unwrap_err();
+        let refusal = lab.server.connect(lab.now, session, &good, None).unwrap_err();
         assert!(refusal.to_string().ends_with("it does not want to"), "{refusal}");
         lab.watch_mut().fails_to_connect = false;
     }
     let events = lab.events().len();
     assert_eq!((lab.watch().queue_pairs.len(), lab.counter("queue_pairs"), events), (0, 0, 0));
     for _ in 0..4 {
-        lab.server.connect(lab.now, session, &good).unwrap();
+        lab.server.connect(lab.now, session, &good, None).unwrap();
     }
 }
 
@@ -290,7 +292,7 @@ fn a_session_is_its_hosts_and_its_name_is_not_to_be_guessed() {
     let unknown = Refusal::UnknownSession(stolen);
     let server = &mut lab.server;
     assert_eq!(server.renew_session(lab.now, stolen), Err(unknown.clone()));
-    assert_eq!(server.connect(lab.now, stolen, &pair.local), Err(unknown.clone()));
+    assert_eq!(server.connect(lab.now, stolen, &pair.local, None), Err(unknown.clone()));
     assert_eq!(server.disconnect(lab.now, stolen, pair.there), Err(unknown.clone()));
     assert_eq!(server.allocate(lab.now, stolen, ChunkKind::Leaves), Err(unknown.clone()));
     assert_eq!(server.publish(lab.now, stolen, chunk.address), Err(unknown.clone()));
@@ -342,13 +344,13 @@ fn an_answer_that_nobody_waits_for_is_taken_back() {
     let session = lab.open(&client).unwrap();
     let local = hostile_endpoint(&mut client);
     let (reply, _) = tokio::sync::oneshot::channel();
-    lab.server.handle(lab.now, Request::Connect { session, client: local, reply });
+    lab.server.handle(lab.now, Request::Connect { session, client: local, replaces: None, reply });
     let (reply, _) = tokio::sync::oneshot::channel();
     lab.server.handle(lab.now, Request::Allocate { session, kind: ChunkKind::Leaves, reply });
     let counters = ["queue_pairs", "queue_pairs_opened", "chunks_held", "chunks_free_again"];
     assert_eq!(counters.map(|name| lab.counter(name)), [0, 1, 0, 1]);
     let (reply, mut answer) = tokio::sync::oneshot::channel();
-    lab.server.handle(lab.now, Request::Connect { session, client: local, reply });
+    lab.server.handle(lab.now, Request::Connect { session, client: local, replaces: None, reply });
     assert!(answer.try_recv().unwrap().is_ok());
     assert_eq!(lab.counter("queue_pairs"), 1);
 }

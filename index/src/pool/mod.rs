@@ -10,8 +10,8 @@ use std::task::{Poll, Waker};
 
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
-    Agreed, Broken, Buffer, Endpoint, Error, Failure, Operation, Output, PostError, QueuePair, Reactor,
-    Remote, Verbs,
+    Agreed, Broken, Buffer, Endpoint, Error, Failure, Operation, Output, PostError, QueuePair,
+    QueuePairNumber, Reactor, Remote, Verbs,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -169,6 +169,7 @@ impl<V: Verbs> Pool<V> {
             let connection = state.connections.get_mut(id)?;
             connection.link = Link::Up { queue_pair, rkey: remote.rkey };
             connection.registered = remote.registered;
+            connection.server_end = Some(remote.endpoint.queue_pair);
             std::mem::take(&mut connection.waiting)
         };
         waiting.into_iter().for_each(Waker::wake);
@@ -213,6 +214,12 @@ impl<V: Verbs> Pool<V> {
     /// The queue pair of a connection, known from [`open`](Self::open) on.
     pub fn queue_pair(&self, id: ConnectionId) -> Option<QueuePair> {
         self.state.borrow_mut().connections.get_mut(id).ok()?.queue_pair()
+    }
+
+    /// The server's end of the queue pair that a connection had last. Whoever connects it anew tells the server, which destroys that
+    /// one first: otherwise what was posted on it might be carried out late.
+    pub fn replaces(&self, id: ConnectionId) -> Option<QueuePairNumber> {
+        self.state.borrow_mut().connections.get_mut(id).ok()?.server_end
     }
 
     /// Gives a connection up: operations that use it or wait for it, and all to come, fail until it is opened again.

@@ -97,6 +97,21 @@ impl TryFrom<proto::Endpoint> for Endpoint {
     }
 }
 
+// ---- sessions ----
+
+impl TryFrom<proto::Lease> for super::Session {
+    type Error = MessageError;
+
+    fn try_from(lease: proto::Lease) -> Result<Self, MessageError> {
+        let owner = lease.owner.map(|owner| match u16::try_from(owner) {
+            Ok(owner) if owner != 0 => Ok(owner),
+            _ => Err(field("owner", "1 to 65,535", owner.into())),
+        });
+        let duration = std::time::Duration::from_nanos(lease.nanoseconds);
+        Ok(Self { id: lease.session, lease: duration, owner: owner.transpose()? })
+    }
+}
+
 // ---- chunks ----
 
 impl From<ChunkKind> for proto::ChunkKind {
@@ -169,6 +184,7 @@ impl From<ServerInfo> for proto::ServerInfo {
             masked_atomics: info.masked_atomics,
             line_atomicity: info.line_atomicity,
             chunk_bytes: info.chunk_bytes,
+            owners: info.locks.map(|locks| locks.owners.into()),
         }
     }
 }
@@ -188,7 +204,13 @@ impl TryFrom<proto::ServerInfo> for ServerInfo {
             let expected = "as many as a node of this fan-out has here: do both ends run the same version?";
             return Err(field("internal_node_bytes", expected, info.internal_node_bytes.into()));
         }
-        let locks = info.locks.map(Region::try_from).transpose()?;
+        let locks = match info.locks.map(Region::try_from).transpose()? {
+            None => None,
+            Some(region) => {
+                let owners = info.owners.ok_or_else(|| missing("owners"))?.try_into()?;
+                Some(LockTable { region, on_device: info.locks_on_device, owners })
+            }
+        };
         Ok(Self {
             partition: partition(
                 info.partition,
@@ -206,7 +228,7 @@ impl TryFrom<proto::ServerInfo> for ServerInfo {
                 record_bytes: info.record_bytes,
             },
             tree: info.tree.ok_or_else(|| missing("tree"))?.try_into()?,
-            locks: locks.map(|region| LockTable { region, on_device: info.locks_on_device }),
+            locks,
             masked_atomics: info.masked_atomics,
             line_atomicity: info.line_atomicity,
             path_mtu: mtu(info.path_mtu)?,

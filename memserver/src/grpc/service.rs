@@ -17,6 +17,7 @@ use super::incoming::{self, Places};
 use super::{proto, stream};
 use crate::limits::ClientId;
 use crate::mailbox::{Handle, ServerGone};
+use crate::owners::NoOwner;
 use crate::refusal::Refusal;
 use crate::server::SnapshotError;
 use crate::session::{Lease, SessionKey};
@@ -151,11 +152,13 @@ impl From<Refusal> for Status {
         let code = match refusal {
             Refusal::UnknownSession(_) => Code::Unauthenticated,
             Refusal::UnknownQueuePair { .. } | Refusal::UnknownChunk { .. } => Code::NotFound,
-            Refusal::OverBound(_) | Refusal::NoChunk(_) => Code::ResourceExhausted,
+            Refusal::OverBound(_) | Refusal::NoChunk(_) | Refusal::NoOwner(NoOwner::InUse) => {
+                Code::ResourceExhausted
+            }
             Refusal::Endpoint(_) => Code::InvalidArgument,
             Refusal::OtherAddress { .. } => Code::PermissionDenied,
             Refusal::NodeTooLarge(_) | Refusal::Published { .. } => Code::FailedPrecondition,
-            Refusal::Device(_) => Code::Aborted,
+            Refusal::Device(_) | Refusal::NoOwner(NoOwner::Locks(_)) => Code::Aborted,
         };
         tracing::info!(%refusal, "refused");
         Self::new(code, refusal.to_string())
@@ -180,7 +183,11 @@ impl From<MessageError> for Status {
 
 impl From<Lease> for proto::Lease {
     fn from(lease: Lease) -> Self {
-        Self { session: lease.session.id, nanoseconds: lease.duration.as_nanos() }
+        Self {
+            session: lease.session.id,
+            nanoseconds: lease.duration.as_nanos(),
+            owner: lease.owner.map(u32::from),
+        }
     }
 }
 
@@ -240,9 +247,10 @@ impl proto::memory_server_server::MemoryServer for Service {
         request: Request<proto::ConnectRequest>,
     ) -> Reply<proto::ConnectReply> {
         let session = SessionKey { host: host(&request)?, id: request.get_ref().session };
-        let client = request.into_inner().client.ok_or_else(|| missing("client"))?;
-        let client = client.try_into().map_err(Status::from)?;
-        let server = self.granted(self.handle.connect(session, client)).await?;
+        let proto::ConnectRequest { client, replaces, .. } = request.into_inner();
+        let client = client.ok_or_else(|| missing("client"))?.try_into().map_err(Status::from)?;
+        let replaces = replaces.map(QueuePairNumber);
+        let server = self.granted(self.handle.connect(session, client, replaces)).await?;
         Ok(Response::new(proto::ConnectReply { server: Some(server.into()) }))
     }
 

@@ -53,6 +53,8 @@ pub enum Request {
         session: SessionKey,
         /// The client's end.
         client: Endpoint,
+        /// The server's queue pair that it replaces.
+        replaces: Option<QueuePairNumber>,
         /// The way back.
         reply: Reply<Result<Endpoint, Refusal>>,
     },
@@ -123,8 +125,8 @@ impl<D: Device> MemoryServer<D> {
                 let answer = self.close_session(now, session);
                 self.tell(reply, answer);
             }
-            Request::Connect { session, client, reply } => {
-                let answer = self.connect(now, session, &client);
+            Request::Connect { session, client, replaces, reply } => {
+                let answer = self.connect(now, session, &client, replaces);
                 if let Some(local) = self.tell(reply, answer) {
                     // It is there: it was connected just now.
                     let _ = self.disconnect(now, session, local.queue_pair);

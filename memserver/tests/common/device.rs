@@ -26,6 +26,10 @@ pub struct Watch {
     pub device_memory: u64,
     /// How often the owner has read memory on the device.
     pub device_memory_reads: u32,
+    /// The table of owners.
+    pub owners: Option<Arc<Memory>>,
+    /// The first 64 owners, alive or not, whenever a queue pair was destroyed.
+    pub alive_at_destroy: Vec<u64>,
 }
 
 pub struct WatchedDevice {
@@ -45,6 +49,8 @@ impl WatchedDevice {
             masked_atomics: capabilities.masked_atomics,
             device_memory: capabilities.device_memory,
             device_memory_reads: 0,
+            owners: None,
+            alive_at_destroy: Vec::new(),
         };
         Self { device, watch: Rc::new(RefCell::new(watch)) }
     }
@@ -67,6 +73,9 @@ impl Device for WatchedDevice {
     }
 
     fn register(&mut self, memory: &Arc<Memory>, iova: u64, access: Access) -> Result<Region, RegisterError> {
+        if (memory.len(), access) == (8192, Access::READ) {
+            self.watch.borrow_mut().owners = Some(Arc::clone(memory));
+        }
         let region = self.device.register(memory, iova, access);
         self.note(region)
     }
@@ -119,6 +128,13 @@ impl Device for WatchedDevice {
     fn destroy(&mut self, queue_pair: QueuePair) {
         let was_there = self.watch.borrow_mut().queue_pairs.remove(&queue_pair);
         assert!(was_there, "{queue_pair} is destroyed twice");
+        let first = self
+            .watch
+            .borrow()
+            .owners
+            .as_ref()
+            .map(|owners| owners.update(0, |word| word).expect("8192 bytes"));
+        self.watch.borrow_mut().alive_at_destroy.extend(first);
         self.device.destroy(queue_pair);
     }
 

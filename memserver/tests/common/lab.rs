@@ -34,8 +34,14 @@ pub fn options() -> ServerOptions {
 impl Lab {
     /// A server with 1000 keys and ten chunks.
     pub fn new(options: ServerOptions) -> Self {
+        Self::poor(options, u64::MAX)
+    }
+
+    /// The same; its device has less memory of its own.
+    pub fn poor(options: ServerOptions, device_memory: u64) -> Self {
         let network = PlainNetwork::new();
         let device = WatchedDevice::new(network.device());
+        device.watch.borrow_mut().device_memory = device_memory.min(device.capabilities().device_memory);
         let watch = Rc::clone(&device.watch);
         let load = LoadOptions { spare_bytes: 10 * 4096 + 64, ..LoadOptions::new(config(), SERVER) };
         let tree = super::load(&load, &(0..1000).collect::<Vec<_>>());
@@ -82,9 +88,19 @@ impl Lab {
 
     /// A new queue pair of the client's, connected.
     pub fn connect(&mut self, client: &mut Client, session: SessionKey) -> Result<Pair, Refusal> {
+        self.reconnect(client, session, None)
+    }
+
+    /// The same in the place of another.
+    pub fn reconnect(
+        &mut self,
+        client: &mut Client,
+        session: SessionKey,
+        replaces: Option<QueuePairNumber>,
+    ) -> Result<Pair, Refusal> {
         let here = client.device.create().expect("plain devices have queue pairs without end");
         let local = client.device.endpoint(here).expect("just made");
-        let there = match self.server.connect(self.now, session, &local) {
+        let there = match self.server.connect(self.now, session, &local, replaces) {
             Ok(there) => there,
             Err(refusal) => {
                 client.device.destroy(here);

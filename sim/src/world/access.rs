@@ -233,10 +233,10 @@ impl Access {
     }
 }
 
-    /// A memory by its number.
-    pub(super) fn contents(&self, memory: usize) -> &Memory {
-        &self.memories[memory].memory
-    }
+/// A memory by its number.
+pub(super) fn contents(&self, memory: usize) -> &Memory {
+    &self.memories[memory].memory
+}
 
 impl Accesses {
     /// The number of a memory; the same memory has one number, however often it is registered.

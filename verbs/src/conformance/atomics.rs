@@ -154,7 +154,7 @@ fn owner_reads<B: Bench>(lab: &mut Lab<B>) -> Verdict {
         return Ok(());
     }
     let region = lab.bench.responder().register_device_memory(4096, Access::ALL)?;
-    let mut read = |lab: &mut Lab<B>, offset, len| lab.bench.responder().read(region.rkey, offset, len);
+    let read = |lab: &mut Lab<B>, offset, len| lab.bench.responder().read(region.rkey, offset, len);
     let zeros = read(lab, 0, 4096)?;
     ensure!(zeros == [0; 4096], "device memory that nobody has written to is not zero");
     let end = Remote { address: region.iova + 4088, rkey: region.rkey };
