@@ -110,7 +110,9 @@ fn published_chunks_stay_the_trees() {
         assert_eq!(lab.server.free(now, second, address), unknown);
         assert_eq!(lab.server.publish(now, second, address), unknown);
     }
+    lab.put_node(GlobalAddress(published.raw() + 3072), 0, false);
     lab.server.close_session(now, session).unwrap();
+    lab.pass(Duration::ZERO);
 
     let other = lab.client();
     let session = lab.open(&other).unwrap();
@@ -137,6 +139,7 @@ fn who_takes_chunks_without_end_is_refused() {
         let session = lab.open(&hostile).unwrap();
         let chunk = lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
         lab.server.publish(lab.now, session, chunk.address).unwrap();
+        lab.put_node(GlobalAddress(chunk.address.raw() + 3072), 0, true);
         lab.server.close_session(lab.now, session).unwrap();
     }
     let session = lab.open(&hostile).unwrap();
@@ -169,4 +172,88 @@ fn who_takes_chunks_without_end_is_refused() {
         taken.push(chunk.address);
     }
     assert_eq!(taken.len(), 3);
+}
+
+fn at(chunk: Chunk, bytes: u64) -> GlobalAddress {
+    GlobalAddress(chunk.address.raw() + bytes)
+}
+
+#[test]
+fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
+    for ends_by_itself in [false, true] {
+        let mut lab = lab();
+        let client = lab.client();
+        let session = lab.open(&client).unwrap();
+        let mut take = |kind| {
+            let chunk = lab.server.allocate(lab.now, session, kind).unwrap();
+            lab.server.publish(lab.now, session, chunk.address).unwrap();
+            chunk
+        };
+        let [leaves, inner, fresh, records] =
+            [ChunkKind::Leaves, ChunkKind::InternalNodes, ChunkKind::InternalNodes, ChunkKind::Records]
+                .map(&mut take);
+        let inner_bytes = u64::from(lab.server.info().config.internal_bytes());
+        // A gap is not given out: somebody may have its address.
+        lab.put_node(leaves.address, 0, false);
+        lab.put_node(at(leaves, 2048), 0, true);
+        lab.put_node(inner.address, 1, false);
+        lab.server
+            .memory()
+            .write(records.address.offset(), b"a record, and perhaps zeros behind it")
+            .unwrap();
+        if ends_by_itself {
+            lab.pass(Duration::from_secs(10));
+        } else {
+            lab.server.close_session(lab.now, session).unwrap();
+            // A little at a time.
+            let mut turns = 0;
+            while lab.server.work(lab.now, 1) {
+                turns += 1;
+            }
+            assert!(turns > 10, "{turns}");
+        }
+        assert_eq!((lab.counter("chunk_tails_came_back"), lab.counter("chunks_published")), (3, 3));
+        let other = lab.client();
+        let session = lab.open(&other).unwrap();
+        let mut take = |kind| lab.server.allocate(lab.now, session, kind).unwrap();
+        let rest = Chunk { address: at(leaves, 3072), bytes: 1024, ..leaves };
+        assert_eq!(take(ChunkKind::Leaves), rest);
+        let rest = Chunk { address: at(inner, inner_bytes), bytes: 4096 - inner_bytes, ..inner };
+        assert_eq!([take(ChunkKind::InternalNodes), take(ChunkKind::InternalNodes)], [rest, fresh]);
+        let next = take(ChunkKind::Records);
+        assert!(next.address > records.address && next.bytes == 4096, "{next:?}");
+        // What was not published goes back as it is; what was, is cut once more.
+        lab.server.publish(lab.now, session, rest.address).unwrap();
+        lab.put_node(rest.address, 1, false);
+        lab.server.close_session(lab.now, session).unwrap();
+        lab.server.work(lab.now, 1000);
+        let session = lab.open(&other).unwrap();
+        let mut take = |kind| lab.server.allocate(lab.now, session, kind).unwrap();
+        assert_eq!(take(ChunkKind::Leaves).address, at(leaves, 3072));
+        assert_eq!(take(ChunkKind::InternalNodes).address, at(inner, 2 * inner_bytes));
+        assert_eq!(take(ChunkKind::InternalNodes), fresh);
+    }
+}
+
+/// It pays for each chunk once, however often it comes back for the rest.
+#[test]
+fn a_client_that_crashes_again_and_again_uses_up_what_it_uses() {
+    let bounds = Bounds { sessions: 10, queue_pairs: 1, chunks: 3, attempts: 1000 };
+    let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
+    let mut lab = Lab::new(ServerOptions { limits, ..options() });
+    let client = lab.client();
+    let mut places = vec![];
+    for _ in 0..8 {
+        let session = lab.open(&client).unwrap();
+        let chunk = lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
+        lab.server.publish(lab.now, session, chunk.address).unwrap();
+        lab.put_node(chunk.address, 0, false);
+        places.push(chunk.address);
+        lab.pass(Duration::from_secs(10));
+    }
+    assert!(places.windows(2).all(|pair| pair[1].raw() == pair[0].raw() + 1024), "{places:?}");
+    let session = lab.open(&client).unwrap();
+    lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
+    let refused = lab.server.allocate(lab.now, session, ChunkKind::Leaves);
+    assert!(matches!(refused, Err(Refusal::OverBound(_))), "eight nodes are two chunks, and this was the third");
 }

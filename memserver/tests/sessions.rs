@@ -38,6 +38,8 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
     let leaves = lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
     let inner = lab.server.allocate(lab.now, session, ChunkKind::InternalNodes).unwrap();
     lab.server.publish(lab.now, session, inner.address).unwrap();
+    let last = fatbtree_index::GlobalAddress(inner.address.raw() + 4096 / 384 * 384 - 384);
+    lab.put_node(last, 1, false);
     let opened = lab.events();
     assert_eq!((opened.len(), lab.watch().queue_pairs.len()), (3, 3));
     for (event, pair) in opened.iter().zip(&pairs) {

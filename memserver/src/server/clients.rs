@@ -222,9 +222,10 @@ impl<D: Device> MemoryServer<D> {
             owners.end(owner);
         }
         for address in chunks {
-            // What was published is the tree's, and stays paid for.
-            if self.chunks.free(address, key).is_ok() {
-                self.accounts.release(client, Resource::Chunks);
+            match self.chunks.free(address, key) {
+                Ok(()) => self.accounts.release(client, Resource::Chunks),
+                // It is the tree's, and stays paid for, but for what was not used.
+                Err(_) => self.chunks.end(address, client),
             }
         }
         self.accounts.release(client, Resource::Sessions);

@@ -291,6 +291,7 @@ impl<D: Device> MemoryServer<D> {
             ("chunks", chunks.all.into()),
             ("chunks_free_again", chunks.free.into()),
             ("chunks_held", chunks.held.into()),
+            ("chunk_tails_came_back", self.chunks.tails),
             ("chunks_published", chunks.published.into()),
             ("events_not_taken", self.events.len() as u64),
             ("generation", self.info.generation),
@@ -332,13 +333,17 @@ impl<D: Device> MemoryServer<D> {
         self.advance(now);
     }
 
-    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots. Says whether there is more to
-    /// read.
+    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots, and as many to find out what ended
+    /// sessions have left of their chunks. Says whether there is more to read.
     pub fn work(&mut self, now: Instant, budget: usize) -> bool {
         self.advance(now);
         self.take_broken();
         self.watch_root();
-        self.snapshots.work(&self.memory, &self.info.config, &self.info.partition, budget)
+        let (relieved, more) = self.chunks.look(&self.region, budget);
+        for client in relieved {
+            self.accounts.release(client, Resource::Chunks);
+        }
+        more | self.snapshots.work(&self.memory, &self.info.config, &self.info.partition, budget)
     }
 
     /// The next thing the owner must know.

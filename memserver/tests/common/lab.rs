@@ -4,7 +4,8 @@ use std::cell::{Ref, RefCell, RefMut};
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
-use fatbtree_index::{TreeConfig, ValueLayout};
+use fatbtree_index::node::{LeafBuilder, NodeSpec, mark_free, write_internal};
+use fatbtree_index::{GlobalAddress, KeyRange, TreeConfig, ValueLayout};
 use fatbtree_memserver::{ClientId, Event, LoadOptions, MemoryServer, Refusal, ServerOptions, SessionKey};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -109,6 +110,22 @@ impl Lab {
         };
         client.device.connect(here, &there).expect("a good endpoint");
         Ok(Pair { here, local, there: there.queue_pair })
+    }
+
+    /// Puts a node into the tree memory, alive or freed, as a client's WRITE would.
+    pub fn put_node(&self, address: GlobalAddress, level: u8, freed: bool) {
+        let config = &self.server.info().config;
+        let spec =
+            NodeSpec { address, level, range: KeyRange::ALL, sibling: GlobalAddress::NULL, version: 1 };
+        let mut node = vec![0; config.node_bytes(level) as usize];
+        match level {
+            0 => drop(LeafBuilder::new(&mut node, config.leaf_shape(), spec).finish()),
+            _ => write_internal(&mut node, &spec, &[(0, GlobalAddress::new(SERVER, 64))], config.integrity()),
+        }
+        if freed {
+            mark_free(node.first_chunk_mut().expect("a line"));
+        }
+        self.server.memory().write(address.offset(), &node).expect("inside of the region");
     }
 
     pub fn counter(&self, name: &str) -> u64 {
