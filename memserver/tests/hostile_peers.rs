@@ -91,7 +91,7 @@ async fn every_field_is_checked() {
         refused(stub.connect_queue_pair(request).await, Code::InvalidArgument, text);
     }
     for kind in [0, 4, -1, i32::MAX] {
-        let request = proto::AllocateChunkRequest { session, kind };
+        let request = proto::AllocateChunkRequest { session, kind, place_bytes: 0 };
         refused(stub.allocate_chunk(request).await, Code::InvalidArgument, "kind: expected 1 leaves");
     }
     for queue_pair in [0, 17, u32::MAX] {
@@ -297,7 +297,7 @@ async fn a_frozen_server_is_named_after_the_deadline() {
         Err(other) => panic!("{other}"),
     };
     let started = Instant::now();
-    let session = grpc::Session { id: 1, lease: Duration::from_secs(1) };
+    let session = grpc::Session { id: 1, lease: Duration::from_secs(1), owner: None };
     let endpoint = good_endpoint();
     let null = fatbtree_index::GlobalAddress::NULL;
     let kind = fatbtree_memserver::ChunkKind::Leaves;
@@ -310,7 +310,8 @@ async fn a_frozen_server_is_named_after_the_deadline() {
         client.close_session(session).await,
         client.connect_queue_pair(session, endpoint, None).await.map(drop),
         client.disconnect_queue_pair(session, endpoint.queue_pair).await,
-        client.allocate(session, kind).await.map(drop),
+        client.allocate(session, kind, 0).await.map(drop),
+        client.give_back(session, kind, 0, &[null]).await.map(drop),
         client.publish(session, null).await,
         client.free(session, null).await,
     ];
@@ -425,6 +426,10 @@ impl proto::memory_server_server::MemoryServer for Liar {
         Err(Status::unimplemented(""))
     }
 
+    async fn give_back(&self, _: tonic::Request<proto::GiveBackRequest>) -> Reply<proto::GiveBackReply> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn free_chunk(&self, _: tonic::Request<proto::FreeChunkRequest>) -> Reply<proto::FreeChunkReply> {
         Err(Status::unimplemented(""))
     }
@@ -511,7 +516,7 @@ async fn a_server_that_lies_is_not_believed() {
     let mut client = lie(honest.clone()).await;
     assert!(matches!(client.statistics().await, Err(ClientError::Refused { .. })), "three megabytes");
     let session = client.open_session(Ipv4Addr::LOCALHOST).await.unwrap();
-    let chunk = client.allocate(session, fatbtree_memserver::ChunkKind::Leaves).await.unwrap_err();
+    let chunk = client.allocate(session, fatbtree_memserver::ChunkKind::Leaves, 0).await.unwrap_err();
     assert_eq!(chunk.code(), Some(Code::Unimplemented));
     // A lease of no time at all does not make it renew without a pause.
     let kept = tokio::time::timeout(Duration::from_millis(200), client.keep_session(session)).await;

@@ -10,7 +10,7 @@ use common::lab::options;
 use common::service::{Service, soon};
 use fatbtree_index::{GlobalAddress, TopNode, Tree, TreeConfig, TreeTop, ValueLayout};
 use fatbtree_memserver::grpc::{self, ClientError, ServiceOptions};
-use fatbtree_memserver::{ChunkKind, Event, LoadOptions, LoadedTree, ServerOptions};
+use fatbtree_memserver::{ChunkKind, Event, GivenBack, LoadOptions, LoadedTree, ServerOptions, Supply};
 use fatbtree_verbs::{Access, Endpoint, Mtu, QueuePairNumber};
 use tonic::Code;
 
@@ -90,11 +90,13 @@ async fn round_trip_over_loopback() {
 
     let mut chunks = vec![];
     for kind in ChunkKind::ALL {
-        let chunk = client.allocate(session, kind).await.unwrap();
+        let Supply::Chunk(chunk) = client.allocate(session, kind, 0).await.unwrap() else {
+            panic!("nothing was given back")
+        };
         assert_eq!((chunk.address.server(), chunk.bytes, chunk.kind), (4, 4096, kind));
         chunks.push(chunk.address);
     }
-    let full = client.allocate(session, ChunkKind::Leaves).await.unwrap_err();
+    let full = client.allocate(session, ChunkKind::Leaves, 0).await.unwrap_err();
     assert_eq!(full.code(), Some(Code::ResourceExhausted));
     assert!(full.to_string().contains("no chunk is free for leaves: of 3 chunks 3 were given out"), "{full}");
     client.publish(session, chunks[0]).await.unwrap();
@@ -103,9 +105,18 @@ async fn round_trip_over_loopback() {
     let unknown = client.free(session, GlobalAddress::NULL).await.unwrap_err();
     assert_eq!(unknown.code(), Some(Code::NotFound));
 
+    // A leaf of the loaded tree is not free; a record that was freed is.
+    let given_back =
+        client.give_back(session, ChunkKind::Leaves, 0, &[GlobalAddress::new(4, 64)]).await.unwrap();
+    assert_eq!(given_back, GivenBack { refused: 1, ..GivenBack::default() });
+    let many = vec![GlobalAddress::NULL; 257];
+    let refused = client.give_back(session, ChunkKind::Leaves, 0, &many).await.unwrap_err();
+    assert_eq!(refused.code(), Some(Code::InvalidArgument), "{refused}");
+    assert_eq!(session.owner, Some(1));
+
     let counters = client.statistics().await.unwrap();
     let counter = |name: &str| counters.iter().find(|(found, _)| found == name).unwrap().1;
-    assert_eq!((counter("nic_reads"), counter("queue_pairs"), counter("refused")), (12, 1, 5));
+    assert_eq!((counter("nic_reads"), counter("queue_pairs"), counter("refused")), (12, 1, 6));
     client.disconnect_queue_pair(session, end.queue_pair).await.unwrap();
     let gone = client.disconnect_queue_pair(session, end.queue_pair).await.unwrap_err();
     assert_eq!((gone.code(), gone.session_has_ended()), (Some(Code::NotFound), false));
@@ -113,7 +124,7 @@ async fn round_trip_over_loopback() {
     for ended in [
         client.close_session(session).await.unwrap_err(),
         client.renew_session(session).await.unwrap_err(),
-        client.allocate(session, ChunkKind::Leaves).await.unwrap_err(),
+        client.allocate(session, ChunkKind::Leaves, 0).await.unwrap_err(),
     ] {
         assert!(ended.session_has_ended(), "{ended}");
     }

@@ -35,8 +35,8 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
     let mut client = lab.client();
     let session = lab.open(&client).unwrap();
     let pairs: Vec<_> = (0..3).map(|_| lab.connect(&mut client, session).unwrap()).collect();
-    let leaves = lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
-    let inner = lab.server.allocate(lab.now, session, ChunkKind::InternalNodes).unwrap();
+    let leaves = lab.allocate(session, ChunkKind::Leaves).unwrap();
+    let inner = lab.allocate(session, ChunkKind::InternalNodes).unwrap();
     lab.server.publish(lab.now, session, inner.address).unwrap();
     let last = fatbtree_index::GlobalAddress(inner.address.raw() + 4096 / 384 * 384 - 384);
     lab.put_node(last, 1, false);
@@ -72,7 +72,7 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
     assert!(client.post(pairs[0], Operation::Write { to, data: b"late" }).is_err());
     let other = lab.client();
     let session = lab.open(&other).unwrap();
-    assert_eq!(lab.server.allocate(lab.now, session, ChunkKind::Leaves), Ok(leaves));
+    assert_eq!(lab.allocate(session, ChunkKind::Leaves), Ok(leaves));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn closing_and_disconnecting_give_back_at_once() {
     let again = Refusal::UnknownQueuePair { session: first, queue_pair: pair.there };
     assert_eq!(lab.server.disconnect(lab.now, first, pair.there), Err(again));
     let _ = lab.connect(&mut client, first).unwrap();
-    lab.server.allocate(lab.now, first, ChunkKind::Records).unwrap();
+    lab.allocate(first, ChunkKind::Records).unwrap();
     lab.server.close_session(lab.now, first).unwrap();
     assert_eq!(lab.server.close_session(lab.now, first), Err(Refusal::UnknownSession(first)));
     let counters = ["sessions", "queue_pairs", "chunks_held", "chunks_free_again"];
@@ -288,7 +288,7 @@ fn a_session_is_its_hosts_and_its_name_is_not_to_be_guessed() {
     let mut client = lab.client().on_host(1);
     let session = lab.open(&client).unwrap();
     let pair = lab.connect(&mut client, session).unwrap();
-    let chunk = lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
+    let chunk = lab.allocate(session, ChunkKind::Leaves).unwrap();
     let mut stolen = session;
     stolen.host = lab.client().on_host(2).id().host;
     let unknown = Refusal::UnknownSession(stolen);
@@ -296,7 +296,7 @@ fn a_session_is_its_hosts_and_its_name_is_not_to_be_guessed() {
     assert_eq!(server.renew_session(lab.now, stolen), Err(unknown.clone()));
     assert_eq!(server.connect(lab.now, stolen, &pair.local, None), Err(unknown.clone()));
     assert_eq!(server.disconnect(lab.now, stolen, pair.there), Err(unknown.clone()));
-    assert_eq!(server.allocate(lab.now, stolen, ChunkKind::Leaves), Err(unknown.clone()));
+    assert_eq!(server.allocate(lab.now, stolen, ChunkKind::Leaves, 0), Err(unknown.clone()));
     assert_eq!(server.publish(lab.now, stolen, chunk.address), Err(unknown.clone()));
     assert_eq!(server.free(lab.now, stolen, chunk.address), Err(unknown.clone()));
     assert_eq!(server.close_session(lab.now, stolen), Err(unknown));
@@ -348,7 +348,7 @@ fn an_answer_that_nobody_waits_for_is_taken_back() {
     let (reply, _) = tokio::sync::oneshot::channel();
     lab.server.handle(lab.now, Request::Connect { session, client: local, replaces: None, reply });
     let (reply, _) = tokio::sync::oneshot::channel();
-    lab.server.handle(lab.now, Request::Allocate { session, kind: ChunkKind::Leaves, reply });
+    lab.server.handle(lab.now, Request::Allocate { session, kind: ChunkKind::Leaves, bytes: 0, reply });
     let counters = ["queue_pairs", "queue_pairs_opened", "chunks_held", "chunks_free_again"];
     assert_eq!(counters.map(|name| lab.counter(name)), [0, 1, 0, 1]);
     let (reply, mut answer) = tokio::sync::oneshot::channel();

@@ -10,11 +10,11 @@ use tokio_stream::StreamExt;
 use tonic::transport::{Channel, Endpoint as Address};
 use tonic::{Code, Response, Status};
 
-use super::convert::{MessageError, missing};
+use super::convert::{MessageError, missing, supply};
 use super::proto;
 use super::proto::memory_server_client::MemoryServerClient;
-use crate::chunk::Chunk;
 use crate::info::ServerInfo;
+use crate::places::{GivenBack, Supply};
 use crate::server::Counter;
 
 /// How long a call may take.
@@ -316,16 +316,44 @@ impl Client {
         self.call("to disconnect a queue pair", ask).await.map(drop)
     }
 
-    /// Takes a chunk of the server's spare memory.
+    /// Takes memory for nodes or records: places that others have given back, or a chunk. `bytes` is the size of a record's place; 0
+    /// asks for a chunk.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn allocate(&mut self, session: Session, kind: ChunkKind) -> Result<Chunk, ClientError> {
+    pub async fn allocate(
+        &mut self,
+        session: Session,
+        kind: ChunkKind,
+        bytes: u32,
+    ) -> Result<Supply, ClientError> {
         let number = proto::ChunkKind::from(kind).into();
-        let request = proto::AllocateChunkRequest { session: session.id, kind: number };
+        let request = proto::AllocateChunkRequest { session: session.id, kind: number, place_bytes: bytes };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.allocate_chunk(request).await };
-        let reply = self.call("for a chunk", ask).await?;
-        Ok(Chunk { address: GlobalAddress(reply.address), bytes: reply.bytes, kind })
+        self.call("for a chunk", ask).await.map(|reply| supply(kind, reply))
+    }
+
+    /// Gives places of freed nodes, or of records of `bytes` each, to others. Whatever comes of it, they are not this client's any more.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn give_back(
+        &mut self,
+        session: Session,
+        kind: ChunkKind,
+        bytes: u32,
+        addresses: &[GlobalAddress],
+    ) -> Result<GivenBack, ClientError> {
+        let request = proto::GiveBackRequest {
+            session: session.id,
+            kind: proto::ChunkKind::from(kind).into(),
+            place_bytes: bytes,
+            places: addresses.iter().map(|address| address.raw()).collect(),
+        };
+        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.give_back(request).await };
+        let proto::GiveBackReply { kept, known, dropped, refused } =
+            self.call("to give memory back", ask).await?;
+        Ok(GivenBack { kept, known, dropped, refused })
     }
 
     /// Makes a chunk the tree's, before the first of its nodes or records is linked.

@@ -8,8 +8,10 @@ use fatbtree_index::{
 use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, Region};
 
 use super::proto;
+use crate::chunk::Chunk;
 use crate::info::{LockTable, ServerInfo};
 use crate::load::LoadCounts;
+use crate::places::{Places, Supply};
 use fatbtree_index::ChunkKind;
 
 /// A message that cannot be.
@@ -134,6 +136,29 @@ pub(super) fn chunk_kind(number: i32) -> Result<ChunkKind, MessageError> {
             Err(field("kind", "1 leaves, 2 internal nodes or 3 records", u64::from(number.cast_unsigned())))
         }
     }
+}
+
+impl From<Supply> for proto::AllocateChunkReply {
+    fn from(supply: Supply) -> Self {
+        match supply {
+            Supply::Chunk(Chunk { address, bytes, kind: _ }) => {
+                Self { address: address.raw(), bytes, ..Self::default() }
+            }
+            Supply::Places(Places { kind: _, bytes, addresses }) => {
+                let places = addresses.iter().map(|address| address.raw()).collect();
+                Self { places, place_bytes: bytes, ..Self::default() }
+            }
+        }
+    }
+}
+
+/// What was answered to a request for memory of this kind.
+pub(super) fn supply(kind: ChunkKind, reply: proto::AllocateChunkReply) -> Supply {
+    if reply.places.is_empty() {
+        return Supply::Chunk(Chunk { address: GlobalAddress(reply.address), bytes: reply.bytes, kind });
+    }
+    let addresses = reply.places.into_iter().map(GlobalAddress).collect();
+    Supply::Places(Places { kind, bytes: reply.place_bytes, addresses })
 }
 
 // ---- info ----

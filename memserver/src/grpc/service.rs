@@ -18,6 +18,7 @@ use super::{proto, stream};
 use crate::limits::ClientId;
 use crate::mailbox::{Handle, ServerGone};
 use crate::owners::NoOwner;
+use crate::places::GivenBack;
 use crate::refusal::Refusal;
 use crate::server::SnapshotError;
 use crate::session::{Lease, SessionKey};
@@ -155,7 +156,7 @@ impl From<Refusal> for Status {
             Refusal::OverBound(_) | Refusal::NoChunk(_) | Refusal::NoOwner(NoOwner::InUse) => {
                 Code::ResourceExhausted
             }
-            Refusal::Endpoint(_) => Code::InvalidArgument,
+            Refusal::Endpoint(_) | Refusal::TooManyPlaces(_) => Code::InvalidArgument,
             Refusal::OtherAddress { .. } => Code::PermissionDenied,
             Refusal::NodeTooLarge(_) | Refusal::Published { .. } => Code::FailedPrecondition,
             Refusal::Device(_) | Refusal::NoOwner(NoOwner::Locks(_)) => Code::Aborted,
@@ -268,10 +269,20 @@ impl proto::memory_server_server::MemoryServer for Service {
         &self,
         request: Request<proto::AllocateChunkRequest>,
     ) -> Reply<proto::AllocateChunkReply> {
-        let &proto::AllocateChunkRequest { session: id, kind } = request.get_ref();
+        let &proto::AllocateChunkRequest { session: id, kind, place_bytes } = request.get_ref();
         let session = SessionKey { host: host(&request)?, id };
-        let chunk = self.granted(self.handle.allocate(session, chunk_kind(kind)?)).await?;
-        Ok(Response::new(proto::AllocateChunkReply { address: chunk.address.raw(), bytes: chunk.bytes }))
+        let supply = self.granted(self.handle.allocate(session, chunk_kind(kind)?, place_bytes)).await?;
+        Ok(Response::new(supply.into()))
+    }
+
+    async fn give_back(&self, request: Request<proto::GiveBackRequest>) -> Reply<proto::GiveBackReply> {
+        let host = host(&request)?;
+        let proto::GiveBackRequest { session: id, kind, place_bytes, places } = request.into_inner();
+        let (session, kind) = (SessionKey { host, id }, chunk_kind(kind)?);
+        let places = places.into_iter().map(GlobalAddress).collect();
+        let given_back = self.granted(self.handle.give_back(session, kind, place_bytes, places)).await?;
+        let GivenBack { kept, known, dropped, refused } = given_back;
+        Ok(Response::new(proto::GiveBackReply { kept, known, dropped, refused }))
     }
 
     async fn publish_chunk(

@@ -6,10 +6,11 @@ use fatbtree_verbs::{Agreed, Device, Endpoint, QueuePair, QueuePairNumber};
 use rand::RngExt;
 
 use super::{Connection, MemoryServer};
-use crate::chunk::{Chunk, ChunkRefusal};
+use crate::chunk::ChunkRefusal;
 use crate::event::{Event, FirstHop};
 use crate::limits::{ClientId, Resource};
 use crate::owners::Owners;
+use crate::places::{GivenBack, PLACES_AT_ONCE, Supply, TooManyPlaces};
 use crate::refusal::Refusal;
 use crate::session::{Lease, Session, SessionKey};
 
@@ -141,13 +142,23 @@ impl<D: Device> MemoryServer<D> {
 
     // ---- chunks ----
 
-    /// Gives out a chunk for nodes or records.
+    /// Gives out memory for nodes or records: places that clients have [given back](Self::give_back), if there are any, else a chunk.
+    /// `bytes` is the size of a record's place; 0 asks for a chunk. Nodes have their own size.
     ///
     /// # Errors
     /// When the session has ended, a bound is met, or no chunk of this kind is left.
-    pub fn allocate(&mut self, now: Instant, session: SessionKey, kind: ChunkKind) -> Result<Chunk, Refusal> {
+    pub fn allocate(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        kind: ChunkKind,
+        bytes: u32,
+    ) -> Result<Supply, Refusal> {
         self.advance(now);
         let payer = self.session(session)?.client;
+        if let Some(places) = self.places.take(&self.region, kind, bytes) {
+            return Ok(Supply::Places(places));
+        }
         self.accounts.charge(payer, Resource::Chunks)?;
         let chunk = match self.chunks.allocate(kind, session) {
             Ok(chunk) => chunk,
@@ -159,7 +170,31 @@ impl<D: Device> MemoryServer<D> {
         if let Some(session) = self.sessions.get_mut(session) {
             session.chunks.insert(chunk.address);
         }
-        Ok(chunk)
+        Ok(Supply::Chunk(chunk))
+    }
+
+    /// Takes places of freed nodes, or of records of `bytes` each, for others to use. What cannot be such a place is refused, what is
+    /// on a list already is left there.
+    ///
+    /// The client forgets them before it asks, and does not ask again when no answer comes.
+    ///
+    /// # Errors
+    /// When the session has ended, or there are more than [`PLACES_AT_ONCE`](crate::PLACES_AT_ONCE).
+    pub fn give_back(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        kind: ChunkKind,
+        bytes: u32,
+        addresses: &[GlobalAddress],
+    ) -> Result<GivenBack, Refusal> {
+        self.advance(now);
+        self.session(session)?;
+        let found = addresses.len();
+        if found > PLACES_AT_ONCE {
+            return Err(TooManyPlaces { found }.into());
+        }
+        Ok(self.places.put(&self.region, &self.chunks, kind, bytes, addresses))
     }
 
     /// Makes a chunk the tree's, before the first of its nodes or records is linked. Once more does no harm.

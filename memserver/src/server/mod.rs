@@ -23,6 +23,7 @@ use crate::info::{LockTable, ServerInfo};
 use crate::limits::{Accounts, Limits, Resource};
 use crate::load::LoadedTree;
 use crate::owners::{Locks, Owners};
+use crate::places::PlaceLists;
 use crate::session::{SessionKey, Sessions};
 
 pub use request::{Reply, Request};
@@ -135,6 +136,7 @@ pub struct MemoryServer<D> {
     /// All connected queue pairs.
     connections: BTreeMap<QueuePair, Connection>,
     chunks: ChunkTable,
+    places: PlaceLists,
     accounts: Accounts,
     events: Events,
     snapshots: Snapshots,
@@ -240,6 +242,7 @@ impl<D: Device> MemoryServer<D> {
             owners,
             connections: BTreeMap::new(),
             chunks,
+            places: PlaceLists::new(partition.id, &config, &counts, options.limits.places),
             accounts: Accounts::new(&options.limits),
             events: Events::default(),
             snapshots: Snapshots::new(options.limits.snapshot_nodes, options.limits.snapshot_requests),
@@ -286,7 +289,7 @@ impl<D: Device> MemoryServer<D> {
         let chunks = self.chunks.counts();
         let (owners, owner_rounds) = self.owners.as_ref().map_or((0, 0), Owners::counts);
         let total = |what| u64::from(self.accounts.total(what));
-        let counters = &self.counters;
+        let (counters, places) = (&self.counters, self.places.counts);
         let mut all: Vec<Counter> = [
             ("chunks", chunks.all.into()),
             ("chunks_free_again", chunks.free.into()),
@@ -297,6 +300,11 @@ impl<D: Device> MemoryServer<D> {
             ("generation", self.info.generation),
             ("owners", owners.into()),
             ("owners_went_round", owner_rounds),
+            ("places", self.places.len() as u64),
+            ("places_dropped", places.dropped),
+            ("places_given_back", places.given_back),
+            ("places_given_out", places.given_out),
+            ("places_refused", places.refused),
             ("queue_pairs", total(Resource::QueuePairs)),
             ("queue_pairs_broken", counters.queue_pairs_broken),
             ("queue_pairs_opened", counters.queue_pairs_opened),

@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use fatbtree_index::node::{LeafBuilder, NodeSpec, mark_free, write_internal};
 use fatbtree_index::{GlobalAddress, KeyRange, TreeConfig, ValueLayout};
-use fatbtree_memserver::{ClientId, Event, LoadOptions, MemoryServer, Refusal, ServerOptions, SessionKey};
+use fatbtree_memserver::{
+    Chunk, ChunkKind, ClientId, Event, LoadOptions, MemoryServer, Refusal, ServerOptions, SessionKey, Supply,
+};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
@@ -87,6 +89,14 @@ impl Lab {
         self.server.open_session(self.now, client.id()).map(|lease| lease.session)
     }
 
+    /// A chunk, where there are no places.
+    pub fn allocate(&mut self, session: SessionKey, kind: ChunkKind) -> Result<Chunk, Refusal> {
+        match self.server.allocate(self.now, session, kind, 0)? {
+            Supply::Chunk(chunk) => Ok(chunk),
+            Supply::Places(places) => panic!("a chunk was expected: {places:?}"),
+        }
+    }
+
     /// A new queue pair of the client's, connected.
     pub fn connect(&mut self, client: &mut Client, session: SessionKey) -> Result<Pair, Refusal> {
         self.reconnect(client, session, None)
@@ -126,6 +136,19 @@ impl Lab {
             mark_free(node.first_chunk_mut().expect("a line"));
         }
         self.server.memory().write(address.offset(), &node).expect("inside of the region");
+    }
+
+    /// Uses the end of a chunk of 4096 bytes.
+    pub fn fill(&self, chunk: GlobalAddress, kind: ChunkKind) {
+        let config = self.server.info().config;
+        let last = |bytes: u32| GlobalAddress(chunk.raw() + u64::from(4096 / bytes * bytes - bytes));
+        match kind {
+            ChunkKind::Leaves => self.put_node(last(config.leaf_bytes()), 0, false),
+            ChunkKind::InternalNodes => self.put_node(last(config.internal_bytes()), 1, false),
+            ChunkKind::Records => {
+                self.server.memory().write(last(8).offset(), b"a record").expect("inside of the region");
+            }
+        }
     }
 
     pub fn counter(&self, name: &str) -> u64 {
