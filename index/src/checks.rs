@@ -53,6 +53,8 @@ checks! {
     Partner,
     /// A lock is only taken from an owner whose session has ended.
     OwnerLife,
+    /// What is written under a lock is written in the session that the lock is of.
+    Session,
     /// Siblings are not followed without end.
     SiblingChain,
     /// A pointer to a child or a record is not null.

@@ -355,6 +355,12 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 self.pool.count(|stats| stats.restarts += 1);
                 return Ok(());
             }
+            Reason::Trouble(Trouble::Lapsed) => {
+                // The next attempt is made in the next session.
+                self.pool.count(|stats| stats.restarts += 1);
+                self.pool.pause(self.trips.restarts).await;
+                return Ok(());
+            }
             Reason::Trouble(Trouble::Abandoned(id)) => return Err(OperationError::Abandoned { key, id }),
             Reason::Trouble(Trouble::UnknownServer(server)) => {
                 return Err(OperationError::UnknownServer { key, server });

@@ -17,8 +17,8 @@ pub(crate) struct Ticket(u64);
 pub(crate) enum Admission {
     /// It has to take the global lock.
     First,
-    /// The one before it has handed the global lock over.
-    HandedOver,
+    /// The one before it has handed the global lock over, which it took for this owner.
+    HandedOver(u16),
     /// The one before it was dropped before its end: this has to be finished first.
     Unfinished(Unfinished),
 }
@@ -55,10 +55,20 @@ struct Local {
 pub(crate) enum End {
     /// The global lock is free, or on its way to be.
     Released,
-    /// The global lock is still taken, for the next one.
-    HandedOver,
+    /// The global lock is still taken, for the next one, in this owner's name.
+    HandedOver(u16),
     /// The next one has to find out.
     Unfinished(Unfinished),
+}
+
+/// Who has a lock after somebody's turn.
+#[derive(Debug)]
+pub(crate) enum Left {
+    /// The next one, who may be waked.
+    Next(Option<Waker>),
+    Nobody,
+    /// Nobody, and somebody has to finish what was left.
+    Unfinished,
 }
 
 /// All locks that somebody of this client has or wants.
@@ -115,13 +125,13 @@ impl LocalLocks {
         self.locks.get(&lock).is_some_and(|local| !local.waiting.is_empty() && local.handed_over < HAND_OVERS)
     }
 
-    /// Ends a ticket's turn, or its waiting. Returns whom to wake.
-    pub(crate) fn leave(&mut self, lock: LockId, ticket: Ticket, end: End) -> Option<Waker> {
-        let Entry::Occupied(mut entry) = self.locks.entry(lock) else { return None };
+    /// Ends a ticket's turn, or its waiting.
+    pub(crate) fn leave(&mut self, lock: LockId, ticket: Ticket, end: End) -> Left {
+        let Entry::Occupied(mut entry) = self.locks.entry(lock) else { return Left::Nobody };
         let local = entry.get_mut();
         if local.holder != Some(ticket) {
             local.waiting.retain(|waiting| waiting.ticket != ticket);
-            return None;
+            return Left::Nobody;
         }
         let next = local.waiting.pop_front();
         local.holder = next.as_ref().map(|next| next.ticket);
@@ -129,17 +139,21 @@ impl LocalLocks {
         let admission = std::mem::replace(&mut local.admission, Admission::First);
         (local.admission, local.handed_over) = match (end, admission) {
             (End::Unfinished(unfinished), _) => (Admission::Unfinished(unfinished), 0),
-            (End::HandedOver, _) => (Admission::HandedOver, local.handed_over + 1),
+            (End::HandedOver(owner), _) => (Admission::HandedOver(owner), local.handed_over + 1),
             (End::Released, Admission::First) => (Admission::First, 0),
             (End::Released, other) => (other, 0),
         };
-        if next.is_none() {
-            match local.admission {
-                Admission::First => drop(entry.remove()),
-                _ => self.left.push(lock),
+        match next {
+            Some(next) => Left::Next(next.waker),
+            None if local.admission == Admission::First => {
+                entry.remove();
+                Left::Nobody
+            }
+            None => {
+                self.left.push(lock);
+                Left::Unfinished
             }
         }
-        next?.waker
     }
 
     /// A lock that was left unfinished while nobody waited for it.
@@ -171,15 +185,18 @@ mod tests {
         let gone = locks.enter(lock);
         let waker = Waker::noop();
         assert_eq!(locks.poll(lock, tickets[3], waker), None);
-        assert!(locks.leave(lock, gone, End::Released).is_none(), "one without a turn leaves nothing behind");
+        assert!(
+            matches!(locks.leave(lock, gone, End::Released), Left::Nobody),
+            "one without a turn leaves nothing behind"
+        );
         let mut admissions = Vec::new();
         for &ticket in &tickets {
             admissions.push(locks.poll(lock, ticket, waker).expect("its turn"));
-            let end = if locks.may_hand_over(lock) { End::HandedOver } else { End::Released };
+            let end = if locks.may_hand_over(lock) { End::HandedOver(1) } else { End::Released };
             locks.leave(lock, ticket, end);
         }
-        use Admission::{First, HandedOver};
-        let expected = [First, HandedOver, HandedOver, HandedOver, HandedOver, First, HandedOver, HandedOver];
+        let (first, handed) = (Admission::First, Admission::HandedOver(1));
+        let expected = [first, handed, handed, handed, handed, first, handed, handed];
         assert_eq!((admissions, locks.len()), (expected.to_vec(), 0));
     }
 
