@@ -94,7 +94,7 @@ pub use locks::{HAND_OVERS, Writer};
 pub use lookup::{Lookup, Value};
 pub use pool::{BreakReason, ConnectError, ConnectionId, Event, Pool, PoolConfig, PoolStats, RemoteSide};
 pub use separator::{cut_keys, cut_nodes, separator};
-pub use space::ChunkKind;
+pub use space::{ChunkKind, ReturnedNodes, SURPLUS};
 pub use super_root::{Partition, SuperRoot, SuperRootError};
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 pub use top::{TopNode, TopReader, TreeTop};

@@ -69,7 +69,8 @@ pub enum Event {
         reason: BreakReason,
     },
     /// Operations wait for memory on a server: the owner allocates a chunk of this kind there, publishes it, and calls
-    /// [`supply`](crate::Pool::supply).
+    /// [`supply`](crate::Pool::supply); or it gets nodes that others have freed, and calls
+    /// [`supply_nodes`](crate::Pool::supply_nodes).
     MemoryWanted {
         /// Where.
         server: u16,

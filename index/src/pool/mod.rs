@@ -21,7 +21,7 @@ use crate::checks::Check;
 use crate::config::TreeConfig;
 use crate::limits::Limits;
 use crate::locks::{LocalLocks, Writer};
-use crate::space::{ChunkKind, Space};
+use crate::space::{ChunkKind, ReturnedNodes, SURPLUS, Space};
 use crate::super_root::{Partition, SuperRoot};
 
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide};
@@ -197,14 +197,18 @@ impl<V: Verbs> Pool<V> {
     ///
     /// Whoever's session has ended has lost its locks, and the next session comes with another owner. It is told here before the
     /// first queue pair of the new session is [`connected`](Self::connected). Operations that were writing meanwhile cannot tell what
-    /// became of that, and say so.
+    /// became of that, and say so. What the client had left of its chunks is forgotten: the server has given it to others.
     ///
     /// # Errors
     /// When there is no such server.
     pub fn set_writer(&self, server: u16, writer: Writer) -> Result<(), ConnectError> {
         let mut state = self.state.borrow_mut();
         state.connections.get_mut(ConnectionId { server, lane: 0 })?;
-        state.writers.insert(server, writer);
+        let former = state.writers.insert(server, writer);
+        let is_new = former.is_some_and(|former| former.owner != writer.owner);
+        let waiting = if is_new { state.space.forget(server) } else { Vec::new() };
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
         Ok(())
     }
 
@@ -213,6 +217,23 @@ impl<V: Verbs> Pool<V> {
     pub fn supply(&self, address: GlobalAddress, bytes: u64, kind: ChunkKind) {
         let waiting = self.state.borrow_mut().space.supply(address, bytes, kind);
         waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Brings nodes that others have freed, as [`supply`](Self::supply) brings a chunk.
+    pub fn supply_nodes(&self, server: u16, kind: ChunkKind, nodes: &[GlobalAddress]) {
+        let waiting = self.state.borrow_mut().space.supply_nodes(server, kind, nodes);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Nodes that the client has freed and not used again, above [`SURPLUS`](crate::SURPLUS) of each kind on each server. They are
+    /// not the client's any more: their server takes them, and is asked once.
+    pub fn surplus(&self) -> Vec<ReturnedNodes> {
+        self.state.borrow_mut().space.take_returned(SURPLUS)
+    }
+
+    /// All of them, when the client is closed.
+    pub fn take_returned(&self) -> Vec<ReturnedNodes> {
+        self.state.borrow_mut().space.take_returned(0)
     }
 
     /// The queue pair of a connection, known from [`open`](Self::open) on.
