@@ -233,11 +233,6 @@ impl Access {
     }
 }
 
-/// A memory by its number.
-pub(super) fn contents(&self, memory: usize) -> &Memory {
-    &self.memories[memory].memory
-}
-
 impl Accesses {
     /// The number of a memory; the same memory has one number, however often it is registered.
     pub(super) fn memory(&mut self, memory: &Arc<Memory>) -> usize {
@@ -246,6 +241,11 @@ impl Accesses {
             self.memories.push(Accessed { memory: Arc::clone(memory), open: Vec::new() });
             self.memories.len() - 1
         })
+    }
+
+    /// A memory by its number.
+    pub(super) fn contents(&self, memory: usize) -> &Memory {
+        &self.memories[memory].memory
     }
 
     pub(super) fn len_of(&self, memory: usize) -> u64 {
