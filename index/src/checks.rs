@@ -63,6 +63,8 @@ checks! {
     RecordKey,
     /// It is as it was written.
     RecordChecksum,
+    /// It is the one that the entry was written with.
+    RecordVersion,
     /// The superblock is one, whole.
     Superblock,
 }

@@ -18,6 +18,12 @@ pub enum Start {
     Root,
     /// With an index read: the switches choose the first node.
     IndexRead,
+    /// At the lowest node for the key that the client's cache knows: the leaf, or a node below the top two levels. Otherwise at
+    /// the root.
+    Cached,
+    /// At the leaf if the client's cache knows it; otherwise with an index read. So the cache comes to hold what the switches
+    /// do not: they lead past a level-1 node that they know, and only one that is read fills the cache.
+    CachedOrIndexRead,
     /// At a node that the client knows from earlier. If the node has changed, the operation notices.
     Node {
         /// Where the node was.
@@ -243,6 +249,8 @@ pub(crate) struct Descent<'p, V: Verbs> {
     walks: bool,
     /// Siblings followed since the last start.
     siblings: u32,
+    /// The node that the cache has led this attempt to, and its level.
+    cached: Option<(GlobalAddress, u8)>,
     /// The level of the node that pointed to the one that is read: its parent or, after a sibling step, none.
     pointed_from: Option<u8>,
     /// A node on the way that its parent has no pointer to.
@@ -266,6 +274,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             lost_since: None,
             walks: false,
             siblings: 0,
+            cached: None,
             pointed_from: None,
             untold: None,
             high: None,
@@ -285,6 +294,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             lost_since: None,
             walks: false,
             siblings: 0,
+            cached: None,
             pointed_from: None,
             untold: None,
             high: None,
@@ -326,8 +336,13 @@ impl<'p, V: Verbs> Descent<'p, V> {
     pub(crate) async fn begin(&mut self, start: Start) -> Result<Start, Reason> {
         self.partition = self.pool.partition_of(self.key);
         let registered = self.pool.until_up(self.connection()).await?;
-        Ok(match start {
+        self.cached = None;
+        let start = match start {
             _ if self.walks => Start::Root,
+            Start::Cached | Start::CachedOrIndexRead => self.ask_cache(start, registered),
+            start => start,
+        };
+        Ok(match start {
             Start::IndexRead if !registered => {
                 self.walks = true;
                 self.pool.count(|stats| stats.unregistered += 1);
@@ -335,6 +350,25 @@ impl<'p, V: Verbs> Descent<'p, V> {
             }
             start => start,
         })
+    }
+
+    #[inline]
+    fn ask_cache(&mut self, start: Start, registered: bool) -> Start {
+        if let Some(leaf) = self.pool.cached(|cache| cache.leaf_of(self.key)) {
+            self.pool.count_cache(|stats| stats.hits += 1);
+            self.cached = Some((leaf, 0));
+            return Start::Node { address: leaf, level: 0 };
+        }
+        self.pool.count_cache(|stats| stats.misses += 1);
+        if start == Start::CachedOrIndexRead && registered {
+            return Start::IndexRead;
+        }
+        self.cached = self.pool.cached(|cache| cache.below_top(self.key, self.partition.root_level));
+        match (self.cached, start) {
+            (Some((address, level)), _) => Start::Node { address, level },
+            (None, Start::CachedOrIndexRead) => Start::IndexRead,
+            (None, _) => Start::Root,
+        }
     }
 
     /// Prepares the next attempt after one that led nowhere.
@@ -377,6 +411,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
             }
             Reason::Fault(fault) => fault,
         };
+        if let Some((child, level)) = self.cached.take() {
+            self.pool.tell_cache(|cache| cache.forget(level.saturating_add(1), key, child));
+            self.pool.count_cache(|stats| stats.stale += 1);
+        }
         // Time spent waiting for a connection is nobody's fault here.
         let now = self.pool.reactor().now();
         if now - *self.lost_since.get_or_insert(now) > self.pool.config().limits.patience {
@@ -450,7 +488,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
         self.siblings = 0;
         self.pointed_from = None;
         match start {
-            Start::Root => Step::Node { address: self.partition.root, level: self.partition.root_level },
+            Start::Root | Start::Cached | Start::CachedOrIndexRead => {
+                Step::Node { address: self.partition.root, level: self.partition.root_level }
+            }
             Start::IndexRead => Step::Index,
             Start::Node { address, level } => Step::Node { address, level },
         }
@@ -504,6 +544,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             if let Some(parent_level) = self.pointed_from.take() {
                 self.untold = Some(Child { low, address: header.partner, parent_level });
             }
+            self.teach_cache(header.level, low, header.partner);
             *step = Step::Node { address: header.partner, level: header.level };
             return Ok(None);
         }
@@ -586,6 +627,12 @@ impl<'p, V: Verbs> Descent<'p, V> {
         if self.key < range.low && Check::LowFence.on() {
             return Err(NodeFault::KeyLeft { low: range.low });
         }
+        // A node with a partner is being split or merged: it is read again soon.
+        if let Node::Internal(node) = &node
+            && header.partner.is_null()
+        {
+            self.pool.tell_cache(|cache| cache.put(node, &self.partition));
+        }
         let decision = if range.is_below(self.key) && Check::HighFence.on() {
             Decision::Go(self.sibling_of(header)?)
         } else if !header.partner.is_null()
@@ -632,6 +679,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Where the keys end that the node which was arrived at is responsible for: its high fence or, if its partner has its upper keys,
     /// the partner's low one.
+    #[allow(dead_code, reason = "scans use it")]
     pub(crate) fn high(&self) -> Option<u64> {
         self.high
     }
@@ -680,7 +728,19 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
         self.siblings += 1;
         self.trips.siblings_followed += 1;
+        self.teach_cache(header.level, header.high, header.sibling);
         Ok(Step::Node { address: header.sibling, level: header.level })
+    }
+}
+
+impl<V: Verbs> Descent<'_, V> {
+    /// The node that was read has been split: the copy of the parent in the cache, which may have led here, learns of the other half.
+    fn teach_cache(&mut self, level: u8, low: u64, address: GlobalAddress) {
+        let child = Child { low, address, parent_level: level.saturating_add(1) };
+        self.pool.teach_cache(child);
+        if self.cached.take_if(|(_, cached)| *cached == level).is_some() {
+            self.pool.count_cache(|stats| stats.stale += 1);
+        }
     }
 }
 

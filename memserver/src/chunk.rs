@@ -28,7 +28,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fatbtree_index::node::{LINE, MAGIC, NodeHeader};
-use fatbtree_index::record::record_bytes;
+use fatbtree_index::record::place_bytes;
 use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, TreeConfig};
 use fatbtree_verbs::Memory;
 
@@ -73,9 +73,8 @@ pub struct ChunkSize {
     pub least: u32,
 }
 
-/// Bytes from the last byte of a record that is not zero to the end of its place, at most: places are as large as the record, or up
-/// to twice as large.
-const RECORD_REACH: u64 = (record_bytes(MAX_VALUE) as u64).next_power_of_two();
+/// Bytes from the last byte of a record that is not zero to the end of its place, at most.
+const RECORD_REACH: u64 = place_bytes(MAX_VALUE) as u64;
 
 /// The least rest of a chunk of records that is worth an answer.
 const LEAST_RECORDS: u64 = 4096;

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use fatbtree_index::record::{RECORD_ALIGN, RECORD_HEAD, record_bytes};
+use fatbtree_index::record::{RECORD_ALIGN, RECORD_HEAD, place_bytes};
 use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, SUPERBLOCK_BYTES, TreeConfig};
 use fatbtree_verbs::Memory;
 
@@ -23,9 +23,6 @@ use crate::load::LoadCounts;
 
 /// Places in one answer, and in one request, at most.
 pub const PLACES_AT_ONCE: usize = 256;
-
-/// Sizes of records' places that there are lists for.
-const SIZES: usize = 64;
 
 /// What a client gets when it asks for memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -188,9 +185,7 @@ impl PlaceLists {
     }
 
     fn add(&mut self, kind: ChunkKind, bytes: u32, offset: u64) -> bool {
-        let lists = self.lists.len();
-        let is_new = !self.lists.contains_key(&(kind, bytes));
-        if is_new && (kind == ChunkKind::Records && lists >= SIZES || self.bound == 0) {
+        if self.bound == 0 {
             return false;
         }
         let list = self.lists.entry((kind, bytes)).or_default();
@@ -232,11 +227,10 @@ impl PlaceLists {
         if kind != ChunkKind::Records {
             return (offset - from).is_multiple_of(bytes.into()) && is_free_node(memory, kind, address);
         }
-        let possible = RECORD_HEAD as u32..=record_bytes(MAX_VALUE).next_power_of_two();
+        let length = bytes.checked_sub(RECORD_HEAD as u32).filter(|&length| length <= place_bytes(MAX_VALUE));
         let mut head = [0; RECORD_HEAD];
-        let aligned = offset.is_multiple_of(RECORD_ALIGN) && u64::from(bytes).is_multiple_of(RECORD_ALIGN);
-        aligned
-            && possible.contains(&bytes)
+        length.is_some_and(|length| place_bytes(length) == bytes && bytes <= place_bytes(MAX_VALUE))
+            && offset.is_multiple_of(RECORD_ALIGN)
             && memory.read(offset, &mut head).is_ok()
             && head.iter().any(|&byte| byte != 0)
     }

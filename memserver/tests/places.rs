@@ -158,7 +158,7 @@ fn records_have_a_list_for_each_size_of_place() {
     assert_eq!(back(&mut lab, session, RECORDS, 1024, &[at(2048)]).kept, 1);
     // A part of what is on a list.
     write(&lab, 2048 + 512);
-    assert_eq!(back(&mut lab, session, RECORDS, 24, &[at(2048 + 512)]).known, 1);
+    assert_eq!(back(&mut lab, session, RECORDS, 32, &[at(2048 + 512)]).known, 1);
     write(&lab, 1536);
     assert_eq!(back(&mut lab, session, RECORDS, 1024, &[at(1536)]).known, 1);
     let mut take = |bytes| match lab.server.allocate(lab.now, session, RECORDS, bytes).unwrap() {

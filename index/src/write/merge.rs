@@ -129,6 +129,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             restructure_all([left_held, right_held], &parts[1..], trips).await?;
             parent.held.let_go(trips).await?;
         }
+        self.pool().tell_cache(|cache| cache.forget(level + 1, pair[1].0, merged.right));
         self.pool().with_space(|space| space.put_back(merged.right, ChunkKind::of_nodes(level)));
         self.pool().count(|stats| stats.merges += 1);
         Ok(count == 1 || is_thin(&tree, level + 1, count))

@@ -31,6 +31,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             let told = way.tell_parent(child).await;
             let (trips, _) = way.end();
             self.trips_mut().round_trips += trips.round_trips;
+            self.pool().teach_cache(child);
             match told {
                 Ok(Some(next)) => child = next,
                 Ok(None) | Err(_) => return,

@@ -3,10 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use fatbtree_client::Client;
 use fatbtree_index::{
-    BreakReason, ConnectionId, Event, PoolConfig, RemoteSide, Start, SuperRoot, ValueLayout, Wish,
+    BreakReason, ConnectionId, Event, IndexCache, PoolConfig, RemoteSide, Start, SuperRoot, ValueLayout, Wish,
 };
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Reactor, Remote};
@@ -53,6 +54,7 @@ impl Living {
         let roots = SuperRoot::new(vec![setting.partition]).expect("one partition covers all keys");
         let client = Client::new(machine.device(), config, roots, random.random_range(0..=u64::MAX));
         let client = client.expect("a scenario has at least one lane");
+        client.set_cache(scenario.cache.map(|bytes| Arc::new(IndexCache::new(bytes))));
         machine.set_driven(Rc::new(Driver(client.clone())));
         let down = client.pool().connections().into_iter().collect();
         let living = Self {
@@ -169,7 +171,10 @@ impl Living {
     }
 
     fn draw_start(&self, level: impl Fn(u8) -> bool, random: &mut Random) -> Start {
+        let with_cache = self.setting.scenario.cache.is_some();
         match random.random_range(0..6) {
+            0 if with_cache => Start::Cached,
+            2..4 if with_cache => Start::CachedOrIndexRead,
             0..2 => Start::Root,
             2..5 => Start::IndexRead,
             _ => {
@@ -232,8 +237,10 @@ impl Living {
 
     /// Adds what this life has counted.
     pub(super) fn count(&self) {
-        let stats = self.client.pool().stats();
+        let (stats, cache) = (self.client.pool().stats(), self.client.cache_stats());
         self.setting.count(|outcome| {
+            outcome.cache_hits += cache.hits;
+            outcome.stale_starts += cache.stale;
             outcome.inherited_locks += stats.inherited_locks;
             outcome.splits += stats.splits;
             outcome.merges += stats.merges;

@@ -44,6 +44,8 @@ pub struct Scenario {
     calm: Duration,
     /// Of 100 mishaps, so many kill a client.
     deadly: u32,
+    /// Bytes of each client's index cache; none: they have none.
+    cache: Option<u64>,
     world: Options,
 }
 
@@ -74,6 +76,10 @@ pub struct Outcome {
     pub settled: u64,
     /// Round trips of all operations.
     pub round_trips: u64,
+    /// Attempts that began at a leaf that a client's cache knew.
+    pub cache_hits: u64,
+    /// Starts that a cache gave and that led to a wrong node, or to one that had been split.
+    pub stale_starts: u64,
 }
 
 impl std::ops::AddAssign for Outcome {
@@ -90,6 +96,8 @@ impl std::ops::AddAssign for Outcome {
         self.merges += other.merges;
         self.settled += other.settled;
         self.round_trips += other.round_trips;
+        self.cache_hits += other.cache_hits;
+        self.stale_starts += other.stale_starts;
     }
 }
 
@@ -121,6 +129,7 @@ impl Scenario {
             calm: Duration::from_micros(draw.random_range(50..=2_000)),
             deadly: draw.random_range(0..=60),
             world: Options::rough(draw),
+            cache: draw.random_bool(0.5).then(|| draw.random_range(0..4_000)),
         }
     }
 
@@ -151,6 +160,7 @@ mod tests {
         assert!(total.deaths > 1_000 && total.inherited_locks > 1_000 && total.splits > 10_000);
         assert!(total.merges > 300 && total.settled > 50, "{total:?}");
         assert!(total.unknown * 4 < total.answered, "{total:?}");
+        assert!(total.cache_hits > 10_000 && total.stale_starts > 1_000, "{total:?}");
     }
 
     #[test]
