@@ -145,6 +145,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// Memory for a node beside those of `server`.
     pub(super) async fn new_node(&mut self, server: u16, level: u8) -> Result<NewNode, Reason> {
         let (kind, bytes) = (ChunkKind::of_nodes(level), self.pool().config().tree.node_bytes(level));
+        let owner = self.pool().writer(server)?.owner;
         let address = self.pool().with_space(|space| space.take(server, kind, bytes));
         let address = address.ok_or(Reason::Memory(server, kind, bytes))?;
         // Versions go on from what is there.
@@ -155,7 +156,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 Ok(NewNode { address, version })
             }
             Err(trouble) => {
-                self.pool().with_space(|space| space.put_back(address, kind));
+                // In another session it is somebody else's.
+                if self.pool().writer(server)?.owner == owner {
+                    self.pool().with_space(|space| space.put_back(address, kind));
+                }
                 Err(trouble.into())
             }
         }
