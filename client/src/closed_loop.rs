@@ -4,11 +4,12 @@ use std::cell::RefCell;
 
 use fatbtree_index::{Change, OperationError, Start, Wish};
 use fatbtree_verbs::Verbs;
-use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::time::Duration;
 use thiserror::Error;
 
 use crate::client::{Client, Lookups};
 use crate::measure::{Outcome, Recorder, Summary, Troubles};
+use crate::sample::KeySample;
 use crate::values::Values;
 use crate::workload::{Operation, OperationKind, Workload, WorkloadError};
 
@@ -38,6 +39,7 @@ pub struct ClosedLoop {
     recorder: Recorder,
     elapsed: Duration,
     wrong: Option<String>,
+    sample: Option<KeySample>,
 }
 
 impl Default for ClosedLoop {
@@ -49,7 +51,12 @@ impl Default for ClosedLoop {
 impl ClosedLoop {
     /// Nothing recorded yet.
     pub fn new() -> Self {
-        ClosedLoop { recorder: Recorder::new(), elapsed: Duration::ZERO, wrong: None }
+        ClosedLoop { recorder: Recorder::new(), elapsed: Duration::ZERO, wrong: None, sample: None }
+    }
+
+    /// The same, and samples the keys of its operations.
+    pub fn sampling(sample: KeySample) -> Self {
+        ClosedLoop { sample: Some(sample), ..Self::new() }
     }
 
     /// Draws so many operations and does them. Every value that is read must be one that `values` allows.
@@ -101,6 +108,9 @@ impl ClosedLoop {
             self.wrong = Some(format!("{kind} of key {key:#x}: {outcome:?}{why}"));
         }
         self.recorder.record(outcome, latency.as_nanos(), round_trips);
+        if let Some(sample) = &mut self.sample {
+            sample.see(operation.key);
+        }
     }
 
     /// The first operation that did not end with the right answer, for the report of a failed run.
@@ -111,6 +121,11 @@ impl ClosedLoop {
     /// Time that operations were under way.
     pub fn elapsed(&self) -> Duration {
         self.elapsed
+    }
+
+    /// The keys sampled; none unless it was made to.
+    pub fn sampled(&self) -> &[u64] {
+        self.sample.as_ref().map_or(&[], KeySample::keys)
     }
 
     /// What was recorded, to merge with other clients'.
