@@ -3,10 +3,12 @@
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use fatbtree_index::{
-    Change, Event, Lookup, OperationError, Pool, PoolConfig, Start, SuperRoot, Value, Wish,
+    CacheStats, Change, Event, IndexCache, Lookup, OperationError, Pool, PoolConfig, Start, SuperRoot, Value,
+    Wish,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
@@ -52,12 +54,24 @@ impl<V: Verbs> Client<V> {
         Ok(Self { pool: Rc::new(Pool::new(verbs, config, roots, seed)?) })
     }
 
-    /// The value of `key`; none when there is no such key. Begins with an index read where the connection is registered.
+    /// Gives the client a cache of inner nodes, or takes it away. Clients of other threads can share it: make one for each process,
+    /// with a limit in bytes.
+    pub fn set_cache(&self, cache: Option<Arc<IndexCache>>) {
+        self.pool.set_cache(cache);
+    }
+
+    /// How the cache has served this client, and what it holds for all.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.pool.cache_stats()
+    }
+
+    /// The value of `key`; none when there is no such key. Begins at the leaf if the client's [cache](Self::set_cache) knows it, else
+    /// with an index read where the connection is registered.
     ///
     /// # Errors
     /// When there is no answer; the error says why, and what to do.
     pub async fn get(&self, key: u64) -> Result<Option<Value>, OperationError> {
-        self.lookup(key, Start::IndexRead).await.result
+        self.lookup(key, Start::CachedOrIndexRead).await.result
     }
 
     /// As [`get`](Self::get), from another start, and with what it cost.
@@ -74,7 +88,7 @@ impl<V: Verbs> Client<V> {
     where
         I: IntoIterator<Item = u64>,
     {
-        self.lookup_many(keys, Start::IndexRead, at_once)
+        self.lookup_many(keys, Start::CachedOrIndexRead, at_once)
     }
 
     /// As [`get_many`](Self::get_many), from another start.
@@ -142,7 +156,7 @@ impl<V: Verbs> Client<V> {
 
     /// Any of these, with what it cost.
     pub async fn change(&self, key: u64, wish: Wish<'_>) -> Change {
-        self.pool.change(key, wish, Start::IndexRead).await
+        self.pool.change(key, wish, Start::CachedOrIndexRead).await
     }
 
     /// Takes what has come by `now`, and wakes who waits for it. Says whether there was anything.

@@ -49,6 +49,10 @@ checks! {
     HighFence,
     /// A node with a key right of it has a sibling.
     Sibling,
+    /// A node with a partner asks it who has the upper keys.
+    Partner,
+    /// A lock is only taken from an owner whose session has ended.
+    OwnerLife,
     /// Siblings are not followed without end.
     SiblingChain,
     /// A pointer to a child or a record is not null.

@@ -5,7 +5,7 @@ use fatbtree_verbs::{Buffer, PostError, Verbs};
 
 use crate::address::GlobalAddress;
 use crate::checks::Check;
-use crate::node::{Node, NodeFault, NodeHeader};
+use crate::node::{LINE, Node, NodeFault, NodeHeader};
 use crate::pool::{BreakReason, ConnectionId, Pool, Trouble};
 use crate::space::ChunkKind;
 use crate::super_root::Partition;
@@ -18,6 +18,12 @@ pub enum Start {
     Root,
     /// With an index read: the switches choose the first node.
     IndexRead,
+    /// At the lowest node for the key that the client's cache knows: the leaf, or a node below the top two levels. Otherwise at
+    /// the root.
+    Cached,
+    /// At the leaf if the client's cache knows it; otherwise with an index read. So the cache comes to hold what the switches
+    /// do not: they lead past a level-1 node that they know, and only one that is read fills the cache.
+    CachedOrIndexRead,
     /// At a node that the client knows from earlier. If the node has changed, the operation notices.
     Node {
         /// Where the node was.
@@ -191,6 +197,27 @@ enum Step {
 enum Decision<T> {
     Arrived(T),
     Go(Step),
+    /// The node has a partner, which decides who has the upper keys.
+    Ask,
+}
+
+/// What a partner was found to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Upper {
+    /// It has the keys from here up.
+    From(u64),
+    /// It has none: the node with the partner has them all.
+    Nothing,
+}
+
+/// A node as its parent should know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Child {
+    /// Its lowest key.
+    pub(crate) low: u64,
+    pub(crate) address: GlobalAddress,
+    /// The parent's level.
+    pub(crate) parent_level: u8,
 }
 
 /// One operation's way through the tree.
@@ -222,6 +249,14 @@ pub(crate) struct Descent<'p, V: Verbs> {
     walks: bool,
     /// Siblings followed since the last start.
     siblings: u32,
+    /// The node that the cache has led this attempt to, and its level.
+    cached: Option<(GlobalAddress, u8)>,
+    /// The level of the node that pointed to the one that is read: its parent or, after a sibling step, none.
+    pointed_from: Option<u8>,
+    /// A node on the way that its parent has no pointer to.
+    untold: Option<Child>,
+    /// Where the keys end of the node that was arrived at.
+    high: Option<u64>,
     trips: Trips,
 }
 
@@ -230,7 +265,21 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let (lane, started) = (pool.take_lane(), pool.reactor().now());
         let partition = pool.partition_of(key);
         let trips = Trips::default();
-        Self { pool, key, lane, partition, started, lost_since: None, walks: false, siblings: 0, trips }
+        Self {
+            pool,
+            key,
+            lane,
+            partition,
+            started,
+            lost_since: None,
+            walks: false,
+            siblings: 0,
+            cached: None,
+            pointed_from: None,
+            untold: None,
+            high: None,
+            trips,
+        }
     }
 
     /// One for another key of an operation that goes on: on the same lane, whose order it relies on.
@@ -238,7 +287,20 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let partition = self.pool.partition_of(key);
         let started = self.pool.reactor().now();
         let trips = Trips::default();
-        Self { key, partition, started, walks: false, siblings: 0, trips, ..*self }
+        Self {
+            key,
+            partition,
+            started,
+            lost_since: None,
+            walks: false,
+            siblings: 0,
+            cached: None,
+            pointed_from: None,
+            untold: None,
+            high: None,
+            trips,
+            ..*self
+        }
     }
 
     pub(crate) fn key(&self) -> u64 {
@@ -274,8 +336,13 @@ impl<'p, V: Verbs> Descent<'p, V> {
     pub(crate) async fn begin(&mut self, start: Start) -> Result<Start, Reason> {
         self.partition = self.pool.partition_of(self.key);
         let registered = self.pool.until_up(self.connection()).await?;
-        Ok(match start {
+        self.cached = None;
+        let start = match start {
             _ if self.walks => Start::Root,
+            Start::Cached | Start::CachedOrIndexRead => self.ask_cache(start, registered),
+            start => start,
+        };
+        Ok(match start {
             Start::IndexRead if !registered => {
                 self.walks = true;
                 self.pool.count(|stats| stats.unregistered += 1);
@@ -283,6 +350,25 @@ impl<'p, V: Verbs> Descent<'p, V> {
             }
             start => start,
         })
+    }
+
+    #[inline]
+    fn ask_cache(&mut self, start: Start, registered: bool) -> Start {
+        if let Some(leaf) = self.pool.cached(|cache| cache.leaf_of(self.key)) {
+            self.pool.count_cache(|stats| stats.hits += 1);
+            self.cached = Some((leaf, 0));
+            return Start::Node { address: leaf, level: 0 };
+        }
+        self.pool.count_cache(|stats| stats.misses += 1);
+        if start == Start::CachedOrIndexRead && registered {
+            return Start::IndexRead;
+        }
+        self.cached = self.pool.cached(|cache| cache.below_top(self.key, self.partition.root_level));
+        match (self.cached, start) {
+            (Some((address, level)), _) => Start::Node { address, level },
+            (None, Start::CachedOrIndexRead) => Start::IndexRead,
+            (None, _) => Start::Root,
+        }
     }
 
     /// Prepares the next attempt after one that led nowhere.
@@ -319,6 +405,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
             }
             Reason::Fault(fault) => fault,
         };
+        if let Some((child, level)) = self.cached.take() {
+            self.pool.tell_cache(|cache| cache.forget(level.saturating_add(1), key, child));
+            self.pool.count_cache(|stats| stats.stale += 1);
+        }
         // Time spent waiting for a connection is nobody's fault here.
         let now = self.pool.reactor().now();
         if now - *self.lost_since.get_or_insert(now) > self.pool.config().limits.patience {
@@ -363,12 +453,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
         mut arrive: impl FnMut(&Node<'_>, &[u8]) -> Result<T, NodeFault>,
     ) -> Result<(Buffer, T), Reason> {
         let mut step = self.first_step(start);
-        self.siblings = 0;
         loop {
-            let (bytes, decision) = self.take_step(step, level, &mut arrive).await?;
-            match decision {
-                Decision::Arrived(what) => return Ok((bytes, what)),
-                Decision::Go(next) => step = next,
+            let (bytes, arrived) = self.take_step(&mut step, level, &mut arrive).await?;
+            if let Some(what) = arrived {
+                return Ok((bytes, what));
             }
         }
     }
@@ -377,7 +465,6 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// [`descend`](Self::descend) is left to the caller, who locks the node with it. The node may have been split meanwhile.
     pub(crate) async fn locate(&mut self, start: Start, level: u8) -> Result<GlobalAddress, Reason> {
         let mut step = self.first_step(start);
-        self.siblings = 0;
         loop {
             if let Step::Node { address, level: found } = step
                 && found == level
@@ -385,38 +472,96 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 return Ok(address);
             }
             let mut arrive = |node: &Node<'_>, _: &[u8]| Ok(node.header().address);
-            match self.take_step(step, level, &mut arrive).await?.1 {
-                Decision::Arrived(address) => return Ok(address),
-                Decision::Go(next) => step = next,
+            if let Some(address) = self.take_step(&mut step, level, &mut arrive).await?.1 {
+                return Ok(address);
             }
         }
     }
 
-    fn first_step(&self, start: Start) -> Step {
+    fn first_step(&mut self, start: Start) -> Step {
+        self.siblings = 0;
+        self.pointed_from = None;
         match start {
-            Start::Root => Step::Node { address: self.partition.root, level: self.partition.root_level },
+            Start::Root | Start::Cached | Start::CachedOrIndexRead => {
+                Step::Node { address: self.partition.root, level: self.partition.root_level }
+            }
             Start::IndexRead => Step::Index,
             Start::Node { address, level } => Step::Node { address, level },
         }
     }
 
-    /// Reads a node until it is whole, and decides.
+    /// Reads a node until it is whole, and decides: what `arrive` made of it, or nothing and the next step.
     #[inline]
     async fn take_step<T>(
         &mut self,
-        step: Step,
+        step: &mut Step,
         level: u8,
         arrive: &mut impl FnMut(&Node<'_>, &[u8]) -> Result<T, NodeFault>,
-    ) -> Result<(Buffer, Decision<T>), Reason> {
+    ) -> Result<(Buffer, Option<T>), Reason> {
         let mut torn = 0;
+        let mut asked = None;
         loop {
-            let bytes = self.read_step(step).await?;
+            let bytes = self.read_step(*step).await?;
             self.trips.round_trips += 1;
-            match self.decide(step, level, &bytes, arrive) {
-                Ok(decision) => return Ok((bytes, decision)),
+            match self.decide(*step, level, &bytes, asked, arrive) {
+                Ok(Decision::Arrived(what)) => return Ok((bytes, Some(what))),
+                Ok(Decision::Go(next)) => {
+                    *step = next;
+                    return Ok((bytes, None));
+                }
+                Ok(Decision::Ask) => asked = self.ask(step, &bytes, &mut torn).await?,
                 Err(fault) => self.pause_if_torn(fault, &mut torn).await?,
             }
         }
+    }
+
+    /// Asks a node's partner who has the node's upper keys.
+    ///
+    /// If the partner has the key, it is the next step. If it has others, the node is what it was when it was read, as far as this
+    /// key is concerned. If it has none, the node has them all, but only if it is still the node that was read: between the two
+    /// reads it may have been split and merged. So it is read once more. In each case the node is read again, and `asked` says what
+    /// is known of it.
+    #[cold]
+    async fn ask(&mut self, step: &mut Step, bytes: &[u8], torn: &mut u32) -> Result<Option<Asked>, Reason> {
+        let header = header_of(bytes);
+        *step = Step::Node { address: header.address, level: header.level };
+        let upper = match self.upper(&header).await? {
+            Ok(upper) => upper,
+            Err(fault) => {
+                self.pause_if_torn(fault, torn).await?;
+                return Ok(None);
+            }
+        };
+        if let Upper::From(low) = upper
+            && self.key >= low
+        {
+            if let Some(parent_level) = self.pointed_from.take() {
+                self.untold = Some(Child { low, address: header.partner, parent_level });
+            }
+            self.teach_cache(header.level, low, header.partner);
+            *step = Step::Node { address: header.partner, level: header.level };
+            return Ok(None);
+        }
+        Ok(Some(Asked { version: header.version, partner: header.partner, upper }))
+    }
+
+    /// Which keys of a node its partner has. An error of the inner kind says that the partner is being written.
+    pub(crate) async fn upper(&mut self, header: &NodeHeader) -> Result<Result<Upper, NodeFault>, Reason> {
+        let tree = self.pool.config().tree;
+        let bytes = self.pool.read(self.lane, header.partner, tree.node_bytes(header.level)).await?;
+        self.trips.round_trips += 1;
+        Ok(match Node::read(&tree, &bytes) {
+            Ok(node) => {
+                let found = node.header();
+                let is_its_half = found.address == header.partner
+                    && found.level == header.level
+                    && found.low > header.low
+                    && header.range().contains(found.low);
+                Ok(if is_its_half { Upper::From(found.low) } else { Upper::Nothing })
+            }
+            Err(fault) if fault.is_torn() => Err(fault),
+            Err(_) => Ok(Upper::Nothing),
+        })
     }
 
     /// Reads bytes at an address until `check` accepts them.
@@ -440,7 +585,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// What was torn is read again after a pause, some times; anything else ends the attempt.
     #[cold]
-    async fn pause_if_torn(&mut self, fault: NodeFault, torn: &mut u32) -> Result<(), Reason> {
+    pub(crate) async fn pause_if_torn(&mut self, fault: NodeFault, torn: &mut u32) -> Result<(), Reason> {
         if !fault.is_torn() || *torn >= self.pool.config().limits.torn {
             return Err(Reason::Fault(fault));
         }
@@ -466,6 +611,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         step: Step,
         level: u8,
         bytes: &[u8],
+        asked: Option<Asked>,
         arrive: &mut impl FnMut(&Node<'_>, &[u8]) -> Result<T, NodeFault>,
     ) -> Result<Decision<T>, NodeFault> {
         let node = Node::read(&self.pool.config().tree, bytes)?;
@@ -475,13 +621,29 @@ impl<'p, V: Verbs> Descent<'p, V> {
         if self.key < range.low && Check::LowFence.on() {
             return Err(NodeFault::KeyLeft { low: range.low });
         }
+        // A node with a partner is being split or merged: it is read again soon.
+        if let Node::Internal(node) = &node
+            && header.partner.is_null()
+        {
+            self.pool.tell_cache(|cache| cache.put(node, &self.partition));
+        }
         let decision = if range.is_below(self.key) && Check::HighFence.on() {
             Decision::Go(self.sibling_of(header)?)
+        } else if !header.partner.is_null()
+            && asked.is_none_or(|asked| !asked.is_of(header))
+            && Check::Partner.on()
+        {
+            Decision::Ask
         } else if header.level == level {
+            self.high = match asked {
+                Some(Asked { upper: Upper::From(low), .. }) if !header.partner.is_null() => Some(low),
+                _ => range.high,
+            };
             Decision::Arrived(arrive(&node, bytes)?)
         } else {
             match node {
                 Node::Internal(node) if header.level > level => {
+                    self.pointed_from = Some(header.level);
                     Decision::Go(Step::Node { address: node.find(self.key)?, level: header.level - 1 })
                 }
                 // An index read went further down than it was to.
@@ -495,17 +657,34 @@ impl<'p, V: Verbs> Descent<'p, V> {
         Ok(decision)
     }
 
-    /// Checks a node of `level` that was read under its lock, and tells where the key has moved to if it has left the node.
-    pub(crate) fn moved_to(
+    /// Checks a node of `level` that was read under its lock, and tells what is to be done with it.
+    pub(crate) fn place_of_locked(
         &mut self,
         address: GlobalAddress,
         level: u8,
         bytes: &[u8],
-    ) -> Result<Option<GlobalAddress>, NodeFault> {
-        match self.decide(Step::Node { address, level }, level, bytes, &mut |_, _| Ok(()))? {
-            Decision::Go(Step::Node { address, .. }) => Ok(Some(address)),
-            Decision::Arrived(()) | Decision::Go(Step::Index) => Ok(None),
+    ) -> Result<LockedPlace, NodeFault> {
+        match self.decide(Step::Node { address, level }, level, bytes, None, &mut |_, _| Ok(()))? {
+            Decision::Go(Step::Node { address, .. }) => Ok(LockedPlace::Moved(address)),
+            Decision::Ask => Ok(LockedPlace::Unsettled),
+            Decision::Arrived(()) | Decision::Go(Step::Index) => Ok(LockedPlace::Here),
         }
+    }
+
+    /// Where the keys end that the node which was arrived at is responsible for: its high fence or, if its partner has its upper keys,
+    /// the partner's low one.
+    pub(crate) fn high(&self) -> Option<u64> {
+        self.high
+    }
+
+    /// A node that was met on the way although its parent has no pointer to it. It is told once.
+    pub(crate) fn take_untold(&mut self) -> Option<Child> {
+        self.untold.take()
+    }
+
+    /// Notes such a node.
+    pub(crate) fn note_untold(&mut self, child: Child) {
+        self.untold = Some(child);
     }
 
     /// Whether the node is the one that was asked for, as far as the way here tells.
@@ -533,11 +712,58 @@ impl<'p, V: Verbs> Descent<'p, V> {
         if header.sibling.is_null() && Check::Sibling.on() {
             return Err(NodeFault::NoSibling { high: header.high });
         }
+        if let Some(parent_level) = self.pointed_from.take() {
+            let (low, address) = (header.high, header.sibling);
+            self.untold = Some(Child { low, address, parent_level });
+        }
         if self.siblings >= self.pool.config().limits.siblings && Check::SiblingChain.on() {
             return Err(NodeFault::SiblingChain { followed: self.siblings });
         }
         self.siblings += 1;
         self.trips.siblings_followed += 1;
+        self.teach_cache(header.level, header.high, header.sibling);
         Ok(Step::Node { address: header.sibling, level: header.level })
     }
+}
+
+impl<V: Verbs> Descent<'_, V> {
+    /// The node that was read has been split: the copy of the parent in the cache, which may have led here, learns of the other half.
+    fn teach_cache(&mut self, level: u8, low: u64, address: GlobalAddress) {
+        let child = Child { low, address, parent_level: level.saturating_add(1) };
+        self.pool.teach_cache(child);
+        if self.cached.take_if(|(_, cached)| *cached == level).is_some() {
+            self.pool.count_cache(|stats| stats.stale += 1);
+        }
+    }
+}
+
+/// What a node that was read under its lock is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LockedPlace {
+    /// The one that is responsible for the key.
+    Here,
+    /// The key is in this one, or further on.
+    Moved(GlobalAddress),
+    /// It has a partner: whoever was at work here did not come to an end.
+    Unsettled,
+}
+
+/// What a partner has said of a node.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    version: u32,
+    partner: GlobalAddress,
+    upper: Upper,
+}
+
+impl Asked {
+    /// Whether it holds for the node as it has been read now.
+    fn is_of(&self, header: &NodeHeader) -> bool {
+        (self.version, self.partner) == (header.version, header.partner)
+    }
+}
+
+/// The header of a node whose lines were checked.
+fn header_of(bytes: &[u8]) -> NodeHeader {
+    NodeHeader::parse(bytes.first_chunk::<LINE>().expect("a node that was checked has a line"))
 }

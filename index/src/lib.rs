@@ -30,6 +30,7 @@
 //! * [`TreeConfig`], [`node`], [`record`], [`Superblock`]: what lies in memory, byte by byte.
 //! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`], [`Pool::change`].
 //! * [`Writer`]: what a client needs to lock nodes. [`Wish`], [`Change`]: what it wants changed, and what came of it.
+//! * [`IndexCache`]: what a client remembers of the inner nodes.
 //! * [`SuperRoot`]: where they begin. [`separator()`], [`cut_keys`], [`cut_nodes`]: where nodes end.
 //! * [`Tree`], [`TreeTop`]: the same where the memory is at hand, for snapshots and tests.
 //! * [`plain`]: a client without a network. [`value`]: values that can be checked.
@@ -62,6 +63,7 @@
 //! ```
 
 mod address;
+mod cache;
 mod checks;
 mod config;
 mod descent;
@@ -83,6 +85,7 @@ mod walk;
 mod write;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
+pub use cache::{CacheStats, IndexCache};
 pub use checks::Check;
 pub use config::{
     ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, TreeConfig, ValueLayout,

@@ -75,6 +75,13 @@ impl Superblock {
         line
     }
 
+    /// The same with another root, as it is written next.
+    #[must_use]
+    pub const fn with_root(self, root: GlobalAddress, root_level: u8) -> Self {
+        let partition = Partition { root, root_level, ..self.partition };
+        Self { partition, version: self.version.wrapping_add(1), ..self }
+    }
+
     /// Reads the first line of a region.
     ///
     /// # Errors

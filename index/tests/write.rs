@@ -33,6 +33,7 @@ struct Lab {
     memory: Arc<Memory>,
     tree: Region,
     locks: Region,
+    owners: Region,
     next_chunk: Rc<Cell<u64>>,
     partition: Partition,
 }
@@ -61,8 +62,13 @@ impl Lab {
         let tree = server.register(&memory, 0, Access::ALL).unwrap();
         let table = Memory::shared(u64::from(LOCKS) * 2).unwrap();
         let locks = server.register(&table, 0, Access::ALL).unwrap();
+        let alive = Memory::shared(8192).unwrap();
+        for word in 0..1024 {
+            alive.write(word * 8, &[0xff; 8]).unwrap();
+        }
+        let owners = server.register(&alive, 0, Access::READ).unwrap();
         let next_chunk = Rc::new(Cell::new(8192));
-        Self { config, network, server, memory, tree, locks, next_chunk, partition }
+        Self { config, network, server, memory, tree, locks, owners, next_chunk, partition }
     }
 
     fn client(&mut self, owner: u16, masked_atomics: bool) -> Client {
@@ -89,7 +95,8 @@ impl Lab {
         let endpoint = self.server.endpoint(queue_pair).unwrap();
         pool.connected(id, RemoteSide { endpoint, rkey: self.tree.rkey, registered: true }).unwrap();
         let locks = Remote { address: self.locks.iova, rkey: self.locks.rkey };
-        pool.set_writer(0, Writer { locks, count: LOCKS, owner, masked_atomics }).unwrap();
+        let owners = Remote { address: self.owners.iova, rkey: self.owners.rkey };
+        pool.set_writer(0, Writer { locks, owners, count: LOCKS, owner, masked_atomics }).unwrap();
         Rc::new(pool)
     }
 

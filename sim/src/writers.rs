@@ -20,8 +20,8 @@ use std::sync::Arc;
 use fatbtree_client::Client;
 use fatbtree_index::node::{LeafBuilder, NodeSpec};
 use fatbtree_index::{
-    ConnectionId, Event, GlobalAddress, Integrity, KeyRange, Partition, PoolConfig, Regions, RemoteSide,
-    Start, SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Wish, Writer,
+    ConnectionId, Event, GlobalAddress, IndexCache, Integrity, KeyRange, Partition, PoolConfig, Regions,
+    RemoteSide, Start, SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Wish, Writer,
 };
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, ConnectError, Device as _, Memory, Reactor, Region, Remote};
@@ -53,6 +53,8 @@ pub struct Scenario {
     locks: u32,
     masked: bool,
     calm: Duration,
+    /// Bytes of each client's cache; none: they begin at the root.
+    cache: Option<u64>,
     world: Options,
 }
 
@@ -71,6 +73,10 @@ pub struct Outcome {
     pub broken_connections: u64,
     /// Round trips of all operations.
     pub round_trips: u64,
+    /// Operations that began at a leaf that a client's cache knew.
+    pub cache_hits: u64,
+    /// Those among them that the cache led to a wrong leaf, or to one that had been split.
+    pub stale_hits: u64,
 }
 
 impl std::ops::AddAssign for Outcome {
@@ -81,6 +87,8 @@ impl std::ops::AddAssign for Outcome {
         self.levels += other.levels;
         self.broken_connections += other.broken_connections;
         self.round_trips += other.round_trips;
+        self.cache_hits += other.cache_hits;
+        self.stale_hits += other.stale_hits;
     }
 }
 
@@ -108,7 +116,12 @@ impl Scenario {
             masked: draw.random_bool(0.5),
             calm: Duration::from_micros(draw.random_range(50..=2_000)),
             world: Options::rough(draw),
+            cache: draw.random_bool(0.5).then(|| draw.random_range(0..4_000)),
         }
+    }
+
+    fn start(&self) -> Start {
+        if self.cache.is_some() { Start::Cached } else { Start::Root }
     }
 
     /// Runs it to the end.
@@ -127,6 +140,7 @@ struct Setting {
     memory: Arc<Memory>,
     tree: Region,
     locks: Region,
+    owners: Region,
     partition: Partition,
     next_chunk: Cell<u64>,
     history: History,
@@ -159,10 +173,12 @@ impl Living {
         let config = PoolConfig { tree: setting.scenario.config, ..PoolConfig::default() };
         let roots = SuperRoot::new(vec![setting.partition]).expect("one partition covers all keys");
         let client = Client::new(machine.device(), config, roots, u64::from(owner)).expect("one lane");
+        client.set_cache(setting.scenario.cache.map(|bytes| Arc::new(IndexCache::new(bytes))));
         machine.set_driven(Rc::new(Driver(client.clone())));
-        let Region { rkey, iova, .. } = setting.locks;
+        let remote = |region: Region| Remote { address: region.iova, rkey: region.rkey };
+        let (locks, owners) = (remote(setting.locks), remote(setting.owners));
         let (count, masked_atomics) = (setting.scenario.locks, setting.scenario.masked);
-        let writer = Writer { locks: Remote { address: iova, rkey }, count, owner, masked_atomics };
+        let writer = Writer { locks, owners, count, owner, masked_atomics };
         client.pool().set_writer(0, writer).expect("there is one server");
         let living = Self { machine: machine.clone(), client, setting: Rc::clone(setting) };
         drop(machine.spawn(living.clone().attend()));
@@ -230,7 +246,7 @@ impl Living {
         let (name, now) = (self.machine.name(), self.machine.now());
         if what < 3 {
             let asked = history.ask(&name, now, key, Call::Get);
-            let found = self.client.lookup(key, Start::Root).await;
+            let found = self.client.lookup(key, scenario.start()).await;
             outcome.borrow_mut().round_trips += u64::from(found.trips.round_trips);
             let value = found.result.map_err(|error| error.to_string())?;
             let word = match value {
@@ -255,7 +271,7 @@ impl Living {
             _ => (Call::Delete, Wish::Delete),
         };
         let asked = history.ask(&name, now, key, call);
-        let change = self.client.pool().change(key, wish, Start::Root).await;
+        let change = self.client.pool().change(key, wish, scenario.start()).await;
         outcome.borrow_mut().round_trips += u64::from(change.trips.round_trips);
         let applied = change.result.map_err(|error| error.to_string())?;
         outcome.borrow_mut().applied += u64::from(applied);
@@ -306,6 +322,11 @@ fn run(scenario: &Scenario) -> Result<Outcome, String> {
     let levels = verify(&setting)?;
     let mut outcome = *setting.outcome.borrow();
     outcome.levels = levels;
+    for living in &living {
+        let stats = living.client.cache_stats();
+        outcome.cache_hits += stats.hits;
+        outcome.stale_hits += stats.stale;
+    }
     outcome.answered += checked.answered as u64;
     outcome.unknown += checked.unknown as u64;
     Ok(outcome)
@@ -341,10 +362,13 @@ fn setting(scenario: &Scenario, world: &World, options: MachineOptions) -> Rc<Se
     let leaf = &mut memory.as_mut_slice()[64..64 + config.leaf_bytes() as usize];
     LeafBuilder::new(leaf, config.leaf_shape(), spec).finish();
     let memory: Arc<Memory> = memory.into();
-    let (tree, locks) = server.reactor().with(|card| {
+    let alive = Memory::shared(8192).expect("there is memory for a table");
+    (0..1024).for_each(|word| alive.write(word * 8, &[0xff; 8]).expect("it is in the table"));
+    let (tree, locks, owners) = server.reactor().with(|card| {
         let tree = card.register(&memory, 0, Access::ALL).expect("a machine registers its memory");
         let locks = card.register_device_memory(u64::from(scenario.locks) * 2, 0, Access::ALL);
-        (tree, locks.expect("a card has memory for some locks"))
+        let owners = card.register(&alive, 0, Access::READ).expect("a machine registers its memory");
+        (tree, locks.expect("a card has memory for some locks"), owners)
     });
     Rc::new(Setting {
         scenario: scenario.clone(),
@@ -352,6 +376,7 @@ fn setting(scenario: &Scenario, world: &World, options: MachineOptions) -> Rc<Se
         memory,
         tree,
         locks,
+        owners,
         partition,
         next_chunk: Cell::new(8192),
         history: History::default(),
@@ -414,6 +439,7 @@ mod tests {
         eprintln!("{total:#?}");
         assert!(total.applied > 100_000 && total.broken_connections > 1_000 && total.levels > 3_000);
         assert!(total.unknown * 4 < total.answered, "{total:?}");
+        assert!(total.cache_hits > 10_000 && total.stale_hits > 500, "{total:?}");
     }
 
     #[test]

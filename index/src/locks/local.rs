@@ -7,14 +7,13 @@ use std::task::Waker;
 use rustc_hash::FxHashMap;
 
 use super::{HAND_OVERS, LockId};
-use crate::address::GlobalAddress;
 
 /// A writer's place at a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket(u64);
 
 /// What a writer meets when its turn has come.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
     /// It has to take the global lock.
     First,
@@ -26,14 +25,12 @@ pub(crate) enum Admission {
 
 /// What an operation that was dropped, or lost its connection, has left behind: it has, or had, the global lock, and perhaps has
 /// written a part of what it wanted to.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unfinished {
     /// The owner that the lock is taken for.
     pub(crate) owner: u16,
     /// The lane that it used: what it has posted there comes first.
     pub(crate) lane: u8,
-    /// What it wanted to write with the release of the lock.
-    pub(crate) parts: Vec<(GlobalAddress, Vec<u8>)>,
 }
 
 #[derive(Debug)]
@@ -89,6 +86,14 @@ impl LocalLocks {
             },
         }
         ticket
+    }
+
+    /// Takes a lock that nobody has or wants, and that nobody has left unfinished.
+    pub(crate) fn try_enter(&mut self, lock: LockId) -> Option<Ticket> {
+        if self.locks.contains_key(&lock) {
+            return None;
+        }
+        Some(self.enter(lock))
     }
 
     /// Whether it is this ticket's turn; if not, `waker` is called when it is.
@@ -155,8 +160,8 @@ mod tests {
 
     fn lock() -> LockId {
         let locks = fatbtree_verbs::Remote { address: 0, rkey: 1 };
-        let writer = super::super::Writer { locks, count: 4, owner: 1, masked_atomics: true };
-        writer.lock_of(GlobalAddress::new(0, 64))
+        let writer = super::super::Writer { locks, owners: locks, count: 4, owner: 1, masked_atomics: true };
+        writer.lock_of(crate::GlobalAddress::new(0, 64))
     }
 
     #[test]
@@ -181,10 +186,10 @@ mod tests {
     #[test]
     fn what_is_unfinished_waits_for_the_next_one() {
         let (lock, mut locks) = (lock(), LocalLocks::default());
-        let unfinished = Unfinished { owner: 1, lane: 0, parts: vec![(GlobalAddress::new(0, 64), vec![1])] };
+        let unfinished = Unfinished { owner: 1, lane: 0 };
         let first = locks.enter(lock);
         locks.poll(lock, first, Waker::noop());
-        locks.leave(lock, first, End::Unfinished(unfinished.clone()));
+        locks.leave(lock, first, End::Unfinished(unfinished));
         assert_eq!((locks.take_left(), locks.take_left(), locks.len()), (Some(lock), None, 1));
         // One that is dropped before it has even asked changes nothing.
         let second = locks.enter(lock);

@@ -33,6 +33,10 @@ pub struct Writer {
     pub locks: Remote,
     /// Locks in it, 16 bits each; a multiple of 4.
     pub count: u32,
+    /// The first byte of the server's table of owners: a bit for each of the 65,536, set as long as the owner's session lasts. A
+    /// server clears it after it has destroyed the session's queue pairs: from then on nothing that the owner has posted is
+    /// written, and whoever wants one of its locks takes it.
+    pub owners: Remote,
     /// The number by which this client owns locks: not 0, and no other client's as long as one of its locks may be held.
     pub owner: u16,
     /// Both cards carry out masked atomics.
@@ -53,8 +57,8 @@ pub(crate) enum Taken {
     Now,
     /// It was this client's already: its release was lost with a connection.
     Before,
-    /// Somebody else has it.
-    Not,
+    /// Somebody else has it: this owner.
+    Not(u16),
     /// A neighbour in the same word changed; this is the word now.
     Neighbour(u64),
 }
@@ -78,19 +82,42 @@ impl Writer {
 
     /// Takes a lock that is free. `word` is what the whole word is believed to be.
     pub(crate) fn take(&self, lock: LockId, word: u64) -> Operation<'static> {
+        self.change_owner(lock, word, 0)
+    }
+
+    /// Takes the lock of an owner whose session has ended. The result is to be read as [`take`](Self::take)'s is, told that the lock
+    /// was free.
+    pub(crate) fn inherit(&self, lock: LockId, word: u64, dead: u16) -> Operation<'static> {
+        self.change_owner(lock, word, dead)
+    }
+
+    fn change_owner(&self, lock: LockId, word: u64, from: u16) -> Operation<'static> {
         let (at, shift) = (self.word(lock), Self::shift(lock));
-        let (mine, mask) = (u64::from(self.owner) << shift, 0xffff << shift);
+        let (old, mine, mask) = (u64::from(from) << shift, u64::from(self.owner) << shift, 0xffff << shift);
         if self.masked_atomics {
             return Operation::MaskedCompareSwap {
                 at,
-                compare: 0,
+                compare: old,
                 compare_mask: mask,
                 swap: mine,
                 swap_mask: mask,
             };
         }
-        let free = word & !mask;
-        Operation::CompareSwap { at, compare: free, swap: free | mine }
+        let others = word & !mask;
+        Operation::CompareSwap { at, compare: others | old, swap: others | mine }
+    }
+
+    /// Whether [`inherit`](Self::inherit), told to expect `word`, has taken the lock when it has found `found`.
+    pub(crate) fn has_inherited(&self, lock: LockId, word: u64, dead: u16, found: u64) -> bool {
+        let (shift, mask) = (Self::shift(lock), 0xffff << Self::shift(lock));
+        let was_theirs = found >> shift & 0xffff == u64::from(dead);
+        was_theirs && (self.masked_atomics || found & !mask == word & !mask)
+    }
+
+    /// The word of the table of owners in which an owner's bit is, and the bit.
+    pub(crate) fn life_of(&self, owner: u16) -> (Remote, u64) {
+        let address = self.owners.address + u64::from(owner / 64) * 8;
+        (Remote { address, ..self.owners }, 1 << (owner % 64))
     }
 
     /// What [`take`](Self::take), told to expect `word`, came to when it has found `found`.
@@ -101,7 +128,7 @@ impl Writer {
             return Taken::Before;
         }
         if owner != 0 {
-            return Taken::Not;
+            return Taken::Not(owner as u16);
         }
         let as_believed = self.masked_atomics || found == word & !(0xffff << shift);
         if as_believed { Taken::Now } else { Taken::Neighbour(found) }
@@ -132,7 +159,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn writer(owner: u16, masked_atomics: bool) -> Writer {
-        Writer { locks: Remote { address: 4096, rkey: 7 }, count: 1 << 10, owner, masked_atomics }
+        let (locks, owners) = (Remote { address: 4096, rkey: 7 }, Remote { address: 0, rkey: 8 });
+        Writer { locks, owners, count: 1 << 10, owner, masked_atomics }
     }
 
     #[test]
@@ -172,7 +200,7 @@ mod tests {
                         }
                     };
                     let free = owners[number as usize].is_none();
-                    prop_assert_eq!(taken, if free { Taken::Now } else { Taken::Not });
+                    prop_assert_eq!(taken, if free { Taken::Now } else { Taken::Not(owners[number as usize].map_or(0, |who| writers[who].owner)) });
                     if free {
                         owners[number as usize] = Some(who);
                     }

@@ -15,7 +15,7 @@
 //!     32    8 high fence key, exclusive; u64::MAX and meaningless when "last" is set
 //!     40    8 right sibling, 0 = none
 //!     48    8 internal nodes: first child, whose pivot is the low fence; leaves: zero
-//!     56    8 reserved, zero
+//!     56    8 partner, 0 = none: the node that may hold this one's upper keys while it is split or merged
 //! ```
 
 use super::LINE;
@@ -61,8 +61,10 @@ pub mod offsets {
     pub const SIBLING: usize = HIGH + 8;
     /// First child, 8 bytes.
     pub const FIRST_CHILD: usize = SIBLING + 8;
+    /// Partner, 8 bytes.
+    pub const PARTNER: usize = FIRST_CHILD + 8;
     /// Behind the last field.
-    pub const END: usize = FIRST_CHILD + 8 + 8;
+    pub const END: usize = PARTNER + 8;
 }
 
 const _: () = {
@@ -101,6 +103,8 @@ pub struct NodeHeader {
     pub sibling: GlobalAddress,
     /// First child of an internal node.
     pub first_child: GlobalAddress,
+    /// The node that may hold the upper keys of this one; null but while it is split or merged.
+    pub partner: GlobalAddress,
 }
 
 /// What the writer of a node says about it.
@@ -138,6 +142,7 @@ impl NodeHeader {
             high: u64_at(offsets::HIGH),
             sibling: GlobalAddress(u64_at(offsets::SIBLING)),
             first_child: GlobalAddress(u64_at(offsets::FIRST_CHILD)),
+            partner: GlobalAddress(u64_at(offsets::PARTNER)),
         }
     }
 

@@ -278,6 +278,15 @@ pub fn mark_free(line: &mut [u8; LINE]) {
     Marks::Internal.stamp(line, version, integrity);
 }
 
+/// Changes the partner of the node whose line 0 this is. Writing this line alone does it: the other lines stay as they are, and so
+/// does the node's version.
+pub fn set_partner(line: &mut [u8; LINE], partner: GlobalAddress) {
+    line[offsets::PARTNER..offsets::END].copy_from_slice(&partner.raw().to_le_bytes());
+    let version = line[0];
+    let integrity = NodeHeader::parse(line).integrity();
+    Marks::Internal.stamp(line, version, integrity);
+}
+
 /// The version of a node that is written over `memory`, which is as long as the node: it follows the one found there, node or
 /// not, and none of the lines has it.
 ///

@@ -6,6 +6,7 @@ mod stats;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use fatbtree_verbs::time::{Duration, Instant};
@@ -17,7 +18,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::address::GlobalAddress;
+use crate::cache::{CacheStats, IndexCache};
 use crate::config::TreeConfig;
+use crate::descent::Child;
 use crate::limits::Limits;
 use crate::locks::{LocalLocks, Writer};
 use crate::space::{ChunkKind, Space};
@@ -69,6 +72,9 @@ struct State {
     next_lane: u8,
     random: ChaCha8Rng,
     stats: PoolStats,
+    /// None: it has none, or one of no bytes.
+    cache: Option<Arc<IndexCache>>,
+    cache_stats: CacheStats,
     /// What is needed to write, by server.
     writers: BTreeMap<u16, Writer>,
     locks: LocalLocks,
@@ -118,6 +124,8 @@ impl<V: Verbs> Pool<V> {
             next_lane: 0,
             random,
             stats,
+            cache: None,
+            cache_stats: CacheStats::default(),
             writers: BTreeMap::new(),
             locks: LocalLocks::default(),
             space: Space::default(),
@@ -233,8 +241,14 @@ impl<V: Verbs> Pool<V> {
         Ok(())
     }
 
+    /// Gives the client a cache of inner nodes, or takes it away. All its threads can share one. It fills by what operations read;
+    /// [`Start::Cached`](crate::Start::Cached) and [`Start::CachedOrIndexRead`](crate::Start::CachedOrIndexRead) begin with it.
+    pub fn set_cache(&self, cache: Option<Arc<IndexCache>>) {
+        self.state.borrow_mut().cache = cache.filter(|cache| cache.limit() > 0);
+    }
+
     /// Replaces the super-root, as when a root was split or a server came back with another. Operations under way finish
-    /// on the old one.
+    /// on the old one. The cache begins anew.
     ///
     /// # Errors
     /// When it names other partitions than the one before.
@@ -250,6 +264,9 @@ impl<V: Verbs> Pool<V> {
             return Err(ConnectError::OtherPartitions { old, new });
         }
         state.roots = roots;
+        if let Some(cache) = &state.cache {
+            cache.clear();
+        }
         Ok(())
     }
 
@@ -296,6 +313,14 @@ impl<V: Verbs> Pool<V> {
         self.state.borrow().stats
     }
 
+    /// How the cache has served this pool, and what it holds for all.
+    pub fn cache_stats(&self) -> CacheStats {
+        let state = self.state.borrow();
+        let CacheStats { hits, misses, stale, .. } = state.cache_stats;
+        let all = state.cache.as_ref().map(|cache| cache.stats()).unwrap_or_default();
+        CacheStats { hits, misses, stale, ..all }
+    }
+
     // ---- for operations ----
 
     pub(crate) fn count(&self, work: impl FnOnce(&mut PoolStats)) {
@@ -308,7 +333,11 @@ impl<V: Verbs> Pool<V> {
 
     /// Notes a root that a superblock has announced.
     pub(crate) fn set_root(&self, partition: u16, root: GlobalAddress, level: u8) {
-        self.state.borrow_mut().roots.set_root(partition, root, level);
+        let mut state = self.state.borrow_mut();
+        state.roots.set_root(partition, root, level);
+        if let (Some(cache), Some(partition)) = (&state.cache, state.roots.partition(partition)) {
+            cache.root_moved(partition);
+        }
     }
 
     /// The lane of the next operation.
@@ -317,6 +346,30 @@ impl<V: Verbs> Pool<V> {
         let lane = state.next_lane;
         state.next_lane = (lane + 1) % self.config.lanes;
         lane
+    }
+
+    /// Asks the cache where an operation can begin.
+    #[inline]
+    pub(crate) fn cached<T>(&self, ask: impl FnOnce(&IndexCache) -> Option<T>) -> Option<T> {
+        ask(self.state.borrow().cache.as_ref()?)
+    }
+
+    /// Tells the cache something, if there is one.
+    #[inline]
+    pub(crate) fn tell_cache(&self, tell: impl FnOnce(&IndexCache)) {
+        if let Some(cache) = &self.state.borrow().cache {
+            tell(cache);
+        }
+    }
+
+    /// Tells the cache of a node that its copy of the parent may not know.
+    pub(crate) fn teach_cache(&self, child: Child) {
+        let most = usize::from(self.config.tree.fan_out());
+        self.tell_cache(|cache| cache.learn(child.parent_level, child.low, child.address, most));
+    }
+
+    pub(crate) fn count_cache(&self, work: impl FnOnce(&mut CacheStats)) {
+        work(&mut self.state.borrow_mut().cache_stats);
     }
 
     /// Waits until a connection is up. Says whether it is registered.

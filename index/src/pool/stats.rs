@@ -23,4 +23,12 @@ pub struct PoolStats {
     pub refused_index_reads: u64,
     /// Operations begun again because their connection broke.
     pub restarts: u64,
+    /// Locks taken from owners whose sessions had ended.
+    pub inherited_locks: u64,
+    /// Nodes split, roots included.
+    pub splits: u64,
+    /// Nodes merged into their left neighbours.
+    pub merges: u64,
+    /// Nodes whose split or merge somebody else had left half done.
+    pub settled: u64,
 }

@@ -3,9 +3,10 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use fatbtree_verbs::{Buffer, Operation, Output, Remote, Verbs};
+use fatbtree_verbs::{Buffer, Failure, Operation, Output, Remote, Verbs};
 
 use crate::address::GlobalAddress;
+use crate::checks::Check;
 use crate::descent::Reason;
 use crate::locks::{Admission, End, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer};
 use crate::pool::{BreakReason, ConnectionId, Pool, Trouble};
@@ -57,13 +58,43 @@ impl<'p, V: Verbs> Held<'p, V> {
             match held.judge(&found, believed)? {
                 Taken::Now | Taken::Before => return Ok((held, bytes_of(bytes)?)),
                 Taken::Neighbour(found) => believed = found,
-                Taken::Not => {}
+                Taken::Not(_) => {}
             }
             held.take_in_the_end(believed, trips).await?;
         }
         let [bytes] = pool.chain(held.connection(), |rkey| [read(rkey)]).await?;
         *trips += 1;
         Ok((held, bytes_of(bytes)?))
+    }
+
+    /// The same if nobody has or wants the lock; nothing otherwise.
+    pub(super) async fn try_lock_and_read(
+        pool: &'p Pool<V>,
+        lane: u8,
+        node: GlobalAddress,
+        len: u32,
+        trips: &mut u32,
+    ) -> Result<Option<(Self, Buffer)>, Reason> {
+        let writer = pool.writer(node.server())?;
+        let lock = writer.lock_of(node);
+        let Some(ticket) = pool.with_locks(|locks| locks.try_enter(lock)) else { return Ok(None) };
+        let mut held = Held { pool, writer, lock, lane, ticket, unfinished: None };
+        let mut believed = 0;
+        loop {
+            held.may_be_taken();
+            let read = |rkey| Operation::Read { from: Remote { address: node.raw(), rkey }, len };
+            let [found, bytes] =
+                pool.chain(held.connection(), |rkey| [writer.take(lock, believed), read(rkey)]).await?;
+            *trips += 1;
+            match held.judge(&found, believed)? {
+                Taken::Now | Taken::Before => return Ok(Some((held, bytes_of(bytes)?))),
+                Taken::Neighbour(found) => believed = found,
+                Taken::Not(_) => {
+                    held.unfinished = None;
+                    return Ok(None);
+                }
+            }
+        }
     }
 
     /// Waits for this operation's turn, and finishes what the one before it has left. Says whether the global lock is this client's
@@ -89,15 +120,15 @@ impl<'p, V: Verbs> Held<'p, V> {
                 true
             }
             Admission::Unfinished(unfinished) => {
-                held.unfinished = Some(unfinished.clone());
-                held.finish(&unfinished, trips).await?
+                held.unfinished = Some(unfinished);
+                held.finish(unfinished, trips).await?
             }
         };
         Ok((held, taken))
     }
 
     /// Finishes what another operation of this client has left. Says whether the global lock is this client's now.
-    async fn finish(&mut self, left: &Unfinished, trips: &mut u32) -> Result<bool, Reason> {
+    async fn finish(&mut self, left: Unfinished, trips: &mut u32) -> Result<bool, Reason> {
         if left.owner != self.writer.owner {
             // The session ended, and the server has freed its locks.
             self.unfinished = None;
@@ -110,20 +141,11 @@ impl<'p, V: Verbs> Held<'p, V> {
             *trips += 1;
             match self.judge(&found, believed)? {
                 Taken::Neighbour(found) => believed = found,
-                Taken::Not => {
+                // Of what it wanted to write, all was written, or the first parts, or nothing: the tree is right in any case.
+                Taken::Now | Taken::Before => break,
+                Taken::Not(_) => {
                     self.unfinished = None;
                     return Ok(false);
-                }
-                // It was released: everything before that was written.
-                Taken::Now => break,
-                // Nobody has seen the node meanwhile: what was to be written is written once more.
-                Taken::Before => {
-                    for (at, bytes) in &left.parts {
-                        let part = Part { at: *at, bytes };
-                        self.pool.chain(id, |rkey| [write(rkey, &part)]).await?;
-                        *trips += 1;
-                    }
-                    break;
                 }
             }
         }
@@ -133,11 +155,10 @@ impl<'p, V: Verbs> Held<'p, V> {
 
     /// From now on the global lock may be this client's, and nothing is written.
     fn may_be_taken(&mut self) {
-        let (owner, lane) = (self.writer.owner, self.lane);
-        self.unfinished = Some(Unfinished { owner, lane, parts: Vec::new() });
+        self.unfinished = Some(Unfinished { owner: self.writer.owner, lane: self.lane });
     }
 
-    /// Asks for the global lock until it is this client's.
+    /// Asks for the global lock until it is this client's. From time to time it asks whether the owner is alive.
     async fn take_in_the_end(&mut self, mut believed: u64, trips: &mut u32) -> Result<(), Reason> {
         /// Pauses grow up to this attempt: a lock is held for a round trip or two.
         const SLOWEST: u32 = 4;
@@ -150,8 +171,11 @@ impl<'p, V: Verbs> Held<'p, V> {
             match self.judge(&found, believed)? {
                 Taken::Now | Taken::Before => return Ok(()),
                 Taken::Neighbour(found) => believed = found,
-                Taken::Not => {
+                Taken::Not(owner) => {
                     self.unfinished = None;
+                    if attempt >= SLOWEST && self.inherit(owner, word_of(&found)?, trips).await? {
+                        return Ok(());
+                    }
                     if self.pool.reactor().now() - began > self.pool.config().limits.patience {
                         return Err(Reason::Locked);
                     }
@@ -163,74 +187,127 @@ impl<'p, V: Verbs> Held<'p, V> {
         }
     }
 
-    /// Writes parts of the tree and gives the lock back, with one doorbell; or leaves it to the next operation of this client.
+    /// Takes the lock of an owner that is dead. Says whether it is this client's now.
+    async fn inherit(&mut self, owner: u16, believed: u64, trips: &mut u32) -> Result<bool, Reason> {
+        let (at, bit) = self.writer.life_of(owner);
+        let read = Operation::Read { from: at, len: 8 };
+        let [life] = self.pool.chain(self.connection(), |_| [read]).await?;
+        *trips += 1;
+        let life = bytes_of(life)?.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
+        if life & bit != 0 && Check::OwnerLife.on() {
+            return Ok(false);
+        }
+        self.may_be_taken();
+        let inherit = self.writer.inherit(self.lock, believed, owner);
+        let [found] = self.pool.chain(self.connection(), |_| [inherit]).await?;
+        *trips += 1;
+        let taken = self.writer.has_inherited(self.lock, believed, owner, word_of(&found)?);
+        if taken {
+            self.pool.count(|stats| stats.inherited_locks += 1);
+        } else {
+            self.unfinished = None;
+        }
+        Ok(taken)
+    }
+
+    /// Writes parts of one node and gives the lock back, with one doorbell; or leaves it to the next operation of this client. Where
+    /// the connection breaks it finds out what became of that, and goes on.
     pub(super) async fn write_back(mut self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), Reason> {
         let handed_over = self.pool.with_locks(|locks| locks.may_hand_over(self.lock));
-        let mut writing = Writing { held: &mut self, parts, ended: false };
         let mut breaks = 0;
         loop {
-            match writing.held.post(parts, !handed_over).await {
+            match self.post(parts, !handed_over).await {
                 Ok(()) => break,
                 Err(Trouble::Broke(reason)) => {
                     breaks += 1;
-                    if breaks > writing.held.pool.config().limits.reconnects {
+                    if breaks > self.pool.config().limits.reconnects {
                         return Err(Reason::Unknown(reason));
                     }
-                    if writing.was_carried_out(handed_over, reason).await? {
+                    if self.was_carried_out(handed_over, reason).await? {
                         *trips += 1;
                         return Ok(());
                     }
                 }
-                Err(other) => {
-                    // Nothing was posted, and nothing is to be.
-                    writing.ended = breaks == 0 && matches!(other, Trouble::Refused(_));
-                    return Err(other.into());
-                }
+                // Nothing was posted now. If anything was before, nobody can tell what became of it.
+                Err(other) if breaks == 0 => return Err(other.into()),
+                Err(_) => return Err(Reason::Unknown(BreakReason::Failed(Failure::Flushed))),
             }
         }
-        writing.ended = true;
-        drop(writing);
         *trips += 1;
-        self.unfinished = None;
-        self.leave(if handed_over { End::HandedOver } else { End::Released });
+        self.end(handed_over);
+        Ok(())
+    }
+
+    /// Writes parts of several nodes, each of which leaves the tree right, and gives the lock back. Where the connection breaks, the
+    /// first of them are written or all.
+    pub(super) async fn restructure(mut self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), Reason> {
+        let handed_over = self.pool.with_locks(|locks| locks.may_hand_over(self.lock));
+        self.post(parts, !handed_over).await?;
+        *trips += u32::from(!parts.is_empty() || !handed_over);
+        self.end(handed_over);
+        Ok(())
+    }
+
+    /// Writes parts and keeps the lock.
+    pub(super) async fn write(&self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), Reason> {
+        self.post(parts, false).await?;
+        *trips += 1;
         Ok(())
     }
 
     /// Gives the lock back, or leaves it to the next operation of this client; nothing was changed.
-    pub(super) async fn let_go(mut self, trips: &mut u32) -> Result<(), Reason> {
-        if self.pool.with_locks(|locks| locks.may_hand_over(self.lock)) {
-            self.unfinished = None;
-            self.leave(End::HandedOver);
-            return Ok(());
-        }
-        self.write_back(&[], trips).await
+    pub(super) async fn let_go(self, trips: &mut u32) -> Result<(), Reason> {
+        self.restructure(&[], trips).await
+    }
+
+    fn end(&mut self, handed_over: bool) {
+        self.unfinished = None;
+        self.leave(if handed_over { End::HandedOver } else { End::Released });
     }
 
     async fn post(&self, parts: &[Part<'_>], release: bool) -> Result<(), Trouble> {
-        let end = self.writer.give_back(self.lock);
-        let (pool, id) = (self.pool, self.connection());
-        match (parts, release) {
-            ([], false) => Ok(()),
-            ([], true) => pool.chain(id, |_| [end]).await.map(drop),
-            ([a], false) => pool.chain(id, |rkey| [write(rkey, a)]).await.map(drop),
-            ([a], true) => pool.chain(id, |rkey| [write(rkey, a), end]).await.map(drop),
-            ([a, b], false) => pool.chain(id, |rkey| [write(rkey, a), write(rkey, b)]).await.map(drop),
-            ([a, b], true) => pool.chain(id, |rkey| [write(rkey, a), write(rkey, b), end]).await.map(drop),
-            ([a, b, c], false) => {
-                pool.chain(id, |rkey| [write(rkey, a), write(rkey, b), write(rkey, c)]).await.map(drop)
+        let unlock = [self.writer.give_back(self.lock)];
+        self.pool.write_chain(self.connection(), parts, if release { &unlock } else { &[] }).await
+    }
+
+    /// After a break: whether all of the chain was carried out. If not, the lock is this client's still, and the chain can be posted
+    /// again.
+    async fn was_carried_out(&mut self, handed_over: bool, reason: BreakReason) -> Result<bool, Reason> {
+        let mut believed = 0;
+        let taken = loop {
+            self.pool.until_up(self.connection()).await?;
+            if self.pool.writer(self.lock.server)?.owner != self.writer.owner {
+                // The session has ended, and with it the lock.
+                self.unfinished = None;
+                return Err(Reason::Unknown(reason));
             }
-            ([a, b, c], true) => {
-                let chain = |rkey| [write(rkey, a), write(rkey, b), write(rkey, c), end];
-                pool.chain(id, chain).await.map(drop)
+            let take = self.writer.take(self.lock, believed);
+            match self.pool.chain(self.connection(), |_| [take]).await {
+                Ok([found]) => match self.judge(&found, believed)? {
+                    Taken::Neighbour(found) => believed = found,
+                    taken => break taken,
+                },
+                Err(Trouble::Broke(_)) => {}
+                Err(_) => return Err(Reason::Unknown(reason)),
             }
-            _ => unreachable!("no change has more than three parts"),
+        };
+        match taken {
+            Taken::Before => return Ok(false),
+            // It was given back, and is taken once more now. Where it cannot be given back, the next one does it.
+            Taken::Now => {
+                if self.post(&[], true).await.is_ok() {
+                    self.unfinished = None;
+                }
+            }
+            _ => self.unfinished = None,
         }
+        if handed_over { Err(Reason::Unknown(reason)) } else { Ok(true) }
     }
 
     fn judge(&self, found: &Output, believed: u64) -> Result<Taken, Reason> {
         match found {
             Output::Atomic(found) => Ok(self.writer.taken(self.lock, believed, *found)),
-            _ => Err(Trouble::Broke(BreakReason::Failed(fatbtree_verbs::Failure::Other)).into()),
+            _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other)).into()),
         }
     }
 
@@ -244,68 +321,30 @@ impl<'p, V: Verbs> Held<'p, V> {
     }
 }
 
-/// Parts of the tree while they are written. Dropped before the end, it notes them for whoever has the lock next.
-struct Writing<'h, 'p, 'd, V: Verbs> {
-    held: &'h mut Held<'p, V>,
-    parts: &'d [Part<'d>],
-    ended: bool,
-}
-
-impl<V: Verbs> Drop for Writing<'_, '_, '_, V> {
-    fn drop(&mut self) {
-        if !self.ended {
-            self.held.may_be_taken();
-            let parts = self.parts.iter().map(|part| (part.at, part.bytes.to_vec())).collect();
-            if let Some(unfinished) = &mut self.held.unfinished {
-                unfinished.parts = parts;
-            }
+/// As [`Held::restructure`], under several locks of one server.
+pub(super) async fn restructure_all<V: Verbs, const N: usize>(
+    mut helds: [Held<'_, V>; N],
+    parts: &[Part<'_>],
+    trips: &mut u32,
+) -> Result<(), Reason> {
+    let Some(first) = helds.first() else { return Ok(()) };
+    let (pool, id) = (first.pool, first.connection());
+    let handed_over =
+        std::array::from_fn::<_, N, _>(|at| pool.with_locks(|locks| locks.may_hand_over(helds[at].lock)));
+    let mut unlocks = [helds[0].writer.give_back(helds[0].lock); N];
+    let mut count = 0;
+    for (held, handed_over) in helds.iter().zip(handed_over) {
+        if !handed_over {
+            unlocks[count] = held.writer.give_back(held.lock);
+            count += 1;
         }
     }
-}
-
-impl<V: Verbs> Writing<'_, '_, '_, V> {
-    /// The lock is not this client's any more.
-    fn lost(&mut self) {
-        self.ended = true;
-        self.held.unfinished = None;
+    pool.write_chain(id, parts, &unlocks[..count]).await?;
+    *trips += u32::from(parts.len() + count > 0);
+    for (held, handed_over) in helds.iter_mut().zip(handed_over) {
+        held.end(handed_over);
     }
-
-    /// After a break: whether all of the chain was carried out. If not, the lock is this client's still, and the chain can be posted
-    /// again.
-    async fn was_carried_out(&mut self, handed_over: bool, reason: BreakReason) -> Result<bool, Reason> {
-        let mut believed = 0;
-        loop {
-            let held = &mut *self.held;
-            held.pool.until_up(held.connection()).await?;
-            if held.pool.writer(held.lock.server)?.owner != held.writer.owner {
-                // The session ended, and the server has freed its locks.
-                self.lost();
-                return Err(Reason::Unknown(reason));
-            }
-            let take = |_| [held.writer.take(held.lock, believed)];
-            let found = match held.pool.chain(held.connection(), take).await {
-                Ok([found]) => found,
-                Err(Trouble::Broke(_)) => continue,
-                Err(other) => return Err(other.into()),
-            };
-            match held.judge(&found, believed)? {
-                Taken::Before => return Ok(false),
-                Taken::Neighbour(found) => believed = found,
-                Taken::Not => self.lost(),
-                Taken::Now => {
-                    // It was given back, and is taken once more now. Where it cannot be given back, the next one does it.
-                    self.ended = true;
-                    held.may_be_taken();
-                    if held.post(&[], true).await.is_ok() {
-                        held.unfinished = None;
-                    }
-                }
-            }
-            if self.ended {
-                return if handed_over { Err(Reason::Unknown(reason)) } else { Ok(true) };
-            }
-        }
-    }
+    Ok(())
 }
 
 fn write<'d>(rkey: u32, part: &Part<'d>) -> Operation<'d> {
@@ -315,11 +354,38 @@ fn write<'d>(rkey: u32, part: &Part<'d>) -> Operation<'d> {
 fn bytes_of(output: Output) -> Result<Buffer, Reason> {
     match output {
         Output::Read(bytes) => Ok(bytes),
-        _ => Err(Trouble::Broke(BreakReason::Failed(fatbtree_verbs::Failure::Other)).into()),
+        _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other)).into()),
+    }
+}
+
+fn word_of(output: &Output) -> Result<u64, Reason> {
+    match output {
+        Output::Atomic(found) => Ok(*found),
+        _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other)).into()),
     }
 }
 
 impl<V: Verbs> Pool<V> {
+    /// Writes parts of the tree on one server, in their order, and then does the rest, with one doorbell.
+    async fn write_chain(
+        &self,
+        id: ConnectionId,
+        parts: &[Part<'_>],
+        rest: &[Operation<'static>],
+    ) -> Result<(), Trouble> {
+        match parts.len() + rest.len() {
+            0 => Ok(()),
+            1 => self.chain(id, |rkey| all::<1>(rkey, parts, rest)).await.map(drop),
+            2 => self.chain(id, |rkey| all::<2>(rkey, parts, rest)).await.map(drop),
+            3 => self.chain(id, |rkey| all::<3>(rkey, parts, rest)).await.map(drop),
+            4 => self.chain(id, |rkey| all::<4>(rkey, parts, rest)).await.map(drop),
+            5 => self.chain(id, |rkey| all::<5>(rkey, parts, rest)).await.map(drop),
+            6 => self.chain(id, |rkey| all::<6>(rkey, parts, rest)).await.map(drop),
+            7 => self.chain(id, |rkey| all::<7>(rkey, parts, rest)).await.map(drop),
+            _ => unreachable!("no change has more than four parts and three locks"),
+        }
+    }
+
     /// Finishes what writes have left that were dropped before their end, where nobody waits for their locks.
     pub(super) async fn finish_left(&self) {
         while let Some(lock) = self.with_locks(LocalLocks::take_left) {
@@ -331,4 +397,9 @@ impl<V: Verbs> Pool<V> {
             }
         }
     }
+}
+
+fn all<'d, const N: usize>(rkey: u32, parts: &[Part<'d>], rest: &[Operation<'static>]) -> [Operation<'d>; N] {
+    let rest = |at: usize| rest[at - parts.len()];
+    std::array::from_fn(|at| parts.get(at).map_or_else(|| rest(at), |part| write(rkey, part)))
 }

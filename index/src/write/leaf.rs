@@ -1,21 +1,14 @@
 //! One leaf under its lock: an entry, or a split.
 
-use std::ops::RangeInclusive;
-
 use fatbtree_verbs::{Buffer, Verbs};
 
 use super::Wish;
 use super::held::{Held, Part};
-use super::parent::NewChild;
+use super::merge::is_thin;
 use crate::address::GlobalAddress;
-use crate::descent::{Descent, Reason, Start};
-use crate::keys::KeyRange;
-use crate::node::{
-    EntryValue, LeafBuilder, LeafEditor, LeafNode, LeafShape, NewValue, Node, NodeFault, NodeSpec,
-    next_version,
-};
+use crate::descent::{Descent, LockedPlace, Reason, Start};
+use crate::node::{LeafEditor, NewValue, next_version};
 use crate::record::{record_bytes, write_record};
-use crate::separator::cut_keys;
 use crate::space::ChunkKind;
 
 /// A node that is locked, where it is, and what it held when it was locked.
@@ -38,16 +31,19 @@ struct NewRecord {
     bytes: Vec<u8>,
 }
 
-/// The two halves of a leaf that is split, and the lowest key of the right one.
-struct Halves {
-    left: Vec<u8>,
-    right: Vec<u8>,
-    separator: u64,
+/// What an attempt at a change came to.
+pub(super) enum Outcome {
+    /// The change is carried out, or there is nothing to be done.
+    Done(bool),
+    /// The key is deleted, and the leaf is thin now.
+    Thin,
+    /// The leaf was full and is split now: begin again at this leaf.
+    Split(GlobalAddress),
 }
 
 impl<'p, V: Verbs> Descent<'p, V> {
-    /// One attempt at a change. Says whether it was carried out.
-    pub(super) async fn change(&mut self, start: Start, wish: Wish<'_>) -> Result<bool, Reason> {
+    /// One attempt at a change.
+    pub(super) async fn change(&mut self, start: Start, wish: Wish<'_>) -> Result<Outcome, Reason> {
         let leaf = self.locate(start, 0).await?;
         let Locked { held, address, bytes: mut leaf } = self.lock_node(leaf, 0).await?;
         let shape = *self.pool().config().tree.leaf_shape();
@@ -55,14 +51,22 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let slot = editor.slot_of(self.key());
         if !wish.applies(slot.is_some()) {
             held.let_go(&mut self.trips_mut().round_trips).await?;
-            return Ok(false);
+            return Ok(Outcome::Done(false));
         }
         let (Some(value), slot) = (wish.value(), slot) else {
             let slot = slot.expect("only what is there is deleted");
             let changed = editor.remove(slot);
+            let left = editor.count();
             let part = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
             held.write_back(&[part], &mut self.trips_mut().round_trips).await?;
-            return Ok(true);
+            let is_thin = is_thin(&self.pool().config().tree, 0, left);
+            return Ok(if is_thin { Outcome::Thin } else { Outcome::Done(true) });
+        };
+        let Some(slot) = slot.or_else(|| editor.free_slot()) else {
+            let locked = Locked { held, address, bytes: leaf };
+            let child = self.split_leaf(locked).await?;
+            self.tell_parents(child).await;
+            return Ok(Outcome::Split(address));
         };
         let record = match self.new_record(address.server(), value) {
             Ok(record) => record,
@@ -73,41 +77,16 @@ impl<'p, V: Verbs> Descent<'p, V> {
             None => NewValue::Inline(value),
         };
         let record = record.as_ref().map(|record| Part { at: record.address, bytes: &record.bytes });
-        if let Some(slot) = slot.or_else(|| editor.free_slot()) {
-            let changed = editor.put(slot, self.key(), new);
-            let entry = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
-            let parts = [record.unwrap_or(entry), entry];
-            let parts = if record.is_some() { &parts } else { &parts[1..] };
-            held.write_back(parts, &mut self.trips_mut().round_trips).await?;
-            return Ok(true);
-        }
-        let right = match self.new_node(address.server(), 0).await {
-            Ok(right) => right,
-            Err(reason) => return self.without(held, reason).await,
-        };
-        let halves = match split(
-            &self.pool().config().tree,
-            &leaf[..shape.bytes() as usize],
-            right,
-            self.key(),
-            new,
-        ) {
-            Ok(halves) => halves,
-            Err(fault) => {
-                self.pool().with_space(|space| space.put_back(right.address, ChunkKind::Leaves));
-                return self.without(held, Reason::Fault(fault)).await;
-            }
-        };
-        let right = Part { at: right.address, bytes: &halves.right };
-        let parts = [record.unwrap_or(right), right, Part { at: address, bytes: &halves.left }];
+        let changed = editor.put(slot, self.key(), new);
+        let entry = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
+        let parts = [record.unwrap_or(entry), entry];
         let parts = if record.is_some() { &parts } else { &parts[1..] };
         held.write_back(parts, &mut self.trips_mut().round_trips).await?;
-        // The key is in the tree now. That the parent learns of the new node makes ways shorter, nothing else.
-        self.tell_parents(NewChild { separator: halves.separator, address: right.at, level: 1 }).await;
-        Ok(true)
+        Ok(Outcome::Done(true))
     }
 
-    /// Locks the node of `level` that is responsible for the key, wherever it has moved since `node` was found, and reads it.
+    /// Locks the node of `level` that is responsible for the key, wherever it has moved since `node` was found, and reads it. Brings
+    /// to its end what others have left half done there.
     pub(super) async fn lock_node(
         &mut self,
         mut node: GlobalAddress,
@@ -117,12 +96,13 @@ impl<'p, V: Verbs> Descent<'p, V> {
         loop {
             let trips = &mut self.trips_mut().round_trips;
             let (held, bytes) = Held::lock_and_read(pool, lane, node, len, trips).await?;
-            match self.moved_to(node, level, &bytes) {
-                Ok(None) => return Ok(Locked { held, address: node, bytes }),
-                Ok(Some(sibling)) => {
+            match self.place_of_locked(node, level, &bytes) {
+                Ok(LockedPlace::Here) => return Ok(Locked { held, address: node, bytes }),
+                Ok(LockedPlace::Moved(to)) => {
                     held.let_go(&mut self.trips_mut().round_trips).await?;
-                    node = sibling;
+                    node = to;
                 }
+                Ok(LockedPlace::Unsettled) => self.settle(Locked { held, address: node, bytes }).await?,
                 Err(fault) => return self.without(held, Reason::Fault(fault)).await,
             }
         }
@@ -168,69 +148,4 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
 fn behind(node: GlobalAddress, bytes: usize) -> GlobalAddress {
     GlobalAddress(node.raw() + bytes as u64)
-}
-
-/// Divides a full leaf and one more key into two.
-fn split(
-    config: &crate::TreeConfig,
-    bytes: &[u8],
-    right: NewNode,
-    key: u64,
-    value: NewValue<'_>,
-) -> Result<Halves, NodeFault> {
-    let Node::Leaf(leaf) = Node::read(config, bytes)? else {
-        return Err(NodeFault::Level { found: 1, expected: 0 });
-    };
-    let mut entries = entries_of(&leaf)?;
-    entries.push((key, value));
-    entries.sort_unstable_by_key(|(key, _)| *key);
-    let keys: Vec<u64> = entries.iter().map(|(key, _)| *key).collect();
-    let (cut, separator) = cut_keys(&keys, around_the_middle(keys.len()));
-    let header = leaf.header();
-    let KeyRange { low, high } = header.range();
-    let shape = config.leaf_shape();
-    let left = NodeSpec {
-        address: header.address,
-        level: 0,
-        range: KeyRange { low, high: Some(separator) },
-        sibling: right.address,
-        version: next_version(bytes),
-    };
-    let right = NodeSpec {
-        address: right.address,
-        range: KeyRange { low: separator, high },
-        sibling: header.sibling,
-        version: right.version,
-        ..left
-    };
-    let [left, right] = [(left, &entries[..cut]), (right, &entries[cut..])]
-        .map(|(spec, entries)| build(shape, spec, entries));
-    Ok(Halves { left, right, separator })
-}
-
-/// Where a node of so many things may be cut in two: a sixth to each side of the middle, for a shorter separator.
-pub(super) fn around_the_middle(things: usize) -> RangeInclusive<usize> {
-    let (middle, reach) = (things / 2, things / 6);
-    middle - reach..=middle + reach
-}
-
-fn entries_of<'a>(leaf: &LeafNode<'a>) -> Result<Vec<(u64, NewValue<'a>)>, NodeFault> {
-    let copy = |entry| match entry {
-        EntryValue::Inline(value) => NewValue::Inline(value),
-        EntryValue::Record { address, length } => NewValue::Record { address, length },
-    };
-    leaf.entries().map(|entry| entry.map(|(key, value)| (key, copy(value)))).collect()
-}
-
-fn build(shape: &LeafShape, spec: NodeSpec, entries: &[(u64, NewValue<'_>)]) -> Vec<u8> {
-    let mut bytes = vec![0; shape.bytes() as usize];
-    let mut leaf = LeafBuilder::new(&mut bytes, shape, spec);
-    for &(key, value) in entries {
-        match value {
-            NewValue::Inline(value) => leaf.push_inline(key).copy_from_slice(value),
-            NewValue::Record { address, length } => leaf.push_record(key, address, length),
-        }
-    }
-    leaf.finish();
-    bytes
 }

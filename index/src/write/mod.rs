@@ -22,7 +22,10 @@
 
 mod held;
 mod leaf;
+mod merge;
 mod parent;
+mod split;
+mod whole;
 
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Duration;
@@ -30,6 +33,7 @@ use fatbtree_verbs::time::Duration;
 use crate::config::{MAX_VALUE, ValueLayout};
 use crate::descent::{Descent, OperationError, Start, Trips, ValueBytes};
 use crate::pool::Pool;
+use leaf::Outcome;
 
 /// What is to be done with a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,15 +112,25 @@ impl<V: Verbs> Pool<V> {
             }
         }
         self.finish_left().await;
-        loop {
+        let mut start = start;
+        let applied = loop {
             let attempt = match descent.begin(start).await {
                 Ok(start) => descent.change(start, wish).await,
                 Err(reason) => Err(reason),
             };
             match attempt {
-                Ok(applied) => return Ok(applied),
+                Ok(Outcome::Done(applied)) => break applied,
+                Ok(Outcome::Thin) => {
+                    descent.merge_up(0).await;
+                    break true;
+                }
+                Ok(Outcome::Split(address)) => start = Start::Node { address, level: 0 },
                 Err(reason) => descent.recover(reason).await?,
             }
+        };
+        if let Some(child) = descent.take_untold() {
+            descent.tell_parents(child).await;
         }
+        Ok(applied)
     }
 }

@@ -3,44 +3,35 @@
 use fatbtree_verbs::Verbs;
 
 use super::held::{Held, Part};
-use super::leaf::{Locked, around_the_middle};
+use super::leaf::Locked;
+use super::split::again;
+use super::whole::{Whole, first_line};
 use crate::address::GlobalAddress;
-use crate::descent::{Descent, OperationError, Reason, Start};
-use crate::keys::KeyRange;
-use crate::node::{Node, NodeSpec, next_version, write_internal};
-use crate::separator::cut_nodes;
+use crate::descent::{Child, Descent, OperationError, Reason, Start};
+use crate::node::{Node, NodeFault, NodeSpec, write_internal};
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
-
-/// A node that its parent does not know yet.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NewChild {
-    /// Its lowest key.
-    pub(super) separator: u64,
-    pub(super) address: GlobalAddress,
-    /// The parent's level.
-    pub(super) level: u8,
-}
 
 /// What telling a parent leads to.
 enum Told {
     /// Everything above is right.
     Done,
     /// The parent was split, and has a new neighbour.
-    Split(NewChild),
+    Split(Child),
     /// The tree has grown meanwhile: begin again at its new root.
     Again,
 }
 
 impl<'p, V: Verbs> Descent<'p, V> {
     /// Makes a new node known to its parent, and on upwards. Where that fails the tree is right all the same: whoever looks for the
-    /// node's keys comes by its left neighbour.
-    pub(super) async fn tell_parents(&mut self, mut child: NewChild) {
+    /// node's keys comes by its left neighbour, and tells the parent if it can.
+    pub(super) async fn tell_parents(&mut self, mut child: Child) {
         loop {
-            let mut way = self.beside(child.separator);
+            let mut way = self.beside(child.low);
             let told = way.tell_parent(child).await;
             let (trips, _) = way.end();
             self.trips_mut().round_trips += trips.round_trips;
+            self.pool().teach_cache(child);
             match told {
                 Ok(Some(next)) => child = next,
                 Ok(None) | Err(_) => return,
@@ -48,7 +39,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
     }
 
-    async fn tell_parent(&mut self, child: NewChild) -> Result<Option<NewChild>, OperationError> {
+    async fn tell_parent(&mut self, child: Child) -> Result<Option<Child>, OperationError> {
         loop {
             let attempt = match self.begin(Start::Root).await {
                 Ok(_) => self.add_child(child).await,
@@ -63,109 +54,105 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
     }
 
-    async fn add_child(&mut self, child: NewChild) -> Result<Told, Reason> {
-        let level = child.level;
+    async fn add_child(&mut self, child: Child) -> Result<Told, Reason> {
+        let level = child.parent_level;
         if self.partition().root_level < level {
             return self.grow(child).await;
         }
         let parent = self.locate(Start::Root, level).await?;
-        let Locked { held, address, bytes } = self.lock_node(parent, level).await?;
-        let config = self.pool().config().tree;
-        let node = match Node::read(&config, &bytes) {
-            Ok(Node::Internal(node)) => node,
-            Ok(Node::Leaf(_)) => unreachable!("its level was checked when it was locked"),
+        let Locked { held, address: _, bytes } = self.lock_node(parent, level).await?;
+        let tree = self.pool().config().tree;
+        let bytes = &bytes[..tree.internal_bytes() as usize];
+        let node = match Node::read(&tree, bytes) {
+            Ok(node) => node,
             Err(fault) => return self.without(held, Reason::Fault(fault)).await,
         };
-        let mut children: Vec<(u64, GlobalAddress)> = node.children().collect();
-        let Err(at) = children.binary_search_by_key(&child.separator, |(pivot, _)| *pivot) else {
-            // Somebody else has told it.
-            held.let_go(&mut self.trips_mut().round_trips).await?;
-            return Ok(Told::Done);
-        };
-        children.insert(at, (child.separator, child.address));
-        let (header, size) = (*node.header(), config.internal_bytes() as usize);
-        let spec = NodeSpec {
-            address,
-            level,
-            range: header.range(),
-            sibling: header.sibling,
-            version: next_version(&bytes[..size]),
-        };
-        let write = |spec: &NodeSpec, children: &[(u64, GlobalAddress)]| {
-            let mut bytes = vec![0; size];
-            write_internal(&mut bytes, spec, children, config.integrity());
-            bytes
-        };
-        if children.len() <= usize::from(config.fan_out()) {
-            let whole = write(&spec, &children);
-            let part = Part { at: address, bytes: &whole };
-            held.write_back(&[part], &mut self.trips_mut().round_trips).await?;
+        let Node::Internal(internal) = node else { unreachable!("its level was checked when it was locked") };
+        let mut children: Vec<(u64, GlobalAddress)> = internal.children().collect();
+        let place = children.binary_search_by_key(&child.low, |(pivot, _)| *pivot);
+        // The parent is locked, so the child is not merged away from now on: that takes its parent's lock.
+        let Err(at) = place else { return self.nothing_to_tell(held).await };
+        if !self.is_there(child).await? {
+            return self.nothing_to_tell(held).await;
+        }
+        children.insert(at, (child.low, child.address));
+        let spec = again(internal.header(), bytes);
+        let whole = Whole::Internal(children);
+        if whole.len() <= usize::from(tree.fan_out()) {
+            let part = Part { at: spec.address, bytes: &whole.write(&tree, &spec) };
+            held.restructure(&[part], &mut self.trips_mut().round_trips).await?;
             return Ok(Told::Done);
         }
-        let new = match self.new_node(address.server(), level).await {
-            Ok(new) => new,
-            Err(reason) => return self.without(held, reason).await,
+        self.split(held, spec, first_line(bytes), &whole).await.map(Told::Split)
+    }
+
+    async fn nothing_to_tell(&mut self, held: Held<'p, V>) -> Result<Told, Reason> {
+        held.let_go(&mut self.trips_mut().round_trips).await?;
+        Ok(Told::Done)
+    }
+
+    /// Whether a node is where it was seen, with the same lowest key.
+    async fn is_there(&mut self, child: Child) -> Result<bool, Reason> {
+        let tree = self.pool().config().tree;
+        let level = child.parent_level - 1;
+        let check = |bytes: &[u8]| match Node::read(&tree, bytes) {
+            Ok(node) => {
+                let found = node.header();
+                Ok((found.address, found.level, found.low) == (child.address, level, child.low))
+            }
+            Err(fault) if fault.is_torn() => Err(fault),
+            Err(_) => Ok(false),
         };
-        let window = around_the_middle(children.len());
-        let (cut, separator) = cut_nodes(window, children.len() / 2, |at| children[at].0);
-        let (lower, upper) = children.split_at(cut);
-        let KeyRange { low, high } = spec.range;
-        let left = NodeSpec { range: KeyRange { low, high: Some(separator) }, sibling: new.address, ..spec };
-        let right = NodeSpec {
-            address: new.address,
-            range: KeyRange { low: separator, high },
-            version: new.version,
-            ..spec
-        };
-        let (left, right) = (write(&left, lower), write(&right, upper));
-        let parts = [Part { at: new.address, bytes: &right }, Part { at: address, bytes: &left }];
-        held.write_back(&parts, &mut self.trips_mut().round_trips).await?;
-        Ok(Told::Split(NewChild { separator, address: new.address, level: level + 1 }))
+        Ok(self.read_checked(child.address, tree.node_bytes(level), check).await?.1)
     }
 
     /// Gives the tree a new root above the one that was split. The old root keeps its place, its level and its left half: whoever
     /// begins there still finds everything.
-    async fn grow(&mut self, child: NewChild) -> Result<Told, Reason> {
-        let Partition { id, range, .. } = *self.partition();
-        let (pool, lane, place) = (self.pool(), self.lane(), GlobalAddress::new(id, 0));
-        let trips = &mut self.trips_mut().round_trips;
-        let (held, bytes) = Held::lock_and_read(pool, lane, place, SUPERBLOCK_BYTES, trips).await?;
-        let config = pool.config().tree;
-        let found = match Superblock::parse(&bytes) {
-            Ok(found) => found.check(self.partition(), &config).map(|()| found),
-            Err(SuperblockError::Node(fault)) => Err(fault),
-            Err(SuperblockError::Config(_)) => Err(crate::node::NodeFault::Superblock { found: 0 }),
-        };
-        let superblock = match found {
-            Ok(found) => found,
-            Err(fault) => return self.without(held, Reason::Fault(fault)).await,
-        };
+    async fn grow(&mut self, child: Child) -> Result<Told, Reason> {
+        let (id, range) = (self.partition().id, self.partition().range);
+        let (pool, level) = (self.pool(), child.parent_level);
+        let (held, superblock) = self.lock_superblock().await?;
         let Partition { root, root_level, .. } = superblock.partition;
-        if root_level >= child.level {
+        if root_level >= level {
             held.let_go(&mut self.trips_mut().round_trips).await?;
             pool.set_root(id, root, root_level);
             return Ok(Told::Again);
         }
-        let new = match self.new_node(id, child.level).await {
+        let new = match self.new_node(id, level).await {
             Ok(new) => new,
             Err(reason) => return self.without(held, reason).await,
         };
-        let spec = NodeSpec {
-            address: new.address,
-            level: child.level,
-            range,
-            sibling: GlobalAddress::NULL,
-            version: new.version,
-        };
-        let mut node = vec![0; config.internal_bytes() as usize];
-        let children = [(range.low, root), (child.separator, child.address)];
-        write_internal(&mut node, &spec, &children, config.integrity());
-        let partition = Partition { root: new.address, root_level: child.level, ..superblock.partition };
-        let announced =
-            Superblock { partition, version: superblock.version.wrapping_add(1), ..superblock }.to_bytes();
+        let sibling = GlobalAddress::NULL;
+        let spec = NodeSpec { address: new.address, level, range, sibling, version: new.version };
+        let tree = pool.config().tree;
+        let mut node = vec![0; tree.internal_bytes() as usize];
+        let children = [(range.low, root), (child.low, child.address)];
+        write_internal(&mut node, &spec, &children, tree.integrity());
+        let announced = superblock.with_root(new.address, level).to_bytes();
+        let place = GlobalAddress::new(id, 0);
         let parts = [Part { at: new.address, bytes: &node }, Part { at: place, bytes: &announced }];
-        held.write_back(&parts, &mut self.trips_mut().round_trips).await?;
-        pool.set_root(id, new.address, child.level);
+        held.restructure(&parts, &mut self.trips_mut().round_trips).await?;
+        pool.set_root(id, new.address, level);
         Ok(Told::Done)
+    }
+
+    /// Locks the region's superblock and reads it.
+    async fn lock_superblock(&mut self) -> Result<(Held<'p, V>, Superblock), Reason> {
+        let (pool, lane, place) = (self.pool(), self.lane(), GlobalAddress::new(self.partition().id, 0));
+        let trips = &mut self.trips_mut().round_trips;
+        let (held, bytes) = Held::lock_and_read(pool, lane, place, SUPERBLOCK_BYTES, trips).await?;
+        match self.check_superblock(&bytes) {
+            Ok(found) => Ok((held, found)),
+            Err(fault) => self.without(held, Reason::Fault(fault)).await,
+        }
+    }
+
+    /// The superblock in `bytes`, if it is this partition's.
+    pub(super) fn check_superblock(&self, bytes: &[u8]) -> Result<Superblock, NodeFault> {
+        match Superblock::parse(bytes) {
+            Ok(found) => found.check(self.partition(), &self.pool().config().tree).map(|()| found),
+            Err(SuperblockError::Node(fault)) => Err(fault),
+            Err(SuperblockError::Config(_)) => Err(NodeFault::Superblock { found: 0 }),
+        }
     }
 }

@@ -1,0 +1,249 @@
+//! Merges: two thin neighbours become one node, and a root with one child goes.
+//!
+//! ```text
+//!                parent       L            R
+//!   before       L, R         [a, b)       [b, c)
+//!   1st write    L            [a, b)       [b, c)     R is found by its left neighbour only, as after a split
+//!   2nd write    L            [a, c)→R     [b, c)     R has the upper keys still; what L has of them does not count
+//!   3rd write    L            [a, c)→R     free       R has none: L has all keys
+//!   4th write    L            [a, c)       free
+//! ```
+//!
+//! It is a [`split`](super::split) backwards: the keys move at one moment, with the third write, and after each write the tree is
+//! right. All four are posted with one doorbell where the parent is on the same server.
+//!
+//! The parent stays locked from before the first write until after the last. So nobody can tell the parent of R once more while R
+//! goes, and when R is free no parent points to it: its memory can be used again at once. Whoever still knows its address, a switch
+//! or a client that has slept, meets a freed node or one of another range, and begins at the root.
+//!
+//! A merge locks three nodes, and locks are shared by nodes. So that two merges never wait for each other, one that does not get its
+//! second or third lock at once gives up: another delete tries again.
+
+use fatbtree_verbs::Verbs;
+
+use super::held::{Held, Part, restructure_all};
+use super::leaf::Locked;
+use super::split::again;
+use super::whole::{Whole, first_line};
+use crate::address::GlobalAddress;
+use crate::config::TreeConfig;
+use crate::descent::{Descent, Reason, Start};
+use crate::keys::KeyRange;
+use crate::node::{Node, NodeHeader, NodeSpec, mark_free, set_partner};
+use crate::space::ChunkKind;
+use crate::superblock::SUPERBLOCK_BYTES;
+
+/// What two neighbours become.
+struct Merged {
+    left: GlobalAddress,
+    right: GlobalAddress,
+    /// The left node with all that both have, and its partner.
+    whole: Vec<u8>,
+    /// The right node's first line, freed.
+    freed: [u8; crate::node::LINE],
+    /// The left node's first line without a partner.
+    settled: [u8; crate::node::LINE],
+}
+
+/// Entries or children from which on downwards a node is thin: it looks for a neighbour to be merged with.
+pub(super) fn is_thin(tree: &TreeConfig, level: u8, len: usize) -> bool {
+    // Not each time: a node whose neighbours are full is asked twice on its way down, and then never again.
+    len == capacity(tree, level) / 4 || len == 0
+}
+
+/// Most entries or children of a merged node: it has room for some more, so that it is not split at once.
+fn most(tree: &TreeConfig, level: u8) -> usize {
+    let capacity = capacity(tree, level);
+    capacity - capacity / 4
+}
+
+fn capacity(tree: &TreeConfig, level: u8) -> usize {
+    if level == 0 { tree.leaf_capacity() } else { tree.fan_out().into() }
+}
+
+impl<'p, V: Verbs> Descent<'p, V> {
+    /// Merges the node of `level` that is responsible for the key with a neighbour, if the two fit into one, and so on upwards. What
+    /// goes wrong here leaves the tree right, only larger.
+    pub(super) async fn merge_up(&mut self, mut level: u8) {
+        loop {
+            let mut way = self.beside(self.key());
+            let merged = match way.begin(Start::Root).await {
+                Ok(_) => way.merge(level).await,
+                Err(reason) => Err(reason),
+            };
+            let (trips, _) = way.end();
+            self.trips_mut().round_trips += trips.round_trips;
+            match merged {
+                Ok(true) => level += 1,
+                Ok(false) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Says whether the parent is thin now.
+    async fn merge(&mut self, level: u8) -> Result<bool, Reason> {
+        if self.partition().root_level <= level {
+            return Ok(false);
+        }
+        let parent = self.locate(Start::Root, level + 1).await?;
+        let parent = self.lock_node(parent, level + 1).await?;
+        let tree = self.pool().config().tree;
+        let bytes = &parent.bytes[..tree.internal_bytes() as usize];
+        let read = Node::read(&tree, bytes).map(|node| (*node.header(), Whole::of(&node)));
+        let (header, Whole::Internal(mut children)) = (match read {
+            Ok((header, Ok(whole))) => (header, whole),
+            Ok((_, Err(fault))) | Err(fault) => {
+                return self.without(parent.held, Reason::Fault(fault)).await;
+            }
+        }) else {
+            unreachable!("its level was checked when it was locked")
+        };
+        let Some(right) = right_of_pair(&children, self.key()) else {
+            let alone = children.len() == 1 && self.partition().root == header.address;
+            return if alone {
+                self.drop_root(parent, children[0].1).await
+            } else {
+                self.leave(parent).await
+            };
+        };
+        let pair = [children[right - 1], children[right]];
+        let Some((left_held, right_held, merged)) = self.lock_pair(level, pair).await? else {
+            return self.leave(parent).await;
+        };
+        children.remove(right);
+        let count = children.len();
+        let spec = again(&header, bytes);
+        let parent_again = Whole::Internal(children).write(&tree, &spec);
+        let parent_part = Part { at: spec.address, bytes: &parent_again };
+        let parts = [
+            parent_part,
+            Part { at: merged.left, bytes: &merged.whole },
+            Part { at: merged.right, bytes: &merged.freed },
+            Part { at: merged.left, bytes: &merged.settled },
+        ];
+        let trips = &mut self.trips_mut().round_trips;
+        if header.address.server() == merged.left.server() {
+            restructure_all([parent.held, left_held, right_held], &parts, trips).await?;
+        } else {
+            parent.held.write(&[parent_part], trips).await?;
+            restructure_all([left_held, right_held], &parts[1..], trips).await?;
+            parent.held.let_go(trips).await?;
+        }
+        self.pool().tell_cache(|cache| cache.forget(level + 1, pair[1].0, merged.right));
+        self.pool().with_space(|space| space.put_back(merged.right, ChunkKind::of_nodes(level)));
+        self.pool().count(|stats| stats.merges += 1);
+        Ok(count == 1 || is_thin(&tree, level + 1, count))
+    }
+
+    async fn leave(&mut self, locked: Locked<'p, V>) -> Result<bool, Reason> {
+        locked.held.let_go(&mut self.trips_mut().round_trips).await?;
+        Ok(false)
+    }
+
+    /// Locks two neighbours, if nobody has them and they fit into one.
+    async fn lock_pair(
+        &mut self,
+        level: u8,
+        pair: [(u64, GlobalAddress); 2],
+    ) -> Result<Option<(Held<'p, V>, Held<'p, V>, Merged)>, Reason> {
+        let [(low, left), (_, right)] = pair;
+        if left.server() != right.server() {
+            return Ok(None);
+        }
+        let Some((left_held, left_bytes)) = self.try_lock(left, level).await? else { return Ok(None) };
+        let Some((right_held, right_bytes)) = self.try_lock(right, level).await? else {
+            left_held.let_go(&mut self.trips_mut().round_trips).await?;
+            return Ok(None);
+        };
+        let tree = self.pool().config().tree;
+        let size = tree.node_bytes(level) as usize;
+        let bytes = [&left_bytes[..size], &right_bytes[..size]];
+        match merged(&tree, level, (low, pair[1].0), [left, right], bytes) {
+            Some(merged) => Ok(Some((left_held, right_held, merged))),
+            None => {
+                restructure_all([left_held, right_held], &[], &mut self.trips_mut().round_trips).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn try_lock(
+        &mut self,
+        node: GlobalAddress,
+        level: u8,
+    ) -> Result<Option<(Held<'p, V>, fatbtree_verbs::Buffer)>, Reason> {
+        let (pool, lane, len) = (self.pool(), self.lane(), self.pool().config().tree.node_bytes(level));
+        Held::try_lock_and_read(pool, lane, node, len, &mut self.trips_mut().round_trips).await
+    }
+
+    /// Makes the only child of the root the root.
+    async fn drop_root(&mut self, root: Locked<'p, V>, child: GlobalAddress) -> Result<bool, Reason> {
+        let (pool, lane) = (self.pool(), self.lane());
+        let (id, place) = (self.partition().id, GlobalAddress::new(self.partition().id, 0));
+        let trips = &mut self.trips_mut().round_trips;
+        let locked = Held::try_lock_and_read(pool, lane, place, SUPERBLOCK_BYTES, trips).await?;
+        let Some((held, bytes)) = locked else { return self.leave(root).await };
+        let superblock = self.check_superblock(&bytes);
+        let is_root = |at: GlobalAddress| at == root.address && at.server() == id;
+        let Some(superblock) = superblock.ok().filter(|found| is_root(found.partition.root)) else {
+            held.let_go(&mut self.trips_mut().round_trips).await?;
+            return self.leave(root).await;
+        };
+        let level = superblock.partition.root_level - 1;
+        let announced = superblock.with_root(child, level).to_bytes();
+        let mut freed = first_line(&root.bytes);
+        mark_free(&mut freed);
+        let parts = [Part { at: place, bytes: &announced }, Part { at: root.address, bytes: &freed }];
+        restructure_all([held, root.held], &parts, &mut self.trips_mut().round_trips).await?;
+        pool.set_root(id, child, level);
+        pool.with_space(|space| space.put_back(root.address, ChunkKind::InternalNodes));
+        Ok(level > 0)
+    }
+}
+
+/// The right one of two children of which one is responsible for the key: it and its right neighbour or, if it is the last, its left
+/// one.
+fn right_of_pair(children: &[(u64, GlobalAddress)], key: u64) -> Option<usize> {
+    let behind = children.partition_point(|(pivot, _)| *pivot <= key);
+    let right = behind.min(children.len() - 1);
+    (right > 0).then_some(right)
+}
+
+/// What two locked nodes become, if they are the neighbours that their parent says, nothing is half done with them, and they fit into
+/// one.
+fn merged(
+    tree: &TreeConfig,
+    level: u8,
+    pivots: (u64, u64),
+    addresses: [GlobalAddress; 2],
+    bytes: [&[u8]; 2],
+) -> Option<Merged> {
+    let [left, right] = addresses;
+    let nodes = bytes.map(|bytes| Node::read(tree, bytes).ok());
+    let [Some(l), Some(r)] = nodes else { return None };
+    let (lower, upper): (&NodeHeader, &NodeHeader) = (l.header(), r.header());
+    let is_as_told = (lower.address, lower.level, lower.low) == (left, level, pivots.0)
+        && (upper.address, upper.level, upper.low) == (right, level, pivots.1)
+        && lower.range().high == Some(upper.low)
+        && lower.sibling == right
+        && lower.partner.is_null()
+        && upper.partner.is_null();
+    if !is_as_told {
+        return None;
+    }
+    let (mut whole, more) = (Whole::of(&l).ok()?, Whole::of(&r).ok()?);
+    if whole.len() + more.len() > most(tree, level) {
+        return None;
+    }
+    whole.append(more);
+    let range = KeyRange { low: lower.low, high: upper.range().high };
+    let spec = NodeSpec { range, sibling: upper.sibling, ..again(lower, bytes[0]) };
+    let mut whole = whole.write(tree, &spec);
+    let (mut settled, mut freed) = (first_line(&whole), first_line(bytes[1]));
+    let mut partnered = settled;
+    set_partner(&mut partnered, right);
+    whole[..partnered.len()].copy_from_slice(&partnered);
+    set_partner(&mut settled, GlobalAddress::NULL);
+    mark_free(&mut freed);
+    Some(Merged { left, right, whole, freed, settled })
+}

@@ -1,0 +1,128 @@
+//! Splits, and what others have left half done.
+//!
+//! ```text
+//!                N            R
+//!   before     [low, high)    free             N has all keys
+//!   1st write  [low, high)→R  free             R has none: N has all keys still
+//!   2nd write  [low, high)→R  [mid, high)      R has the upper keys; what N has of them does not count
+//!   3rd write  [low, mid)     [mid, high)
+//! ```
+//!
+//! The node that is split names its new neighbour as its *partner* first. Whoever meets a node with a partner asks the partner
+//! who has the upper keys: the partner, if it is a node whose range begins within this one's; otherwise this node. So the keys move
+//! at one moment, with the second write, and after each write the tree is right. A merge is the same backwards
+//! (see [`merge`](super::merge)).
+//!
+//! Nothing depends on who comes to the end of it: a client that dies between two writes leaves a node with a partner, and whoever
+//! locks that node next *settles* it, by the same rule that readers follow. Memory that was a node before is no danger either: it is
+//! a freed node until the second write, and from then on it says what the tree says.
+
+use fatbtree_verbs::Verbs;
+
+use super::held::{Held, Part};
+use super::leaf::Locked;
+use super::whole::{Whole, first_line};
+use crate::address::GlobalAddress;
+use crate::descent::{Child, Descent, Reason, Upper};
+use crate::keys::KeyRange;
+use crate::node::{LINE, Node, NodeHeader, NodeSpec, next_version, set_partner};
+
+/// A node as it is to be written again, in its place.
+pub(super) fn again(header: &NodeHeader, bytes: &[u8]) -> NodeSpec {
+    NodeSpec {
+        address: header.address,
+        level: header.level,
+        range: header.range(),
+        sibling: header.sibling,
+        version: next_version(bytes),
+    }
+}
+
+impl<'p, V: Verbs> Descent<'p, V> {
+    /// Divides a full leaf.
+    pub(super) async fn split_leaf(&mut self, locked: Locked<'p, V>) -> Result<Child, Reason> {
+        let tree = self.pool().config().tree;
+        let bytes = &locked.bytes[..tree.leaf_bytes() as usize];
+        let read = Node::read(&tree, bytes).and_then(|node| Ok((*node.header(), Whole::of(&node)?)));
+        match read {
+            Ok((header, whole)) => {
+                let spec = again(&header, bytes);
+                let line = first_line(bytes);
+                self.split(locked.held, spec, line, &whole).await
+            }
+            Err(fault) => self.without(locked.held, Reason::Fault(fault)).await,
+        }
+    }
+
+    /// Divides a locked node. `spec` is what it would be written as, `line` its first line as it is, `whole` what the two
+    /// are to hold.
+    pub(super) async fn split(
+        &mut self,
+        held: Held<'p, V>,
+        spec: NodeSpec,
+        mut line: [u8; LINE],
+        whole: &Whole<'_>,
+    ) -> Result<Child, Reason> {
+        let tree = self.pool().config().tree;
+        let (server, level) = (spec.address.server(), spec.level);
+        let new = match self.new_node(server, level).await {
+            Ok(new) => new,
+            Err(reason) => {
+                held.let_go(&mut self.trips_mut().round_trips).await?;
+                return Err(reason);
+            }
+        };
+        let KeyRange { low, high } = spec.range;
+        let middle = whole.middle();
+        let lower = NodeSpec { range: KeyRange { low, high: Some(middle) }, sibling: new.address, ..spec };
+        let upper = NodeSpec {
+            address: new.address,
+            range: KeyRange { low: middle, high },
+            version: new.version,
+            ..spec
+        };
+        set_partner(&mut line, new.address);
+        let (lower, upper) = (whole.write(&tree, &lower), whole.write(&tree, &upper));
+        let parts = [
+            Part { at: spec.address, bytes: &line },
+            Part { at: new.address, bytes: &upper },
+            Part { at: spec.address, bytes: &lower },
+        ];
+        held.restructure(&parts, &mut self.trips_mut().round_trips).await?;
+        self.pool().count(|stats| stats.splits += 1);
+        Ok(Child { low: middle, address: new.address, parent_level: level + 1 })
+    }
+
+    /// Brings to its end what somebody has begun with a node and its partner.
+    pub(super) async fn settle(&mut self, locked: Locked<'p, V>) -> Result<(), Reason> {
+        let tree = self.pool().config().tree;
+        let header = NodeHeader::parse(&first_line(&locked.bytes));
+        let bytes = &locked.bytes[..tree.node_bytes(header.level) as usize];
+        let mut torn = 0;
+        let upper = loop {
+            match self.upper(&header).await? {
+                Ok(upper) => break upper,
+                Err(fault) => self.pause_if_torn(fault, &mut torn).await?,
+            }
+        };
+        let settled = match upper {
+            Upper::From(middle) => {
+                let whole = Node::read(&tree, bytes).and_then(|node| Whole::of(&node));
+                let whole = whole.map_err(Reason::Fault)?;
+                let (parent_level, address) = (header.level + 1, header.partner);
+                self.note_untold(Child { low: middle, address, parent_level });
+                let range = KeyRange { low: header.low, high: Some(middle) };
+                whole.write(&tree, &NodeSpec { range, sibling: header.partner, ..again(&header, bytes) })
+            }
+            Upper::Nothing => {
+                let mut line = first_line(bytes);
+                set_partner(&mut line, GlobalAddress::NULL);
+                line.to_vec()
+            }
+        };
+        let part = Part { at: header.address, bytes: &settled };
+        locked.held.restructure(&[part], &mut self.trips_mut().round_trips).await?;
+        self.pool().count(|stats| stats.settled += 1);
+        Ok(())
+    }
+}
