@@ -52,7 +52,10 @@ fn every_answer_is_right_and_takes_few_round_trips() {
         );
         assert_eq!(figure(&result, "root-to-leaf", "cache_bytes"), 0.0);
         assert!(figure(&result, "in-network", "cache_bytes") > 1000.0);
-        assert_eq!((&result["cached_share"], &result["target"]), (&1.0.into(), &"Tofino 1, two epochs".into()));
+        assert_eq!(
+            (&result["cached_share"], &result["target"]),
+            (&1.0.into(), &"Tofino 1, two epochs".into())
+        );
         assert_eq!(result["plan"]["stage_entries"].as_array().map(Vec::len), Some(4));
         for (group, figure) in [
             ("plan", "ranges"),
@@ -69,14 +72,13 @@ fn every_answer_is_right_and_takes_few_round_trips() {
 /// Where the switches cannot hold the tree, what they hold is worth more when it is what clients ask for.
 #[test]
 fn a_plan_made_by_counters_and_samples_beats_one_made_without() {
-    let result = demo("learning", &["--keys", "100000", "--lookups", "10000", "--layer", "60", "--fat-root", "30"]);
+    let result =
+        demo("learning", &["--keys", "100000", "--lookups", "10000", "--layer", "60", "--fat-root", "30"]);
     let share = result["cached_share"].as_f64().expect("a share");
     assert!((0.1..0.9).contains(&share), "{share}");
     assert_eq!(result["target"], "Tofino 1, two epochs, changed by the command line");
-    let (blind, learned) = (
-        round_trips(&result, "in-network, planned without knowledge"),
-        round_trips(&result, "in-network"),
-    );
+    let (blind, learned) =
+        (round_trips(&result, "in-network, planned without knowledge"), round_trips(&result, "in-network"));
     assert!(learned + 0.1 < blind, "{learned} round trips, {blind} without knowledge");
 }
 
@@ -86,7 +88,10 @@ fn workloads_that_write_run_every_way() {
     for (workload, size) in [("a", "8"), ("d", "8"), ("f", "100")] {
         let result = demo(workload, &["--workload", workload, "--value-size", size]);
         assert_eq!(result["wrong"], 0, "{workload}");
-        assert!(round_trips(&result, "in-network") + 1.0 < round_trips(&result, "root-to-leaf"), "{workload}");
+        assert!(
+            round_trips(&result, "in-network") + 1.0 < round_trips(&result, "root-to-leaf"),
+            "{workload}"
+        );
     }
 }
 
@@ -97,7 +102,10 @@ fn ycsb_runs_both_ways() {
     let names: Vec<_> = workloads.iter().filter_map(|workload| workload["name"].as_str()).collect();
     assert_eq!(names, ["a", "b", "c", "d", "e", "f"]);
     for workload in workloads.iter().filter(|workload| workload["name"] != "e") {
-        assert!(round_trips(workload, "in-network") + 1.0 < round_trips(workload, "root-to-leaf"), "{workload}");
+        assert!(
+            round_trips(workload, "in-network") + 1.0 < round_trips(workload, "root-to-leaf"),
+            "{workload}"
+        );
     }
 }
 

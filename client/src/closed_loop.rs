@@ -17,7 +17,9 @@ use crate::workload::{Operation, OperationKind, Workload, WorkloadError};
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum ClosedLoopError {
     /// Scans.
-    #[error("the workload has scans, which this client does not do yet; use one without, such as a, b, c, d or f")]
+    #[error(
+        "the workload has scans, which this client does not do yet; use one without, such as a, b, c, d or f"
+    )]
     Scan,
     /// The workload itself.
     #[error(transparent)]

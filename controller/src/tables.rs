@@ -125,10 +125,9 @@ impl Entry {
                 let (epoch_node_and_branch, offset_and_node) = (1 + 2 + 1, 6 + 2);
                 epoch_node_and_branch + offset_and_node
             }
-            Self::RoceConnection(..)
-            | Self::PartitionRoute(..)
-            | Self::Ipv4Route(..)
-            | Self::LastHop(..) => 0,
+            Self::RoceConnection(..) | Self::PartitionRoute(..) | Self::Ipv4Route(..) | Self::LastHop(..) => {
+                0
+            }
         }
     }
 

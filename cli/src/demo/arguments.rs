@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE|NAME", default_value = "c")]
     workload: String,
     /// Operations each way; from twice as many the planner learns.
-    #[arg(long, value_name = "COUNT", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     lookups: u64,
     /// Operations under way at once.
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -275,7 +275,8 @@ pub(super) fn describe_operations(spec: &WorkloadSpec) -> String {
     let weights = spec.proportions.as_array();
     let sum: f64 = weights.iter().sum();
     let parts = OperationKind::ALL.into_iter().zip(weights).filter(|(_, weight)| *weight > 0.0);
-    let words = parts.map(|(kind, weight)| format!("{:.0} % {}", 100.0 * weight / sum, kind.name().to_lowercase()));
+    let words =
+        parts.map(|(kind, weight)| format!("{:.0} % {}", 100.0 * weight / sum, kind.name().to_lowercase()));
     words.collect::<Vec<_>>().join(", ")
 }
 

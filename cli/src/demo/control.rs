@@ -8,7 +8,7 @@ use fatbtree_controller::{
     Budget, Connection, Connections, Fleet, FleetOptions, Frequencies, OnProgress, Placement, Plan, Programs,
     PushReport, ReloadSteps, Tree, cluster_base, next_epoch,
 };
-use fatbtree_index::{RemoteSide, TreeTop, Writer};
+use fatbtree_index::{IndexCache, RemoteSide, TreeTop, Writer};
 use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_topology::Cluster;
 use fatbtree_verbs::{Device, Remote};
@@ -17,7 +17,7 @@ use super::data_path::DataPathThreads;
 use super::memory::Porter;
 
 /// The number by which the demo's one client owns locks.
-const OWNER: u16 = 1;
+pub(super) const OWNER: u16 = 1;
 
 /// The control plane: connections to every switch and memory server, and the plan in force.
 pub(super) struct Control {
@@ -38,6 +38,8 @@ pub(super) struct Planned {
     pub(super) inner_nodes: usize,
     /// Those of them that the switches hold.
     pub(super) held_nodes: usize,
+    /// Bytes that all inner nodes take in a client's cache.
+    pub(super) inner_bytes: u64,
 }
 
 impl Control {
@@ -77,7 +79,10 @@ impl Control {
         let topology = self.cluster.tree();
         let plan = Plan::new(topology, &self.placement, &tree, &frequencies, &self.budget, epoch)?;
         let seconds = started.elapsed().as_secs_f64();
-        Ok(Planned { seconds, inner_nodes: tree.node_count(), held_nodes: plan.held_nodes(&tree), plan })
+        let nodes = tops.iter().flat_map(|top| &top.nodes);
+        let inner_bytes = nodes.map(|node| IndexCache::entry_bytes(node.children.len())).sum();
+        let (inner_nodes, held_nodes) = (tree.node_count(), plan.held_nodes(&tree));
+        Ok(Planned { plan, seconds, inner_nodes, held_nodes, inner_bytes })
     }
 
     /// Loads a plan into the switches beside the one in force, and takes that away.
@@ -94,11 +99,12 @@ impl Control {
     }
 
     /// Opens a session with every memory server and keeps it, connects the client to each, registers each connection at the
-    /// client's edge switch, lets the client lock and write, and has memory brought to it.
+    /// client's edge switch, lets the client lock and write, and has memory brought to it. `owners` are the servers' tables of owners.
     pub(super) async fn connect_client(
         &mut self,
         data_path: &Arc<DataPathThreads>,
         porter: Porter,
+        owners: &[Remote],
     ) -> Result<()> {
         let client_host = self.cluster.clients().first().context("the cluster has no client")?.host;
         let mut sessions = Vec::new();
@@ -124,7 +130,7 @@ impl Control {
                 self.fleet.apply(&[(switch, vec![change])].into(), None).await?;
             }
             let side = RemoteSide { endpoint, rkey, registered: true };
-            let writer = writer(&info)?;
+            let writer = writer(&info, owners[usize::from(id.server)])?;
             data_path.call(move |path| {
                 let pool = path.client().pool();
                 let masked_atomics = pool.reactor().with(|nic| nic.capabilities().masked_atomics);
@@ -143,9 +149,10 @@ impl Control {
 }
 
 /// What a server says of its locks.
-fn writer(info: &ServerInfo) -> Result<Writer> {
+fn writer(info: &ServerInfo, owners: Remote) -> Result<Writer> {
     let locks = info.locks.context("the memory server has no locks")?.region;
     let count = u32::try_from(locks.len / 2)?;
     let masked_atomics = info.masked_atomics;
-    Ok(Writer { locks: Remote { address: locks.iova, rkey: locks.rkey }, count, owner: OWNER, masked_atomics })
+    let locks = Remote { address: locks.iova, rkey: locks.rkey };
+    Ok(Writer { locks, owners, count, owner: OWNER, masked_atomics })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec};
 use fatbtree_client::{ClosedLoop, KeySample, LoopOptions, Values};
-use fatbtree_index::Start;
+use fatbtree_index::{IndexCache, Start};
 
 use super::data_path::{DataPath, DataPathThreads};
 use crate::progress;
@@ -19,22 +19,32 @@ const WARM_UP_TURNS: u64 = 2;
 /// Keys that a client samples at most.
 const SAMPLE: usize = 1 << 16;
 
-/// A way to do operations, and what it has done so far.
-pub(super) struct Way {
-    pub(super) name: &'static str,
-    start: Start,
-    /// Bytes that it keeps of inner nodes, in switches and client together.
-    pub(super) cache_bytes: u64,
-    workload: Workload,
-    pub(super) done: ClosedLoop,
+/// What the client keeps of inner nodes.
+#[derive(Clone)]
+pub(super) enum Cache {
+    /// Nothing.
+    None,
+    /// So many bytes at most, and every turn begins with none: a client that has just started.
+    Cold(u64),
+    /// What it has kept so far. Before it is measured it fills by as many operations as the planner learned from.
+    Warm(Arc<IndexCache>),
 }
 
-/// A way, without the operations.
-#[derive(Clone, Copy)]
+/// A way to do operations.
+#[derive(Clone)]
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) start: Start,
-    pub(super) cache_bytes: u64,
+    pub(super) cache: Cache,
+    /// Bytes that the switches keep for it.
+    pub(super) in_switches: u64,
+}
+
+/// A way, and what it has done so far.
+pub(super) struct Way {
+    pub(super) kind: Kind,
+    workload: Workload,
+    pub(super) done: ClosedLoop,
 }
 
 /// Makes ways do a workload. The tree belongs to all of them: what one writes the others read.
@@ -74,6 +84,14 @@ impl Runner {
         Ok(ways.remove(0))
     }
 
+    /// Fills the caches that are to be warm, by operations from another seed than those that are measured.
+    pub(super) async fn warm(&mut self, spec: &WorkloadSpec, kinds: &[Kind], operations: u64) -> Result<()> {
+        let warm = kinds.iter().filter(|kind| matches!(kind.cache, Cache::Warm(_)));
+        let ways = warm.map(|kind| self.way(spec, kind.clone(), self.seed ^ 0x5a5a));
+        let mut ways = ways.collect::<Result<Vec<_>>>()?;
+        self.turns(&mut ways, "warming the client's caches", operations).await
+    }
+
     /// Does `operations` in each of the ways.
     pub(super) async fn measure(
         &mut self,
@@ -82,7 +100,7 @@ impl Runner {
         operations: u64,
         what: &'static str,
     ) -> Result<Vec<Way>> {
-        let ways = kinds.iter().map(|kind| self.way(spec, *kind, self.seed));
+        let ways = kinds.iter().map(|kind| self.way(spec, kind.clone(), self.seed));
         let mut ways = ways.collect::<Result<Vec<_>>>()?;
         let warm_up = (TURN * WARM_UP_TURNS).min(operations);
         self.turns(&mut ways, "warming up", warm_up).await?;
@@ -95,11 +113,10 @@ impl Runner {
 
     /// The next way. Where nothing is inserted all draw the same keys.
     fn way(&mut self, spec: &WorkloadSpec, kind: Kind, seed: u64) -> Result<Way> {
-        let Kind { name, start, cache_bytes } = kind;
         let (number, of) = if spec.proportions.insert > 0.0 { (self.ways, MOST_WAYS) } else { (0, 1) };
         self.ways += 1;
         let workload = Workload::for_client(spec, self.keys.clone(), seed, number, of)?;
-        Ok(Way { name, start, cache_bytes, workload, done: ClosedLoop::new() })
+        Ok(Way { kind, workload, done: ClosedLoop::new() })
     }
 
     /// Does `operations` in each of the ways, in turns; which goes first changes.
@@ -127,9 +144,24 @@ impl Runner {
 }
 
 impl Way {
+    /// Bytes that it keeps of inner nodes, in switches and client together.
+    pub(super) fn cache_bytes(&self) -> u64 {
+        let in_client = match &self.kind.cache {
+            Cache::None => 0,
+            Cache::Cold(limit) => *limit,
+            Cache::Warm(cache) => cache.limit(),
+        };
+        self.kind.in_switches + in_client
+    }
+
     fn run(&mut self, path: &mut DataPath, operations: u64, depth: usize, values: &Values) -> Result<()> {
         let client = path.client().clone();
-        let options = LoopOptions { start: self.start, depth };
+        client.set_cache(match &self.kind.cache {
+            Cache::None => None,
+            Cache::Cold(limit) => Some(Arc::new(IndexCache::new(*limit))),
+            Cache::Warm(cache) => Some(Arc::clone(cache)),
+        });
+        let options = LoopOptions { start: self.kind.start, depth };
         Ok(path.run(self.done.run(&client, &mut self.workload, operations, options, values))??)
     }
 }

@@ -121,8 +121,8 @@ impl From<&Way> for WayResult {
         let recorder = way.done.recorder();
         let summary = recorder.summary(way.done.elapsed().as_nanos());
         Self {
-            name: way.name.to_owned(),
-            cache_bytes: way.cache_bytes,
+            name: way.kind.name.to_owned(),
+            cache_bytes: way.cache_bytes(),
             round_trips: summary.round_trips,
             round_trip_histogram: summary.round_trip_histogram,
             mean_us: summary.mean_us,

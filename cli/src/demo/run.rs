@@ -9,16 +9,17 @@ use fatbtree_client::Client;
 use fatbtree_client::workload::BUILTIN_NAMES;
 use fatbtree_controller::Summary;
 use fatbtree_index::record::record_bytes;
-use fatbtree_index::{PoolConfig, Start, ValueLayout};
+use fatbtree_index::{IndexCache, PoolConfig, Start, ValueLayout};
 use fatbtree_memserver::{Cluster as Loaded, LoadOptions, ServerOptions, load_cluster, seeded};
+use fatbtree_nic::Nic;
 use fatbtree_sim::{Cluster, InstantWires};
 use fatbtree_topology::{Annotations, FatTree, Switch, render_svg};
-use fatbtree_verbs::Access;
+use fatbtree_verbs::{Access, Device, Memory, Remote};
 
 use super::arguments::{Settings, describe, describe_operations};
-use super::control::{Control, Planned};
+use super::control::{Control, OWNER, Planned};
 use super::data_path::{DataPath, DataPathThreads, Starter};
-use super::measure::{Kind, Runner, Way};
+use super::measure::{Cache, Kind, Runner, Way};
 use super::memory::{Desk, desk};
 use super::network::{self, Endpoints, Places, is_in_rack};
 use super::result::{DemoResult, Environment, LoadResult, PlanResult, PushResult, WayResult, YcsbResult};
@@ -64,32 +65,25 @@ pub(super) async fn demonstrate(mut settings: Settings) -> Result<Demonstrated> 
     let endpoints = Endpoints::open(&topology, &places, &lows, waker_of, starter.waker_of_racks()).await?;
     let cluster = endpoints.cluster.clone();
     let (desk, porter) = desk();
-    let data_path = start(&settings, topology, &places, (loaded, endpoints, desk), starter)?;
+    let (data_path, owners) = start(&settings, topology, &places, (loaded, endpoints, desk), starter)?;
     let mut control = Control::bring_up(cluster, settings.budget.clone()).await?;
-    control.connect_client(&data_path, porter).await?;
+    control.connect_client(&data_path, porter, &owners).await?;
     step.done(String::new());
 
     let seed_and_size = (settings.seed, settings.value_size);
     let mut runner = Runner::new(&data_path, settings.key_map.clone(), seed_and_size, settings.depth);
     let (blind, _) = plan_and_load(&mut control, &[], "planning without knowing what is asked for").await?;
-    let in_network = |name, planned: &Planned| Kind {
-        name,
-        start: Start::IndexRead,
-        cache_bytes: planned.plan.entry_bytes() as u64,
-    };
-    let kind = in_network("in-network, planned without knowledge", &blind);
-    let learning = runner.learn(&settings.spec, kind, settings.learning()).await?;
+    let blind = in_network("in-network, planned without knowledge", &blind);
+    let learning = runner.learn(&settings.spec, blind, settings.learning()).await?;
     let sampled = learning.done.sampled();
-    let (planned, push) =
-        plan_and_load(&mut control, sampled, "planning by counters and samples").await?;
+    let (planned, push) = plan_and_load(&mut control, sampled, "planning by counters and samples").await?;
 
-    let root_to_leaf = Kind { name: "root-to-leaf", start: Start::Root, cache_bytes: 0 };
-    let in_network = in_network("in-network", &planned);
-    let kinds = [root_to_leaf, in_network];
-    let mut ways =
-        runner.measure(&settings.spec, &kinds, settings.lookups, "measuring, all ways in turns").await?;
+    let kinds = kinds(&planned);
+    let (spec, lookups) = (&settings.spec, settings.lookups);
+    runner.warm(spec, &kinds, settings.learning()).await?;
+    let mut ways = runner.measure(spec, &kinds, lookups, "measuring, all ways in turns").await?;
     ways.insert(1, learning);
-    let (ycsb, ycsb_ways) = ycsb(&settings, &mut runner, &[root_to_leaf, in_network]).await?;
+    let (ycsb, ycsb_ways) = ycsb(&settings, &mut runner, &kinds[..2]).await?;
 
     let all = || ways.iter().chain(&ycsb_ways);
     let wrong = |way: &Way| way.done.recorder().operations() - way.done.recorder().summary(1).found;
@@ -132,6 +126,34 @@ pub(super) async fn demonstrate(mut settings: Settings) -> Result<Demonstrated> 
     Ok(Demonstrated { result, plan: planned.plan.to_json(), picture })
 }
 
+/// Index reads under a plan.
+fn in_network(name: &'static str, planned: &Planned) -> Kind {
+    let in_switches = planned.plan.entry_bytes() as u64;
+    Kind { name, start: Start::IndexRead, cache: Cache::None, in_switches }
+}
+
+/// All ways under a plan; the first two are without a client's cache.
+fn kinds(planned: &Planned) -> Vec<Kind> {
+    let in_network = in_network("in-network", planned);
+    let (as_many, one_percent) = (in_network.in_switches, planned.inner_bytes / 100);
+    let warm = |bytes| Cache::Warm(Arc::new(IndexCache::new(bytes)));
+    let cached = |name, cache| Kind { name, start: Start::Cached, cache, in_switches: 0 };
+    vec![
+        Kind { name: "root-to-leaf", start: Start::Root, cache: Cache::None, in_switches: 0 },
+        in_network.clone(),
+        cached("client cache, as many bytes as the switches, cold", Cache::Cold(as_many)),
+        cached("client cache, as many bytes as the switches, warm", warm(as_many)),
+        cached("client cache, 1 % of the inner nodes, cold", Cache::Cold(one_percent)),
+        cached("client cache, 1 % of the inner nodes, warm", warm(one_percent)),
+        Kind {
+            name: "in-network, and client cache of 1 %, warm",
+            start: Start::CachedOrIndexRead,
+            cache: warm(one_percent),
+            ..in_network
+        },
+    ]
+}
+
 /// Loads the memory servers' trees, with room for what will be written.
 fn load(settings: &mut Settings) -> Result<Loaded> {
     let chunk = ServerOptions::default().chunk_bytes;
@@ -141,7 +163,7 @@ fn load(settings: &mut Settings) -> Result<Loaded> {
     };
     // A chunk of each kind and some more; and, as records are not used again, room for those of all operations there will be.
     // Memory that is not written to is not taken from the machine.
-    let operations = settings.lookups.saturating_mul(8);
+    let operations = settings.lookups.saturating_mul(16);
     let spare_bytes = 16 * chunk + operations.saturating_mul(record);
     Ok(load_cluster(
         &LoadOptions { spare_bytes, ..LoadOptions::new(settings.tree, 0) },
@@ -151,14 +173,14 @@ fn load(settings: &mut Settings) -> Result<Loaded> {
     )?)
 }
 
-/// Starts the threads of the data path.
+/// Starts the threads of the data path. Says where each server's table of owners is.
 fn start(
     settings: &Settings,
     topology: FatTree,
     places: &Places,
     (loaded, endpoints, desk): (Loaded, Endpoints, Desk),
     starter: Starter,
-) -> Result<Arc<DataPathThreads>> {
+) -> Result<(Arc<DataPathThreads>, Vec<Remote>)> {
     let seed = settings.seed;
     let pool = PoolConfig { tree: settings.tree, ..PoolConfig::default() };
     let roots = loaded.roots.clone();
@@ -170,7 +192,9 @@ fn start(
     let next_nic = |_server| nics.next().expect("each memory server has its host");
     let options =
         ServerOptions { access: Access::ALL, lock_table_bytes: 2 * LOCKS, ..ServerOptions::default() };
-    let servers = loaded.serve(&options, seed, next_nic)?;
+    let mut servers = loaded.serve(&options, seed, next_nic)?;
+    let owners =
+        servers.iter_mut().map(|server| register_owner(server.device_mut())).collect::<Result<_>>()?;
     let servers = servers.into_iter().map(|server| server.with_device_counters(network::drops));
     let servers: Vec<_> = places.servers.iter().copied().zip(servers).collect();
     let client_host = places.client;
@@ -194,7 +218,16 @@ fn start(
         let cluster = Cluster::new(&fabric_topology, switches, Vec::new(), Vec::new(), fabric_wires);
         Ok(DataPath::new(cluster, fabric_inboxes, Vec::new(), None))
     };
-    Ok(Arc::new(starter.start(racks, fabric)?))
+    Ok((Arc::new(starter.start(racks, fabric)?), owners))
+}
+
+/// Registers a server's table of owners of locks, in which the demo's client lives.
+fn register_owner(nic: &mut Nic) -> Result<Remote> {
+    const TABLE_BYTES: u64 = (1 << 16) / 8;
+    let table = Memory::shared(TABLE_BYTES)?;
+    table.write(u64::from(OWNER / 64) * 8, &(1u64 << (OWNER % 64)).to_le_bytes())?;
+    let region = nic.register(&table, 0, Access::READ)?;
+    Ok(Remote { address: region.iova, rkey: region.rkey })
 }
 
 /// Plans by what is known now, and loads the plan.
@@ -212,8 +245,7 @@ async fn plan_and_load(control: &mut Control, sampled: &[u64], what: &str) -> Re
     let push = control.load(&planned.plan, on_progress).await?;
     bar.finish_and_clear();
     eprintln!("pushed over P4Runtime: {} updates, {:.0} updates/s", push.updates, push.rate());
-    let push =
-        PushResult { entries: push.updates as u64, seconds: push.seconds, entries_per_s: push.rate() };
+    let push = PushResult { entries: push.updates as u64, seconds: push.seconds, entries_per_s: push.rate() };
     Ok((planned, push))
 }
 
@@ -222,7 +254,11 @@ fn ycsb_operations(settings: &Settings) -> u64 {
 }
 
 /// YCSB's workloads, their keys drawn as on the command line where YCSB does not want the newest.
-async fn ycsb(settings: &Settings, runner: &mut Runner, kinds: &[Kind]) -> Result<(Vec<YcsbResult>, Vec<Way>)> {
+async fn ycsb(
+    settings: &Settings,
+    runner: &mut Runner,
+    kinds: &[Kind],
+) -> Result<(Vec<YcsbResult>, Vec<Way>)> {
     let (mut results, mut all) = (Vec::new(), Vec::new());
     for name in BUILTIN_NAMES {
         let (spec, possible) = settings.builtin(name, ycsb_operations(settings))?;

@@ -133,7 +133,8 @@ fn a_closed_loop_records_every_answer() {
 fn a_closed_loop_refuses_scans() {
     let (client, _server) = lab();
     let mut workload =
-        Workload::new(&WorkloadSpec::from_properties(&builtin("e").unwrap()).unwrap(), KeyMap::Ordered, 1).unwrap();
+        Workload::new(&WorkloadSpec::from_properties(&builtin("e").unwrap()).unwrap(), KeyMap::Ordered, 1)
+            .unwrap();
     let options = LoopOptions { start: Start::Root, depth: 1 };
     let (mut done, values) = (ClosedLoop::new(), Values::new(1, 8));
     let refused = client.pool().reactor().block_on(done.run(&client, &mut workload, 100, options, &values));

@@ -43,10 +43,7 @@ impl Plan {
     }
 
     /// Children at which packets stopped descending, by address: the first key, and how many packets.
-    fn stops(
-        &self,
-        counters: impl IntoIterator<Item = (SwitchId, Entry, u64)>,
-    ) -> BTreeMap<u64, (u64, u64)> {
+    fn stops(&self, counters: impl IntoIterator<Item = (SwitchId, Entry, u64)>) -> BTreeMap<u64, (u64, u64)> {
         let ranges: BTreeMap<u64, u64> =
             self.fat_root.iter().map(|range| (range.address, range.low)).collect();
         let nodes: BTreeMap<(SwitchId, u16), &CachedNode> =
