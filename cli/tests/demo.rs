@@ -51,7 +51,17 @@ fn every_answer_is_right_and_takes_few_round_trips() {
             "{trips} round trips, {levels} from root to leaf"
         );
         assert_eq!(figure(&result, "root-to-leaf", "cache_bytes"), 0.0);
-        assert!(figure(&result, "in-network", "cache_bytes") > 1000.0);
+        let in_switches = figure(&result, "in-network", "cache_bytes");
+        assert!(in_switches > 1000.0);
+        let [cold, warm] =
+            ["cold", "warm"].map(|state| format!("client cache, as many bytes as the switches, {state}"));
+        assert_eq!(figure(&result, &warm, "cache_bytes"), in_switches);
+        assert!(round_trips(&result, &warm) <= most_trips + 0.1, "a cache that holds all leads to the leaf");
+        assert!(round_trips(&result, &warm) < round_trips(&result, &cold));
+        assert!(
+            round_trips(&result, "client cache, 1 % of the inner nodes, warm") > 2.0,
+            "there is room for none"
+        );
         assert_eq!(
             (&result["cached_share"], &result["target"]),
             (&1.0.into(), &"Tofino 1, two epochs".into())

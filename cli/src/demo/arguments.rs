@@ -11,6 +11,8 @@ use fatbtree_client::workload::{
 use fatbtree_controller::{Budget, Target};
 use fatbtree_index::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
 
+use crate::control::TargetName;
+
 /// Operations whose way down the tree is walked by switches, beside those that walk it over the network.
 ///
 /// One process: a FatTree of software switches that run the compiled P4 program, memory servers in one pod, a client in
@@ -47,9 +49,9 @@ pub(crate) struct Arguments {
     /// Operations under way at once.
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
-    /// The chip whose compiled tables are the switches' room: tofino1, tofino2, or v1model. Two epochs share it.
-    #[arg(long, value_name = "NAME", default_value = "tofino1", value_parser = target)]
-    target: Target,
+    /// Whose compiled tables are the switches' room; two epochs share it.
+    #[arg(long, value_enum, default_value_t = TargetName::Tofino1)]
+    target: TargetName,
     /// Most ranges of the fat root; fewer where its tables are full before. As many as the target has unless given.
     #[arg(long, value_name = "RANGES")]
     fat_root: Option<usize>,
@@ -77,12 +79,6 @@ pub(crate) struct Arguments {
     /// Write the plan, to be compared with others.
     #[arg(long, value_name = "FILE")]
     pub(super) plan: Option<PathBuf>,
-}
-
-fn target(name: &str) -> Result<Target, String> {
-    let names = Target::ALL.map(Target::name).join(", ");
-    let found = Target::ALL.into_iter().find(|target| target.name() == name);
-    found.ok_or(format!("expected one of {names}"))
 }
 
 #[derive(Clone, Debug)]
@@ -151,7 +147,7 @@ impl Arguments {
         if records < u64::from(self.servers) {
             bail!("{records} keys on {} memory servers: every server needs at least one key", self.servers);
         }
-        let compiled = Budget::compiled(self.target);
+        let compiled = Budget::compiled(self.target.into());
         let fat_root_ranges = self.fat_root.unwrap_or(compiled.fat_root_ranges);
         if fat_root_ranges < usize::from(self.servers) {
             bail!(
@@ -199,7 +195,7 @@ impl Arguments {
             value_size: self.value_size as usize,
             lookups: self.lookups,
             depth: self.depth as usize,
-            target: self.target,
+            target: self.target.into(),
             budget: Budget { fat_root_ranges, set_nodes, ..compiled },
             k: self.k,
             servers: self.servers,
