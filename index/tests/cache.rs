@@ -501,6 +501,17 @@ fn a_client_learns_from_its_own_splits() {
     let stats = client.cache_stats();
     assert_eq!((steps, stats.stale), (0, before.stale));
     assert!(stats.hits - before.hits > 360, "{stats:?}, before {before:?}");
+    // Whoever merges knows it too.
+    for key in (0..400u64).filter(|key| key % 8 != 0) {
+        let change = lab.run(&client, client.change(key * 7_919 % 4_001, Wish::Delete, Start::Cached));
+        assert_eq!(change.result, Ok(true));
+    }
+    assert!(client.stats().merges > 50);
+    for key in 0..400u64 {
+        let lookup = lab.get(&client, key * 7_919 % 4_001, Start::Cached);
+        assert_eq!((found(&lookup).is_some(), lookup.trips.restarts), (key % 8 == 0, 0));
+    }
+    assert_eq!(client.cache_stats().stale, before.stale);
 }
 
 /// A leaf that has gone: the copy that leads there goes too, and the next lookup is right again at once.

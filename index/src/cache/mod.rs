@@ -15,7 +15,7 @@
 //! sibling and where that begins, and the copy learns it. So a stale cache costs round trips, never a wrong answer.
 //!
 //! **Reading takes no lock and allocates nothing.** Filling does both, behind a round trip: one thread at a time evicts and inserts,
-//! which takes about a microsecond.
+//! which takes a few microseconds.
 //!
 //! **Eviction.** Of two level-1 nodes chosen at random, the one goes that was used longer ago (power of two choices). Time is counted
 //! in fills, so that a hit writes nothing that other threads write. The top two levels stay. They count towards the limit, and where
@@ -210,11 +210,12 @@ impl IndexCache {
         guard.flush();
     }
 
-    /// Removes the copy at `level` that has led from `key` to `child`, if it still does.
+    /// Removes the copy at `level` that has led from `key` to `child`, if it still does; and those that would do so in its place: a
+    /// copy can be older than the split of its node, and another lie over it.
     pub fn forget(&self, level: u8, key: u64, child: GlobalAddress) {
         let guard = &epoch::pin();
         let filling = &mut *self.fill();
-        if let Some(old) = self.covering(level, key, guard)
+        while let Some(old) = self.covering(level, key, guard)
             && old.value().child_of(key) == Some(child)
         {
             self.remove(filling, &old, guard);

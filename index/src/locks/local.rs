@@ -61,6 +61,16 @@ pub(crate) enum End {
     Unfinished(Unfinished),
 }
 
+/// Who has a lock after somebody's turn.
+#[derive(Debug)]
+pub(crate) enum Left {
+    /// The next one, who may be waked.
+    Next(Option<Waker>),
+    Nobody,
+    /// Nobody, and somebody has to finish what was left.
+    Unfinished,
+}
+
 /// All locks that somebody of this client has or wants.
 #[derive(Debug, Default)]
 pub(crate) struct LocalLocks {
@@ -115,13 +125,13 @@ impl LocalLocks {
         self.locks.get(&lock).is_some_and(|local| !local.waiting.is_empty() && local.handed_over < HAND_OVERS)
     }
 
-    /// Ends a ticket's turn, or its waiting. Returns whom to wake.
-    pub(crate) fn leave(&mut self, lock: LockId, ticket: Ticket, end: End) -> Option<Waker> {
-        let Entry::Occupied(mut entry) = self.locks.entry(lock) else { return None };
+    /// Ends a ticket's turn, or its waiting.
+    pub(crate) fn leave(&mut self, lock: LockId, ticket: Ticket, end: End) -> Left {
+        let Entry::Occupied(mut entry) = self.locks.entry(lock) else { return Left::Nobody };
         let local = entry.get_mut();
         if local.holder != Some(ticket) {
             local.waiting.retain(|waiting| waiting.ticket != ticket);
-            return None;
+            return Left::Nobody;
         }
         let next = local.waiting.pop_front();
         local.holder = next.as_ref().map(|next| next.ticket);
@@ -133,13 +143,17 @@ impl LocalLocks {
             (End::Released, Admission::First) => (Admission::First, 0),
             (End::Released, other) => (other, 0),
         };
-        if next.is_none() {
-            match local.admission {
-                Admission::First => drop(entry.remove()),
-                _ => self.left.push(lock),
+        match next {
+            Some(next) => Left::Next(next.waker),
+            None if local.admission == Admission::First => {
+                entry.remove();
+                Left::Nobody
+            }
+            None => {
+                self.left.push(lock);
+                Left::Unfinished
             }
         }
-        next?.waker
     }
 
     /// A lock that was left unfinished while nobody waited for it.
@@ -171,7 +185,10 @@ mod tests {
         let gone = locks.enter(lock);
         let waker = Waker::noop();
         assert_eq!(locks.poll(lock, tickets[3], waker), None);
-        assert!(locks.leave(lock, gone, End::Released).is_none(), "one without a turn leaves nothing behind");
+        assert!(
+            matches!(locks.leave(lock, gone, End::Released), Left::Nobody),
+            "one without a turn leaves nothing behind"
+        );
         let mut admissions = Vec::new();
         for &ticket in &tickets {
             admissions.push(locks.poll(lock, ticket, waker).expect("its turn"));

@@ -21,7 +21,7 @@ use fatbtree_verbs::{Operation, Remote};
 
 use crate::address::GlobalAddress;
 
-pub(crate) use local::{Admission, End, LocalLocks, Ticket, Unfinished};
+pub(crate) use local::{Admission, End, Left, LocalLocks, Ticket, Unfinished};
 
 /// Times in a row that a global lock is handed over among the operations of one client (Sherman section 4.3).
 pub const HAND_OVERS: u8 = 4;

@@ -76,6 +76,12 @@ pub enum Event {
         /// For what.
         kind: ChunkKind,
     },
+    /// A change was dropped, or gave up, while it had a lock. The owner runs [`finish`](crate::Pool::finish), which gives the lock
+    /// back.
+    Unfinished {
+        /// Where.
+        server: u16,
+    },
 }
 
 /// Why a connection could not be changed.

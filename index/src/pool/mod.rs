@@ -434,6 +434,10 @@ impl<V: Verbs> Pool<V> {
         self.state.borrow().writers.get(&server).copied().ok_or(Trouble::NotWriter(server))
     }
 
+    pub(crate) fn push_event(&self, event: Event) {
+        self.state.borrow_mut().connections.push_event(event);
+    }
+
     pub(crate) fn with_locks<T>(&self, work: impl FnOnce(&mut LocalLocks) -> T) -> T {
         work(&mut self.state.borrow_mut().locks)
     }

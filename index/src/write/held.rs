@@ -8,8 +8,8 @@ use fatbtree_verbs::{Buffer, Failure, Operation, Output, Remote, Verbs};
 use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::descent::Reason;
-use crate::locks::{Admission, End, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer};
-use crate::pool::{BreakReason, ConnectionId, Pool, Trouble};
+use crate::locks::{Admission, End, Left, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer};
+use crate::pool::{BreakReason, ConnectionId, Event, Pool, Trouble};
 
 /// A part of the tree's memory that is to be written.
 #[derive(Clone, Copy, Debug)]
@@ -273,22 +273,21 @@ impl<'p, V: Verbs> Held<'p, V> {
     /// After a break: whether all of the chain was carried out. If not, the lock is this client's still, and the chain can be posted
     /// again.
     async fn was_carried_out(&mut self, handed_over: bool, reason: BreakReason) -> Result<bool, Reason> {
+        self.pool.until_up(self.connection()).await.map_err(|_| Reason::Unknown(reason))?;
+        if self.pool.writer(self.lock.server)?.owner != self.writer.owner {
+            // The session has ended, and with it the lock.
+            self.unfinished = None;
+            return Err(Reason::Unknown(reason));
+        }
         let mut believed = 0;
         let taken = loop {
-            self.pool.until_up(self.connection()).await?;
-            if self.pool.writer(self.lock.server)?.owner != self.writer.owner {
-                // The session has ended, and with it the lock.
-                self.unfinished = None;
-                return Err(Reason::Unknown(reason));
-            }
             let take = self.writer.take(self.lock, believed);
-            match self.pool.chain(self.connection(), |_| [take]).await {
-                Ok([found]) => match self.judge(&found, believed)? {
-                    Taken::Neighbour(found) => believed = found,
-                    taken => break taken,
-                },
-                Err(Trouble::Broke(_)) => {}
-                Err(_) => return Err(Reason::Unknown(reason)),
+            // If the answer to this is lost as well, nobody can tell any more whose release it was that is missing.
+            let answer = self.pool.chain(self.connection(), |_| [take]).await;
+            let [found] = answer.map_err(|_| Reason::Unknown(reason))?;
+            match self.judge(&found, believed)? {
+                Taken::Neighbour(found) => believed = found,
+                taken => break taken,
             }
         };
         match taken {
@@ -316,8 +315,11 @@ impl<'p, V: Verbs> Held<'p, V> {
     }
 
     fn leave(&self, end: End) {
-        let next = self.pool.with_locks(|locks| locks.leave(self.lock, self.ticket, end));
-        next.into_iter().for_each(Waker::wake);
+        match self.pool.with_locks(|locks| locks.leave(self.lock, self.ticket, end)) {
+            Left::Next(waker) => waker.into_iter().for_each(Waker::wake),
+            Left::Nobody => {}
+            Left::Unfinished => self.pool.push_event(Event::Unfinished { server: self.lock.server }),
+        }
     }
 }
 
@@ -386,8 +388,9 @@ impl<V: Verbs> Pool<V> {
         }
     }
 
-    /// Finishes what writes have left that were dropped before their end, where nobody waits for their locks.
-    pub(super) async fn finish_left(&self) {
+    /// Gives back the locks of changes that were dropped before their end, as [`Event::Unfinished`] asks for. The next change does
+    /// so, too; until then other clients wait for these locks.
+    pub async fn finish(&self) {
         while let Some(lock) = self.with_locks(LocalLocks::take_left) {
             let (Ok(writer), mut trips) = (self.writer(lock.server), 0) else { continue };
             // What fails here is left once more, for the next change.

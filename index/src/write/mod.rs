@@ -111,7 +111,7 @@ impl<V: Verbs> Pool<V> {
                 return Err(OperationError::ValueSize { key: descent.key(), found: value.len(), expected });
             }
         }
-        self.finish_left().await;
+        self.finish().await;
         let mut start = start;
         let applied = loop {
             let attempt = match descent.begin(start).await {

@@ -35,7 +35,7 @@ mod run;
 mod scenario;
 mod setting;
 mod space;
-mod switches;
+pub(crate) mod switches;
 pub(crate) mod values;
 mod writer;
 

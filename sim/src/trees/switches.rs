@@ -13,20 +13,20 @@ use crate::world::{CachedSwitches, IndexRead, Landing, MachineId, Passage, Rando
 /// [`CachedSwitches`] that cache addresses and take the rkey from the connection, as the data plane does. Clones are the same
 /// switches.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TreeSwitches {
-    pub(super) cached: CachedSwitches,
+pub(crate) struct TreeSwitches {
+    pub(crate) cached: CachedSwitches,
     rkeys: Rc<RefCell<BTreeMap<QueuePair, u32>>>,
 }
 
 impl TreeSwitches {
     /// Lets index reads of a queue pair in.
-    pub(super) fn register(&self, queue_pair: QueuePair, root: Remote) {
+    pub(crate) fn register(&self, queue_pair: QueuePair, root: Remote) {
         self.cached.register(queue_pair, root);
         self.rkeys.borrow_mut().insert(queue_pair, root.rkey);
     }
 
     /// Index reads of these keys land there from now on.
-    pub(super) fn cache(&self, server: MachineId, keys: std::ops::RangeInclusive<u64>, at: GlobalAddress) {
+    pub(crate) fn cache(&self, server: MachineId, keys: std::ops::RangeInclusive<u64>, at: GlobalAddress) {
         self.cached.cache(server, keys, Remote { address: at.raw(), rkey: 0 });
     }
 }

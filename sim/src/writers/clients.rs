@@ -1,0 +1,248 @@
+//! Clients: their sessions and connections, and what they do.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fatbtree_client::Client;
+use fatbtree_index::{
+    BreakReason, ConnectionId, Event, IndexCache, PoolConfig, RemoteSide, Start, SuperRoot, ValueLayout, Wish,
+};
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{Reactor, Remote};
+use rand::RngExt as _;
+
+use super::server::Setting;
+use crate::history::{Answer, Call};
+use crate::trees::values;
+use crate::world::{Driven, Machine, Random, SimDevice};
+
+/// How often a client looks whether something is to be done.
+const LOOK: Duration = Duration::from_micros(10);
+
+/// A client's reactor, which its machine uses.
+struct Driver(Client<SimDevice>);
+
+impl Driven for Driver {
+    fn reactor(&self) -> &Reactor<SimDevice> {
+        self.0.pool().reactor()
+    }
+
+    fn turn(&self, now: Instant) {
+        self.0.turn(now);
+    }
+}
+
+/// A client in one life.
+#[derive(Clone)]
+pub(super) struct Living {
+    pub(super) machine: Machine,
+    client: Client<SimDevice>,
+    setting: Rc<Setting>,
+    /// The owner of the present session; 0: none.
+    owner: Rc<Cell<u16>>,
+    /// Connections that are not up.
+    down: Rc<RefCell<BTreeSet<ConnectionId>>>,
+}
+
+impl Living {
+    /// Makes a client on a machine that has just booted.
+    pub(super) fn begin(machine: &Machine, setting: &Rc<Setting>, random: &mut Random) -> Self {
+        let scenario = &setting.scenario;
+        let config = PoolConfig { tree: scenario.config, lanes: scenario.lanes, ..PoolConfig::default() };
+        let roots = SuperRoot::new(vec![setting.partition]).expect("one partition covers all keys");
+        let client = Client::new(machine.device(), config, roots, random.random_range(0..=u64::MAX));
+        let client = client.expect("a scenario has at least one lane");
+        client.set_cache(scenario.cache.map(|bytes| Arc::new(IndexCache::new(bytes))));
+        machine.set_driven(Rc::new(Driver(client.clone())));
+        let down = client.pool().connections().into_iter().collect();
+        let living = Self {
+            machine: machine.clone(),
+            client,
+            setting: Rc::clone(setting),
+            owner: Rc::default(),
+            down: Rc::new(RefCell::new(down)),
+        };
+        drop(machine.spawn(living.clone().keep_session()));
+        drop(
+            machine.spawn(living.clone().attend(crate::world::random(random.random_range(0..=u64::MAX), 4))),
+        );
+        living
+    }
+
+    /// Has a session, always.
+    async fn keep_session(self) {
+        loop {
+            let owner = self.owner.get();
+            let renew = |_: &Reactor<SimDevice>| self.setting.renew(owner);
+            let open = |_: &Reactor<SimDevice>| self.setting.open();
+            if owner == 0 {
+                if let Ok(writer) = self.machine.call(&self.setting.server, open).await {
+                    self.client.pool().set_writer(0, writer).expect("there is one server");
+                    self.owner.set(writer.owner);
+                }
+            } else if let Ok(false) = self.machine.call(&self.setting.server, renew).await {
+                self.owner.set(0);
+                continue;
+            }
+            let third = Duration::from_nanos(self.setting.scenario.lease.as_nanos() / 3);
+            self.machine.sleep(if self.owner.get() == 0 { LOOK } else { third }).await;
+        }
+    }
+
+    /// Connects what is not connected, brings memory, finishes what was dropped.
+    async fn attend(self, mut random: Random) {
+        loop {
+            while let Some(event) = self.client.poll_event() {
+                match event {
+                    Event::ConnectionBroken { id, reason } => {
+                        self.setting.count(|outcome| outcome.broken_connections += 1);
+                        if reason != BreakReason::Unregistered {
+                            // Perhaps because the session ended.
+                            self.machine.sleep(LOOK).await;
+                        }
+                        self.down.borrow_mut().insert(id);
+                    }
+                    Event::MemoryWanted { kind, .. } => {
+                        let (at, bytes) = self.setting.allocate();
+                        self.machine.sleep(LOOK).await;
+                        self.client.pool().supply(at, bytes, kind);
+                    }
+                    Event::Unfinished { .. } => {
+                        let client = self.client.clone();
+                        drop(self.machine.spawn(async move { client.pool().finish().await }));
+                    }
+                }
+            }
+            let down: Vec<ConnectionId> = self.down.borrow().iter().copied().collect();
+            for id in down {
+                self.connect(id, &mut random).await;
+            }
+            self.machine.sleep(LOOK).await;
+        }
+    }
+
+    /// One attempt.
+    async fn connect(&self, id: ConnectionId, random: &mut Random) {
+        let (pool, owner) = (self.client.pool(), self.owner.get());
+        if owner == 0 {
+            return;
+        }
+        let local = pool.open(id).expect("it is not up");
+        let accept = |theirs: &Reactor<SimDevice>| self.setting.connect(theirs, owner, id, &local);
+        match self.machine.call(&self.setting.server, accept).await {
+            Ok(Some(endpoint)) if self.owner.get() == owner => {
+                let endpoint = endpoint.expect("the card has queue pairs enough");
+                let rkey = self.setting.tree.rkey;
+                let registered = random.random_bool(0.8);
+                if registered && let Some(queue_pair) = pool.queue_pair(id) {
+                    let address = self.setting.partition.root.raw();
+                    self.setting.switches.register(queue_pair, Remote { address, rkey });
+                }
+                pool.connected(id, RemoteSide { endpoint, rkey, registered })
+                    .expect("nodes fit into a packet");
+                self.down.borrow_mut().remove(&id);
+            }
+            Ok(None) if self.owner.get() == owner => self.owner.set(0),
+            _ => {}
+        }
+    }
+
+    pub(super) async fn work(self, operations: u32, mut random: Random) {
+        for _ in 0..operations {
+            let key = self.draw_key(&mut random);
+            let what = self.draw_what(&mut random);
+            // An error says why, and is no answer.
+            let _ = self.operate(key, what, &mut random).await;
+        }
+    }
+
+    pub(super) fn draw_key(&self, random: &mut Random) -> u64 {
+        random.random_range(0..self.setting.scenario.keys) * 0x0400_0000_0000_0003
+    }
+
+    fn draw_what(&self, random: &mut Random) -> u32 {
+        if random.random_range(0..100) < self.setting.scenario.deletes {
+            8
+        } else {
+            random.random_range(0..8)
+        }
+    }
+
+    fn draw_start(&self, level: impl Fn(u8) -> bool, random: &mut Random) -> Start {
+        let with_cache = self.setting.scenario.cache.is_some();
+        match random.random_range(0..6) {
+            0 if with_cache => Start::Cached,
+            2..4 if with_cache => Start::CachedOrIndexRead,
+            0..2 => Start::Root,
+            2..5 => Start::IndexRead,
+            _ => {
+                let seen = self.setting.seen.borrow();
+                let (_, address, found) = seen[random.random_range(0..seen.len())];
+                if level(found) { Start::Node { address, level: found } } else { Start::Root }
+            }
+        }
+    }
+
+    /// What clients do last of all, and what must succeed.
+    pub(super) async fn end(self, keys: Vec<u64>, mut random: Random) -> Result<(), String> {
+        for key in keys {
+            for what in [3, 0] {
+                self.operate(key, what, &mut random).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn operate(&self, key: u64, what: u32, random: &mut Random) -> Result<(), String> {
+        let Setting { history, scenario, .. } = &*self.setting;
+        let (name, now) = (self.machine.name(), self.machine.now());
+        let start = self.draw_start(|_| true, random);
+        if what < 3 {
+            let asked = history.ask(&name, now, key, Call::Get);
+            let found = self.client.lookup(key, start).await;
+            self.setting.count(|outcome| outcome.round_trips += u64::from(found.trips.round_trips));
+            let value = found.result.map_err(|error| error.to_string())?;
+            let word = match value {
+                None => None,
+                Some(value) => Some(values::open(key, &value).ok_or("a value that nobody wrote")?),
+            };
+            history.answer(asked, self.machine.now(), Answer::Found(word));
+            return Ok(());
+        }
+        let word = self.setting.next_word();
+        let len = match scenario.config.values() {
+            ValueLayout::Inline(len) => usize::from(len),
+            ValueLayout::OutOfLine => random.random_range(8..200),
+        };
+        let mut value = vec![0; len];
+        values::fill(key, word, &mut value);
+        let (call, wish) = match what {
+            3 | 4 => (Call::Upsert(word), Wish::Upsert(&value)),
+            5 | 6 => (Call::Insert(word), Wish::Insert(&value)),
+            7 => (Call::Update(word), Wish::Update(&value)),
+            _ => (Call::Delete, Wish::Delete),
+        };
+        let asked = history.ask(&name, now, key, call);
+        let change = self.client.pool().change(key, wish, start).await;
+        self.setting.count(|outcome| outcome.round_trips += u64::from(change.trips.round_trips));
+        let applied = change.result.map_err(|error| error.to_string())?;
+        self.setting.count(|outcome| outcome.applied += u64::from(applied));
+        history.answer(asked, self.machine.now(), Answer::of(applied));
+        Ok(())
+    }
+
+    /// Adds what this life has counted.
+    pub(super) fn count(&self) {
+        let (stats, cache) = (self.client.pool().stats(), self.client.cache_stats());
+        self.setting.count(|outcome| {
+            outcome.cache_hits += cache.hits;
+            outcome.stale_starts += cache.stale;
+            outcome.inherited_locks += stats.inherited_locks;
+            outcome.splits += stats.splits;
+            outcome.merges += stats.merges;
+            outcome.settled += stats.settled;
+        });
+    }
+}

@@ -1,0 +1,171 @@
+//! Scenarios with clients that change one tree at a time: locks, splits, merges and new roots under lost messages, cut links,
+//! frozen machines and clients that die at any await, every answer explained.
+//!
+//! ```text
+//!   4 clients × some tasks: get, insert, update, upsert, delete       fate: cuts links, freezes clients and the server's card,
+//!        │ lock + READ, WRITE + unlock                                      kills clients, caches nodes in the switches
+//!        ▼
+//!   switches that are behind the times
+//!        ▼
+//!   memory server: sessions with leases │ lock table and table of owners │ superblock, one empty leaf, chunks
+//! ```
+//!
+//! ```
+//! let outcome = fatbtree_sim::writers::Scenario::from_seed(7).run().expect("every answer is explained");
+//! assert!(outcome.applied > 0);
+//! ```
+
+mod clients;
+mod fate;
+mod run;
+mod server;
+
+use fatbtree_index::{Integrity, TreeConfig, ValueLayout};
+use fatbtree_verbs::time::Duration;
+use rand::RngExt as _;
+use serde::Serialize;
+
+use crate::world::{Options, random};
+
+/// A scenario: everything follows from the seed.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    seed: u64,
+    config: TreeConfig,
+    keys: u64,
+    tasks: u32,
+    operations: u32,
+    /// Of 100 changes, so many delete.
+    deletes: u32,
+    lanes: u8,
+    locks: u32,
+    masked: bool,
+    lease: Duration,
+    calm: Duration,
+    /// Of 100 mishaps, so many kill a client.
+    deadly: u32,
+    /// Bytes of each client's index cache; none: they have none.
+    cache: Option<u64>,
+    world: Options,
+}
+
+/// What a scenario came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// Operations that were answered.
+    pub answered: u64,
+    /// Operations that ended with an error, or not at all.
+    pub unknown: u64,
+    /// Changes that were carried out.
+    pub applied: u64,
+    /// Levels above the leaves, in the end.
+    pub levels: u64,
+    /// Queue pairs that broke.
+    pub broken_connections: u64,
+    /// Clients that died.
+    pub deaths: u64,
+    /// Sessions that ended because nobody renewed them.
+    pub lapsed: u64,
+    /// Locks taken from clients whose sessions had ended.
+    pub inherited_locks: u64,
+    /// Nodes that were split.
+    pub splits: u64,
+    /// Nodes that were merged away.
+    pub merges: u64,
+    /// Nodes whose split or merge somebody else came to the end of.
+    pub settled: u64,
+    /// Round trips of all operations.
+    pub round_trips: u64,
+    /// Attempts that began at a leaf that a client's cache knew.
+    pub cache_hits: u64,
+    /// Starts that a cache gave and that led to a wrong node, or to one that had been split.
+    pub stale_starts: u64,
+}
+
+impl std::ops::AddAssign for Outcome {
+    fn add_assign(&mut self, other: Self) {
+        self.answered += other.answered;
+        self.unknown += other.unknown;
+        self.applied += other.applied;
+        self.levels += other.levels;
+        self.broken_connections += other.broken_connections;
+        self.deaths += other.deaths;
+        self.lapsed += other.lapsed;
+        self.inherited_locks += other.inherited_locks;
+        self.splits += other.splits;
+        self.merges += other.merges;
+        self.settled += other.settled;
+        self.round_trips += other.round_trips;
+        self.cache_hits += other.cache_hits;
+        self.stale_starts += other.stale_starts;
+    }
+}
+
+impl Scenario {
+    /// The scenario of a seed.
+    #[must_use]
+    pub fn from_seed(seed: u64) -> Self {
+        let draw = &mut random(seed, 97);
+        let integrity = if draw.random_bool(0.5) { Integrity::LineVersions } else { Integrity::Checksums };
+        let values = match draw.random_range(0..3) {
+            0 => ValueLayout::Inline(8),
+            1 => ValueLayout::Inline(60),
+            _ => ValueLayout::OutOfLine,
+        };
+        let lines = if values == ValueLayout::Inline(60) { 7 } else { draw.random_range(2..=4) };
+        let config = TreeConfig::with_integrity(draw.random_range(3..=6), 64 * lines, values, integrity)
+            .expect("there is room for two entries");
+        Self {
+            seed,
+            config,
+            keys: draw.random_range(4..=60),
+            tasks: draw.random_range(1..=6),
+            operations: draw.random_range(10..=60),
+            deletes: draw.random_range(5..=60),
+            lanes: draw.random_range(1..=3),
+            locks: 1 << draw.random_range(2..=8),
+            masked: draw.random_bool(0.5),
+            lease: Duration::from_micros(draw.random_range(200..=3_000)),
+            calm: Duration::from_micros(draw.random_range(50..=2_000)),
+            deadly: draw.random_range(0..=60),
+            world: Options::rough(draw),
+            cache: draw.random_bool(0.5).then(|| draw.random_range(0..4_000)),
+        }
+    }
+
+    /// Runs it to the end.
+    ///
+    /// # Errors
+    /// An answer that nothing explains, a tree that is none, an operation that fails although everything works.
+    pub fn run(&self) -> Result<Outcome, String> {
+        run::run(self).map_err(|why| format!("{why}\n  in {self:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seeds::{Campaign, Seeds};
+
+    #[test]
+    fn every_answer_is_explained_and_all_succeed_in_the_end() {
+        let campaign = Campaign {
+            command: "fatbtree simulate --writers --seed",
+            most_failures: 3,
+            ..Campaign::default()
+        };
+        let report = campaign.run(Seeds::fixed(2_000), |seed| Scenario::from_seed(seed).run());
+        let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
+        eprintln!("{total:#?}");
+        assert!(total.applied > 100_000 && total.broken_connections > 1_000 && total.levels > 3_000);
+        assert!(total.unknown * 4 < total.answered, "{total:?}");
+        assert!(total.cache_hits > 10_000 && total.stale_starts > 1_000, "{total:?}");
+    }
+
+    #[test]
+    fn a_seed_replays_itself() {
+        for seed in 0..10 {
+            assert_eq!(Scenario::from_seed(seed).run(), Scenario::from_seed(seed).run());
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Runs a scenario: faults, then the final phase, then the history is checked and the tree is looked at.
+
+use std::rc::Rc;
+
+use fatbtree_index::Integrity;
+use fatbtree_verbs::time::Duration;
+use rand::RngExt as _;
+
+use super::clients::Living;
+use super::fate::{self, Lives};
+use super::server::Setting;
+use super::{Outcome, Scenario};
+use crate::world::{FinalOperation, MachineOptions, Random, Task, World, random};
+
+pub(super) const CLIENTS: usize = 4;
+const FAULTS: Duration = Duration::from_millis(6);
+/// Time for the final phase: far more than it takes.
+const SOON: Duration = Duration::from_millis(200);
+/// How often the server looks for sessions that have ended.
+const LOOK: Duration = Duration::from_micros(20);
+
+pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
+    let world = World::new(scenario.seed, scenario.world.clone());
+    let draw = &mut random(scenario.seed, 96);
+    let setting = Setting::new(scenario, &world, |name| MachineOptions {
+        line_atomicity: scenario.config.integrity() == Integrity::LineVersions,
+        masked_atomics: scenario.masked,
+        send_queue: 64,
+        ..MachineOptions::rough(name, draw)
+    });
+    let lives = Lives::default();
+    (0..CLIENTS).for_each(|number| fate::live(&setting, &lives, number, draw));
+    drop(setting.server.spawn(end_sessions(Rc::clone(&setting))));
+    let operator = world.operator().clone();
+    let play = fate::play(operator.clone(), Rc::clone(&setting), Rc::clone(&lives), scenario.seed);
+    let fate = operator.spawn(play);
+    world.run_for(FAULTS);
+
+    let alive = world.final_phase(SOON, || {
+        fate.cancel();
+        setting.lives.take().iter().for_each(Task::cancel);
+        setting.switches.cached.heal();
+        // Also those who were about to die.
+        fate::bring_back(&setting, &lives, draw);
+        setting.lives.take().iter().for_each(Task::cancel);
+        lives.borrow().iter().map(|living| begin_last(living, draw)).collect()
+    });
+    let checked = setting.history.check().map_err(|violation| violation.to_string())?;
+    alive.map_err(|error| error.to_string())?;
+    world.settle();
+    let levels = setting.verify()?;
+    lives.take().iter().for_each(Living::count);
+    let mut outcome = *setting.outcome.borrow();
+    outcome.levels = levels;
+    outcome.answered += checked.answered as u64;
+    outcome.unknown += checked.unknown as u64;
+    Ok(outcome)
+}
+
+async fn end_sessions(setting: Rc<Setting>) {
+    loop {
+        setting.end_lapsed();
+        setting.server.sleep(LOOK).await;
+    }
+}
+
+/// What must succeed in the end.
+fn begin_last(living: &Living, draw: &mut Random) -> FinalOperation<String> {
+    let keys: Vec<u64> = (0..8).map(|_| living.draw_key(draw)).collect();
+    let random = random(draw.random_range(0..=u64::MAX), 3);
+    (living.machine.name(), living.machine.spawn(living.clone().end(keys, random)))
+}
