@@ -93,6 +93,9 @@ impl DataPath {
             None => {}
             Some(Event::MemoryWanted { server, kind }) => desk.wanted.try_send(Wanted { server, kind })?,
             Some(Event::ConnectionBroken { id, reason }) => bail!("the {id} broke: {reason}"),
+            Some(Event::Unfinished { server }) => {
+                bail!("a write to memory server {server} gave up while it had a lock")
+            }
         }
         if let Ok(chunk) = desk.brought.try_recv() {
             let Chunk { address, bytes, kind } = chunk?;
