@@ -5,6 +5,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fatbtree_index::node::{LeafBuilder, Node, NodeSpec, write_internal};
+use fatbtree_index::record::RecordPointer;
 use fatbtree_index::{GlobalAddress, Integrity, KeyRange, TreeConfig, ValueLayout, value};
 
 fn spec(level: u8) -> NodeSpec {
@@ -24,7 +25,10 @@ fn leaf(c: &mut Criterion, name: &str, values: ValueLayout, per_cent: usize) {
     let count = config.leaf_capacity() as u64 * per_cent as u64 / 100;
     for key in 0..count {
         match values {
-            ValueLayout::OutOfLine => leaf.push_record(key * 7, GlobalAddress(4096), 1000),
+            ValueLayout::OutOfLine => {
+                let record = RecordPointer { address: GlobalAddress(4096), length: 1000, version: 1 };
+                leaf.push_record(key * 7, record);
+            }
             ValueLayout::Inline(_) => drop(leaf.push_inline(key * 7)),
         }
     }

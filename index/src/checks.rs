@@ -53,6 +53,8 @@ checks! {
     Partner,
     /// A lock is only taken from an owner whose session has ended.
     OwnerLife,
+    /// What is written under a lock is written in the session that the lock is of.
+    Session,
     /// Siblings are not followed without end.
     SiblingChain,
     /// A pointer to a child or a record is not null.
@@ -61,6 +63,8 @@ checks! {
     RecordKey,
     /// It is as it was written.
     RecordChecksum,
+    /// It is the one that the entry was written with.
+    RecordVersion,
     /// The superblock is one, whole.
     Superblock,
 }

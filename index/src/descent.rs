@@ -389,6 +389,12 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 self.pool.count(|stats| stats.restarts += 1);
                 return Ok(());
             }
+            Reason::Trouble(Trouble::Lapsed) => {
+                // The next attempt is made in the next session.
+                self.pool.count(|stats| stats.restarts += 1);
+                self.pool.pause(self.trips.restarts).await;
+                return Ok(());
+            }
             Reason::Trouble(Trouble::Abandoned(id)) => return Err(OperationError::Abandoned { key, id }),
             Reason::Trouble(Trouble::UnknownServer(server)) => {
                 return Err(OperationError::UnknownServer { key, server });
@@ -673,6 +679,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Where the keys end that the node which was arrived at is responsible for: its high fence or, if its partner has its upper keys,
     /// the partner's low one.
+    #[allow(dead_code, reason = "scans use it")]
     pub(crate) fn high(&self) -> Option<u64> {
         self.high
     }

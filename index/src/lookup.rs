@@ -6,11 +6,10 @@ use std::ops::Deref;
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Buffer, Verbs};
 
-use crate::address::GlobalAddress;
 use crate::descent::{Descent, OperationError, Reason, Start, Trips};
 use crate::node::{EntryValue, Node, NodeFault};
 use crate::pool::Pool;
-use crate::record::{read_record, record_bytes};
+use crate::record::{RecordPointer, read_record, record_bytes};
 
 /// A value in the registered buffer that it was read into; the buffer goes back to its pool when the value is dropped.
 pub struct Value {
@@ -57,7 +56,7 @@ pub struct Lookup {
 enum Place {
     Nowhere,
     Inline { start: u32, len: u32 },
-    Record { address: GlobalAddress, length: u32 },
+    Record(RecordPointer),
 }
 
 impl<V: Verbs> Pool<V> {
@@ -95,14 +94,15 @@ impl<V: Verbs> Descent<'_, V> {
         match place {
             Place::Nowhere => Ok(None),
             Place::Inline { start, len } => Ok(Some(Value { buffer: leaf, start, len })),
-            Place::Record { address, length } => {
+            Place::Record(pointer) => {
                 drop(leaf);
                 let check = |bytes: &[u8]| {
-                    let value = read_record(bytes, key, length)?;
+                    let value = read_record(bytes, key, pointer)?;
                     Ok(offset_in(bytes, value))
                 };
-                let (buffer, start) = self.read_checked(address, record_bytes(length), check).await?;
-                Ok(Some(Value { buffer, start, len: length }))
+                let (buffer, start) =
+                    self.read_checked(pointer.address, record_bytes(pointer.length), check).await?;
+                Ok(Some(Value { buffer, start, len: pointer.length }))
             }
         }
     }
@@ -119,7 +119,7 @@ fn place_of(node: &Node<'_>, bytes: &[u8], key: u64) -> Result<Place, NodeFault>
         Some(EntryValue::Inline(value)) => {
             Place::Inline { start: offset_in(bytes, value), len: value.len() as u32 }
         }
-        Some(EntryValue::Record { address, length }) => Place::Record { address, length },
+        Some(EntryValue::Record(pointer)) => Place::Record(pointer),
     })
 }
 

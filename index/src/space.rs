@@ -5,7 +5,7 @@ use std::fmt;
 use std::task::Waker;
 
 use crate::address::GlobalAddress;
-use crate::record::RECORD_ALIGN;
+use crate::record::{RECORD_ALIGN, RecordPointer, place_bytes};
 
 /// What lies in a chunk of memory. It is used for nothing else, ever: a stale pointer to a node must meet a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -48,17 +48,27 @@ struct Rest {
 #[derive(Debug, Default)]
 struct Stock {
     rest: Rest,
-    /// Nodes that were taken and not used.
+    /// Nodes that were taken and not used, or merged away.
     returned: Vec<GlobalAddress>,
     /// The owner was asked for more and has not brought it.
     asked: bool,
     waiting: Vec<Waker>,
 }
 
-/// What a client has been given and not used.
+/// A place for a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RecordPlace {
+    pub(crate) address: GlobalAddress,
+    /// The version that the next record there has.
+    pub(crate) version: u32,
+}
+
+/// What a client has been given and not used, and what it has freed.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     stocks: BTreeMap<(u16, ChunkKind), Stock>,
+    /// Places of freed records, by server and by their bytes.
+    places: BTreeMap<(u16, u32), Vec<RecordPlace>>,
 }
 
 impl Space {
@@ -85,6 +95,23 @@ impl Space {
         }
         stock.rest.next = behind;
         Some(GlobalAddress::new(server, next))
+    }
+
+    /// A place for the record of a value; none when there is none and the chunk is used up.
+    pub(crate) fn take_record(&mut self, server: u16, length: u32) -> Option<RecordPlace> {
+        let bytes = place_bytes(length);
+        let freed = self.places.get_mut(&(server, bytes)).and_then(Vec::pop);
+        freed.or_else(|| {
+            let address = self.take(server, ChunkKind::Records, bytes)?;
+            Some(RecordPlace { address, version: 1 })
+        })
+    }
+
+    /// Takes back the place of a record to which no leaf leads any more.
+    pub(crate) fn free_record(&mut self, record: RecordPointer) {
+        let RecordPointer { address, length, version } = record;
+        let place = RecordPlace { address, version: version.wrapping_add(1) };
+        self.places.entry((address.server(), place_bytes(length))).or_default().push(place);
     }
 
     /// Takes back a node that nobody has heard of.

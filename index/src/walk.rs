@@ -134,10 +134,11 @@ impl<'m> Tree<'m> {
         match leaf.find(key).map_err(|fault| WalkError::Damaged { address, fault })? {
             None => Ok(None),
             Some(EntryValue::Inline(value)) => Ok(Some(value.to_vec())),
-            Some(EntryValue::Record { address, length }) => {
-                let mut record = vec![0; record_bytes(length) as usize];
+            Some(EntryValue::Record(pointer)) => {
+                let mut record = vec![0; record_bytes(pointer.length) as usize];
+                let address = pointer.address;
                 self.memory.read(address, &mut record)?;
-                let value = read_record(&record, key, length);
+                let value = read_record(&record, key, pointer);
                 value.map(|value| Some(value.to_vec())).map_err(|fault| WalkError::Damaged { address, fault })
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fatbtree_index::node::{LeafBuilder, NodeFault, NodeSpec, write_internal};
 use fatbtree_index::plain::PlainClient;
-use fatbtree_index::record::write_record;
+use fatbtree_index::record::{RecordPointer, write_record};
 use fatbtree_index::{
     GlobalAddress, Integrity, KeyRange, Limits, Lookup, OperationError, Partition, Regions, Start, SuperRoot,
     Superblock, TreeConfig, ValueLayout,
@@ -227,7 +227,7 @@ fn a_record_of_another_key_is_not_taken() {
     let mut bytes = [0; 256];
     let mut leaf = LeafBuilder::new(&mut bytes, config.leaf_shape(), spec(place(0), 0, KeyRange::ALL, None));
     for key in [1, 2] {
-        leaf.push_record(key, place(key), 8);
+        leaf.push_record(key, RecordPointer { address: place(key), length: 8, version: 1 });
         let mut record = [0; 28];
         write_record(&mut record, 1, 1, |value| value.fill(7));
         memory.write(place(key).offset(), &record).unwrap();

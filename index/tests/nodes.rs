@@ -7,6 +7,7 @@ use fatbtree_index::node::{
     EntryValue, LINE, LeafBuilder, LeafEditor, NewValue, Node, NodeFault, NodeSpec, mark_free, next_version,
     offsets, write_internal,
 };
+use fatbtree_index::record::RecordPointer;
 use fatbtree_index::{GlobalAddress, Integrity, KeyRange, TreeConfig, ValueLayout, value};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -50,10 +51,11 @@ fn golden_bytes_of_leaf_entries() {
     let mut bytes = vec![0xee; 192];
     let mut leaf = LeafBuilder::new(&mut bytes, config.leaf_shape(), spec(0, 0));
     for key in 1..=4 {
-        leaf.push_record(key, GlobalAddress::new(1, 0x30 + key), 0x0506);
+        let address = GlobalAddress::new(1, 0x30 + key);
+        leaf.push_record(key, RecordPointer { address, length: 0x0506, version: 9 });
     }
     assert_eq!(leaf.finish(), 4);
-    let entry = |i: u8| [0x81, i, 0, 0, 0, 0, 0, 0, 0, 0x30 + i, 0, 0, 0, 0, 0, 1, 0, 6, 5, 0, 0];
+    let entry = |i: u8| [0x81, i, 0, 0, 0, 0, 0, 0, 0, 0x30 + i, 0, 0, 0, 0, 0, 1, 0, 6, 5, 0x20, 1];
     assert_eq!(bytes[64..128], [&[2][..], &entry(1), &entry(2), &entry(3)].concat());
     assert_eq!(bytes[128..150], [&[2][..], &entry(4)].concat());
     assert_eq!(bytes[150..], [0; 42]);
@@ -107,7 +109,10 @@ fn with_checksums_half_a_line_is_noticed() {
             for key in 0..config.leaf_capacity() as u64 {
                 match values {
                     ValueLayout::Inline(_) => leaf.push_inline(key).fill(byte),
-                    ValueLayout::OutOfLine => leaf.push_record(key, GlobalAddress(byte.into()), 9),
+                    ValueLayout::OutOfLine => {
+                        let address = GlobalAddress(byte.into());
+                        leaf.push_record(key, RecordPointer { address, length: 9, version: 1 });
+                    }
                 }
             }
             leaf.finish();
@@ -152,7 +157,7 @@ fn a_version_is_one_that_no_line_has() {
     let leaf = |version, key| {
         let mut bytes = vec![0; 1024];
         let mut leaf = LeafBuilder::new(&mut bytes, config.leaf_shape(), NodeSpec { version, ..spec(0, 0) });
-        leaf.push_record(key, GlobalAddress::new(0, 4096), 8);
+        leaf.push_record(key, RecordPointer { address: GlobalAddress::new(0, 4096), length: 8, version: 1 });
         leaf.finish();
         bytes
     };
@@ -238,18 +243,14 @@ proptest! {
             if inline.is_some() {
                 leaf.push_inline(key).copy_from_slice(&value);
             } else {
-                let (address, length) = value.split_first_chunk().unwrap();
-                let length = u32::from_le_bytes(length.try_into().unwrap());
-                leaf.push_record(key, GlobalAddress(u64::from_le_bytes(*address)), length);
+                leaf.push_record(key, RecordPointer::from_bytes(value.first_chunk().unwrap()));
             }
         }
         leaf.finish();
         let Ok(Node::Leaf(leaf)) = Node::read(&config, &bytes) else { panic!("a leaf") };
         let flat = |value: EntryValue<'_>| match value {
             EntryValue::Inline(value) => value.to_vec(),
-            EntryValue::Record { address, length } => {
-                [&address.raw().to_le_bytes()[..], &length.to_le_bytes()].concat()
-            }
+            EntryValue::Record(record) => record.to_bytes().to_vec(),
         };
         for key in keys.iter().flat_map(|&key| [key, key ^ 1]).chain([0, u64::MAX]) {
             prop_assert_eq!(leaf.find(key).unwrap().map(flat), map.get(&key).cloned(), "key {:#x}", key);
@@ -291,7 +292,8 @@ proptest! {
                         continue;
                     };
                     map.insert(key, byte);
-                    let record = NewValue::Record { address: GlobalAddress::new(1, 64 + u64::from(byte)), length: 5 };
+                    let record = RecordPointer { address: GlobalAddress::new(1, 64 + u64::from(byte)), length: 5, version: 2 };
+                    let record = NewValue::Record(record);
                     leaf.put(slot, key, if inline.is_some() { NewValue::Inline(&value) } else { record })
                 }
             };
@@ -302,7 +304,7 @@ proptest! {
             let Ok(Node::Leaf(leaf)) = Node::read(&config, &bytes) else { panic!("a whole leaf") };
             let all: BTreeMap<_, _> = leaf.entries().map(|entry| match entry.unwrap() {
                 (key, EntryValue::Inline(value)) => (key, value[0]),
-                (key, EntryValue::Record { address, .. }) => (key, (address.offset() - 64) as u8),
+                (key, EntryValue::Record(record)) => (key, (record.address.offset() - 64) as u8),
             }).collect();
             prop_assert_eq!(&all, &map);
         }

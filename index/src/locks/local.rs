@@ -17,8 +17,8 @@ pub(crate) struct Ticket(u64);
 pub(crate) enum Admission {
     /// It has to take the global lock.
     First,
-    /// The one before it has handed the global lock over.
-    HandedOver,
+    /// The one before it has handed the global lock over, which it took for this owner.
+    HandedOver(u16),
     /// The one before it was dropped before its end: this has to be finished first.
     Unfinished(Unfinished),
 }
@@ -55,8 +55,8 @@ struct Local {
 pub(crate) enum End {
     /// The global lock is free, or on its way to be.
     Released,
-    /// The global lock is still taken, for the next one.
-    HandedOver,
+    /// The global lock is still taken, for the next one, in this owner's name.
+    HandedOver(u16),
     /// The next one has to find out.
     Unfinished(Unfinished),
 }
@@ -139,7 +139,7 @@ impl LocalLocks {
         let admission = std::mem::replace(&mut local.admission, Admission::First);
         (local.admission, local.handed_over) = match (end, admission) {
             (End::Unfinished(unfinished), _) => (Admission::Unfinished(unfinished), 0),
-            (End::HandedOver, _) => (Admission::HandedOver, local.handed_over + 1),
+            (End::HandedOver(owner), _) => (Admission::HandedOver(owner), local.handed_over + 1),
             (End::Released, Admission::First) => (Admission::First, 0),
             (End::Released, other) => (other, 0),
         };
@@ -192,11 +192,11 @@ mod tests {
         let mut admissions = Vec::new();
         for &ticket in &tickets {
             admissions.push(locks.poll(lock, ticket, waker).expect("its turn"));
-            let end = if locks.may_hand_over(lock) { End::HandedOver } else { End::Released };
+            let end = if locks.may_hand_over(lock) { End::HandedOver(1) } else { End::Released };
             locks.leave(lock, ticket, end);
         }
-        use Admission::{First, HandedOver};
-        let expected = [First, HandedOver, HandedOver, HandedOver, HandedOver, First, HandedOver, HandedOver];
+        let (first, handed) = (Admission::First, Admission::HandedOver(1));
+        let expected = [first, handed, handed, handed, handed, first, handed, handed];
         assert_eq!((admissions, locks.len()), (expected.to_vec(), 0));
     }
 

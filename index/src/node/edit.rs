@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use super::leaf::{EntryValue, KEY, LeafNode, LeafShape, OCCUPIED, VALUE};
 use super::{LINE, NodeFault, NodeHeader, word};
-use crate::address::GlobalAddress;
 use crate::config::Integrity;
+use crate::record::RecordPointer;
 
 /// What is put into an entry beside its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,12 +17,7 @@ pub enum NewValue<'v> {
     /// The value itself, of the leaf's value size.
     Inline(&'v [u8]),
     /// A record, written before.
-    Record {
-        /// Where the record begins.
-        address: GlobalAddress,
-        /// Bytes of the value.
-        length: u32,
-    },
+    Record(RecordPointer),
 }
 
 /// A leaf that was read and checked, and is locked: its bytes, to be changed and written back in parts.
@@ -84,10 +79,9 @@ impl<'a> LeafEditor<'a> {
                 assert!(self.shape.is_inline(), "this leaf keeps values out of line");
                 entry[VALUE..].copy_from_slice(value);
             }
-            NewValue::Record { address, length } => {
+            NewValue::Record(pointer) => {
                 assert!(!self.shape.is_inline(), "this leaf keeps values in line");
-                entry[VALUE..VALUE + 8].copy_from_slice(&address.raw().to_le_bytes());
-                entry[VALUE + 8..].copy_from_slice(&length.to_le_bytes());
+                entry[VALUE..].copy_from_slice(&pointer.to_bytes());
             }
         }
         self.set_state(slot, state)

@@ -5,7 +5,7 @@
 //!             offset 1, 8 bytes   key
 //!   in line   offset 9, n bytes   value (n = 1..=64)
 //!   pointer   offset 9, 8 bytes   address of the record (see crate::record)
-//!             offset 17, 4 bytes  bytes of the value: one READ fetches the whole record
+//!             offset 17, 4 bytes  21 bits: bytes of the value, so that one READ fetches the whole record; 11 bits: its version
 //!
 //! line 0      the header
 //! line 1..    offset 0, 1 byte    version, then as many entries as fit in the 63 bytes left:
@@ -27,11 +27,12 @@ use super::{FORMAT_OUT_OF_LINE, LINE, NodeFault, NodeHeader, NodeSpec, word};
 use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::config::{Integrity, ValueLayout};
+use crate::record::RecordPointer;
 
 pub(super) const OCCUPIED: u8 = 1 << 7;
 pub(super) const KEY: usize = 1;
 pub(super) const VALUE: usize = 9;
-const POINTER_ENTRY: usize = VALUE + 8 + 4;
+const POINTER_ENTRY: usize = VALUE + RecordPointer::BYTES;
 
 const _: () = {
     assert!(POINTER_ENTRY == 21 && 3 * POINTER_ENTRY == LINE - 1);
@@ -145,12 +146,7 @@ pub enum EntryValue<'a> {
     /// The value itself.
     Inline(&'a [u8]),
     /// The record that holds the value.
-    Record {
-        /// Where the record begins.
-        address: GlobalAddress,
-        /// Bytes of the value; the record has more, see [`crate::record::record_bytes`].
-        length: u32,
-    },
+    Record(RecordPointer),
 }
 
 /// A checked view of a leaf.
@@ -244,15 +240,11 @@ impl<'a> LeafNode<'a> {
         if self.shape.is_inline() {
             return Ok(EntryValue::Inline(&entry[VALUE..]));
         }
-        let mut address = [0; 8];
-        let mut length = [0; 4];
-        address.copy_from_slice(&entry[VALUE..VALUE + 8]);
-        length.copy_from_slice(&entry[VALUE + 8..]);
-        let address = GlobalAddress(u64::from_le_bytes(address));
-        if address.is_null() && Check::NullPointer.on() {
-            return Err(NodeFault::NullPointer { slot });
+        let pointer = entry[VALUE..].first_chunk().map(RecordPointer::from_bytes);
+        match pointer.filter(|pointer| !pointer.address.is_null() || !Check::NullPointer.on()) {
+            Some(pointer) => Ok(EntryValue::Record(pointer)),
+            None => Err(NodeFault::NullPointer { slot }),
         }
-        Ok(EntryValue::Record { address, length: u32::from_le_bytes(length) })
     }
 }
 
@@ -285,15 +277,13 @@ impl<'a> LeafBuilder<'a> {
         self.push(key)
     }
 
-    /// Adds an entry that points to a record with a value of `length` bytes.
+    /// Adds an entry that points to a record.
     ///
     /// # Panics
     /// When the leaf is full, or keeps values in line.
-    pub fn push_record(&mut self, key: u64, address: GlobalAddress, length: u32) {
+    pub fn push_record(&mut self, key: u64, record: RecordPointer) {
         assert_eq!(self.shape.format, FORMAT_OUT_OF_LINE, "values are in line");
-        let payload = self.push(key);
-        payload[..8].copy_from_slice(&address.raw().to_le_bytes());
-        payload[8..].copy_from_slice(&length.to_le_bytes());
+        self.push(key).copy_from_slice(&record.to_bytes());
     }
 
     /// Writes header and line versions; returns the number of entries.

@@ -158,6 +158,14 @@ pub enum NodeFault {
         /// Key looked for.
         expected: u64,
     },
+    /// The place has another record of the key now: the leaf entry that led here is stale.
+    #[error("record of version {found} where version {expected} was expected")]
+    RecordVersion {
+        /// The record's version.
+        found: u32,
+        /// What the entry says, 11 bits.
+        expected: u32,
+    },
     /// No superblock lies there, or one that was written meanwhile.
     #[error("no whole superblock here: magic {found:#x} found")]
     Superblock {

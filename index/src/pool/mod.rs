@@ -19,6 +19,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::address::GlobalAddress;
 use crate::cache::{CacheStats, IndexCache};
+use crate::checks::Check;
 use crate::config::TreeConfig;
 use crate::descent::Child;
 use crate::limits::Limits;
@@ -101,6 +102,8 @@ pub(crate) enum Trouble {
     UnknownServer(u16),
     /// The client may not write there.
     NotWriter(u16),
+    /// The session in which the client was to write there has ended.
+    Lapsed,
     /// The request cannot be posted, now or later.
     Refused(PostError),
 }
@@ -199,8 +202,9 @@ impl<V: Verbs> Pool<V> {
 
     /// Lets operations write to the tree of a server, under the locks that the server has given the client.
     ///
-    /// A server that has ended the client's session has freed its locks: the next session comes with another owner. Operations that
-    /// were writing meanwhile cannot tell what became of that, and say so.
+    /// Whoever's session has ended has lost its locks, and the next session comes with another owner. It is told here before the
+    /// first queue pair of the new session is [`connected`](Self::connected). Operations that were writing meanwhile cannot tell what
+    /// became of that, and say so.
     ///
     /// # Errors
     /// When there is no such server.
@@ -411,9 +415,13 @@ impl<V: Verbs> Pool<V> {
 
     /// Posts operations on one server's tree and locks with one doorbell, when the connection there is up. `operations` is told
     /// the rkey of the tree memory.
+    ///
+    /// They are posted in the session of `writer` or not at all. What is written under a lock must not be written after the session
+    /// has ended, when the lock is somebody else's; a queue pair of the next session would let it through.
     pub(crate) async fn chain<'d, const N: usize>(
         &self,
         id: ConnectionId,
+        writer: &Writer,
         operations: impl FnOnce(u32) -> [Operation<'d>; N],
     ) -> Result<[Output; N], Trouble> {
         let (queue_pair, rkey) = match self.link(id) {
@@ -423,6 +431,9 @@ impl<V: Verbs> Pool<V> {
             }
             link => link?,
         };
+        if self.writer(id.server)?.owner != writer.owner && Check::Session.on() {
+            return Err(Trouble::Lapsed);
+        }
         match self.reactor.chain(queue_pair, operations(rkey)).await {
             Ok(outputs) => Ok(outputs),
             Err(Error::Post(error)) if error.queue_pair_survived() => Err(Trouble::Refused(error)),

@@ -52,8 +52,9 @@ impl<'p, V: Verbs> Held<'p, V> {
         if !taken {
             let mut believed = 0;
             held.may_be_taken();
+            let writer = held.writer;
             let chain = |rkey| [writer.take(held.lock, believed), read(rkey)];
-            let [found, bytes] = pool.chain(held.connection(), chain).await?;
+            let [found, bytes] = pool.chain(held.connection(), &held.writer, chain).await?;
             *trips += 1;
             match held.judge(&found, believed)? {
                 Taken::Now | Taken::Before => return Ok((held, bytes_of(bytes)?)),
@@ -62,7 +63,7 @@ impl<'p, V: Verbs> Held<'p, V> {
             }
             held.take_in_the_end(believed, trips).await?;
         }
-        let [bytes] = pool.chain(held.connection(), |rkey| [read(rkey)]).await?;
+        let [bytes] = pool.chain(held.connection(), &held.writer, |rkey| [read(rkey)]).await?;
         *trips += 1;
         Ok((held, bytes_of(bytes)?))
     }
@@ -83,8 +84,9 @@ impl<'p, V: Verbs> Held<'p, V> {
         loop {
             held.may_be_taken();
             let read = |rkey| Operation::Read { from: Remote { address: node.raw(), rkey }, len };
-            let [found, bytes] =
-                pool.chain(held.connection(), |rkey| [writer.take(lock, believed), read(rkey)]).await?;
+            let [found, bytes] = pool
+                .chain(held.connection(), &writer, |rkey| [writer.take(lock, believed), read(rkey)])
+                .await?;
             *trips += 1;
             match held.judge(&found, believed)? {
                 Taken::Now | Taken::Before => return Ok(Some((held, bytes_of(bytes)?))),
@@ -113,11 +115,17 @@ impl<'p, V: Verbs> Held<'p, V> {
                 Some(admission) => Poll::Ready(admission),
                 None => Poll::Pending,
             });
-        let taken = match turn.await {
+        let admission = turn.await;
+        // The session may have ended while it waited.
+        held.writer = pool.writer(lock.server)?;
+        let taken = match admission {
             Admission::First => false,
-            Admission::HandedOver => {
-                held.may_be_taken();
-                true
+            Admission::HandedOver(owner) => {
+                let taken = owner == held.writer.owner;
+                if taken {
+                    held.may_be_taken();
+                }
+                taken
             }
             Admission::Unfinished(unfinished) => {
                 held.unfinished = Some(unfinished);
@@ -137,7 +145,8 @@ impl<'p, V: Verbs> Held<'p, V> {
         let id = ConnectionId { server: self.lock.server, lane: left.lane };
         let mut believed = 0;
         loop {
-            let [found] = self.pool.chain(id, |_| [self.writer.take(self.lock, believed)]).await?;
+            let [found] =
+                self.pool.chain(id, &self.writer, |_| [self.writer.take(self.lock, believed)]).await?;
             *trips += 1;
             match self.judge(&found, believed)? {
                 Taken::Neighbour(found) => believed = found,
@@ -165,8 +174,10 @@ impl<'p, V: Verbs> Held<'p, V> {
         let began = self.pool.reactor().now();
         let mut attempt = 0;
         loop {
-            let [found] =
-                self.pool.chain(self.connection(), |_| [self.writer.take(self.lock, believed)]).await?;
+            let [found] = self
+                .pool
+                .chain(self.connection(), &self.writer, |_| [self.writer.take(self.lock, believed)])
+                .await?;
             *trips += 1;
             match self.judge(&found, believed)? {
                 Taken::Now | Taken::Before => return Ok(()),
@@ -191,7 +202,7 @@ impl<'p, V: Verbs> Held<'p, V> {
     async fn inherit(&mut self, owner: u16, believed: u64, trips: &mut u32) -> Result<bool, Reason> {
         let (at, bit) = self.writer.life_of(owner);
         let read = Operation::Read { from: at, len: 8 };
-        let [life] = self.pool.chain(self.connection(), |_| [read]).await?;
+        let [life] = self.pool.chain(self.connection(), &self.writer, |_| [read]).await?;
         *trips += 1;
         let life = bytes_of(life)?.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
         if life & bit != 0 && Check::OwnerLife.on() {
@@ -199,7 +210,7 @@ impl<'p, V: Verbs> Held<'p, V> {
         }
         self.may_be_taken();
         let inherit = self.writer.inherit(self.lock, believed, owner);
-        let [found] = self.pool.chain(self.connection(), |_| [inherit]).await?;
+        let [found] = self.pool.chain(self.connection(), &self.writer, |_| [inherit]).await?;
         *trips += 1;
         let taken = self.writer.has_inherited(self.lock, believed, owner, word_of(&found)?);
         if taken {
@@ -229,7 +240,12 @@ impl<'p, V: Verbs> Held<'p, V> {
                     }
                 }
                 // Nothing was posted now. If anything was before, nobody can tell what became of it.
-                Err(other) if breaks == 0 => return Err(other.into()),
+                Err(other) if breaks == 0 => {
+                    if matches!(other, Trouble::Lapsed) {
+                        self.unfinished = None;
+                    }
+                    return Err(other.into());
+                }
                 Err(_) => return Err(Reason::Unknown(BreakReason::Failed(Failure::Flushed))),
             }
         }
@@ -262,12 +278,15 @@ impl<'p, V: Verbs> Held<'p, V> {
 
     fn end(&mut self, handed_over: bool) {
         self.unfinished = None;
-        self.leave(if handed_over { End::HandedOver } else { End::Released });
+        let owner = self.writer.owner;
+        self.leave(if handed_over { End::HandedOver(owner) } else { End::Released });
     }
 
     async fn post(&self, parts: &[Part<'_>], release: bool) -> Result<(), Trouble> {
         let unlock = [self.writer.give_back(self.lock)];
-        self.pool.write_chain(self.connection(), parts, if release { &unlock } else { &[] }).await
+        self.pool
+            .write_chain(self.connection(), &self.writer, parts, if release { &unlock } else { &[] })
+            .await
     }
 
     /// After a break: whether all of the chain was carried out. If not, the lock is this client's still, and the chain can be posted
@@ -283,7 +302,7 @@ impl<'p, V: Verbs> Held<'p, V> {
         let taken = loop {
             let take = self.writer.take(self.lock, believed);
             // If the answer to this is lost as well, nobody can tell any more whose release it was that is missing.
-            let answer = self.pool.chain(self.connection(), |_| [take]).await;
+            let answer = self.pool.chain(self.connection(), &self.writer, |_| [take]).await;
             let [found] = answer.map_err(|_| Reason::Unknown(reason))?;
             match self.judge(&found, believed)? {
                 Taken::Neighbour(found) => believed = found,
@@ -330,7 +349,7 @@ pub(super) async fn restructure_all<V: Verbs, const N: usize>(
     trips: &mut u32,
 ) -> Result<(), Reason> {
     let Some(first) = helds.first() else { return Ok(()) };
-    let (pool, id) = (first.pool, first.connection());
+    let (pool, id, writer) = (first.pool, first.connection(), first.writer);
     let handed_over =
         std::array::from_fn::<_, N, _>(|at| pool.with_locks(|locks| locks.may_hand_over(helds[at].lock)));
     let mut unlocks = [helds[0].writer.give_back(helds[0].lock); N];
@@ -341,7 +360,7 @@ pub(super) async fn restructure_all<V: Verbs, const N: usize>(
             count += 1;
         }
     }
-    pool.write_chain(id, parts, &unlocks[..count]).await?;
+    pool.write_chain(id, &writer, parts, &unlocks[..count]).await?;
     *trips += u32::from(parts.len() + count > 0);
     for (held, handed_over) in helds.iter_mut().zip(handed_over) {
         held.end(handed_over);
@@ -372,18 +391,19 @@ impl<V: Verbs> Pool<V> {
     async fn write_chain(
         &self,
         id: ConnectionId,
+        writer: &Writer,
         parts: &[Part<'_>],
         rest: &[Operation<'static>],
     ) -> Result<(), Trouble> {
         match parts.len() + rest.len() {
             0 => Ok(()),
-            1 => self.chain(id, |rkey| all::<1>(rkey, parts, rest)).await.map(drop),
-            2 => self.chain(id, |rkey| all::<2>(rkey, parts, rest)).await.map(drop),
-            3 => self.chain(id, |rkey| all::<3>(rkey, parts, rest)).await.map(drop),
-            4 => self.chain(id, |rkey| all::<4>(rkey, parts, rest)).await.map(drop),
-            5 => self.chain(id, |rkey| all::<5>(rkey, parts, rest)).await.map(drop),
-            6 => self.chain(id, |rkey| all::<6>(rkey, parts, rest)).await.map(drop),
-            7 => self.chain(id, |rkey| all::<7>(rkey, parts, rest)).await.map(drop),
+            1 => self.chain(id, writer, |rkey| all::<1>(rkey, parts, rest)).await.map(drop),
+            2 => self.chain(id, writer, |rkey| all::<2>(rkey, parts, rest)).await.map(drop),
+            3 => self.chain(id, writer, |rkey| all::<3>(rkey, parts, rest)).await.map(drop),
+            4 => self.chain(id, writer, |rkey| all::<4>(rkey, parts, rest)).await.map(drop),
+            5 => self.chain(id, writer, |rkey| all::<5>(rkey, parts, rest)).await.map(drop),
+            6 => self.chain(id, writer, |rkey| all::<6>(rkey, parts, rest)).await.map(drop),
+            7 => self.chain(id, writer, |rkey| all::<7>(rkey, parts, rest)).await.map(drop),
             _ => unreachable!("no change has more than four parts and three locks"),
         }
     }

@@ -7,9 +7,9 @@ use super::held::{Held, Part};
 use super::merge::is_thin;
 use crate::address::GlobalAddress;
 use crate::descent::{Descent, LockedPlace, Reason, Start};
-use crate::node::{LeafEditor, NewValue, next_version};
-use crate::record::{record_bytes, write_record};
-use crate::space::ChunkKind;
+use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
+use crate::record::{RecordPointer, place_bytes, record_bytes, write_record};
+use crate::space::{ChunkKind, RecordPlace};
 
 /// A node that is locked, where it is, and what it held when it was locked.
 pub(super) struct Locked<'p, V: Verbs> {
@@ -27,7 +27,7 @@ pub(super) struct NewNode {
 
 /// A record that is written with the leaf that points to it.
 struct NewRecord {
-    address: GlobalAddress,
+    pointer: RecordPointer,
     bytes: Vec<u8>,
 }
 
@@ -53,12 +53,18 @@ impl<'p, V: Verbs> Descent<'p, V> {
             held.let_go(&mut self.trips_mut().round_trips).await?;
             return Ok(Outcome::Done(false));
         }
-        let (Some(value), slot) = (wish.value(), slot) else {
+        let old = match slot.map(|slot| editor.value(slot)).transpose() {
+            Ok(Some(EntryValue::Record(old))) => Some(old),
+            Ok(_) => None,
+            Err(fault) => return self.without(held, Reason::Fault(fault)).await,
+        };
+        let Some(value) = wish.value() else {
             let slot = slot.expect("only what is there is deleted");
             let changed = editor.remove(slot);
             let left = editor.count();
             let part = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
             held.write_back(&[part], &mut self.trips_mut().round_trips).await?;
+            self.free_record(old);
             let is_thin = is_thin(&self.pool().config().tree, 0, left);
             return Ok(if is_thin { Outcome::Thin } else { Outcome::Done(true) });
         };
@@ -73,15 +79,16 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Err(reason) => return self.without(held, reason).await,
         };
         let new = match &record {
-            Some(record) => NewValue::Record { address: record.address, length: value.len() as u32 },
+            Some(record) => NewValue::Record(record.pointer),
             None => NewValue::Inline(value),
         };
-        let record = record.as_ref().map(|record| Part { at: record.address, bytes: &record.bytes });
+        let record = record.as_ref().map(|record| Part { at: record.pointer.address, bytes: &record.bytes });
         let changed = editor.put(slot, self.key(), new);
         let entry = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
         let parts = [record.unwrap_or(entry), entry];
         let parts = if record.is_some() { &parts } else { &parts[1..] };
         held.write_back(parts, &mut self.trips_mut().round_trips).await?;
+        self.free_record(old);
         Ok(Outcome::Done(true))
     }
 
@@ -132,17 +139,25 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
     }
 
-    /// The record of a value, where values are out of line. It lies in memory that was none before: records are not used again yet.
+    /// The record of a value, where values are out of line.
     fn new_record(&self, server: u16, value: &[u8]) -> Result<Option<NewRecord>, Reason> {
         if self.pool().config().tree.leaf_shape().is_inline() {
             return Ok(None);
         }
-        let (kind, len) = (ChunkKind::Records, record_bytes(value.len() as u32));
-        let address = self.pool().with_space(|space| space.take(server, kind, len));
-        let address = address.ok_or(Reason::Memory(server, kind, len))?;
-        let mut bytes = vec![0; len as usize];
-        write_record(&mut bytes, self.key(), 1, |room| room.copy_from_slice(value));
-        Ok(Some(NewRecord { address, bytes }))
+        let length = value.len() as u32;
+        let place = self.pool().with_space(|space| space.take_record(server, length));
+        let lacking = || Reason::Memory(server, ChunkKind::Records, place_bytes(length));
+        let RecordPlace { address, version } = place.ok_or_else(lacking)?;
+        let mut bytes = vec![0; record_bytes(length) as usize];
+        write_record(&mut bytes, self.key(), version, |room| room.copy_from_slice(value));
+        Ok(Some(NewRecord { pointer: RecordPointer { address, length, version }, bytes }))
+    }
+
+    /// Lets the place of a record be used again, to which no leaf leads any more.
+    fn free_record(&self, record: Option<RecordPointer>) {
+        if let Some(record) = record {
+            self.pool().with_space(|space| space.free_record(record));
+        }
     }
 }
 

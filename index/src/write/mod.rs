@@ -6,19 +6,24 @@
 //!   per level                                       (handed over: no unlock) the lock handed over: no CAS to win
 //! ```
 //!
-//! A change is one of *this* key's leaf: what is written back is the entry, and where it does not fit, the leaf is split. The right
-//! half is written first, to memory that nobody knows; the left half makes it known, by its sibling pointer; then both are
-//! unlocked, in one doorbell. From that moment on every key is found. The parent learns of the new node afterwards, and until then
-//! readers take one step more.
+//! A change is one of *this* key's leaf: what is written back is the entry. Where there is no room for it, the leaf is [`split`]
+//! first, and the change begins again: so a split never says anything that the tree did not say before. The parent learns of the new
+//! node afterwards, and until then readers take one step more. A leaf that has become thin is [merged](merge) with a neighbour.
+//!
+//! **What a write can leave behind.** Cards check a packet whole before they write the first byte of it, so a node, which fits in a
+//! packet, is written whole or not at all, whatever becomes of the writer. Chains are carried out in order. So whoever dies, or loses
+//! its connection, has carried out the first operations of a chain, or all; and chains are made such that the tree is right after each
+//! of them.
 //!
 //! **Connections that break.** A chain that ends with the release of the lock is carried out in order: where the lock is not this
-//! client's any more when the connection is up again, all of it was carried out; where it is, nobody has seen the node meanwhile, and
+//! client's any more when the connection is up again, all of it was carried out; where it is, nobody has changed the node meanwhile, and
 //! the chain is posted once more. That holds only if the server has destroyed the broken queue pair before the new one is connected:
 //! whoever connects sees to it.
 //!
-//! **What is not here yet.** A client that dies leaves its locks, and perhaps a node half written: nobody frees them. Deletions leave
-//! empty leaves where they are. The memory of records that were replaced is not used again: a leaf entry would have to carry the
-//! record's version (see [`record`](crate::record)).
+//! **Clients that die.** A lock carries its owner, the number of a session. When a session ends, the server destroys its queue pairs
+//! and then clears the owner's bit in a table that all clients can read. Whoever waits for a lock for long looks there, and takes the
+//! lock of an owner that is dead. A lease, not an epoch in each lock: 16 bits a lock leave no room for one, and only the
+//! server can fence a client that sleeps.
 
 mod held;
 mod leaf;

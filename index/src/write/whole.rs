@@ -22,7 +22,7 @@ impl<'a> Whole<'a> {
     pub(super) fn of(node: &Node<'a>) -> Result<Self, NodeFault> {
         let copy = |entry| match entry {
             EntryValue::Inline(value) => NewValue::Inline(value),
-            EntryValue::Record { address, length } => NewValue::Record { address, length },
+            EntryValue::Record(pointer) => NewValue::Record(pointer),
         };
         Ok(match node {
             Node::Internal(node) => Self::Internal(node.children().collect()),
@@ -73,7 +73,7 @@ impl<'a> Whole<'a> {
                 for &(key, value) in within(entries, &spec.range) {
                     match value {
                         NewValue::Inline(value) => leaf.push_inline(key).copy_from_slice(value),
-                        NewValue::Record { address, length } => leaf.push_record(key, address, length),
+                        NewValue::Record(pointer) => leaf.push_record(key, pointer),
                     }
                 }
                 leaf.finish();

@@ -1,7 +1,7 @@
 //! Writes nodes and records, level by level from the leaves up.
 
 use fatbtree_index::node::{LINE, LeafBuilder, NodeSpec, next_version, offsets, write_internal};
-use fatbtree_index::record::{self, record_bytes, write_record};
+use fatbtree_index::record::{RecordPointer, next_record_version, record_bytes, write_record};
 use fatbtree_index::{GlobalAddress, KeyRange, SUPERBLOCK_BYTES, TreeConfig, cut_keys, cut_nodes};
 
 use super::cuts::Cuts;
@@ -87,9 +87,9 @@ impl Builder<'_> {
                 } else {
                     let length = values.length(key);
                     let address = GlobalAddress::new(self.server, plan.records_from + record_at);
-                    leaf.push_record(key, address, length);
                     let bytes = &mut records[record_at as usize..][..record_bytes(length) as usize];
-                    let version = if self.refill { record::next_version(bytes) } else { 1 };
+                    let version = if self.refill { next_record_version(bytes) } else { 1 };
+                    leaf.push_record(key, RecordPointer { address, length, version });
                     write_record(bytes, key, version, |value| values.fill(key, value));
                     record_at += stride(length);
                 }

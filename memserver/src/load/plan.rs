@@ -1,7 +1,7 @@
 //! Sizes and places, computed before anything is written.
 
 use fatbtree_index::node::LINE;
-use fatbtree_index::record::{RECORD_ALIGN, record_bytes};
+use fatbtree_index::record::place_bytes;
 use fatbtree_index::{MAX_OFFSET, SUPERBLOCK_BYTES, TreeConfig, ValueLayout};
 
 use super::{LoadError, LoadOptions};
@@ -86,5 +86,5 @@ fn bytes_of_records<S: ValueSource>(
 
 /// Bytes from one record to the next.
 pub(super) fn stride(length: u32) -> u64 {
-    u64::from(record_bytes(length)).next_multiple_of(RECORD_ALIGN)
+    u64::from(place_bytes(length))
 }

@@ -3,7 +3,7 @@
 use fatbtree_index::node::{
     LINE, LeafBuilder, LeafEditor, NewValue, NodeHeader, NodeSpec, mark_free, next_version, write_internal,
 };
-use fatbtree_index::record::{self, record_bytes, write_record};
+use fatbtree_index::record::{record_bytes, write_record};
 use fatbtree_index::{GlobalAddress, Integrity, Superblock, ValueLayout};
 use rand::RngExt as _;
 
@@ -36,9 +36,7 @@ impl Model {
     ) -> Option<(GlobalAddress, Vec<u8>)> {
         let place = self.place(step).0;
         match step {
-            Step::Record { key, word, .. } => {
-                let afresh = self.broken == Some(Rule::RecordVersionsGoOn);
-                let version = if afresh { 1 } else { record::next_version(&memory) };
+            Step::Record { key, word, version, .. } => {
                 write_record(&mut memory, key, version, |value| values::fill(key, word, value));
             }
             Step::Entry { leaf, key } => {
@@ -72,7 +70,7 @@ impl Model {
         let Some(Payload { word, record }) = entries.get(&key) else { return Some(editor.remove(slot?)) };
         let slot = slot.or_else(|| editor.free_slot()).expect("a leaf is split before it is full");
         let range = match (*record, self.config.values()) {
-            (Some((address, length)), _) => editor.put(slot, key, NewValue::Record { address, length }),
+            (Some(record), _) => editor.put(slot, key, NewValue::Record(record)),
             (None, ValueLayout::Inline(size)) => {
                 let mut value = vec![0; usize::from(size)];
                 values::fill(key, *word, &mut value);
@@ -112,7 +110,7 @@ impl Model {
                 let mut leaf = LeafBuilder::new(memory, self.config.leaf_shape(), spec);
                 for (key, Payload { word, record }) in entries {
                     match record {
-                        Some((address, length)) => leaf.push_record(key, address, length),
+                        Some(record) => leaf.push_record(key, record),
                         None => values::fill(key, word, leaf.push_inline(key)),
                     }
                 }

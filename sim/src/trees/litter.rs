@@ -6,7 +6,7 @@
 use std::ops::RangeInclusive;
 
 use fatbtree_index::node::{LINE, LeafBuilder, NodeSpec, offsets, write_internal};
-use fatbtree_index::record::{RECORD_HEAD, write_record};
+use fatbtree_index::record::{RECORD_HEAD, RecordPointer, write_record};
 use fatbtree_index::{GlobalAddress, Integrity, KeyRange, TreeConfig, ValueLayout};
 use fatbtree_verbs::Memory;
 use rand::RngExt as _;
@@ -21,7 +21,7 @@ pub(super) struct Litter {
     /// Where stale switches lead which keys.
     pub(super) landings: Vec<(RangeInclusive<u64>, GlobalAddress)>,
     /// Records that nothing points to: of a key, with a value that nobody wrote.
-    pub(super) records: Vec<(u64, GlobalAddress, u32)>,
+    pub(super) records: Vec<(u64, RecordPointer)>,
 }
 
 struct Builder<'a> {
@@ -156,7 +156,7 @@ impl Builder<'_> {
         let record = if shape.is_inline() { None } else { Some(self.record(key, word)?) };
         let mut leaf = LeafBuilder::new(&mut bytes, &shape, spec);
         match record {
-            Some(record) => leaf.push_record(key, record, self.length),
+            Some(record) => leaf.push_record(key, record),
             None => values::fill(key, word, leaf.push_inline(key)),
         }
         leaf.finish();
@@ -171,9 +171,8 @@ impl Builder<'_> {
         let size = match self.config.values() {
             ValueLayout::OutOfLine => {
                 let record = self.record(key, word)?;
-                value[..8].copy_from_slice(&record.raw().to_le_bytes());
-                value[8..12].copy_from_slice(&self.length.to_le_bytes());
-                12
+                value[..RecordPointer::BYTES].copy_from_slice(&record.to_bytes());
+                RecordPointer::BYTES as u8
             }
             ValueLayout::Inline(size) => {
                 values::fill(key, word, &mut value[..usize::from(size)]);
@@ -202,13 +201,14 @@ impl Builder<'_> {
         let _ = self.memory.write(at.offset(), &bytes);
     }
 
-    fn record(&mut self, key: u64, word: u64) -> Option<GlobalAddress> {
+    fn record(&mut self, key: u64, word: u64) -> Option<RecordPointer> {
         let at = self.room()?;
         let mut bytes = vec![0; self.length as usize + RECORD_HEAD];
         write_record(&mut bytes, key, 1, |value| values::fill(key, word, value));
         self.memory.write(at.offset(), &bytes).ok()?;
-        self.litter.records.push((key, at, self.length));
-        Some(at)
+        let record = RecordPointer { address: at, length: self.length, version: 1 };
+        self.litter.records.push((key, record));
+        Some(record)
     }
 
     /// Changes a byte.

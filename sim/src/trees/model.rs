@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use fatbtree_index::record::RecordPointer;
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, TreeConfig};
 use rand::RngExt as _;
 
@@ -18,8 +19,8 @@ const HIGHEST: u8 = 6;
 pub(super) struct Payload {
     /// The word of the value.
     pub(super) word: u64,
-    /// The record, where values are out of line, and the bytes of the value.
-    pub(super) record: Option<(GlobalAddress, u32)>,
+    /// The record, where values are out of line.
+    pub(super) record: Option<RecordPointer>,
 }
 
 /// What a node holds.
@@ -43,7 +44,7 @@ pub(super) struct Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// A record.
-    Record { at: GlobalAddress, key: u64, word: u64, length: u32 },
+    Record { at: GlobalAddress, key: u64, word: u64, length: u32, version: u32 },
     /// The entry of a key in a leaf.
     Entry { leaf: GlobalAddress, key: u64 },
     /// A whole node.
@@ -158,12 +159,12 @@ impl Model {
         let mut change = Change::default();
         let mut record = None;
         if !is_inline {
-            let at = self.space.take_record(key, random)?;
-            change.steps.push_back(Step::Record { at, key, word, length });
-            record = Some((at, length));
+            let (at, version) = self.space.take_record(key, random)?;
+            change.steps.push_back(Step::Record { at, key, word, length, version });
+            record = Some(RecordPointer { address: at, length, version });
         }
         let old = entries.insert(key, Payload { word, record });
-        change.freed.extend(old.and_then(|old| old.record).map(|(at, _)| Freed::Record(at)));
+        change.freed.extend(old.and_then(|old| old.record).map(|old| Freed::Record(old.address)));
         change.steps.push_back(Step::Entry { leaf: at, key });
         Some(change)
     }
@@ -174,7 +175,7 @@ impl Model {
         let Body::Leaf(entries) = &mut self.nodes.get_mut(&at)?.body else { return None };
         let old = entries.remove(&key)?;
         let mut change = Change::of([Step::Entry { leaf: at, key }]);
-        change.freed.extend(old.record.map(|(at, _)| Freed::Record(at)));
+        change.freed.extend(old.record.map(|old| Freed::Record(old.address)));
         Some(change)
     }
 

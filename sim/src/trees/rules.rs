@@ -9,14 +9,12 @@ pub enum Rule {
     VersionsAreNew,
     /// The version of an entry of two lines goes on from the one found there.
     EntryVersionsGoOn,
-    /// A record's version goes on from the one found in memory.
+    /// A record's version goes on from the one that its place had before.
     RecordVersionsGoOn,
     /// Memory that was a node is never a record.
     NodesStayNodes,
     /// Memory that was a record is never a node.
     RecordsStayRecords,
-    /// Memory that was a record of a key is never a record of the same key again.
-    RecordsChangeKeys,
     /// A node that leaves the tree is marked as freed.
     FreedMark,
     /// A node that is split gives up the keys that it no longer has.
@@ -38,7 +36,6 @@ impl Rule {
         Rule::RecordVersionsGoOn,
         Rule::NodesStayNodes,
         Rule::RecordsStayRecords,
-        Rule::RecordsChangeKeys,
         Rule::FreedMark,
         Rule::Fences,
         Rule::NothingEarly,

@@ -10,8 +10,6 @@
 //! Each place for a node is as large as the larger kind of node, so that it can become any node; but the last one only fits the
 //! smaller kind: a READ of the larger one that lands there needs the padding.
 
-use std::collections::BTreeSet;
-
 use fatbtree_index::node::LINE;
 use fatbtree_index::{GlobalAddress, SUPERBLOCK_BYTES, TreeConfig};
 use rand::RngExt as _;
@@ -24,13 +22,14 @@ const RECORD_PLACE: u64 = 584;
 /// Bytes for litter.
 pub(super) const LITTER: u64 = 32 * 1024;
 
-/// A place for a record, and the keys that had it.
+/// A place for a record.
 #[derive(Debug)]
 struct RecordPlace {
     at: GlobalAddress,
-    had: BTreeSet<u64>,
-    /// The last of them.
-    last: u64,
+    /// Of the last record that was written there.
+    version: u32,
+    /// The key that had it last.
+    last: Option<u64>,
 }
 
 /// The places of one region.
@@ -72,11 +71,8 @@ impl Space {
         let nodes_end = small_at + leaf.min(u64::from(config.internal_bytes()));
         let padding = if broken == Some(Rule::Padding) { 0 } else { large };
         let fresh: Vec<_> = (0..nodes).map(|number| at(nodes_from + number * large)).collect();
-        let place = |number| RecordPlace {
-            at: at(records_from + number * RECORD_PLACE),
-            had: BTreeSet::new(),
-            last: 0,
-        };
+        let place =
+            |number| RecordPlace { at: at(records_from + number * RECORD_PLACE), version: 0, last: None };
         Self {
             config: *config,
             all_nodes: fresh.iter().copied().chain([at(small_at)]).collect(),
@@ -133,30 +129,25 @@ impl Space {
     /// The record that was freed last, and its key, if its memory is to be used for something else and lies so in its line.
     pub(super) fn misuse_record(&mut self, within_line: u64) -> Option<(GlobalAddress, u64)> {
         let fits =
-            |place: &mut RecordPlace| !place.had.is_empty() && place.at.offset() % LINE as u64 == within_line;
-        self.records.pop_if(fits).map(|place| (place.at, place.last))
+            |place: &mut RecordPlace| place.last.is_some() && place.at.offset() % LINE as u64 == within_line;
+        self.records.pop_if(fits).and_then(|place| Some((place.at, place.last?)))
     }
 
-    /// A place for a record of `key`.
-    ///
-    /// One that the key has had is not given to it again. A reader that knows the old address from a leaf it has read would take
-    /// the new record for what the leaf said, before the new record counts.
-    pub(super) fn take_record(&mut self, key: u64, random: &mut Random) -> Option<GlobalAddress> {
-        let again = self.broken == Some(Rule::RecordsChangeKeys);
-        let may: Vec<usize> =
-            (0..self.records.len()).filter(|&at| again || !self.records[at].had.contains(&key)).collect();
+    /// A place for a record of `key`, and the record's version.
+    pub(super) fn take_record(&mut self, key: u64, random: &mut Random) -> Option<(GlobalAddress, u32)> {
         // The one freed last is the one that somebody still reads; fresh ones lie in front.
-        let at = match may.last() {
-            None => return None,
-            Some(&last) if random.random_bool(0.7) => last,
-            Some(_) => may[random.random_range(0..may.len())],
+        let at = match self.records.len().checked_sub(1)? {
+            last if random.random_bool(0.7) => last,
+            last => random.random_range(0..=last),
         };
         let mut place = self.records.remove(at);
-        place.had.insert(key);
-        place.last = key;
-        let address = place.at;
+        place.last = Some(key);
+        if self.broken != Some(Rule::RecordVersionsGoOn) {
+            place.version += 1;
+        }
+        let taken = (place.at, place.version);
         self.taken.push(place);
-        Some(address)
+        Some(taken)
     }
 
     pub(super) fn give_record(&mut self, at: GlobalAddress) {

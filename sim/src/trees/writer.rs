@@ -311,9 +311,9 @@ impl Writer {
         let bytes = match self.setting.scenario.broken {
             Some(Rule::NodesStayNodes) => {
                 let record = self.setting.litter[self.tree].records.first().copied();
-                record.and_then(|(key, record, length)| {
+                record.and_then(|(key, record)| {
                     let at = self.tended(|tended, _| tended.model.space.misuse_node())?;
-                    Some((at, node_like_record(&config, at, key, record, length)))
+                    Some((at, node_like_record(&config, at, key, record)))
                 })
             }
             Some(Rule::RecordsStayRecords) => {

@@ -46,6 +46,8 @@ pub(super) struct Host {
     /// Counts the machine's lives.
     pub(super) incarnation: u32,
     pub(super) frozen: bool,
+    /// After so many WRITEs nothing leaves it any more.
+    pub(super) writes_left: Option<u64>,
     pub(super) link: Link,
     pub(super) pool: BufferPool,
     pub(super) regions: BTreeMap<u32, Registered>,
@@ -133,6 +135,7 @@ impl Fabric {
             up: true,
             incarnation: 0,
             frozen: false,
+            writes_left: None,
             link,
             pool,
             regions: BTreeMap::new(),
@@ -303,6 +306,7 @@ impl Fabric {
         host.wake = None;
         host.device_memory = 0;
         host.frozen = false;
+        host.writes_left = None;
         let held = std::mem::take(&mut host.held);
         held.into_iter().for_each(|event| self.events.push(now.at, event));
         let Self { packets, pairs, .. } = self;

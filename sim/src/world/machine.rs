@@ -136,6 +136,18 @@ impl Machine {
         self.shared.set_fuse(self.id, Some(polls));
     }
 
+    /// Lets this many more WRITEs leave its card, and then nothing: a way to die between two writes of a chain. The machine itself
+    /// goes on until it is killed.
+    pub fn mute_after_writes(&self, writes: u64) {
+        self.shared.fabric.borrow_mut().host_mut(self.id).writes_left = Some(writes);
+    }
+
+    /// Whether that has happened.
+    #[must_use]
+    pub fn is_mute(&self) -> bool {
+        self.shared.fabric.borrow().host(self.id).writes_left == Some(0)
+    }
+
     /// A dead machine starts anew, with a new card and no tasks.
     ///
     /// # Panics

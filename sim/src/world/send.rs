@@ -158,8 +158,8 @@ impl Fabric {
     pub(super) fn send_on(&mut self, number: u32, mut doorbell: bool) {
         loop {
             let pair = &mut self.pairs[number as usize];
-            let owner = &self.hosts[pair.owner.0 as usize];
-            if !pair.is_ready() || owner.frozen || !owner.up {
+            let owner = &mut self.hosts[pair.owner.0 as usize];
+            if !pair.is_ready() || owner.frozen || !owner.up || owner.writes_left == Some(0) {
                 return;
             }
             let requester = &mut pair.requester;
@@ -171,6 +171,8 @@ impl Fabric {
                     return;
                 }
                 requester.reads += 1;
+            } else if let Some(left) = &mut owner.writes_left {
+                *left -= 1;
             }
             requester.next += 1;
             self.transmit(number, next, doorbell);

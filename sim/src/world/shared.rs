@@ -126,6 +126,7 @@ impl Shared {
             self.set_still(machine, false);
             let mut fabric = self.fabric.borrow_mut();
             fabric.host_mut(machine).link = super::fabric::Link::default();
+            fabric.host_mut(machine).writes_left = fabric.host(machine).writes_left.filter(|&left| left == 0);
             fabric.set_frozen(machine, false);
         }
         for desk in self.desks.borrow_mut().iter_mut() {

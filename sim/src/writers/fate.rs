@@ -42,7 +42,11 @@ pub(super) async fn play(operator: Machine, setting: Rc<Setting>, lives: Lives, 
         bring_back(&setting, &lives, random);
         let client = &setting.clients[random.random_range(0..setting.clients.len())];
         if random.random_range(0..100) < setting.scenario.deadly {
-            client.kill_after_polls(random.random_range(0..100));
+            if random.random_bool(0.5) {
+                client.kill_after_polls(random.random_range(0..100));
+            } else {
+                client.mute_after_writes(random.random_range(1..12));
+            }
             continue;
         }
         match random.random_range(0..9) {
@@ -56,9 +60,12 @@ pub(super) async fn play(operator: Machine, setting: Rc<Setting>, lives: Lives, 
     }
 }
 
-/// Boots clients that died.
+/// Boots clients that died, or whose card did.
 pub(super) fn bring_back(setting: &Rc<Setting>, lives: &Lives, random: &mut Random) {
     for number in 0..setting.clients.len() {
+        if setting.clients[number].is_mute() {
+            setting.clients[number].kill();
+        }
         if !setting.clients[number].is_up() {
             setting.count(|outcome| outcome.deaths += 1);
             setting.clients[number].boot();

@@ -121,7 +121,7 @@ impl Scenario {
             keys: draw.random_range(4..=60),
             tasks: draw.random_range(1..=6),
             operations: draw.random_range(10..=60),
-            deletes: draw.random_range(5..=60),
+            deletes: draw.random_range(5..=70),
             lanes: draw.random_range(1..=3),
             locks: 1 << draw.random_range(2..=8),
             masked: draw.random_bool(0.5),
@@ -156,8 +156,9 @@ mod tests {
         };
         let report = campaign.run(Seeds::fixed(2_000), |seed| Scenario::from_seed(seed).run());
         let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
-        eprintln!("{total:#?}");
         assert!(total.applied > 100_000 && total.broken_connections > 1_000 && total.levels > 3_000);
+        assert!(total.deaths > 1_000 && total.inherited_locks > 1_000 && total.splits > 10_000);
+        assert!(total.merges > 300 && total.settled > 50, "{total:?}");
         assert!(total.unknown * 4 < total.answered, "{total:?}");
         assert!(total.cache_hits > 10_000 && total.stale_starts > 1_000, "{total:?}");
     }

@@ -172,8 +172,9 @@ impl Setting {
     pub(super) fn end_lapsed(&self) {
         let now = self.server.now();
         let mut sessions = self.sessions.borrow_mut();
-        let lapsed = sessions.extract_if(.., |_, session| session.ends <= now);
-        for (owner, session) in lapsed {
+        let lapsed = sessions.iter().filter(|(_, session)| session.ends <= now).map(|(owner, _)| *owner);
+        for owner in lapsed.collect::<Vec<_>>() {
+            let session = sessions.remove(&owner).expect("it was found a moment ago");
             self.server.reactor().with(|card| {
                 session.queue_pairs.into_values().for_each(|queue_pair| card.destroy(queue_pair));
             });
