@@ -21,24 +21,50 @@ fn demo(name: &str, arguments: &[&str]) -> Value {
         .expect("they are JSON")
 }
 
+/// A figure of one of the ways.
+fn figure(result: &Value, way: &str, figure: &str) -> f64 {
+    let ways = result["ways"].as_array().expect("the ways");
+    let way = ways.iter().find(|found| found["name"] == way).unwrap_or_else(|| panic!("no way {way}"));
+    way[figure].as_f64().unwrap_or_else(|| panic!("no figure {figure}"))
+}
+
+fn round_trips(result: &Value, way: &str) -> f64 {
+    figure(result, way, "round_trips")
+}
+
 #[test]
 fn every_answer_is_right_and_takes_few_round_trips() {
     for (name, arguments, most_trips) in
-        [("behind-pointers", vec![], 2.2), ("inline", vec!["--value-size", "8"], 1.2)]
+        [("behind-pointers", vec!["--value-size", "1000"], 2.2), ("inline", vec![], 1.2)]
     {
         let result = demo(name, &arguments);
         assert_eq!(result["wrong"], 0);
         assert_eq!((&result["keys"], &result["lookups"]), (&20_000.into(), &2_000.into()));
-        for way in ["baseline", "in_network"] {
-            for figure in ["mean_us", "p50_us", "p99_us", "ops_per_s", "round_trips"] {
-                assert!(result[way][figure].as_f64().is_some_and(|value| value > 0.0), "{way}.{figure}");
+        for way in ["root-to-leaf", "in-network, planned without knowledge", "in-network"] {
+            for name in ["mean_us", "p50_us", "p99_us", "ops_per_s", "round_trips"] {
+                assert!(figure(&result, way, name) > 0.0, "{way}: {name}");
             }
         }
-        let trips = result["in_network"]["round_trips"].as_f64().expect("a number");
-        let levels = result["baseline"]["round_trips"].as_f64().expect("a number");
+        let (trips, levels) = (round_trips(&result, "in-network"), round_trips(&result, "root-to-leaf"));
         assert!(
             trips <= most_trips && levels >= trips + 2.0,
-            "{trips} round trips, {levels} for the baseline"
+            "{trips} round trips, {levels} from root to leaf"
+        );
+        assert_eq!(figure(&result, "root-to-leaf", "cache_bytes"), 0.0);
+        let in_switches = figure(&result, "in-network", "cache_bytes");
+        assert!(in_switches > 1000.0);
+        let [cold, warm] =
+            ["cold", "warm"].map(|state| format!("client cache, as many bytes as the switches, {state}"));
+        assert_eq!(figure(&result, &warm, "cache_bytes"), in_switches);
+        assert!(round_trips(&result, &warm) <= most_trips + 0.1, "a cache that holds all leads to the leaf");
+        assert!(round_trips(&result, &warm) < round_trips(&result, &cold));
+        assert!(
+            round_trips(&result, "client cache, 1 % of the inner nodes, warm") > 2.0,
+            "there is room for none"
+        );
+        assert_eq!(
+            (&result["cached_share"], &result["target"]),
+            (&1.0.into(), &"Tofino 1, two epochs".into())
         );
         assert_eq!(result["plan"]["stage_entries"].as_array().map(Vec::len), Some(4));
         for (group, figure) in [
@@ -50,6 +76,46 @@ fn every_answer_is_right_and_takes_few_round_trips() {
         ] {
             assert!(!result[group][figure].is_null(), "{group}.{figure}");
         }
+    }
+}
+
+/// Where the switches cannot hold the tree, what they hold is worth more when it is what clients ask for.
+#[test]
+fn a_plan_made_by_counters_and_samples_beats_one_made_without() {
+    let result =
+        demo("learning", &["--keys", "100000", "--lookups", "10000", "--layer", "60", "--fat-root", "30"]);
+    let share = result["cached_share"].as_f64().expect("a share");
+    assert!((0.1..0.9).contains(&share), "{share}");
+    assert_eq!(result["target"], "Tofino 1, two epochs, changed by the command line");
+    let (blind, learned) =
+        (round_trips(&result, "in-network, planned without knowledge"), round_trips(&result, "in-network"));
+    assert!(learned + 0.1 < blind, "{learned} round trips, {blind} without knowledge");
+}
+
+/// Writes, also those of the other way, are read; new keys are found.
+#[test]
+fn workloads_that_write_run_every_way() {
+    for (workload, size) in [("a", "8"), ("d", "8"), ("f", "100")] {
+        let result = demo(workload, &["--workload", workload, "--value-size", size]);
+        assert_eq!(result["wrong"], 0, "{workload}");
+        assert!(
+            round_trips(&result, "in-network") + 1.0 < round_trips(&result, "root-to-leaf"),
+            "{workload}"
+        );
+    }
+}
+
+#[test]
+fn ycsb_runs_both_ways() {
+    let result = demo("ycsb", &[]);
+    let workloads = result["ycsb"].as_array().expect("the workloads");
+    let names: Vec<_> = workloads.iter().filter_map(|workload| workload["name"].as_str()).collect();
+    assert_eq!(names, ["a", "b", "c", "d", "e", "f"]);
+    for workload in workloads.iter().filter(|workload| workload["name"] != "e") {
+        assert!(
+            round_trips(workload, "in-network") + 1.0 < round_trips(workload, "root-to-leaf"),
+            "{workload}"
+        );
     }
 }
 
@@ -65,7 +131,18 @@ fn every_distribution_of_the_help_works() {
 fn nothing_loaded_still_answers() {
     let result = demo("nothing", &["--layers", "0", "--fat-root", "4"]);
     assert_eq!(result["wrong"], 0);
-    assert_eq!(result["plan"]["ranges"], 4);
+    assert_eq!((&result["plan"]["ranges"], &result["cached_share"]), (&4.into(), &0.0.into()));
+}
+
+#[test]
+fn keys_of_a_file_are_looked_up() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("keys.txt");
+    let lines: String = (1..2000u64).map(|n| format!("{}\n", n * n)).collect();
+    std::fs::write(&file, lines).expect("the file is written");
+    let result = demo("file", &["--keys", &file.display().to_string()]);
+    assert_eq!((&result["wrong"], &result["keys"]), (&0.into(), &1999.into()));
+    assert_eq!(result["ycsb"][3]["ways"].as_array().map(Vec::len), Some(0), "no keys are left to insert");
 }
 
 #[test]
@@ -76,7 +153,7 @@ fn what_cannot_work_is_refused_before_anything_starts() {
         (vec!["demo", "--keys", "0"], "--keys 0"),
         (vec!["demo", "--keys", "no-such-file"], "neither a number nor a file"),
         (vec!["demo", "--fat-root", "1"], "--fat-root 1"),
-        (vec!["demo", "--workload", "a"], "only reads"),
+        (vec!["demo", "--workload", "e"], "does not scan"),
         (vec!["demo", "--distribution", "zipfain"], "zipfain"),
         (vec!["demo", "--distribution", "uniform", "--theta", "0.5"], "has no skew"),
         (vec!["plan", "show", "no-such-plan.json"], "no-such-plan.json"),
@@ -88,4 +165,5 @@ fn what_cannot_work_is_refused_before_anything_starts() {
         assert!(!message.contains("loading"), "{arguments:?} started: {message}");
     }
     assert_eq!(run(&["demo", "--layer", "9000"]).status.code(), Some(2));
+    assert_eq!(run(&["demo", "--target", "tofino3"]).status.code(), Some(2));
 }

@@ -4,11 +4,9 @@
 
 use std::time::Instant as Clock;
 
-use fatbtree_client::workload::{KeyMap, WorkloadSpec, builtin};
-use fatbtree_client::{Client, ClosedLoop, LoopOptions, reads};
-use fatbtree_index::{
-    GlobalAddress, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout, value,
-};
+use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
+use fatbtree_client::{Client, ClosedLoop, LoopOptions, Values};
+use fatbtree_index::{GlobalAddress, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout};
 use fatbtree_memserver::{LoadOptions, bulk_load, seeded};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::Instant;
@@ -62,14 +60,14 @@ fn main() {
             now
         };
         let options = LoopOptions { start: Start::Root, depth: 16 };
-        let mut all = reads(&spec, keys, 1, 0, 1).unwrap();
+        let mut workload = Workload::new(&spec, keys, 1).unwrap();
+        let values = Values::new(SEED, len as usize);
         let (mut best, mut allocations) = (f64::MAX, u64::MAX);
-        while all.len() > 0 {
+        for _ in 0..spec.operation_count / STRETCH {
             let before = elapsed();
             let counted = allocation_counter::measure(|| {
-                let stretch = all.by_ref().take(STRETCH as usize);
-                let work = run.run(&client, stretch, options, |key, bytes| value::check(key, SEED, bytes));
-                client.pool().reactor().run(work, &mut network);
+                let work = run.run(&client, &mut workload, STRETCH, options, &values);
+                client.pool().reactor().run(work, &mut network).unwrap();
             });
             best = best.min((elapsed() - before).as_nanos() as f64 / STRETCH as f64);
             allocations = allocations.min(counted.count_total);

@@ -1,60 +1,32 @@
-//! A closed loop: keeps a number of lookups under way and records every answer.
+//! A closed loop: keeps a number of operations under way and records every answer.
 
-use fatbtree_index::{Lookup, Start};
+use std::cell::RefCell;
+
+use fatbtree_index::{Change, OperationError, Start, Wish};
 use fatbtree_verbs::Verbs;
-use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::time::Duration;
 use thiserror::Error;
 
 use crate::client::{Client, Lookups};
 use crate::measure::{Outcome, Recorder, Summary, Troubles};
-use crate::workload::{KeyMap, OperationKind, Workload, WorkloadError, WorkloadSpec};
+use crate::sample::KeySample;
+use crate::values::Values;
+use crate::workload::{Operation, OperationKind, Workload, WorkloadError};
 
-/// Why a workload cannot be run.
+/// Why a workload cannot be run to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum ClosedLoopError {
-    /// Not only reads.
+    /// Scans.
     #[error(
-        "{share:.1} % of the workload's operations are {}, this client only reads; use a workload with readproportion=1 \
-         and all others 0, such as `c`", .kind.name()
+        "the workload has scans, which this client does not do yet; use one without, such as a, b, c, d or f"
     )]
-    NotReads {
-        /// The first other kind.
-        kind: OperationKind,
-        /// Its share in per cent.
-        share: f64,
-    },
+    Scan,
     /// The workload itself.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
 }
 
-/// The keys of the `operationcount` reads of `spec`, divided over `clients`, of which this is number `client`.
-///
-/// # Errors
-/// When the workload has other operations than reads, or cannot be drawn from.
-pub fn reads(
-    spec: &WorkloadSpec,
-    keys: KeyMap,
-    seed: u64,
-    client: u64,
-    clients: u64,
-) -> Result<impl ExactSizeIterator<Item = u64> + use<>, ClosedLoopError> {
-    let weights = spec.proportions.as_array();
-    let sum: f64 = weights.iter().sum();
-    for (kind, weight) in OperationKind::ALL.into_iter().zip(weights) {
-        if kind != OperationKind::Read && weight > 0.0 {
-            return Err(ClosedLoopError::NotReads { kind, share: 100.0 * weight / sum });
-        }
-    }
-    let mut workload = Workload::for_client(spec, keys, seed, client, clients)?;
-    // The first clients take what does not divide evenly.
-    let operations = spec.operation_count / clients + u64::from(client < spec.operation_count % clients);
-    let mut next =
-        move || workload.next_operation().expect("only inserts use up keys, and there are none").key;
-    Ok((0..operations as usize).map(move |_| next()))
-}
-
-/// How lookups are made.
+/// How operations are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopOptions {
     /// Where each begins.
@@ -69,6 +41,7 @@ pub struct ClosedLoop {
     recorder: Recorder,
     elapsed: Duration,
     wrong: Option<String>,
+    sample: Option<KeySample>,
 }
 
 impl Default for ClosedLoop {
@@ -80,51 +53,81 @@ impl Default for ClosedLoop {
 impl ClosedLoop {
     /// Nothing recorded yet.
     pub fn new() -> Self {
-        ClosedLoop { recorder: Recorder::new(), elapsed: Duration::ZERO, wrong: None }
+        ClosedLoop { recorder: Recorder::new(), elapsed: Duration::ZERO, wrong: None, sample: None }
     }
 
-    /// Looks up all `keys`, which must be in the tree; `right` says whether a value is the key's.
+    /// The same, and samples the keys of its operations.
+    pub fn sampling(sample: KeySample) -> Self {
+        ClosedLoop { sample: Some(sample), ..Self::new() }
+    }
+
+    /// Draws so many operations and does them. Every value that is read must be one that `values` allows.
+    ///
+    /// # Errors
+    /// When the workload has an operation that cannot be done; those drawn before it are done.
     ///
     /// # Panics
     /// When `options.depth` is 0.
     pub async fn run<V: Verbs>(
         &mut self,
         client: &Client<V>,
-        keys: impl Iterator<Item = u64>,
+        workload: &mut Workload,
+        operations: u64,
         options: LoopOptions,
-        right: impl Fn(u64, &[u8]) -> bool,
-    ) {
+        values: &Values,
+    ) -> Result<(), ClosedLoopError> {
         let LoopOptions { start, depth } = options;
-        let began = now(client);
-        let mut lookups = Lookups::new(keys, |key| client.lookup(key, start), depth);
-        while let Some(lookup) = lookups.next().await {
-            self.record(&lookup, &right);
+        let began = client.pool().reactor().now();
+        let workload = RefCell::new(workload);
+        let mut refused = Ok(());
+        let mut left = operations;
+        let drawn = std::iter::from_fn(|| {
+            left = left.checked_sub(1)?;
+            let operation = workload.borrow_mut().next_operation().map_err(ClosedLoopError::from);
+            let done = operation.and_then(|operation| match operation.kind {
+                OperationKind::Scan => Err(ClosedLoopError::Scan),
+                _ => Ok(operation),
+            });
+            done.map_err(|error| refused = Err(error)).ok()
+        });
+        let mut running = Lookups::new(drawn, |operation| perform(client, operation, start, values), depth);
+        while let Some(done) = running.next().await {
+            if done.operation.kind == OperationKind::Insert {
+                workload.borrow_mut().acknowledge_insert(done.operation.record);
+            }
+            self.record(done);
         }
-        self.elapsed = self.elapsed + (now(client) - began);
+        drop(running);
+        self.elapsed = self.elapsed + (client.pool().reactor().now() - began);
+        refused
     }
 
-    #[inline]
-    fn record(&mut self, lookup: &Lookup, right: impl Fn(u64, &[u8]) -> bool) {
-        let outcome = match &lookup.result {
-            Ok(Some(value)) if right(lookup.key, value) => Outcome::Found,
-            Ok(Some(_)) => Outcome::WrongAnswer,
-            Ok(None) => Outcome::NotFound,
-            Err(_) => Outcome::Failed,
-        };
+    fn record(&mut self, done: Done) {
+        let Done { operation, outcome, error, round_trips, latency } = done;
         if outcome != Outcome::Found && self.wrong.is_none() {
-            self.wrong = Some(format!("key {:#x}: {outcome:?}: {:?}", lookup.key, lookup.result));
+            let (kind, key) = (operation.kind.name(), operation.key);
+            let why = error.map_or(String::new(), |error| format!(": {error}"));
+            self.wrong = Some(format!("{kind} of key {key:#x}: {outcome:?}{why}"));
         }
-        self.recorder.record(outcome, lookup.latency.as_nanos(), lookup.trips.round_trips);
+        self.recorder.record(outcome, latency.as_nanos(), round_trips);
+        if let Some(sample) = &mut self.sample {
+            sample.see(operation.key);
+        }
     }
 
-    /// The first lookup that did not end with the right answer, for the report of a failed run.
+    /// The first operation that did not end with the right answer, for the report of a failed run.
     pub fn first_wrong(&self) -> Option<&str> {
         self.wrong.as_deref()
     }
 
-    /// Time that lookups were under way.
+    /// Time that operations were under way.
     pub fn elapsed(&self) -> Duration {
         self.elapsed
+    }
+
+    /// The keys sampled; none unless it was made to.
+    pub fn sampled(&self) -> &[u64] {
+        self.sample.as_ref().map_or(&[], KeySample::keys)
     }
 
     /// What was recorded, to merge with other clients'.
@@ -140,22 +143,67 @@ impl ClosedLoop {
     }
 }
 
-fn now<V: Verbs>(client: &Client<V>) -> Instant {
-    client.pool().reactor().now()
+/// An operation that has ended.
+struct Done {
+    operation: Operation,
+    outcome: Outcome,
+    error: Option<OperationError>,
+    round_trips: u32,
+    latency: Duration,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workload::builtin;
-
-    #[test]
-    fn only_reads_are_run() {
-        let spec = |name| WorkloadSpec::from_properties(&builtin(name).unwrap()).unwrap();
-        let new = |name, client, clients| reads(&spec(name), KeyMap::Hashed, 1, client, clients);
-        let error = new("a", 0, 1).map(drop).unwrap_err().to_string();
-        assert!(error.starts_with("50.0 % of the workload's operations are UPDATE"), "{error}");
-        assert_eq!(new("c", 0, 1).unwrap().len(), 1000);
-        assert_eq!([0, 1, 2].map(|client| new("c", client, 3).unwrap().len()), [334, 333, 333]);
+impl Done {
+    /// Nothing done yet.
+    fn new(operation: Operation) -> Self {
+        Self { operation, outcome: Outcome::Found, error: None, round_trips: 0, latency: Duration::ZERO }
     }
+
+    async fn read<V: Verbs>(&mut self, client: &Client<V>, start: Start, values: &Values) {
+        let began = values.begin();
+        let key = self.operation.key;
+        let lookup = client.lookup(key, start).await;
+        self.round_trips += lookup.trips.round_trips;
+        self.latency = self.latency + lookup.latency;
+        match lookup.result {
+            Ok(found) if values.allows(key, &began, found.as_deref()) => {}
+            Ok(Some(_)) => self.outcome = Outcome::WrongAnswer,
+            Ok(None) => self.outcome = Outcome::NotFound,
+            Err(error) => self.fail(error),
+        }
+        values.end(began);
+    }
+
+    async fn write<V: Verbs>(&mut self, client: &Client<V>, start: Start, values: &Values) {
+        let Operation { kind, key, .. } = self.operation;
+        let insert = kind == OperationKind::Insert;
+        let (write, value) = values.write(key, !insert);
+        let wish = if insert { Wish::Insert(&value) } else { Wish::Update(&value) };
+        let Change { result, trips, latency, .. } = client.pool().change(key, wish, start).await;
+        self.round_trips += trips.round_trips;
+        self.latency = self.latency + latency;
+        match result {
+            Ok(true) => values.wrote(key, write),
+            Ok(false) => self.outcome = Outcome::NotFound,
+            Err(error) => self.fail(error),
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, error: OperationError) {
+        (self.outcome, self.error) = (Outcome::Failed, Some(error));
+    }
+}
+
+/// Does an operation. What reads and then writes is one operation that takes as long as both.
+async fn perform<V: Verbs>(client: &Client<V>, operation: Operation, start: Start, values: &Values) -> Done {
+    let mut done = Done::new(operation);
+    match operation.kind {
+        OperationKind::Read | OperationKind::Scan => done.read(client, start, values).await,
+        OperationKind::Update | OperationKind::Insert => done.write(client, start, values).await,
+        OperationKind::ReadModifyWrite => {
+            done.read(client, start, values).await;
+            done.write(client, start, values).await;
+        }
+    }
+    done
 }

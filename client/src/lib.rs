@@ -13,15 +13,16 @@
 //! * [`workload`]: YCSB's core workloads A to F and its request distributions, read from files in YCSB's own
 //!   property names; keys hashed as YCSB hashes them, ordered, or from a file. Seeded.
 //! * [`measure`]: HDR histograms of latencies, round trips, rates, and everything that went wrong.
-//! * [`ClosedLoop`]: the three together.
+//! * [`ClosedLoop`]: the three together. [`Values`]: what its reads may answer while it writes.
+//! * [`KeySample`]: keys that a client remembers, for planners of switch caches.
 //!
 //! # Example
 //!
 //! A memory server with one leaf, and YCSB's workload C on its 20 records, over two software NICs back to back.
 //!
 //! ```
-//! use fatbtree_client::workload::{KeyMap, WorkloadSpec, builtin};
-//! use fatbtree_client::{Client, ClosedLoop, LoopOptions, reads};
+//! use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
+//! use fatbtree_client::{Client, ClosedLoop, LoopOptions, Values};
 //! use fatbtree_index::node::{LeafBuilder, NodeSpec};
 //! use fatbtree_index::{
 //!     GlobalAddress, KeyRange, Partition, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout, value,
@@ -78,8 +79,9 @@
 //! };
 //! let mut run = ClosedLoop::new();
 //! let options = LoopOptions { start: Start::Root, depth: 4 };
-//! let work = run.run(&client, reads(&spec, keys, 1, 0, 1)?, options, |key, bytes| value::check(key, 1, bytes));
-//! client.pool().reactor().run(work, &mut network);
+//! let (mut workload, values) = (Workload::new(&spec, keys, 1)?, Values::new(1, 8));
+//! let work = run.run(&client, &mut workload, spec.operation_count, options, &values);
+//! client.pool().reactor().run(work, &mut network)?;
 //! let summary = run.summary(&client);
 //! assert!(summary.verified(), "{:?}", run.first_wrong());
 //! assert_eq!((summary.operations, summary.round_trips), (1000, 1.0));
@@ -90,7 +92,11 @@
 mod client;
 mod closed_loop;
 pub mod measure;
+mod sample;
+mod values;
 pub mod workload;
 
 pub use client::Client;
-pub use closed_loop::{ClosedLoop, ClosedLoopError, LoopOptions, reads};
+pub use closed_loop::{ClosedLoop, ClosedLoopError, LoopOptions};
+pub use sample::KeySample;
+pub use values::Values;

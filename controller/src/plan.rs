@@ -5,6 +5,7 @@
 //! ([`Plan::entries`]), compared ([`diff`]), and executed in software ([`Plan::land`]).
 
 mod budget;
+mod cached;
 mod counters;
 mod diff;
 mod entries;

@@ -105,6 +105,32 @@ impl Entry {
         }
     }
 
+    /// Bytes of an entry of a plan: key and action data, every field in whole bytes. Entries that are there with any plan, or none,
+    /// count nothing.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::FatRoot(_, action) => {
+                let sub_table_and_slice = 2 + 2 + 2;
+                sub_table_and_slice
+                    + match action {
+                        fat_root::Action::NextTable { .. } => 2,
+                        fat_root::Action::Land { .. } => 8 + 2 + 2,
+                    }
+            }
+            Self::Step(key, _) => {
+                let epoch_and_node = 1 + 2;
+                epoch_and_node + usize::from(key.quarter.is_some()) + 3 * 8
+            }
+            Self::Child(..) => {
+                let (epoch_node_and_branch, offset_and_node) = (1 + 2 + 1, 6 + 2);
+                epoch_node_and_branch + offset_and_node
+            }
+            Self::RoceConnection(..) | Self::PartitionRoute(..) | Self::Ipv4Route(..) | Self::LastHop(..) => {
+                0
+            }
+        }
+    }
+
     /// The P4 table's name, as far as the controller needs it.
     pub fn table(&self) -> String {
         match self {

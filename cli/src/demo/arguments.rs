@@ -5,27 +5,34 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fatbtree_client::workload::{KeyFile, KeyMap, Properties, RequestDistribution, WorkloadSpec, builtin};
+use fatbtree_client::workload::{
+    KeyFile, KeyMap, OperationKind, Properties, RequestDistribution, WorkloadSpec, builtin,
+};
+use fatbtree_controller::{Budget, Target};
 use fatbtree_index::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
 
-/// Lookups walked by switches, side by side with lookups that walk the tree over the network.
+use crate::control::TargetName;
+
+/// Operations whose way down the tree is walked by switches, beside those that walk it over the network.
 ///
 /// One process: a FatTree of software switches that run the compiled P4 program, memory servers in one pod, a client in
-/// another. Loads the servers, plans the caches, pushes them over P4Runtime, and looks up the same keys both ways.
+/// another. Loads the servers with more than the switches can hold, lets the client work, plans the caches from what the switches
+/// counted meanwhile and the client sampled, and then does the same operations in every way.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  fatbtree demo                                        2,000,000 keys, 1000-byte values, Zipf 0.99
-  fatbtree demo --value-size 8                         values in the leaves: one round trip
+  fatbtree demo                                        40,000,000 keys, 8-byte values, Zipf 0.99, Tofino 1
+  fatbtree demo --keys 2000000 --value-size 1000       values behind pointers: one round trip more
   fatbtree demo --keys my-keys.txt --report out.html   your own keys, one per line
-  fatbtree demo --keys 100000 --lookups 20000          small and quick
-  fatbtree demo --workload my-workload.properties      a YCSB property file (read-only ones, such as YCSB C)
-  fatbtree demo --k 6 --fat-root 1024 --layer 8192     a larger network, fuller switches")]
+  fatbtree demo --keys 100000 --lookups 20000          small and quick: the switches hold every node
+  fatbtree demo --workload a                           all ways with a YCSB workload that writes
+  fatbtree demo --workload my-workload.properties      a YCSB property file
+  fatbtree demo --k 6 --target tofino2                 a larger network, larger switches")]
 pub(crate) struct Arguments {
     /// Number of keys, or a file with one key per line.
-    #[arg(long, value_name = "COUNT|FILE", default_value = "2000000")]
+    #[arg(long, value_name = "COUNT|FILE", default_value = "40000000")]
     keys: Keys,
     /// Bytes of each value; up to 64 are kept in the leaves, longer ones behind a pointer.
-    #[arg(long, value_name = "BYTES", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "BYTES", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=65536))]
     value_size: u32,
     /// How keys are drawn: zipfian-ranked (over the keys), zipfian (YCSB's scrambled one), uniform, latest, hotspot, sequential, exponential.
     #[arg(long, value_name = "NAME", default_value = "zipfian-ranked")]
@@ -33,20 +40,23 @@ pub(crate) struct Arguments {
     /// Skew of the Zipfian distributions and of latest; 0.99 unless given.
     #[arg(long, value_name = "THETA")]
     theta: Option<f64>,
-    /// A YCSB workload: a property file, or the name of a built-in one. Only reads are done here.
+    /// A YCSB workload: a property file, or the name of a built-in one.
     #[arg(long, value_name = "FILE|NAME", default_value = "c")]
     workload: String,
-    /// Lookups each way.
-    #[arg(long, value_name = "COUNT", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Operations each way; from twice as many the planner learns.
+    #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     lookups: u64,
-    /// Lookups under way at once. With 1, latencies are those of an idle network.
+    /// Operations under way at once.
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
-    /// Most ranges of the fat root.
-    #[arg(long, value_name = "RANGES", default_value_t = 600)]
-    fat_root: usize,
-    /// Most nodes of each node set.
-    #[arg(long, value_name = "NODES", default_value_t = 3600, value_parser = clap::value_parser!(u16).range(0..=8192))]
+    /// Whose compiled tables are the switches' room; two epochs share it.
+    #[arg(long, value_enum, default_value_t = TargetName::Tofino1)]
+    target: TargetName,
+    /// Most ranges of the fat root; fewer where its tables are full before. As many as the target has unless given.
+    #[arg(long, value_name = "RANGES")]
+    fat_root: Option<usize>,
+    /// Most nodes of each node set, where the target has room for more.
+    #[arg(long, value_name = "NODES", default_value_t = 8192, value_parser = clap::value_parser!(u16).range(0..=8192))]
     layer: u16,
     /// Node sets in use, in path order: core A, aggregation A and B, edge A and B.
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=5))]
@@ -63,7 +73,7 @@ pub(crate) struct Arguments {
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
-    /// Write a page with table, latency CDF, round-trip histogram and the picture of what is cached where.
+    /// Write a page with tables, round-trip histogram, the emulator's times and the picture of what is cached where.
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
     /// Write the plan, to be compared with others.
@@ -94,16 +104,18 @@ impl FromStr for Keys {
 
 /// What the demo will do: the command line, checked.
 pub(super) struct Settings {
+    pub(super) workload: String,
     pub(super) spec: WorkloadSpec,
     pub(super) key_map: KeyMap,
+    pub(super) records: u64,
     /// All keys, ascending.
     pub(super) sorted_keys: Vec<u64>,
     pub(super) tree: TreeConfig,
     pub(super) value_size: usize,
     pub(super) lookups: u64,
-    pub(super) depth: u32,
-    pub(super) fat_root: usize,
-    pub(super) set_nodes: [usize; 5],
+    pub(super) depth: usize,
+    pub(super) target: Target,
+    pub(super) budget: Budget,
     pub(super) k: u16,
     pub(super) servers: u16,
     pub(super) seed: u64,
@@ -135,25 +147,34 @@ impl Arguments {
         if records < u64::from(self.servers) {
             bail!("{records} keys on {} memory servers: every server needs at least one key", self.servers);
         }
-        if self.fat_root < usize::from(self.servers) {
+        let compiled = Budget::compiled(self.target.into());
+        let fat_root_ranges = self.fat_root.unwrap_or(compiled.fat_root_ranges);
+        if fat_root_ranges < usize::from(self.servers) {
             bail!(
-                "--fat-root {}: the fat root begins with one range for each of the {} memory servers; give at least as many",
-                self.fat_root,
+                "--fat-root {fat_root_ranges}: the fat root begins with one range for each of the {} memory servers; give at least as many",
                 self.servers
             );
         }
+        let mut set_nodes = compiled.set_nodes.map(|nodes| nodes.min(self.layer.into()));
+        set_nodes[usize::from(self.layers)..].fill(0);
         let mut properties = self.properties()?;
         properties.set("recordcount", &records.to_string());
         properties.set("operationcount", &self.lookups.to_string());
         let mut spec = WorkloadSpec::from_properties(&properties)?;
-        if spec.proportions.as_array()[1..].iter().any(|share| *share > 0.0) {
+        if spec.proportions.scan > 0.0 {
             bail!(
-                "workload {}: the demo only reads; set readproportion=1 and the other proportions to 0",
+                "workload {}: the demo does not scan yet; set scanproportion=0, or use a, b, c, d or f",
                 self.workload
             );
         }
-        // A workload file says how it draws; the built-in ones leave it to the command line.
-        if self.is_builtin() {
+        if spec.proportions.insert > 0.0 && key_map.is_some() {
+            bail!(
+                "workload {} inserts, and all keys of the file are loaded: use a number of keys",
+                self.workload
+            );
+        }
+        // A workload file says how it draws, and so does D; the other built-in ones leave it to the command line.
+        if self.is_builtin() && !matches!(spec.distribution, RequestDistribution::Latest { .. }) {
             spec.distribution = self.distribution()?;
         }
         let key_map = key_map.unwrap_or_else(|| KeyMap::from(spec.insert_order));
@@ -164,18 +185,18 @@ impl Arguments {
             Ok(size) if size <= MAX_INLINE_VALUE => ValueLayout::Inline(size),
             _ => ValueLayout::OutOfLine,
         };
-        let mut set_nodes = [0; 5];
-        set_nodes[..usize::from(self.layers)].fill(usize::from(self.layer));
         Ok(Settings {
+            workload: self.workload.clone(),
             spec,
             key_map,
+            records,
             sorted_keys,
             tree: TreeConfig::new(16, 1024, values)?,
             value_size: self.value_size as usize,
             lookups: self.lookups,
-            depth: self.depth,
-            fat_root: self.fat_root,
-            set_nodes,
+            depth: self.depth as usize,
+            target: self.target.into(),
+            budget: Budget { fat_root_ranges, set_nodes, ..compiled },
             k: self.k,
             servers: self.servers,
             seed: self.seed,
@@ -207,6 +228,52 @@ impl Arguments {
         }
         Ok(WorkloadSpec::from_properties(&properties)?.distribution)
     }
+}
+
+impl Settings {
+    /// Operations that the planner learns from, and that warm a client's cache.
+    pub(super) fn learning(&self) -> u64 {
+        self.lookups.saturating_mul(2)
+    }
+
+    /// Whose room the plan keeps within, in words.
+    pub(super) fn describe_target(&self) -> String {
+        let chip = match self.target {
+            Target::Tofino1 => "Tofino 1",
+            Target::Tofino2 => "Tofino 2",
+            Target::V1model => "v1model",
+        };
+        let less = match Budget::compiled(self.target) == self.budget {
+            true => "",
+            false => ", changed by the command line",
+        };
+        format!("{chip}, two epochs{less}")
+    }
+
+    /// A built-in workload over the same keys, and whether it can be done. Keys are drawn as for the main workload, unless it wants
+    /// the newest.
+    pub(super) fn builtin(&self, name: &str, operations: u64) -> Result<(WorkloadSpec, bool)> {
+        let mut properties = builtin(name)?;
+        properties.set("recordcount", &self.records.to_string());
+        properties.set("operationcount", &operations.to_string());
+        let mut spec = WorkloadSpec::from_properties(&properties)?;
+        if !matches!(spec.distribution, RequestDistribution::Latest { .. }) {
+            spec.distribution = self.spec.distribution;
+        }
+        let new_keys = spec.proportions.insert == 0.0 || !matches!(self.key_map, KeyMap::File(_));
+        let possible = new_keys && spec.proportions.scan == 0.0;
+        Ok((spec, possible))
+    }
+}
+
+/// The operations of a workload in words.
+pub(super) fn describe_operations(spec: &WorkloadSpec) -> String {
+    let weights = spec.proportions.as_array();
+    let sum: f64 = weights.iter().sum();
+    let parts = OperationKind::ALL.into_iter().zip(weights).filter(|(_, weight)| *weight > 0.0);
+    let words =
+        parts.map(|(kind, weight)| format!("{:.0} % {}", 100.0 * weight / sum, kind.name().to_lowercase()));
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// A distribution in words.

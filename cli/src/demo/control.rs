@@ -1,42 +1,47 @@
-//! The controller's part: snapshots, the plan, the push; and the client's connections.
+//! The controller's part: snapshots, plans, reloads; and the client's connections.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use fatbtree_client::workload::Workload;
 use fatbtree_controller::{
     Budget, Connection, Connections, Fleet, FleetOptions, Frequencies, OnProgress, Placement, Plan, Programs,
-    PushReport, ReloadSteps, Tree, cluster_base,
+    PushReport, ReloadSteps, Tree, cluster_base, next_epoch,
 };
-use fatbtree_index::{RemoteSide, TreeTop};
+use fatbtree_index::{IndexCache, RemoteSide, TreeTop};
 use fatbtree_memserver::grpc;
 use fatbtree_topology::Cluster;
+use fatbtree_verbs::Device;
 
-use super::arguments::Settings;
 use super::data_path::DataPathThreads;
+use super::memory::Porter;
 
-/// Lookups that the planner sees before the run, drawn from another seed than the run's.
-const SAMPLES: u64 = 200_000;
-
-/// The control plane: connections to every switch and memory server.
+/// The control plane: connections to every switch and memory server, and the plan in force.
 pub(super) struct Control {
     cluster: Cluster,
     placement: Placement,
     fleet: Fleet,
     servers: Vec<grpc::Client>,
     connections: Connections,
+    budget: Budget,
+    in_force: Option<Plan>,
 }
 
-/// A plan and how long it took.
+/// A plan, how long it took, and what it holds.
 pub(super) struct Planned {
     pub(super) plan: Plan,
     pub(super) seconds: f64,
+    /// Inner nodes of the tree.
+    pub(super) inner_nodes: usize,
+    /// Those of them that the switches hold.
+    pub(super) held_nodes: usize,
+    /// Bytes that all inner nodes take in a client's cache.
+    pub(super) inner_bytes: u64,
 }
 
 impl Control {
-    /// Connects to everything the cluster file names, loads the P4 program and the routes.
-    pub(super) async fn bring_up(cluster: Cluster) -> Result<Self> {
+    /// Connects to everything the cluster file names, loads the P4 program and the routes. Plans will keep within `budget`.
+    pub(super) async fn bring_up(cluster: Cluster, budget: Budget) -> Result<Self> {
         let fleet = Fleet::connect(&cluster, &Programs::v1model()?, FleetOptions::default()).await?;
         fleet.set_pipeline().await?;
         let placement = Placement::of(&cluster);
@@ -49,41 +54,63 @@ impl Control {
                 })?;
             servers.push(client);
         }
-        Ok(Self { cluster, placement, fleet, servers, connections: Connections::new() })
+        let connections = Connections::new();
+        Ok(Self { cluster, placement, fleet, servers, connections, budget, in_force: None })
     }
 
-    /// Takes the trees' tops and plans the caches for the workload.
-    pub(super) async fn plan(&mut self, settings: &Settings) -> Result<Planned> {
+    /// Takes the trees' tops and plans the caches. What is known of the visits is what the switches have counted under the plan in
+    /// force, and the keys that the client has sampled; at first nothing.
+    pub(super) async fn plan(&mut self, sampled: &[u64]) -> Result<Planned> {
         let mut tops: Vec<TreeTop> = Vec::new();
         for server in &mut self.servers {
             tops.push(server.snapshot().await?);
         }
-        let mut sampler = Workload::new(&settings.spec, settings.key_map.clone(), settings.seed ^ 0x5a5a)?;
-        let sample = (0..SAMPLES).map(|_| Ok(sampler.next_operation()?.key)).collect::<Result<Vec<u64>>>()?;
-        let budget =
-            Budget { fat_root_ranges: settings.fat_root, set_nodes: settings.set_nodes, ..Budget::bmv2() };
+        let visits = match &self.in_force {
+            Some(plan) => plan.visits(self.fleet.read_counters().await?, sampled),
+            None => Vec::new(),
+        };
         let started = Instant::now();
         let tree = Tree::new(&tops)?;
-        let frequencies = Frequencies::from_keys(&tree, &sample);
-        let plan = Plan::new(self.cluster.tree(), &self.placement, &tree, &frequencies, &budget, 1)?;
-        Ok(Planned { plan, seconds: started.elapsed().as_secs_f64() })
+        let frequencies = Frequencies::from_weighted(&tree, &visits);
+        let epoch = self.in_force.as_ref().map_or(1, |plan| next_epoch(plan.epoch()));
+        let topology = self.cluster.tree();
+        let plan = Plan::new(topology, &self.placement, &tree, &frequencies, &self.budget, epoch)?;
+        let seconds = started.elapsed().as_secs_f64();
+        let nodes = tops.iter().flat_map(|top| &top.nodes);
+        let inner_bytes = nodes.map(|node| IndexCache::entry_bytes(node.children.len())).sum();
+        let (inner_nodes, held_nodes) = (tree.node_count(), plan.held_nodes(&tree));
+        Ok(Planned { plan, seconds, inner_nodes, held_nodes, inner_bytes })
     }
 
-    /// Loads the plan into the switches.
-    pub(super) async fn push(&self, plan: &Plan, progress: OnProgress) -> Result<PushReport> {
-        Ok(self.fleet.reload(&ReloadSteps::new(None, plan)?, Some(progress)).await?)
+    /// Loads a plan into the switches beside the one in force, and takes that away.
+    pub(super) async fn load(&mut self, plan: &Plan, progress: OnProgress) -> Result<PushReport> {
+        let steps = ReloadSteps::new(self.in_force.as_ref(), plan)?;
+        let report = self.fleet.reload(&steps, Some(progress)).await?;
+        self.in_force = Some(plan.clone());
+        Ok(report)
     }
 
-    /// Opens a session with every memory server and keeps it, connects the client to each, and registers each connection at the
-    /// client's edge switch.
-    pub(super) async fn connect_client(&mut self, data_path: &Arc<DataPathThreads>) -> Result<()> {
+    /// Updates that loading a plan takes.
+    pub(super) fn updates(&self, plan: &Plan) -> Result<usize> {
+        Ok(ReloadSteps::new(self.in_force.as_ref(), plan)?.len())
+    }
+
+    /// Opens a session with every memory server and keeps it, connects the client to each, registers each connection at the
+    /// client's edge switch, lets the client lock and write, and has memory brought to it.
+    pub(super) async fn connect_client(
+        &mut self,
+        data_path: &Arc<DataPathThreads>,
+        porter: Porter,
+    ) -> Result<()> {
         let client_host = self.cluster.clients().first().context("the cluster has no client")?.host;
+        let mut sessions = Vec::new();
         for id in data_path.call(|path| path.client().pool().connections())? {
             let server = &mut self.servers[usize::from(id.server)];
             let info = server.info().await?;
             let local = data_path.call(move |path| path.client().pool().open(id))??;
             let session = server.open_session(local.ip).await?;
             tokio::spawn(server.clone().keep_session(session));
+            sessions.push((server.clone(), session));
             let endpoint = server.connect_queue_pair(session, local, None).await?;
             let rkey = info.tree.rkey;
             let registered = Connection {
@@ -99,8 +126,16 @@ impl Control {
                 self.fleet.apply(&[(switch, vec![change])].into(), None).await?;
             }
             let side = RemoteSide { endpoint, rkey, registered: true };
-            data_path.call(move |path| path.client().pool().connected(id, side))??;
+            data_path.call(move |path| {
+                let pool = path.client().pool();
+                let masked_atomics = pool.reactor().with(|nic| nic.capabilities().masked_atomics);
+                let writer =
+                    info.writer(session.owner, masked_atomics).context("the memory server has no locks")?;
+                pool.set_writer(id.server, writer)?;
+                Ok::<_, anyhow::Error>(pool.connected(id, side)?)
+            })??;
         }
+        tokio::spawn(porter.serve(sessions));
         Ok(())
     }
 

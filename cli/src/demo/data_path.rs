@@ -18,10 +18,12 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use fatbtree_index::Event;
-use fatbtree_memserver as memserver;
+use fatbtree_memserver::{self as memserver, Chunk};
 use fatbtree_sim::{Client, Clock, Cluster, InstantWires};
 use fatbtree_switch::service::Inbox;
 use fatbtree_verbs::time::Instant;
+
+use super::memory::{Desk, Wanted};
 
 /// Looks for a frame that the fabric makes before it looks at anything else.
 const BATCH: usize = 32;
@@ -49,6 +51,8 @@ pub(super) struct DataPath {
     /// The inboxes of this half's switches, by the switch's position.
     switch_inboxes: Vec<(usize, Inbox)>,
     server_mailboxes: Vec<memserver::Mailbox>,
+    /// The client's, in the half that has one.
+    memory: Option<Desk>,
     /// Looks in a row that found no frame.
     idle: u32,
 }
@@ -59,9 +63,10 @@ impl DataPath {
         cluster: Cluster<InstantWires>,
         switch_inboxes: Vec<(usize, Inbox)>,
         server_mailboxes: Vec<memserver::Mailbox>,
+        memory: Option<Desk>,
     ) -> Self {
         let clock = WallClock(std::time::Instant::now());
-        Self { cluster, clock, switch_inboxes, server_mailboxes, idle: 0 }
+        Self { cluster, clock, switch_inboxes, server_mailboxes, memory, idle: 0 }
     }
 
     fn answer_control_plane(&mut self) {
@@ -81,10 +86,28 @@ impl DataPath {
         &self.cluster.clients()[0]
     }
 
+    /// Does what the client asks for.
+    fn serve_client(&mut self) -> Result<()> {
+        let Some(desk) = &self.memory else { return Ok(()) };
+        match self.client().poll_event() {
+            None => {}
+            Some(Event::MemoryWanted { server, kind }) => desk.wanted.try_send(Wanted { server, kind })?,
+            Some(Event::ConnectionBroken { id, reason }) => bail!("the {id} broke: {reason}"),
+            Some(Event::Unfinished { server }) => {
+                bail!("a write to memory server {server} gave up while it had a lock")
+            }
+        }
+        if let Ok(chunk) = desk.brought.try_recv() {
+            let Chunk { address, bytes, kind } = chunk?;
+            self.client().pool().supply(address, bytes, kind);
+        }
+        Ok(())
+    }
+
     /// Runs a future of the client's to its end.
     ///
     /// # Errors
-    /// When a connection breaks: nothing is ever lost here.
+    /// When a connection breaks: nothing is ever lost here. When there is no memory for what it writes.
     pub(super) fn run<F: Future>(&mut self, future: F) -> Result<F::Output> {
         let mut future = pin!(future);
         let alarm = Arc::new(Alarm(AtomicBool::new(true)));
@@ -104,10 +127,8 @@ impl DataPath {
                     return Ok(output);
                 }
             }
-            if !self.advance()
-                && let Some(Event::ConnectionBroken { id, reason }) = self.client().poll_event()
-            {
-                bail!("the {id} broke: {reason}");
+            if !self.advance() {
+                self.serve_client()?;
             }
         }
     }

@@ -1,46 +1,167 @@
-//! The run: the same keys both ways, in turns, every answer checked.
+//! The run: the same operations in every way, in turns, every answer checked.
+
+use std::sync::Arc;
 
 use anyhow::Result;
-use fatbtree_client::workload::Workload;
-use fatbtree_client::{ClosedLoop, LoopOptions};
-use fatbtree_index::{Start, value};
+use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec};
+use fatbtree_client::{ClosedLoop, KeySample, LoopOptions, Values};
+use fatbtree_index::{IndexCache, Start};
 
-use super::data_path::DataPath;
+use super::data_path::{DataPath, DataPathThreads};
+use crate::progress;
 
-/// Lookups one way before it is the other's turn: short enough that both meet the same state of the machine.
+/// Operations one way before it is the other's turn: short enough that all meet the same state of the machine.
 pub(super) const TURN: u64 = 10_000;
 
-/// What both ways did so far.
-pub(super) struct Measured {
-    pub(super) baseline: ClosedLoop,
-    pub(super) in_network: ClosedLoop,
+/// Turns before measuring begins: caches of the machine itself warm up.
+const WARM_UP_TURNS: u64 = 2;
+
+/// Keys that a client samples at most.
+const SAMPLE: usize = 1 << 16;
+
+/// What the client keeps of inner nodes.
+#[derive(Clone)]
+pub(super) enum Cache {
+    /// Nothing.
+    None,
+    /// So many bytes at most, and every turn begins with none: a client that has just started.
+    Cold(u64),
+    /// What it has kept so far. Before it is measured it fills by as many operations as the planner learned from.
+    Warm(Arc<IndexCache>),
 }
 
-impl Measured {
-    pub(super) fn new() -> Self {
-        Self { baseline: ClosedLoop::new(), in_network: ClosedLoop::new() }
+/// A way to do operations.
+#[derive(Clone)]
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    pub(super) start: Start,
+    pub(super) cache: Cache,
+    /// Bytes that the switches keep for it.
+    pub(super) in_switches: u64,
+}
+
+/// A way, and what it has done so far.
+pub(super) struct Way {
+    pub(super) kind: Kind,
+    workload: Workload,
+    pub(super) done: ClosedLoop,
+}
+
+/// Makes ways do a workload. The tree belongs to all of them: what one writes the others read.
+pub(super) struct Runner {
+    data_path: Arc<DataPathThreads>,
+    keys: KeyMap,
+    seed: u64,
+    depth: usize,
+    /// What every read may answer.
+    values: Values,
+    /// Ways that there will have been, so that none inserts what another one has.
+    ways: u64,
+}
+
+/// New keys of this many ways do not meet.
+const MOST_WAYS: u64 = 1 << 10;
+
+impl Runner {
+    /// The tree was loaded with the values of `seed`, of `value_size` bytes.
+    pub(super) fn new(
+        data_path: &Arc<DataPathThreads>,
+        keys: KeyMap,
+        (seed, value_size): (u64, usize),
+        depth: usize,
+    ) -> Self {
+        let values = Values::new(seed, value_size);
+        Self { data_path: Arc::clone(data_path), keys, seed, depth, values, ways: 0 }
     }
 
-    /// Draws keys for one turn and looks them up both ways, `depth` at a time; which goes first alternates. `seed` is that of
-    /// the values.
-    pub(super) fn turn(
+    /// Does operations one way, and samples their keys. They are drawn from another seed than those that are measured.
+    pub(super) async fn learn(&mut self, spec: &WorkloadSpec, kind: Kind, operations: u64) -> Result<Way> {
+        let sample = KeySample::new(SAMPLE, self.seed);
+        let mut way = self.way(spec, kind, self.seed ^ 0x5a5a)?;
+        way.done = ClosedLoop::sampling(sample);
+        let mut ways = vec![way];
+        self.turns(&mut ways, "learning from what the client does", operations).await?;
+        Ok(ways.remove(0))
+    }
+
+    /// Fills the caches that are to be warm, by operations from another seed than those that are measured.
+    pub(super) async fn warm(&mut self, spec: &WorkloadSpec, kinds: &[Kind], operations: u64) -> Result<()> {
+        let warm = kinds.iter().filter(|kind| matches!(kind.cache, Cache::Warm(_)));
+        let ways = warm.map(|kind| self.way(spec, kind.clone(), self.seed ^ 0x5a5a));
+        let mut ways = ways.collect::<Result<Vec<_>>>()?;
+        self.turns(&mut ways, "warming the client's caches", operations).await
+    }
+
+    /// Does `operations` in each of the ways.
+    pub(super) async fn measure(
         &mut self,
-        path: &mut DataPath,
-        workload: &mut Workload,
-        lookups: u64,
-        turn: u64,
-        (depth, seed): (usize, u64),
-    ) -> Result<()> {
-        let keys = (0..lookups).map(|_| Ok(workload.next_operation()?.key)).collect::<Result<Vec<u64>>>()?;
-        let mut ways = [(&mut self.baseline, Start::Root), (&mut self.in_network, Start::IndexRead)];
-        if !turn.is_multiple_of(2) {
-            ways.reverse();
+        spec: &WorkloadSpec,
+        kinds: &[Kind],
+        operations: u64,
+        what: &'static str,
+    ) -> Result<Vec<Way>> {
+        let ways = kinds.iter().map(|kind| self.way(spec, kind.clone(), self.seed));
+        let mut ways = ways.collect::<Result<Vec<_>>>()?;
+        let warm_up = (TURN * WARM_UP_TURNS).min(operations);
+        self.turns(&mut ways, "warming up", warm_up).await?;
+        for way in &mut ways {
+            way.done = ClosedLoop::new();
         }
-        for (way, start) in ways {
-            let client = path.client().clone();
-            let right = |key, bytes: &[u8]| value::check(key, seed, bytes);
-            path.run(way.run(&client, keys.iter().copied(), LoopOptions { start, depth }, right))?;
+        self.turns(&mut ways, what, operations).await?;
+        Ok(ways)
+    }
+
+    /// The next way. Where nothing is inserted all draw the same keys.
+    fn way(&mut self, spec: &WorkloadSpec, kind: Kind, seed: u64) -> Result<Way> {
+        let (number, of) = if spec.proportions.insert > 0.0 { (self.ways, MOST_WAYS) } else { (0, 1) };
+        self.ways += 1;
+        let workload = Workload::for_client(spec, self.keys.clone(), seed, number, of)?;
+        Ok(Way { kind, workload, done: ClosedLoop::new() })
+    }
+
+    /// Does `operations` in each of the ways, in turns; which goes first changes.
+    async fn turns(&mut self, ways: &mut Vec<Way>, what: &'static str, operations: u64) -> Result<()> {
+        let bar = progress::bar(what, operations);
+        for turn in 0..operations.div_ceil(TURN) {
+            let count = TURN.min(operations - turn * TURN);
+            let (mut moved, depth) = (std::mem::take(ways), self.depth);
+            let values = std::mem::replace(&mut self.values, Values::new(0, 0));
+            let (back, values, outcome) = self.data_path.call(move |path| {
+                let first = turn as usize % moved.len();
+                let (last, begin) = moved.split_at_mut(first);
+                let mut in_turn = begin.iter_mut().chain(last);
+                let outcome = in_turn.try_for_each(|way| way.run(path, count, depth, &values));
+                (moved, values, outcome)
+            })?;
+            (*ways, self.values) = (back, values);
+            outcome?;
+            bar.inc(count);
+            tokio::task::yield_now().await;
         }
+        bar.finish_and_clear();
         Ok(())
+    }
+}
+
+impl Way {
+    /// Bytes that it keeps of inner nodes, in switches and client together.
+    pub(super) fn cache_bytes(&self) -> u64 {
+        let in_client = match &self.kind.cache {
+            Cache::None => 0,
+            Cache::Cold(limit) => *limit,
+            Cache::Warm(cache) => cache.limit(),
+        };
+        self.kind.in_switches + in_client
+    }
+
+    fn run(&mut self, path: &mut DataPath, operations: u64, depth: usize, values: &Values) -> Result<()> {
+        let client = path.client().clone();
+        client.set_cache(match &self.kind.cache {
+            Cache::None => None,
+            Cache::Cold(limit) => Some(Arc::new(IndexCache::new(*limit))),
+            Cache::Warm(cache) => Some(Arc::clone(cache)),
+        });
+        let options = LoopOptions { start: self.kind.start, depth };
+        Ok(path.run(self.done.run(&client, &mut self.workload, operations, options, values))??)
     }
 }

@@ -8,6 +8,7 @@ use fatbtree_memserver as memserver;
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_switch::service::{Inbox, Switch, mailbox_with_waker, serve};
 use fatbtree_topology::{self as topology, Cluster, FatTree, HostId, Role};
+use fatbtree_verbs::time::Duration;
 use tokio::net::TcpListener;
 
 use super::data_path::Waker;
@@ -119,5 +120,8 @@ pub(super) fn nic(tree: &FatTree, host: HostId, seed: u64) -> Result<Nic> {
     let address = tree.host(host);
     // Each NIC draws its own numbers from the one seed.
     let seed = seed ^ (u64::from(host.0) + 1) << 32;
-    Nic::new(NicConfig::new(address.mac.0, address.ip), seed).context("getting memory for a NIC's buffers")
+    // Nothing is lost here. What is late is late because the machine is busy, and sending it again makes it busier.
+    let config =
+        NicConfig { ack_timeout: Duration::from_secs(1), ..NicConfig::new(address.mac.0, address.ip) };
+    Nic::new(config, seed).context("getting memory for a NIC's buffers")
 }

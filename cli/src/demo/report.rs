@@ -1,5 +1,5 @@
-//! The demo's page: one self-contained HTML file with the table, the latency CDF, the round-trip histogram and
-//! the picture of what is cached where.
+//! The demo's page: one self-contained HTML file with the tables, the round-trip histogram, the emulator's times and the picture of
+//! what is cached where.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,10 +7,19 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use plotters::prelude::*;
 
-use super::result::{DemoResult, ModeResult};
+use super::result::{DemoResult, WayResult};
 
-const BASELINE: RGBColor = RGBColor(0xb0, 0x5a, 0x2c);
-const IN_NETWORK: RGBColor = RGBColor(0x1f, 0x6f, 0x8b);
+/// Of the ways, again and again.
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(0xb0, 0x5a, 0x2c),
+    RGBColor(0x8f, 0xb8, 0xc7),
+    RGBColor(0x1f, 0x6f, 0x8b),
+    RGBColor(0xd9, 0xb4, 0x5b),
+    RGBColor(0x7a, 0x6a, 0x2f),
+    RGBColor(0xc9, 0x9f, 0xc2),
+    RGBColor(0x7b, 0x3f, 0x72),
+    RGBColor(0x4c, 0x8c, 0x4a),
+];
 
 /// Writes the page. `picture` is the drawing of the network as SVG.
 pub(super) fn write(path: &Path, result: &DemoResult, picture: &str) -> Result<()> {
@@ -19,53 +28,53 @@ pub(super) fn write(path: &Path, result: &DemoResult, picture: &str) -> Result<(
 }
 
 fn page(result: &DemoResult, picture: &str) -> Result<String> {
-    let cdf = latency_cdf(result)?;
-    let round_trips = round_trip_histogram(result)?;
     let mut page = String::new();
     let environment = &result.environment;
     write!(
         page,
         r#"<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Fat-B+Tree: switches answering B+Tree lookups</title>
+<html lang="en"><head><meta charset="utf-8"><title>Fat-B+Tree: switches walking B+Trees</title>
 <style>
  body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff; }}
  table {{ border-collapse: collapse; margin: 1rem 0; }}
  th, td {{ padding: .3rem .9rem; border-bottom: 1px solid #ccc; text-align: right; }}
  th:first-child, td:first-child {{ text-align: left; }}
  figure {{ margin: 2rem 0; }} figcaption {{ color: #555; }} svg {{ max-width: 100%; height: auto; }}
- .baseline {{ color: #b05a2c; }} .in-network {{ color: #1f6f8b; }}
 </style></head><body>
-<h1>Switches answering B+Tree lookups</h1>
-<p>{keys} keys with values of {value_size} bytes on {servers} memory servers; {lookups} lookups each way, {depth} under way at once, {distribution},
- every answer checked: <b>{wrong} wrong</b>. The same keys, in turns, in one run.</p>
-{table}
-<figure>{cdf}<figcaption>Latency of one lookup: the share of lookups (vertical) that took at most so long (horizontal, up to p99).</figcaption></figure>
-<figure>{round_trips}<figcaption>Round trips per lookup.</figcaption></figure>
-<figure>{picture}<figcaption>What is cached where: the fat root in the core switch, node sets on the way down.</figcaption></figure>
-<h2>Plan and times</h2>
+<h1>Switches walking B+Trees</h1>
+<p>{explanation} {lookups} operations each way, every answer checked: <b>{wrong} wrong</b>. The same operations, in turns, in one run.</p>
+{ways}
+<figure>{round_trips}<figcaption>Round trips per operation, counted.</figcaption></figure>
+<h2>YCSB</h2>
+<p>Round trips per operation, {ycsb_operations} of them each way, while the switches hold the plan above.</p>
+{ycsb}
+<h2>What is cached where</h2>
+<figure>{picture}<figcaption>The fat root in the core switch, node sets on the way down.</figcaption></figure>
 <table>
 <tr><th>ranges of the fat root</th><td>{ranges}</td></tr>
 <tr><th>entries of its four stages</th><td>{stages}</td></tr>
+<tr><th>TCAM rows of its four stages</th><td>{rows}</td></tr>
 <tr><th>nodes per layer</th><td>{layers}</td></tr>
 <tr><th>bulk load</th><td>{load:.2} s ({load_rate:.0} keys/s)</td></tr>
 <tr><th>planning</th><td>{plan_seconds:.3} s</td></tr>
-<tr><th>P4Runtime push</th><td>{push_entries} entries in {push:.2} s ({push_rate:.0} entries/s)</td></tr>
+<tr><th>P4Runtime push</th><td>{push_entries} updates in {push:.2} s ({push_rate:.0} updates/s)</td></tr>
 </table>
-<h2>Environment</h2>
-<p>{version}, seed {seed}, {cpus} CPUs, {os}. Everything runs in one process: the figures are a software switch's and a
-software NIC's; only their ratios say something about the design.</p>
+<h2>The emulator's times</h2>
+<figure>{times}<figcaption>What one operation takes in this process, {depth} under way: the share of operations (vertical) that took at most so
+long (horizontal, up to p99). Software switches and NICs; distance costs nothing here.</figcaption></figure>
+<p>{version}, seed {seed}, {cpus} CPUs, {os}.</p>
 </body></html>
 "#,
-        keys = result.keys,
-        value_size = result.value_size,
-        servers = result.servers,
+        explanation = escape(&result.explanation()),
         lookups = result.lookups,
-        depth = result.depth,
-        distribution = escape(&result.distribution),
         wrong = result.wrong,
-        table = table(result),
+        ways = table(&result.ways_table()),
+        round_trips = round_trip_histogram(&result.ways)?,
+        ycsb_operations = result.ycsb_operations,
+        ycsb = table(&result.ycsb_table()),
         ranges = result.plan.ranges,
         stages = join(&result.plan.stage_entries),
+        rows = join(&result.plan.stage_rows),
         layers = join(&result.plan.layers),
         load = result.load.seconds,
         load_rate = result.load.keys_per_s,
@@ -73,6 +82,8 @@ software NIC's; only their ratios say something about the design.</p>
         push_entries = result.push.entries,
         push = result.push.seconds,
         push_rate = result.push.entries_per_s,
+        times = emulator_times(&result.ways)?,
+        depth = result.depth,
         version = escape(&environment.version),
         seed = environment.seed,
         cpus = environment.cpus,
@@ -81,29 +92,26 @@ software NIC's; only their ratios say something about the design.</p>
     Ok(page)
 }
 
-fn table(result: &DemoResult) -> String {
-    let mut rows = String::from(
-        "<table><tr><th></th><th class=baseline>baseline</th><th class=in-network>in-network</th><th>ratio</th></tr>",
-    );
-    for row in result.rows() {
-        let _ = write!(
-            rows,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            escape(row.name),
-            row.baseline,
-            row.in_network,
-            row.ratio
-        );
+/// The first row is the head.
+fn table(rows: &[Vec<String>]) -> String {
+    let mut text = String::from("<table>");
+    for (at, row) in rows.iter().enumerate() {
+        let tag = if at == 0 { "th" } else { "td" };
+        let cells: String = row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
+        text += &format!("<tr>{cells}</tr>");
     }
-    rows.push_str("</table>");
-    rows
+    text + "</table>"
 }
 
-fn latency_cdf(result: &DemoResult) -> Result<String> {
+fn coloured(ways: &[WayResult]) -> impl Iterator<Item = (&WayResult, RGBColor)> {
+    ways.iter().zip(COLOURS.into_iter().cycle())
+}
+
+fn emulator_times(ways: &[WayResult]) -> Result<String> {
     let mut svg = String::new();
     {
         // Beyond p99 lies the operating system's scheduling: its long tail would squeeze the rest.
-        let longest = result.baseline.p99_us.max(result.in_network.p99_us) * 1.05;
+        let longest = ways.iter().map(|way| way.p99_us).fold(1.0, f64::max) * 1.05;
         let area = SVGBackend::with_string(&mut svg, (900, 420)).into_drawing_area();
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)
@@ -111,83 +119,62 @@ fn latency_cdf(result: &DemoResult) -> Result<String> {
             .x_label_area_size(44)
             .y_label_area_size(56)
             .build_cartesian_2d(0.0..longest, 0.0..1.0)?;
-        chart
-            .configure_mesh()
-            .x_desc("latency, µs")
-            .y_desc("share of lookups")
-            .light_line_style(WHITE)
-            .draw()?;
-        for (name, mode, colour) in modes(result) {
-            let points = mode.latency_cdf.iter().copied().filter(|(us, _)| *us <= longest);
+        let mut mesh = chart.configure_mesh();
+        mesh.x_desc("µs").y_desc("share of operations").light_line_style(WHITE).draw()?;
+        for (way, colour) in coloured(ways) {
+            let points = way.latency_cdf.iter().copied().filter(|(us, _)| *us <= longest);
             chart
                 .draw_series(LineSeries::new(points, colour.stroke_width(3)))?
-                .label(name)
+                .label(&way.name)
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], colour.stroke_width(3)));
         }
-        chart
-            .configure_series_labels()
-            .background_style(WHITE)
-            .border_style(BLACK.mix(0.3))
-            .position(SeriesLabelPosition::LowerRight)
-            .draw()?;
+        let mut labels = chart.configure_series_labels();
+        labels.background_style(WHITE).border_style(BLACK.mix(0.3));
+        labels.position(SeriesLabelPosition::LowerRight).draw()?;
         area.present()?;
     }
     Ok(svg)
 }
 
-fn round_trip_histogram(result: &DemoResult) -> Result<String> {
+fn round_trip_histogram(ways: &[WayResult]) -> Result<String> {
     let mut svg = String::new();
     {
-        let longest = modes(result)
-            .iter()
-            .flat_map(|(_, mode, _)| mode.round_trip_histogram.iter())
-            .filter(|(_, lookups)| *lookups > 0)
-            .map(|(trips, _)| *trips)
-            .max()
-            .unwrap_or(1);
-        let area = SVGBackend::with_string(&mut svg, (900, 320)).into_drawing_area();
+        let longest = ways.iter().flat_map(|way| &way.round_trip_histogram).map(|(trips, _)| *trips).max();
+        let longest = longest.unwrap_or(1);
+        let area = SVGBackend::with_string(&mut svg, (900, 380)).into_drawing_area();
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)
             .margin(16)
             .x_label_area_size(44)
             .y_label_area_size(56)
             .build_cartesian_2d(0.5..f64::from(longest) + 0.5, 0.0..1.0)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
+        let mut mesh = chart.configure_mesh();
+        mesh.disable_x_mesh()
             .x_labels(longest as usize + 1)
             .x_label_formatter(&|trips| format!("{trips:.0}"))
             .x_desc("round trips")
-            .y_desc("share of lookups")
+            .y_desc("share of operations")
             .light_line_style(WHITE)
             .draw()?;
-        for (position, (name, mode, colour)) in modes(result).into_iter().enumerate() {
-            let total = mode.round_trip_histogram.iter().map(|(_, n)| n).sum::<u64>().max(1) as f64;
-            let left = if position == 0 { -0.38 } else { 0.02 };
+        let width = 0.76 / ways.len().max(1) as f64;
+        for (position, (way, colour)) in coloured(ways).enumerate() {
+            let left = position as f64 * width - 0.38;
+            let bars = way.round_trip_histogram.iter().map(|(trips, _)| {
+                let x = f64::from(*trips) + left;
+                let share = way.share_of(|other| other == *trips) / 100.0;
+                Rectangle::new([(x, 0.0), (x + 0.9 * width, share)], colour.filled())
+            });
             chart
-                .draw_series(mode.round_trip_histogram.iter().map(|(trips, lookups)| {
-                    let x = f64::from(*trips) + left;
-                    Rectangle::new([(x, 0.0), (x + 0.36, *lookups as f64 / total)], colour.filled())
-                }))?
-                .label(name)
+                .draw_series(bars)?
+                .label(&way.name)
                 .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 24, y + 5)], colour.filled()));
         }
-        chart
-            .configure_series_labels()
-            .background_style(WHITE)
-            .border_style(BLACK.mix(0.3))
-            .position(SeriesLabelPosition::UpperMiddle)
-            .draw()?;
+        let mut labels = chart.configure_series_labels();
+        labels.background_style(WHITE).border_style(BLACK.mix(0.3));
+        labels.position(SeriesLabelPosition::UpperMiddle).draw()?;
         area.present()?;
     }
     Ok(svg)
-}
-
-fn modes(result: &DemoResult) -> [(&'static str, &ModeResult, RGBColor); 2] {
-    [
-        ("baseline: walk every level", &result.baseline, BASELINE),
-        ("in-network", &result.in_network, IN_NETWORK),
-    ]
 }
 
 fn join<T: ToString>(numbers: &[T]) -> String {

@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-/// One run: both ways of looking up, over the same tree, keys and wires.
+use super::measure::Way;
+
+/// One run: all ways of doing a workload, over the same tree, keys and wires.
 #[derive(Debug, Serialize)]
 pub(crate) struct DemoResult {
     /// Keys in the tree.
@@ -11,25 +13,33 @@ pub(crate) struct DemoResult {
     pub value_size: usize,
     /// Memory servers, one partition each.
     pub servers: usize,
+    /// The workload of `ways`, and what it does.
+    pub workload: String,
     /// How keys are drawn.
     pub distribution: String,
-    /// Lookups made each way.
+    /// Operations made each way.
     pub lookups: u64,
-    /// Lookups under way at once: latencies are those at this load.
-    pub depth: u32,
-    /// Lookups, of both ways, that gave a wrong value, no value, or an error. Anything but 0 is a failure.
+    /// Operations under way at once: latencies are those at this load.
+    pub depth: usize,
+    /// Operations, of all ways and workloads, that gave a wrong value, no value, or an error. Anything but 0 is a failure.
     pub wrong: u64,
-    /// Walking from the root of the partition, one READ per level.
-    pub baseline: ModeResult,
-    /// One index read, then ordinary READs for what the switches could not walk.
-    pub in_network: ModeResult,
-    /// In-network mean latency over the baseline's.
-    pub latency_ratio: f64,
-    /// In-network throughput over the baseline's.
-    pub throughput_ratio: f64,
+    /// The first of them in words.
+    pub first_wrong: Option<String>,
+    /// Whose room the plan keeps within.
+    pub target: String,
+    /// Inner nodes of the tree.
+    pub inner_nodes: usize,
+    /// The share of them that the switches hold.
+    pub cached_share: f64,
+    /// The ways.
+    pub ways: Vec<WayResult>,
+    /// YCSB's workloads, each over the network and in it, while the switches hold the plan that was made for `workload`.
+    pub ycsb: Vec<YcsbResult>,
+    /// Operations of each of them, each way.
+    pub ycsb_operations: u64,
     /// What was planned.
     pub plan: PlanResult,
-    /// Loading the switches over P4Runtime.
+    /// Loading the plan over P4Runtime beside the one before, and taking that away.
     pub push: PushResult,
     /// Bulk load of the memory servers.
     pub load: LoadResult,
@@ -39,23 +49,36 @@ pub(crate) struct DemoResult {
     pub environment: Environment,
 }
 
-/// Latency, throughput and round trips of one way of looking up.
-#[derive(Debug, Default, Serialize)]
-pub(crate) struct ModeResult {
+/// Round trips of one way, counted; latency and throughput of the emulator.
+#[derive(Debug, Serialize)]
+pub(crate) struct WayResult {
+    pub name: String,
+    /// Bytes of inner nodes that it keeps, in switches and client together.
+    pub cache_bytes: u64,
+    /// Mean round trips per operation.
+    pub round_trips: f64,
+    /// Operations by the number of round trips they took.
+    pub round_trip_histogram: Vec<(u32, u64)>,
     pub mean_us: f64,
     pub p50_us: f64,
     pub p90_us: f64,
     pub p99_us: f64,
     pub p999_us: f64,
-    pub max_us: f64,
     pub ops_per_s: f64,
-    /// Mean round trips per lookup.
-    pub round_trips: f64,
-    /// Lookups by the number of round trips they took.
-    pub round_trip_histogram: Vec<(u32, u64)>,
-    /// (µs, share of lookups at most so long).
+    /// (µs, share of operations at most so long).
     #[serde(skip)]
     pub latency_cdf: Vec<(f64, f64)>,
+}
+
+/// One of YCSB's workloads.
+#[derive(Debug, Serialize)]
+pub(crate) struct YcsbResult {
+    /// Its letter.
+    pub name: String,
+    /// What it does.
+    pub operations: String,
+    /// Each way; none when it was left out.
+    pub ways: Vec<WayResult>,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,9 +87,11 @@ pub(crate) struct PlanResult {
     pub ranges: usize,
     /// Entries of each of its four 16-bit stages.
     pub stage_entries: [usize; 4],
+    /// TCAM rows of each of them.
+    pub stage_rows: [usize; 4],
     /// Nodes cached per layer, in path order.
     pub layers: Vec<usize>,
-    /// Time to plan, without the snapshot's transfer.
+    /// Time to plan, without reading snapshot and counters.
     pub seconds: f64,
 }
 
@@ -91,32 +116,89 @@ pub(crate) struct Environment {
     pub os: String,
 }
 
-/// A row of the table a person reads.
-pub(crate) struct Row {
-    pub name: &'static str,
-    pub baseline: String,
-    pub in_network: String,
-    pub ratio: String,
+impl From<&Way> for WayResult {
+    fn from(way: &Way) -> Self {
+        let recorder = way.done.recorder();
+        let summary = recorder.summary(way.done.elapsed().as_nanos());
+        Self {
+            name: way.kind.name.to_owned(),
+            cache_bytes: way.cache_bytes(),
+            round_trips: summary.round_trips,
+            round_trip_histogram: summary.round_trip_histogram,
+            mean_us: summary.mean_us,
+            p50_us: summary.p50_us,
+            p90_us: summary.p90_us,
+            p99_us: summary.p99_us,
+            p999_us: summary.p99_9_us,
+            ops_per_s: summary.ops_per_s,
+            latency_cdf: recorder.cdf().iter().map(|point| (point.us, point.share)).collect(),
+        }
+    }
+}
+
+impl WayResult {
+    /// What an operation costs the emulator: wall time per operation, with as many under way as there were.
+    pub(crate) fn emulator_us(&self) -> f64 {
+        if self.ops_per_s > 0.0 { 1e6 / self.ops_per_s } else { 0.0 }
+    }
+
+    /// The share of operations that took so many round trips, in per cent.
+    pub(crate) fn share_of(&self, round_trips: impl Fn(u32) -> bool) -> f64 {
+        let sum = |all: &mut dyn Iterator<Item = &(u32, u64)>| all.map(|(_, count)| *count).sum::<u64>();
+        let these = sum(&mut self.round_trip_histogram.iter().filter(|(trips, _)| round_trips(*trips)));
+        100.0 * these as f64 / sum(&mut self.round_trip_histogram.iter()).max(1) as f64
+    }
 }
 
 impl DemoResult {
-    /// The table, row by row.
-    pub(crate) fn rows(&self) -> Vec<Row> {
-        let row = |name, baseline: f64, in_network: f64, digits: usize| Row {
-            name,
-            baseline: format!("{baseline:.digits$}"),
-            in_network: format!("{in_network:.digits$}"),
-            ratio: format!("{:.2}", in_network / baseline),
+    /// The ways as a table: what was counted first, then what the emulator took.
+    pub(crate) fn ways_table(&self) -> Vec<Vec<String>> {
+        let heads = ["", "cache, KB", "round trips", "one", "two", "more", "emulator, µs"];
+        let percent = |share: f64| format!("{share:.1} %");
+        let row = |way: &WayResult| {
+            vec![
+                way.name.clone(),
+                format!("{:.0}", way.cache_bytes as f64 / 1e3),
+                format!("{:.2}", way.round_trips),
+                percent(way.share_of(|trips| trips <= 1)),
+                percent(way.share_of(|trips| trips == 2)),
+                percent(way.share_of(|trips| trips > 2)),
+                format!("{:.1}", way.emulator_us()),
+            ]
         };
-        let (b, n) = (&self.baseline, &self.in_network);
-        vec![
-            row("mean latency, µs", b.mean_us, n.mean_us, 2),
-            row("p50, µs", b.p50_us, n.p50_us, 2),
-            row("p90, µs", b.p90_us, n.p90_us, 2),
-            row("p99, µs", b.p99_us, n.p99_us, 2),
-            row("p99.9, µs", b.p999_us, n.p999_us, 2),
-            row("lookups per second", b.ops_per_s, n.ops_per_s, 0),
-            row("round trips per lookup", b.round_trips, n.round_trips, 2),
-        ]
+        std::iter::once(heads.map(str::to_owned).to_vec()).chain(self.ways.iter().map(row)).collect()
+    }
+
+    /// Round trips of YCSB's workloads as a table.
+    pub(crate) fn ycsb_table(&self) -> Vec<Vec<String>> {
+        let names = self.ycsb.iter().find(|workload| !workload.ways.is_empty());
+        let names: Vec<String> =
+            names.into_iter().flat_map(|workload| &workload.ways).map(|way| way.name.clone()).collect();
+        let heads = ["YCSB", "operations"].map(str::to_owned).into_iter().chain(names.iter().cloned());
+        let row = |workload: &YcsbResult| {
+            let of = |name: &String| workload.ways.iter().find(|way| way.name == *name);
+            let trips = |name| of(name).map_or("–".to_owned(), |way| format!("{:.2}", way.round_trips));
+            let begin = [workload.name.to_uppercase(), workload.operations.clone()];
+            begin.into_iter().chain(names.iter().map(trips)).collect()
+        };
+        std::iter::once(heads.collect()).chain(self.ycsb.iter().map(row)).collect()
+    }
+
+    /// What the tables do not say of themselves.
+    pub(crate) fn explanation(&self) -> String {
+        format!(
+            "{keys} keys, values of {size} bytes, workload {workload}, {distribution}, {depth} operations under way. \
+             The switches hold {share:.0} % of the tree's {nodes} inner nodes ({target}), by what they counted and the client sampled. \
+             Round trips per operation are counted and exact. The emulator's time is what one operation costs the processors of this \
+             machine, in software switches and NICs; it says nothing about a network, where a round trip costs distance.",
+            keys = self.keys,
+            size = self.value_size,
+            workload = self.workload,
+            distribution = self.distribution,
+            depth = self.depth,
+            share = 100.0 * self.cached_share,
+            nodes = self.inner_nodes,
+            target = self.target,
+        )
     }
 }

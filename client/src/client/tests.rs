@@ -7,7 +7,9 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Device, Memory};
 
 use super::*;
-use crate::closed_loop::{ClosedLoop, LoopOptions};
+use crate::closed_loop::{ClosedLoop, ClosedLoopError, LoopOptions};
+use crate::values::Values;
+use crate::workload::{KeyMap, Workload, WorkloadSpec, builtin};
 
 /// A server with one leaf of 20 keys, and a client that is connected to it. The server is only kept alive.
 fn lab() -> (Client<PlainDevice>, PlainDevice) {
@@ -91,26 +93,50 @@ fn as_many_as_asked_for_are_under_way() {
     assert_eq!(client.pool().stats().lookups, 16);
 }
 
+/// The workload of `recordcount` keys 0, 1, ..., one after the other.
+fn one_after_the_other(records: u64) -> Workload {
+    let mut properties = builtin("c").unwrap();
+    properties.set("recordcount", &records.to_string());
+    properties.set("requestdistribution", "sequential");
+    let spec = WorkloadSpec::from_properties(&properties).unwrap();
+    Workload::new(&spec, KeyMap::Ordered, 1).unwrap()
+}
+
 /// What goes wrong is told, the first of it in words; a second run adds to the first.
 #[test]
 fn a_closed_loop_records_every_answer() {
     let (client, _server) = lab();
-    let step = Duration::from_micros(1);
-    let right = |key, _: &[u8]| {
-        client.turn(client.pool().reactor().now() + step);
-        key != 3
-    };
     let options = LoopOptions { start: Start::IndexRead, depth: 1 };
     let mut done = ClosedLoop::new();
-    client.pool().reactor().block_on(async {
-        done.run(&client, [1, 30, 3].into_iter(), options, right).await;
-        assert_eq!(done.elapsed(), step * 2);
-        done.run(&client, [2].into_iter(), options, right).await;
-    });
-    assert_eq!(done.elapsed(), step * 3);
-    assert!(done.first_wrong().unwrap().starts_with("key 0x1e: NotFound"), "{:?}", done.first_wrong());
+    let mut run = |values: Values, records| {
+        let mut now = client.pool().reactor().now();
+        let mut workload = one_after_the_other(records);
+        let work = done.run(&client, &mut workload, records, options, &values);
+        let tick = |_: &mut _| {
+            now += Duration::from_micros(1);
+            now
+        };
+        client.pool().reactor().run(work, tick).unwrap();
+    };
+    run(Values::new(1, 8), 22);
+    run(Values::new(2, 8), 3);
+    run(Values::new(1, 7), 1);
+    assert!(done.elapsed() >= Duration::from_micros(26));
+    assert_eq!(done.first_wrong(), Some("READ of key 0x14: NotFound"), "the tree has 20 keys");
     let summary = done.summary(&client);
-    assert_eq!((summary.operations, summary.found), (4, 2));
-    assert_eq!((summary.not_found, summary.wrong_answers), (1, 1));
-    assert_eq!(summary.troubles.unregistered, 4, "no switch was told of the client");
+    assert_eq!((summary.operations, summary.found), (26, 20));
+    assert_eq!((summary.not_found, summary.wrong_answers), (2, 4), "another seed, and another length");
+    assert_eq!(summary.troubles.unregistered, 26, "no switch was told of the client");
+}
+
+#[test]
+fn a_closed_loop_refuses_scans() {
+    let (client, _server) = lab();
+    let mut workload =
+        Workload::new(&WorkloadSpec::from_properties(&builtin("e").unwrap()).unwrap(), KeyMap::Ordered, 1)
+            .unwrap();
+    let options = LoopOptions { start: Start::Root, depth: 1 };
+    let (mut done, values) = (ClosedLoop::new(), Values::new(1, 8));
+    let refused = client.pool().reactor().block_on(done.run(&client, &mut workload, 100, options, &values));
+    assert_eq!(refused, Err(ClosedLoopError::Scan));
 }

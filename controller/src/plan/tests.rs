@@ -405,23 +405,56 @@ fn the_example_cluster_is_planned_printed_and_summed_up() {
 }
 
 #[test]
-fn counters_become_samples() {
+fn counters_become_visits() {
     let (cluster, tops) = example();
     let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20], ..Budget::bmv2() };
     let plan = plan(&tops, &Placement::of(&cluster), &[], &budget, 5).unwrap();
     let entries = plan.entries();
-    let counters =
-        entries.iter().flat_map(|(switch, entries)| entries.iter().map(|entry| (*switch, *entry, 3)));
-    let samples = plan.samples_from_counters(counters);
+    let counters: Vec<_> = entries
+        .iter()
+        .flat_map(|(switch, entries)| entries.iter().map(|entry| (*switch, *entry, 3)))
+        .collect();
+    let visits = plan.visits(counters.iter().copied(), &[]);
     let ends = plan.nodes().iter().flat_map(|n| &n.children).filter(|c| c.node_id == 0).count()
         + plan.fat_root().iter().filter(|r| r.node_id == 0).count();
-    assert_eq!(samples.len(), ends);
-    assert!(samples.iter().all(|(_, weight)| *weight >= 3), "a range of several entries adds them up");
-    for (low, _) in samples {
-        let landing = plan.land(low);
+    assert_eq!(visits.len(), ends);
+    let least = visits.iter().map(|visit| visit.1).min().unwrap();
+    for (low, _) in &visits {
+        let landing = plan.land(*low);
         let known = plan.nodes().iter().any(|node| node.address == landing.address);
-        assert!(!known, "samples begin where packets stopped");
+        assert!(!known, "visits begin where packets stopped");
     }
+
+    // Samples divide what was counted where they end, and change nothing elsewhere.
+    let sum = |visits: &[(u64, u64)]| visits.iter().map(|visit| visit.1).sum::<u64>();
+    let inside = plan.nodes().last().unwrap().children.last().unwrap().low;
+    let sampled = [inside + 1, inside + 1, inside + 2];
+    let divided = plan.visits(counters.iter().copied(), &sampled);
+    assert!(sum(&visits).abs_diff(sum(&divided)) < 3, "but for what cannot be divided by three");
+    let of = |key| sum(&divided.iter().copied().filter(|visit| visit.0 == key).collect::<Vec<_>>());
+    assert_eq!((of(inside), of(inside + 1)), (0, 2 * of(inside + 2)));
+
+    // Where nothing was counted a sample is one visit.
+    let alone = plan.visits([], &sampled);
+    assert_eq!(sum(&alone), least / 3 * sampled.len() as u64);
+}
+
+#[test]
+fn what_switches_hold_is_counted() {
+    let (cluster, tops) = example();
+    let tree = Tree::new(&tops).unwrap();
+    let held = |fat_root_ranges, set_nodes| {
+        let budget = Budget { fat_root_ranges, set_nodes, ..Budget::bmv2() };
+        let plan = plan(&tops, &Placement::of(&cluster), &[], &budget, 1).unwrap();
+        (plan.held_nodes(&tree), plan.entry_bytes())
+    };
+    assert_eq!(held(4, [0; 5]).0, 0, "nothing but the super-root");
+    let (some, bytes) = held(4, [3, 0, 0, 0, 0]);
+    assert_eq!(some, 3);
+    assert!(bytes > 3 * (27 + 4 * 28), "each with five steps of search, and with its children");
+    assert!(held(60, [3, 0, 0, 0, 0]).0 > some, "and those merged into the fat root");
+    assert_eq!(held(4, [8192; 5]).0, tree.node_count());
+    assert_eq!(held(1024, [8192; 5]).0, tree.node_count());
 }
 
 #[test]

@@ -1,0 +1,284 @@
+//! What the demo does, step by step.
+
+use std::io::IsTerminal as _;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+use fatbtree_client::Client;
+use fatbtree_client::workload::BUILTIN_NAMES;
+use fatbtree_controller::Summary;
+use fatbtree_index::record::record_bytes;
+use fatbtree_index::{IndexCache, PoolConfig, Start, ValueLayout};
+use fatbtree_memserver::{Cluster as Loaded, LoadOptions, ServerOptions, load_cluster, seeded};
+use fatbtree_sim::{Cluster, InstantWires};
+use fatbtree_topology::{Annotations, FatTree, Switch, render_svg};
+
+use super::arguments::{Settings, describe, describe_operations};
+use super::control::{Control, Planned};
+use super::data_path::{DataPath, DataPathThreads, Starter};
+use super::measure::{Cache, Kind, Runner, Way};
+use super::memory::{Desk, desk};
+use super::network::{self, Endpoints, Places, is_in_rack};
+use super::result::{DemoResult, Environment, LoadResult, PlanResult, PushResult, WayResult, YcsbResult};
+use crate::progress;
+
+/// The part of the operations that YCSB's workloads get.
+const YCSB_PART: u64 = 10;
+
+/// What came of it.
+pub(super) struct Demonstrated {
+    pub(super) result: DemoResult,
+    /// The plan as JSON.
+    pub(super) plan: String,
+    /// What is cached where, as SVG.
+    pub(super) picture: String,
+}
+
+/// Runs it all.
+pub(super) async fn demonstrate(mut settings: Settings) -> Result<Demonstrated> {
+    let started = Instant::now();
+    let topology = FatTree::spine(settings.k)?;
+    let places = Places::choose(&topology, settings.servers)?;
+
+    let what = format!("loading {} keys into {} memory servers", settings.records, settings.servers);
+    let step = Step::begin(what);
+    let load_started = Instant::now();
+    let loaded = load(&mut settings)?;
+    let load_seconds = load_started.elapsed().as_secs_f64();
+    let load = LoadResult { seconds: load_seconds, keys_per_s: settings.records as f64 / load_seconds };
+    step.done(format!("{:.0} keys/s", load.keys_per_s));
+
+    let switches = topology.switches().len();
+    let step = Step::begin(format!("starting {switches} switches, loading the P4 program and routes"));
+    let lows: Vec<u64> = loaded.trees.iter().map(|tree| tree.partition.range.low).collect();
+    let starter = Starter::new();
+    let waker_of = |switch: &Switch| match is_in_rack(switch) {
+        true => starter.waker_of_racks(),
+        false => starter.waker_of_fabric(),
+    };
+    let endpoints = Endpoints::open(&topology, &places, &lows, waker_of, starter.waker_of_racks()).await?;
+    let cluster = endpoints.cluster.clone();
+    let (desk, porter) = desk();
+    let data_path = start(&settings, topology, &places, (loaded, endpoints, desk), starter)?;
+    let mut control = Control::bring_up(cluster, settings.budget.clone()).await?;
+    control.connect_client(&data_path, porter).await?;
+    step.done(String::new());
+
+    let seed_and_size = (settings.seed, settings.value_size);
+    let mut runner = Runner::new(&data_path, settings.key_map.clone(), seed_and_size, settings.depth);
+    let (blind, _) = plan_and_load(&mut control, &[], "planning without knowing what is asked for").await?;
+    let blind = in_network("in-network, planned without knowledge", &blind);
+    let learning = runner.learn(&settings.spec, blind, settings.learning()).await?;
+    let sampled = learning.done.sampled();
+    let (planned, push) = plan_and_load(&mut control, sampled, "planning by counters and samples").await?;
+
+    let kinds = kinds(&planned);
+    let (spec, lookups) = (&settings.spec, settings.lookups);
+    runner.warm(spec, &kinds, settings.learning()).await?;
+    let mut ways = runner.measure(spec, &kinds, lookups, "measuring, all ways in turns").await?;
+    ways.insert(1, learning);
+    let (ycsb, ycsb_ways) = ycsb(&settings, &mut runner, &kinds[..2]).await?;
+
+    let all = || ways.iter().chain(&ycsb_ways);
+    let wrong = |way: &Way| way.done.recorder().operations() - way.done.recorder().summary(1).found;
+    let summary = planned.plan.summary();
+    let annotations: Annotations = planned.plan.annotations().into_iter().collect();
+    let result = DemoResult {
+        keys: settings.records,
+        value_size: settings.value_size,
+        servers: settings.servers.into(),
+        workload: format!("{} ({})", settings.workload, describe_operations(&settings.spec)),
+        distribution: describe(&settings.spec.distribution),
+        lookups: settings.lookups,
+        depth: settings.depth,
+        wrong: all().map(wrong).sum(),
+        first_wrong: all().find_map(|way| way.done.first_wrong()).map(str::to_owned),
+        target: settings.describe_target(),
+        inner_nodes: planned.inner_nodes,
+        cached_share: planned.held_nodes as f64 / planned.inner_nodes.max(1) as f64,
+        ways: ways.iter().map(WayResult::from).collect(),
+        ycsb,
+        ycsb_operations: ycsb_operations(&settings),
+        plan: PlanResult {
+            ranges: summary.ranges,
+            stage_entries: summary.stage_entries,
+            stage_rows: summary.stage_rows,
+            layers: layer_nodes(&summary),
+            seconds: planned.seconds,
+        },
+        push,
+        load,
+        seconds: started.elapsed().as_secs_f64(),
+        environment: Environment {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            seed: settings.seed,
+            cpus: std::thread::available_parallelism().map_or(1, Into::into),
+            os: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+        },
+    };
+    let picture = render_svg(control.cluster(), &annotations);
+    Ok(Demonstrated { result, plan: planned.plan.to_json(), picture })
+}
+
+/// Index reads under a plan.
+fn in_network(name: &'static str, planned: &Planned) -> Kind {
+    let in_switches = planned.plan.entry_bytes() as u64;
+    Kind { name, start: Start::IndexRead, cache: Cache::None, in_switches }
+}
+
+/// All ways under a plan; the first two are without a client's cache.
+fn kinds(planned: &Planned) -> Vec<Kind> {
+    let in_network = in_network("in-network", planned);
+    let (as_many, one_percent) = (in_network.in_switches, planned.inner_bytes / 100);
+    let warm = |bytes| Cache::Warm(Arc::new(IndexCache::new(bytes)));
+    let cached = |name, cache| Kind { name, start: Start::Cached, cache, in_switches: 0 };
+    vec![
+        Kind { name: "root-to-leaf", start: Start::Root, cache: Cache::None, in_switches: 0 },
+        in_network.clone(),
+        cached("client cache, as many bytes as the switches, cold", Cache::Cold(as_many)),
+        cached("client cache, as many bytes as the switches, warm", warm(as_many)),
+        cached("client cache, 1 % of the inner nodes, cold", Cache::Cold(one_percent)),
+        cached("client cache, 1 % of the inner nodes, warm", warm(one_percent)),
+        Kind {
+            name: "in-network, and client cache of 1 %, warm",
+            start: Start::CachedOrIndexRead,
+            cache: warm(one_percent),
+            ..in_network
+        },
+    ]
+}
+
+/// Loads the memory servers' trees, with room for what will be written.
+fn load(settings: &mut Settings) -> Result<Loaded> {
+    let chunk = ServerOptions::default().chunk_bytes;
+    let record = match settings.tree.values() {
+        ValueLayout::Inline(_) => 0,
+        ValueLayout::OutOfLine => u64::from(record_bytes(settings.value_size as u32)),
+    };
+    // A chunk of each kind and some more; and, as records are not used again, room for those of all operations there will be.
+    // Memory that is not written to is not taken from the machine.
+    let operations = settings.lookups.saturating_mul(16);
+    let spare_bytes = 16 * chunk + operations.saturating_mul(record);
+    Ok(load_cluster(
+        &LoadOptions { spare_bytes, ..LoadOptions::new(settings.tree, 0) },
+        settings.servers,
+        &std::mem::take(&mut settings.sorted_keys),
+        &mut seeded(settings.seed, settings.value_size as u32),
+    )?)
+}
+
+/// Starts the threads of the data path.
+fn start(
+    settings: &Settings,
+    topology: FatTree,
+    places: &Places,
+    (loaded, endpoints, desk): (Loaded, Endpoints, Desk),
+    starter: Starter,
+) -> Result<Arc<DataPathThreads>> {
+    let seed = settings.seed;
+    let pool = PoolConfig { tree: settings.tree, ..PoolConfig::default() };
+    let roots = loaded.roots.clone();
+    let mut nics = Vec::new();
+    for host in &places.servers {
+        nics.push(network::nic(&topology, *host, seed)?);
+    }
+    let mut nics = nics.into_iter();
+    let next_nic = |_server| nics.next().expect("each memory server has its host");
+    let servers = loaded.serve(&ServerOptions::writable(), seed, next_nic)?;
+    let servers = servers.into_iter().map(|server| server.with_device_counters(network::drops));
+    let servers: Vec<_> = places.servers.iter().copied().zip(servers).collect();
+    let client_host = places.client;
+    let client_nic = network::nic(&topology, client_host, seed)?;
+
+    let mut in_racks: Vec<bool> = topology.switches().iter().map(is_in_rack).collect();
+    in_racks.resize(in_racks.len() + servers.len() + 1, true);
+    let (racks_wires, fabric_wires) = InstantWires::pair(&in_racks);
+    let inboxes = endpoints.inboxes.into_iter().enumerate();
+    let (racks_inboxes, fabric_inboxes) = inboxes.partition(|(switch, _)| in_racks[*switch]);
+    let (racks_topology, fabric_topology) = (topology.clone(), topology);
+    // A half has a stand-in for each switch of the other: no frame comes to it.
+    let racks = move || {
+        let clients = vec![(client_host, Client::new(client_nic, pool, roots, seed)?)];
+        let switches = network::switches(&racks_topology);
+        let cluster = Cluster::new(&racks_topology, switches, servers, clients, racks_wires);
+        Ok(DataPath::new(cluster, racks_inboxes, endpoints.mailboxes, Some(desk)))
+    };
+    let fabric = move || {
+        let switches = network::switches(&fabric_topology);
+        let cluster = Cluster::new(&fabric_topology, switches, Vec::new(), Vec::new(), fabric_wires);
+        Ok(DataPath::new(cluster, fabric_inboxes, Vec::new(), None))
+    };
+    Ok(Arc::new(starter.start(racks, fabric)?))
+}
+
+/// Plans by what is known now, and loads the plan.
+async fn plan_and_load(control: &mut Control, sampled: &[u64], what: &str) -> Result<(Planned, PushResult)> {
+    let step = Step::begin(what.to_owned());
+    let planned = control.plan(sampled).await?;
+    let summary = planned.plan.summary();
+    step.done(format!(
+        "{} ranges, {:?} nodes per layer, {:.3} s",
+        summary.ranges,
+        layer_nodes(&summary),
+        planned.seconds
+    ));
+    let (bar, on_progress) = progress::of_push(control.updates(&planned.plan)?);
+    let push = control.load(&planned.plan, on_progress).await?;
+    bar.finish_and_clear();
+    eprintln!("pushed over P4Runtime: {} updates, {:.0} updates/s", push.updates, push.rate());
+    let push = PushResult { entries: push.updates as u64, seconds: push.seconds, entries_per_s: push.rate() };
+    Ok((planned, push))
+}
+
+fn ycsb_operations(settings: &Settings) -> u64 {
+    (settings.lookups / YCSB_PART).max(1)
+}
+
+/// YCSB's workloads, their keys drawn as on the command line where YCSB does not want the newest.
+async fn ycsb(
+    settings: &Settings,
+    runner: &mut Runner,
+    kinds: &[Kind],
+) -> Result<(Vec<YcsbResult>, Vec<Way>)> {
+    let (mut results, mut all) = (Vec::new(), Vec::new());
+    for name in BUILTIN_NAMES {
+        let (spec, possible) = settings.builtin(name, ycsb_operations(settings))?;
+        let ways = match possible {
+            true => runner.measure(&spec, kinds, ycsb_operations(settings), "YCSB A to F").await?,
+            false => Vec::new(),
+        };
+        results.push(YcsbResult {
+            name: name.to_owned(),
+            operations: describe_operations(&spec),
+            ways: ways.iter().map(WayResult::from).collect(),
+        });
+        all.extend(ways);
+    }
+    Ok((results, all))
+}
+
+fn layer_nodes(summary: &Summary) -> Vec<usize> {
+    summary.layers.iter().map(|layer| layer.nodes).collect()
+}
+
+/// A step without a measure of its progress: says what begins, and how long it took.
+struct Step {
+    what: String,
+    started: Instant,
+}
+
+impl Step {
+    fn begin(what: String) -> Self {
+        if std::io::stderr().is_terminal() {
+            eprint!("{what} …");
+        }
+        Self { what, started: Instant::now() }
+    }
+
+    fn done(self, result: String) {
+        let separator = if result.is_empty() { "" } else { ": " };
+        let back = if std::io::stderr().is_terminal() { "\r" } else { "" };
+        eprintln!("{back}{} … {:.2} s{separator}{result}", self.what, self.started.elapsed().as_secs_f64());
+    }
+}

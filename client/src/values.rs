@@ -1,0 +1,213 @@
+//! What a read may answer while others write: the values of a run, each of which says when it was written.
+//!
+//! Every write puts a value that nobody has put before, so an answer tells which write it comes from. A value may be read from the
+//! beginning of its write on, until another write that began after its end has ended: that is what a register promises that is
+//! linearizable, as far as one read can show it. All clients of one thread share one [`Values`], so that what one has written the
+//! others must read.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+
+use fatbtree_index::value;
+
+/// The values that the keys of a tree may have. A tree begins with those of [`fatbtree_index::value::fill`], all of one length.
+#[derive(Debug)]
+pub struct Values {
+    seed: u64,
+    length: usize,
+    state: RefCell<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Goes on with every beginning and end of an operation.
+    now: u64,
+    /// When the operations under way began.
+    under_way: BTreeSet<u64>,
+    /// Writes begun, which numbers them.
+    writes: u64,
+    /// Keys that were written to.
+    written: HashMap<u64, Vec<Version>>,
+}
+
+/// A value of a key, or none.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    /// Which write it comes from; 0: it was loaded. None: the key was not there.
+    write: Option<u64>,
+    began: u64,
+    /// `u64::MAX` while it is being written, and when nobody knows what became of the write.
+    ended: u64,
+}
+
+/// An operation that is under way.
+#[derive(Debug)]
+pub(crate) struct Began(u64);
+
+/// Versions of a key that are kept before those are dropped that nobody can read any more.
+const KEPT: usize = 8;
+
+impl Values {
+    /// Keys have the values of `seed`, of `length` bytes each.
+    pub fn new(seed: u64, length: usize) -> Self {
+        Self { seed, length, state: RefCell::default() }
+    }
+
+    /// Begins an operation.
+    pub(crate) fn begin(&self) -> Began {
+        let mut state = self.state.borrow_mut();
+        let now = state.tick();
+        state.under_way.insert(now);
+        Began(now)
+    }
+
+    /// Ends an operation.
+    pub(crate) fn end(&self, began: Began) {
+        self.state.borrow_mut().under_way.remove(&began.0);
+    }
+
+    /// Begins to write: gives the number of the write and the new value. `there` says whether the key was in the tree when it was
+    /// loaded.
+    pub(crate) fn write(&self, key: u64, there: bool) -> (u64, Vec<u8>) {
+        let mut state = self.state.borrow_mut();
+        let began = state.tick();
+        state.writes += 1;
+        let write = state.writes;
+        let first = Version { write: there.then_some(0), began: 0, ended: 0 };
+        let versions = state.written.entry(key).or_insert_with(|| vec![first]);
+        versions.push(Version { write: Some(write), began, ended: u64::MAX });
+        let mut bytes = vec![0; self.length];
+        value::fill(key, self.seed_of(write), &mut bytes);
+        (write, bytes)
+    }
+
+    /// A write has taken effect.
+    pub(crate) fn wrote(&self, key: u64, write: u64) {
+        let mut state = self.state.borrow_mut();
+        let now = state.tick();
+        let oldest = state.under_way.first().copied().unwrap_or(now);
+        let Some(versions) = state.written.get_mut(&key) else { return };
+        for version in versions.iter_mut().filter(|version| version.write == Some(write)) {
+            version.ended = now;
+        }
+        if versions.len() > KEPT {
+            let all = versions.clone();
+            versions.retain(|version| !version.is_replaced(&all, oldest));
+        }
+    }
+
+    /// Whether a read of `key` that began then may answer this now.
+    pub(crate) fn allows(&self, key: u64, began: &Began, found: Option<&[u8]>) -> bool {
+        let state = self.state.borrow();
+        let is = |write: Option<u64>| match (write, found) {
+            (None, None) => true,
+            (Some(write), Some(bytes)) => {
+                bytes.len() == self.length && value::check(key, self.seed_of(write), bytes)
+            }
+            _ => false,
+        };
+        match state.written.get(&key) {
+            None => is(Some(0)),
+            Some(versions) => {
+                versions.iter().any(|version| is(version.write) && !version.is_replaced(versions, began.0))
+            }
+        }
+    }
+
+    /// Write 0 has the seed that the tree was loaded with.
+    fn seed_of(&self, write: u64) -> u64 {
+        self.seed ^ write.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+impl State {
+    fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+}
+
+impl Version {
+    /// Whether another value had taken the place of this one before `moment`.
+    fn is_replaced(&self, all: &[Version], moment: u64) -> bool {
+        all.iter().any(|other| other.began > self.ended && other.ended < moment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loaded(key: u64) -> Vec<u8> {
+        let mut bytes = vec![0; 8];
+        value::fill(key, 5, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_key_that_nobody_writes_has_its_first_value() {
+        let values = Values::new(5, 8);
+        let began = values.begin();
+        assert!(values.allows(1, &began, Some(&loaded(1))));
+        assert!(!values.allows(1, &began, Some(&loaded(2))));
+        assert!(!values.allows(1, &began, Some(&loaded(1)[..7])), "the beginning of the value");
+        assert!(!values.allows(1, &began, None));
+    }
+
+    #[test]
+    fn while_a_value_is_written_both_may_be_read_and_afterwards_only_the_new_one() {
+        let values = Values::new(5, 8);
+        let before = values.begin();
+        let (write, new) = values.write(1, true);
+        let during = values.begin();
+        for began in [&before, &during] {
+            assert!(values.allows(1, began, Some(&loaded(1))) && values.allows(1, began, Some(&new)));
+        }
+        values.wrote(1, write);
+        let after = values.begin();
+        assert!(values.allows(1, &during, Some(&loaded(1))), "it may have been read before");
+        assert!(!values.allows(1, &after, Some(&loaded(1))) && values.allows(1, &after, Some(&new)));
+        values.end(before);
+    }
+
+    #[test]
+    fn of_two_writes_at_a_time_either_may_be_the_last() {
+        let values = Values::new(5, 8);
+        let (first, a) = values.write(1, true);
+        let (second, b) = values.write(1, true);
+        values.wrote(1, second);
+        values.wrote(1, first);
+        let began = values.begin();
+        assert!(values.allows(1, &began, Some(&a)) && values.allows(1, &began, Some(&b)));
+        assert!(!values.allows(1, &began, Some(&loaded(1))));
+        let (third, c) = values.write(1, true);
+        values.wrote(1, third);
+        let began = values.begin();
+        assert!(values.allows(1, &began, Some(&c)) && !values.allows(1, &began, Some(&a)));
+    }
+
+    #[test]
+    fn a_new_key_is_absent_until_it_is_there() {
+        let values = Values::new(5, 8);
+        let (write, new) = values.write(1, false);
+        let during = values.begin();
+        assert!(values.allows(1, &during, None) && values.allows(1, &during, Some(&new)));
+        values.wrote(1, write);
+        assert!(!values.allows(1, &values.begin(), None));
+    }
+
+    #[test]
+    fn what_nobody_can_read_any_more_is_forgotten_and_nothing_else() {
+        let values = Values::new(5, 8);
+        let old = values.begin();
+        for _ in 0..100 {
+            let (write, _) = values.write(1, true);
+            values.wrote(1, write);
+        }
+        assert!(values.allows(1, &old, Some(&loaded(1))), "it began before all of them");
+        values.end(old);
+        let (write, _) = values.write(1, true);
+        values.wrote(1, write);
+        assert!(values.state.borrow().written[&1].len() <= KEPT);
+    }
+}
