@@ -84,7 +84,7 @@ impl Control {
             let local = data_path.call(move |path| path.client().pool().open(id))??;
             let session = server.open_session(local.ip).await?;
             tokio::spawn(server.clone().keep_session(session));
-            let endpoint = server.connect_queue_pair(session, local).await?;
+            let endpoint = server.connect_queue_pair(session, local, None).await?;
             let rkey = info.tree.rkey;
             let registered = Connection {
                 client: client_host,

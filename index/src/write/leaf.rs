@@ -6,6 +6,7 @@ use super::Wish;
 use super::held::{Held, Part};
 use super::merge::is_thin;
 use crate::address::GlobalAddress;
+use crate::checks::Check;
 use crate::descent::{Descent, LockedPlace, Reason, Start};
 use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
 use crate::record::{RecordPointer, place_bytes, record_bytes, write_record};
@@ -144,16 +145,21 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// Memory for a node beside those of `server`.
     pub(super) async fn new_node(&mut self, server: u16, level: u8) -> Result<NewNode, Reason> {
         let (kind, bytes) = (ChunkKind::of_nodes(level), self.pool().config().tree.node_bytes(level));
+        let owner = self.pool().writer(server)?.owner;
         let address = self.pool().with_space(|space| space.take(server, kind, bytes));
         let address = address.ok_or(Reason::Memory(server, kind, bytes))?;
         // Versions go on from what is there.
         match self.pool().read(self.lane(), address, bytes).await {
             Ok(found) => {
                 self.trips_mut().round_trips += 1;
-                Ok(NewNode { address, version: next_version(&found) })
+                let version = if Check::VersionGoesOn.on() { next_version(&found) } else { 1 };
+                Ok(NewNode { address, version })
             }
             Err(trouble) => {
-                self.pool().with_space(|space| space.put_back(address, kind));
+                // In another session it is somebody else's.
+                if self.pool().writer(server)?.owner == owner {
+                    self.pool().with_space(|space| space.put_back(address, kind));
+                }
                 Err(trouble.into())
             }
         }

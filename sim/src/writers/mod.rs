@@ -152,31 +152,4 @@ impl Scenario {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::seeds::{Campaign, Seeds};
-
-    #[test]
-    fn every_answer_is_explained_and_all_succeed_in_the_end() {
-        let campaign = Campaign {
-            command: "fatbtree simulate --writers --seed",
-            most_failures: 3,
-            ..Campaign::default()
-        };
-        let report = campaign.run(Seeds::fixed(2_000), |seed| Scenario::from_seed(seed).run());
-        let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
-        assert!(total.applied > 100_000 && total.broken_connections > 1_000 && total.levels > 3_000);
-        assert!(total.deaths > 1_000 && total.inherited_locks > 1_000 && total.splits > 10_000);
-        assert!(total.merges > 300 && total.settled > 50, "{total:?}");
-        assert!(total.scans > 10_000 && total.scanned > 100_000, "{total:?}");
-        assert!(total.unknown * 4 < total.answered, "{total:?}");
-        assert!(total.cache_hits > 10_000 && total.stale_starts > 1_000, "{total:?}");
-    }
-
-    #[test]
-    fn a_seed_replays_itself() {
-        for seed in 0..10 {
-            assert_eq!(Scenario::from_seed(seed).run(), Scenario::from_seed(seed).run());
-        }
-    }
-}
+mod tests;
