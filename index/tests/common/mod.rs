@@ -129,7 +129,12 @@ impl Lab {
     /// Brings memory that a client asks for.
     pub(crate) fn serve(&self, client: &Client) {
         while let Some(event) = client.poll_event() {
-            let Event::MemoryWanted { server, kind } = event else { panic!("{event:?}") };
+            let (server, kind) = match event {
+                Event::MemoryWanted { server, kind } => (server, kind),
+                // The client's next change finishes it.
+                Event::Unfinished { .. } => continue,
+                Event::ConnectionBroken { .. } => panic!("{event:?}"),
+            };
             let next = &self.servers[usize::from(server)].next_chunk;
             let at = next.get();
             next.set(at + CHUNK);
