@@ -1,6 +1,6 @@
 //! All seeds pass; and where a safety mechanism is missing, some do not.
 
-use fatbtree_index::Check;
+use fatbtree_index::{Check, TreeConfig, ValueLayout};
 
 use crate::seeds::{Campaign, Seeds};
 use crate::writers::Scenario;
@@ -26,37 +26,52 @@ fn a_seed_replays_itself() {
     }
 }
 
-/// What keeps writers and their readers safe, each of which the seeds find missing.
+/// What keeps writers and their readers safe, each of which the seeds find missing. What readers check in each node is found missing
+/// by the readers of [`trees`](crate::trees), too, and sooner.
 const MECHANISMS: &[Check] = &[
     Check::HighFence,
     Check::LowFence,
-    Check::LineVersion,
-    Check::LineChecksum,
-    Check::EntryVersion,
-    Check::VersionGoesOn,
+    Check::Free,
     Check::Lock,
     Check::UnlockLast,
-    Check::Free,
-    Check::Level,
-    Check::Address,
     Check::Partner,
     Check::PartnerFirst,
     Check::ChildThere,
     Check::OwnerLife,
     Check::Session,
-    Check::RecordKey,
     Check::RecordVersion,
-    Check::RecordChecksum,
 ];
+
+/// Makes a scenario in which the mechanism matters more often.
+fn aimed(mechanism: Check, seed: u64) -> Scenario {
+    let mut scenario = Scenario::from_seed(seed);
+    match mechanism {
+        // Splits and merges that are left half done.
+        Check::Partner => (scenario.deadly, scenario.deletes) = (95, 40),
+        // Few keys, whose records are replaced all the time.
+        Check::RecordVersion => {
+            (scenario.keys, scenario.deletes) = (4, 5);
+            scenario.config = out_of_line(&scenario.config);
+        }
+        _ => {}
+    }
+    scenario
+}
+
+fn out_of_line(config: &TreeConfig) -> TreeConfig {
+    let (values, integrity) = (ValueLayout::OutOfLine, config.integrity());
+    let config = TreeConfig::with_integrity(config.fan_out(), config.leaf_bytes(), values, integrity);
+    config.expect("there is room for two entries")
+}
 
 #[test]
 fn each_mechanism_that_is_missing_is_found() {
-    const MOST: u64 = 6_000;
+    const MOST: u64 = 4_000;
     let mut passed = Vec::new();
     for &mechanism in MECHANISMS {
         let campaign = Campaign { most_failures: 1, ..Campaign::default() };
-        let report =
-            campaign.run(Seeds::fixed(MOST), |seed| mechanism.without(|| Scenario::from_seed(seed).run()));
+        let run = |seed| mechanism.without(|| aimed(mechanism, seed).run());
+        let report = campaign.run(Seeds::fixed(MOST), run);
         match report.failures.first() {
             // Shown with --nocapture, and where the test fails.
             Some(failure) => {
