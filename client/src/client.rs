@@ -1,14 +1,15 @@
 //! The client that a database embeds.
 
 use std::future::{Future, poll_fn};
+use std::ops::RangeBounds;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use fatbtree_index::{
-    CacheStats, Change, Event, IndexCache, Lookup, OperationError, Pool, PoolConfig, Start, SuperRoot, Value,
-    Wish,
+    CacheStats, Change, Event, IndexCache, KeyRange, Lookup, OperationError, Order, Pool, PoolConfig, Scan,
+    ScanOptions, Start, SuperRoot, Value, Verified, VerifyError, Wish,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
@@ -146,6 +147,19 @@ impl<V: Verbs> Client<V> {
         self.change(key, Wish::Update(value)).await.result
     }
 
+    /// Replaces the value if the key is there and has the value `expected`, and says whether it was replaced.
+    ///
+    /// # Errors
+    /// As [`upsert`](Self::upsert).
+    pub async fn compare_and_set(
+        &self,
+        key: u64,
+        expected: &[u8],
+        value: &[u8],
+    ) -> Result<bool, OperationError> {
+        self.change(key, Wish::CompareAndSet { expected, value }).await.result
+    }
+
     /// Takes a key away, and says whether it was there.
     ///
     /// # Errors
@@ -154,7 +168,42 @@ impl<V: Verbs> Client<V> {
         self.change(key, Wish::Delete).await.result
     }
 
-    /// Any of these, with what it cost.
+    /// The pairs of a range in ascending order, as a stream; leaves are read ahead while it is polled. The first one is found by a
+    /// cached node, or by an index read where the connection is registered. Other ways: [`Pool::scan`].
+    ///
+    /// No pair is missed that is there throughout, whatever others change meanwhile; but it is not a snapshot of one moment.
+    pub fn scan(&self, range: impl RangeBounds<u64>) -> Scan<'_, V> {
+        self.scan_from(range, Order::Forward)
+    }
+
+    /// As [`scan`](Self::scan), in descending order.
+    pub fn scan_backward(&self, range: impl RangeBounds<u64>) -> Scan<'_, V> {
+        self.scan_from(range, Order::Backward)
+    }
+
+    fn scan_from(&self, range: impl RangeBounds<u64>, order: Order) -> Scan<'_, V> {
+        let options = ScanOptions { order, start: Start::CachedOrIndexRead, ..ScanOptions::default() };
+        self.pool.scan(KeyRange::of(range), options)
+    }
+
+    /// How many keys there are. Reads all leaves.
+    ///
+    /// # Errors
+    /// When one of them cannot be read.
+    #[expect(clippy::len_without_is_empty, reason = "that would be a scan which stops at the first pair")]
+    pub async fn len(&self) -> Result<u64, OperationError> {
+        self.pool.len(KeyRange::ALL).await
+    }
+
+    /// Walks over all trees, to which nobody writes meanwhile, and checks every invariant; see [`Pool::verify`].
+    ///
+    /// # Errors
+    /// The first damage.
+    pub async fn verify(&self) -> Result<Verified, VerifyError> {
+        self.pool.verify().await
+    }
+
+    /// Any change, with what it cost.
     pub async fn change(&self, key: u64, wish: Wish<'_>) -> Change {
         self.pool.change(key, wish, Start::CachedOrIndexRead).await
     }

@@ -55,6 +55,16 @@ checks! {
     OwnerLife,
     /// What is written under a lock is written in the session that the lock is of.
     Session,
+    /// A lock that somebody else has is not taken.
+    Lock,
+    /// A lock is given back after what was written under it.
+    UnlockLast,
+    /// A node's version goes on from what its memory held.
+    VersionGoesOn,
+    /// A node that is split names its partner before the partner is written.
+    PartnerFirst,
+    /// A node is told to its parent only if it is still there.
+    ChildThere,
     /// Siblings are not followed without end.
     SiblingChain,
     /// A pointer to a child or a record is not null.

@@ -434,7 +434,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Asks the region's superblock for the root. What goes wrong here goes wrong again in the next attempt, and is told
     /// then.
-    async fn refresh_root(&mut self) {
+    pub(crate) async fn refresh_root(&mut self) {
         let place = GlobalAddress::new(self.partition.root.server(), 0);
         let Ok(bytes) = self.pool.read(self.lane, place, SUPERBLOCK_BYTES).await else { return };
         self.trips.round_trips += 1;
@@ -679,7 +679,6 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Where the keys end that the node which was arrived at is responsible for: its high fence or, if its partner has its upper keys,
     /// the partner's low one.
-    #[allow(dead_code, reason = "scans use it")]
     pub(crate) fn high(&self) -> Option<u64> {
         self.high
     }

@@ -29,6 +29,7 @@
 //!
 //! * [`TreeConfig`], [`node`], [`record`], [`Superblock`]: what lies in memory, byte by byte.
 //! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`], [`Pool::change`].
+//! * [`Pool::scan`]: ranges of pairs, as a stream. [`Pool::len`], [`Pool::verify`]: the whole tree, counted and checked.
 //! * [`Writer`]: what a client needs to lock nodes. [`Wish`], [`Change`]: what it wants changed, and what came of it.
 //! * [`IndexCache`]: what a client remembers of the inner nodes.
 //! * [`SuperRoot`]: where they begin. [`separator()`], [`cut_keys`], [`cut_nodes`]: where nodes end.
@@ -75,12 +76,14 @@ pub mod node;
 pub mod plain;
 mod pool;
 pub mod record;
+mod scan;
 mod separator;
 mod space;
 mod super_root;
 mod superblock;
 mod top;
 pub mod value;
+mod verify;
 mod walk;
 mod write;
 
@@ -96,10 +99,12 @@ pub use limits::Limits;
 pub use locks::{HAND_OVERS, Writer};
 pub use lookup::{Lookup, Value};
 pub use pool::{BreakReason, ConnectError, ConnectionId, Event, Pool, PoolConfig, PoolStats, RemoteSide};
+pub use scan::{Order, Scan, ScanOptions, ScanTrips};
 pub use separator::{cut_keys, cut_nodes, separator};
-pub use space::ChunkKind;
+pub use space::{ChunkKind, ReturnedNodes, SURPLUS};
 pub use super_root::{Partition, SuperRoot, SuperRootError};
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 pub use top::{TopNode, TopReader, TreeTop};
+pub use verify::{Damage, Verified, VerifyError};
 pub use walk::{NodeBytes, PathStep, Regions, Tree, WalkError};
 pub use write::{Change, Wish};

@@ -88,7 +88,7 @@ impl<V: Verbs> Pool<V> {
 impl<V: Verbs> Descent<'_, V> {
     /// One attempt.
     #[inline]
-    async fn get(&mut self, start: Start) -> Result<Option<Value>, Reason> {
+    pub(crate) async fn get(&mut self, start: Start) -> Result<Option<Value>, Reason> {
         let key = self.key();
         let (leaf, place) = self.descend(start, 0, |node, bytes| place_of(node, bytes, key)).await?;
         match place {
@@ -96,15 +96,21 @@ impl<V: Verbs> Descent<'_, V> {
             Place::Inline { start, len } => Ok(Some(Value { buffer: leaf, start, len })),
             Place::Record(pointer) => {
                 drop(leaf);
-                let check = |bytes: &[u8]| {
-                    let value = read_record(bytes, key, pointer)?;
-                    Ok(offset_in(bytes, value))
-                };
-                let (buffer, start) =
-                    self.read_checked(pointer.address, record_bytes(pointer.length), check).await?;
-                Ok(Some(Value { buffer, start, len: pointer.length }))
+                self.read_value(pointer).await.map(Some)
             }
         }
+    }
+
+    /// The value in the record that a leaf's entry leads to.
+    #[inline]
+    pub(crate) async fn read_value(&mut self, pointer: RecordPointer) -> Result<Value, Reason> {
+        let key = self.key();
+        let check = |bytes: &[u8]| {
+            let value = read_record(bytes, key, pointer)?;
+            Ok(offset_in(bytes, value))
+        };
+        let (buffer, start) = self.read_checked(pointer.address, record_bytes(pointer.length), check).await?;
+        Ok(Value { buffer, start, len: pointer.length })
     }
 }
 

@@ -37,6 +37,9 @@ impl fmt::Display for ChunkKind {
     }
 }
 
+/// Freed nodes of a kind on one server that a client keeps for itself.
+pub const SURPLUS: usize = 64;
+
 /// The rest of a chunk.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rest {
@@ -53,6 +56,17 @@ struct Stock {
     /// The owner was asked for more and has not brought it.
     asked: bool,
     waiting: Vec<Waker>,
+}
+
+/// Nodes that a client has freed and does not need, for its server's lists.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReturnedNodes {
+    /// Where they are.
+    pub server: u16,
+    /// Leaves or internal nodes.
+    pub kind: ChunkKind,
+    /// Their addresses.
+    pub nodes: Vec<GlobalAddress>,
 }
 
 /// A place for a record.
@@ -78,6 +92,36 @@ impl Space {
         stock.rest = Rest { next: address.offset(), end: address.offset() + bytes };
         stock.asked = false;
         std::mem::take(&mut stock.waiting)
+    }
+
+    /// Takes up single nodes that were used before.
+    pub(crate) fn supply_nodes(
+        &mut self,
+        server: u16,
+        kind: ChunkKind,
+        nodes: &[GlobalAddress],
+    ) -> Vec<Waker> {
+        let stock = self.stocks.entry((server, kind)).or_default();
+        stock.returned.extend_from_slice(nodes);
+        stock.asked = false;
+        std::mem::take(&mut stock.waiting)
+    }
+
+    /// Forgets what is left of chunks on a server, and nodes: some of them may be of such a chunk. Whoever waits asks once more. Places
+    /// of freed records stay this client's: records were in them.
+    pub(crate) fn forget(&mut self, server: u16) -> Vec<Waker> {
+        let stocks = self.stocks.iter_mut().filter(|((found, _), _)| *found == server);
+        stocks.flat_map(|(_, stock)| std::mem::take(stock).waiting).collect()
+    }
+
+    /// Takes out nodes that were returned, of each kind on each server as many as there are above `keep`: the oldest.
+    pub(crate) fn take_returned(&mut self, keep: usize) -> Vec<ReturnedNodes> {
+        let above = |(&(server, kind), stock): (&(u16, ChunkKind), &mut Stock)| {
+            let above = stock.returned.len().saturating_sub(keep);
+            let nodes: Vec<_> = stock.returned.drain(..above).collect();
+            (above > 0).then_some(ReturnedNodes { server, kind, nodes })
+        };
+        self.stocks.iter_mut().filter_map(above).collect()
     }
 
     /// Memory for a node or record; none when the chunk is used up.
@@ -156,6 +200,28 @@ mod tests {
         assert_eq!(space.take(2, leaves, 128), Some(nodes[0]));
         assert!(space.wait(2, leaves, Waker::noop()), "it has come once: the next is asked for again");
         assert_eq!(space.take(2, ChunkKind::Records, 8), None, "kinds do not mix");
+    }
+
+    #[test]
+    fn what_is_returned_goes_to_others_above_a_bound_and_is_forgotten_with_a_session() {
+        let mut space = Space::default();
+        let (leaves, inner) = (ChunkKind::Leaves, ChunkKind::InternalNodes);
+        let nodes = [1, 2, 3].map(|at| GlobalAddress::new(2, at * 128));
+        nodes.iter().for_each(|&node| space.put_back(node, leaves));
+        space.put_back(GlobalAddress::new(3, 64), inner);
+        let first = ReturnedNodes { server: 2, kind: leaves, nodes: nodes[..1].to_vec() };
+        assert_eq!(space.take_returned(2), [first]);
+        assert_eq!(space.take_returned(2), []);
+        assert_eq!(space.take_returned(0).iter().map(|found| found.nodes.len()).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(space.take(2, leaves, 128), None);
+
+        assert!(space.wait(2, leaves, Waker::noop()));
+        assert_eq!(space.supply_nodes(2, leaves, &nodes).len(), 1);
+        assert_eq!(space.take(2, leaves, 128), Some(nodes[2]));
+        space.supply(GlobalAddress::new(2, 1024), 256, leaves);
+        assert!(space.wait(2, inner, Waker::noop()));
+        assert_eq!(space.forget(2).len(), 1, "who waits asks again");
+        assert!(!space.has(2, leaves, 128) && space.wait(2, inner, Waker::noop()));
     }
 
     #[test]

@@ -1,200 +1,22 @@
 //! Changes of trees: against a model, and by many writers at once over plain memory.
 #![allow(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
 
+mod common;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_index::node::{LeafBuilder, NodeSpec};
-use fatbtree_index::{
-    Change, Event, GlobalAddress, Integrity, KeyRange, OperationError, Partition, Pool, PoolConfig, Regions,
-    RemoteSide, Start, SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Wish, Writer,
-};
-use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
+use common::{Client, Lab, configs, value_of};
+use fatbtree_index::{Change, OperationError, Pool, PoolConfig, RemoteSide, Start, Wish};
+use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
-use fatbtree_verbs::{Access, Device, Memory, Region, Remote};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-
-const REGION: u64 = 4 << 20;
-const CHUNK: u64 = 4 << 10;
-const LOCKS: u32 = 16;
-
-/// A memory server with an empty tree, and clients of it.
-struct Lab {
-    config: TreeConfig,
-    network: PlainNetwork,
-    server: PlainDevice,
-    memory: Arc<Memory>,
-    tree: Region,
-    locks: Region,
-    owners: Region,
-    next_chunk: Rc<Cell<u64>>,
-    partition: Partition,
-}
-
-type Client = Rc<Pool<PlainDevice>>;
-
-impl Lab {
-    fn new(config: TreeConfig) -> Self {
-        let network = PlainNetwork::new();
-        let mut server = network.device();
-        let mut memory = Memory::anonymous(REGION).unwrap();
-        let root = GlobalAddress::new(0, 64);
-        let partition = Partition { id: 0, range: KeyRange::ALL, root, root_level: 0 };
-        let superblock = Superblock { partition, config, generation: 1, region_bytes: REGION, version: 1 };
-        memory.as_mut_slice()[..64].copy_from_slice(&superblock.to_bytes());
-        let spec = NodeSpec {
-            address: root,
-            level: 0,
-            range: KeyRange::ALL,
-            sibling: GlobalAddress::NULL,
-            version: 1,
-        };
-        let leaf = &mut memory.as_mut_slice()[64..64 + config.leaf_bytes() as usize];
-        LeafBuilder::new(leaf, config.leaf_shape(), spec).finish();
-        let memory: Arc<Memory> = memory.into();
-        let tree = server.register(&memory, 0, Access::ALL).unwrap();
-        let table = Memory::shared(u64::from(LOCKS) * 2).unwrap();
-        let locks = server.register(&table, 0, Access::ALL).unwrap();
-        let alive = Memory::shared(8192).unwrap();
-        for word in 0..1024 {
-            alive.write(word * 8, &[0xff; 8]).unwrap();
-        }
-        let owners = server.register(&alive, 0, Access::READ).unwrap();
-        let next_chunk = Rc::new(Cell::new(8192));
-        Self { config, network, server, memory, tree, locks, owners, next_chunk, partition }
-    }
-
-    fn client(&mut self, owner: u16, masked_atomics: bool) -> Client {
-        self.client_behind(owner, masked_atomics, |_| None)
-    }
-
-    /// A client whose index reads land where `landing` says.
-    fn client_behind(
-        &mut self,
-        owner: u16,
-        masked_atomics: bool,
-        mut landing: impl FnMut(u64) -> Option<GlobalAddress> + 'static,
-    ) -> Client {
-        let config = PoolConfig { tree: self.config, ..PoolConfig::default() };
-        let roots = SuperRoot::new(vec![self.partition]).unwrap();
-        let mut device = self.network.device();
-        let rkey = self.tree.rkey;
-        device.set_landing(move |key| landing(key).map(|at| Remote { address: at.raw(), rkey }));
-        let pool = Pool::new(device, config, roots, u64::from(owner)).unwrap();
-        let id = pool.connections()[0];
-        let local = pool.open(id).unwrap();
-        let queue_pair = self.server.create().unwrap();
-        self.server.connect(queue_pair, &local).unwrap();
-        let endpoint = self.server.endpoint(queue_pair).unwrap();
-        pool.connected(id, RemoteSide { endpoint, rkey: self.tree.rkey, registered: true }).unwrap();
-        let locks = Remote { address: self.locks.iova, rkey: self.locks.rkey };
-        let owners = Remote { address: self.owners.iova, rkey: self.owners.rkey };
-        pool.set_writer(0, Writer { locks, owners, count: LOCKS, owner, masked_atomics }).unwrap();
-        Rc::new(pool)
-    }
-
-    fn serve(&self, client: &Client) {
-        while let Some(event) = client.poll_event() {
-            let Event::MemoryWanted { server: 0, kind } = event else { panic!("{event:?}") };
-            let at = self.next_chunk.get();
-            self.next_chunk.set(at + CHUNK);
-            assert!(at + 2 * CHUNK <= REGION, "the region is full");
-            client.supply(GlobalAddress::new(0, at), CHUNK, kind);
-        }
-    }
-
-    /// Runs one operation to its end.
-    fn run<T>(&self, client: &Client, work: impl Future<Output = T>) -> T {
-        let mut work = Box::pin(work);
-        let mut context = Context::from_waker(Waker::noop());
-        let mut now = client.reactor().now();
-        loop {
-            if let Poll::Ready(value) = work.as_mut().poll(&mut context) {
-                return value;
-            }
-            self.serve(client);
-            if !client.turn(now) {
-                now = client.next_deadline().unwrap_or(now);
-            }
-        }
-    }
-
-    /// All keys and values, by a walk over the leaves that checks each node's place in the tree.
-    fn contents(&self) -> BTreeMap<u64, Vec<u8>> {
-        let regions = Regions::new([(0, Arc::clone(&self.memory))]);
-        let mut line = [0; 64];
-        self.memory.read(0, &mut line).unwrap();
-        let partition = Superblock::parse(&line).unwrap().partition;
-        let tree = Tree::new(&regions, &self.config, &partition);
-        let mut keys = Vec::new();
-        let mut next = Some(0);
-        tree.for_each_leaf(|leaf| {
-            assert_eq!(Some(leaf.header().low), next, "leaves tile the keys");
-            next = leaf.header().range().high;
-            keys.extend(leaf.entries().map(|entry| entry.unwrap().0));
-        })
-        .unwrap();
-        assert_eq!(next, None);
-        let found: BTreeMap<_, _> =
-            keys.iter().map(|&key| (key, tree.get(key).unwrap().expect("it was just there"))).collect();
-        assert_eq!(found.len(), keys.len(), "a key is in two leaves");
-        found
-    }
-
-    /// All nodes.
-    fn nodes(&self) -> Vec<GlobalAddress> {
-        let regions = Regions::new([(0, Arc::clone(&self.memory))]);
-        let mut line = [0; 64];
-        self.memory.read(0, &mut line).unwrap();
-        let tree = Tree::new(&regions, &self.config, &Superblock::parse(&line).unwrap().partition);
-        let mut nodes = Vec::new();
-        tree.for_each_leaf(|leaf| nodes.push(leaf.header().address)).unwrap();
-        tree.for_each_internal(|node| nodes.push(node.header().address)).unwrap();
-        nodes
-    }
-
-    /// All locks are free.
-    fn assert_unlocked(&self, client: &Client) {
-        let id = client.connections()[0];
-        let queue_pair = client.queue_pair(id).unwrap();
-        let read = |word: u32| fatbtree_verbs::Operation::Read {
-            from: Remote { address: u64::from(word) * 8, rkey: self.locks.rkey },
-            len: 8,
-        };
-        for word in 0..LOCKS / 4 {
-            let [output] =
-                client.reactor().block_on(client.reactor().chain(queue_pair, [read(word)])).unwrap();
-            let fatbtree_verbs::Output::Read(bytes) = output else { panic!() };
-            assert_eq!(*bytes, [0; 8], "word {word}");
-        }
-    }
-}
-
-fn configs() -> Vec<TreeConfig> {
-    let mut all = Vec::new();
-    for integrity in [Integrity::LineVersions, Integrity::Checksums] {
-        for values in [ValueLayout::Inline(8), ValueLayout::Inline(60), ValueLayout::OutOfLine] {
-            let leaf_bytes = if values == ValueLayout::Inline(60) { 64 * 7 } else { 64 * 3 };
-            all.push(TreeConfig::with_integrity(4, leaf_bytes, values, integrity).unwrap());
-        }
-    }
-    all
-}
-
-fn value_of(config: &TreeConfig, number: u64) -> Vec<u8> {
-    let len = match config.values() {
-        ValueLayout::Inline(len) => usize::from(len),
-        ValueLayout::OutOfLine => (number % 50) as usize,
-    };
-    number.to_le_bytes().into_iter().cycle().take(len).collect()
-}
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
@@ -320,11 +142,11 @@ proptest! {
 fn writers_find_their_leaf_wherever_the_switches_send_them() {
     for config in configs() {
         let mut lab = Lab::new(config);
-        let landing = Rc::new(Cell::new(lab.partition.root));
+        let landing = Rc::new(Cell::new(lab.servers[0].partition.root));
         let seen = Rc::clone(&landing);
         let client = lab.client_behind(3, true, move |_| Some(seen.get()));
         let mut model = BTreeMap::new();
-        let mut nodes = vec![lab.partition.root];
+        let mut nodes = vec![lab.servers[0].partition.root];
         for number in 1..600u64 {
             let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
             landing.set(nodes[number as usize % nodes.len()]);
@@ -360,17 +182,16 @@ fn who_was_given_no_locks_does_not_write() {
     let config = configs()[0];
     let mut lab = Lab::new(config);
     let pool = {
-        let writer = lab.client(1, true);
-        drop(writer);
-        let roots = SuperRoot::new(vec![lab.partition]).unwrap();
+        let roots = lab.roots();
         let config = PoolConfig { tree: config, ..PoolConfig::default() };
         let pool = Pool::new(lab.network.device(), config, roots, 1).unwrap();
         let id = pool.connections()[0];
         let local = pool.open(id).unwrap();
-        let queue_pair = lab.server.create().unwrap();
-        lab.server.connect(queue_pair, &local).unwrap();
-        let endpoint = lab.server.endpoint(queue_pair).unwrap();
-        pool.connected(id, RemoteSide { endpoint, rkey: lab.tree.rkey, registered: false }).unwrap();
+        let server = &mut lab.servers[0];
+        let queue_pair = server.device.create().unwrap();
+        server.device.connect(queue_pair, &local).unwrap();
+        let endpoint = server.device.endpoint(queue_pair).unwrap();
+        pool.connected(id, RemoteSide { endpoint, rkey: server.tree.rkey, registered: false }).unwrap();
         Rc::new(pool)
     };
     let value = value_of(&config, 1);
@@ -379,4 +200,75 @@ fn who_was_given_no_locks_does_not_write() {
     let change = lab.run(&pool, pool.change(5, Wish::Upsert(&value[1..]), Start::Root));
     let text = change.result.unwrap_err().to_string();
     assert!(text.contains("a value of 7 bytes was given, this tree takes exactly 8"), "{text}");
+}
+
+#[test]
+fn a_comparison_sets_only_what_it_expects() {
+    for config in configs() {
+        let mut lab = Lab::new(config);
+        let (client, other) = (lab.client(1, true), lab.client(2, true));
+        let [old, new, longer] = [8, 16, 31].map(|number| value_of(&config, number));
+        let set = |key, expected: &[u8], value: &[u8]| {
+            let wish = Wish::CompareAndSet { expected, value };
+            lab.run(&client, client.change(key, wish, Start::Root)).result.unwrap()
+        };
+        let get = |key| {
+            let found = lab.run(&other, other.lookup(key, Start::Root)).result.unwrap();
+            found.map(|value| value.to_vec())
+        };
+        assert!(!set(5, &old, &new), "no such key");
+        assert_eq!(get(5), None);
+        for key in 0..40 {
+            lab.run(&client, client.change(key, Wish::Insert(&old), Start::Root)).result.unwrap();
+        }
+        assert!(!set(5, &new, &longer) && !set(5, &longer, &new) && !set(5, &[], &new));
+        assert_eq!(get(5), Some(old.clone()));
+        assert!(set(5, &old, &longer) && !set(5, &old, &new) && set(5, &longer, &new));
+        assert_eq!((get(5), get(6)), (Some(new), Some(old)));
+        lab.assert_unlocked(&client);
+    }
+}
+
+/// Counters that clients raise by comparing: no raise is lost.
+#[test]
+fn of_comparisons_at_once_one_wins() {
+    for config in configs() {
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let mut lab = Lab::new(config);
+        let clients: Vec<Client> = (1..=3).map(|owner| lab.client(owner, owner % 2 == 0)).collect();
+        let bytes = move |count: u64| value_of(&config, 8 + count * 50);
+        for key in 0..3 {
+            let zero = bytes(0);
+            lab.run(&clients[0], clients[0].change(key, Wish::Insert(&zero), Start::Root)).result.unwrap();
+        }
+        let mut running: Vec<Option<Pin<Box<dyn Future<Output = bool>>>>> = Vec::new();
+        let raises = 90;
+        for number in 0..raises {
+            let (key, client) = (number % 3, Rc::clone(&clients[number as usize / 3 % 3]));
+            running.push(Some(Box::pin(async move {
+                loop {
+                    let found = client.lookup(key, Start::Root).await.result.unwrap().unwrap().to_vec();
+                    let count = (0..=raises).find(|count| bytes(*count) == found).unwrap();
+                    let value = bytes(count + 1);
+                    let wish = Wish::CompareAndSet { expected: &found, value: &value };
+                    if client.change(key, wish, Start::Root).await.result.unwrap() {
+                        return true;
+                    }
+                }
+            })));
+        }
+        let mut now = Instant::ZERO;
+        while running.iter().any(Option::is_some) {
+            let at = random.random_range(0..running.len());
+            let client = &clients[at / 3 % 3];
+            let mut context = Context::from_waker(Waker::noop());
+            if running[at].as_mut().is_some_and(|work| work.as_mut().poll(&mut context).is_ready()) {
+                running[at] = None;
+            }
+            lab.serve(client);
+            now += fatbtree_verbs::time::Duration::from_nanos(500);
+            client.turn(now);
+        }
+        assert!(lab.contents().into_values().all(|value| value == bytes(raises / 3)));
+    }
 }

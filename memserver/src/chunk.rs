@@ -1,11 +1,11 @@
 //! Chunks: the spare memory of a region, given out in pieces of one size and taken back.
 //!
 //! ```text
-//!              allocate(kind)                 publish
-//!   fresh ────────────────────► held ───────────────────► published
-//!                                │ ▲                       stays the tree's
-//!             free, lease ends   ▼ │ allocate(same kind)
-//!                          free, of its kind
+//!              allocate(kind)                 publish                     its session ends
+//!   fresh ────────────────────► held ───────────────────► published ───────────┬─────────────► the tree's: up to the last node
+//!                                │ ▲                                           │
+//!             free, lease ends   ▼ │ allocate(same kind)                       │ what is behind it was never written to
+//!                          free, of its kind ◄─────────────────────────────────┘
 //! ```
 //!
 //! **Kinds.** What a chunk is first used for it is used for always: leaves, internal nodes or records. Nodes of a chunk lie
@@ -13,17 +13,26 @@
 //! of the same size for ever, or to a freed one: never into a record, never into the middle of another node.
 //!
 //! **Publishing.** A client publishes a chunk *before* it links the first of its nodes (or records) into the tree. From then
-//! on the chunk is the tree's: it is not given out again, whatever becomes of the client. A chunk that was not published
+//! on what is written there is the tree's, whatever becomes of the client. A chunk that was not published
 //! holds nothing that anybody can reach; when its holder gives it back, or its lease ends, it goes to the free list of its
-//! kind. A client that dies between publishing and linking loses the tree the rest of one chunk.
+//! kind.
 //!
-//! How nodes within a chunk are given out is the client's affair.
+//! **Tails.** Clients use a chunk from its start. When a session has ended, its queue pairs are destroyed and nothing is written into
+//! its chunks any more but where nodes are: what lies behind the last slot that holds a node, alive or freed, was never used, and is
+//! given out again as a smaller chunk of the same kind. Of records it cannot be seen where the last one ends, for a value may end in
+//! zeros: what is left of a chunk of records begins as far behind the last byte that is not zero as the largest record reaches.
+//! A client whose session has ended must not use what it has left of its chunks.
+//!
+//! How nodes within a chunk are given out is the client's affair; what becomes of single ones is told in `places`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fatbtree_index::node::LINE;
-use fatbtree_index::{ChunkKind, GlobalAddress, TreeConfig};
+use fatbtree_index::node::{LINE, MAGIC, NodeHeader};
+use fatbtree_index::record::place_bytes;
+use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, TreeConfig};
+use fatbtree_verbs::Memory;
 
+use crate::limits::ClientId;
 use crate::session::SessionKey;
 
 /// A chunk as its holder is told of it.
@@ -31,7 +40,7 @@ use crate::session::SessionKey;
 pub struct Chunk {
     /// Where it begins: a whole line.
     pub address: GlobalAddress,
-    /// Its size; all chunks of a server have the same.
+    /// Its size: the same of all chunks of a server, less of one that was used in part.
     pub bytes: u64,
     /// What may lie in it.
     pub kind: ChunkKind,
@@ -64,16 +73,29 @@ pub struct ChunkSize {
     pub least: u32,
 }
 
+/// Bytes from the last byte of a record that is not zero to the end of its place, at most.
+const RECORD_REACH: u64 = place_bytes(MAX_VALUE) as u64;
+
+/// The least rest of a chunk of records that is worth an answer.
+const LEAST_RECORDS: u64 = 4096;
+
+/// Bytes of memory that are looked at in one step.
+const BLOCK: u64 = 4096;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Free,
     Held(SessionKey),
-    /// The tree's. Only to the session that has published it is this told.
+    /// The tree's, and its session goes on.
     Published(SessionKey),
+    /// The tree's: this client pays for it.
+    Tree(ClientId),
 }
 
+/// A chunk, or a part of one.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct Piece {
+    bytes: u64,
     kind: ChunkKind,
     state: State,
 }
@@ -96,18 +118,31 @@ pub(crate) enum ChunkRefusal {
     Published,
 }
 
-/// All chunks of a region. It knows offsets, no memory.
+/// A published chunk whose session has ended: everything from `to` on was looked at, and nothing was there.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    offset: u64,
+    to: u64,
+}
+
+/// All chunks of a region.
 #[derive(Debug)]
 pub(crate) struct ChunkTable {
     server: u16,
+    config: TreeConfig,
     /// Offset of the first chunk.
     from: u64,
     bytes: u64,
     chunks: u32,
     /// Chunks that were given out at least once; fresh ones follow.
-    entries: Vec<Entry>,
-    /// Free chunks, by kind.
-    free: [BTreeSet<u32>; ChunkKind::ALL.len()],
+    used: u32,
+    /// By offset, side by side.
+    pieces: BTreeMap<u64, Piece>,
+    /// Free pieces, by kind.
+    free: [BTreeSet<u64>; ChunkKind::ALL.len()],
+    ended: VecDeque<Ended>,
+    /// Rests of published chunks that came back.
+    pub(crate) tails: u64,
 }
 
 impl ChunkTable {
@@ -122,32 +157,45 @@ impl ChunkTable {
             return Err(ChunkSize { found: bytes, least });
         }
         let chunks = spare.end.saturating_sub(spare.start) / bytes;
-        let chunks = u32::try_from(chunks).unwrap_or(u32::MAX);
-        Ok(Self { server, from: spare.start, bytes, chunks, entries: Vec::new(), free: Default::default() })
+        Ok(Self {
+            server,
+            config: *config,
+            from: spare.start,
+            bytes,
+            chunks: u32::try_from(chunks).unwrap_or(u32::MAX),
+            used: 0,
+            pieces: BTreeMap::new(),
+            free: Default::default(),
+            ended: VecDeque::new(),
+            tails: 0,
+        })
     }
 
     /// A chunk that nobody has, for `holder`.
     pub(crate) fn allocate(&mut self, kind: ChunkKind, holder: SessionKey) -> Result<Chunk, NoChunk> {
-        let used = self.entries.len() as u32;
-        let index = match self.free[kind as usize].pop_first() {
-            Some(index) => index,
-            None if used < self.chunks => {
-                self.entries.push(Entry { kind, state: State::Free });
-                used
-            }
-            None => return Err(NoChunk { kind, chunks: self.chunks, used }),
-        };
-        self.entries[index as usize].state = State::Held(holder);
-        Ok(Chunk { address: self.address(index), bytes: self.bytes, kind })
+        let state = State::Held(holder);
+        if let Some(offset) = self.free[kind as usize].pop_first()
+            && let Some(piece) = self.pieces.get_mut(&offset)
+        {
+            piece.state = state;
+            let bytes = piece.bytes;
+            return Ok(Chunk { address: GlobalAddress::new(self.server, offset), bytes, kind });
+        }
+        if self.used == self.chunks {
+            return Err(NoChunk { kind, chunks: self.chunks, used: self.used });
+        }
+        let (offset, bytes) = (self.from + u64::from(self.used) * self.bytes, self.bytes);
+        self.used += 1;
+        self.pieces.insert(offset, Piece { bytes, kind, state });
+        Ok(Chunk { address: GlobalAddress::new(self.server, offset), bytes, kind })
     }
 
     /// Makes a chunk the tree's; once more does no harm.
     pub(crate) fn publish(&mut self, address: GlobalAddress, holder: SessionKey) -> Result<(), ChunkRefusal> {
-        let index = self.index(address).ok_or(ChunkRefusal::NotHeld)?;
-        let state = &mut self.entries[index as usize].state;
-        match *state {
+        let (_, piece) = self.piece(address).ok_or(ChunkRefusal::NotHeld)?;
+        match piece.state {
             State::Held(found) | State::Published(found) if found == holder => {
-                *state = State::Published(holder);
+                piece.state = State::Published(holder);
                 Ok(())
             }
             _ => Err(ChunkRefusal::NotHeld),
@@ -156,12 +204,12 @@ impl ChunkTable {
 
     /// Takes a chunk back that was not published: from its holder, or because its session has ended.
     pub(crate) fn free(&mut self, address: GlobalAddress, holder: SessionKey) -> Result<(), ChunkRefusal> {
-        let index = self.index(address).ok_or(ChunkRefusal::NotHeld)?;
-        let Entry { kind, state } = &mut self.entries[index as usize];
-        match *state {
+        let (offset, piece) = self.piece(address).ok_or(ChunkRefusal::NotHeld)?;
+        match piece.state {
             State::Held(found) if found == holder => {
-                *state = State::Free;
-                self.free[*kind as usize].insert(index);
+                piece.state = State::Free;
+                let kind = piece.kind;
+                self.free[kind as usize].insert(offset);
                 Ok(())
             }
             State::Published(found) if found == holder => Err(ChunkRefusal::Published),
@@ -169,26 +217,145 @@ impl ChunkTable {
         }
     }
 
+    /// The session of a published chunk has ended, and its queue pairs are gone: what it has not used comes back, when it was
+    /// [looked at](Self::look).
+    pub(crate) fn end(&mut self, address: GlobalAddress, client: ClientId) {
+        if let Some((offset, piece)) = self.piece(address) {
+            piece.state = State::Tree(client);
+            let to = piece.bytes;
+            self.ended.push_back(Ended { offset, to });
+        }
+    }
+
+    /// Looks at up to `budget` slots, or blocks of records, of chunks whose sessions have ended. Returns the clients that pay for one
+    /// chunk less from now on, and whether there is more to look at.
+    pub(crate) fn look(&mut self, memory: &Memory, mut budget: usize) -> (Vec<ClientId>, bool) {
+        let mut relieved = vec![];
+        while let Some(&Ended { offset, to }) = self.ended.front() {
+            let Some(&piece) = self.pieces.get(&offset) else {
+                self.ended.pop_front();
+                continue;
+            };
+            let (to, is_over) = match piece.kind {
+                ChunkKind::Records => last_records(memory, offset, to, &mut budget),
+                kind => {
+                    let size = node_bytes(&self.config, kind);
+                    last_node(memory, offset, to / size * size, size, &mut budget)
+                }
+            };
+            if !is_over {
+                self.ended[0].to = to;
+                return (relieved, true);
+            }
+            self.ended.pop_front();
+            relieved.extend(self.cut(offset, piece, to));
+        }
+        (relieved, false)
+    }
+
+    /// Divides a chunk where its used part ends. Returns who pays for one chunk less.
+    fn cut(&mut self, offset: u64, piece: Piece, used: u64) -> Option<ClientId> {
+        let State::Tree(client) = piece.state else { return None };
+        let (used, least) = match piece.kind {
+            ChunkKind::Records if used > 0 => (used + RECORD_REACH, LEAST_RECORDS),
+            ChunkKind::Records => (0, 0),
+            kind => (used, node_bytes(&self.config, kind)),
+        };
+        let rest = piece.bytes.saturating_sub(used);
+        if rest > 0 && rest >= least {
+            self.tails += 1;
+            self.pieces.insert(offset + used, Piece { bytes: rest, state: State::Free, ..piece });
+            self.free[piece.kind as usize].insert(offset + used);
+            if used == 0 {
+                return Some(client);
+            }
+            self.pieces.insert(offset, Piece { bytes: used, ..piece });
+        }
+        // What one client has used of one chunk it pays for once.
+        let (&before, left) = self.pieces.range(..offset).next_back()?;
+        let begins_chunk = (offset - self.from).is_multiple_of(self.bytes);
+        if begins_chunk || left.state != piece.state || self.ended.iter().any(|ended| ended.offset == before)
+        {
+            return None;
+        }
+        let bytes = self.pieces.remove(&offset)?.bytes;
+        self.pieces.get_mut(&before)?.bytes += bytes;
+        Some(client)
+    }
+
     pub(crate) fn counts(&self) -> ChunkCounts {
         let mut counts = ChunkCounts { all: self.chunks, ..ChunkCounts::default() };
-        for entry in &self.entries {
-            match entry.state {
+        for piece in self.pieces.values() {
+            match piece.state {
                 State::Free => counts.free += 1,
                 State::Held(_) => counts.held += 1,
-                State::Published(_) => counts.published += 1,
+                State::Published(_) | State::Tree(_) => counts.published += 1,
             }
         }
         counts
     }
 
-    fn address(&self, index: u32) -> GlobalAddress {
-        GlobalAddress::new(self.server, self.from + u64::from(index) * self.bytes)
+    /// Whether all of these bytes are the tree's, and of one chunk of that kind; where that begins.
+    pub(crate) fn published(&self, offset: u64, bytes: u64, kind: ChunkKind) -> Option<u64> {
+        let (&from, piece) = self.pieces.range(..=offset).next_back()?;
+        let fits = offset.checked_add(bytes)? <= from + piece.bytes;
+        let is_tree = matches!(piece.state, State::Published(_) | State::Tree(_));
+        (piece.kind == kind && is_tree && fits).then_some(from)
     }
 
-    fn index(&self, address: GlobalAddress) -> Option<u32> {
-        let behind = address.offset().checked_sub(self.from)?;
-        let index = u32::try_from(behind / self.bytes).ok()?;
-        let known = (index as usize) < self.entries.len() && self.address(index) == address;
-        known.then_some(index)
+    fn piece(&mut self, address: GlobalAddress) -> Option<(u64, &mut Piece)> {
+        let offset = address.offset();
+        let is_here = GlobalAddress::new(self.server, offset) == address;
+        self.pieces.get_mut(&offset).filter(|_| is_here).map(|piece| (offset, piece))
     }
+}
+
+/// Bytes of a node of this kind.
+pub(crate) fn node_bytes(config: &TreeConfig, kind: ChunkKind) -> u64 {
+    match kind {
+        ChunkKind::Leaves => config.leaf_bytes().into(),
+        _ => config.internal_bytes().into(),
+    }
+}
+
+/// The header of the node at an offset, if one lies there, alive or freed.
+pub(crate) fn node_at(memory: &Memory, offset: u64) -> Option<NodeHeader> {
+    let mut line = [0; LINE];
+    memory.read(offset, &mut line).ok()?;
+    let header = NodeHeader::parse(&line);
+    (header.magic == MAGIC).then_some(header)
+}
+
+/// The end of the last node of a chunk below `to`, or how far it was looked at, and whether that is the answer.
+fn last_node(memory: &Memory, chunk: u64, mut to: u64, size: u64, budget: &mut usize) -> (u64, bool) {
+    while to >= size {
+        if *budget == 0 {
+            return (to, false);
+        }
+        *budget -= 1;
+        if node_at(memory, chunk + to - size).is_some() {
+            return (to, true);
+        }
+        to -= size;
+    }
+    (0, true)
+}
+
+/// The end of the last line of a chunk below `to` that is not zero, or how far it was looked at, and whether that is the answer.
+fn last_records(memory: &Memory, chunk: u64, mut to: u64, budget: &mut usize) -> (u64, bool) {
+    while to > 0 {
+        if *budget == 0 {
+            return (to, false);
+        }
+        *budget -= 1;
+        let from = to.saturating_sub(BLOCK);
+        let mut block = [0; BLOCK as usize];
+        let block = &mut block[..(to - from) as usize];
+        let read = memory.read(chunk + from, block).is_ok();
+        if read && let Some(last) = block.iter().rposition(|&byte| byte != 0) {
+            return (from + (last as u64 + 1).next_multiple_of(LINE as u64), true);
+        }
+        to = from;
+    }
+    (0, true)
 }

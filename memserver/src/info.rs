@@ -1,7 +1,7 @@
 //! What a memory server says of itself.
 
-use fatbtree_index::{Partition, TreeConfig};
-use fatbtree_verbs::{Mtu, Region};
+use fatbtree_index::{Partition, TreeConfig, Writer};
+use fatbtree_verbs::{Mtu, Region, Remote};
 
 use crate::load::LoadCounts;
 
@@ -30,6 +30,25 @@ pub struct ServerInfo {
     pub chunk_bytes: u64,
 }
 
+impl ServerInfo {
+    /// What a client needs to write to this server's tree, for [`Pool::set_writer`](fatbtree_index::Pool::set_writer): `owner` as its
+    /// lease tells, and whether its own device carries out masked atomics, which both must do. Nothing where there are no locks.
+    #[must_use]
+    pub fn writer(&self, owner: Option<u16>, client_masked_atomics: bool) -> Option<Writer> {
+        let (table, owner) = (self.locks?, owner?);
+        let first = |region: Region| Remote { address: region.iova, rkey: region.rkey };
+        // Whole words: some clients change four locks at a time.
+        let count = u32::try_from(table.region.len / 8 * 4).unwrap_or(u32::MAX - 3);
+        (count > 0).then_some(Writer {
+            locks: first(table.region),
+            count,
+            owners: first(table.owners),
+            owner,
+            masked_atomics: self.masked_atomics && client_masked_atomics,
+        })
+    }
+}
+
 /// Memory for locks, zeroed.
 ///
 /// Its first byte is address 0: ConnectX registers memory of the device from there and nowhere else (`ibv_reg_dm_mr` wants
@@ -40,4 +59,7 @@ pub struct LockTable {
     pub region: Region,
     /// On the device itself, where atomics are fast (Sherman section 4.3), or in ordinary memory because the device has none.
     pub on_device: bool,
+    /// The table of owners, which clients may only read: a bit for each of the 65,536 numbers, word o / 64, bit o % 64, set as long as
+    /// the session that has the number lasts. Cleared after the session's queue pairs were destroyed: nothing of it is written then.
+    pub owners: Region,
 }

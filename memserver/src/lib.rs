@@ -20,6 +20,8 @@
 //! * [`MemoryServer`]: the sans-IO value that the data-path thread owns, over any [`Device`](fatbtree_verbs::Device);
 //!   [`Mailbox`] brings it requests.
 //! * [`ClientId`], [`Lease`], [`Limits`]: what a client may hold, and for how long. [`Chunk`]: memory for new nodes and records.
+//! * [`ServerOptions::writable`], [`ServerInfo::writer`], [`Lease::owner`]: what clients need to write. [`Supply`], [`Places`],
+//!   [`MemoryServer::give_back`]: memory that was freed, and used again by others.
 //! * [`Event`]: what the first-hop switches must know.
 //! * [`grpc`]: the service and its client.
 //!
@@ -51,7 +53,7 @@
 //!     let local = pool.open(id)?;
 //!     let client = ClientId { host: [127, 0, 0, 1].into(), roce: local.ip };
 //!     let lease = server.open_session(now, client)?;
-//!     let endpoint = server.connect(now, lease.session, &local)?;
+//!     let endpoint = server.connect(now, lease.session, &local, None)?;
 //!     let rkey = server.info().tree.rkey;
 //!     pool.connected(id, RemoteSide { endpoint, rkey, registered: false })?;
 //! }
@@ -74,6 +76,8 @@ mod info;
 mod limits;
 mod load;
 mod mailbox;
+mod owners;
+mod places;
 mod refusal;
 mod server;
 mod session;
@@ -89,6 +93,8 @@ pub use load::{
     LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_over, bulk_load_unsorted, sort_keys,
 };
 pub use mailbox::{Handle, Mailbox, ServerGone, mailbox, mailbox_with_waker};
+pub use owners::NoOwner;
+pub use places::{GivenBack, PLACES_AT_ONCE, Places, Supply, TooManyPlaces};
 pub use refusal::Refusal;
 pub use server::{Counter, MemoryServer, NoRoot, Reply, Request, ServerError, ServerOptions, SnapshotError};
 pub use session::{Lease, SessionKey};

@@ -86,6 +86,8 @@ pub struct Limits {
     pub attempt_window: Duration,
     /// Requests for a snapshot that wait at once; they share its reading.
     pub snapshot_requests: usize,
+    /// Places of freed nodes, or of records of one size, that are kept for others. One takes about 50 bytes in memory.
+    pub places: usize,
     /// Nodes of the largest snapshot. One takes about 300 bytes in memory.
     pub snapshot_nodes: usize,
 }
@@ -106,6 +108,7 @@ impl Default for Limits {
             server: times(64),
             attempt_window: Duration::from_secs(1),
             snapshot_requests: 16,
+            places: 1 << 14,
             snapshot_nodes: 1 << 24,
         }
     }

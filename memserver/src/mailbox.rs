@@ -8,9 +8,9 @@ use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::chunk::Chunk;
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
+use crate::places::{GivenBack, Supply};
 use crate::refusal::Refusal;
 use crate::server::{Counter, MemoryServer, Reply, Request, SnapshotError};
 use crate::session::{Lease, SessionKey};
@@ -126,8 +126,13 @@ impl Handle {
     ///
     /// # Errors
     /// As there.
-    pub async fn connect(&self, session: SessionKey, client: Endpoint) -> Answer<Endpoint> {
-        self.ask(|reply| Request::Connect { session, client, reply }).await
+    pub async fn connect(
+        &self,
+        session: SessionKey,
+        client: Endpoint,
+        replaces: Option<QueuePairNumber>,
+    ) -> Answer<Endpoint> {
+        self.ask(|reply| Request::Connect { session, client, replaces, reply }).await
     }
 
     /// See [`MemoryServer::disconnect`].
@@ -142,8 +147,22 @@ impl Handle {
     ///
     /// # Errors
     /// As there.
-    pub async fn allocate(&self, session: SessionKey, kind: ChunkKind) -> Answer<Chunk> {
-        self.ask(|reply| Request::Allocate { session, kind, reply }).await
+    pub async fn allocate(&self, session: SessionKey, kind: ChunkKind, bytes: u32) -> Answer<Supply> {
+        self.ask(|reply| Request::Allocate { session, kind, bytes, reply }).await
+    }
+
+    /// See [`MemoryServer::give_back`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn give_back(
+        &self,
+        session: SessionKey,
+        kind: ChunkKind,
+        bytes: u32,
+        addresses: Vec<GlobalAddress>,
+    ) -> Answer<GivenBack> {
+        self.ask(|reply| Request::GiveBack { session, kind, bytes, addresses, reply }).await
     }
 
     /// See [`MemoryServer::publish`].

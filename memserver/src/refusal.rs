@@ -7,9 +7,11 @@ use fatbtree_verbs::{ConnectError, EndpointError, QueuePairNumber};
 
 use crate::chunk::NoChunk;
 use crate::limits::OverBound;
+use crate::owners::NoOwner;
+use crate::places::TooManyPlaces;
 use crate::session::SessionKey;
 
-/// Why a request is refused. Nothing has changed then.
+/// Why a request is refused. Nothing has changed then, but that a queue pair is gone which was to be replaced.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// No such session.
@@ -39,6 +41,12 @@ pub enum Refusal {
     /// The server's device refuses.
     #[error(transparent)]
     Device(#[from] ConnectError),
+    /// More places than may be given back at once.
+    #[error(transparent)]
+    TooManyPlaces(#[from] TooManyPlaces),
+    /// No owner of locks is free.
+    #[error(transparent)]
+    NoOwner(#[from] NoOwner),
     /// No such queue pair.
     #[error("the {session} has no queue pair {queue_pair}: it was disconnected, or it broke")]
     UnknownQueuePair {

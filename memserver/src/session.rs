@@ -32,12 +32,16 @@ pub struct Lease {
     pub session: SessionKey,
     /// How long it lasts from when it was opened or renewed. Renew it in good time: after a third of this.
     pub duration: Duration,
+    /// The number by which the session has locks, where the server has a lock table: not 0, and no other session's, nor in any lock
+    /// that a former one has left.
+    pub owner: Option<u16>,
 }
 
 /// What one session holds.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) client: ClientId,
+    pub(crate) owner: Option<u16>,
     /// By the number that the client knows.
     pub(crate) queue_pairs: BTreeMap<QueuePairNumber, QueuePair>,
     pub(crate) chunks: BTreeSet<GlobalAddress>,
@@ -58,8 +62,8 @@ impl Sessions {
         self.all.contains_key(&key)
     }
 
-    pub(crate) fn open(&mut self, key: SessionKey, client: ClientId, ends: Instant) {
-        let session = Session { client, queue_pairs: BTreeMap::new(), chunks: BTreeSet::new(), ends };
+    pub(crate) fn open(&mut self, key: SessionKey, client: ClientId, owner: Option<u16>, ends: Instant) {
+        let session = Session { client, owner, queue_pairs: BTreeMap::new(), chunks: BTreeSet::new(), ends };
         self.all.insert(key, session);
         self.ends.insert((ends, key));
     }
@@ -72,12 +76,13 @@ impl Sessions {
         self.all.get_mut(&key)
     }
 
-    /// Moves a session's end; says whether there is such a session.
-    pub(crate) fn renew(&mut self, key: SessionKey, ends: Instant) -> bool {
-        let Some(session) = self.all.get_mut(&key) else { return false };
+    /// Moves a session's end, if there is such a session.
+    pub(crate) fn renew(&mut self, key: SessionKey, ends: Instant) -> Option<&Session> {
+        let session = self.all.get_mut(&key)?;
         self.ends.remove(&(session.ends, key));
         session.ends = ends;
-        self.ends.insert((ends, key))
+        self.ends.insert((ends, key));
+        Some(session)
     }
 
     pub(crate) fn remove(&mut self, key: SessionKey) -> Option<Session> {

@@ -23,7 +23,7 @@ fn chunks_lie_side_by_side_in_the_spare_memory_and_not_in_the_padding() {
     let mut chunks: Vec<Chunk> = vec![];
     let refusal = loop {
         let kind = ChunkKind::ALL[chunks.len() % 3];
-        match lab.server.allocate(lab.now, session, kind) {
+        match lab.allocate(session, kind) {
             Ok(chunk) => chunks.push(chunk),
             Err(refusal) => break refusal,
         }
@@ -32,11 +32,11 @@ fn chunks_lie_side_by_side_in_the_spare_memory_and_not_in_the_padding() {
     assert_eq!((chunks.len(), refusal), (10, Refusal::NoChunk(full)));
     // A chunk that is not to be had costs nothing, however often it is asked for.
     for _ in 0..2000 {
-        let refused = lab.server.allocate(lab.now, session, ChunkKind::InternalNodes);
+        let refused = lab.allocate(session, ChunkKind::InternalNodes);
         assert_eq!(refused, Err(Refusal::NoChunk(full)));
     }
     lab.server.free(lab.now, session, chunks[0].address).unwrap();
-    assert_eq!(lab.server.allocate(lab.now, session, ChunkKind::Leaves), Ok(chunks[0]));
+    assert_eq!(lab.allocate(session, ChunkKind::Leaves), Ok(chunks[0]));
     let end = lab.server.memory().len() - u64::from(lab.server.info().config.max_node_bytes());
     for (at, chunk) in chunks.iter().enumerate() {
         let address = chunk.address;
@@ -58,7 +58,7 @@ fn a_chunk_never_changes_its_kind() {
         for _ in 0..8 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round);
             let kind = ChunkKind::ALL[(random >> 60) as usize % 3];
-            if let Ok(chunk) = lab.server.allocate(lab.now, session, kind) {
+            if let Ok(chunk) = lab.allocate(session, kind) {
                 assert_eq!(
                     *kinds.entry(chunk.address).or_insert(kind),
                     kind,
@@ -81,7 +81,7 @@ fn published_chunks_stay_the_trees() {
     let mut lab = lab();
     let client = lab.client();
     let session = lab.open(&client).unwrap();
-    let mut allocate = || lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap().address;
+    let mut allocate = || lab.allocate(session, ChunkKind::Leaves).unwrap().address;
     let (published, kept, given_back) = (allocate(), allocate(), allocate());
     let now = lab.now;
     lab.server.publish(now, session, published).unwrap();
@@ -110,18 +110,19 @@ fn published_chunks_stay_the_trees() {
         assert_eq!(lab.server.free(now, second, address), unknown);
         assert_eq!(lab.server.publish(now, second, address), unknown);
     }
+    lab.put_node(GlobalAddress(published.raw() + 3072), 0, false);
     lab.server.close_session(now, session).unwrap();
+    lab.pass(Duration::ZERO);
 
     let other = lab.client();
     let session = lab.open(&other).unwrap();
     let unknown = |address| Err(Refusal::UnknownChunk { session, address });
     assert_eq!(lab.server.free(now, session, published), unknown(published));
     assert_eq!(lab.server.publish(now, session, published), unknown(published));
-    let again: Vec<_> =
-        (0..2).map(|_| lab.server.allocate(now, session, ChunkKind::Leaves).unwrap().address).collect();
+    let again: Vec<_> = (0..2).map(|_| lab.allocate(session, ChunkKind::Leaves).unwrap().address).collect();
     assert_eq!(again, [kept, given_back], "those that nobody could reach are used again");
     assert_eq!(lab.server.free(now, session, published), unknown(published));
-    let fresh = lab.server.allocate(now, session, ChunkKind::Leaves).unwrap().address;
+    let fresh = lab.allocate(session, ChunkKind::Leaves).unwrap().address;
     assert!(fresh > given_back && fresh != published);
 }
 
@@ -135,38 +136,126 @@ fn who_takes_chunks_without_end_is_refused() {
     let over = |payer, limit| Refusal::OverBound(OverBound { payer, what: Resource::Chunks, limit });
     for _ in 0..3 {
         let session = lab.open(&hostile).unwrap();
-        let chunk = lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
+        let chunk = lab.allocate(session, ChunkKind::Leaves).unwrap();
         lab.server.publish(lab.now, session, chunk.address).unwrap();
+        lab.put_node(GlobalAddress(chunk.address.raw() + 3072), 0, true);
         lab.server.close_session(lab.now, session).unwrap();
     }
     let session = lab.open(&hostile).unwrap();
-    let refused = lab.server.allocate(lab.now, session, ChunkKind::Leaves);
+    let refused = lab.allocate(session, ChunkKind::Leaves);
     assert_eq!(refused, Err(over(Payer::Client(hostile.id()), 3)));
     // Under another address it gets what its host may have, and no more.
     let second = lab.client().on_host(1);
     let session = lab.open(&second).unwrap();
     for _ in 0..2 {
-        lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
+        lab.allocate(session, ChunkKind::Leaves).unwrap();
     }
-    let refused = lab.server.allocate(lab.now, session, ChunkKind::Leaves);
+    let refused = lab.allocate(session, ChunkKind::Leaves);
     assert_eq!(refused, Err(over(Payer::Host(hostile.id().host), 5)));
     let other = lab.client().on_host(2);
     let session = lab.open(&other).unwrap();
     for _ in 0..3 {
-        lab.server.allocate(lab.now, session, ChunkKind::Records).unwrap();
+        lab.allocate(session, ChunkKind::Records).unwrap();
     }
     // What comes back is not paid for any more.
     lab.pass(Duration::from_secs(10));
     assert_eq!((lab.counter("chunks_published"), lab.counter("chunks_held")), (3, 0));
     let session = lab.open(&second).unwrap();
     for _ in 0..2 {
-        lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
+        lab.allocate(session, ChunkKind::Leaves).unwrap();
     }
     let other = lab.client().on_host(3);
     let session = lab.open(&other).unwrap();
     let mut taken = vec![];
-    while let Ok(chunk) = lab.server.allocate(lab.now, session, ChunkKind::Records) {
+    while let Ok(chunk) = lab.allocate(session, ChunkKind::Records) {
         taken.push(chunk.address);
     }
     assert_eq!(taken.len(), 3);
+}
+
+fn at(chunk: Chunk, bytes: u64) -> GlobalAddress {
+    GlobalAddress(chunk.address.raw() + bytes)
+}
+
+#[test]
+fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
+    for ends_by_itself in [false, true] {
+        let mut lab = lab();
+        let client = lab.client();
+        let session = lab.open(&client).unwrap();
+        let mut take = |kind| {
+            let chunk = lab.allocate(session, kind).unwrap();
+            lab.server.publish(lab.now, session, chunk.address).unwrap();
+            chunk
+        };
+        let [leaves, inner, fresh, records] =
+            [ChunkKind::Leaves, ChunkKind::InternalNodes, ChunkKind::InternalNodes, ChunkKind::Records]
+                .map(&mut take);
+        let inner_bytes = u64::from(lab.server.info().config.internal_bytes());
+        // A gap is not given out: somebody may have its address.
+        lab.put_node(leaves.address, 0, false);
+        lab.put_node(at(leaves, 2048), 0, true);
+        lab.put_node(inner.address, 1, false);
+        lab.server
+            .memory()
+            .write(records.address.offset(), b"a record, and perhaps zeros behind it")
+            .unwrap();
+        if ends_by_itself {
+            lab.pass(Duration::from_secs(10));
+        } else {
+            lab.server.close_session(lab.now, session).unwrap();
+            // A little at a time.
+            let mut turns = 0;
+            while lab.server.work(lab.now, 1) {
+                turns += 1;
+            }
+            assert!(turns > 10, "{turns}");
+        }
+        assert_eq!((lab.counter("chunk_tails_came_back"), lab.counter("chunks_published")), (3, 3));
+        let other = lab.client();
+        let session = lab.open(&other).unwrap();
+        let mut take = |kind| lab.allocate(session, kind).unwrap();
+        let rest = Chunk { address: at(leaves, 3072), bytes: 1024, ..leaves };
+        assert_eq!(take(ChunkKind::Leaves), rest);
+        let rest = Chunk { address: at(inner, inner_bytes), bytes: 4096 - inner_bytes, ..inner };
+        assert_eq!([take(ChunkKind::InternalNodes), take(ChunkKind::InternalNodes)], [rest, fresh]);
+        let next = take(ChunkKind::Records);
+        assert!(next.address > records.address && next.bytes == 4096, "{next:?}");
+        // What was not published goes back as it is; what was, is cut once more.
+        lab.server.publish(lab.now, session, rest.address).unwrap();
+        lab.put_node(rest.address, 1, false);
+        lab.server.close_session(lab.now, session).unwrap();
+        lab.server.work(lab.now, 1000);
+        let session = lab.open(&other).unwrap();
+        let mut take = |kind| lab.allocate(session, kind).unwrap();
+        assert_eq!(take(ChunkKind::Leaves).address, at(leaves, 3072));
+        assert_eq!(take(ChunkKind::InternalNodes).address, at(inner, 2 * inner_bytes));
+        assert_eq!(take(ChunkKind::InternalNodes), fresh);
+    }
+}
+
+/// It pays for each chunk once, however often it comes back for the rest.
+#[test]
+fn a_client_that_crashes_again_and_again_uses_up_what_it_uses() {
+    let bounds = Bounds { sessions: 10, queue_pairs: 1, chunks: 3, attempts: 1000 };
+    let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
+    let mut lab = Lab::new(ServerOptions { limits, ..options() });
+    let client = lab.client();
+    let mut places = vec![];
+    for _ in 0..8 {
+        let session = lab.open(&client).unwrap();
+        let chunk = lab.allocate(session, ChunkKind::Leaves).unwrap();
+        lab.server.publish(lab.now, session, chunk.address).unwrap();
+        lab.put_node(chunk.address, 0, false);
+        places.push(chunk.address);
+        lab.pass(Duration::from_secs(10));
+    }
+    assert!(places.windows(2).all(|pair| pair[1].raw() == pair[0].raw() + 1024), "{places:?}");
+    let session = lab.open(&client).unwrap();
+    lab.allocate(session, ChunkKind::Leaves).unwrap();
+    let refused = lab.allocate(session, ChunkKind::Leaves);
+    assert!(
+        matches!(refused, Err(Refusal::OverBound(_))),
+        "eight nodes are two chunks, and this was the third"
+    );
 }

@@ -54,7 +54,7 @@ impl World {
         let [id] = self.pool.connections()[..] else { panic!("one connection") };
         let local = self.pool.open(id).unwrap();
         let lab = &mut *self.lab.borrow_mut();
-        let endpoint = lab.server.connect(lab.now, self.session, &local)?;
+        let endpoint = lab.server.connect(lab.now, self.session, &local, self.pool.replaces(id))?;
         let rkey = lab.server.info().tree.rkey;
         self.pool.connected(id, RemoteSide { endpoint, rkey, registered: true }).unwrap();
         self.control(lab);

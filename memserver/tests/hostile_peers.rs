@@ -71,10 +71,10 @@ async fn every_field_is_checked() {
     let with = |change: &dyn Fn(&mut proto::Endpoint)| {
         let mut end = good.clone();
         change(&mut end);
-        proto::ConnectRequest { session, client: Some(end) }
+        proto::ConnectRequest { session, client: Some(end), replaces: None }
     };
     let bad: [(proto::ConnectRequest, &str); 12] = [
-        (proto::ConnectRequest { session, client: None }, "client: missing"),
+        (proto::ConnectRequest { session, client: None, replaces: None }, "client: missing"),
         (with(&|end| end.mac = vec![1; 5]), "mac: expected 6 bytes, found 5"),
         (with(&|end| end.mac = vec![1; 9000]), "mac: expected 6 bytes, found 9000"),
         (with(&|end| end.queue_pair = 1), "queue pair number: expected 2 to 2^24 - 1, found 1"),
@@ -91,7 +91,7 @@ async fn every_field_is_checked() {
         refused(stub.connect_queue_pair(request).await, Code::InvalidArgument, text);
     }
     for kind in [0, 4, -1, i32::MAX] {
-        let request = proto::AllocateChunkRequest { session, kind };
+        let request = proto::AllocateChunkRequest { session, kind, place_bytes: 0 };
         refused(stub.allocate_chunk(request).await, Code::InvalidArgument, "kind: expected 1 leaves");
     }
     for queue_pair in [0, 17, u32::MAX] {
@@ -111,7 +111,9 @@ async fn every_field_is_checked() {
     // A message larger than any that makes sense is not read.
     let huge = with(&|end| end.mac = vec![1; 1 << 20]);
     refused(stub.connect_queue_pair(huge).await, Code::OutOfRange, "message length too large");
-    stub.connect_queue_pair(proto::ConnectRequest { session, client: Some(good) }).await.unwrap();
+    stub.connect_queue_pair(proto::ConnectRequest { session, client: Some(good), replaces: None })
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -295,7 +297,7 @@ async fn a_frozen_server_is_named_after_the_deadline() {
         Err(other) => panic!("{other}"),
     };
     let started = Instant::now();
-    let session = grpc::Session { id: 1, lease: Duration::from_secs(1) };
+    let session = grpc::Session { id: 1, lease: Duration::from_secs(1), owner: None };
     let endpoint = good_endpoint();
     let null = fatbtree_index::GlobalAddress::NULL;
     let kind = fatbtree_memserver::ChunkKind::Leaves;
@@ -306,9 +308,10 @@ async fn a_frozen_server_is_named_after_the_deadline() {
         client.open_session(Ipv4Addr::LOCALHOST).await.map(drop),
         client.renew_session(session).await.map(drop),
         client.close_session(session).await,
-        client.connect_queue_pair(session, endpoint).await.map(drop),
+        client.connect_queue_pair(session, endpoint, None).await.map(drop),
         client.disconnect_queue_pair(session, endpoint.queue_pair).await,
-        client.allocate(session, kind).await.map(drop),
+        client.allocate(session, kind, 0).await.map(drop),
+        client.give_back(session, kind, 0, &[null]).await.map(drop),
         client.publish(session, null).await,
         client.free(session, null).await,
     ];
@@ -380,12 +383,12 @@ impl proto::memory_server_server::MemoryServer for Liar {
     }
 
     async fn open_session(&self, _: tonic::Request<proto::OpenSessionRequest>) -> Reply<proto::Lease> {
-        Ok(tonic::Response::new(proto::Lease { session: 1, nanoseconds: 0 }))
+        Ok(tonic::Response::new(proto::Lease { session: 1, nanoseconds: 0, owner: None }))
     }
 
     async fn renew_session(&self, _: tonic::Request<proto::RenewSessionRequest>) -> Reply<proto::Lease> {
         self.renewals.fetch_add(1, Ordering::Relaxed);
-        Ok(tonic::Response::new(proto::Lease { session: 1, nanoseconds: 0 }))
+        Ok(tonic::Response::new(proto::Lease { session: 1, nanoseconds: 0, owner: None }))
     }
 
     async fn close_session(
@@ -420,6 +423,10 @@ impl proto::memory_server_server::MemoryServer for Liar {
         &self,
         _: tonic::Request<proto::PublishChunkRequest>,
     ) -> Reply<proto::PublishChunkReply> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn give_back(&self, _: tonic::Request<proto::GiveBackRequest>) -> Reply<proto::GiveBackReply> {
         Err(Status::unimplemented(""))
     }
 
@@ -487,7 +494,8 @@ async fn a_server_that_lies_is_not_believed() {
     let error = lie(silent).await.snapshot().await.unwrap_err();
     assert!(matches!(error, ClientError::Deadline { .. }), "{error}");
 
-    let infos: [fn(&mut proto::ServerInfo); 10] = [
+    let infos: [fn(&mut proto::ServerInfo); 11] = [
+        |info| info.locks = info.tree,
         |info| info.partition = 1 << 16,
         |info| info.root_level = 256,
         |info| info.fan_out = 1,
@@ -508,7 +516,7 @@ async fn a_server_that_lies_is_not_believed() {
     let mut client = lie(honest.clone()).await;
     assert!(matches!(client.statistics().await, Err(ClientError::Refused { .. })), "three megabytes");
     let session = client.open_session(Ipv4Addr::LOCALHOST).await.unwrap();
-    let chunk = client.allocate(session, fatbtree_memserver::ChunkKind::Leaves).await.unwrap_err();
+    let chunk = client.allocate(session, fatbtree_memserver::ChunkKind::Leaves, 0).await.unwrap_err();
     assert_eq!(chunk.code(), Some(Code::Unimplemented));
     // A lease of no time at all does not make it renew without a pause.
     let kept = tokio::time::timeout(Duration::from_millis(200), client.keep_session(session)).await;
@@ -526,11 +534,11 @@ async fn a_server_that_lies_is_not_believed() {
     ];
     for endpoint in endpoints {
         let mut client = lie(Liar { endpoint, ..honest.clone() }).await;
-        let error = client.connect_queue_pair(session, good).await.unwrap_err();
+        let error = client.connect_queue_pair(session, good, None).await.unwrap_err();
         assert!(matches!(error, ClientError::Answer { .. }), "{error}");
     }
     let mut client = lie(Liar { endpoint: Some(end), ..honest }).await;
-    assert_eq!(client.connect_queue_pair(session, good).await.unwrap(), good);
+    assert_eq!(client.connect_queue_pair(session, good, None).await.unwrap(), good);
 }
 
 fn good_endpoint() -> fatbtree_verbs::Endpoint {

@@ -193,7 +193,7 @@ impl Model {
                 let kind = ChunkKind::ALL[kind];
                 let taken: BTreeSet<_> =
                     self.sessions.iter().flat_map(|s| s.chunks.iter().copied()).collect();
-                match self.lab.server.allocate(now, key, kind) {
+                match self.lab.allocate(key, kind) {
                     Ok(chunk) => {
                         assert_eq!(self.bound(client, Resource::Chunks), None);
                         let free =
@@ -218,6 +218,8 @@ impl Model {
                 let Some(n) = pick(n, self.sessions[at].chunks.len()) else { return };
                 let address = self.sessions[at].chunks[n];
                 self.lab.server.publish(now, key, address).unwrap();
+                // Used up: nothing of it comes back.
+                self.lab.fill(address, self.kinds[&address]);
                 self.published.insert(address, self.ids()[client]);
             }
             Op::Free(_, n) => {

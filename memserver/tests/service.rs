@@ -10,7 +10,7 @@ use common::lab::options;
 use common::service::{Service, soon};
 use fatbtree_index::{GlobalAddress, TopNode, Tree, TreeConfig, TreeTop, ValueLayout};
 use fatbtree_memserver::grpc::{self, ClientError, ServiceOptions};
-use fatbtree_memserver::{ChunkKind, Event, LoadOptions, LoadedTree, ServerOptions};
+use fatbtree_memserver::{ChunkKind, Event, GivenBack, LoadOptions, LoadedTree, ServerOptions, Supply};
 use fatbtree_verbs::{Access, Endpoint, Mtu, QueuePairNumber};
 use tonic::Code;
 
@@ -76,25 +76,27 @@ async fn round_trip_over_loopback() {
     let session = client.open_session(HERE).await.unwrap();
     assert_eq!(session.lease, Duration::from_secs(10));
     assert_eq!(client.renew_session(session).await.unwrap(), session);
-    let end = client.connect_queue_pair(session, client_end(Mtu::B1024)).await.unwrap();
+    let end = client.connect_queue_pair(session, client_end(Mtu::B1024), None).await.unwrap();
     assert_eq!((end.mtu, end.responder_reads, end.initiator_reads), (Mtu::B4096, 255, 255));
-    let refused = client.connect_queue_pair(session, client_end(Mtu::B512)).await.unwrap_err();
+    let refused = client.connect_queue_pair(session, client_end(Mtu::B512), None).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::FailedPrecondition));
     assert!(
         refused.to_string().contains("node of 1024 bytes exceeds path MTU 512: index reads"),
         "{refused}"
     );
     let other = Endpoint { ip: Ipv4Addr::new(10, 0, 0, 8), ..client_end(Mtu::B1024) };
-    let refused = client.connect_queue_pair(session, other).await.unwrap_err();
+    let refused = client.connect_queue_pair(session, other, None).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::PermissionDenied), "{refused}");
 
     let mut chunks = vec![];
     for kind in ChunkKind::ALL {
-        let chunk = client.allocate(session, kind).await.unwrap();
+        let Supply::Chunk(chunk) = client.allocate(session, kind, 0).await.unwrap() else {
+            panic!("nothing was given back")
+        };
         assert_eq!((chunk.address.server(), chunk.bytes, chunk.kind), (4, 4096, kind));
         chunks.push(chunk.address);
     }
-    let full = client.allocate(session, ChunkKind::Leaves).await.unwrap_err();
+    let full = client.allocate(session, ChunkKind::Leaves, 0).await.unwrap_err();
     assert_eq!(full.code(), Some(Code::ResourceExhausted));
     assert!(full.to_string().contains("no chunk is free for leaves: of 3 chunks 3 were given out"), "{full}");
     client.publish(session, chunks[0]).await.unwrap();
@@ -103,9 +105,18 @@ async fn round_trip_over_loopback() {
     let unknown = client.free(session, GlobalAddress::NULL).await.unwrap_err();
     assert_eq!(unknown.code(), Some(Code::NotFound));
 
+    // A leaf of the loaded tree is not free; a record that was freed is.
+    let given_back =
+        client.give_back(session, ChunkKind::Leaves, 0, &[GlobalAddress::new(4, 64)]).await.unwrap();
+    assert_eq!(given_back, GivenBack { refused: 1, ..GivenBack::default() });
+    let many = vec![GlobalAddress::NULL; 257];
+    let refused = client.give_back(session, ChunkKind::Leaves, 0, &many).await.unwrap_err();
+    assert_eq!(refused.code(), Some(Code::InvalidArgument), "{refused}");
+    assert_eq!(session.owner, Some(1));
+
     let counters = client.statistics().await.unwrap();
     let counter = |name: &str| counters.iter().find(|(found, _)| found == name).unwrap().1;
-    assert_eq!((counter("nic_reads"), counter("queue_pairs"), counter("refused")), (12, 1, 5));
+    assert_eq!((counter("nic_reads"), counter("queue_pairs"), counter("refused")), (12, 1, 6));
     client.disconnect_queue_pair(session, end.queue_pair).await.unwrap();
     let gone = client.disconnect_queue_pair(session, end.queue_pair).await.unwrap_err();
     assert_eq!((gone.code(), gone.session_has_ended()), (Some(Code::NotFound), false));
@@ -113,7 +124,7 @@ async fn round_trip_over_loopback() {
     for ended in [
         client.close_session(session).await.unwrap_err(),
         client.renew_session(session).await.unwrap_err(),
-        client.allocate(session, ChunkKind::Leaves).await.unwrap_err(),
+        client.allocate(session, ChunkKind::Leaves, 0).await.unwrap_err(),
     ] {
         assert!(ended.session_has_ended(), "{ended}");
     }
@@ -134,7 +145,7 @@ async fn a_session_is_kept_as_long_as_somebody_keeps_it() {
     let service = Service::start(tree(10), server, ServiceOptions::default()).await;
     let mut client = service.client().await;
     let session = client.open_session(HERE).await.unwrap();
-    client.connect_queue_pair(session, client_end(Mtu::B1024)).await.unwrap();
+    client.connect_queue_pair(session, client_end(Mtu::B1024), None).await.unwrap();
     let keeper = tokio::spawn(client.clone().keep_session(session));
     tokio::time::sleep(Duration::from_millis(1200)).await;
     client.renew_session(session).await.expect("it was renewed three times as long as it lasts");

@@ -35,9 +35,11 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
     let mut client = lab.client();
     let session = lab.open(&client).unwrap();
     let pairs: Vec<_> = (0..3).map(|_| lab.connect(&mut client, session).unwrap()).collect();
-    let leaves = lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
-    let inner = lab.server.allocate(lab.now, session, ChunkKind::InternalNodes).unwrap();
+    let leaves = lab.allocate(session, ChunkKind::Leaves).unwrap();
+    let inner = lab.allocate(session, ChunkKind::InternalNodes).unwrap();
     lab.server.publish(lab.now, session, inner.address).unwrap();
+    let last = fatbtree_index::GlobalAddress(inner.address.raw() + 4096 / 384 * 384 - 384);
+    lab.put_node(last, 1, false);
     let opened = lab.events();
     assert_eq!((opened.len(), lab.watch().queue_pairs.len()), (3, 3));
     for (event, pair) in opened.iter().zip(&pairs) {
@@ -70,7 +72,7 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
     assert!(client.post(pairs[0], Operation::Write { to, data: b"late" }).is_err());
     let other = lab.client();
     let session = lab.open(&other).unwrap();
-    assert_eq!(lab.server.allocate(lab.now, session, ChunkKind::Leaves), Ok(leaves));
+    assert_eq!(lab.allocate(session, ChunkKind::Leaves), Ok(leaves));
 }
 
 #[test]
@@ -86,7 +88,7 @@ fn closing_and_disconnecting_give_back_at_once() {
     let again = Refusal::UnknownQueuePair { session: first, queue_pair: pair.there };
     assert_eq!(lab.server.disconnect(lab.now, first, pair.there), Err(again));
     let _ = lab.connect(&mut client, first).unwrap();
-    lab.server.allocate(lab.now, first, ChunkKind::Records).unwrap();
+    lab.allocate(first, ChunkKind::Records).unwrap();
     lab.server.close_session(lab.now, first).unwrap();
     assert_eq!(lab.server.close_session(lab.now, first), Err(Refusal::UnknownSession(first)));
     let counters = ["sessions", "queue_pairs", "chunks_held", "chunks_free_again"];
@@ -209,7 +211,7 @@ fn attempts_are_bounded_in_time() {
     // What is refused for another reason counts as well.
     for _ in 0..4 {
         let bad = Endpoint { psn: 1 << 24, ..hostile_endpoint(&mut hostile) };
-        let refusal = lab.server.connect(lab.now, session, &bad).unwrap_err();
+        let refusal = lab.server.connect(lab.now, session, &bad, None).unwrap_err();
         assert!(matches!(refusal, Refusal::Endpoint(_)), "{refusal}");
     }
     assert_eq!(over(lab.connect(&mut hostile, session).unwrap_err()).1, Resource::Attempts);
@@ -232,17 +234,17 @@ fn the_devices_last_queue_pair_is_an_error_and_no_panic() {
     let session = lab.open(&client).unwrap();
     let local = hostile_endpoint(&mut client);
     for _ in 0..65_534 {
-        lab.server.connect(lab.now, session, &local).unwrap();
+        lab.server.connect(lab.now, session, &local, None).unwrap();
     }
     for _ in 0..3 {
-        let refusal = lab.server.connect(lab.now, session, &local).unwrap_err();
+        let refusal = lab.server.connect(lab.now, session, &local, None).unwrap_err();
         assert_eq!(refusal, Refusal::Device(ConnectError::NoQueuePair { limit: 65_534 }));
     }
     assert_eq!(lab.counter("queue_pairs"), 65_534);
     lab.server.close_session(lab.now, session).unwrap();
     assert!(lab.watch().queue_pairs.is_empty());
     let session = lab.open(&client).unwrap();
-    lab.server.connect(lab.now, session, &local).unwrap();
+    lab.server.connect(lab.now, session, &local, None).unwrap();
 }
 
 #[test]
@@ -258,23 +260,25 @@ fn what_cannot_be_connected_leaves_nothing_behind() {
             Endpoint { queue_pair: QueuePairNumber(1 << 24), ..good },
             Endpoint { responder_reads: 0, ..good },
         ] {
-            let refusal = lab.server.connect(lab.now, session, &bad).unwrap_err();
+            let refusal = lab.server.connect(lab.now, session, &bad, None).unwrap_err();
             assert!(matches!(refusal, Refusal::Endpoint(_)), "{refusal}");
         }
-        let refusal = lab.server.connect(lab.now, session, &Endpoint { mtu: Mtu::B512, ..good }).unwrap_err();
+        let refusal =
+            lab.server.connect(lab.now, session, &Endpoint { mtu: Mtu::B512, ..good }, None).unwrap_err();
         let text = refusal.to_string();
         assert!(text.starts_with("node of 1024 bytes exceeds path MTU 512: index reads must"), "{text}");
-        let refusal = lab.server.connect(lab.now, session, &Endpoint { ip: other, ..good }).unwrap_err();
+        let refusal =
+            lab.server.connect(lab.now, session, &Endpoint { ip: other, ..good }, None).unwrap_err();
         assert_eq!(refusal, Refusal::OtherAddress { expected: client.roce, found: other });
         lab.watch_mut().fails_to_connect = true;
-        let refusal = lab.server.connect(lab.now, session, &good).unwrap_err();
+        let refusal = lab.server.connect(lab.now, session, &good, None).unwrap_err();
         assert!(refusal.to_string().ends_with("it does not want to"), "{refusal}");
         lab.watch_mut().fails_to_connect = false;
     }
     let events = lab.events().len();
     assert_eq!((lab.watch().queue_pairs.len(), lab.counter("queue_pairs"), events), (0, 0, 0));
     for _ in 0..4 {
-        lab.server.connect(lab.now, session, &good).unwrap();
+        lab.server.connect(lab.now, session, &good, None).unwrap();
     }
 }
 
@@ -284,15 +288,15 @@ fn a_session_is_its_hosts_and_its_name_is_not_to_be_guessed() {
     let mut client = lab.client().on_host(1);
     let session = lab.open(&client).unwrap();
     let pair = lab.connect(&mut client, session).unwrap();
-    let chunk = lab.server.allocate(lab.now, session, ChunkKind::Leaves).unwrap();
+    let chunk = lab.allocate(session, ChunkKind::Leaves).unwrap();
     let mut stolen = session;
     stolen.host = lab.client().on_host(2).id().host;
     let unknown = Refusal::UnknownSession(stolen);
     let server = &mut lab.server;
     assert_eq!(server.renew_session(lab.now, stolen), Err(unknown.clone()));
-    assert_eq!(server.connect(lab.now, stolen, &pair.local), Err(unknown.clone()));
+    assert_eq!(server.connect(lab.now, stolen, &pair.local, None), Err(unknown.clone()));
     assert_eq!(server.disconnect(lab.now, stolen, pair.there), Err(unknown.clone()));
-    assert_eq!(server.allocate(lab.now, stolen, ChunkKind::Leaves), Err(unknown.clone()));
+    assert_eq!(server.allocate(lab.now, stolen, ChunkKind::Leaves, 0), Err(unknown.clone()));
     assert_eq!(server.publish(lab.now, stolen, chunk.address), Err(unknown.clone()));
     assert_eq!(server.free(lab.now, stolen, chunk.address), Err(unknown.clone()));
     assert_eq!(server.close_session(lab.now, stolen), Err(unknown));
@@ -342,13 +346,13 @@ fn an_answer_that_nobody_waits_for_is_taken_back() {
     let session = lab.open(&client).unwrap();
     let local = hostile_endpoint(&mut client);
     let (reply, _) = tokio::sync::oneshot::channel();
-    lab.server.handle(lab.now, Request::Connect { session, client: local, reply });
+    lab.server.handle(lab.now, Request::Connect { session, client: local, replaces: None, reply });
     let (reply, _) = tokio::sync::oneshot::channel();
-    lab.server.handle(lab.now, Request::Allocate { session, kind: ChunkKind::Leaves, reply });
+    lab.server.handle(lab.now, Request::Allocate { session, kind: ChunkKind::Leaves, bytes: 0, reply });
     let counters = ["queue_pairs", "queue_pairs_opened", "chunks_held", "chunks_free_again"];
     assert_eq!(counters.map(|name| lab.counter(name)), [0, 1, 0, 1]);
     let (reply, mut answer) = tokio::sync::oneshot::channel();
-    lab.server.handle(lab.now, Request::Connect { session, client: local, reply });
+    lab.server.handle(lab.now, Request::Connect { session, client: local, replaces: None, reply });
     assert!(answer.try_recv().unwrap().is_ok());
     assert_eq!(lab.counter("queue_pairs"), 1);
 }

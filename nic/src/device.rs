@@ -3,8 +3,8 @@
 use crate::queue_pair::{INLINE_BYTES, QueuePairCore};
 use crate::{Nic, Psn, QueuePairOptions};
 use fatbtree_verbs::{
-    Access, Agreed, Capabilities, Completion, ConnectError, Device, Endpoint, Memory, PostError, QueuePair,
-    QueuePairState, Region, RegisterError, Verbs, WorkRequest,
+    Access, Agreed, Capabilities, Completion, ConnectError, Device, DeviceMemoryError, Endpoint, Memory,
+    PostError, QueuePair, QueuePairState, Region, RegisterError, Verbs, WorkRequest,
 };
 use rand::Rng;
 use std::sync::Arc;
@@ -80,6 +80,10 @@ impl Device for Nic {
     ) -> Result<Region, RegisterError> {
         let rng = &mut self.rng;
         self.regions.register_on_device(len, iova, access, || rng.next_u32())
+    }
+
+    fn read_device_memory(&self, rkey: u32, offset: u64, into: &mut [u8]) -> Result<(), DeviceMemoryError> {
+        self.regions.read_on_device(rkey, offset, into)
     }
 
     fn deregister(&mut self, rkey: u32) {

@@ -1,6 +1,6 @@
 //! Memory regions: what remote queue pairs may touch, where, and how.
 
-use fatbtree_verbs::{Access, Memory, Region, RegisterError};
+use fatbtree_verbs::{Access, DeviceMemoryError, Memory, Region, RegisterError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -75,6 +75,18 @@ impl Regions {
         };
         self.by_rkey.insert(rkey, registered);
         Ok(Region { rkey, iova, len })
+    }
+
+    /// Copies bytes of a region on the device out.
+    pub(crate) fn read_on_device(
+        &self,
+        rkey: u32,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), DeviceMemoryError> {
+        let region = self.by_rkey.get(&rkey).filter(|region| region.on_device);
+        let region = region.ok_or(DeviceMemoryError::Unknown { rkey })?;
+        Ok(region.memory.read(offset, into)?)
     }
 
     pub(crate) fn deregister(&mut self, rkey: u32) {

@@ -214,6 +214,12 @@ struct ibv_dm *fatbtree_device_memory(struct ibv_context *context, uint64_t len)
     return memory;
 }
 
+/* Copies out. */
+int fatbtree_read_device_memory(struct ibv_dm *memory, uint64_t offset, void *into, uint64_t len)
+{
+    return error_of(ibv_memcpy_from_dm(into, memory, offset, len));
+}
+
 int fatbtree_free_device_memory(struct ibv_dm *memory) { return error_of(ibv_free_dm(memory)); }
 
 struct ibv_mr *fatbtree_register_device_memory(struct ibv_pd *pd, struct ibv_dm *memory, uint64_t len, uint32_t rights,

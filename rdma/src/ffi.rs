@@ -164,6 +164,12 @@ unsafe extern "C" {
         keys: *mut Keys,
     ) -> *mut ibv_mr;
     pub(crate) fn fatbtree_device_memory(context: *mut ibv_context, len: u64) -> *mut ibv_dm;
+    pub(crate) fn fatbtree_read_device_memory(
+        memory: *mut ibv_dm,
+        offset: u64,
+        into: *mut c_void,
+        len: u64,
+    ) -> c_int;
     pub(crate) fn fatbtree_free_device_memory(memory: *mut ibv_dm) -> c_int;
     pub(crate) fn fatbtree_register_device_memory(
         pd: *mut ibv_pd,

@@ -8,7 +8,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use fatbtree_verbs::{BufferPool, Memory};
+use fatbtree_verbs::{BufferPool, DeviceMemoryError, Memory, OutOfBounds};
 
 use crate::ffi::{self, Connection, Event, Gid, Keys, Limits, NewQueuePair, Request, WorkCompletion};
 
@@ -132,7 +132,7 @@ pub(crate) enum Reach {
     /// Buffers that this side's READs come to.
     Buffers { _pool: BufferPool },
     /// Memory on the device.
-    Device { memory: NonNull<ffi::ibv_dm> },
+    Device { memory: NonNull<ffi::ibv_dm>, len: u64 },
 }
 
 /// A registered memory region.
@@ -199,7 +199,7 @@ impl MemoryRegion {
         };
         match given(raw) {
             Ok(raw) => {
-                let reach = ManuallyDrop::new(Reach::Device { memory });
+                let reach = ManuallyDrop::new(Reach::Device { memory, len });
                 Ok(Self { raw, keys, reach, _domain: Arc::clone(domain) })
             }
             Err(error) => {
@@ -208,6 +208,36 @@ impl MemoryRegion {
                 Err(error)
             }
         }
+    }
+
+    /// Copies bytes of memory on the device out; `None` where the region is not on the device.
+    pub(crate) fn read_device_memory(
+        &self,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Option<Result<(), DeviceMemoryError>> {
+        let Reach::Device { memory, len: size } = &*self.reach else { return None };
+        let (len, size) = (into.len() as u64, *size);
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Some(Err(OutOfBounds { offset, len, size }.into()));
+        }
+        // The device copies whole words, at multiples of four bytes (mlx5): what is beside them is left out here.
+        let lead = offset % 4;
+        let mut words = vec![0_u32; (lead + len).div_ceil(4) as usize];
+        let wanted = (words.len() as u64 * 4).min(size - (offset - lead));
+        // SAFETY: the memory is on the device as long as the region, with `size` bytes, of which `wanted` from there on are asked
+        // for; `words` has room for as many, and nobody else has it.
+        let error = unsafe {
+            ffi::fatbtree_read_device_memory(
+                memory.as_ptr(),
+                offset - lead,
+                words.as_mut_ptr().cast(),
+                wanted,
+            )
+        };
+        let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).skip(lead as usize);
+        into.iter_mut().zip(bytes).for_each(|(into, byte)| *into = byte);
+        Some(done(error).map_err(|error| DeviceMemoryError::Driver { len, reason: error.to_string() }))
     }
 
     /// The key for requests of this side.
@@ -231,7 +261,7 @@ impl Drop for MemoryRegion {
         // SAFETY: this is the only place that takes it, and it runs once.
         match unsafe { ManuallyDrop::take(&mut self.reach) } {
             // SAFETY: the region was the only one made of this memory, and is gone.
-            Reach::Device { memory } => _ = unsafe { ffi::fatbtree_free_device_memory(memory.as_ptr()) },
+            Reach::Device { memory, .. } => _ = unsafe { ffi::fatbtree_free_device_memory(memory.as_ptr()) },
             reach => drop(reach),
         }
     }

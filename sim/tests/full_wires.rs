@@ -71,7 +71,7 @@ fn long_answers_wait_for_room() {
     let local = client.pool().open(id).unwrap();
     let who = ClientId { host: local.ip.into(), roce: local.ip };
     let session = servers[0].open_session(now, who).unwrap().session;
-    let endpoint = servers[0].connect(now, session, &local).unwrap();
+    let endpoint = servers[0].connect(now, session, &local, None).unwrap();
     let rkey = servers[0].info().tree.rkey;
     client.pool().connected(id, RemoteSide { endpoint, rkey, registered: false }).unwrap();
 

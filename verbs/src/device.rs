@@ -7,7 +7,7 @@ use crate::access::Access;
 use crate::capabilities::Capabilities;
 use crate::completion::Completion;
 use crate::endpoint::{Agreed, Endpoint};
-use crate::error::{ConnectError, PostError, RegisterError};
+use crate::error::{ConnectError, DeviceMemoryError, PostError, RegisterError};
 use crate::memory::Memory;
 use crate::request::WorkRequest;
 
@@ -93,6 +93,13 @@ pub trait Device {
         iova: u64,
         access: Access,
     ) -> Result<Region, RegisterError>;
+
+    /// Copies bytes of a region on the device out, as its owner: others may change them meanwhile. It is slow, a copy over the
+    /// bus that the caller waits for.
+    ///
+    /// # Errors
+    /// When there is no such region on the device, or the bytes are not all there; then nothing is copied.
+    fn read_device_memory(&self, rkey: u32, offset: u64, into: &mut [u8]) -> Result<(), DeviceMemoryError>;
 
     /// Takes a region back: requests that name it from now on are refused.
     fn deregister(&mut self, rkey: u32);

@@ -3,6 +3,7 @@
 use crate::completion::Failure;
 use crate::device::{QueuePair, QueuePairState};
 use crate::endpoint::EndpointError;
+use crate::memory::OutOfBounds;
 
 /// Why a chain was not accepted. Nothing of it was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -157,6 +158,28 @@ pub enum ConnectError {
     Driver {
         /// What was asked of it.
         what: &'static str,
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// Why memory on the device was not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceMemoryError {
+    /// No such region.
+    #[error("no region {rkey:#x} is on this device: it was taken back, or it is in ordinary memory")]
+    Unknown {
+        /// The key given.
+        rkey: u32,
+    },
+    /// Bytes that are not there.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
+    /// The driver refused.
+    #[error("the driver refused to read {len} bytes of device memory: {reason}")]
+    Driver {
+        /// Bytes.
+        len: u64,
         /// What it said.
         reason: String,
     },

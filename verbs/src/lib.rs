@@ -75,7 +75,7 @@ pub use capabilities::Capabilities;
 pub use completion::{Completion, Failure, Output};
 pub use device::{Device, QueuePair, QueuePairState, Region, Verbs};
 pub use endpoint::{Agreed, Endpoint, EndpointError, Mtu, QueuePairNumber};
-pub use error::{ConnectError, Error, PostError, RegisterError};
+pub use error::{ConnectError, DeviceMemoryError, Error, PostError, RegisterError};
 pub use memory::{Memory, OutOfBounds};
 pub use reactor::{Broken, Chain, Reactor, Sleep};
 pub use request::{Operation, Remote, WorkRequest};

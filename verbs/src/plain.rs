@@ -16,7 +16,7 @@ use crate::completion::{Completion, Failure, Output};
 use crate::conformance::{Bench, LocalResponder, Responder};
 use crate::device::{Device, QueuePair, QueuePairState, Region, Verbs};
 use crate::endpoint::{Agreed, Endpoint, Mtu, QueuePairNumber};
-use crate::error::{ConnectError, PostError, RegisterError};
+use crate::error::{ConnectError, DeviceMemoryError, PostError, RegisterError};
 use crate::memory::Memory;
 use crate::request::{Operation, Remote, WorkRequest};
 
@@ -41,6 +41,7 @@ struct Registered {
     memory: Arc<Memory>,
     iova: u64,
     access: Access,
+    on_device: bool,
 }
 
 #[derive(Debug)]
@@ -126,7 +127,13 @@ impl PlainDevice {
         work(&mut self.network.hosts.borrow_mut()[self.number])
     }
 
-    fn insert(&self, memory: Arc<Memory>, iova: u64, access: Access) -> Result<Region, RegisterError> {
+    fn insert(
+        &self,
+        memory: Arc<Memory>,
+        iova: u64,
+        access: Access,
+        on_device: bool,
+    ) -> Result<Region, RegisterError> {
         let len = memory.len();
         if iova.checked_add(len).is_none() {
             return Err(RegisterError::Range { iova, len });
@@ -134,7 +141,7 @@ impl PlainDevice {
         Ok(self.host(|host| {
             // Not random: nobody here is hostile.
             host.last_rkey += 0x101;
-            host.regions.insert(host.last_rkey, Registered { memory, iova, access });
+            host.regions.insert(host.last_rkey, Registered { memory, iova, access, on_device });
             Region { rkey: host.last_rkey, iova, len }
         }))
     }
@@ -260,7 +267,7 @@ impl Device for PlainDevice {
     }
 
     fn register(&mut self, memory: &Arc<Memory>, iova: u64, access: Access) -> Result<Region, RegisterError> {
-        self.insert(Arc::clone(memory), iova, access)
+        self.insert(Arc::clone(memory), iova, access, false)
     }
 
     fn register_device_memory(
@@ -274,7 +281,15 @@ impl Device for PlainDevice {
         }
         let memory =
             Memory::shared(len).map_err(|error| RegisterError::Driver { len, reason: error.to_string() })?;
-        self.insert(memory, iova, access)
+        self.insert(memory, iova, access, true)
+    }
+
+    fn read_device_memory(&self, rkey: u32, offset: u64, into: &mut [u8]) -> Result<(), DeviceMemoryError> {
+        self.host(|host| {
+            let region = host.regions.get(&rkey).filter(|region| region.on_device);
+            let region = region.ok_or(DeviceMemoryError::Unknown { rkey })?;
+            Ok(region.memory.read(offset, into)?)
+        })
     }
 
     fn deregister(&mut self, rkey: u32) {

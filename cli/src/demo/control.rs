@@ -8,16 +8,13 @@ use fatbtree_controller::{
     Budget, Connection, Connections, Fleet, FleetOptions, Frequencies, OnProgress, Placement, Plan, Programs,
     PushReport, ReloadSteps, Tree, cluster_base, next_epoch,
 };
-use fatbtree_index::{IndexCache, RemoteSide, TreeTop, Writer};
-use fatbtree_memserver::{ServerInfo, grpc};
+use fatbtree_index::{IndexCache, RemoteSide, TreeTop};
+use fatbtree_memserver::grpc;
 use fatbtree_topology::Cluster;
-use fatbtree_verbs::{Device, Remote};
+use fatbtree_verbs::Device;
 
 use super::data_path::DataPathThreads;
 use super::memory::Porter;
-
-/// The number by which the demo's one client owns locks.
-pub(super) const OWNER: u16 = 1;
 
 /// The control plane: connections to every switch and memory server, and the plan in force.
 pub(super) struct Control {
@@ -99,12 +96,11 @@ impl Control {
     }
 
     /// Opens a session with every memory server and keeps it, connects the client to each, registers each connection at the
-    /// client's edge switch, lets the client lock and write, and has memory brought to it. `owners` are the servers' tables of owners.
+    /// client's edge switch, lets the client lock and write, and has memory brought to it.
     pub(super) async fn connect_client(
         &mut self,
         data_path: &Arc<DataPathThreads>,
         porter: Porter,
-        owners: &[Remote],
     ) -> Result<()> {
         let client_host = self.cluster.clients().first().context("the cluster has no client")?.host;
         let mut sessions = Vec::new();
@@ -115,7 +111,7 @@ impl Control {
             let session = server.open_session(local.ip).await?;
             tokio::spawn(server.clone().keep_session(session));
             sessions.push((server.clone(), session));
-            let endpoint = server.connect_queue_pair(session, local).await?;
+            let endpoint = server.connect_queue_pair(session, local, None).await?;
             let rkey = info.tree.rkey;
             let registered = Connection {
                 client: client_host,
@@ -130,13 +126,13 @@ impl Control {
                 self.fleet.apply(&[(switch, vec![change])].into(), None).await?;
             }
             let side = RemoteSide { endpoint, rkey, registered: true };
-            let writer = writer(&info, owners[usize::from(id.server)])?;
             data_path.call(move |path| {
                 let pool = path.client().pool();
                 let masked_atomics = pool.reactor().with(|nic| nic.capabilities().masked_atomics);
-                let masked_atomics = writer.masked_atomics && masked_atomics;
-                pool.set_writer(id.server, Writer { masked_atomics, ..writer })?;
-                pool.connected(id, side)
+                let writer =
+                    info.writer(session.owner, masked_atomics).context("the memory server has no locks")?;
+                pool.set_writer(id.server, writer)?;
+                Ok::<_, anyhow::Error>(pool.connected(id, side)?)
             })??;
         }
         tokio::spawn(porter.serve(sessions));
@@ -146,13 +142,4 @@ impl Control {
     pub(super) fn cluster(&self) -> &Cluster {
         &self.cluster
     }
-}
-
-/// What a server says of its locks.
-fn writer(info: &ServerInfo, owners: Remote) -> Result<Writer> {
-    let locks = info.locks.context("the memory server has no locks")?.region;
-    let count = u32::try_from(locks.len / 2)?;
-    let masked_atomics = info.masked_atomics;
-    let locks = Remote { address: locks.iova, rkey: locks.rkey };
-    Ok(Writer { locks, owners, count, owner: OWNER, masked_atomics })
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use fatbtree_index::ChunkKind;
-use fatbtree_memserver::{Chunk, grpc};
+use fatbtree_memserver::{Chunk, Supply, grpc};
 use tokio::sync::mpsc as tokio_mpsc;
 
 /// A client has asked for memory of a server.
@@ -50,7 +50,9 @@ impl Porter {
 }
 
 async fn take(client: &mut grpc::Client, session: grpc::Session, kind: ChunkKind) -> Result<Chunk> {
-    let chunk = client.allocate(session, kind).await?;
+    let Supply::Chunk(chunk) = client.allocate(session, kind, 0).await? else {
+        anyhow::bail!("the memory server brought places that were used before, where a chunk was asked for")
+    };
     client.publish(session, chunk.address).await?;
     Ok(chunk)
 }

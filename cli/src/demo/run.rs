@@ -11,22 +11,17 @@ use fatbtree_controller::Summary;
 use fatbtree_index::record::record_bytes;
 use fatbtree_index::{IndexCache, PoolConfig, Start, ValueLayout};
 use fatbtree_memserver::{Cluster as Loaded, LoadOptions, ServerOptions, load_cluster, seeded};
-use fatbtree_nic::Nic;
 use fatbtree_sim::{Cluster, InstantWires};
 use fatbtree_topology::{Annotations, FatTree, Switch, render_svg};
-use fatbtree_verbs::{Access, Device, Memory, Remote};
 
 use super::arguments::{Settings, describe, describe_operations};
-use super::control::{Control, OWNER, Planned};
+use super::control::{Control, Planned};
 use super::data_path::{DataPath, DataPathThreads, Starter};
 use super::measure::{Cache, Kind, Runner, Way};
 use super::memory::{Desk, desk};
 use super::network::{self, Endpoints, Places, is_in_rack};
 use super::result::{DemoResult, Environment, LoadResult, PlanResult, PushResult, WayResult, YcsbResult};
 use crate::progress;
-
-/// Locks of each memory server (Sherman section 4.3).
-const LOCKS: u64 = 131_072;
 
 /// The part of the operations that YCSB's workloads get.
 const YCSB_PART: u64 = 10;
@@ -65,9 +60,9 @@ pub(super) async fn demonstrate(mut settings: Settings) -> Result<Demonstrated> 
     let endpoints = Endpoints::open(&topology, &places, &lows, waker_of, starter.waker_of_racks()).await?;
     let cluster = endpoints.cluster.clone();
     let (desk, porter) = desk();
-    let (data_path, owners) = start(&settings, topology, &places, (loaded, endpoints, desk), starter)?;
+    let data_path = start(&settings, topology, &places, (loaded, endpoints, desk), starter)?;
     let mut control = Control::bring_up(cluster, settings.budget.clone()).await?;
-    control.connect_client(&data_path, porter, &owners).await?;
+    control.connect_client(&data_path, porter).await?;
     step.done(String::new());
 
     let seed_and_size = (settings.seed, settings.value_size);
@@ -173,14 +168,14 @@ fn load(settings: &mut Settings) -> Result<Loaded> {
     )?)
 }
 
-/// Starts the threads of the data path. Says where each server's table of owners is.
+/// Starts the threads of the data path.
 fn start(
     settings: &Settings,
     topology: FatTree,
     places: &Places,
     (loaded, endpoints, desk): (Loaded, Endpoints, Desk),
     starter: Starter,
-) -> Result<(Arc<DataPathThreads>, Vec<Remote>)> {
+) -> Result<Arc<DataPathThreads>> {
     let seed = settings.seed;
     let pool = PoolConfig { tree: settings.tree, ..PoolConfig::default() };
     let roots = loaded.roots.clone();
@@ -190,11 +185,7 @@ fn start(
     }
     let mut nics = nics.into_iter();
     let next_nic = |_server| nics.next().expect("each memory server has its host");
-    let options =
-        ServerOptions { access: Access::ALL, lock_table_bytes: 2 * LOCKS, ..ServerOptions::default() };
-    let mut servers = loaded.serve(&options, seed, next_nic)?;
-    let owners =
-        servers.iter_mut().map(|server| register_owner(server.device_mut())).collect::<Result<_>>()?;
+    let servers = loaded.serve(&ServerOptions::writable(), seed, next_nic)?;
     let servers = servers.into_iter().map(|server| server.with_device_counters(network::drops));
     let servers: Vec<_> = places.servers.iter().copied().zip(servers).collect();
     let client_host = places.client;
@@ -218,16 +209,7 @@ fn start(
         let cluster = Cluster::new(&fabric_topology, switches, Vec::new(), Vec::new(), fabric_wires);
         Ok(DataPath::new(cluster, fabric_inboxes, Vec::new(), None))
     };
-    Ok((Arc::new(starter.start(racks, fabric)?), owners))
-}
-
-/// Registers a server's table of owners of locks, in which the demo's client lives.
-fn register_owner(nic: &mut Nic) -> Result<Remote> {
-    const TABLE_BYTES: u64 = (1 << 16) / 8;
-    let table = Memory::shared(TABLE_BYTES)?;
-    table.write(u64::from(OWNER / 64) * 8, &(1u64 << (OWNER % 64)).to_le_bytes())?;
-    let region = nic.register(&table, 0, Access::READ)?;
-    Ok(Remote { address: region.iova, rkey: region.rkey })
+    Ok(Arc::new(starter.start(racks, fabric)?))
 }
 
 /// Plans by what is known now, and loads the plan.

@@ -20,6 +20,7 @@ mod local;
 use fatbtree_verbs::{Operation, Remote};
 
 use crate::address::GlobalAddress;
+use crate::checks::Check;
 
 pub(crate) use local::{Admission, End, Left, LocalLocks, Ticket, Unfinished};
 
@@ -127,7 +128,7 @@ impl Writer {
         if owner == u64::from(self.owner) {
             return Taken::Before;
         }
-        if owner != 0 {
+        if owner != 0 && Check::Lock.on() {
             return Taken::Not(owner as u16);
         }
         let as_believed = self.masked_atomics || found == word & !(0xffff << shift);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::task::Waker;
 
-use fatbtree_verbs::{Endpoint, Failure, QueuePair};
+use fatbtree_verbs::{Endpoint, Failure, QueuePair, QueuePairNumber};
 
 use crate::config::ConfigError;
 use crate::space::ChunkKind;
@@ -69,7 +69,8 @@ pub enum Event {
         reason: BreakReason,
     },
     /// Operations wait for memory on a server: the owner allocates a chunk of this kind there, publishes it, and calls
-    /// [`supply`](crate::Pool::supply).
+    /// [`supply`](crate::Pool::supply); or it gets nodes that others have freed, and calls
+    /// [`supply_nodes`](crate::Pool::supply_nodes).
     MemoryWanted {
         /// Where.
         server: u16,
@@ -150,6 +151,8 @@ pub(super) struct Connection {
     pub(super) link: Link,
     /// Index reads are admitted.
     pub(super) registered: bool,
+    /// The server's end of the last queue pair that was connected.
+    pub(super) server_end: Option<QueuePairNumber>,
     /// Operations that wait for the connection.
     pub(super) waiting: Vec<Waker>,
     /// Why the last queue pair failed.
@@ -239,6 +242,6 @@ impl Connections {
 impl Connection {
     fn new(id: ConnectionId) -> Self {
         let reason = BreakReason::Failed(Failure::Flushed);
-        Connection { id, link: Link::Down, registered: false, waiting: Vec::new(), reason }
+        Connection { id, link: Link::Down, registered: false, server_end: None, waiting: Vec::new(), reason }
     }
 }

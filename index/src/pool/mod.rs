@@ -11,8 +11,8 @@ use std::task::{Poll, Waker};
 
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
-    Agreed, Broken, Buffer, Endpoint, Error, Failure, Operation, Output, PostError, QueuePair, Reactor,
-    Remote, Verbs,
+    Agreed, Broken, Buffer, Endpoint, Error, Failure, Operation, Output, PostError, QueuePair,
+    QueuePairNumber, Reactor, Remote, Verbs,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -24,7 +24,7 @@ use crate::config::TreeConfig;
 use crate::descent::Child;
 use crate::limits::Limits;
 use crate::locks::{LocalLocks, Writer};
-use crate::space::{ChunkKind, Space};
+use crate::space::{ChunkKind, ReturnedNodes, SURPLUS, Space};
 use crate::super_root::{Partition, SuperRoot};
 
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide};
@@ -180,6 +180,7 @@ impl<V: Verbs> Pool<V> {
             let connection = state.connections.get_mut(id)?;
             connection.link = Link::Up { queue_pair, rkey: remote.rkey };
             connection.registered = remote.registered;
+            connection.server_end = Some(remote.endpoint.queue_pair);
             std::mem::take(&mut connection.waiting)
         };
         waiting.into_iter().for_each(Waker::wake);
@@ -204,14 +205,18 @@ impl<V: Verbs> Pool<V> {
     ///
     /// Whoever's session has ended has lost its locks, and the next session comes with another owner. It is told here before the
     /// first queue pair of the new session is [`connected`](Self::connected). Operations that were writing meanwhile cannot tell what
-    /// became of that, and say so.
+    /// became of that, and say so. What the client had left of its chunks is forgotten: the server has given it to others.
     ///
     /// # Errors
     /// When there is no such server.
     pub fn set_writer(&self, server: u16, writer: Writer) -> Result<(), ConnectError> {
         let mut state = self.state.borrow_mut();
         state.connections.get_mut(ConnectionId { server, lane: 0 })?;
-        state.writers.insert(server, writer);
+        let former = state.writers.insert(server, writer);
+        let is_new = former.is_some_and(|former| former.owner != writer.owner);
+        let waiting = if is_new { state.space.forget(server) } else { Vec::new() };
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
         Ok(())
     }
 
@@ -222,9 +227,32 @@ impl<V: Verbs> Pool<V> {
         waiting.into_iter().for_each(Waker::wake);
     }
 
+    /// Brings nodes that others have freed, as [`supply`](Self::supply) brings a chunk.
+    pub fn supply_nodes(&self, server: u16, kind: ChunkKind, nodes: &[GlobalAddress]) {
+        let waiting = self.state.borrow_mut().space.supply_nodes(server, kind, nodes);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Nodes that the client has freed and not used again, above [`SURPLUS`](crate::SURPLUS) of each kind on each server. They are
+    /// not the client's any more: their server takes them, and is asked once.
+    pub fn surplus(&self) -> Vec<ReturnedNodes> {
+        self.state.borrow_mut().space.take_returned(SURPLUS)
+    }
+
+    /// All of them, when the client is closed.
+    pub fn take_returned(&self) -> Vec<ReturnedNodes> {
+        self.state.borrow_mut().space.take_returned(0)
+    }
+
     /// The queue pair of a connection, known from [`open`](Self::open) on.
     pub fn queue_pair(&self, id: ConnectionId) -> Option<QueuePair> {
         self.state.borrow_mut().connections.get_mut(id).ok()?.queue_pair()
+    }
+
+    /// The server's end of the queue pair that a connection had last. Whoever connects it anew tells the server, which destroys that
+    /// one first: otherwise what was posted on it might be carried out late.
+    pub fn replaces(&self, id: ConnectionId) -> Option<QueuePairNumber> {
+        self.state.borrow_mut().connections.get_mut(id).ok()?.server_end
     }
 
     /// Gives a connection up: operations that use it or wait for it, and all to come, fail until it is opened again.

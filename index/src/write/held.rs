@@ -423,6 +423,11 @@ impl<V: Verbs> Pool<V> {
 }
 
 fn all<'d, const N: usize>(rkey: u32, parts: &[Part<'d>], rest: &[Operation<'static>]) -> [Operation<'d>; N] {
-    let rest = |at: usize| rest[at - parts.len()];
-    std::array::from_fn(|at| parts.get(at).map_or_else(|| rest(at), |part| write(rkey, part)))
+    let writes = parts.iter().map(|part| write(rkey, part));
+    let mut chain = writes.chain(rest.iter().copied());
+    let mut operations = std::array::from_fn(|_| chain.next().expect("there are as many as were counted"));
+    if !Check::UnlockLast.on() {
+        operations.reverse();
+    }
+    operations
 }

@@ -6,6 +6,7 @@ use super::Wish;
 use super::held::{Held, Part};
 use super::merge::is_thin;
 use crate::address::GlobalAddress;
+use crate::checks::Check;
 use crate::descent::{Descent, LockedPlace, Reason, Start};
 use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
 use crate::record::{RecordPointer, place_bytes, record_bytes, write_record};
@@ -49,15 +50,26 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let shape = *self.pool().config().tree.leaf_shape();
         let mut editor = LeafEditor::new(&mut leaf.as_mut_slice()[..shape.bytes() as usize], &shape);
         let slot = editor.slot_of(self.key());
-        if !wish.applies(slot.is_some()) {
+        let present = match slot.map(|slot| editor.value(slot)).transpose() {
+            Ok(present) => present,
+            Err(fault) => return self.without(held, Reason::Fault(fault)).await,
+        };
+        let old = match present {
+            Some(EntryValue::Record(old)) => Some(old),
+            _ => None,
+        };
+        let is_expected = match (wish.expected(), present) {
+            (Some(expected), Some(present)) => self.has_value(present, expected).await,
+            _ => Ok(true),
+        };
+        let applies = match is_expected {
+            Ok(is_expected) => is_expected && wish.applies(slot.is_some()),
+            Err(reason) => return self.without(held, reason).await,
+        };
+        if !applies {
             held.let_go(&mut self.trips_mut().round_trips).await?;
             return Ok(Outcome::Done(false));
         }
-        let old = match slot.map(|slot| editor.value(slot)).transpose() {
-            Ok(Some(EntryValue::Record(old))) => Some(old),
-            Ok(_) => None,
-            Err(fault) => return self.without(held, Reason::Fault(fault)).await,
-        };
         let Some(value) = wish.value() else {
             let slot = slot.expect("only what is there is deleted");
             let changed = editor.remove(slot);
@@ -115,6 +127,15 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
     }
 
+    /// Whether an entry of a locked leaf has this value.
+    async fn has_value(&mut self, found: EntryValue<'_>, expected: &[u8]) -> Result<bool, Reason> {
+        match found {
+            EntryValue::Inline(value) => Ok(value == expected),
+            EntryValue::Record(record) if record.length as usize != expected.len() => Ok(false),
+            EntryValue::Record(record) => Ok(&*self.read_value(record).await? == expected),
+        }
+    }
+
     /// Gives up an attempt: the lock goes back, nothing was changed.
     pub(super) async fn without<T>(&mut self, held: Held<'p, V>, reason: Reason) -> Result<T, Reason> {
         held.let_go(&mut self.trips_mut().round_trips).await?;
@@ -124,16 +145,21 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// Memory for a node beside those of `server`.
     pub(super) async fn new_node(&mut self, server: u16, level: u8) -> Result<NewNode, Reason> {
         let (kind, bytes) = (ChunkKind::of_nodes(level), self.pool().config().tree.node_bytes(level));
+        let owner = self.pool().writer(server)?.owner;
         let address = self.pool().with_space(|space| space.take(server, kind, bytes));
         let address = address.ok_or(Reason::Memory(server, kind, bytes))?;
         // Versions go on from what is there.
         match self.pool().read(self.lane(), address, bytes).await {
             Ok(found) => {
                 self.trips_mut().round_trips += 1;
-                Ok(NewNode { address, version: next_version(&found) })
+                let version = if Check::VersionGoesOn.on() { next_version(&found) } else { 1 };
+                Ok(NewNode { address, version })
             }
             Err(trouble) => {
-                self.pool().with_space(|space| space.put_back(address, kind));
+                // In another session it is somebody else's.
+                if self.pool().writer(server)?.owner == owner {
+                    self.pool().with_space(|space| space.put_back(address, kind));
+                }
                 Err(trouble.into())
             }
         }

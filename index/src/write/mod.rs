@@ -49,6 +49,14 @@ pub enum Wish<'v> {
     Insert(&'v [u8]),
     /// Replaces the value if the key is there.
     Update(&'v [u8]),
+    /// Replaces the value if the key is there and has the expected value, byte by byte. Where values lie out of line, the record is
+    /// read under the leaf's lock: a round trip more.
+    CompareAndSet {
+        /// What must be there.
+        expected: &'v [u8],
+        /// What is there then.
+        value: &'v [u8],
+    },
     /// Takes the key away if it is there.
     Delete,
 }
@@ -58,7 +66,8 @@ pub enum Wish<'v> {
 pub struct Change {
     /// The key.
     pub key: u64,
-    /// Whether it was carried out: an insertion of a key that is there is not, nor an update or a deletion of one that is not.
+    /// Whether it was carried out: an insertion of a key that is there is not, nor an update or a deletion of one that is not, nor a
+    /// comparison that finds another value or none. What was found instead is not told: look the key up.
     pub result: Result<bool, OperationError>,
     /// What it cost.
     pub trips: Trips,
@@ -70,7 +79,10 @@ impl<'v> Wish<'v> {
     /// The value to be put, if there is one.
     fn value(self) -> Option<&'v [u8]> {
         match self {
-            Wish::Upsert(value) | Wish::Insert(value) | Wish::Update(value) => Some(value),
+            Wish::Upsert(value)
+            | Wish::Insert(value)
+            | Wish::Update(value)
+            | Wish::CompareAndSet { value, .. } => Some(value),
             Wish::Delete => None,
         }
     }
@@ -80,7 +92,15 @@ impl<'v> Wish<'v> {
         match self {
             Wish::Upsert(_) => true,
             Wish::Insert(_) => !there,
-            Wish::Update(_) | Wish::Delete => there,
+            Wish::Update(_) | Wish::CompareAndSet { .. } | Wish::Delete => there,
+        }
+    }
+
+    /// The value that must be there.
+    fn expected(self) -> Option<&'v [u8]> {
+        match self {
+            Wish::CompareAndSet { expected, .. } => Some(expected),
+            _ => None,
         }
     }
 }

@@ -23,6 +23,7 @@ use super::held::{Held, Part};
 use super::leaf::Locked;
 use super::whole::{Whole, first_line};
 use crate::address::GlobalAddress;
+use crate::checks::Check;
 use crate::descent::{Child, Descent, Reason, Upper};
 use crate::keys::KeyRange;
 use crate::node::{LINE, Node, NodeHeader, NodeSpec, next_version, set_partner};
@@ -88,7 +89,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Part { at: new.address, bytes: &upper },
             Part { at: spec.address, bytes: &lower },
         ];
-        held.restructure(&parts, &mut self.trips_mut().round_trips).await?;
+        let parts = if Check::PartnerFirst.on() { &parts[..] } else { &parts[1..] };
+        held.restructure(parts, &mut self.trips_mut().round_trips).await?;
         self.pool().count(|stats| stats.splits += 1);
         Ok(Child { low: middle, address: new.address, parent_level: level + 1 })
     }

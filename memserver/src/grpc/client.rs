@@ -10,11 +10,11 @@ use tokio_stream::StreamExt;
 use tonic::transport::{Channel, Endpoint as Address};
 use tonic::{Code, Response, Status};
 
-use super::convert::{MessageError, missing};
+use super::convert::{MessageError, missing, supply};
 use super::proto;
 use super::proto::memory_server_client::MemoryServerClient;
-use crate::chunk::Chunk;
 use crate::info::ServerInfo;
+use crate::places::{GivenBack, Supply};
 use crate::server::Counter;
 
 /// How long a call may take.
@@ -57,6 +57,8 @@ pub struct Session {
     pub id: u64,
     /// How long it lasts.
     pub lease: Duration,
+    /// By what number it has locks, for [`ServerInfo::writer`]; `None`: the server has no locks.
+    pub owner: Option<u16>,
 }
 
 /// A call that failed.
@@ -237,7 +239,7 @@ impl Client {
     pub async fn open_session(&mut self, roce: Ipv4Addr) -> Result<Session, ClientError> {
         let request = proto::OpenSessionRequest { roce_address: roce.to_bits() };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.open_session(request).await };
-        self.call("to open a session", ask).await.map(Session::from)
+        self.session("to open a session", ask).await
     }
 
     /// Makes a session last as long as a new one from now on.
@@ -247,7 +249,7 @@ impl Client {
     pub async fn renew_session(&mut self, session: Session) -> Result<Session, ClientError> {
         let request = proto::RenewSessionRequest { session: session.id };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.renew_session(request).await };
-        self.call("to renew a session", ask).await.map(Session::from)
+        self.session("to renew a session", ask).await
     }
 
     /// Renews a session again and again, and returns when it has ended, with the reason. A server that is out of reach
@@ -276,7 +278,8 @@ impl Client {
         self.call("to close a session", ask).await.map(drop)
     }
 
-    /// Connects the client's queue pair; gives the server's end.
+    /// Connects the client's queue pair; gives the server's end. `replaces` is the server's queue pair that it replaces, if there was
+    /// one: it is destroyed first, so that nothing which was posted on it is carried out any more.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -284,9 +287,14 @@ impl Client {
         &mut self,
         session: Session,
         client: Endpoint,
+        replaces: Option<QueuePairNumber>,
     ) -> Result<Endpoint, ClientError> {
         const CALL: &str = "to connect a queue pair";
-        let request = proto::ConnectRequest { session: session.id, client: Some(client.into()) };
+        let request = proto::ConnectRequest {
+            session: session.id,
+            client: Some(client.into()),
+            replaces: replaces.map(|queue_pair| queue_pair.0),
+        };
         let ask =
             |mut stub: MemoryServerClient<Channel>| async move { stub.connect_queue_pair(request).await };
         let server = self.call(CALL, ask).await?.server.ok_or_else(|| missing("server"));
@@ -308,16 +316,44 @@ impl Client {
         self.call("to disconnect a queue pair", ask).await.map(drop)
     }
 
-    /// Takes a chunk of the server's spare memory.
+    /// Takes memory for nodes or records: places that others have given back, or a chunk. `bytes` is the size of a record's place; 0
+    /// asks for a chunk.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn allocate(&mut self, session: Session, kind: ChunkKind) -> Result<Chunk, ClientError> {
+    pub async fn allocate(
+        &mut self,
+        session: Session,
+        kind: ChunkKind,
+        bytes: u32,
+    ) -> Result<Supply, ClientError> {
         let number = proto::ChunkKind::from(kind).into();
-        let request = proto::AllocateChunkRequest { session: session.id, kind: number };
+        let request = proto::AllocateChunkRequest { session: session.id, kind: number, place_bytes: bytes };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.allocate_chunk(request).await };
-        let reply = self.call("for a chunk", ask).await?;
-        Ok(Chunk { address: GlobalAddress(reply.address), bytes: reply.bytes, kind })
+        self.call("for a chunk", ask).await.map(|reply| supply(kind, reply))
+    }
+
+    /// Gives places of freed nodes, or of records of `bytes` each, to others. Whatever comes of it, they are not this client's any more.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn give_back(
+        &mut self,
+        session: Session,
+        kind: ChunkKind,
+        bytes: u32,
+        addresses: &[GlobalAddress],
+    ) -> Result<GivenBack, ClientError> {
+        let request = proto::GiveBackRequest {
+            session: session.id,
+            kind: proto::ChunkKind::from(kind).into(),
+            place_bytes: bytes,
+            places: addresses.iter().map(|address| address.raw()).collect(),
+        };
+        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.give_back(request).await };
+        let proto::GiveBackReply { kept, known, dropped, refused } =
+            self.call("to give memory back", ask).await?;
+        Ok(GivenBack { kept, known, dropped, refused })
     }
 
     /// Makes a chunk the tree's, before the first of its nodes or records is linked.
@@ -352,6 +388,14 @@ impl Client {
         }
     }
 
+    async fn session<F: Future<Output = Result<Response<proto::Lease>, Status>>>(
+        &self,
+        call: &'static str,
+        ask: impl FnOnce(MemoryServerClient<Channel>) -> F,
+    ) -> Result<Session, ClientError> {
+        self.call(call, ask).await?.try_into().map_err(|source| self.nonsense(call, source))
+    }
+
     fn late(&self, call: &'static str) -> ClientError {
         ClientError::Deadline { address: self.address.clone(), call, after: self.deadlines.call }
     }
@@ -371,11 +415,5 @@ impl Client {
 
     fn incomplete(&self, expected: u64, found: u64) -> ClientError {
         ClientError::Incomplete { address: self.address.clone(), expected, found }
-    }
-}
-
-impl From<proto::Lease> for Session {
-    fn from(lease: proto::Lease) -> Self {
-        Self { id: lease.session, lease: Duration::from_nanos(lease.nanoseconds) }
     }
 }

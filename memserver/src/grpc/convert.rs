@@ -8,8 +8,10 @@ use fatbtree_index::{
 use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, Region};
 
 use super::proto;
+use crate::chunk::Chunk;
 use crate::info::{LockTable, ServerInfo};
 use crate::load::LoadCounts;
+use crate::places::{Places, Supply};
 use fatbtree_index::ChunkKind;
 
 /// A message that cannot be.
@@ -97,6 +99,21 @@ impl TryFrom<proto::Endpoint> for Endpoint {
     }
 }
 
+// ---- sessions ----
+
+impl TryFrom<proto::Lease> for super::Session {
+    type Error = MessageError;
+
+    fn try_from(lease: proto::Lease) -> Result<Self, MessageError> {
+        let owner = lease.owner.map(|owner| match u16::try_from(owner) {
+            Ok(owner) if owner != 0 => Ok(owner),
+            _ => Err(field("owner", "1 to 65,535", owner.into())),
+        });
+        let duration = std::time::Duration::from_nanos(lease.nanoseconds);
+        Ok(Self { id: lease.session, lease: duration, owner: owner.transpose()? })
+    }
+}
+
 // ---- chunks ----
 
 impl From<ChunkKind> for proto::ChunkKind {
@@ -119,6 +136,29 @@ pub(super) fn chunk_kind(number: i32) -> Result<ChunkKind, MessageError> {
             Err(field("kind", "1 leaves, 2 internal nodes or 3 records", u64::from(number.cast_unsigned())))
         }
     }
+}
+
+impl From<Supply> for proto::AllocateChunkReply {
+    fn from(supply: Supply) -> Self {
+        match supply {
+            Supply::Chunk(Chunk { address, bytes, kind: _ }) => {
+                Self { address: address.raw(), bytes, ..Self::default() }
+            }
+            Supply::Places(Places { kind: _, bytes, addresses }) => {
+                let places = addresses.iter().map(|address| address.raw()).collect();
+                Self { places, place_bytes: bytes, ..Self::default() }
+            }
+        }
+    }
+}
+
+/// What was answered to a request for memory of this kind.
+pub(super) fn supply(kind: ChunkKind, reply: proto::AllocateChunkReply) -> Supply {
+    if reply.places.is_empty() {
+        return Supply::Chunk(Chunk { address: GlobalAddress(reply.address), bytes: reply.bytes, kind });
+    }
+    let addresses = reply.places.into_iter().map(GlobalAddress).collect();
+    Supply::Places(Places { kind, bytes: reply.place_bytes, addresses })
 }
 
 // ---- info ----
@@ -169,6 +209,7 @@ impl From<ServerInfo> for proto::ServerInfo {
             masked_atomics: info.masked_atomics,
             line_atomicity: info.line_atomicity,
             chunk_bytes: info.chunk_bytes,
+            owners: info.locks.map(|locks| locks.owners.into()),
         }
     }
 }
@@ -188,7 +229,13 @@ impl TryFrom<proto::ServerInfo> for ServerInfo {
             let expected = "as many as a node of this fan-out has here: do both ends run the same version?";
             return Err(field("internal_node_bytes", expected, info.internal_node_bytes.into()));
         }
-        let locks = info.locks.map(Region::try_from).transpose()?;
+        let locks = match info.locks.map(Region::try_from).transpose()? {
+            None => None,
+            Some(region) => {
+                let owners = info.owners.ok_or_else(|| missing("owners"))?.try_into()?;
+                Some(LockTable { region, on_device: info.locks_on_device, owners })
+            }
+        };
         Ok(Self {
             partition: partition(
                 info.partition,
@@ -206,7 +253,7 @@ impl TryFrom<proto::ServerInfo> for ServerInfo {
                 record_bytes: info.record_bytes,
             },
             tree: info.tree.ok_or_else(|| missing("tree"))?.try_into()?,
-            locks: locks.map(|region| LockTable { region, on_device: info.locks_on_device }),
+            locks,
             masked_atomics: info.masked_atomics,
             line_atomicity: info.line_atomicity,
             path_mtu: mtu(info.path_mtu)?,

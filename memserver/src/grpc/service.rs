@@ -17,6 +17,8 @@ use super::incoming::{self, Places};
 use super::{proto, stream};
 use crate::limits::ClientId;
 use crate::mailbox::{Handle, ServerGone};
+use crate::owners::NoOwner;
+use crate::places::GivenBack;
 use crate::refusal::Refusal;
 use crate::server::SnapshotError;
 use crate::session::{Lease, SessionKey};
@@ -151,11 +153,13 @@ impl From<Refusal> for Status {
         let code = match refusal {
             Refusal::UnknownSession(_) => Code::Unauthenticated,
             Refusal::UnknownQueuePair { .. } | Refusal::UnknownChunk { .. } => Code::NotFound,
-            Refusal::OverBound(_) | Refusal::NoChunk(_) => Code::ResourceExhausted,
-            Refusal::Endpoint(_) => Code::InvalidArgument,
+            Refusal::OverBound(_) | Refusal::NoChunk(_) | Refusal::NoOwner(NoOwner::InUse) => {
+                Code::ResourceExhausted
+            }
+            Refusal::Endpoint(_) | Refusal::TooManyPlaces(_) => Code::InvalidArgument,
             Refusal::OtherAddress { .. } => Code::PermissionDenied,
             Refusal::NodeTooLarge(_) | Refusal::Published { .. } => Code::FailedPrecondition,
-            Refusal::Device(_) => Code::Aborted,
+            Refusal::Device(_) | Refusal::NoOwner(NoOwner::Locks(_)) => Code::Aborted,
         };
         tracing::info!(%refusal, "refused");
         Self::new(code, refusal.to_string())
@@ -180,7 +184,11 @@ impl From<MessageError> for Status {
 
 impl From<Lease> for proto::Lease {
     fn from(lease: Lease) -> Self {
-        Self { session: lease.session.id, nanoseconds: lease.duration.as_nanos() }
+        Self {
+            session: lease.session.id,
+            nanoseconds: lease.duration.as_nanos(),
+            owner: lease.owner.map(u32::from),
+        }
     }
 }
 
@@ -240,9 +248,10 @@ impl proto::memory_server_server::MemoryServer for Service {
         request: Request<proto::ConnectRequest>,
     ) -> Reply<proto::ConnectReply> {
         let session = SessionKey { host: host(&request)?, id: request.get_ref().session };
-        let client = request.into_inner().client.ok_or_else(|| missing("client"))?;
-        let client = client.try_into().map_err(Status::from)?;
-        let server = self.granted(self.handle.connect(session, client)).await?;
+        let proto::ConnectRequest { client, replaces, .. } = request.into_inner();
+        let client = client.ok_or_else(|| missing("client"))?.try_into().map_err(Status::from)?;
+        let replaces = replaces.map(QueuePairNumber);
+        let server = self.granted(self.handle.connect(session, client, replaces)).await?;
         Ok(Response::new(proto::ConnectReply { server: Some(server.into()) }))
     }
 
@@ -260,10 +269,20 @@ impl proto::memory_server_server::MemoryServer for Service {
         &self,
         request: Request<proto::AllocateChunkRequest>,
     ) -> Reply<proto::AllocateChunkReply> {
-        let &proto::AllocateChunkRequest { session: id, kind } = request.get_ref();
+        let &proto::AllocateChunkRequest { session: id, kind, place_bytes } = request.get_ref();
         let session = SessionKey { host: host(&request)?, id };
-        let chunk = self.granted(self.handle.allocate(session, chunk_kind(kind)?)).await?;
-        Ok(Response::new(proto::AllocateChunkReply { address: chunk.address.raw(), bytes: chunk.bytes }))
+        let supply = self.granted(self.handle.allocate(session, chunk_kind(kind)?, place_bytes)).await?;
+        Ok(Response::new(supply.into()))
+    }
+
+    async fn give_back(&self, request: Request<proto::GiveBackRequest>) -> Reply<proto::GiveBackReply> {
+        let host = host(&request)?;
+        let proto::GiveBackRequest { session: id, kind, place_bytes, places } = request.into_inner();
+        let (session, kind) = (SessionKey { host, id }, chunk_kind(kind)?);
+        let places = places.into_iter().map(GlobalAddress).collect();
+        let given_back = self.granted(self.handle.give_back(session, kind, place_bytes, places)).await?;
+        let GivenBack { kept, known, dropped, refused } = given_back;
+        Ok(Response::new(proto::GiveBackReply { kept, known, dropped, refused }))
     }
 
     async fn publish_chunk(

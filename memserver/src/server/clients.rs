@@ -6,9 +6,11 @@ use fatbtree_verbs::{Agreed, Device, Endpoint, QueuePair, QueuePairNumber};
 use rand::RngExt;
 
 use super::{Connection, MemoryServer};
-use crate::chunk::{Chunk, ChunkRefusal};
+use crate::chunk::ChunkRefusal;
 use crate::event::{Event, FirstHop};
 use crate::limits::{ClientId, Resource};
+use crate::owners::Owners;
+use crate::places::{GivenBack, PLACES_AT_ONCE, Supply, TooManyPlaces};
 use crate::refusal::Refusal;
 use crate::session::{Lease, Session, SessionKey};
 
@@ -18,7 +20,7 @@ impl<D: Device> MemoryServer<D> {
     /// Opens a session.
     ///
     /// # Errors
-    /// [`Refusal::OverBound`].
+    /// [`Refusal::OverBound`], [`Refusal::NoOwner`].
     pub fn open_session(&mut self, now: Instant, client: ClientId) -> Result<Lease, Refusal> {
         self.advance(now);
         self.accounts.attempt(self.now, client)?;
@@ -28,9 +30,17 @@ impl<D: Device> MemoryServer<D> {
             session.id = self.random.random();
         }
         let duration = self.options.lease;
-        self.sessions.open(session, client, self.now + duration);
+        let begin = |owners: &mut Owners| owners.begin(&self.device, self.now, duration);
+        let owner = match self.owners.as_mut().map(begin).transpose() {
+            Ok(owner) => owner,
+            Err(none) => {
+                self.accounts.release(client, Resource::Sessions);
+                return Err(none.into());
+            }
+        };
+        self.sessions.open(session, client, owner, self.now + duration);
         self.counters.sessions_opened += 1;
-        Ok(Lease { session, duration })
+        Ok(Lease { session, duration, owner })
     }
 
     /// Makes a session last as long as a new one from `now` on.
@@ -41,8 +51,8 @@ impl<D: Device> MemoryServer<D> {
         self.advance(now);
         let duration = self.options.lease;
         match self.sessions.renew(session, self.now + duration) {
-            true => Ok(Lease { session, duration }),
-            false => Err(Refusal::UnknownSession(session)),
+            Some(found) => Ok(Lease { session, duration, owner: found.owner }),
+            None => Err(Refusal::UnknownSession(session)),
         }
     }
 
@@ -59,20 +69,30 @@ impl<D: Device> MemoryServer<D> {
 
     /// Makes a queue pair, connects it to the client's, and says how to reach it. [`Event::Opened`] tells the owner.
     ///
+    /// A client that connects anew says which queue pair of the session it `replaces`, by the number that it was told: that one is
+    /// destroyed first. So nothing that was posted on it is carried out after the client has asked, on the new one, what became of it.
+    /// One that the session does not have is gone already.
+    ///
     /// # Errors
-    /// When the session has ended, a bound is met, the client's endpoint is not its own or cannot be, or the device
+    /// What was to be replaced is gone all the same. When the session has ended, a bound is met, the client's endpoint is not its own or cannot be, or the device
     /// refuses.
     pub fn connect(
         &mut self,
         now: Instant,
         session: SessionKey,
         client: &Endpoint,
+        replaces: Option<QueuePairNumber>,
     ) -> Result<Endpoint, Refusal> {
         self.advance(now);
         // What broke makes room for what replaces it.
         self.take_broken();
         self.watch_root();
-        let payer = self.session(session)?.client;
+        let Session { client: payer, queue_pairs, .. } = self.session(session)?;
+        let (payer, old) = (*payer, replaces.and_then(|number| queue_pairs.get(&number).copied()));
+        if let Some(old) = old {
+            self.destroy(old);
+            self.counters.queue_pairs_replaced += 1;
+        }
         self.accounts.attempt(self.now, payer)?;
         client.check()?;
         if client.ip != payer.roce {
@@ -122,13 +142,23 @@ impl<D: Device> MemoryServer<D> {
 
     // ---- chunks ----
 
-    /// Gives out a chunk for nodes or records.
+    /// Gives out memory for nodes or records: places that clients have [given back](Self::give_back), if there are any, else a chunk.
+    /// `bytes` is the size of a record's place; 0 asks for a chunk. Nodes have their own size.
     ///
     /// # Errors
     /// When the session has ended, a bound is met, or no chunk of this kind is left.
-    pub fn allocate(&mut self, now: Instant, session: SessionKey, kind: ChunkKind) -> Result<Chunk, Refusal> {
+    pub fn allocate(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        kind: ChunkKind,
+        bytes: u32,
+    ) -> Result<Supply, Refusal> {
         self.advance(now);
         let payer = self.session(session)?.client;
+        if let Some(places) = self.places.take(&self.region, kind, bytes) {
+            return Ok(Supply::Places(places));
+        }
         self.accounts.charge(payer, Resource::Chunks)?;
         let chunk = match self.chunks.allocate(kind, session) {
             Ok(chunk) => chunk,
@@ -140,7 +170,31 @@ impl<D: Device> MemoryServer<D> {
         if let Some(session) = self.sessions.get_mut(session) {
             session.chunks.insert(chunk.address);
         }
-        Ok(chunk)
+        Ok(Supply::Chunk(chunk))
+    }
+
+    /// Takes places of freed nodes, or of records of `bytes` each, for others to use. What cannot be such a place is refused, what is
+    /// on a list already is left there.
+    ///
+    /// The client forgets them before it asks, and does not ask again when no answer comes.
+    ///
+    /// # Errors
+    /// When the session has ended, or there are more than [`PLACES_AT_ONCE`](crate::PLACES_AT_ONCE).
+    pub fn give_back(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        kind: ChunkKind,
+        bytes: u32,
+        addresses: &[GlobalAddress],
+    ) -> Result<GivenBack, Refusal> {
+        self.advance(now);
+        self.session(session)?;
+        let found = addresses.len();
+        if found > PLACES_AT_ONCE {
+            return Err(TooManyPlaces { found }.into());
+        }
+        Ok(self.places.put(&self.region, &self.chunks, kind, bytes, addresses))
     }
 
     /// Makes a chunk the tree's, before the first of its nodes or records is linked. Once more does no harm.
@@ -194,14 +248,19 @@ impl<D: Device> MemoryServer<D> {
     /// Takes back everything a session holds: queue pairs first, so that nothing is written into the chunks any more.
     pub(super) fn end(&mut self, key: SessionKey) -> bool {
         let Some(session) = self.sessions.remove(key) else { return false };
-        let Session { client, queue_pairs, chunks, .. } = session;
+        let Session { client, owner, queue_pairs, chunks, .. } = session;
         for queue_pair in queue_pairs.into_values() {
             self.destroy(queue_pair);
         }
+        // From now on nothing is written that the session has posted: whoever wants its locks takes them.
+        if let (Some(owners), Some(owner)) = (&mut self.owners, owner) {
+            owners.end(owner);
+        }
         for address in chunks {
-            // What was published is the tree's, and stays paid for.
-            if self.chunks.free(address, key).is_ok() {
-                self.accounts.release(client, Resource::Chunks);
+            match self.chunks.free(address, key) {
+                Ok(()) => self.accounts.release(client, Resource::Chunks),
+                // It is the tree's, and stays paid for, but for what was not used.
+                Err(_) => self.chunks.end(address, client),
             }
         }
         self.accounts.release(client, Resource::Sessions);

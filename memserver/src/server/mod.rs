@@ -13,7 +13,7 @@ use std::sync::Arc;
 use fatbtree_index::node::LINE;
 use fatbtree_index::{ConfigError, GlobalAddress, Integrity, Regions, Superblock};
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, QueuePair, RegisterError};
+use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, QueuePair, Region, RegisterError};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -22,6 +22,8 @@ use crate::event::{Event, Events, FirstHop};
 use crate::info::{LockTable, ServerInfo};
 use crate::limits::{Accounts, Limits, Resource};
 use crate::load::LoadedTree;
+use crate::owners::{Locks, Owners};
+use crate::places::PlaceLists;
 use crate::session::{SessionKey, Sessions};
 
 pub use request::{Reply, Request};
@@ -38,7 +40,7 @@ pub type Counter = (String, u64);
 pub struct ServerOptions {
     /// What clients may do with tree memory.
     pub access: Access,
-    /// Bytes of the lock table; 0: none. Sherman has 131,072 locks of 2 bytes.
+    /// Bytes of the lock table, 2 for each lock; 0: none.
     pub lock_table_bytes: u64,
     /// Bytes of a chunk: a multiple of 64, at least the largest node.
     pub chunk_bytes: u64,
@@ -46,6 +48,14 @@ pub struct ServerOptions {
     pub lease: Duration,
     /// How much clients may have.
     pub limits: Limits,
+}
+
+impl ServerOptions {
+    /// The default where clients may write: they read and write tree memory, under 131,072 locks of 2 bytes as Sherman has them.
+    #[must_use]
+    pub fn writable() -> Self {
+        Self { access: Access::READ | Access::WRITE, lock_table_bytes: 2 << 17, ..Self::default() }
+    }
 }
 
 impl Default for ServerOptions {
@@ -121,9 +131,12 @@ pub struct MemoryServer<D> {
     random: ChaCha8Rng,
     now: Instant,
     sessions: Sessions,
+    /// Where there are locks.
+    owners: Option<Owners>,
     /// All connected queue pairs.
     connections: BTreeMap<QueuePair, Connection>,
     chunks: ChunkTable,
+    places: PlaceLists,
     accounts: Accounts,
     events: Events,
     snapshots: Snapshots,
@@ -151,6 +164,7 @@ struct Counters {
     sessions_lapsed: u64,
     queue_pairs_opened: u64,
     queue_pairs_broken: u64,
+    queue_pairs_replaced: u64,
     roots_seen: u64,
     superblocks_refused: u64,
 }
@@ -194,9 +208,14 @@ impl<D: Device> MemoryServer<D> {
 
         let iova = GlobalAddress::new(partition.id, 0).raw();
         let registered = device.register(&region, iova, options.access)?;
-        let locks = match options.lock_table_bytes {
-            0 => None,
-            bytes => Some(register_locks(&mut device, bytes)?),
+        let (locks, owners) = match options.lock_table_bytes {
+            0 => (None, None),
+            bytes => {
+                let (region, locks) = register_locks(&mut device, bytes)?;
+                let on_device = matches!(locks, Locks::OnDevice(_));
+                let owners = Owners::new(&mut device, locks)?;
+                (Some(LockTable { region, on_device, owners: owners.region }), Some(owners))
+            }
         };
         let info = ServerInfo {
             partition,
@@ -220,8 +239,10 @@ impl<D: Device> MemoryServer<D> {
             random: ChaCha8Rng::seed_from_u64(seed),
             now: Instant::ZERO,
             sessions: Sessions::default(),
+            owners,
             connections: BTreeMap::new(),
             chunks,
+            places: PlaceLists::new(partition.id, &config, &counts, options.limits.places),
             accounts: Accounts::new(&options.limits),
             events: Events::default(),
             snapshots: Snapshots::new(options.limits.snapshot_nodes, options.limits.snapshot_requests),
@@ -266,18 +287,28 @@ impl<D: Device> MemoryServer<D> {
     #[must_use]
     pub fn statistics(&self) -> Vec<Counter> {
         let chunks = self.chunks.counts();
+        let (owners, owner_rounds) = self.owners.as_ref().map_or((0, 0), Owners::counts);
         let total = |what| u64::from(self.accounts.total(what));
-        let counters = &self.counters;
+        let (counters, places) = (&self.counters, self.places.counts);
         let mut all: Vec<Counter> = [
             ("chunks", chunks.all.into()),
             ("chunks_free_again", chunks.free.into()),
             ("chunks_held", chunks.held.into()),
+            ("chunk_tails_came_back", self.chunks.tails),
             ("chunks_published", chunks.published.into()),
             ("events_not_taken", self.events.len() as u64),
             ("generation", self.info.generation),
+            ("owners", owners.into()),
+            ("owners_went_round", owner_rounds),
+            ("places", self.places.len() as u64),
+            ("places_dropped", places.dropped),
+            ("places_given_back", places.given_back),
+            ("places_given_out", places.given_out),
+            ("places_refused", places.refused),
             ("queue_pairs", total(Resource::QueuePairs)),
             ("queue_pairs_broken", counters.queue_pairs_broken),
             ("queue_pairs_opened", counters.queue_pairs_opened),
+            ("queue_pairs_replaced", counters.queue_pairs_replaced),
             ("refused", counters.refused),
             ("requests", counters.requests),
             ("roots_seen", counters.roots_seen),
@@ -310,13 +341,17 @@ impl<D: Device> MemoryServer<D> {
         self.advance(now);
     }
 
-    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots. Says whether there is more to
-    /// read.
+    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots, and as many to find out what ended
+    /// sessions have left of their chunks. Says whether there is more to read.
     pub fn work(&mut self, now: Instant, budget: usize) -> bool {
         self.advance(now);
         self.take_broken();
         self.watch_root();
-        self.snapshots.work(&self.memory, &self.info.config, &self.info.partition, budget)
+        let (relieved, more) = self.chunks.look(&self.region, budget);
+        for client in relieved {
+            self.accounts.release(client, Resource::Chunks);
+        }
+        more | self.snapshots.work(&self.memory, &self.info.config, &self.info.partition, budget)
     }
 
     /// The next thing the owner must know.
@@ -334,6 +369,7 @@ impl<D: Device> MemoryServer<D> {
         self.device.deregister(self.info.tree.rkey);
         if let Some(locks) = &self.info.locks {
             self.device.deregister(locks.region.rkey);
+            self.device.deregister(locks.owners.rkey);
         }
         (self.device, self.region)
     }
@@ -348,16 +384,16 @@ fn probe<D: Device>(device: &mut D) -> Result<Endpoint, ConnectError> {
 }
 
 /// Memory for locks, on the device if it has so much.
-fn register_locks<D: Device>(device: &mut D, bytes: u64) -> Result<LockTable, ServerError> {
+fn register_locks<D: Device>(device: &mut D, bytes: u64) -> Result<(Region, Locks), ServerError> {
     const IOVA: u64 = 0;
     if device.capabilities().device_memory >= bytes
         && let Ok(region) = device.register_device_memory(bytes, IOVA, Access::ALL)
     {
-        return Ok(LockTable { region, on_device: true });
+        return Ok((region, Locks::OnDevice(region)));
     }
     let memory = Memory::shared(bytes).map_err(|_| ServerError::OutOfMemory { bytes })?;
     let region = device.register(&memory, IOVA, Access::ALL)?;
-    Ok(LockTable { region, on_device: false })
+    Ok((region, Locks::Here(memory)))
 }
 
 /// Why there is no server.

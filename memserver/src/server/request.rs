@@ -8,9 +8,9 @@ use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::oneshot;
 
 use super::{Counter, MemoryServer, SnapshotError};
-use crate::chunk::Chunk;
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
+use crate::places::{GivenBack, Supply};
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey};
 
@@ -53,6 +53,8 @@ pub enum Request {
         session: SessionKey,
         /// The client's end.
         client: Endpoint,
+        /// The server's queue pair that it replaces.
+        replaces: Option<QueuePairNumber>,
         /// The way back.
         reply: Reply<Result<Endpoint, Refusal>>,
     },
@@ -71,8 +73,23 @@ pub enum Request {
         session: SessionKey,
         /// For what.
         kind: ChunkKind,
+        /// The size of a record's place; 0: a chunk.
+        bytes: u32,
         /// The way back.
-        reply: Reply<Result<Chunk, Refusal>>,
+        reply: Reply<Result<Supply, Refusal>>,
+    },
+    /// Places of freed nodes, or of records.
+    GiveBack {
+        /// In which session.
+        session: SessionKey,
+        /// Of what.
+        kind: ChunkKind,
+        /// The size of a record's place.
+        bytes: u32,
+        /// Where they begin.
+        addresses: Vec<GlobalAddress>,
+        /// The way back.
+        reply: Reply<Result<GivenBack, Refusal>>,
     },
     /// A chunk becomes the tree's.
     Publish {
@@ -123,8 +140,8 @@ impl<D: Device> MemoryServer<D> {
                 let answer = self.close_session(now, session);
                 self.tell(reply, answer);
             }
-            Request::Connect { session, client, reply } => {
-                let answer = self.connect(now, session, &client);
+            Request::Connect { session, client, replaces, reply } => {
+                let answer = self.connect(now, session, &client, replaces);
                 if let Some(local) = self.tell(reply, answer) {
                     // It is there: it was connected just now.
                     let _ = self.disconnect(now, session, local.queue_pair);
@@ -134,11 +151,17 @@ impl<D: Device> MemoryServer<D> {
                 let answer = self.disconnect(now, session, queue_pair);
                 self.tell(reply, answer);
             }
-            Request::Allocate { session, kind, reply } => {
-                let answer = self.allocate(now, session, kind);
-                if let Some(chunk) = self.tell(reply, answer) {
-                    let _ = self.free(now, session, chunk.address);
+            Request::Allocate { session, kind, bytes, reply } => {
+                let answer = self.allocate(now, session, kind, bytes);
+                match self.tell(reply, answer) {
+                    Some(Supply::Chunk(chunk)) => drop(self.free(now, session, chunk.address)),
+                    Some(Supply::Places(places)) => self.places.put_back(&places),
+                    None => {}
                 }
+            }
+            Request::GiveBack { session, kind, bytes, addresses, reply } => {
+                let answer = self.give_back(now, session, kind, bytes, &addresses);
+                self.tell(reply, answer);
             }
             Request::Publish { session, address, reply } => {
                 let answer = self.publish(now, session, address);

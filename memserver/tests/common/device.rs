@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use fatbtree_verbs::plain::PlainDevice;
 use fatbtree_verbs::{
-    Access, Agreed, Capabilities, ConnectError, Device, Endpoint, Memory, QueuePair, QueuePairState, Region,
-    RegisterError,
+    Access, Agreed, Capabilities, ConnectError, Device, DeviceMemoryError, Endpoint, Memory, QueuePair,
+    QueuePairState, Region, RegisterError,
 };
 
 /// What a watched device does, and what it has.
@@ -24,6 +24,12 @@ pub struct Watch {
     pub line_atomicity: bool,
     pub masked_atomics: bool,
     pub device_memory: u64,
+    /// How often the owner has read memory on the device.
+    pub device_memory_reads: u32,
+    /// The table of owners.
+    pub owners: Option<Arc<Memory>>,
+    /// The first 64 owners, alive or not, whenever a queue pair was destroyed.
+    pub alive_at_destroy: Vec<u64>,
 }
 
 pub struct WatchedDevice {
@@ -42,6 +48,9 @@ impl WatchedDevice {
             line_atomicity: capabilities.line_atomicity,
             masked_atomics: capabilities.masked_atomics,
             device_memory: capabilities.device_memory,
+            device_memory_reads: 0,
+            owners: None,
+            alive_at_destroy: Vec::new(),
         };
         Self { device, watch: Rc::new(RefCell::new(watch)) }
     }
@@ -64,6 +73,9 @@ impl Device for WatchedDevice {
     }
 
     fn register(&mut self, memory: &Arc<Memory>, iova: u64, access: Access) -> Result<Region, RegisterError> {
+        if (memory.len(), access) == (8192, Access::READ) {
+            self.watch.borrow_mut().owners = Some(Arc::clone(memory));
+        }
         let region = self.device.register(memory, iova, access);
         self.note(region)
     }
@@ -76,6 +88,11 @@ impl Device for WatchedDevice {
     ) -> Result<Region, RegisterError> {
         let region = self.device.register_device_memory(len, iova, access);
         self.note(region)
+    }
+
+    fn read_device_memory(&self, rkey: u32, offset: u64, into: &mut [u8]) -> Result<(), DeviceMemoryError> {
+        self.watch.borrow_mut().device_memory_reads += 1;
+        self.device.read_device_memory(rkey, offset, into)
     }
 
     fn deregister(&mut self, rkey: u32) {
@@ -111,6 +128,13 @@ impl Device for WatchedDevice {
     fn destroy(&mut self, queue_pair: QueuePair) {
         let was_there = self.watch.borrow_mut().queue_pairs.remove(&queue_pair);
         assert!(was_there, "{queue_pair} is destroyed twice");
+        let first = self
+            .watch
+            .borrow()
+            .owners
+            .as_ref()
+            .map(|owners| owners.update(0, |word| word).expect("8192 bytes"));
+        self.watch.borrow_mut().alive_at_destroy.extend(first);
         self.device.destroy(queue_pair);
     }
 

@@ -4,8 +4,11 @@ use std::cell::{Ref, RefCell, RefMut};
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
-use fatbtree_index::{TreeConfig, ValueLayout};
-use fatbtree_memserver::{ClientId, Event, LoadOptions, MemoryServer, Refusal, ServerOptions, SessionKey};
+use fatbtree_index::node::{LeafBuilder, NodeSpec, mark_free, write_internal};
+use fatbtree_index::{GlobalAddress, KeyRange, TreeConfig, ValueLayout};
+use fatbtree_memserver::{
+    Chunk, ChunkKind, ClientId, Event, LoadOptions, MemoryServer, Refusal, ServerOptions, SessionKey, Supply,
+};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
@@ -34,8 +37,14 @@ pub fn options() -> ServerOptions {
 impl Lab {
     /// A server with 1000 keys and ten chunks.
     pub fn new(options: ServerOptions) -> Self {
+        Self::poor(options, u64::MAX)
+    }
+
+    /// The same; its device has less memory of its own.
+    pub fn poor(options: ServerOptions, device_memory: u64) -> Self {
         let network = PlainNetwork::new();
         let device = WatchedDevice::new(network.device());
+        device.watch.borrow_mut().device_memory = device_memory.min(device.capabilities().device_memory);
         let watch = Rc::clone(&device.watch);
         let load = LoadOptions { spare_bytes: 10 * 4096 + 64, ..LoadOptions::new(config(), SERVER) };
         let tree = super::load(&load, &(0..1000).collect::<Vec<_>>());
@@ -80,11 +89,29 @@ impl Lab {
         self.server.open_session(self.now, client.id()).map(|lease| lease.session)
     }
 
+    /// A chunk, where there are no places.
+    pub fn allocate(&mut self, session: SessionKey, kind: ChunkKind) -> Result<Chunk, Refusal> {
+        match self.server.allocate(self.now, session, kind, 0)? {
+            Supply::Chunk(chunk) => Ok(chunk),
+            Supply::Places(places) => panic!("a chunk was expected: {places:?}"),
+        }
+    }
+
     /// A new queue pair of the client's, connected.
     pub fn connect(&mut self, client: &mut Client, session: SessionKey) -> Result<Pair, Refusal> {
+        self.reconnect(client, session, None)
+    }
+
+    /// The same in the place of another.
+    pub fn reconnect(
+        &mut self,
+        client: &mut Client,
+        session: SessionKey,
+        replaces: Option<QueuePairNumber>,
+    ) -> Result<Pair, Refusal> {
         let here = client.device.create().expect("plain devices have queue pairs without end");
         let local = client.device.endpoint(here).expect("just made");
-        let there = match self.server.connect(self.now, session, &local) {
+        let there = match self.server.connect(self.now, session, &local, replaces) {
             Ok(there) => there,
             Err(refusal) => {
                 client.device.destroy(here);
@@ -93,6 +120,35 @@ impl Lab {
         };
         client.device.connect(here, &there).expect("a good endpoint");
         Ok(Pair { here, local, there: there.queue_pair })
+    }
+
+    /// Puts a node into the tree memory, alive or freed, as a client's WRITE would.
+    pub fn put_node(&self, address: GlobalAddress, level: u8, freed: bool) {
+        let config = &self.server.info().config;
+        let spec =
+            NodeSpec { address, level, range: KeyRange::ALL, sibling: GlobalAddress::NULL, version: 1 };
+        let mut node = vec![0; config.node_bytes(level) as usize];
+        match level {
+            0 => drop(LeafBuilder::new(&mut node, config.leaf_shape(), spec).finish()),
+            _ => write_internal(&mut node, &spec, &[(0, GlobalAddress::new(SERVER, 64))], config.integrity()),
+        }
+        if freed {
+            mark_free(node.first_chunk_mut().expect("a line"));
+        }
+        self.server.memory().write(address.offset(), &node).expect("inside of the region");
+    }
+
+    /// Uses the end of a chunk of 4096 bytes.
+    pub fn fill(&self, chunk: GlobalAddress, kind: ChunkKind) {
+        let config = self.server.info().config;
+        let last = |bytes: u32| GlobalAddress(chunk.raw() + u64::from(4096 / bytes * bytes - bytes));
+        match kind {
+            ChunkKind::Leaves => self.put_node(last(config.leaf_bytes()), 0, false),
+            ChunkKind::InternalNodes => self.put_node(last(config.internal_bytes()), 1, false),
+            ChunkKind::Records => {
+                self.server.memory().write(last(8).offset(), b"a record").expect("inside of the region");
+            }
+        }
     }
 
     pub fn counter(&self, name: &str) -> u64 {

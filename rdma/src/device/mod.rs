@@ -10,8 +10,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use fatbtree_verbs::{
-    Access, Agreed, BufferPool, Capabilities, Completion, ConnectError, Device, Endpoint, Failure, Memory,
-    QueuePair, QueuePairNumber, QueuePairState, Region, RegisterError,
+    Access, Agreed, BufferPool, Capabilities, Completion, ConnectError, Device, DeviceMemoryError, Endpoint,
+    Failure, Memory, QueuePair, QueuePairNumber, QueuePairState, Region, RegisterError,
 };
 
 use crate::config::Config;
@@ -266,6 +266,12 @@ impl Device for RdmaDevice {
         let make = || MemoryRegion::device_memory(&self.domain, len, access.bits());
         let region = with_key(len, make)?;
         Ok(self.insert(region, 0, len))
+    }
+
+    fn read_device_memory(&self, rkey: u32, offset: u64, into: &mut [u8]) -> Result<(), DeviceMemoryError> {
+        let region = self.regions.get(&rkey);
+        let read = region.and_then(|region| region.read_device_memory(offset, into));
+        read.unwrap_or(Err(DeviceMemoryError::Unknown { rkey }))
     }
 
     fn deregister(&mut self, rkey: u32) {

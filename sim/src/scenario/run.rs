@@ -298,7 +298,7 @@ impl<'s> Run<'s> {
             }
         };
         self.sessions.insert(id.server, session);
-        let endpoint = server.connect(now, session, &local).map_err(said)?;
+        let endpoint = server.connect(now, session, &local, None).map_err(said)?;
         let rkey = server.info().tree.rkey;
         self.follow_servers()?;
         // An unregistered client believes that it is registered until the server has refused it once.

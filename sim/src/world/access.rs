@@ -243,6 +243,11 @@ impl Accesses {
         })
     }
 
+    /// A memory by its number.
+    pub(super) fn contents(&self, memory: usize) -> &Memory {
+        &self.memories[memory].memory
+    }
+
     pub(super) fn len_of(&self, memory: usize) -> u64 {
         self.memories[memory].memory.len()
     }

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_verbs::{
-    Access, Agreed, BufferPool, Capabilities, Completion, ConnectError, Device, Endpoint, Memory, PostError,
-    QueuePair, QueuePairNumber, QueuePairState, Region, RegisterError, Verbs, WorkRequest,
+    Access, Agreed, BufferPool, Capabilities, Completion, ConnectError, Device, DeviceMemoryError, Endpoint,
+    Memory, PostError, QueuePair, QueuePairNumber, QueuePairState, Region, RegisterError, Verbs, WorkRequest,
 };
 use rand::RngExt as _;
 
@@ -125,6 +125,20 @@ impl Device for SimDevice {
             Ok(region)
         });
         registered.unwrap_or_else(|| refused(DEAD.to_owned()))
+    }
+
+    fn read_device_memory(&self, rkey: u32, offset: u64, into: &mut [u8]) -> Result<(), DeviceMemoryError> {
+        let refused = || {
+            let reason = DEAD.to_owned();
+            Err(DeviceMemoryError::Driver { len: into.len() as u64, reason })
+        };
+        if !self.is_alive() {
+            return refused();
+        }
+        let fabric = self.fabric.borrow();
+        let region = fabric.host(self.machine).regions.get(&rkey).filter(|region| region.on_device);
+        let region = region.ok_or(DeviceMemoryError::Unknown { rkey })?;
+        Ok(fabric.accesses.contents(region.memory).read(offset, into)?)
     }
 
     fn deregister(&mut self, rkey: u32) {

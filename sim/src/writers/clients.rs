@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use fatbtree_client::Client;
 use fatbtree_index::{
-    BreakReason, ConnectionId, Event, IndexCache, PoolConfig, RemoteSide, Start, SuperRoot, ValueLayout, Wish,
+    BreakReason, ConnectionId, Event, IndexCache, KeyRange, Order, PoolConfig, RemoteSide, ScanOptions,
+    Start, SuperRoot, ValueLayout, Wish,
 };
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Reactor, Remote};
@@ -151,6 +152,10 @@ impl Living {
 
     pub(super) async fn work(self, operations: u32, mut random: Random) {
         for _ in 0..operations {
+            if random.random_range(0..100) < self.setting.scenario.scans {
+                let _ = self.scan(&mut random).await;
+                continue;
+            }
             let key = self.draw_key(&mut random);
             let what = self.draw_what(&mut random);
             // An error says why, and is no answer.
@@ -188,6 +193,9 @@ impl Living {
     /// What clients do last of all, and what must succeed. An operation whose session has just ended may say so, once.
     pub(super) async fn end(self, keys: Vec<u64>, mut random: Random) -> Result<(), String> {
         for key in keys {
+            if self.scan(&mut random).await.is_err() {
+                self.scan(&mut random).await?;
+            }
             for what in [3, 0] {
                 if self.operate(key, what, &mut random).await.is_err() {
                     self.operate(key, what, &mut random).await?;
@@ -198,7 +206,7 @@ impl Living {
     }
 
     async fn operate(&self, key: u64, what: u32, random: &mut Random) -> Result<(), String> {
-        let Setting { history, scenario, .. } = &*self.setting;
+        let history = &self.setting.history;
         let (name, now) = (self.machine.name(), self.machine.now());
         let start = self.draw_start(|_| true, random);
         if what < 3 {
@@ -206,32 +214,84 @@ impl Living {
             let found = self.client.lookup(key, start).await;
             self.setting.count(|outcome| outcome.round_trips += u64::from(found.trips.round_trips));
             let value = found.result.map_err(|error| error.to_string())?;
-            let word = match value {
+            let found = match value {
                 None => None,
-                Some(value) => Some(values::open(key, &value).ok_or("a value that nobody wrote")?),
+                Some(value) => {
+                    let word = values::open(key, &value).ok_or("a value that nobody wrote")?;
+                    Some((word, value.to_vec()))
+                }
             };
-            history.answer(asked, self.machine.now(), Answer::Found(word));
-            return Ok(());
+            history.answer(asked, self.machine.now(), Answer::Found(found.as_ref().map(|(word, _)| *word)));
+            let Some((word, value)) = found.filter(|_| what == 2) else { return Ok(()) };
+            let (new, bytes) = self.draw_value(key, random);
+            let call = Call::CompareAndSet { expected: word, new };
+            return self
+                .change(key, call, Wish::CompareAndSet { expected: &value, value: &bytes }, start)
+                .await;
         }
-        let word = self.setting.next_word();
-        let len = match scenario.config.values() {
-            ValueLayout::Inline(len) => usize::from(len),
-            ValueLayout::OutOfLine => random.random_range(8..200),
-        };
-        let mut value = vec![0; len];
-        values::fill(key, word, &mut value);
+        let (word, value) = self.draw_value(key, random);
         let (call, wish) = match what {
             3 | 4 => (Call::Upsert(word), Wish::Upsert(&value)),
             5 | 6 => (Call::Insert(word), Wish::Insert(&value)),
             7 => (Call::Update(word), Wish::Update(&value)),
             _ => (Call::Delete, Wish::Delete),
         };
-        let asked = history.ask(&name, now, key, call);
+        self.change(key, call, wish, start).await
+    }
+
+    /// A value of its own, and the word that names it.
+    fn draw_value(&self, key: u64, random: &mut Random) -> (u64, Vec<u8>) {
+        let (word, scenario) = (self.setting.next_word(), &self.setting.scenario);
+        let len = match scenario.config.values() {
+            ValueLayout::Inline(len) => usize::from(len),
+            ValueLayout::OutOfLine => random.random_range(8..200),
+        };
+        let mut value = vec![0; len];
+        values::fill(key, word, &mut value);
+        (word, value)
+    }
+
+    async fn change(&self, key: u64, call: Call, wish: Wish<'_>, start: Start) -> Result<(), String> {
+        let history = &self.setting.history;
+        let asked = history.ask(&self.machine.name(), self.machine.now(), key, call);
         let change = self.client.pool().change(key, wish, start).await;
         self.setting.count(|outcome| outcome.round_trips += u64::from(change.trips.round_trips));
         let applied = change.result.map_err(|error| error.to_string())?;
         self.setting.count(|outcome| outcome.applied += u64::from(applied));
         history.answer(asked, self.machine.now(), Answer::of(applied));
+        Ok(())
+    }
+
+    /// Scans some keys, in either direction, now and then only a part of them.
+    pub(super) async fn scan(&self, random: &mut Random) -> Result<(), String> {
+        let history = &self.setting.history;
+        let (one, other) = (self.draw_key(random), self.draw_key(random));
+        let (low, high) = (one.min(other), one.max(other));
+        let order = if random.random_bool(0.5) { Order::Forward } else { Order::Backward };
+        let start = self.draw_start(|_| true, random);
+        let options = ScanOptions { order, start, window: random.random_range(1..=8) };
+        let most = if random.random_bool(0.2) { random.random_range(1..8) } else { usize::MAX };
+        let asked = history.ask_scan(&self.machine.name(), self.machine.now(), low..=high);
+        let mut scan = self.client.pool().scan(KeyRange::of(low..=high), options);
+        let mut pairs = Vec::new();
+        while pairs.len() < most
+            && let Some(pair) = scan.next().await
+        {
+            let (key, value) = pair.map_err(|error| error.to_string())?;
+            pairs.push((key, values::open(key, &value).ok_or("a value that nobody wrote")?));
+        }
+        let trips = scan.trips();
+        self.setting.count(|outcome| {
+            outcome.scans += 1;
+            outcome.scanned += pairs.len() as u64;
+            outcome.round_trips += trips.reads;
+        });
+        let range = match pairs.last() {
+            Some(&(last, _)) if pairs.len() == most && order == Order::Forward => low..=last,
+            Some(&(last, _)) if pairs.len() == most => last..=high,
+            _ => low..=high,
+        };
+        history.answer_scan(asked, self.machine.now(), range, pairs);
         Ok(())
     }
 

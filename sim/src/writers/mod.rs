@@ -2,7 +2,7 @@
 //! frozen machines and clients that die at any await, every answer explained.
 //!
 //! ```text
-//!   4 clients × some tasks: get, insert, update, upsert, delete       fate: cuts links, freezes clients and the server's card,
+//!   4 clients × some tasks: get, insert, update, upsert, delete, scan fate: cuts links, freezes clients and the server's card,
 //!        │ lock + READ, WRITE + unlock                                      kills clients, caches nodes in the switches
 //!        ▼
 //!   switches that are behind the times
@@ -37,6 +37,8 @@ pub struct Scenario {
     operations: u32,
     /// Of 100 changes, so many delete.
     deletes: u32,
+    /// Of 100 operations, so many scan.
+    scans: u32,
     lanes: u8,
     locks: u32,
     masked: bool,
@@ -74,6 +76,10 @@ pub struct Outcome {
     pub merges: u64,
     /// Nodes whose split or merge somebody else came to the end of.
     pub settled: u64,
+    /// Scans that came to their end.
+    pub scans: u64,
+    /// Pairs that they found.
+    pub scanned: u64,
     /// Round trips of all operations.
     pub round_trips: u64,
     /// Attempts that began at a leaf that a client's cache knew.
@@ -95,6 +101,8 @@ impl std::ops::AddAssign for Outcome {
         self.splits += other.splits;
         self.merges += other.merges;
         self.settled += other.settled;
+        self.scans += other.scans;
+        self.scanned += other.scanned;
         self.round_trips += other.round_trips;
         self.cache_hits += other.cache_hits;
         self.stale_starts += other.stale_starts;
@@ -122,6 +130,7 @@ impl Scenario {
             tasks: draw.random_range(1..=6),
             operations: draw.random_range(10..=60),
             deletes: draw.random_range(5..=70),
+            scans: draw.random_range(0..=20),
             lanes: draw.random_range(1..=3),
             locks: 1 << draw.random_range(2..=8),
             masked: draw.random_bool(0.5),
@@ -143,30 +152,4 @@ impl Scenario {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::seeds::{Campaign, Seeds};
-
-    #[test]
-    fn every_answer_is_explained_and_all_succeed_in_the_end() {
-        let campaign = Campaign {
-            command: "fatbtree simulate --writers --seed",
-            most_failures: 3,
-            ..Campaign::default()
-        };
-        let report = campaign.run(Seeds::fixed(2_000), |seed| Scenario::from_seed(seed).run());
-        let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
-        assert!(total.applied > 100_000 && total.broken_connections > 1_000 && total.levels > 3_000);
-        assert!(total.deaths > 1_000 && total.inherited_locks > 1_000 && total.splits > 10_000);
-        assert!(total.merges > 300 && total.settled > 50, "{total:?}");
-        assert!(total.unknown * 4 < total.answered, "{total:?}");
-        assert!(total.cache_hits > 10_000 && total.stale_starts > 1_000, "{total:?}");
-    }
-
-    #[test]
-    fn a_seed_replays_itself() {
-        for seed in 0..10 {
-            assert_eq!(Scenario::from_seed(seed).run(), Scenario::from_seed(seed).run());
-        }
-    }
-}
+mod tests;

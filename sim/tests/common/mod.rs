@@ -124,7 +124,7 @@ impl Bench {
         let server = &mut self.servers[usize::from(partition)];
         let client = ClientId { host: local.ip.into(), roce: local.ip };
         let session = server.open_session(NOW, client).unwrap().session;
-        let remote = server.connect(NOW, session, &local).unwrap();
+        let remote = server.connect(NOW, session, &local, None).unwrap();
         self.client.connect(queue_pair, &remote).unwrap();
         if registered {
             let info = server.info();

@@ -15,6 +15,7 @@ pub(super) fn cases<B: Bench>(cases: &mut Vec<Case<B>>) {
         Case { name: "an atomic at an odd address is refused when it is posted", run: misaligned },
         Case { name: "atomics of two queue pairs do not lose an update", run: contended },
         Case { name: "device memory has its own key, or is refused", run: device_memory },
+        Case { name: "the owner of device memory reads what others have written there", run: owner_reads },
     ]);
 }
 
@@ -145,4 +146,35 @@ fn device_memory<B: Bench>(lab: &mut Lab<B>) -> Verdict {
     ensure!(fine, "CAS, WRITE and READ of device memory gave {outputs:?}");
     let foreign = Remote { address: region.iova, rkey: lab.region.rkey };
     lab.fails(Operation::Read { from: foreign, len: 8 }, &[Failure::RemoteAccess])
+}
+
+fn owner_reads<B: Bench>(lab: &mut Lab<B>) -> Verdict {
+    let (_, remote) = lab.capabilities()?;
+    if remote.device_memory < 4096 {
+        return Ok(());
+    }
+    let region = lab.bench.responder().register_device_memory(4096, Access::ALL)?;
+    let read = |lab: &mut Lab<B>, offset, len| lab.bench.responder().read(region.rkey, offset, len);
+    let zeros = read(lab, 0, 4096)?;
+    ensure!(zeros == [0; 4096], "device memory that nobody has written to is not zero");
+    let end = Remote { address: region.iova + 4088, rkey: region.rkey };
+    let at = Remote { address: region.iova + 64, ..end };
+    let chain = [
+        Operation::CompareSwap { at, compare: 0, swap: 0x0123_4567 },
+        Operation::Write { to: end, data: b"the end." },
+    ];
+    lab.outputs(&chain)?;
+    let found = read(lab, 60, 16)?;
+    ensure!(found == *b"\0\0\0\0\x67\x45\x23\x01\0\0\0\0\0\0\0\0", "after a CAS the owner reads {found:?}");
+    let found = read(lab, 4088, 8)?;
+    ensure!(found == *b"the end.", "after a WRITE the owner reads {found:?}");
+    for (offset, len) in [(4089, 8), (4096, 1), (u64::MAX, 8)] {
+        let beyond = read(lab, offset, len);
+        ensure!(beyond.is_err(), "the owner reads {len} bytes at {offset} of 4096: {beyond:?}");
+    }
+    let rkey = region.rkey;
+    lab.bench.responder().deregister(rkey)?;
+    let gone = read(lab, 0, 8);
+    ensure!(gone.is_err(), "the owner reads memory that it has taken back: {gone:?}");
+    lab.no_more()
 }

@@ -91,8 +91,13 @@ impl<D: Device> Responder for LocalResponder<D> {
 
     fn read(&mut self, rkey: u32, offset: u64, len: u64) -> Result<Vec<u8>, String> {
         let mut bytes = vec![0; len as usize];
-        self.memory(rkey)?.read(offset, &mut bytes).map_err(|error| error.to_string())?;
-        Ok(bytes)
+        let read = match self.memory.get(&rkey) {
+            Some(memory) => memory.read(offset, &mut bytes).map_err(|error| error.to_string()),
+            None => {
+                self.device.read_device_memory(rkey, offset, &mut bytes).map_err(|error| error.to_string())
+            }
+        };
+        read.map(|()| bytes)
     }
 
     fn write(&mut self, rkey: u32, offset: u64, bytes: &[u8]) -> Result<(), String> {

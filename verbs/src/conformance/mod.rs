@@ -105,7 +105,7 @@ pub trait Responder {
         Err("this responder does not say which queue pairs broke: implement Responder::broken".to_owned())
     }
 
-    /// The memory of a region, as its owner sees it.
+    /// The memory of a region, as its owner sees it, also of one on the device.
     ///
     /// # Errors
     /// When it is not there.

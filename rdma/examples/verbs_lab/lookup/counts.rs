@@ -44,6 +44,10 @@ impl Counts {
             broken_connections: now.broken_connections - before.broken_connections,
             refused_index_reads: now.refused_index_reads - before.refused_index_reads,
             restarts: now.restarts - before.restarts,
+            inherited_locks: now.inherited_locks - before.inherited_locks,
+            splits: now.splits - before.splits,
+            merges: now.merges - before.merges,
+            settled: now.settled - before.settled,
         };
         self
     }

@@ -1,13 +1,11 @@
 //! The session with the memory server: opened, kept and ended over gRPC, and the queue pairs in it.
 
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use fatbtree_index::{ConnectionId, Pool, RemoteSide};
 use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::{Client, ClientError, Session};
 use fatbtree_rdma::RdmaDevice;
-use fatbtree_verbs::QueuePairNumber;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
@@ -21,8 +19,6 @@ pub(crate) struct ServerSession {
     roce: Ipv4Addr,
     /// Key of the tree memory.
     rkey: u32,
-    /// The server's ends.
-    queue_pairs: BTreeMap<ConnectionId, QueuePairNumber>,
 }
 
 fn said(error: impl std::fmt::Display) -> String {
@@ -48,8 +44,7 @@ impl ServerSession {
             .map_err(said)?;
         let keeper = runtime.spawn(server.clone().keep_session(session));
         let rkey = info.tree.rkey;
-        let queue_pairs = BTreeMap::new();
-        Ok((Self { runtime, server, session, keeper, roce, rkey, queue_pairs }, info))
+        Ok((Self { runtime, server, session, keeper, roce, rkey }, info))
     }
 
     /// Makes a connection, in a new session when this one has ended: an emulated machine may stand still for longer than a
@@ -57,22 +52,17 @@ impl ServerSession {
     pub(crate) fn connect(&mut self, pool: &Pool<RdmaDevice>, id: ConnectionId) -> Result<(), String> {
         let local = pool.open(id).map_err(said)?;
         let endpoint = self.runtime.block_on(async {
-            if let Some(old) = self.queue_pairs.remove(&id) {
-                // Mostly the server knows already; at the latest the lease ends it.
-                let _ = self.server.disconnect_queue_pair(self.session, old).await;
-            }
-            match self.server.connect_queue_pair(self.session, local).await {
+            match self.server.connect_queue_pair(self.session, local, pool.replaces(id)).await {
                 Err(error) if error.session_has_ended() => {
                     self.keeper.abort();
                     self.session = self.server.open_session(self.roce).await?;
                     self.keeper = tokio::spawn(self.server.clone().keep_session(self.session));
-                    self.server.connect_queue_pair(self.session, local).await
+                    self.server.connect_queue_pair(self.session, local, None).await
                 }
                 result => result,
             }
         });
         let endpoint = endpoint.map_err(said)?;
-        self.queue_pairs.insert(id, endpoint.queue_pair);
         let agreed =
             pool.connected(id, RemoteSide { endpoint, rkey: self.rkey, registered: false }).map_err(said)?;
         println!(

@@ -26,7 +26,16 @@ const SECOND_LINE: &[(Check, &str)] = &[
 ];
 
 /// Checks that only those who write make, or readers of what writers leave behind: [`writers`](crate::writers) finds them missing.
-const OF_WRITERS: &[Check] = &[Check::Partner, Check::OwnerLife, Check::Session];
+const OF_WRITERS: &[Check] = &[
+    Check::Partner,
+    Check::OwnerLife,
+    Check::Session,
+    Check::Lock,
+    Check::UnlockLast,
+    Check::VersionGoesOn,
+    Check::PartnerFirst,
+    Check::ChildThere,
+];
 
 fn first_failure(
     most: u64,

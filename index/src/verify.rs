@@ -1,0 +1,460 @@
+//! A walk over whole trees that checks every invariant.
+//!
+//! ```text
+//!   parents' children   A      B      C            each is on the way, and begins at its pivot
+//!                       │      │      │
+//!   level l             A ───► B ──►x──► C ───►∅   the way by siblings: fences tile the partition without a gap
+//!                                   │
+//!                                   untold: no parent knows it yet; a split stopped there, and readers pass by B
+//! ```
+//!
+//! Meant for trees that nobody writes to: a node that is written meanwhile may be taken for a damaged one. The nodes that parents know
+//! are read some at a time, as are records.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::ops::AddAssign;
+use std::pin::Pin;
+
+use fatbtree_verbs::Verbs;
+use futures_buffered::FuturesOrderedBounded;
+use futures_core::Stream;
+
+use crate::address::GlobalAddress;
+use crate::descent::{Descent, OperationError};
+use crate::keys::KeyRange;
+use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault, NodeHeader};
+use crate::pool::Pool;
+use crate::record::{RecordPointer, read_record, record_bytes};
+use crate::scan::Patience;
+use crate::super_root::Partition;
+use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
+
+/// Nodes or records that are read at the same time.
+const AT_ONCE: usize = 16;
+
+/// What trees consist of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Verified {
+    /// Partitions.
+    pub partitions: u64,
+    /// Nodes above the leaves.
+    pub internal_nodes: u64,
+    /// Children of them, all together.
+    pub children: u64,
+    /// Leaves.
+    pub leaves: u64,
+    /// Keys.
+    pub keys: u64,
+    /// Records, each checked; none where values lie in leaves.
+    pub records: u64,
+    /// Level of the highest root.
+    pub height: u8,
+    /// Nodes that no parent knows, found by their left neighbours.
+    pub untold: u64,
+    /// Nodes with a partner: a split or merge stopped half-way.
+    pub unsettled: u64,
+    /// Entries that the leaves have room for.
+    pub room: u64,
+    /// Children that the other nodes have room for.
+    pub room_for_children: u64,
+}
+
+impl Verified {
+    /// The share of the leaves' entries that is used.
+    #[must_use]
+    pub fn leaf_fill(&self) -> f64 {
+        self.keys as f64 / self.room.max(1) as f64
+    }
+
+    /// The share of the other nodes' room that is used.
+    #[must_use]
+    pub fn internal_fill(&self) -> f64 {
+        self.children as f64 / self.room_for_children.max(1) as f64
+    }
+}
+
+impl AddAssign for Verified {
+    fn add_assign(&mut self, other: Self) {
+        self.partitions += other.partitions;
+        self.internal_nodes += other.internal_nodes;
+        self.children += other.children;
+        self.leaves += other.leaves;
+        self.keys += other.keys;
+        self.records += other.records;
+        self.height = self.height.max(other.height);
+        self.untold += other.untold;
+        self.unsettled += other.unsettled;
+        self.room += other.room;
+        self.room_for_children += other.room_for_children;
+    }
+}
+
+/// What is wrong with a tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// A node is damaged, or not where or what its neighbours say.
+    #[error("node {address} at level {level}: {damage}")]
+    Node {
+        /// Where it lies.
+        address: GlobalAddress,
+        /// Its level, as its parent or left neighbour implies.
+        level: u8,
+        /// What is wrong.
+        damage: Damage,
+    },
+    /// The superblock is none, or another tree's.
+    #[error("superblock of partition {partition}: {error}")]
+    Superblock {
+        /// The partition.
+        partition: u16,
+        /// What is wrong.
+        error: SuperblockError,
+    },
+    /// Something could not be read.
+    #[error("{address} cannot be read: {error}")]
+    Unreadable {
+        /// What was to be read.
+        address: GlobalAddress,
+        /// Why it was not.
+        error: OperationError,
+    },
+}
+
+/// What is wrong with a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Damage {
+    /// It is none, was freed, is torn, or says that it is elsewhere or of another level.
+    #[error(transparent)]
+    Fault(#[from] NodeFault),
+    /// Its keys do not begin where those of its left neighbour, or the partition's keys below it, end.
+    #[error("its low fence is {found:#x}, {expected:#x} was expected")]
+    Low {
+        /// Its low fence.
+        found: u64,
+        /// Where its left neighbour ends.
+        expected: u64,
+    },
+    /// Its keys do not end where they should.
+    #[error("its high fence is {found:x?}, {expected:x?} was expected (None: no end)")]
+    High {
+        /// Its high fence.
+        found: Option<u64>,
+        /// What was expected.
+        expected: Option<u64>,
+    },
+    /// It has no keys at all.
+    #[error("its range {0} is empty")]
+    Empty(KeyRange),
+    /// It is the last of its level, and there is another one behind it.
+    #[error("it is the last of its level, but has a sibling, {0}")]
+    Sibling(GlobalAddress),
+    /// Its parent says that it begins at another key.
+    #[error("its low fence is {found:#x}, its parent's pivot is {pivot:#x}")]
+    Pivot {
+        /// Its low fence.
+        found: u64,
+        /// The pivot.
+        pivot: u64,
+    },
+    /// Its left neighbours lead past it.
+    #[error("its parent knows it by the pivot {pivot:#x}, but siblings do not lead there")]
+    NotASibling {
+        /// The pivot.
+        pivot: u64,
+    },
+    /// Pivots out of order, or outside of the fences.
+    #[error("pivot {pivot:#x} of child {slot} is not above the one before, or not within the fences")]
+    PivotOrder {
+        /// The child.
+        slot: usize,
+        /// Its pivot.
+        pivot: u64,
+    },
+    /// A key that does not belong here.
+    #[error("key {key:#x} is not within the fences {range}")]
+    KeyOutside {
+        /// The key.
+        key: u64,
+        /// The fences.
+        range: KeyRange,
+    },
+    /// A key that is there twice.
+    #[error("key {0:#x} has two entries")]
+    KeyTwice(u64),
+    /// A record that is none, or another key's.
+    #[error("the record {record} of key {key:#x}: {fault}")]
+    Record {
+        /// The key.
+        key: u64,
+        /// Where the record lies.
+        record: GlobalAddress,
+        /// What is wrong.
+        fault: NodeFault,
+    },
+}
+
+impl<V: Verbs> Pool<V> {
+    /// Walks over every node and record of all partitions, over verbs, and checks all that must be true of a tree that nobody writes
+    /// to: superblocks, own addresses, levels, fences that tile each level, pivots, siblings, keys, records. What writers may leave
+    /// behind that were stopped is counted, not refused: see [`Verified::untold`] and [`Verified::unsettled`].
+    ///
+    /// # Errors
+    /// The first damage, by address, level and reason.
+    pub async fn verify(&self) -> Result<Verified, VerifyError> {
+        let mut all = Verified::default();
+        for partition in self.roots().partitions() {
+            all += Walk::new(self, *partition).run().await?;
+        }
+        Ok(all)
+    }
+}
+
+/// The walk over one partition's tree.
+struct Walk<'p, V> {
+    pool: &'p Pool<V>,
+    partition: Partition,
+    found: Verified,
+}
+
+/// A node that was read, and where its level goes on.
+struct Passed {
+    bytes: Vec<u8>,
+    /// Without what its partner has.
+    range: KeyRange,
+    next: GlobalAddress,
+}
+
+type Children = Vec<(u64, GlobalAddress)>;
+
+impl<'p, V: Verbs> Walk<'p, V> {
+    fn new(pool: &'p Pool<V>, partition: Partition) -> Self {
+        Self { pool, partition, found: Verified { partitions: 1, ..Verified::default() } }
+    }
+
+    async fn run(mut self) -> Result<Verified, VerifyError> {
+        let Partition { root, root_level, range, .. } = self.superblock().await?;
+        self.found.height = root_level;
+        let mut told = vec![(range.low, root)];
+        for level in (0..=root_level).rev() {
+            told = self.level(level, told).await?;
+        }
+        Ok(self.found)
+    }
+
+    async fn superblock(&mut self) -> Result<Partition, VerifyError> {
+        let partition = self.partition.id;
+        let at = GlobalAddress::new(partition, 0);
+        let bytes = read(self.pool, self.partition.range.low, at, SUPERBLOCK_BYTES).await?;
+        let wrong = |error| VerifyError::Superblock { partition, error };
+        let found = Superblock::parse(&bytes).map_err(wrong)?;
+        let check = found.check(&self.partition, &self.pool.config().tree);
+        check.map_err(|fault| wrong(fault.into()))?;
+        Ok(found.partition)
+    }
+
+    /// Walks over one level by its siblings. `told` are the nodes that the level above knows; returns those that this one knows.
+    async fn level(&mut self, level: u8, told: Children) -> Result<Children, VerifyError> {
+        let (pool, len) = (self.pool, self.pool.config().tree.node_bytes(level));
+        let mut children = Children::new();
+        let mut ahead = FuturesOrderedBounded::new(AT_ONCE);
+        let mut coming = told.iter();
+        let mut told: VecDeque<_> = told.iter().copied().collect();
+        let mut next = told[0].1;
+        let mut low = self.partition.range.low;
+        loop {
+            while ahead.len() < AT_ONCE
+                && let Some(&(pivot, address)) = coming.next()
+            {
+                ahead.push_back(read(pool, pivot, address, len));
+            }
+            let (at, bytes) = match told.front() {
+                Some(&(pivot, address)) if address == next => {
+                    told.pop_front();
+                    let bytes = poll_fn(|context| Pin::new(&mut ahead).poll_next(context)).await;
+                    (Some(pivot), bytes.expect("as many are read as are told")?)
+                }
+                _ => (None, read(pool, low, next, len).await?),
+            };
+            self.found.untold += u64::from(at.is_none());
+            let wrong = |damage| VerifyError::Node { address: next, level, damage };
+            let passed = self.pass(next, level, low, bytes).await?;
+            if let Some(pivot) = at.filter(|pivot| *pivot != low) {
+                return Err(wrong(Damage::Pivot { found: low, pivot }));
+            }
+            // The next one that is told must not be left of where the way goes on.
+            let end = passed.range.high.filter(|high| Some(*high) != self.partition.range.high);
+            if let Some(&(pivot, address)) = told.front()
+                && address != passed.next
+                && end.is_none_or(|end| pivot < end)
+            {
+                let damage = Damage::NotASibling { pivot };
+                return Err(VerifyError::Node { address, level, damage });
+            }
+            match Node::of_checked(&pool.config().tree, &passed.bytes) {
+                Node::Internal(node) => self.internal(&node, &passed.range, &mut children).map_err(wrong)?,
+                Node::Leaf(leaf) => {
+                    let records = self.leaf(&leaf, &passed.range).map_err(wrong)?;
+                    self.records(next, records).await?;
+                }
+            }
+            match end {
+                Some(end) => (low, next) = (end, passed.next),
+                None => return Ok(children),
+            }
+        }
+    }
+
+    /// Checks what a node says of its place.
+    async fn pass(
+        &mut self,
+        address: GlobalAddress,
+        level: u8,
+        low: u64,
+        bytes: Vec<u8>,
+    ) -> Result<Passed, VerifyError> {
+        let tree = self.pool.config().tree;
+        let wrong = |damage| VerifyError::Node { address, level, damage };
+        let fault = |fault| wrong(Damage::Fault(fault));
+        let header = *Node::read(&tree, &bytes).map_err(fault)?.header();
+        if header.address != address {
+            return Err(fault(NodeFault::Address { found: header.address, expected: address }));
+        }
+        if header.level != level {
+            return Err(fault(NodeFault::Level { found: header.level, expected: level }));
+        }
+        let (mut range, mut next) = (header.range(), header.sibling);
+        if range.low != low {
+            return Err(wrong(Damage::Low { found: range.low, expected: low }));
+        }
+        if range.is_empty() {
+            return Err(wrong(Damage::Empty(range)));
+        }
+        let end = self.partition.range.high;
+        let is_last = range.high == end;
+        if !is_last && range.high.is_none_or(|high| end.is_some_and(|end| high > end)) {
+            return Err(wrong(Damage::High { found: range.high, expected: end }));
+        }
+        if !header.partner.is_null() {
+            self.found.unsettled += 1;
+            if let Some(middle) = self.half_of(&header).await? {
+                // The partner is the next node then; what is behind it, it says itself.
+                (range.high, next) = (Some(middle), header.partner);
+                return Ok(Passed { bytes, range, next });
+            }
+        }
+        match (is_last, next.is_null()) {
+            // While it splits it says who comes next, and still has all keys.
+            (true, false) if header.partner.is_null() => Err(wrong(Damage::Sibling(next))),
+            (false, true) => Err(fault(NodeFault::NoSibling { high: range.high.unwrap_or(u64::MAX) })),
+            _ => Ok(Passed { bytes, range, next }),
+        }
+    }
+
+    /// From where on a node's partner has its keys, if it has any.
+    async fn half_of(&self, header: &NodeHeader) -> Result<Option<u64>, VerifyError> {
+        let tree = self.pool.config().tree;
+        let bytes = read(self.pool, header.low, header.partner, tree.node_bytes(header.level)).await?;
+        let Ok(node) = Node::read(&tree, &bytes) else { return Ok(None) };
+        let found = node.header();
+        let is_half = (found.address, found.level) == (header.partner, header.level)
+            && found.low > header.low
+            && header.range().contains(found.low);
+        Ok(is_half.then_some(found.low))
+    }
+
+    fn internal(
+        &mut self,
+        node: &InternalNode<'_>,
+        range: &KeyRange,
+        children: &mut Children,
+    ) -> Result<(), Damage> {
+        self.found.internal_nodes += 1;
+        self.found.room_for_children += u64::from(self.pool.config().tree.fan_out());
+        let mut last = None;
+        for (slot, (pivot, child)) in node.children().enumerate() {
+            if last.is_some_and(|last| last >= pivot) || !node.header().range().contains(pivot) {
+                return Err(Damage::PivotOrder { slot, pivot });
+            }
+            if child.is_null() {
+                return Err(NodeFault::NullPointer { slot }.into());
+            }
+            last = Some(pivot);
+            if range.contains(pivot) {
+                children.push((pivot, child));
+                self.found.children += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the records that the leaf leads to.
+    fn leaf(&mut self, leaf: &LeafNode<'_>, range: &KeyRange) -> Result<Records, Damage> {
+        self.found.leaves += 1;
+        self.found.room += self.pool.config().tree.leaf_capacity() as u64;
+        let (mut keys, mut records) = (Vec::new(), Records::new());
+        let fences = leaf.header().range();
+        for entry in leaf.entries() {
+            let (key, value) = entry?;
+            if !fences.contains(key) {
+                return Err(Damage::KeyOutside { key, range: fences });
+            }
+            keys.push(key);
+            if range.contains(key) {
+                self.found.keys += 1;
+                if let EntryValue::Record(record) = value {
+                    records.push((key, record));
+                }
+            }
+        }
+        keys.sort_unstable();
+        match keys.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(Damage::KeyTwice(pair[0])),
+            None => Ok(records),
+        }
+    }
+
+    async fn records(&mut self, leaf: GlobalAddress, records: Records) -> Result<(), VerifyError> {
+        let mut ahead = FuturesOrderedBounded::new(AT_ONCE);
+        let mut coming = records.iter();
+        for &(key, record) in &records {
+            while ahead.len() < AT_ONCE
+                && let Some(&(key, record)) = coming.next()
+            {
+                ahead.push_back(read(self.pool, key, record.address, record_bytes(record.length)));
+            }
+            let bytes = poll_fn(|context| Pin::new(&mut ahead).poll_next(context)).await;
+            let bytes = bytes.expect("each is read")?;
+            read_record(&bytes, key, record).map_err(|fault| {
+                let damage = Damage::Record { key, record: record.address, fault };
+                VerifyError::Node { address: leaf, level: 0, damage }
+            })?;
+            self.found.records += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Keys, and where their records lie.
+type Records = Vec<(u64, RecordPointer)>;
+
+/// Reads bytes, over as many connections as it takes. `key` is one of the partition, for messages.
+async fn read<V: Verbs>(
+    pool: &Pool<V>,
+    key: u64,
+    address: GlobalAddress,
+    len: u32,
+) -> Result<Vec<u8>, VerifyError> {
+    let mut descent = Descent::new(pool, key);
+    let mut patience = Patience::default();
+    loop {
+        match pool.read(descent.lane(), address, len).await {
+            // A copy: what was read ahead must not hold the buffers that the rest needs.
+            Ok(bytes) => return Ok(bytes.to_vec()),
+            Err(trouble) => {
+                let recovered = patience.recover(&mut descent, trouble.into()).await;
+                recovered.map_err(|error| VerifyError::Unreadable { address, error })?;
+            }
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Memory servers with empty trees, and clients of them, over plain memory.
+#![allow(dead_code, reason = "each test uses what it needs")]
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use fatbtree_index::node::{LeafBuilder, NodeSpec};
+use fatbtree_index::{
+    Event, GlobalAddress, Integrity, KeyRange, Partition, Pool, PoolConfig, Regions, RemoteSide, SuperRoot,
+    Superblock, Tree, TreeConfig, ValueLayout, Writer,
+};
+use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
+use fatbtree_verbs::{Access, Device, Memory, Region, Remote};
+
+pub(crate) const REGION: u64 = 4 << 20;
+const CHUNK: u64 = 4 << 10;
+const LOCKS: u32 = 16;
+
+/// A network of memory servers, one a partition.
+pub(crate) struct Lab {
+    pub(crate) config: TreeConfig,
+    pub(crate) network: PlainNetwork,
+    pub(crate) servers: Vec<Server>,
+}
+
+/// A memory server with a tree.
+pub(crate) struct Server {
+    pub(crate) device: PlainDevice,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) tree: Region,
+    pub(crate) locks: Region,
+    pub(crate) owners: Region,
+    pub(crate) next_chunk: Cell<u64>,
+    /// As it was in the beginning: an empty leaf.
+    pub(crate) partition: Partition,
+}
+
+pub(crate) type Client = Rc<Pool<PlainDevice>>;
+
+impl Server {
+    fn new(config: TreeConfig, mut device: PlainDevice, id: u16, range: KeyRange) -> Self {
+        let mut memory = Memory::anonymous(REGION).unwrap();
+        let root = GlobalAddress::new(id, 64);
+        let partition = Partition { id, range, root, root_level: 0 };
+        let superblock = Superblock { partition, config, generation: 1, region_bytes: REGION, version: 1 };
+        memory.as_mut_slice()[..64].copy_from_slice(&superblock.to_bytes());
+        let spec = NodeSpec { address: root, level: 0, range, sibling: GlobalAddress::NULL, version: 1 };
+        let leaf = &mut memory.as_mut_slice()[64..64 + config.leaf_bytes() as usize];
+        LeafBuilder::new(leaf, config.leaf_shape(), spec).finish();
+        let memory: Arc<Memory> = memory.into();
+        let base = GlobalAddress::new(id, 0).raw();
+        let tree = device.register(&memory, base, Access::ALL).unwrap();
+        let table = Memory::shared(u64::from(LOCKS) * 2).unwrap();
+        let locks = device.register(&table, 0, Access::ALL).unwrap();
+        let alive = Memory::shared(8192).unwrap();
+        for word in 0..1024 {
+            alive.write(word * 8, &[0xff; 8]).unwrap();
+        }
+        let owners = device.register(&alive, 0, Access::READ).unwrap();
+        Self { device, memory, tree, locks, owners, next_chunk: Cell::new(8192), partition }
+    }
+
+    /// What the superblock says now.
+    pub(crate) fn partition(&self) -> Partition {
+        let mut line = [0; 64];
+        self.memory.read(0, &mut line).unwrap();
+        Superblock::parse(&line).unwrap().partition
+    }
+}
+
+impl Lab {
+    /// One server with all keys.
+    pub(crate) fn new(config: TreeConfig) -> Self {
+        Self::with_partitions(config, &[])
+    }
+
+    /// Several servers; the keys are cut at `cuts`.
+    pub(crate) fn with_partitions(config: TreeConfig, cuts: &[u64]) -> Self {
+        let network = PlainNetwork::new();
+        let lows = std::iter::once(0).chain(cuts.iter().copied());
+        let highs = cuts.iter().copied().map(Some).chain([None]);
+        let ranges = lows.zip(highs).map(|(low, high)| KeyRange { low, high });
+        let servers =
+            (0..).zip(ranges).map(|(id, range)| Server::new(config, network.device(), id, range)).collect();
+        Self { config, network, servers }
+    }
+
+    pub(crate) fn roots(&self) -> SuperRoot {
+        SuperRoot::new(self.servers.iter().map(|server| server.partition).collect()).unwrap()
+    }
+
+    pub(crate) fn client(&mut self, owner: u16, masked_atomics: bool) -> Client {
+        self.client_behind(owner, masked_atomics, |_| None)
+    }
+
+    /// A client whose index reads land where `landing` says.
+    pub(crate) fn client_behind(
+        &mut self,
+        owner: u16,
+        masked_atomics: bool,
+        mut landing: impl FnMut(u64) -> Option<GlobalAddress> + 'static,
+    ) -> Client {
+        let config = PoolConfig { tree: self.config, ..PoolConfig::default() };
+        let mut device = self.network.device();
+        let rkeys: Vec<u32> = self.servers.iter().map(|server| server.tree.rkey).collect();
+        device.set_landing(move |key| {
+            landing(key).map(|at| Remote { address: at.raw(), rkey: rkeys[usize::from(at.server())] })
+        });
+        let pool = Pool::new(device, config, self.roots(), u64::from(owner)).unwrap();
+        for id in pool.connections() {
+            let server = &mut self.servers[usize::from(id.server)];
+            let local = pool.open(id).unwrap();
+            let queue_pair = server.device.create().unwrap();
+            server.device.connect(queue_pair, &local).unwrap();
+            let endpoint = server.device.endpoint(queue_pair).unwrap();
+            pool.connected(id, RemoteSide { endpoint, rkey: server.tree.rkey, registered: true }).unwrap();
+            let remote = |region: Region| Remote { address: region.iova, rkey: region.rkey };
+            let (locks, owners) = (remote(server.locks), remote(server.owners));
+            let writer = Writer { locks, owners, count: LOCKS, owner, masked_atomics };
+            pool.set_writer(id.server, writer).unwrap();
+        }
+        Rc::new(pool)
+    }
+
+    /// Brings memory that a client asks for.
+    pub(crate) fn serve(&self, client: &Client) {
+        while let Some(event) = client.poll_event() {
+            let Event::MemoryWanted { server, kind } = event else { panic!("{event:?}") };
+            let next = &self.servers[usize::from(server)].next_chunk;
+            let at = next.get();
+            next.set(at + CHUNK);
+            assert!(at + 2 * CHUNK <= REGION, "the region is full");
+            client.supply(GlobalAddress::new(server, at), CHUNK, kind);
+        }
+    }
+
+    /// Runs one operation to its end.
+    pub(crate) fn run<T>(&self, client: &Client, work: impl Future<Output = T>) -> T {
+        let mut work = Box::pin(work);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut now = client.reactor().now();
+        loop {
+            if let Poll::Ready(value) = work.as_mut().poll(&mut context) {
+                return value;
+            }
+            self.serve(client);
+            if !client.turn(now) {
+                now = client.next_deadline().unwrap_or(now);
+            }
+        }
+    }
+
+    /// Does something with each partition's tree where it lies.
+    fn each_tree(&self, mut work: impl FnMut(&Server, &Tree<'_>)) {
+        let memories = self.servers.iter().map(|server| (server.partition.id, Arc::clone(&server.memory)));
+        let regions = Regions::new(memories);
+        for server in &self.servers {
+            work(server, &Tree::new(&regions, &self.config, &server.partition()));
+        }
+    }
+
+    /// All keys and values, by a walk over the leaves that checks each node's place in the tree.
+    pub(crate) fn contents(&self) -> BTreeMap<u64, Vec<u8>> {
+        let mut found = BTreeMap::new();
+        self.each_tree(|server, tree| {
+            let mut keys = Vec::new();
+            let mut next = Some(server.partition.range.low);
+            tree.for_each_leaf(|leaf| {
+                assert_eq!(Some(leaf.header().low), next, "leaves tile the keys");
+                next = leaf.header().range().high;
+                keys.extend(leaf.entries().map(|entry| entry.unwrap().0));
+            })
+            .unwrap();
+            assert_eq!(next, server.partition.range.high);
+            for key in keys {
+                let value = tree.get(key).unwrap().expect("it was just there");
+                assert!(found.insert(key, value).is_none(), "a key is in two leaves");
+            }
+        });
+        found
+    }
+
+    /// All nodes: leaves first.
+    pub(crate) fn nodes(&self) -> Vec<GlobalAddress> {
+        let mut nodes = Vec::new();
+        self.each_tree(|_, tree| tree.for_each_leaf(|leaf| nodes.push(leaf.header().address)).unwrap());
+        self.each_tree(|_, tree| tree.for_each_internal(|node| nodes.push(node.header().address)).unwrap());
+        nodes
+    }
+
+    /// Leaves from left to right, with their lowest keys.
+    pub(crate) fn leaves(&self) -> Vec<(u64, GlobalAddress)> {
+        let mut leaves = Vec::new();
+        self.each_tree(|_, tree| {
+            tree.for_each_leaf(|leaf| leaves.push((leaf.header().low, leaf.header().address))).unwrap();
+        });
+        leaves
+    }
+
+    /// All locks are free.
+    pub(crate) fn assert_unlocked(&self, client: &Client) {
+        for id in client.connections() {
+            let queue_pair = client.queue_pair(id).unwrap();
+            let rkey = self.servers[usize::from(id.server)].locks.rkey;
+            for word in 0..LOCKS / 4 {
+                let from = Remote { address: u64::from(word) * 8, rkey };
+                let read = fatbtree_verbs::Operation::Read { from, len: 8 };
+                let [output] = client.reactor().block_on(client.reactor().chain(queue_pair, [read])).unwrap();
+                let fatbtree_verbs::Output::Read(bytes) = output else { panic!() };
+                assert_eq!(*bytes, [0; 8], "word {word}");
+            }
+        }
+    }
+}
+
+/// Tiny nodes: values in line, wide and out of line, with line versions and with checksums.
+pub(crate) fn configs() -> Vec<TreeConfig> {
+    let mut all = Vec::new();
+    for integrity in [Integrity::LineVersions, Integrity::Checksums] {
+        for values in [ValueLayout::Inline(8), ValueLayout::Inline(60), ValueLayout::OutOfLine] {
+            let leaf_bytes = if values == ValueLayout::Inline(60) { 64 * 7 } else { 64 * 3 };
+            all.push(TreeConfig::with_integrity(4, leaf_bytes, values, integrity).unwrap());
+        }
+    }
+    all
+}
+
+/// Bytes as this tree takes them, each number its own.
+pub(crate) fn value_of(config: &TreeConfig, number: u64) -> Vec<u8> {
+    let len = match config.values() {
+        ValueLayout::Inline(len) => usize::from(len),
+        ValueLayout::OutOfLine => (number % 50) as usize,
+    };
+    number.to_le_bytes().into_iter().cycle().take(len).collect()
+}

@@ -1,0 +1,244 @@
+//! Places: memory of single nodes and records that clients have freed and given back, to be used again by others.
+//!
+//! ```text
+//!   client: merges two leaves ─► its own list ─► too many, or it closes ─► give_back ─► list of the server ─► allocate: anybody
+//! ```
+//!
+//! A list for each kind, and of records for each size of place. Oldest go first. Lists are bounded: what is over the bound is
+//! dropped, and lost to the tree. What is given back is checked, as far as a server can: it lies where memory of this kind lies, begins
+//! where a node begins, and says of itself that it is free; of a record, that there was one. Whoever gives back what others use
+//! damages the tree, as it could by a WRITE.
+//!
+//! A client forgets what it gives back before it asks, and does not ask again when no answer comes: somebody may have it by then.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use fatbtree_index::record::{RECORD_ALIGN, RECORD_HEAD, place_bytes};
+use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, SUPERBLOCK_BYTES, TreeConfig};
+use fatbtree_verbs::Memory;
+
+use crate::chunk::{Chunk, ChunkTable, node_at, node_bytes};
+use crate::load::LoadCounts;
+
+/// Places in one answer, and in one request, at most.
+pub const PLACES_AT_ONCE: usize = 256;
+
+/// What a client gets when it asks for memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Supply {
+    /// A chunk, to be published before it is used.
+    Chunk(Chunk),
+    /// Places that were used before; they are the tree's.
+    Places(Places),
+}
+
+/// Places of one size.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Places {
+    /// For what.
+    pub kind: ChunkKind,
+    /// Bytes of each.
+    pub bytes: u32,
+    /// Where they begin.
+    pub addresses: Vec<GlobalAddress>,
+}
+
+/// What became of places that were given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GivenBack {
+    /// They are on the list.
+    pub kept: u32,
+    /// They, or parts of them, were on a list before.
+    pub known: u32,
+    /// There was no room on the list.
+    pub dropped: u32,
+    /// They cannot be what was said.
+    pub refused: u32,
+}
+
+/// More places than a request may name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{found} places are given back at once; give back up to {PLACES_AT_ONCE} in each request")]
+pub struct TooManyPlaces {
+    /// How many.
+    pub found: usize,
+}
+
+/// Where the loaded tree lies.
+#[derive(Clone, Debug)]
+struct Loaded {
+    leaves: Range<u64>,
+    internal: Range<u64>,
+    records: Range<u64>,
+}
+
+/// All lists of a server.
+#[derive(Debug)]
+pub(crate) struct PlaceLists {
+    server: u16,
+    config: TreeConfig,
+    loaded: Loaded,
+    /// Places on each list, at most.
+    bound: usize,
+    lists: BTreeMap<(ChunkKind, u32), VecDeque<u64>>,
+    /// Bytes of every place that is on a list, by its offset.
+    listed: BTreeMap<u64, u32>,
+    pub(crate) counts: PlaceCounts,
+}
+
+/// What became of all places.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PlaceCounts {
+    pub(crate) given_back: u64,
+    pub(crate) dropped: u64,
+    pub(crate) refused: u64,
+    pub(crate) given_out: u64,
+}
+
+impl PlaceLists {
+    pub(crate) fn new(server: u16, config: &TreeConfig, counts: &LoadCounts, bound: usize) -> Self {
+        let leaves_from = u64::from(SUPERBLOCK_BYTES);
+        let internal_from = leaves_from + counts.leaf_nodes * u64::from(config.leaf_bytes());
+        let records_from = internal_from + counts.internal_nodes * u64::from(config.internal_bytes());
+        let loaded = Loaded {
+            leaves: leaves_from..internal_from,
+            internal: internal_from..records_from,
+            records: records_from..records_from + counts.record_bytes,
+        };
+        let (lists, listed, counts) = (BTreeMap::new(), BTreeMap::new(), PlaceCounts::default());
+        Self { server, config: *config, loaded, bound, lists, listed, counts }
+    }
+
+    /// Bytes of a place: nodes of a kind have one size.
+    pub(crate) fn size(&self, kind: ChunkKind, bytes: u32) -> u32 {
+        match kind {
+            ChunkKind::Records => bytes,
+            kind => node_bytes(&self.config, kind) as u32,
+        }
+    }
+
+    /// Puts places on their list.
+    pub(crate) fn put(
+        &mut self,
+        memory: &Memory,
+        chunks: &ChunkTable,
+        kind: ChunkKind,
+        bytes: u32,
+        addresses: &[GlobalAddress],
+    ) -> GivenBack {
+        let bytes = self.size(kind, bytes);
+        let mut given_back = GivenBack::default();
+        for &address in addresses {
+            let outcome = if !self.may_be(memory, chunks, kind, bytes, address) {
+                &mut given_back.refused
+            } else if self.is_listed(address.offset(), bytes) {
+                &mut given_back.known
+            } else if self.add(kind, bytes, address.offset()) {
+                &mut given_back.kept
+            } else {
+                &mut given_back.dropped
+            };
+            *outcome += 1;
+        }
+        self.counts.given_back += u64::from(given_back.kept);
+        self.counts.dropped += u64::from(given_back.dropped);
+        self.counts.refused += u64::from(given_back.refused);
+        given_back
+    }
+
+    /// Takes the oldest places of a list; nothing if there are none that are free still.
+    pub(crate) fn take(&mut self, memory: &Memory, kind: ChunkKind, bytes: u32) -> Option<Places> {
+        let bytes = self.size(kind, bytes);
+        let list = self.lists.get_mut(&(kind, bytes))?;
+        let mut addresses = vec![];
+        while addresses.len() < PLACES_AT_ONCE
+            && let Some(offset) = list.pop_front()
+        {
+            self.listed.remove(&offset);
+            let address = GlobalAddress::new(self.server, offset);
+            if kind == ChunkKind::Records || is_free_node(memory, kind, address) {
+                addresses.push(address);
+            } else {
+                self.counts.refused += 1;
+            }
+        }
+        if list.is_empty() {
+            self.lists.remove(&(kind, bytes));
+        }
+        self.counts.given_out += addresses.len() as u64;
+        (!addresses.is_empty()).then_some(Places { kind, bytes, addresses })
+    }
+
+    /// Takes back places that nobody has heard of.
+    pub(crate) fn put_back(&mut self, places: &Places) {
+        self.counts.given_out -= places.addresses.len() as u64;
+        for address in places.addresses.iter().rev() {
+            self.listed.insert(address.offset(), places.bytes);
+            self.lists.entry((places.kind, places.bytes)).or_default().push_front(address.offset());
+        }
+    }
+
+    /// Places on all lists.
+    pub(crate) fn len(&self) -> usize {
+        self.listed.len()
+    }
+
+    fn add(&mut self, kind: ChunkKind, bytes: u32, offset: u64) -> bool {
+        if self.bound == 0 {
+            return false;
+        }
+        let list = self.lists.entry((kind, bytes)).or_default();
+        if list.len() >= self.bound {
+            return false;
+        }
+        list.push_back(offset);
+        self.listed.insert(offset, bytes);
+        true
+    }
+
+    /// Whether a part of it is on a list.
+    fn is_listed(&self, offset: u64, bytes: u32) -> bool {
+        let below = self.listed.range(..offset + u64::from(bytes)).next_back();
+        below.is_some_and(|(&from, &listed)| from + u64::from(listed) > offset)
+    }
+
+    /// Whether a place of this kind and size may lie there, and is free as far as its memory says.
+    fn may_be(
+        &self,
+        memory: &Memory,
+        chunks: &ChunkTable,
+        kind: ChunkKind,
+        bytes: u32,
+        address: GlobalAddress,
+    ) -> bool {
+        let offset = address.offset();
+        if GlobalAddress::new(self.server, offset) != address {
+            return false;
+        }
+        let loaded = match kind {
+            ChunkKind::Leaves => &self.loaded.leaves,
+            ChunkKind::InternalNodes => &self.loaded.internal,
+            ChunkKind::Records => &self.loaded.records,
+        };
+        let is_loaded = loaded.contains(&offset) && u64::from(bytes) <= loaded.end - offset;
+        let area = if is_loaded { Some(loaded.start) } else { chunks.published(offset, bytes.into(), kind) };
+        let Some(from) = area else { return false };
+        if kind != ChunkKind::Records {
+            return (offset - from).is_multiple_of(bytes.into()) && is_free_node(memory, kind, address);
+        }
+        let length = bytes.checked_sub(RECORD_HEAD as u32).filter(|&length| length <= place_bytes(MAX_VALUE));
+        let mut head = [0; RECORD_HEAD];
+        length.is_some_and(|length| place_bytes(length) == bytes && bytes <= place_bytes(MAX_VALUE))
+            && offset.is_multiple_of(RECORD_ALIGN)
+            && memory.read(offset, &mut head).is_ok()
+            && head.iter().any(|&byte| byte != 0)
+    }
+}
+
+fn is_free_node(memory: &Memory, kind: ChunkKind, address: GlobalAddress) -> bool {
+    node_at(memory, address.offset()).is_some_and(|header| {
+        let is_leaf = header.level == 0;
+        header.is_free() && header.address == address && is_leaf == (kind == ChunkKind::Leaves)
+    })
+}
