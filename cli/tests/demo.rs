@@ -10,8 +10,12 @@ fn demo(name: &str, arguments: &[&str]) -> Value {
     let json = folder.path().join(format!("{name}.json"));
     let report = folder.path().join(format!("{name}.html"));
     let (json_text, report_text) = (json.display().to_string(), report.display().to_string());
-    let mut all =
-        vec!["demo", "--keys", "20000", "--lookups", "2000", "--json", &json_text, "--report", &report_text];
+    let mut all = vec!["demo", "--json", &json_text, "--report", &report_text];
+    for (option, small) in [("--keys", "20000"), ("--lookups", "2000")] {
+        if !arguments.contains(&option) {
+            all.extend([option, small]);
+        }
+    }
     all.extend(arguments);
     let output = run(&all);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -56,7 +60,7 @@ fn every_answer_is_right_and_takes_few_round_trips() {
         let [cold, warm] =
             ["cold", "warm"].map(|state| format!("client cache, as many bytes as the switches, {state}"));
         assert_eq!(figure(&result, &warm, "cache_bytes"), in_switches);
-        assert!(round_trips(&result, &warm) <= most_trips + 0.1, "a cache that holds all leads to the leaf");
+        assert!(round_trips(&result, &warm) + 1.0 < levels, "it holds more than half of the nodes");
         assert!(round_trips(&result, &warm) < round_trips(&result, &cold));
         assert!(
             round_trips(&result, "client cache, 1 % of the inner nodes, warm") > 2.0,
@@ -83,7 +87,7 @@ fn every_answer_is_right_and_takes_few_round_trips() {
 #[test]
 fn a_plan_made_by_counters_and_samples_beats_one_made_without() {
     let result =
-        demo("learning", &["--keys", "100000", "--lookups", "10000", "--layer", "60", "--fat-root", "30"]);
+        demo("learning", &["--keys", "100000", "--lookups", "10000", "--layer", "10", "--fat-root", "12"]);
     let share = result["cached_share"].as_f64().expect("a share");
     assert!((0.1..0.9).contains(&share), "{share}");
     assert_eq!(result["target"], "Tofino 1, two epochs, changed by the command line");
@@ -95,7 +99,7 @@ fn a_plan_made_by_counters_and_samples_beats_one_made_without() {
 /// Writes, also those of the other way, are read; new keys are found.
 #[test]
 fn workloads_that_write_run_every_way() {
-    for (workload, size) in [("a", "8"), ("d", "8"), ("f", "100")] {
+    for (workload, size) in [("a", "8"), ("d", "8"), ("e", "8"), ("f", "100")] {
         let result = demo(workload, &["--workload", workload, "--value-size", size]);
         assert_eq!(result["wrong"], 0, "{workload}");
         assert!(
@@ -153,7 +157,6 @@ fn what_cannot_work_is_refused_before_anything_starts() {
         (vec!["demo", "--keys", "0"], "--keys 0"),
         (vec!["demo", "--keys", "no-such-file"], "neither a number nor a file"),
         (vec!["demo", "--fat-root", "1"], "--fat-root 1"),
-        (vec!["demo", "--workload", "e"], "does not scan"),
         (vec!["demo", "--distribution", "zipfain"], "zipfain"),
         (vec!["demo", "--distribution", "uniform", "--theta", "0.5"], "has no skew"),
         (vec!["plan", "show", "no-such-plan.json"], "no-such-plan.json"),

@@ -2,29 +2,15 @@
 
 use std::cell::RefCell;
 
-use fatbtree_index::{Change, OperationError, Start, Wish};
+use fatbtree_index::{Change, KeyRange, OperationError, ScanOptions, Start, Wish};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Duration;
-use thiserror::Error;
 
 use crate::client::{Client, Lookups};
 use crate::measure::{Outcome, Recorder, Summary, Troubles};
 use crate::sample::KeySample;
 use crate::values::Values;
 use crate::workload::{Operation, OperationKind, Workload, WorkloadError};
-
-/// Why a workload cannot be run to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Error)]
-pub enum ClosedLoopError {
-    /// Scans.
-    #[error(
-        "the workload has scans, which this client does not do yet; use one without, such as a, b, c, d or f"
-    )]
-    Scan,
-    /// The workload itself.
-    #[error(transparent)]
-    Workload(#[from] WorkloadError),
-}
 
 /// How operations are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +50,7 @@ impl ClosedLoop {
     /// Draws so many operations and does them. Every value that is read must be one that `values` allows.
     ///
     /// # Errors
-    /// When the workload has an operation that cannot be done; those drawn before it are done.
+    /// When no further operation can be drawn; those drawn before are done.
     ///
     /// # Panics
     /// When `options.depth` is 0.
@@ -75,7 +61,7 @@ impl ClosedLoop {
         operations: u64,
         options: LoopOptions,
         values: &Values,
-    ) -> Result<(), ClosedLoopError> {
+    ) -> Result<(), WorkloadError> {
         let LoopOptions { start, depth } = options;
         let began = client.pool().reactor().now();
         let workload = RefCell::new(workload);
@@ -83,12 +69,7 @@ impl ClosedLoop {
         let mut left = operations;
         let drawn = std::iter::from_fn(|| {
             left = left.checked_sub(1)?;
-            let operation = workload.borrow_mut().next_operation().map_err(ClosedLoopError::from);
-            let done = operation.and_then(|operation| match operation.kind {
-                OperationKind::Scan => Err(ClosedLoopError::Scan),
-                _ => Ok(operation),
-            });
-            done.map_err(|error| refused = Err(error)).ok()
+            workload.borrow_mut().next_operation().map_err(|error| refused = Err(error)).ok()
         });
         let mut running = Lookups::new(drawn, |operation| perform(client, operation, start, values), depth);
         while let Some(done) = running.next().await {
@@ -188,17 +169,45 @@ impl Done {
         }
     }
 
+    async fn scan<V: Verbs>(&mut self, client: &Client<V>, start: Start, values: &Values) {
+        let began = values.begin();
+        let Operation { key, scan_length, .. } = self.operation;
+        let since = client.pool().reactor().now();
+        let options = ScanOptions { start, ..ScanOptions::default() };
+        let mut scan = client.pool().scan(KeyRange { low: key, high: None }, options);
+        let mut found = Vec::with_capacity(scan_length as usize);
+        while found.len() < scan_length as usize
+            && let Some(pair) = scan.next().await
+        {
+            match pair {
+                Ok(pair) => found.push(pair),
+                Err(error) => {
+                    self.fail(error);
+                    break;
+                }
+            }
+        }
+        self.round_trips += u32::try_from(scan.trips().sequential).unwrap_or(u32::MAX);
+        self.latency = self.latency + (client.pool().reactor().now() - since);
+        if self.error.is_none() && !values.allows_scan(key, scan_length as usize, &began, &found) {
+            self.outcome = Outcome::WrongAnswer;
+        }
+        values.end(began);
+    }
+
     #[cold]
     fn fail(&mut self, error: OperationError) {
         (self.outcome, self.error) = (Outcome::Failed, Some(error));
     }
 }
 
-/// Does an operation. What reads and then writes is one operation that takes as long as both.
+/// Does an operation. What reads and then writes is one operation that takes as long as both; a scan has made as many round trips as it
+/// waited for one after another.
 async fn perform<V: Verbs>(client: &Client<V>, operation: Operation, start: Start, values: &Values) -> Done {
     let mut done = Done::new(operation);
     match operation.kind {
-        OperationKind::Read | OperationKind::Scan => done.read(client, start, values).await,
+        OperationKind::Read => done.read(client, start, values).await,
+        OperationKind::Scan => done.scan(client, start, values).await,
         OperationKind::Update | OperationKind::Insert => done.write(client, start, values).await,
         OperationKind::ReadModifyWrite => {
             done.read(client, start, values).await;

@@ -97,6 +97,6 @@ mod values;
 pub mod workload;
 
 pub use client::Client;
-pub use closed_loop::{ClosedLoop, ClosedLoopError, LoopOptions};
+pub use closed_loop::{ClosedLoop, LoopOptions};
 pub use sample::KeySample;
 pub use values::Values;

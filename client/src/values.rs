@@ -6,7 +6,8 @@
 //! others must read.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use fatbtree_index::value;
 
@@ -15,6 +16,8 @@ use fatbtree_index::value;
 pub struct Values {
     seed: u64,
     length: usize,
+    /// Keys that were loaded, ascending, as far as they are known.
+    loaded: Arc<[u64]>,
     state: RefCell<State>,
 }
 
@@ -28,6 +31,8 @@ struct State {
     writes: u64,
     /// Keys that were written to.
     written: HashMap<u64, Vec<Version>>,
+    /// Keys that were not loaded, and since when they have been there.
+    inserted: BTreeMap<u64, u64>,
 }
 
 /// A value of a key, or none.
@@ -50,7 +55,13 @@ const KEPT: usize = 8;
 impl Values {
     /// Keys have the values of `seed`, of `length` bytes each.
     pub fn new(seed: u64, length: usize) -> Self {
-        Self { seed, length, state: RefCell::default() }
+        Self { seed, length, loaded: Arc::default(), state: RefCell::default() }
+    }
+
+    /// Tells which keys were loaded, ascending: then a scan that misses one of them is noticed. Keys are never deleted.
+    #[must_use]
+    pub fn with_keys(self, loaded: Arc<[u64]>) -> Self {
+        Self { loaded, ..self }
     }
 
     /// Begins an operation.
@@ -86,9 +97,13 @@ impl Values {
         let mut state = self.state.borrow_mut();
         let now = state.tick();
         let oldest = state.under_way.first().copied().unwrap_or(now);
-        let Some(versions) = state.written.get_mut(&key) else { return };
+        let State { written, inserted, .. } = &mut *state;
+        let Some(versions) = written.get_mut(&key) else { return };
         for version in versions.iter_mut().filter(|version| version.write == Some(write)) {
             version.ended = now;
+        }
+        if versions.first().is_some_and(|version| version.write.is_none()) {
+            inserted.entry(key).or_insert(now);
         }
         if versions.len() > KEPT {
             let all = versions.clone();
@@ -112,6 +127,33 @@ impl Values {
                 versions.iter().any(|version| is(version.write) && !version.is_replaced(versions, began.0))
             }
         }
+    }
+
+    /// Whether a scan of the first `most` pairs from key `from` on that began then may answer this now: keys ascending, each with a
+    /// value that a read of it may answer, and none left out that has been there since before the scan began.
+    pub(crate) fn allows_scan<B: AsRef<[u8]>>(
+        &self,
+        from: u64,
+        most: usize,
+        began: &Began,
+        found: &[(u64, B)],
+    ) -> bool {
+        let ascending =
+            found.is_sorted_by(|a, b| a.0 < b.0) && found.first().is_none_or(|pair| pair.0 >= from);
+        let right = |(key, value): &(u64, B)| self.allows(*key, began, Some(value.as_ref()));
+        if found.len() > most || !ascending || !found.iter().all(right) {
+            return false;
+        }
+        let last = match found.last() {
+            Some((key, _)) if found.len() == most => *key,
+            _ => u64::MAX,
+        };
+        let has = |key: &u64| found.binary_search_by_key(key, |pair| pair.0).is_ok();
+        let first = self.loaded.partition_point(|key| *key < from);
+        let mut loaded = self.loaded[first..].iter().take_while(|key| **key <= last);
+        let state = self.state.borrow();
+        let mut inserted = state.inserted.range(from..=last).filter(|(_, since)| **since < began.0);
+        loaded.all(has) && inserted.all(|(key, _)| has(key))
     }
 
     /// Write 0 has the seed that the tree was loaded with.
@@ -194,6 +236,33 @@ mod tests {
         assert!(values.allows(1, &during, None) && values.allows(1, &during, Some(&new)));
         values.wrote(1, write);
         assert!(!values.allows(1, &values.begin(), None));
+    }
+
+    #[test]
+    fn a_scan_has_every_key_that_was_there_before_and_no_other() {
+        let values = Values::new(5, 8).with_keys([1, 3, 5, 7].into());
+        let before = values.begin();
+        let (write, new) = values.write(4, false);
+        values.wrote(4, write);
+        let after = values.begin();
+        let allows = |began, most, keys: &[u64]| {
+            let value = |key| if key == 4 { new.clone() } else { loaded(key) };
+            let found: Vec<_> = keys.iter().map(|key| (*key, value(*key))).collect();
+            values.allows_scan(3, most, began, &found)
+        };
+        assert!(allows(&after, 3, &[3, 4, 5]) && allows(&after, 9, &[3, 4, 5, 7]));
+        assert!(
+            allows(&before, 3, &[3, 4, 5]) && allows(&before, 3, &[3, 5, 7]),
+            "it was there during the scan"
+        );
+        assert!(!allows(&after, 3, &[3, 5, 7]), "4 is missing");
+        assert!(!allows(&after, 3, &[3, 4, 7]) && !allows(&after, 9, &[3, 4, 5]), "5, and 7");
+        assert!(
+            !allows(&after, 3, &[4, 3, 5])
+                && !allows(&after, 3, &[1, 3, 4])
+                && !allows(&after, 2, &[3, 4, 5])
+        );
+        assert!(!values.allows_scan(3, 1, &after, &[(3, loaded(5))]));
     }
 
     #[test]

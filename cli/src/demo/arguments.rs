@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -109,7 +110,7 @@ pub(super) struct Settings {
     pub(super) key_map: KeyMap,
     pub(super) records: u64,
     /// All keys, ascending.
-    pub(super) sorted_keys: Vec<u64>,
+    pub(super) sorted_keys: Arc<[u64]>,
     pub(super) tree: TreeConfig,
     pub(super) value_size: usize,
     pub(super) lookups: u64,
@@ -161,12 +162,6 @@ impl Arguments {
         properties.set("recordcount", &records.to_string());
         properties.set("operationcount", &self.lookups.to_string());
         let mut spec = WorkloadSpec::from_properties(&properties)?;
-        if spec.proportions.scan > 0.0 {
-            bail!(
-                "workload {}: the demo does not scan yet; set scanproportion=0, or use a, b, c, d or f",
-                self.workload
-            );
-        }
         if spec.proportions.insert > 0.0 && key_map.is_some() {
             bail!(
                 "workload {} inserts, and all keys of the file are loaded: use a number of keys",
@@ -190,7 +185,7 @@ impl Arguments {
             spec,
             key_map,
             records,
-            sorted_keys,
+            sorted_keys: sorted_keys.into(),
             tree: TreeConfig::new(16, 1024, values)?,
             value_size: self.value_size as usize,
             lookups: self.lookups,
@@ -261,8 +256,7 @@ impl Settings {
             spec.distribution = self.spec.distribution;
         }
         let new_keys = spec.proportions.insert == 0.0 || !matches!(self.key_map, KeyMap::File(_));
-        let possible = new_keys && spec.proportions.scan == 0.0;
-        Ok((spec, possible))
+        Ok((spec, new_keys))
     }
 }
 

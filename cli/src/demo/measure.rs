@@ -7,6 +7,7 @@ use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec};
 use fatbtree_client::{ClosedLoop, KeySample, LoopOptions, Values};
 use fatbtree_index::{IndexCache, Start};
 
+use super::arguments::Settings;
 use super::data_path::{DataPath, DataPathThreads};
 use crate::progress;
 
@@ -63,14 +64,11 @@ pub(super) struct Runner {
 const MOST_WAYS: u64 = 1 << 10;
 
 impl Runner {
-    /// The tree was loaded with the values of `seed`, of `value_size` bytes.
-    pub(super) fn new(
-        data_path: &Arc<DataPathThreads>,
-        keys: KeyMap,
-        (seed, value_size): (u64, usize),
-        depth: usize,
-    ) -> Self {
-        let values = Values::new(seed, value_size);
+    /// For the tree that was loaded.
+    pub(super) fn new(data_path: &Arc<DataPathThreads>, settings: &Settings) -> Self {
+        let Settings { seed, depth, .. } = *settings;
+        let values = Values::new(seed, settings.value_size).with_keys(Arc::clone(&settings.sorted_keys));
+        let keys = settings.key_map.clone();
         Self { data_path: Arc::clone(data_path), keys, seed, depth, values, ways: 0 }
     }
 

@@ -36,7 +36,7 @@ pub(super) struct Demonstrated {
 }
 
 /// Runs it all.
-pub(super) async fn demonstrate(mut settings: Settings) -> Result<Demonstrated> {
+pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
     let started = Instant::now();
     let topology = FatTree::spine(settings.k)?;
     let places = Places::choose(&topology, settings.servers)?;
@@ -44,7 +44,7 @@ pub(super) async fn demonstrate(mut settings: Settings) -> Result<Demonstrated> 
     let what = format!("loading {} keys into {} memory servers", settings.records, settings.servers);
     let step = Step::begin(what);
     let load_started = Instant::now();
-    let loaded = load(&mut settings)?;
+    let loaded = load(&settings)?;
     let load_seconds = load_started.elapsed().as_secs_f64();
     let load = LoadResult { seconds: load_seconds, keys_per_s: settings.records as f64 / load_seconds };
     step.done(format!("{:.0} keys/s", load.keys_per_s));
@@ -65,8 +65,7 @@ pub(super) async fn demonstrate(mut settings: Settings) -> Result<Demonstrated> 
     control.connect_client(&data_path, porter).await?;
     step.done(String::new());
 
-    let seed_and_size = (settings.seed, settings.value_size);
-    let mut runner = Runner::new(&data_path, settings.key_map.clone(), seed_and_size, settings.depth);
+    let mut runner = Runner::new(&data_path, &settings);
     let (blind, _) = plan_and_load(&mut control, &[], "planning without knowing what is asked for").await?;
     let blind = in_network("in-network, planned without knowledge", &blind);
     let learning = runner.learn(&settings.spec, blind, settings.learning()).await?;
@@ -150,7 +149,7 @@ fn kinds(planned: &Planned) -> Vec<Kind> {
 }
 
 /// Loads the memory servers' trees, with room for what will be written.
-fn load(settings: &mut Settings) -> Result<Loaded> {
+fn load(settings: &Settings) -> Result<Loaded> {
     let chunk = ServerOptions::default().chunk_bytes;
     let record = match settings.tree.values() {
         ValueLayout::Inline(_) => 0,
@@ -163,7 +162,7 @@ fn load(settings: &mut Settings) -> Result<Loaded> {
     Ok(load_cluster(
         &LoadOptions { spare_bytes, ..LoadOptions::new(settings.tree, 0) },
         settings.servers,
-        &std::mem::take(&mut settings.sorted_keys),
+        &settings.sorted_keys,
         &mut seeded(settings.seed, settings.value_size as u32),
     )?)
 }

@@ -7,7 +7,7 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Device, Memory};
 
 use super::*;
-use crate::closed_loop::{ClosedLoop, ClosedLoopError, LoopOptions};
+use crate::closed_loop::{ClosedLoop, LoopOptions};
 use crate::values::Values;
 use crate::workload::{KeyMap, Workload, WorkloadSpec, builtin};
 
@@ -129,14 +129,24 @@ fn a_closed_loop_records_every_answer() {
     assert_eq!(summary.troubles.unregistered, 26, "no switch was told of the client");
 }
 
+/// A scan of a tree of one leaf is one round trip; one that is told of a key that the tree does not have is wrong.
 #[test]
-fn a_closed_loop_refuses_scans() {
+fn a_closed_loop_scans() {
     let (client, _server) = lab();
-    let mut workload =
-        Workload::new(&WorkloadSpec::from_properties(&builtin("e").unwrap()).unwrap(), KeyMap::Ordered, 1)
-            .unwrap();
-    let options = LoopOptions { start: Start::Root, depth: 1 };
-    let (mut done, values) = (ClosedLoop::new(), Values::new(1, 8));
-    let refused = client.pool().reactor().block_on(done.run(&client, &mut workload, 100, options, &values));
-    assert_eq!(refused, Err(ClosedLoopError::Scan));
+    let mut properties = builtin("e").unwrap();
+    for (name, value) in [("recordcount", "20"), ("scanproportion", "1"), ("insertproportion", "0")] {
+        properties.set(name, value);
+    }
+    let spec = WorkloadSpec::from_properties(&properties).unwrap();
+    let options = LoopOptions { start: Start::Root, depth: 2 };
+    let run = |keys: std::ops::Range<u64>| {
+        let mut workload = Workload::new(&spec, KeyMap::Ordered, 1).unwrap();
+        let values = Values::new(1, 8).with_keys(keys.collect());
+        let mut done = ClosedLoop::new();
+        client.pool().reactor().block_on(done.run(&client, &mut workload, 100, options, &values)).unwrap();
+        done.summary(&client)
+    };
+    let right = run(0..20);
+    assert_eq!((right.found, right.round_trips), (100, 1.0));
+    assert!(run(0..21).wrong_answers > 0, "scans that reach the end miss the last key");
 }
