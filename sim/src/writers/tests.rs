@@ -47,7 +47,7 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
     let mut scenario = Scenario::from_seed(seed);
     match mechanism {
         // Splits and merges that are left half done.
-        Check::Partner => (scenario.deadly, scenario.deletes) = (95, 40),
+        Check::Partner | Check::PartnerFirst => (scenario.deadly, scenario.deletes) = (95, 40),
         // Few keys, whose records are replaced all the time.
         Check::RecordVersion => {
             (scenario.keys, scenario.deletes) = (4, 5);
