@@ -30,14 +30,15 @@ pub(super) fn node_like_record(
 /// Where a record begins in the line of an internal node whose second pivot is the record's key.
 pub(super) const PIVOT: u64 = 16;
 
-/// An internal node around the place of a record of `key` with a value of `length` bytes: whoever still comes for the record
-/// finds one. Its third pivot is chosen so that the checksum is right.
+/// An internal node around the place of a record of `key`: whoever still comes for the record finds one. Its second child lies where
+/// the record's version is, and its third pivot is chosen so that the checksum is right.
 pub(super) fn record_like_node(
     config: &TreeConfig,
-    record: GlobalAddress,
+    pointer: RecordPointer,
     key: u64,
-    length: u32,
 ) -> Option<(GlobalAddress, Vec<u8>)> {
+    let RecordPointer { address: record, length, version } = pointer;
+    let second = GlobalAddress(record.raw() | u64::from(version) << 32);
     let before = LINE as u64 + PIVOT;
     let at = GlobalAddress::new(record.server(), record.offset().checked_sub(before)?);
     let low = key.checked_sub(1)?;
@@ -51,7 +52,7 @@ pub(super) fn record_like_node(
     };
     let node = |pivot| {
         let mut bytes = vec![0; config.internal_bytes() as usize];
-        let children = [(low, record), (key, record), (pivot, record)];
+        let children = [(low, record), (key, second), (pivot, record)];
         write_internal(&mut bytes, &spec, &children, config.integrity());
         bytes
     };

@@ -126,11 +126,11 @@ impl Space {
         self.freed.pop().map(|(at, _)| at)
     }
 
-    /// The record that was freed last, and its key, if its memory is to be used for something else and lies so in its line.
-    pub(super) fn misuse_record(&mut self, within_line: u64) -> Option<(GlobalAddress, u64)> {
+    /// The record that was freed last, its version and its key, if its memory is to be used for something else and lies so in its line.
+    pub(super) fn misuse_record(&mut self, within_line: u64) -> Option<(GlobalAddress, u32, u64)> {
         let fits =
             |place: &mut RecordPlace| place.last.is_some() && place.at.offset() % LINE as u64 == within_line;
-        self.records.pop_if(fits).and_then(|place| Some((place.at, place.last?)))
+        self.records.pop_if(fits).and_then(|place| Some((place.at, place.version, place.last?)))
     }
 
     /// A place for a record of `key`, and the record's version.

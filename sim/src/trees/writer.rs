@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use fatbtree_index::GlobalAddress;
 use fatbtree_index::node::LINE;
+use fatbtree_index::record::RecordPointer;
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Device as _, Error, Operation, Output, QueuePair, Remote};
 use rand::RngExt as _;
@@ -319,7 +320,9 @@ impl Writer {
             Some(Rule::RecordsStayRecords) => {
                 let length = self.setting.scenario.lengths[0];
                 let record = self.tended(|tended, _| tended.model.space.misuse_record(PIVOT));
-                record.and_then(|(record, key)| record_like_node(&config, record, key, length))
+                record.and_then(|(address, version, key)| {
+                    record_like_node(&config, RecordPointer { address, length, version }, key)
+                })
             }
             _ => None,
         };

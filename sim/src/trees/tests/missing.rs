@@ -23,10 +23,16 @@ const SECOND_LINE: &[(Check, &str)] = &[
         "a wrong count makes a walk take another child, or none (which the check of null pointers refuses); the child is checked \
          for itself, so it is the right one, or leads to it, or is refused",
     ),
+    (
+        Check::RecordKey,
+        "a place for records has another version for each record that is written to it, so a stale entry is refused by the version, \
+         whatever the key is",
+    ),
 ];
 
 /// Checks that only those who write make, or readers of what writers leave behind: [`writers`](crate::writers) finds them missing.
 const OF_WRITERS: &[Check] = &[
+    Check::RecordVersion,
     Check::Partner,
     Check::OwnerLife,
     Check::Session,
