@@ -44,8 +44,11 @@ fn main() -> Result<(), Failure> {
 
     let roots = SuperRoot::new(vec![tree.partition])?;
     let options = ServerOptions { lease: Duration::from_secs(1 << 20), ..ServerOptions::writable() };
-    let nic =
-        |host: u8| Nic::new(NicConfig::new([2, 0, 0, 0, 0, host], [10, 0, 0, host].into()), host.into());
+    // These wires lose nothing: what comes late waits for the processor.
+    let nic = |host: u8| {
+        let config = NicConfig::new([2, 0, 0, 0, 0, host], [10, 0, 0, host].into());
+        Nic::new(NicConfig { ack_timeout: Duration::from_secs(1), ..config }, host.into())
+    };
     let mut server = MemoryServer::new(nic(1)?, tree, &options, SEED)?;
     // A queue pair has 16 READs under way.
     let pool = PoolConfig { tree: config, lanes: 4, ..PoolConfig::default() };
