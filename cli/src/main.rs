@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   fatbtree demo        the whole path in one process, measured
+//!   fatbtree shell       a tree to try by hand
 //!   fatbtree control     program the switches of a cluster, and load plans into them
 //!   fatbtree plan        look at saved plans, and compare them
 //!   fatbtree topology    show, draw and check networks and cluster files
@@ -17,6 +18,7 @@ mod control;
 mod demo;
 mod plan;
 mod progress;
+mod shell;
 mod simulate;
 mod switch;
 mod topology;
@@ -36,6 +38,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Role {
     Demo(demo::Arguments),
+    Shell(shell::Arguments),
     Control(control::Arguments),
     Plan(plan::Arguments),
     Topology(topology::Arguments),
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
     let done = match Arguments::parse().role {
         Role::Demo(arguments) => demo::run(&arguments),
+        Role::Shell(arguments) => shell::run(&arguments),
         Role::Control(arguments) => control::run(&arguments),
         Role::Plan(arguments) => plan::run(&arguments),
         Role::Topology(arguments) => topology::run(&arguments),

@@ -74,14 +74,14 @@ fn switches_are_programmed_loaded_and_reloaded() {
     let text = succeeds(&["control", "bring-up", "--cluster", &cluster]);
     assert!(text.starts_with("5 switches programmed for v1model"), "{text}");
     let text = succeeds(&["control", "load", &plan, "--cluster", &cluster]);
-    assert!(text.starts_with("epoch 1 in force"), "{text}");
+    assert!(text.starts_with("epoch 2 in force"), "{text}");
     // The same epoch cannot follow itself: its entries are there.
     let again = run(&["control", "load", &plan, "--cluster", &cluster]);
     assert_eq!(again.status.code(), Some(1));
     let refused = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(refused.contains("refused"), "{refused}");
     let same = run(&["control", "load", &plan, "--replacing", &plan, "--cluster", &cluster]);
-    assert!(String::from_utf8_lossy(&same.stderr).contains("epoch 1 cannot follow epoch 1"));
+    assert!(String::from_utf8_lossy(&same.stderr).contains("epoch 2 cannot follow epoch 2"));
 
     succeeds(&["plan", "check", &plan, "--target", "tofino2"]);
     let output = run(&["control", "bring-up", "--cluster", &cluster, "--target", "tofino1"]);

@@ -1,13 +1,14 @@
 //! A closed loop: keeps a number of operations under way and records every answer.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use fatbtree_index::{Change, KeyRange, OperationError, ScanOptions, Start, Wish};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Duration;
 
 use crate::client::{Client, Lookups};
-use crate::measure::{Outcome, Recorder, Summary, Troubles};
+use crate::measure::{LatencyHistogram, Outcome, Recorder, Summary, Troubles};
 use crate::sample::KeySample;
 use crate::values::Values;
 use crate::workload::{Operation, OperationKind, Workload, WorkloadError};
@@ -25,6 +26,8 @@ pub struct LoopOptions {
 #[derive(Debug, Clone)]
 pub struct ClosedLoop {
     recorder: Recorder,
+    /// Of each kind that there was.
+    latencies: BTreeMap<OperationKind, LatencyHistogram>,
     elapsed: Duration,
     wrong: Option<String>,
     sample: Option<KeySample>,
@@ -39,7 +42,8 @@ impl Default for ClosedLoop {
 impl ClosedLoop {
     /// Nothing recorded yet.
     pub fn new() -> Self {
-        ClosedLoop { recorder: Recorder::new(), elapsed: Duration::ZERO, wrong: None, sample: None }
+        let (recorder, latencies) = (Recorder::new(), BTreeMap::new());
+        ClosedLoop { recorder, latencies, elapsed: Duration::ZERO, wrong: None, sample: None }
     }
 
     /// The same, and samples the keys of its operations.
@@ -91,6 +95,7 @@ impl ClosedLoop {
             self.wrong = Some(format!("{kind} of key {key:#x}: {outcome:?}{why}"));
         }
         self.recorder.record(outcome, latency.as_nanos(), round_trips);
+        self.latencies.entry(operation.kind).or_default().record(latency.as_nanos());
         if let Some(sample) = &mut self.sample {
             sample.see(operation.key);
         }
@@ -109,6 +114,11 @@ impl ClosedLoop {
     /// The keys sampled; none unless it was made to.
     pub fn sampled(&self) -> &[u64] {
         self.sample.as_ref().map_or(&[], KeySample::keys)
+    }
+
+    /// The latencies of one kind of operation; none where there was no such operation.
+    pub fn latency_of(&self, kind: OperationKind) -> Option<&LatencyHistogram> {
+        self.latencies.get(&kind)
     }
 
     /// What was recorded, to merge with other clients'.

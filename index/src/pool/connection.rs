@@ -111,6 +111,14 @@ pub enum ConnectError {
         /// Which.
         id: ConnectionId,
     },
+    /// A tree that cannot be written to.
+    #[error(
+        "a tree with a fan-out of {fan_out} can only be read: a node that is split would leave one child; load it with at least 3"
+    )]
+    Narrow {
+        /// Most children of an internal node.
+        fan_out: u16,
+    },
     /// A super-root for another cluster.
     #[error(
         "a new super-root must have the partitions {old:?}, found {new:?}; make a new client for another cluster"

@@ -208,8 +208,12 @@ impl<V: Verbs> Pool<V> {
     /// became of that, and say so. What the client had left of its chunks is forgotten: the server has given it to others.
     ///
     /// # Errors
-    /// When there is no such server.
+    /// When there is no such server, or nodes of this tree have at most two children.
     pub fn set_writer(&self, server: u16, writer: Writer) -> Result<(), ConnectError> {
+        let fan_out = self.config.tree.fan_out();
+        if fan_out < 3 {
+            return Err(ConnectError::Narrow { fan_out });
+        }
         let mut state = self.state.borrow_mut();
         state.connections.get_mut(ConnectionId { server, lane: 0 })?;
         let former = state.writers.insert(server, writer);

@@ -1,0 +1,230 @@
+//! One line of the shell: what is to be done, and how values are written.
+
+use std::iter::Peekable;
+use std::str::Chars;
+
+use anyhow::{Result, anyhow, bail, ensure};
+
+/// What can be typed, for `help`.
+pub(super) const HELP: &str = "\
+get K               the value of a key
+put K V             puts a value, whether the key is there or not
+insert K V          puts a value if the key is not there
+update K V          replaces the value if the key is there
+cas K OLD NEW       replaces the value if it is OLD
+delete K            takes a key away
+scan A B [LIMIT]    the pairs of the keys A to B, both included
+rscan A B [LIMIT]   the same, the last key first
+len                 how many keys there are
+verify              walks over the whole tree and checks it
+load N              puts the keys 1 to N
+stats               what it has cost so far
+help                this
+quit                ends
+
+Keys are decimal or 0x hex. Values are text, \"quoted\" where they hold spaces (\\\" and \\\\ inside), or bytes as 0x hex.
+A line that begins with # is a comment.";
+
+/// A line, understood.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    Get(u64),
+    Put(u64, Vec<u8>),
+    Insert(u64, Vec<u8>),
+    Update(u64, Vec<u8>),
+    CompareAndSet(u64, Vec<u8>, Vec<u8>),
+    Delete(u64),
+    Scan { first: u64, last: u64, limit: u64, backward: bool },
+    Len,
+    Verify,
+    Load(u64),
+    Stats,
+    Help,
+    Quit,
+}
+
+/// A word of a line. Quoted ones are text, whatever they look like.
+#[derive(Debug)]
+struct Word {
+    text: String,
+    quoted: bool,
+}
+
+impl Command {
+    /// Reads a line; none where there is nothing on it.
+    ///
+    /// # Errors
+    /// When it is no command.
+    pub(super) fn parse(line: &str) -> Result<Option<Self>> {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            return Ok(None);
+        }
+        let mut words = words(line)?;
+        let name = words.remove(0).text;
+        let words = words.as_slice();
+        let command = match (name.as_str(), words) {
+            ("get", [key]) => Self::Get(number(key)?),
+            ("put", [key, value]) => Self::Put(number(key)?, bytes(value)?),
+            ("insert", [key, value]) => Self::Insert(number(key)?, bytes(value)?),
+            ("update", [key, value]) => Self::Update(number(key)?, bytes(value)?),
+            ("cas", [key, old, new]) => Self::CompareAndSet(number(key)?, bytes(old)?, bytes(new)?),
+            ("delete", [key]) => Self::Delete(number(key)?),
+            ("scan" | "rscan", [first, last, limit @ ..]) if limit.len() < 2 => Self::Scan {
+                first: number(first)?,
+                last: number(last)?,
+                limit: limit.first().map_or(Ok(u64::MAX), number)?,
+                backward: name == "rscan",
+            },
+            ("len", []) => Self::Len,
+            ("verify", []) => Self::Verify,
+            ("load", [count]) => Self::Load(number(count)?),
+            ("stats", []) => Self::Stats,
+            ("help", []) => Self::Help,
+            ("quit", []) => Self::Quit,
+            _ => return Err(unknown(&name, words.len())),
+        };
+        Ok(Some(command))
+    }
+}
+
+/// Why a line is no command: it has another number of words, or another first one.
+fn unknown(name: &str, found: usize) -> anyhow::Error {
+    let usage = HELP.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split("  ").next());
+    match usage.into_iter().find(|usage| usage.split(' ').next() == Some(name)) {
+        Some(usage) => anyhow!("expected `{usage}`, found {found} words after {name}"),
+        None => anyhow!("{} is no command; type help to see all", shortened(name)),
+    }
+}
+
+fn words(line: &str) -> Result<Vec<Word>> {
+    let mut chars = line.chars().peekable();
+    let mut words = Vec::new();
+    loop {
+        while chars.next_if(|next| next.is_whitespace()).is_some() {}
+        match chars.peek() {
+            None => return Ok(words),
+            Some('"') => words.push(Word { text: quoted(&mut chars)?, quoted: true }),
+            Some(_) => {
+                let text = std::iter::from_fn(|| chars.next_if(|next| !next.is_whitespace())).collect();
+                words.push(Word { text, quoted: false });
+            }
+        }
+    }
+}
+
+fn quoted(chars: &mut Peekable<Chars<'_>>) -> Result<String> {
+    let mut text = String::new();
+    chars.next();
+    loop {
+        match chars.next() {
+            None => bail!("a quoted value has no closing \""),
+            Some('"') => break,
+            Some('\\') => match chars.next() {
+                Some(escaped @ ('"' | '\\')) => text.push(escaped),
+                _ => bail!("in a quoted value \\ stands before \" or \\; give other bytes as 0x hex"),
+            },
+            Some(other) => text.push(other),
+        }
+    }
+    ensure!(chars.peek().is_none_or(|next| next.is_whitespace()), "behind a closing \" comes a space");
+    Ok(text)
+}
+
+fn number(word: &Word) -> Result<u64> {
+    let text = &word.text;
+    let parsed = match text.strip_prefix("0x") {
+        _ if word.quoted || text.starts_with('+') => None,
+        Some(hex) if hex.starts_with('+') => None,
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    };
+    parsed.ok_or_else(|| {
+        anyhow!("expected a number from 0 to {}, decimal or 0x hex, found {}", u64::MAX, shortened(text))
+    })
+}
+
+fn bytes(word: &Word) -> Result<Vec<u8>> {
+    let Some(hex) = word.text.strip_prefix("0x").filter(|_| !word.quoted) else {
+        return Ok(word.text.clone().into_bytes());
+    };
+    let digits: Option<Vec<u8>> =
+        hex.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect();
+    match digits {
+        Some(digits) if digits.len().is_multiple_of(2) => {
+            Ok(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+        }
+        _ => bail!(
+            "expected two hex digits a byte behind 0x, found {}; quote it if it is text",
+            shortened(&word.text)
+        ),
+    }
+}
+
+/// As much of a word as a message shows.
+fn shortened(text: &str) -> String {
+    const SHOWN: usize = 40;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+/// A value as it can be typed again.
+pub(super) fn show(value: &[u8]) -> String {
+    let text = std::str::from_utf8(value).ok().filter(|text| !text.chars().any(char::is_control));
+    match text {
+        None => {
+            const DIGITS: &[u8; 16] = b"0123456789abcdef";
+            let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
+            let pairs = value.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]);
+            "0x".chars().chain(pairs).collect()
+        }
+        Some(text)
+            if text.is_empty()
+                || text.starts_with("0x")
+                || text.starts_with('"')
+                || text.contains(char::is_whitespace) =>
+        {
+            format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+        }
+        Some(text) => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_can_be_typed_again() {
+        let values: [&[u8]; 14] = [
+            b"",
+            b"plain",
+            b"two words",
+            b" ",
+            b"0x41",
+            b"\"",
+            b"a\"b",
+            b"\"a\\ b\"",
+            b"back\\slash",
+            b"line\nend",
+            b"\x00\xff",
+            b"#",
+            "größe".as_bytes(),
+            "a\u{a0}b".as_bytes(),
+        ];
+        for value in values {
+            let line = format!("put 7 {}", show(value));
+            let expected = Command::Put(7, value.to_vec());
+            assert_eq!(Command::parse(&line).unwrap(), Some(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_hex() {
+        assert_eq!(show(&[0, 0xab, 0x10]), "0x00ab10");
+        assert_eq!(Command::parse("put 0x10 0x00aB10").unwrap(), Some(Command::Put(16, vec![0, 0xab, 0x10])));
+        assert_eq!(Command::parse("put 1 0x").unwrap(), Some(Command::Put(1, vec![])));
+    }
+}

@@ -1,0 +1,335 @@
+//! `fatbtree shell`: a tree to try by hand.
+
+mod command;
+mod tree;
+
+use std::io::{self, BufRead, IsTerminal, Read, Write};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use clap::error::ErrorKind;
+use fatbtree_index::{KeyRange, Order, ScanOptions, Start, TreeConfig, ValueLayout, Wish};
+
+use command::{Command, HELP, show};
+use tree::{Setting, Tree, loaded_value};
+
+/// A tree to try by hand: memory servers with software NICs and a client, all in this process.
+///
+/// Reads commands, one a line, from a terminal or a pipe; `help` lists them. A line that fails is reported with its number, and the shell
+/// goes on. At the end of a pipe the exit code is 1 if any line has failed.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  fatbtree shell                                  an empty tree
+  fatbtree shell --keys 100000 --trips            keys 1 to 100000, and what each command costs
+  fatbtree shell --value-size 8 --fan-out 4       values of 8 bytes in the leaves, small nodes
+  printf 'put 1 one\\nget 1\\n' | fatbtree shell    prints ok, and one")]
+pub(crate) struct Arguments {
+    /// Memory servers.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    servers: u16,
+    /// Loads the keys 1 to N first.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
+    keys: u64,
+    /// Keeps values of this many bytes in the leaves, 1 to 64; otherwise they lie beside them and have up to 1 MiB.
+    #[arg(long, value_name = "BYTES")]
+    value_size: Option<u8>,
+    /// Most children of an internal node, at least 3: with 2 a node that is split leaves one child on its left, and keys in ascending order
+    /// make the tree as high as it is wide.
+    #[arg(long, value_name = "CHILDREN", default_value_t = 16, value_parser = clap::value_parser!(u16).range(3..))]
+    fan_out: u16,
+    /// Bytes of a leaf.
+    #[arg(long, value_name = "BYTES", default_value_t = 1024)]
+    leaf_bytes: u32,
+    /// The client's cache of inner nodes; 0: none.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    cache: u64,
+    /// Memory of each server for what is written; it is taken when it is used.
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = clap::value_parser!(u64).range(..1 << 46))]
+    spare: u64,
+    /// Prints after each command how many round trips it took.
+    #[arg(long)]
+    trips: bool,
+}
+
+/// Longest line in bytes: two values of 1 MiB, each character of them escaped.
+const LONGEST_LINE: u64 = (4 << 20) + 1024;
+
+/// Pairs that a scan of the shell asks for before it prints them.
+const PAIRS_AT_ONCE: usize = 256;
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let values = arguments.value_size.map_or(ValueLayout::OutOfLine, ValueLayout::Inline);
+    let config = TreeConfig::new(arguments.fan_out, arguments.leaf_bytes, values)
+        .unwrap_or_else(|error| clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")).exit());
+    let Arguments { servers, keys, cache: cache_bytes, spare: spare_bytes, trips, .. } = *arguments;
+    let tree = Tree::new(&Setting { config, servers, keys, cache_bytes, spare_bytes })?;
+    let is_terminal = io::stdin().is_terminal();
+    exit_when_interrupted()?;
+    let mut shell = Shell { tree, config, trips, out: io::stdout().lock(), operations: 0, round_trips: 0 };
+    match shell.serve(io::stdin().lock(), is_terminal) {
+        Ok(Lines { failed: 0, .. }) => Ok(()),
+        Ok(_) if is_terminal => Ok(()),
+        Ok(Lines { failed, all }) => bail!("{failed} of {all} lines failed"),
+        // Who read the answers wants no more.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(error).context("reading commands and writing answers"),
+    }
+}
+
+/// Nothing outlives the process, so there is nothing to clean up.
+fn exit_when_interrupted() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("interrupt".into()).spawn(move || {
+        if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
+            eprintln!();
+            std::process::exit(130);
+        }
+    })?;
+    Ok(())
+}
+
+/// Lines that were read.
+struct Lines {
+    all: u64,
+    failed: u64,
+}
+
+struct Shell<W> {
+    tree: Tree,
+    config: TreeConfig,
+    trips: bool,
+    out: W,
+    /// Of all commands so far.
+    operations: u64,
+    round_trips: u64,
+}
+
+/// Why a command was not carried out.
+enum Trouble {
+    /// The answer could not be written: the shell ends.
+    Output(io::Error),
+    /// The shell goes on.
+    Command(anyhow::Error),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+impl From<anyhow::Error> for Trouble {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Command(error)
+    }
+}
+
+impl<W: Write> Shell<W> {
+    /// Carries out all lines up to the end.
+    fn serve(&mut self, mut input: impl BufRead, is_terminal: bool) -> io::Result<Lines> {
+        let mut lines = Lines { all: 0, failed: 0 };
+        let mut line = Vec::new();
+        loop {
+            if is_terminal {
+                write!(self.out, "> ")?;
+            }
+            self.out.flush()?;
+            let Some(whole) = read_line(&mut input, &mut line)? else {
+                if is_terminal {
+                    writeln!(self.out)?;
+                }
+                return Ok(lines);
+            };
+            lines.all += 1;
+            let done = match self.understand(&line, whole) {
+                Ok(None) => Ok(()),
+                Ok(Some(Command::Quit)) => return Ok(lines),
+                Ok(Some(command)) => self.carry_out(command),
+                Err(error) => Err(error.into()),
+            };
+            match done {
+                Ok(()) => {}
+                Err(Trouble::Output(error)) => return Err(error),
+                Err(Trouble::Command(error)) => {
+                    lines.failed += 1;
+                    self.out.flush()?;
+                    eprintln!("line {}: {error:#}", lines.all);
+                }
+            }
+        }
+    }
+
+    fn understand(&self, line: &[u8], whole: bool) -> Result<Option<Command>> {
+        ensure!(whole, "the line is longer than {LONGEST_LINE} bytes: values have up to 1 MiB");
+        let line = std::str::from_utf8(line).context("the line is not UTF-8: give such bytes as 0x hex")?;
+        Command::parse(line)
+    }
+
+    fn carry_out(&mut self, command: Command) -> Result<(), Trouble> {
+        match command {
+            Command::Get(key) => {
+                let lookup =
+                    self.tree.run(async |client| client.lookup(key, Start::CachedOrIndexRead).await)?;
+                let round_trips = lookup.trips.round_trips;
+                let answer = match lookup.result.map_err(anyhow::Error::from)? {
+                    Some(value) => show(&value),
+                    None => "not there".to_owned(),
+                };
+                self.answer(&answer, round_trips.into())
+            }
+            Command::Put(key, value) => self.change(key, Wish::Upsert(&value), ["ok", "ok"]),
+            Command::Insert(key, value) => {
+                self.change(key, Wish::Insert(&value), ["inserted", "there already"])
+            }
+            Command::Update(key, value) => self.change(key, Wish::Update(&value), ["updated", "not there"]),
+            Command::CompareAndSet(key, expected, value) => {
+                let wish = Wish::CompareAndSet { expected: &expected, value: &value };
+                self.change(key, wish, ["set", "not set"])
+            }
+            Command::Delete(key) => self.change(key, Wish::Delete, ["deleted", "not there"]),
+            Command::Scan { first, last, limit, backward } => self.scan(first, last, limit, backward),
+            Command::Len => {
+                let before = self.tree.client.pool().stats().reads;
+                let count = self.tree.run(async |client| client.len().await)?;
+                let count = count.map_err(anyhow::Error::from)?;
+                let reads = self.tree.client.pool().stats().reads - before;
+                writeln!(self.out, "{count}")?;
+                self.reads(reads)
+            }
+            Command::Verify => self.verify(),
+            Command::Load(count) => self.load(count),
+            Command::Stats => self.stats(),
+            Command::Help => Ok(writeln!(self.out, "{HELP}")?),
+            Command::Quit => Ok(()),
+        }
+    }
+
+    /// Writes an answer and what it has cost.
+    fn answer(&mut self, answer: &str, round_trips: u64) -> Result<(), Trouble> {
+        writeln!(self.out, "{answer}")?;
+        self.cost(round_trips)
+    }
+
+    fn cost(&mut self, round_trips: u64) -> Result<(), Trouble> {
+        self.operations += 1;
+        self.round_trips += round_trips;
+        if self.trips {
+            let s = if round_trips == 1 { "" } else { "s" };
+            writeln!(self.out, "({round_trips} round trip{s})")?;
+        }
+        Ok(())
+    }
+
+    /// What has read the whole tree, many nodes at a time.
+    fn reads(&mut self, reads: u64) -> Result<(), Trouble> {
+        if self.trips {
+            writeln!(self.out, "({reads} reads)")?;
+        }
+        Ok(())
+    }
+
+    /// `answers`: when it was carried out, and when it was not.
+    fn change(&mut self, key: u64, wish: Wish<'_>, answers: [&str; 2]) -> Result<(), Trouble> {
+        let change = self.tree.run(async |client| client.change(key, wish).await)?;
+        let applied = change.result.map_err(anyhow::Error::from)?;
+        self.answer(answers[usize::from(!applied)], change.trips.round_trips.into())
+    }
+
+    fn scan(&mut self, first: u64, last: u64, limit: u64, backward: bool) -> Result<(), Trouble> {
+        if first > last {
+            return Err(anyhow::anyhow!("the first key, {first}, is above the last, {last}").into());
+        }
+        let order = if backward { Order::Backward } else { Order::Forward };
+        let options = ScanOptions { order, start: Start::CachedOrIndexRead, ..ScanOptions::default() };
+        let client = self.tree.client.clone();
+        let mut scan = client.pool().scan(KeyRange::of(first..=last), options);
+        let mut left = limit;
+        while left > 0 {
+            // Some at a time: a long scan is printed as it goes.
+            let most = left.min(PAIRS_AT_ONCE as u64);
+            let pairs = self.tree.run(async |_| {
+                let mut pairs = Vec::new();
+                while (pairs.len() as u64) < most
+                    && let Some(pair) = scan.next().await
+                {
+                    pairs.push(pair?);
+                }
+                Ok::<_, fatbtree_index::OperationError>(pairs)
+            })?;
+            let pairs = pairs.map_err(anyhow::Error::from)?;
+            for (key, value) in &pairs {
+                writeln!(self.out, "{key} {}", show(value))?;
+            }
+            left -= pairs.len() as u64;
+            if (pairs.len() as u64) < most {
+                break;
+            }
+        }
+        self.cost(scan.trips().sequential)
+    }
+
+    fn verify(&mut self) -> Result<(), Trouble> {
+        let before = self.tree.client.pool().stats().reads;
+        let found = self.tree.run(async |client| client.verify().await)?.map_err(anyhow::Error::from)?;
+        let reads = self.tree.client.pool().stats().reads - before;
+        let answer = format!(
+            "whole: {} keys in {} leaves, {:.0} % full, under {} internal nodes; root at level {}",
+            found.keys,
+            found.leaves,
+            found.leaf_fill() * 100.0,
+            found.internal_nodes,
+            found.height
+        );
+        writeln!(self.out, "{answer}")?;
+        self.reads(reads)
+    }
+
+    fn load(&mut self, count: u64) -> Result<(), Trouble> {
+        let config = self.config;
+        let round_trips = self.tree.run(async |client| {
+            let mut round_trips = 0;
+            for key in 1..=count {
+                let change = client.change(key, Wish::Upsert(&loaded_value(&config, key))).await;
+                change.result?;
+                round_trips += u64::from(change.trips.round_trips);
+            }
+            Ok::<_, fatbtree_index::OperationError>(round_trips)
+        })?;
+        let round_trips = round_trips.map_err(anyhow::Error::from)?;
+        self.answer("ok", round_trips)
+    }
+
+    fn stats(&mut self) -> Result<(), Trouble> {
+        let stats = self.tree.client.pool().stats();
+        let cache = self.tree.client.cache_stats();
+        writeln!(
+            self.out,
+            "gets, changes, scans and loads: {}; round trips one after another: {}",
+            self.operations, self.round_trips
+        )?;
+        writeln!(
+            self.out,
+            "splits {}, merges {}, new roots {}",
+            stats.splits, stats.merges, stats.new_roots
+        )?;
+        writeln!(
+            self.out,
+            "cache: {} bytes in {} nodes; hits {}, misses {}, stale {}, evicted {}",
+            cache.bytes, cache.entries, cache.hits, cache.misses, cache.stale, cache.evicted
+        )?;
+        Ok(())
+    }
+}
+
+/// Reads the next line; none at the end. False: it is too long, and was skipped.
+fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
+    line.clear();
+    if input.by_ref().take(LONGEST_LINE + 1).read_until(b'\n', line)? == 0 {
+        return Ok(None);
+    }
+    let whole = line.len() as u64 <= LONGEST_LINE || line.ends_with(b"\n");
+    if !whole {
+        input.skip_until(b'\n')?;
+    }
+    Ok(Some(whole))
+}
