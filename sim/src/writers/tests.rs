@@ -1,6 +1,7 @@
 //! All seeds pass; and where a safety mechanism is missing, some do not.
 
-use fatbtree_index::{Check, TreeConfig, ValueLayout};
+use fatbtree_index::Check;
+use fatbtree_verbs::time::Duration;
 
 use crate::seeds::{Campaign, Seeds};
 use crate::writers::Scenario;
@@ -39,7 +40,6 @@ const MECHANISMS: &[Check] = &[
     Check::ChildThere,
     Check::OwnerLife,
     Check::Session,
-    Check::RecordVersion,
 ];
 
 /// Makes a scenario in which the mechanism matters more often.
@@ -48,20 +48,14 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
     match mechanism {
         // Splits and merges that are left half done.
         Check::Partner | Check::PartnerFirst => (scenario.deadly, scenario.deletes) = (95, 40),
-        // Few keys, whose records are replaced all the time.
-        Check::RecordVersion => {
-            (scenario.keys, scenario.deletes) = (4, 5);
-            scenario.config = out_of_line(&scenario.config);
+        // Sessions that end under clients which sleep for a moment.
+        Check::Session => {
+            (scenario.deadly, scenario.lease, scenario.calm) =
+                (0, Duration::from_micros(150), Duration::from_micros(60));
         }
         _ => {}
     }
     scenario
-}
-
-fn out_of_line(config: &TreeConfig) -> TreeConfig {
-    let (values, integrity) = (ValueLayout::OutOfLine, config.integrity());
-    let config = TreeConfig::with_integrity(config.fan_out(), config.leaf_bytes(), values, integrity);
-    config.expect("there is room for two entries")
 }
 
 #[test]

@@ -32,7 +32,6 @@ const SECOND_LINE: &[(Check, &str)] = &[
 
 /// Checks that only those who write make, or readers of what writers leave behind: [`writers`](crate::writers) finds them missing.
 const OF_WRITERS: &[Check] = &[
-    Check::RecordVersion,
     Check::Partner,
     Check::OwnerLife,
     Check::Session,
@@ -63,7 +62,13 @@ fn each_check_that_is_not_made_is_found() {
     for &check in Check::ALL.iter().filter(|check| !OF_WRITERS.contains(check)) {
         let second_line = SECOND_LINE.iter().find(|(name, _)| *name == check);
         let most = if second_line.is_some() { ENOUGH } else { MOST };
-        let failure = first_failure(most, |scenario| check.without(|| scenario.run()));
+        let failure = first_failure(most, |mut scenario| {
+            // It shows where places of records are used again for the same key.
+            if check == Check::RecordVersion && !aim(Rule::RecordVersionsGoOn, &mut scenario) {
+                return Ok(Outcome::default());
+            }
+            check.without(|| scenario.run())
+        });
         match (failure, second_line) {
             (Some(failure), None) => tell(&check, &failure),
             (None, Some(_)) => {}
