@@ -7,6 +7,7 @@
 //!   fatbtree topology    show, draw and check networks and cluster files
 //!   fatbtree switch      the software switch, programmed over P4Runtime
 //!   fatbtree simulate    the whole path under virtual time, with faults and a seed
+//!   fatbtree figures     Sherman's figures in virtual time
 //! ```
 //!
 //! Exit codes: 0 done; 1 refused or failed, or answers were wrong; 2 the command line cannot be read; 130 interrupted.
@@ -15,6 +16,7 @@
 
 mod control;
 mod demo;
+mod figures;
 mod plan;
 mod progress;
 mod simulate;
@@ -41,6 +43,7 @@ enum Role {
     Topology(topology::Arguments),
     Switch(switch::Arguments),
     Simulate(simulate::Arguments),
+    Figures(figures::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Role::Topology(arguments) => topology::run(&arguments),
         Role::Switch(arguments) => switch::run(&arguments),
         Role::Simulate(arguments) => simulate::run(&arguments),
+        Role::Figures(arguments) => figures::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -212,10 +212,11 @@ impl<'p, V: Verbs> Held<'p, V> {
 
     /// Asks for the global lock until it is this client's. From time to time it asks whether the owner is alive.
     async fn take_in_the_end(&mut self, mut believed: u64, trips: &mut u32) -> Result<(), Reason> {
-        /// Pauses grow up to this attempt: a lock is held for a round trip or two.
-        const SLOWEST: u32 = 4;
-        /// Who races does not pause, and asks seldom.
-        const SPINS: u32 = 64;
+        /// Attempts without a pause: a lock is held for a round trip or two, and whoever pauses between falls behind those that do
+        /// not (Sherman's clients never pause). Of one client only the first in the queue tries.
+        const SPINS: u32 = 16;
+        /// The pause after them, as that after so many attempts.
+        const PAUSE: u32 = 4;
         let began = self.pool.reactor().now();
         let mut attempt = 0;
         loop {
@@ -241,19 +242,16 @@ impl<'p, V: Verbs> Held<'p, V> {
                         self.may_be_taken();
                         continue;
                     }
-                    let looks = if races {
-                        attempt % SPINS == SPINS - 1 && owner != self.writer.owner
-                    } else {
-                        attempt >= SLOWEST
-                    };
+                    let round_ends = attempt % SPINS == SPINS - 1;
+                    let looks = round_ends && !(races && owner == self.writer.owner);
                     if looks && self.inherit(owner, word_of(&found)?, trips).await? {
                         return Ok(());
                     }
                     if self.pool.reactor().now() - began > self.pool.config().limits.patience {
                         return Err(Reason::Locked);
                     }
-                    if !races {
-                        self.pool.pause(attempt.min(SLOWEST)).await;
+                    if round_ends && !races {
+                        self.pool.pause(PAUSE).await;
                     }
                     self.may_be_taken();
                     attempt += 1;
