@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The code is that of the index; time is the table of [`ServiceTimes`](crate::world::ServiceTimes) with lines where requests wait
-//! for each other. Every answer is checked. A run follows from its seed.
+//! for each other. Every answer is checked. A run follows from its seed. What came of it: `sim/FIGURES.md`.
 
 mod bench;
 mod reads;
@@ -37,7 +37,7 @@ pub struct Size {
 
 impl Default for Size {
     fn default() -> Self {
-        Self { keys: 1_500_000, depth: 16, warm_up_us: 2_000, window_us: 10_000, seed: 1 }
+        Self { keys: 1_500_000, depth: 16, warm_up_us: 1_000, window_us: 5_000, seed: 1 }
     }
 }
 
