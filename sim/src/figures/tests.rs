@@ -10,12 +10,20 @@ fn sherman_beats_fg_where_many_write_the_same() {
     let [fg, combine, on_chip, hierarchical, sherman] = &rows[..] else { panic!("five steps: {rows:?}") };
     assert!(sherman.mops > 2.0 * fg.mops && sherman.p99_us * 2.0 < fg.p99_us, "{rows:?}");
     assert!(fg.mops < combine.mops && combine.mops < on_chip.mops && on_chip.mops < sherman.mops, "{rows:?}");
-    // A lock, a read, a write and a release; or two of them and two.
-    assert!(fg.write_round_trips - fg.lock_retries >= 4.0, "{rows:?}");
-    assert!(sherman.write_round_trips < 3.0, "{rows:?}");
     // Of 1 KB, or of an entry.
     assert!(hierarchical.written_bytes > 1_000.0 && sherman.written_bytes < 200.0, "{rows:?}");
     assert!(fg.handed_over_percent == 0.0 && sherman.handed_over_percent > 1.0, "{rows:?}");
+}
+
+/// Where nobody waits for anybody; writes that still wait at the end are not counted.
+#[test]
+fn techniques_save_round_trips() {
+    let size = Size { warm_up_us: 50, window_us: 200, ..SMALL };
+    let rows = writes(&size, Skew::Uniform, Mix::WriteIntensive).unwrap();
+    let trips = |at: usize| rows[at].write_round_trips;
+    // A lock, a read, a write and a release; or two of them and two. Some leaves are split.
+    assert!(trips(0) > 4.0 && trips(0) < 5.5, "{rows:?}");
+    assert!((1..5).all(|at| trips(at) > 2.0 && trips(at) < 3.0), "{rows:?}");
 }
 
 #[test]
