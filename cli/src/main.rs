@@ -8,6 +8,7 @@
 //!   fatbtree topology    show, draw and check networks and cluster files
 //!   fatbtree switch      the software switch, programmed over P4Runtime
 //!   fatbtree simulate    the whole path under virtual time, with faults and a seed
+//!   fatbtree figures     Sherman's figures in virtual time
 //! ```
 //!
 //! Exit codes: 0 done; 1 refused or failed, or answers were wrong; 2 the command line cannot be read; 130 interrupted.
@@ -16,6 +17,7 @@
 
 mod control;
 mod demo;
+mod figures;
 mod plan;
 mod progress;
 mod shell;
@@ -44,6 +46,7 @@ enum Role {
     Topology(topology::Arguments),
     Switch(switch::Arguments),
     Simulate(simulate::Arguments),
+    Figures(figures::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Role::Topology(arguments) => topology::run(&arguments),
         Role::Switch(arguments) => switch::run(&arguments),
         Role::Simulate(arguments) => simulate::run(&arguments),
+        Role::Figures(arguments) => figures::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -34,6 +34,7 @@
 //! ```
 
 mod cluster;
+pub mod figures;
 pub mod history;
 mod network;
 mod scenario;

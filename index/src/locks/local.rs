@@ -45,9 +45,20 @@ struct Local {
     /// None: nobody, but there is something to be finished.
     holder: Option<Ticket>,
     admission: Admission,
+    /// What else is to be finished.
+    more: Vec<Unfinished>,
+    /// The holder's, where it waits for the end of races.
+    waker: Option<Waker>,
     /// Times in a row that the global lock was handed over.
     handed_over: u8,
     waiting: VecDeque<Waiting>,
+}
+
+impl Local {
+    fn new(holder: Option<Ticket>, admission: Admission) -> Self {
+        let (more, waiting) = (Vec::new(), VecDeque::new());
+        Self { holder, admission, more, waker: None, handed_over: 0, waiting }
+    }
 }
 
 /// How a turn ends.
@@ -77,6 +88,8 @@ pub(crate) struct LocalLocks {
     locks: FxHashMap<LockId, Local>,
     /// Locks that were left unfinished while nobody waited.
     left: Vec<LockId>,
+    /// Operations that compete for a lock, or have it, without a queue.
+    racing: FxHashMap<LockId, u32>,
     tickets: u64,
 }
 
@@ -87,8 +100,7 @@ impl LocalLocks {
         let ticket = Ticket(self.tickets);
         match self.locks.entry(lock) {
             Entry::Vacant(entry) => {
-                let (admission, waiting) = (Admission::First, VecDeque::new());
-                entry.insert(Local { holder: Some(ticket), admission, handed_over: 0, waiting });
+                entry.insert(Local::new(Some(ticket), Admission::First));
             }
             Entry::Occupied(mut entry) => match entry.get_mut() {
                 Local { holder: holder @ None, .. } => *holder = Some(ticket),
@@ -109,6 +121,10 @@ impl LocalLocks {
     /// Whether it is this ticket's turn; if not, `waker` is called when it is.
     pub(crate) fn poll(&mut self, lock: LockId, ticket: Ticket, waker: &Waker) -> Option<Admission> {
         let local = self.locks.get_mut(&lock)?;
+        if local.holder == Some(ticket) && self.racing.contains_key(&lock) {
+            local.waker = Some(waker.clone());
+            return None;
+        }
         if local.holder == Some(ticket) {
             return Some(std::mem::replace(&mut local.admission, Admission::First));
         }
@@ -135,6 +151,7 @@ impl LocalLocks {
         }
         let next = local.waiting.pop_front();
         local.holder = next.as_ref().map(|next| next.ticket);
+        local.waker = None;
         // What was admitted and never asked is still to be done.
         let admission = std::mem::replace(&mut local.admission, Admission::First);
         (local.admission, local.handed_over) = match (end, admission) {
@@ -143,6 +160,11 @@ impl LocalLocks {
             (End::Released, Admission::First) => (Admission::First, 0),
             (End::Released, other) => (other, 0),
         };
+        if local.admission == Admission::First
+            && let Some(unfinished) = local.more.pop()
+        {
+            local.admission = Admission::Unfinished(unfinished);
+        }
         match next {
             Some(next) => Left::Next(next.waker),
             None if local.admission == Admission::First => {
@@ -152,6 +174,52 @@ impl LocalLocks {
             None => {
                 self.left.push(lock);
                 Left::Unfinished
+            }
+        }
+    }
+
+    /// Begins to compete for a lock without a queue. Says whether it may: not if something is to be finished there, which the
+    /// queue sees to.
+    pub(crate) fn race(&mut self, lock: LockId) -> bool {
+        let may = self.may_race(lock);
+        if may {
+            *self.racing.entry(lock).or_default() += 1;
+        }
+        may
+    }
+
+    /// Whether whoever competes for a lock may go on.
+    pub(crate) fn may_race(&self, lock: LockId) -> bool {
+        !self.locks.contains_key(&lock)
+    }
+
+    /// Ends what [`race`](Self::race) began. The queue, if there is one, goes on when nobody competes any more: until then the
+    /// client's own number in the global lock may be anybody's.
+    pub(crate) fn end_race(&mut self, lock: LockId, left: Option<Unfinished>) -> Left {
+        let racing = self.racing.get_mut(&lock).map_or(0, |racing| {
+            *racing -= 1;
+            *racing
+        });
+        if racing == 0 {
+            self.racing.remove(&lock);
+        }
+        match (self.locks.entry(lock), left) {
+            (Entry::Vacant(_), None) => Left::Nobody,
+            (Entry::Vacant(entry), Some(unfinished)) => {
+                entry.insert(Local::new(None, Admission::Unfinished(unfinished)));
+                self.left.push(lock);
+                Left::Unfinished
+            }
+            (Entry::Occupied(mut entry), left) => {
+                let local = entry.get_mut();
+                match left {
+                    Some(unfinished) if local.admission == Admission::First => {
+                        local.admission = Admission::Unfinished(unfinished);
+                    }
+                    Some(unfinished) => local.more.push(unfinished),
+                    None => {}
+                }
+                if racing == 0 { Left::Next(local.waker.take()) } else { Left::Nobody }
             }
         }
     }

@@ -135,6 +135,15 @@ impl Writer {
         if as_believed { Taken::Now } else { Taken::Neighbour(found) }
     }
 
+    /// Gives back a lock that this client has, by a WRITE of its two bytes.
+    pub(crate) fn write_back(&self, lock: LockId) -> Operation<'static> {
+        let Remote { address, rkey } = self.word(lock);
+        Operation::Write {
+            to: Remote { address: address + u64::from(lock.number % 4) * 2, rkey },
+            data: &[0; 2],
+        }
+    }
+
     /// Gives back a lock that this client has.
     pub(crate) fn give_back(&self, lock: LockId) -> Operation<'static> {
         let (at, shift) = (self.word(lock), Self::shift(lock));

@@ -26,6 +26,7 @@ use crate::limits::Limits;
 use crate::locks::{LocalLocks, Writer};
 use crate::space::{ChunkKind, ReturnedNodes, SURPLUS, Space};
 use crate::super_root::{Partition, SuperRoot};
+use crate::techniques::Techniques;
 
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide};
 pub use stats::PoolStats;
@@ -42,12 +43,19 @@ pub struct PoolConfig {
     pub lanes: u8,
     /// How long and how often an operation tries.
     pub limits: Limits,
+    /// How it writes.
+    pub techniques: Techniques,
 }
 
 impl Default for PoolConfig {
     /// The default tree, one queue pair per server.
     fn default() -> Self {
-        PoolConfig { tree: TreeConfig::default(), lanes: 1, limits: Limits::default() }
+        PoolConfig {
+            tree: TreeConfig::default(),
+            lanes: 1,
+            limits: Limits::default(),
+            techniques: Techniques::default(),
+        }
     }
 }
 

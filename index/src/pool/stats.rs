@@ -25,6 +25,12 @@ pub struct PoolStats {
     pub restarts: u64,
     /// Locks taken from owners whose sessions had ended.
     pub inherited_locks: u64,
+    /// Attempts to take a lock that found it taken.
+    pub lock_retries: u64,
+    /// Locks handed over to another operation of this client.
+    pub hand_overs: u64,
+    /// Bytes of nodes and records written.
+    pub written_bytes: u64,
     /// Nodes split, roots included.
     pub splits: u64,
     /// Nodes merged into their left neighbours.

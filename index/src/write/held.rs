@@ -24,9 +24,18 @@ pub(super) struct Held<'p, V: Verbs> {
     writer: Writer,
     lock: LockId,
     lane: u8,
-    ticket: Ticket,
+    place: Place,
     /// What is to be finished before the lock is free: there as long as the global lock is, or may be, this client's.
     unfinished: Option<Unfinished>,
+}
+
+/// How an operation competes with others of its client for a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// It waits for its turn, or has it.
+    Queued(Ticket),
+    /// Without a queue: whoever is the first to find the global lock free has it.
+    Racing,
 }
 
 impl<V: Verbs> Drop for Held<'_, V> {
@@ -52,14 +61,16 @@ impl<'p, V: Verbs> Held<'p, V> {
         if !taken {
             let mut believed = 0;
             held.may_be_taken();
-            let writer = held.writer;
-            let chain = |rkey| [writer.take(held.lock, believed), read(rkey)];
-            let [found, bytes] = pool.chain(held.connection(), &held.writer, chain).await?;
-            *trips += 1;
-            match held.judge(&found, believed)? {
-                Taken::Now | Taken::Before => return Ok((held, bytes_of(bytes)?)),
-                Taken::Neighbour(found) => believed = found,
-                Taken::Not(_) => {}
+            if pool.config().techniques.combine {
+                let writer = held.writer;
+                let chain = |rkey| [writer.take(held.lock, believed), read(rkey)];
+                let [found, bytes] = pool.chain(held.connection(), &held.writer, chain).await?;
+                *trips += 1;
+                match held.judge_taken(&found, believed)? {
+                    Taken::Now | Taken::Before => return Ok((held, bytes_of(bytes)?)),
+                    Taken::Neighbour(found) => believed = found,
+                    Taken::Not(_) => {}
+                }
             }
             held.take_in_the_end(believed, trips).await?;
         }
@@ -78,18 +89,39 @@ impl<'p, V: Verbs> Held<'p, V> {
     ) -> Result<Option<(Self, Buffer)>, Reason> {
         let writer = pool.writer(node.server())?;
         let lock = writer.lock_of(node);
-        let Some(ticket) = pool.with_locks(|locks| locks.try_enter(lock)) else { return Ok(None) };
-        let mut held = Held { pool, writer, lock, lane, ticket, unfinished: None };
+        let techniques = pool.config().techniques;
+        let place = pool.with_locks(|locks| {
+            if techniques.hierarchical {
+                locks.try_enter(lock).map(Place::Queued)
+            } else {
+                locks.race(lock).then_some(Place::Racing)
+            }
+        });
+        let Some(place) = place else { return Ok(None) };
+        let mut held = Held { pool, writer, lock, lane, place, unfinished: None };
         let mut believed = 0;
         loop {
             held.may_be_taken();
+            let id = held.connection();
             let read = |rkey| Operation::Read { from: Remote { address: node.raw(), rkey }, len };
-            let [found, bytes] = pool
-                .chain(held.connection(), &writer, |rkey| [writer.take(lock, believed), read(rkey)])
-                .await?;
+            let (found, bytes) = if techniques.combine {
+                let [found, bytes] =
+                    pool.chain(id, &writer, |rkey| [writer.take(lock, believed), read(rkey)]).await?;
+                (found, Some(bytes))
+            } else {
+                let [found] = pool.chain(id, &writer, |_| [writer.take(lock, believed)]).await?;
+                (found, None)
+            };
             *trips += 1;
-            match held.judge(&found, believed)? {
-                Taken::Now | Taken::Before => return Ok(Some((held, bytes_of(bytes)?))),
+            match held.judge_taken(&found, believed)? {
+                Taken::Now | Taken::Before => {
+                    if let Some(bytes) = bytes {
+                        return Ok(Some((held, bytes_of(bytes)?)));
+                    }
+                    let [bytes] = pool.chain(id, &writer, |rkey| [read(rkey)]).await?;
+                    *trips += 1;
+                    return Ok(Some((held, bytes_of(bytes)?)));
+                }
                 Taken::Neighbour(found) => believed = found,
                 Taken::Not(_) => {
                     held.unfinished = None;
@@ -108,31 +140,42 @@ impl<'p, V: Verbs> Held<'p, V> {
         lane: u8,
         trips: &mut u32,
     ) -> Result<(Self, bool), Reason> {
-        let ticket = pool.with_locks(|locks| locks.enter(lock));
-        let mut held = Held { pool, writer, lock, lane, ticket, unfinished: None };
+        let races = !pool.config().techniques.hierarchical && pool.with_locks(|locks| locks.race(lock));
+        if races {
+            return Ok((Held { pool, writer, lock, lane, place: Place::Racing, unfinished: None }, false));
+        }
+        let place = Place::Queued(pool.with_locks(|locks| locks.enter(lock)));
+        let mut held = Held { pool, writer, lock, lane, place, unfinished: None };
+        let taken = held.be_admitted(trips).await?;
+        Ok((held, taken))
+    }
+
+    /// Waits for its turn, if it waits in the queue. Says whether the global lock is this client's already.
+    async fn be_admitted(&mut self, trips: &mut u32) -> Result<bool, Reason> {
+        let (pool, lock) = (self.pool, self.lock);
+        let Place::Queued(ticket) = self.place else { return Ok(false) };
         let turn =
             poll_fn(|context| match pool.with_locks(|locks| locks.poll(lock, ticket, context.waker())) {
                 Some(admission) => Poll::Ready(admission),
                 None => Poll::Pending,
             });
         let admission = turn.await;
+        if let Admission::Unfinished(unfinished) = admission {
+            self.unfinished = Some(unfinished);
+        }
         // The session may have ended while it waited.
-        held.writer = pool.writer(lock.server)?;
-        let taken = match admission {
-            Admission::First => false,
+        self.writer = pool.writer(lock.server)?;
+        match admission {
+            Admission::First => Ok(false),
             Admission::HandedOver(owner) => {
-                let taken = owner == held.writer.owner;
+                let taken = owner == self.writer.owner;
                 if taken {
-                    held.may_be_taken();
+                    self.may_be_taken();
                 }
-                taken
+                Ok(taken)
             }
-            Admission::Unfinished(unfinished) => {
-                held.unfinished = Some(unfinished);
-                held.finish(unfinished, trips).await?
-            }
-        };
-        Ok((held, taken))
+            Admission::Unfinished(unfinished) => self.finish(unfinished, trips).await,
+        }
     }
 
     /// Finishes what another operation of this client has left. Says whether the global lock is this client's now.
@@ -169,8 +212,11 @@ impl<'p, V: Verbs> Held<'p, V> {
 
     /// Asks for the global lock until it is this client's. From time to time it asks whether the owner is alive.
     async fn take_in_the_end(&mut self, mut believed: u64, trips: &mut u32) -> Result<(), Reason> {
-        /// Pauses grow up to this attempt: a lock is held for a round trip or two.
-        const SLOWEST: u32 = 4;
+        /// Attempts without a pause: a lock is held for a round trip or two, and whoever pauses between falls behind those that do
+        /// not (Sherman's clients never pause). Of one client only the first in the queue tries.
+        const SPINS: u32 = 16;
+        /// The pause after them, as that after so many attempts.
+        const PAUSE: u32 = 4;
         let began = self.pool.reactor().now();
         let mut attempt = 0;
         loop {
@@ -179,18 +225,34 @@ impl<'p, V: Verbs> Held<'p, V> {
                 .chain(self.connection(), &self.writer, |_| [self.writer.take(self.lock, believed)])
                 .await?;
             *trips += 1;
-            match self.judge(&found, believed)? {
+            match self.judge_taken(&found, believed)? {
                 Taken::Now | Taken::Before => return Ok(()),
                 Taken::Neighbour(found) => believed = found,
                 Taken::Not(owner) => {
                     self.unfinished = None;
-                    if attempt >= SLOWEST && self.inherit(owner, word_of(&found)?, trips).await? {
+                    let races = self.place == Place::Racing;
+                    if races && !self.pool.with_locks(|locks| locks.may_race(self.lock)) {
+                        // Another one has left something unfinished here: that is done one after the other.
+                        self.leave(End::Released);
+                        self.place = Place::Queued(self.pool.with_locks(|locks| locks.enter(self.lock)));
+                        if self.be_admitted(trips).await? {
+                            return Ok(());
+                        }
+                        (believed, attempt) = (0, 0);
+                        self.may_be_taken();
+                        continue;
+                    }
+                    let round_ends = attempt % SPINS == SPINS - 1;
+                    let looks = round_ends && !(races && owner == self.writer.owner);
+                    if looks && self.inherit(owner, word_of(&found)?, trips).await? {
                         return Ok(());
                     }
                     if self.pool.reactor().now() - began > self.pool.config().limits.patience {
                         return Err(Reason::Locked);
                     }
-                    self.pool.pause(attempt.min(SLOWEST)).await;
+                    if round_ends && !races {
+                        self.pool.pause(PAUSE).await;
+                    }
                     self.may_be_taken();
                     attempt += 1;
                 }
@@ -224,11 +286,15 @@ impl<'p, V: Verbs> Held<'p, V> {
     /// Writes parts of one node and gives the lock back, with one doorbell; or leaves it to the next operation of this client. Where
     /// the connection breaks it finds out what became of that, and goes on.
     pub(super) async fn write_back(mut self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), Reason> {
-        let handed_over = self.pool.with_locks(|locks| locks.may_hand_over(self.lock));
+        let handed_over = self.may_hand_over();
         let mut breaks = 0;
-        loop {
+        let round_trips = loop {
             match self.post(parts, !handed_over).await {
-                Ok(()) => break,
+                Ok(round_trips) => break round_trips,
+                // If the client's number is in the lock, it may be another one's who was quicker.
+                Err(Trouble::Broke(reason)) if self.place == Place::Racing => {
+                    return Err(Reason::Unknown(reason));
+                }
                 Err(Trouble::Broke(reason)) => {
                     breaks += 1;
                     if breaks > self.pool.config().limits.reconnects {
@@ -248,8 +314,8 @@ impl<'p, V: Verbs> Held<'p, V> {
                 }
                 Err(_) => return Err(Reason::Unknown(BreakReason::Failed(Failure::Flushed))),
             }
-        }
-        *trips += 1;
+        };
+        *trips += round_trips;
         self.end(handed_over);
         Ok(())
     }
@@ -257,17 +323,15 @@ impl<'p, V: Verbs> Held<'p, V> {
     /// Writes parts of several nodes, each of which leaves the tree right, and gives the lock back. Where the connection breaks, the
     /// first of them are written or all.
     pub(super) async fn restructure(mut self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), Reason> {
-        let handed_over = self.pool.with_locks(|locks| locks.may_hand_over(self.lock));
-        self.post(parts, !handed_over).await?;
-        *trips += u32::from(!parts.is_empty() || !handed_over);
+        let handed_over = self.may_hand_over();
+        *trips += self.post(parts, !handed_over).await?;
         self.end(handed_over);
         Ok(())
     }
 
     /// Writes parts and keeps the lock.
     pub(super) async fn write(&self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), Reason> {
-        self.post(parts, false).await?;
-        *trips += 1;
+        *trips += self.post(parts, false).await?;
         Ok(())
     }
 
@@ -282,8 +346,27 @@ impl<'p, V: Verbs> Held<'p, V> {
         self.leave(if handed_over { End::HandedOver(owner) } else { End::Released });
     }
 
-    async fn post(&self, parts: &[Part<'_>], release: bool) -> Result<(), Trouble> {
-        let unlock = [self.writer.give_back(self.lock)];
+    /// Whether the next one of this client may have the lock as it is.
+    fn may_hand_over(&self) -> bool {
+        let may = self.pool.config().techniques.hierarchical
+            && self.pool.with_locks(|locks| locks.may_hand_over(self.lock));
+        if may {
+            self.pool.count(|stats| stats.hand_overs += 1);
+        }
+        may
+    }
+
+    fn release(&self) -> Operation<'static> {
+        if self.pool.config().techniques.on_chip {
+            self.writer.give_back(self.lock)
+        } else {
+            self.writer.write_back(self.lock)
+        }
+    }
+
+    /// Writes parts, and gives the lock back if it is to be. Says how many round trips that took.
+    async fn post(&self, parts: &[Part<'_>], release: bool) -> Result<u32, Trouble> {
+        let unlock = [self.release()];
         self.pool
             .write_chain(self.connection(), &self.writer, parts, if release { &unlock } else { &[] })
             .await
@@ -329,12 +412,29 @@ impl<'p, V: Verbs> Held<'p, V> {
         }
     }
 
+    /// What an attempt to take the lock came to. Who races has not taken it if another one of this client has.
+    fn judge_taken(&self, found: &Output, believed: u64) -> Result<Taken, Reason> {
+        let taken = match self.judge(found, believed)? {
+            Taken::Before if self.place == Place::Racing => Taken::Not(self.writer.owner),
+            taken => taken,
+        };
+        if let Taken::Not(_) = taken {
+            self.pool.count(|stats| stats.lock_retries += 1);
+        }
+        Ok(taken)
+    }
+
     fn connection(&self) -> ConnectionId {
         ConnectionId { server: self.lock.server, lane: self.lane }
     }
 
     fn leave(&self, end: End) {
-        match self.pool.with_locks(|locks| locks.leave(self.lock, self.ticket, end)) {
+        let left = self.pool.with_locks(|locks| match (self.place, end) {
+            (Place::Queued(ticket), end) => locks.leave(self.lock, ticket, end),
+            (Place::Racing, End::Unfinished(unfinished)) => locks.end_race(self.lock, Some(unfinished)),
+            (Place::Racing, _) => locks.end_race(self.lock, None),
+        });
+        match left {
             Left::Next(waker) => waker.into_iter().for_each(Waker::wake),
             Left::Nobody => {}
             Left::Unfinished => self.pool.push_event(Event::Unfinished { server: self.lock.server }),
@@ -350,18 +450,16 @@ pub(super) async fn restructure_all<V: Verbs, const N: usize>(
 ) -> Result<(), Reason> {
     let Some(first) = helds.first() else { return Ok(()) };
     let (pool, id, writer) = (first.pool, first.connection(), first.writer);
-    let handed_over =
-        std::array::from_fn::<_, N, _>(|at| pool.with_locks(|locks| locks.may_hand_over(helds[at].lock)));
-    let mut unlocks = [helds[0].writer.give_back(helds[0].lock); N];
+    let handed_over = std::array::from_fn::<_, N, _>(|at| helds[at].may_hand_over());
+    let mut unlocks = [helds[0].release(); N];
     let mut count = 0;
     for (held, handed_over) in helds.iter().zip(handed_over) {
         if !handed_over {
-            unlocks[count] = held.writer.give_back(held.lock);
+            unlocks[count] = held.release();
             count += 1;
         }
     }
-    pool.write_chain(id, &writer, parts, &unlocks[..count]).await?;
-    *trips += u32::from(parts.len() + count > 0);
+    *trips += pool.write_chain(id, &writer, parts, &unlocks[..count]).await?;
     for (held, handed_over) in helds.iter_mut().zip(handed_over) {
         held.end(handed_over);
     }
@@ -387,16 +485,23 @@ fn word_of(output: &Output) -> Result<u64, Reason> {
 }
 
 impl<V: Verbs> Pool<V> {
-    /// Writes parts of the tree on one server, in their order, and then does the rest, with one doorbell.
+    /// Writes parts of the tree on one server, in their order, and then does the rest, with one doorbell if they may be combined. Says
+    /// how many round trips that took.
     async fn write_chain(
         &self,
         id: ConnectionId,
         writer: &Writer,
         parts: &[Part<'_>],
         rest: &[Operation<'static>],
-    ) -> Result<(), Trouble> {
+    ) -> Result<u32, Trouble> {
+        self.count(|stats| {
+            stats.written_bytes += parts.iter().map(|part| part.bytes.len() as u64).sum::<u64>()
+        });
+        if !self.config().techniques.combine {
+            return self.write_one_by_one(id, writer, parts, rest).await;
+        }
         match parts.len() + rest.len() {
-            0 => Ok(()),
+            0 => return Ok(0),
             1 => self.chain(id, writer, |rkey| all::<1>(rkey, parts, rest)).await.map(drop),
             2 => self.chain(id, writer, |rkey| all::<2>(rkey, parts, rest)).await.map(drop),
             3 => self.chain(id, writer, |rkey| all::<3>(rkey, parts, rest)).await.map(drop),
@@ -405,7 +510,33 @@ impl<V: Verbs> Pool<V> {
             6 => self.chain(id, writer, |rkey| all::<6>(rkey, parts, rest)).await.map(drop),
             7 => self.chain(id, writer, |rkey| all::<7>(rkey, parts, rest)).await.map(drop),
             _ => unreachable!("no change has more than four parts and three locks"),
+        }?;
+        Ok(1)
+    }
+
+    /// The same, but each waits for the one before.
+    async fn write_one_by_one(
+        &self,
+        id: ConnectionId,
+        writer: &Writer,
+        parts: &[Part<'_>],
+        rest: &[Operation<'static>],
+    ) -> Result<u32, Trouble> {
+        let mut round_trips = 0;
+        for at in 0..parts.len() + rest.len() {
+            let operation = |rkey| match parts.get(at) {
+                Some(part) => [write(rkey, part)],
+                None => [rest[at - parts.len()]],
+            };
+            match self.chain(id, writer, operation).await {
+                Ok(_) => round_trips += 1,
+                Err(Trouble::Broke(reason)) => return Err(Trouble::Broke(reason)),
+                Err(trouble) if round_trips == 0 => return Err(trouble),
+                // A part was written: it is as if the connection had broken behind it.
+                Err(_) => return Err(Trouble::Broke(BreakReason::Failed(Failure::Flushed))),
+            }
         }
+        Ok(round_trips)
     }
 
     /// Gives back the locks of changes that were dropped before their end, as [`Event::Unfinished`] asks for. The next change does

@@ -1,5 +1,7 @@
 //! One leaf under its lock: an entry, or a split.
 
+use std::ops::Range;
+
 use fatbtree_verbs::{Buffer, Verbs};
 
 use super::Wish;
@@ -72,7 +74,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
         let Some(value) = wish.value() else {
             let slot = slot.expect("only what is there is deleted");
-            let changed = editor.remove(slot);
+            let changed = self.written_back(editor.remove(slot));
             let left = editor.count();
             let part = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
             held.write_back(&[part], &mut self.trips_mut().round_trips).await?;
@@ -95,7 +97,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             None => NewValue::Inline(value),
         };
         let record = record.as_ref().map(|record| Part { at: record.pointer.address, bytes: &record.bytes });
-        let changed = editor.put(slot, self.key(), new);
+        let changed = self.written_back(editor.put(slot, self.key(), new));
         let entry = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
         let parts = [record.unwrap_or(entry), entry];
         let parts = if record.is_some() { &parts } else { &parts[1..] };
@@ -125,6 +127,12 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 Err(fault) => return self.without(held, Reason::Fault(fault)).await,
             }
         }
+    }
+
+    /// What is written back of a leaf of which this has changed. The versions of all other lines stay as they are.
+    fn written_back(&self, changed: Range<usize>) -> Range<usize> {
+        let config = self.pool().config();
+        if config.techniques.two_level_versions { changed } else { 0..config.tree.leaf_bytes() as usize }
     }
 
     /// Whether an entry of a locked leaf has this value.

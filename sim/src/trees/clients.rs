@@ -47,7 +47,12 @@ impl Living {
     /// Makes a client on a machine that has just booted, and connects it.
     pub(super) fn begin(machine: &Machine, setting: &Rc<Setting>, random: &mut Random) -> Self {
         let scenario = &setting.scenario;
-        let config = PoolConfig { tree: scenario.config, lanes: scenario.lanes, limits: scenario.limits };
+        let config = PoolConfig {
+            tree: scenario.config,
+            lanes: scenario.lanes,
+            limits: scenario.limits,
+            ..PoolConfig::default()
+        };
         let roots = setting.roots(random.random_bool(0.3));
         let client = Client::new(machine.device(), config, roots, random.random_range(0..=u64::MAX));
         let client = client.expect("a scenario has at least one lane");

@@ -387,7 +387,8 @@ impl Fabric {
     pub(super) fn work(&self, requester: u32, kind: Kind, bytes: u32, device_memory: bool) -> Work {
         let pair = &self.pairs[requester as usize];
         let to = pair.peer.map_or(pair.owner, |peer| self.pairs[peer as usize].owner);
-        Work { from: pair.owner, to, kind, bytes, device_memory, doorbell: false }
+        let arrived = Instant::ZERO;
+        Work { from: pair.owner, to, kind, bytes, address: 0, arrived, device_memory, doorbell: false }
     }
 
     /// A queue pair that can still be named by its owner.

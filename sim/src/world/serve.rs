@@ -194,6 +194,7 @@ impl Fabric {
         let bytes = request.until.max(request.from) - request.from;
         let mut work = self.work(request.requester, kind, bytes, region.on_device);
         work.doorbell = false;
+        (work.address, work.arrived) = (region.iova + offset, self.now.at);
         let earliest = self.pairs[request.responder as usize].responder.order.max(self.now.at);
         let mut serving = self.timing.serve(earliest, &work, &mut self.random);
         serving.begins = serving.begins.max(earliest);

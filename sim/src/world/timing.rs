@@ -27,6 +27,10 @@ pub struct Work {
     pub kind: Kind,
     /// Bytes read or written.
     pub bytes: u32,
+    /// Where in the responder's memory, as the responder finds it; 0 before.
+    pub address: u64,
+    /// When the responder got it; zero before. Its queue pair may let it begin later.
+    pub arrived: Instant,
     /// It is for memory on the network card.
     pub device_memory: bool,
     /// It is the first of its chain: it comes with the doorbell.
@@ -202,7 +206,16 @@ mod tests {
         let mut random = Random::seed_from_u64(0);
         let mut sum = |kind, bytes, device_memory| {
             let ends = MachineId(0);
-            let work = Work { from: ends, to: ends, kind, bytes, device_memory, doorbell: true };
+            let work = Work {
+                from: ends,
+                to: ends,
+                kind,
+                bytes,
+                address: 0,
+                arrived: Instant::ZERO,
+                device_memory,
+                doorbell: true,
+            };
             let sending = times.send(Instant::ZERO, &work, &mut random);
             let serving = times.serve(sending.arrives, &work, &mut random);
             assert!(sending.left < sending.passes && sending.passes < sending.arrives);

@@ -51,7 +51,8 @@ impl Living {
     /// Makes a client on a machine that has just booted.
     pub(super) fn begin(machine: &Machine, setting: &Rc<Setting>, random: &mut Random) -> Self {
         let scenario = &setting.scenario;
-        let config = PoolConfig { tree: scenario.config, lanes: scenario.lanes, ..PoolConfig::default() };
+        let (tree, techniques) = (scenario.config, scenario.techniques);
+        let config = PoolConfig { tree, lanes: scenario.lanes, techniques, ..PoolConfig::default() };
         let roots = SuperRoot::new(vec![setting.partition]).expect("one partition covers all keys");
         let client = Client::new(machine.device(), config, roots, random.random_range(0..=u64::MAX));
         let client = client.expect("a scenario has at least one lane");
@@ -301,6 +302,7 @@ impl Living {
         self.setting.count(|outcome| {
             outcome.cache_hits += cache.hits;
             outcome.stale_starts += cache.stale;
+            outcome.lock_retries += stats.lock_retries;
             outcome.inherited_locks += stats.inherited_locks;
             outcome.splits += stats.splits;
             outcome.merges += stats.merges;

@@ -20,12 +20,12 @@ mod fate;
 mod run;
 mod server;
 
-use fatbtree_index::{Integrity, TreeConfig, ValueLayout};
+use fatbtree_index::{Integrity, Techniques, TreeConfig, ValueLayout};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use serde::Serialize;
 
-use crate::world::{Options, random};
+use crate::world::{Options, Random, random};
 
 /// A scenario: everything follows from the seed.
 #[derive(Clone, Debug)]
@@ -48,6 +48,8 @@ pub struct Scenario {
     deadly: u32,
     /// Bytes of each client's index cache; none: they have none.
     cache: Option<u64>,
+    /// Sherman's techniques: all of them, or any.
+    techniques: Techniques,
     world: Options,
 }
 
@@ -68,6 +70,8 @@ pub struct Outcome {
     pub deaths: u64,
     /// Sessions that ended because nobody renewed them.
     pub lapsed: u64,
+    /// Attempts to take a lock that found it taken.
+    pub lock_retries: u64,
     /// Locks taken from clients whose sessions had ended.
     pub inherited_locks: u64,
     /// Nodes that were split.
@@ -97,6 +101,7 @@ impl std::ops::AddAssign for Outcome {
         self.broken_connections += other.broken_connections;
         self.deaths += other.deaths;
         self.lapsed += other.lapsed;
+        self.lock_retries += other.lock_retries;
         self.inherited_locks += other.inherited_locks;
         self.splits += other.splits;
         self.merges += other.merges;
@@ -139,6 +144,7 @@ impl Scenario {
             deadly: draw.random_range(0..=60),
             world: Options::rough(draw),
             cache: draw.random_bool(0.5).then(|| draw.random_range(0..4_000)),
+            techniques: draw_techniques(draw),
         }
     }
 
@@ -149,6 +155,14 @@ impl Scenario {
     pub fn run(&self) -> Result<Outcome, String> {
         run::run(self).map_err(|why| format!("{why}\n  in {self:?}"))
     }
+}
+
+fn draw_techniques(draw: &mut Random) -> Techniques {
+    if draw.random_bool(0.5) {
+        return Techniques::SHERMAN;
+    }
+    let [combine, on_chip, hierarchical, two_level_versions] = std::array::from_fn(|_| draw.random_bool(0.5));
+    Techniques { combine, on_chip, hierarchical, two_level_versions }
 }
 
 #[cfg(test)]

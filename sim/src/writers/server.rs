@@ -78,9 +78,15 @@ impl Setting {
         let alive = Memory::shared(OWNERS).expect("there is memory for a table");
         let (tree, locks, owners) = server.reactor().with(|card| {
             let tree = card.register(&memory, 0, Access::ALL).expect("a machine registers its memory");
-            let locks = card.register_device_memory(u64::from(scenario.locks) * 2, 0, Access::ALL);
+            let bytes = u64::from(scenario.locks) * 2;
+            let locks = if scenario.techniques.on_chip {
+                card.register_device_memory(bytes, 0, Access::ALL)
+            } else {
+                let table = Memory::shared(bytes).expect("there is memory for a table");
+                card.register(&table, 0, Access::ALL)
+            };
             let owners = card.register(&alive, 0, Access::READ).expect("a machine registers its memory");
-            (tree, locks.expect("a card has memory for some locks"), owners)
+            (tree, locks.expect("there is room for some locks"), owners)
         });
         let switches = TreeSwitches::default();
         world.set_switches(switches.clone());

@@ -1,0 +1,112 @@
+//! Sherman's figures 10 and 11 in virtual time: what each technique brings to writes, and what switches bring to reads.
+//!
+//! ```text
+//!   8 clients × 16 operations at once ── cards, links, buckets of atomics ── 8 memory servers, trees bulk loaded
+//!        │ Pool with Techniques, IndexCache        (stations)                  lock tables in memory or on the card
+//!        └─ the code that runs in production                                   no faults
+//! ```
+//!
+//! The code is that of the index; time is the table of [`ServiceTimes`](crate::world::ServiceTimes) with lines where requests wait
+//! for each other. Every answer is checked. A run follows from its seed. What came of it: `sim/FIGURES.md`.
+
+mod bench;
+mod reads;
+mod stations;
+mod writes;
+
+use serde::Serialize;
+
+pub use reads::reads;
+pub use writes::writes;
+
+/// How large a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Keys that operations are about. Of three, two are in the tree at first: that is about the share of insertions that find
+    /// their key in Sherman's workloads (section 5.1.3).
+    pub keys: u64,
+    /// Operations that each of the 8 clients has in flight.
+    pub depth: u32,
+    /// Virtual time before anything is measured, in µs.
+    pub warm_up_us: u64,
+    /// Virtual time that is measured, in µs.
+    pub window_us: u64,
+    /// Decides everything else.
+    pub seed: u64,
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Self { keys: 1_500_000, depth: 16, warm_up_us: 1_000, window_us: 5_000, seed: 1 }
+    }
+}
+
+/// Which keys are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Skew {
+    /// Zipf with YCSB's 0.99 (figure 10).
+    Skewed,
+    /// All alike (figure 11).
+    Uniform,
+}
+
+/// What is done with them (Sherman table 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mix {
+    /// Only insertions, which overwrite what is there.
+    WriteOnly,
+    /// Half insertions, half lookups.
+    WriteIntensive,
+    /// 5 % insertions.
+    ReadIntensive,
+    /// Only lookups.
+    ReadOnly,
+}
+
+impl Mix {
+    /// The mixtures of figures 10 and 11.
+    pub const WRITING: [Self; 3] = [Self::WriteOnly, Self::WriteIntensive, Self::ReadIntensive];
+
+    fn writes_percent(self) -> u32 {
+        match self {
+            Self::WriteOnly => 100,
+            Self::WriteIntensive => 50,
+            Self::ReadIntensive => 5,
+            Self::ReadOnly => 0,
+        }
+    }
+}
+
+/// What one configuration came to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Row {
+    /// Of the configuration.
+    pub name: String,
+    /// Operations that ended in the window.
+    pub operations: u64,
+    /// Millions of them in a second.
+    pub mops: f64,
+    /// Latencies in µs. An operation that has not ended when the window does counts with the time it has taken so far.
+    pub p50_us: f64,
+    /// As `p50_us`.
+    pub p90_us: f64,
+    /// As `p50_us`.
+    pub p99_us: f64,
+    /// Round trips of a write, on average.
+    pub write_round_trips: f64,
+    /// Round trips of a lookup, on average.
+    pub read_round_trips: f64,
+    /// Bytes of nodes that a write sends, on average.
+    pub written_bytes: f64,
+    /// Attempts of a write to take a lock that found it taken, on average.
+    pub lock_retries: f64,
+    /// Of 100 writes, so many handed their lock over.
+    pub handed_over_percent: f64,
+    /// Bytes of a client's index cache.
+    pub cache_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,45 @@
+//! What must hold of the figures however small they are.
+
+use super::{Mix, Size, Skew, reads, writes};
+
+const SMALL: Size = Size { keys: 30_000, depth: 16, warm_up_us: 200, window_us: 1_500, seed: 1 };
+
+#[test]
+fn sherman_beats_fg_where_many_write_the_same() {
+    let rows = writes(&SMALL, Skew::Skewed, Mix::WriteIntensive).unwrap();
+    let [fg, combine, on_chip, hierarchical, sherman] = &rows[..] else { panic!("five steps: {rows:?}") };
+    assert!(sherman.mops > 2.0 * fg.mops && sherman.p99_us * 2.0 < fg.p99_us, "{rows:?}");
+    assert!(fg.mops < combine.mops && combine.mops < on_chip.mops && on_chip.mops < sherman.mops, "{rows:?}");
+    // Of 1 KB, or of an entry.
+    assert!(hierarchical.written_bytes > 1_000.0 && sherman.written_bytes < 200.0, "{rows:?}");
+    assert!(fg.handed_over_percent == 0.0 && sherman.handed_over_percent > 1.0, "{rows:?}");
+}
+
+/// Where nobody waits for anybody; writes that still wait at the end are not counted.
+#[test]
+fn techniques_save_round_trips() {
+    let size = Size { warm_up_us: 50, window_us: 200, ..SMALL };
+    let rows = writes(&size, Skew::Uniform, Mix::WriteIntensive).unwrap();
+    let trips = |at: usize| rows[at].write_round_trips;
+    // A lock, a read, a write and a release; or two of them and two. Some leaves are split.
+    assert!(trips(0) > 4.0 && trips(0) < 5.5, "{rows:?}");
+    assert!((1..5).all(|at| trips(at) > 2.0 && trips(at) < 3.0), "{rows:?}");
+}
+
+#[test]
+fn a_run_follows_from_its_seed() {
+    let size = Size { keys: 5_000, warm_up_us: 20, window_us: 100, ..SMALL };
+    let run = |seed| writes(&Size { seed, ..size }, Skew::Skewed, Mix::WriteOnly).unwrap();
+    assert_eq!(run(3), run(3));
+    assert_ne!(run(3), run(4));
+}
+
+#[test]
+fn switches_save_reads_where_clients_cache_little() {
+    let rows = reads(&Size { window_us: 200, warm_up_us: 50, ..SMALL }, Skew::Skewed).unwrap();
+    let of =
+        |name: &str| rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("{name}: {rows:?}"));
+    let (plain, switches) = (of("Sherman, 16 branches, no cache"), of("in-network Sherman, no cache"));
+    assert!(switches.mops > plain.mops && switches.p99_us < plain.p99_us, "{rows:?}");
+    assert!(switches.read_round_trips < 2.0, "{rows:?}");
+}
