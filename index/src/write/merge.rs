@@ -99,7 +99,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
             unreachable!("its level was checked when it was locked")
         };
         let Some(right) = right_of_pair(&children, self.key()) else {
-            let alone = children.len() == 1 && self.partition().root == header.address;
+            // A root that was split, and whose neighbour is not told of yet, is not the only node of its level.
+            let alone = children.len() == 1
+                && self.partition().root == header.address
+                && header.range() == self.partition().range;
             return if alone {
                 self.drop_root(parent, children[0].1).await
             } else {
