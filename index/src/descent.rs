@@ -251,6 +251,8 @@ pub(crate) struct Descent<'p, V: Verbs> {
     siblings: u32,
     /// The node that the cache has led this attempt to, and its level.
     cached: Option<(GlobalAddress, u8)>,
+    /// The switches have led this attempt to the node that is read, and nothing says yet whether it is the key's.
+    by_switches: bool,
     /// The level of the node that pointed to the one that is read: its parent or, after a sibling step, none.
     pointed_from: Option<u8>,
     /// A node on the way that its parent has no pointer to.
@@ -275,6 +277,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             walks: false,
             siblings: 0,
             cached: None,
+            by_switches: false,
             pointed_from: None,
             untold: None,
             high: None,
@@ -295,6 +298,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             walks: false,
             siblings: 0,
             cached: None,
+            by_switches: false,
             pointed_from: None,
             untold: None,
             high: None,
@@ -411,6 +415,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
             }
             Reason::Fault(fault) => fault,
         };
+        if !fault.is_torn() {
+            self.count_astray();
+        }
         if let Some((child, level)) = self.cached.take() {
             self.pool.tell_cache(|cache| cache.forget(level.saturating_add(1), key, child));
             self.pool.count_cache(|stats| stats.stale += 1);
@@ -487,12 +494,20 @@ impl<'p, V: Verbs> Descent<'p, V> {
     fn first_step(&mut self, start: Start) -> Step {
         self.siblings = 0;
         self.pointed_from = None;
+        self.by_switches = start == Start::IndexRead;
         match start {
             Start::Root | Start::Cached | Start::CachedOrIndexRead => {
                 Step::Node { address: self.partition.root, level: self.partition.root_level }
             }
             Start::IndexRead => Step::Index,
             Start::Node { address, level } => Step::Node { address, level },
+        }
+    }
+
+    /// The node that was read is not the key's any more. If the switches have led here, they are behind the tree.
+    fn count_astray(&mut self) {
+        if std::mem::take(&mut self.by_switches) {
+            self.pool.count(|stats| stats.astray += 1);
         }
     }
 
@@ -544,6 +559,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             if let Some(parent_level) = self.pointed_from.take() {
                 self.untold = Some(Child { low, address: header.partner, parent_level });
             }
+            self.count_astray();
             self.teach_cache(header.level, low, header.partner);
             *step = Step::Node { address: header.partner, level: header.level };
             return Ok(None);
@@ -652,10 +668,16 @@ impl<'p, V: Verbs> Descent<'p, V> {
                     self.pointed_from = Some(header.level);
                     Decision::Go(Step::Node { address: node.find(self.key)?, level: header.level - 1 })
                 }
-                // An index read went further down than it was to.
-                _ => return Err(NodeFault::Level { found: header.level, expected: level }),
+                // An index read went further down than it was to: rightly, for all that is known.
+                _ => {
+                    self.by_switches = false;
+                    return Err(NodeFault::Level { found: header.level, expected: level });
+                }
             }
         };
+        if !matches!(decision, Decision::Ask) {
+            self.by_switches = false;
+        }
         self.trips.levels += 1;
         if step == Step::Index {
             self.trips.landed = Some(header.level);
@@ -727,6 +749,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
         self.siblings += 1;
         self.trips.siblings_followed += 1;
+        self.count_astray();
         self.teach_cache(header.level, header.high, header.sibling);
         Ok(Step::Node { address: header.sibling, level: header.level })
     }

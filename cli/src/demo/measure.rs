@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec};
-use fatbtree_client::{ClosedLoop, KeySample, LoopOptions, Values};
+use fatbtree_client::{ClosedLoop, KeySample, LoopOptions, Report, Values};
 use fatbtree_index::{IndexCache, Start};
 
 use super::arguments::Settings;
@@ -72,14 +72,24 @@ impl Runner {
         Self { data_path: Arc::clone(data_path), keys, seed, depth, values, ways: 0 }
     }
 
-    /// Does operations one way, and samples their keys. They are drawn from another seed than those that are measured.
-    pub(super) async fn learn(&mut self, spec: &WorkloadSpec, kind: Kind, operations: u64) -> Result<Way> {
+    /// Does operations one way, and says what the client then tells planners. Keys are drawn from another seed than those that are
+    /// measured.
+    pub(super) async fn learn(
+        &mut self,
+        spec: &WorkloadSpec,
+        kind: Kind,
+        operations: u64,
+    ) -> Result<(Way, Report)> {
         let sample = KeySample::new(SAMPLE, self.seed);
-        let mut way = self.way(spec, kind, self.seed ^ 0x5a5a)?;
-        way.done = ClosedLoop::sampling(sample);
-        let mut ways = vec![way];
+        self.data_path.call(move |path| path.client().set_sample(Some(sample)))?;
+        let mut ways = vec![self.way(spec, kind, self.seed ^ 0x5a5a)?];
         self.turns(&mut ways, "learning from what the client does", operations).await?;
-        Ok(ways.remove(0))
+        let report = self.data_path.call(|path| {
+            let report = path.client().report();
+            path.client().set_sample(None);
+            report
+        })?;
+        Ok((ways.remove(0), report))
     }
 
     /// Fills the caches that are to be warm, by operations from another seed than those that are measured.

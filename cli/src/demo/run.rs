@@ -68,9 +68,9 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
     let mut runner = Runner::new(&data_path, &settings);
     let (blind, _) = plan_and_load(&mut control, &[], "planning without knowing what is asked for").await?;
     let blind = in_network("in-network, planned without knowledge", &blind);
-    let learning = runner.learn(&settings.spec, blind, settings.learning()).await?;
-    let sampled = learning.done.sampled();
-    let (planned, push) = plan_and_load(&mut control, sampled, "planning by counters and samples").await?;
+    let (learning, report) = runner.learn(&settings.spec, blind, settings.learning()).await?;
+    let (planned, push) =
+        plan_and_load(&mut control, &report.keys, "planning by counters and samples").await?;
 
     let kinds = kinds(&planned);
     let (spec, lookups) = (&settings.spec, settings.lookups);
