@@ -96,6 +96,19 @@ fn a_plan_made_by_counters_and_samples_beats_one_made_without() {
     assert!(learned + 0.1 < blind, "{learned} round trips, {blind} without knowledge");
 }
 
+/// Keys are inserted where lookups go: stale switches cost round trips, and the controller sees to it by itself.
+#[test]
+fn a_tree_that_grows_is_followed() {
+    let result = demo("growth", &["--keys", "50000", "--lookups", "20000"]);
+    assert_eq!(result["wrong"], 0);
+    let growth = &result["growth"];
+    let figure = |name: &str| growth[name].as_f64().unwrap_or_else(|| panic!("no figure {name}: {growth}"));
+    assert_eq!((figure("inserted"), figure("operations")), (4_000.0, 2_000.0));
+    let [before, stale, followed] = ["before", "stale", "followed"].map(figure);
+    assert!(stale > before + 0.05 && figure("astray") > 0.02, "{growth}");
+    assert!(followed < before * 1.05 && figure("changes") > 0.0, "{growth}");
+}
+
 /// Writes, also those of the other way, are read; new keys are found.
 #[test]
 fn workloads_that_write_run_every_way() {
@@ -147,6 +160,10 @@ fn keys_of_a_file_are_looked_up() {
     let result = demo("file", &["--keys", &file.display().to_string()]);
     assert_eq!((&result["wrong"], &result["keys"]), (&0.into(), &1999.into()));
     assert_eq!(result["ycsb"][3]["ways"].as_array().map(Vec::len), Some(0), "no keys are left to insert");
+    assert!(
+        result["growth"]["inserted"].as_u64().is_some_and(|count| count > 0),
+        "between them there is room"
+    );
 }
 
 #[test]

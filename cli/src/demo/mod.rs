@@ -3,6 +3,7 @@
 mod arguments;
 mod control;
 mod data_path;
+mod growth;
 mod measure;
 mod memory;
 mod network;
@@ -30,7 +31,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
     println!("{}\n{}", table(&result.ways_table(), 1), result.explanation());
     println!("{}", table(&result.ycsb_table(), 2));
-    println!("round trips of {} operations each; {:.1} s in all", result.ycsb_operations, result.seconds);
+    println!("round trips of {} operations each", result.ycsb_operations);
+    if let Some(growth) = &result.growth {
+        println!("{}\n{}", table(&growth.table(), 1), growth.explanation());
+    }
+    println!("{:.1} s in all", result.seconds);
     if let Some(path) = &arguments.json {
         let json = serde_json::to_string_pretty(&result)? + "\n";
         std::fs::write(path, json).with_context(|| format!("writing {}", path.display()))?;

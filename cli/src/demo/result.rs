@@ -37,6 +37,8 @@ pub(crate) struct DemoResult {
     pub ycsb: Vec<YcsbResult>,
     /// Operations of each of them, each way.
     pub ycsb_operations: u64,
+    /// What a tree that grows costs; none where there is no room for new keys.
+    pub growth: Option<GrowthResult>,
     /// What was planned.
     pub plan: PlanResult,
     /// Loading the plan over P4Runtime beside the one before, and taking that away.
@@ -79,6 +81,25 @@ pub(crate) struct YcsbResult {
     pub operations: String,
     /// Each way; none when it was left out.
     pub ways: Vec<WayResult>,
+}
+
+/// Lookups by index reads, as `ways` has them, while the tree grows and the controller follows it. All are counted.
+#[derive(Debug, Serialize)]
+pub(crate) struct GrowthResult {
+    /// Keys that were inserted beside those that are asked for.
+    pub inserted: u64,
+    /// Lookups for each of the figures.
+    pub operations: u64,
+    /// Mean round trips per lookup before.
+    pub before: f64,
+    /// The same with the new keys in the tree, under the plan that knows nothing of them.
+    pub stale: f64,
+    /// The same after the controller has planned anew.
+    pub followed: f64,
+    /// The share of index reads that led astray, as the client told it to the controller.
+    pub astray: f64,
+    /// Changes of table entries by which it followed; 0: it did not find it worth while.
+    pub changes: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -199,6 +220,36 @@ impl DemoResult {
             share = 100.0 * self.cached_share,
             nodes = self.inner_nodes,
             target = self.target,
+        )
+    }
+}
+
+impl GrowthResult {
+    /// The three figures as a table.
+    pub(crate) fn table(&self) -> Vec<Vec<String>> {
+        let row = |name: &str, trips: f64| vec![name.to_owned(), format!("{trips:.2}")];
+        vec![
+            vec!["in-network, in a tree that grows".to_owned(), "round trips".to_owned()],
+            row("before", self.before),
+            row("grown, and the switches know nothing of it", self.stale),
+            row("grown, and the controller has followed", self.followed),
+        ]
+    }
+
+    /// What the table does not say.
+    pub(crate) fn explanation(&self) -> String {
+        let followed = match self.changes {
+            0 => "which was not worth another plan".to_owned(),
+            changes => {
+                format!("by which the controller knew, and planned anew: {changes} changes of table entries")
+            }
+        };
+        format!(
+            "{} keys were inserted beside those that are asked for. Of the index reads that followed {:.1} % led astray, {followed}. \
+             {} lookups each, of keys that were loaded, counted.",
+            self.inserted,
+            100.0 * self.astray,
+            self.operations,
         )
     }
 }

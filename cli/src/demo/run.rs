@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use fatbtree_client::Client;
-use fatbtree_client::workload::BUILTIN_NAMES;
+use fatbtree_client::workload::{BUILTIN_NAMES, KeyMap};
+use fatbtree_client::{Client, Report};
 use fatbtree_controller::Summary;
 use fatbtree_index::record::record_bytes;
 use fatbtree_index::{IndexCache, PoolConfig, Start, ValueLayout};
@@ -17,10 +17,13 @@ use fatbtree_topology::{Annotations, FatTree, Switch, render_svg};
 use super::arguments::{Settings, describe, describe_operations};
 use super::control::{Control, Planned};
 use super::data_path::{DataPath, DataPathThreads, Starter};
+use super::growth::Growth;
 use super::measure::{Cache, Kind, Runner, Way};
 use super::memory::{Desk, desk};
 use super::network::{self, Endpoints, Places, is_in_rack};
-use super::result::{DemoResult, Environment, LoadResult, PlanResult, PushResult, WayResult, YcsbResult};
+use super::result::{
+    DemoResult, Environment, GrowthResult, LoadResult, PlanResult, PushResult, WayResult, YcsbResult,
+};
 use crate::progress;
 
 /// The part of the operations that YCSB's workloads get.
@@ -68,7 +71,7 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
     let mut runner = Runner::new(&data_path, &settings);
     let (blind, _) = plan_and_load(&mut control, &[], "planning without knowing what is asked for").await?;
     let blind = in_network("in-network, planned without knowledge", &blind);
-    let (learning, report) = runner.learn(&settings.spec, blind, settings.learning()).await?;
+    let (learning, report) = runner.learn(&settings.spec, &blind, settings.learning()).await?;
     let (planned, push) =
         plan_and_load(&mut control, &report.keys, "planning by counters and samples").await?;
 
@@ -77,9 +80,14 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
     runner.warm(spec, &kinds, settings.learning()).await?;
     let mut ways = runner.measure(spec, &kinds, lookups, "measuring, all ways in turns").await?;
     ways.insert(1, learning);
-    let (ycsb, ycsb_ways) = ycsb(&settings, &mut runner, &kinds[..2]).await?;
+    let (ycsb, mut others) = ycsb(&settings, &mut runner, &kinds[..2]).await?;
+    let growth = grow(&settings, &mut runner, &mut control, (kinds[1].clone(), report)).await?;
+    let growth = growth.map(|(growth, ways)| {
+        others.extend(ways);
+        growth
+    });
 
-    let all = || ways.iter().chain(&ycsb_ways);
+    let all = || ways.iter().chain(&others);
     let wrong = |way: &Way| way.done.recorder().operations() - way.done.recorder().summary(1).found;
     let summary = planned.plan.summary();
     let annotations: Annotations = planned.plan.annotations().into_iter().collect();
@@ -99,6 +107,7 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
         ways: ways.iter().map(WayResult::from).collect(),
         ycsb,
         ycsb_operations: ycsb_operations(&settings),
+        growth,
         plan: PlanResult {
             ranges: summary.ranges,
             stage_entries: summary.stage_entries,
@@ -255,6 +264,29 @@ async fn ycsb(
         all.extend(ways);
     }
     Ok((results, all))
+}
+
+/// Lets the tree grow, and the controller follow it.
+async fn grow(
+    settings: &Settings,
+    runner: &mut Runner,
+    control: &mut Control,
+    (kind, learned): (Kind, Report),
+) -> Result<Option<(GrowthResult, Vec<Way>)>> {
+    // Between keys in order there is no room for new ones.
+    if matches!(settings.key_map, KeyMap::Ordered) {
+        return Ok(None);
+    }
+    let operations = ycsb_operations(settings);
+    let (lookups, _) = settings.builtin("c", operations)?;
+    let growth = Growth { lookups, operations, kind, learned };
+    let begun = Step::begin("letting the tree grow".to_owned());
+    let grown = growth.run(&settings.sorted_keys, runner, control).await?;
+    let describe = |growth: &GrowthResult| {
+        format!("{} keys inserted, then {} table entries changed", growth.inserted, growth.changes)
+    };
+    begun.done(grown.as_ref().map_or("no room for new keys".to_owned(), |(growth, _)| describe(growth)));
+    Ok(grown)
 }
 
 fn layer_nodes(summary: &Summary) -> Vec<usize> {
