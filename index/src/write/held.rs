@@ -174,7 +174,18 @@ impl<'p, V: Verbs> Held<'p, V> {
                 }
                 Ok(taken)
             }
-            Admission::Unfinished(unfinished) => self.finish(unfinished, trips).await,
+            Admission::Unfinished(unfinished) => {
+                let mut taken = self.finish(unfinished, trips).await?;
+                // What was posted on another lane may still come. Who writes before that is overwritten.
+                while let Some(unfinished) = pool.with_locks(|locks| locks.take_more(lock)) {
+                    if unfinished.owner != self.writer.owner {
+                        continue;
+                    }
+                    self.unfinished = Some(unfinished);
+                    taken = self.finish(unfinished, trips).await?;
+                }
+                Ok(taken)
+            }
         }
     }
 
