@@ -36,6 +36,8 @@ enum Place {
     Queued(Ticket),
     /// Without a queue: whoever is the first to find the global lock free has it.
     Racing,
+    /// It has ended.
+    Left,
 }
 
 impl<V: Verbs> Drop for Held<'_, V> {
@@ -439,11 +441,13 @@ impl<'p, V: Verbs> Held<'p, V> {
         ConnectionId { server: self.lock.server, lane: self.lane }
     }
 
-    fn leave(&self, end: End) {
-        let left = self.pool.with_locks(|locks| match (self.place, end) {
+    fn leave(&mut self, end: End) {
+        let place = std::mem::replace(&mut self.place, Place::Left);
+        let left = self.pool.with_locks(|locks| match (place, end) {
             (Place::Queued(ticket), end) => locks.leave(self.lock, ticket, end),
             (Place::Racing, End::Unfinished(unfinished)) => locks.end_race(self.lock, Some(unfinished)),
             (Place::Racing, _) => locks.end_race(self.lock, None),
+            (Place::Left, _) => Left::Nobody,
         });
         match left {
             Left::Next(waker) => waker.into_iter().for_each(Waker::wake),
