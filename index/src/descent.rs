@@ -98,6 +98,19 @@ pub enum OperationError {
         /// Why.
         error: PostError,
     },
+    /// The server has no memory left, or gives this client no more.
+    #[error(
+        "key {key:#x}: memory server {server} gives no more memory for {kind}; delete keys, let it have more memory, or raise the \
+         bound of chunks per client"
+    )]
+    NoMemory {
+        /// The key.
+        key: u64,
+        /// The server.
+        server: u16,
+        /// For what.
+        kind: ChunkKind,
+    },
     /// The client was not told how to write there.
     #[error(
         "key {key:#x}: this client may not write to memory server {server}: no locks were given to it (set_writer)"
@@ -406,8 +419,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Reason::Locked => return Err(OperationError::Locked { key }),
             Reason::Unknown(last) => return Err(OperationError::Unknown { key, last }),
             Reason::Memory(server, kind, bytes) => {
-                self.pool.until_memory(server, kind, bytes).await;
-                return Ok(());
+                return match self.pool.until_memory(server, kind, bytes).await {
+                    true => Ok(()),
+                    false => Err(OperationError::NoMemory { key, server, kind }),
+                };
             }
             Reason::Fault(fault) => fault,
         };

@@ -102,7 +102,7 @@ pub use lookup::{Lookup, Value};
 pub use pool::{BreakReason, ConnectError, ConnectionId, Event, Pool, PoolConfig, PoolStats, RemoteSide};
 pub use scan::{Order, Scan, ScanOptions, ScanTrips};
 pub use separator::{cut_keys, cut_nodes, separator};
-pub use space::{ChunkKind, ReturnedNodes, SURPLUS};
+pub use space::{ChunkKind, ReturnedPlaces, SURPLUS};
 pub use super_root::{Partition, SuperRoot, SuperRootError};
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 pub use techniques::Techniques;

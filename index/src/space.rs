@@ -37,7 +37,7 @@ impl fmt::Display for ChunkKind {
     }
 }
 
-/// Freed nodes of a kind on one server that a client keeps for itself.
+/// Places of freed nodes of a kind, or of freed records of a size, on one server that a client keeps for itself.
 pub const SURPLUS: usize = 64;
 
 /// The rest of a chunk.
@@ -55,26 +55,30 @@ struct Stock {
     returned: Vec<GlobalAddress>,
     /// The owner was asked for more and has not brought it.
     asked: bool,
+    /// How often the owner said that there is none.
+    refusals: u32,
     waiting: Vec<Waker>,
 }
 
-/// Nodes that a client has freed and does not need, for its server's lists.
+/// Places of nodes or records that a client has freed and does not need, for its server's lists.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ReturnedNodes {
+pub struct ReturnedPlaces {
     /// Where they are.
     pub server: u16,
-    /// Leaves or internal nodes.
+    /// Of what.
     pub kind: ChunkKind,
-    /// Their addresses.
-    pub nodes: Vec<GlobalAddress>,
+    /// Bytes of each, if they are records'; 0 for nodes, which have their own size.
+    pub bytes: u32,
+    /// Where they begin.
+    pub addresses: Vec<GlobalAddress>,
 }
 
 /// A place for a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RecordPlace {
     pub(crate) address: GlobalAddress,
-    /// The version that the next record there has.
-    pub(crate) version: u32,
+    /// The version that the next record there has; none if it follows from what is there, which must be read.
+    pub(crate) version: Option<u32>,
 }
 
 /// What a client has been given and not used, and what it has freed.
@@ -94,34 +98,62 @@ impl Space {
         std::mem::take(&mut stock.waiting)
     }
 
-    /// Takes up single nodes that were used before.
-    pub(crate) fn supply_nodes(
+    /// Takes up places that others have freed: of nodes, or of records of `bytes` each.
+    pub(crate) fn supply_places(
         &mut self,
         server: u16,
         kind: ChunkKind,
-        nodes: &[GlobalAddress],
+        bytes: u32,
+        addresses: &[GlobalAddress],
     ) -> Vec<Waker> {
         let stock = self.stocks.entry((server, kind)).or_default();
-        stock.returned.extend_from_slice(nodes);
         stock.asked = false;
+        let waiting = std::mem::take(&mut stock.waiting);
+        if kind == ChunkKind::Records {
+            let places = addresses.iter().map(|&address| RecordPlace { address, version: None });
+            self.places.entry((server, bytes)).or_default().extend(places);
+        } else {
+            stock.returned.extend_from_slice(addresses);
+        }
+        waiting
+    }
+
+    /// Takes note that there is no memory. Whoever waits gives up.
+    pub(crate) fn refuse(&mut self, server: u16, kind: ChunkKind) -> Vec<Waker> {
+        let stock = self.stocks.entry((server, kind)).or_default();
+        stock.asked = false;
+        stock.refusals = stock.refusals.wrapping_add(1);
         std::mem::take(&mut stock.waiting)
+    }
+
+    /// How often there was no memory.
+    pub(crate) fn refusals(&self, server: u16, kind: ChunkKind) -> u32 {
+        self.stocks.get(&(server, kind)).map_or(0, |stock| stock.refusals)
     }
 
     /// Forgets what is left of chunks on a server, and nodes: some of them may be of such a chunk. Whoever waits asks once more. Places
     /// of freed records stay this client's: records were in them.
     pub(crate) fn forget(&mut self, server: u16) -> Vec<Waker> {
         let stocks = self.stocks.iter_mut().filter(|((found, _), _)| *found == server);
-        stocks.flat_map(|(_, stock)| std::mem::take(stock).waiting).collect()
+        let forget = |stock: &mut Stock| {
+            let refusals = stock.refusals;
+            std::mem::replace(stock, Stock { refusals, ..Stock::default() }).waiting
+        };
+        stocks.flat_map(|(_, stock)| forget(stock)).collect()
     }
 
-    /// Takes out nodes that were returned, of each kind on each server as many as there are above `keep`: the oldest.
-    pub(crate) fn take_returned(&mut self, keep: usize) -> Vec<ReturnedNodes> {
-        let above = |(&(server, kind), stock): (&(u16, ChunkKind), &mut Stock)| {
-            let above = stock.returned.len().saturating_sub(keep);
-            let nodes: Vec<_> = stock.returned.drain(..above).collect();
-            (above > 0).then_some(ReturnedNodes { server, kind, nodes })
-        };
-        self.stocks.iter_mut().filter_map(above).collect()
+    /// Takes out places that were freed, of each kind and size on each server as many as there are above `keep`: the oldest.
+    pub(crate) fn take_returned(&mut self, keep: usize) -> Vec<ReturnedPlaces> {
+        let above = |len: usize| len.saturating_sub(keep);
+        let nodes = self.stocks.iter_mut().map(|(&(server, kind), stock)| {
+            let addresses = stock.returned.drain(..above(stock.returned.len())).collect();
+            ReturnedPlaces { server, kind, bytes: 0, addresses }
+        });
+        let records = self.places.iter_mut().map(|(&(server, bytes), places)| {
+            let addresses = places.drain(..above(places.len())).map(|place| place.address).collect();
+            ReturnedPlaces { server, kind: ChunkKind::Records, bytes, addresses }
+        });
+        nodes.chain(records).filter(|returned| !returned.addresses.is_empty()).collect()
     }
 
     /// Memory for a node or record; none when the chunk is used up.
@@ -147,15 +179,20 @@ impl Space {
         let freed = self.places.get_mut(&(server, bytes)).and_then(Vec::pop);
         freed.or_else(|| {
             let address = self.take(server, ChunkKind::Records, bytes)?;
-            Some(RecordPlace { address, version: 1 })
+            Some(RecordPlace { address, version: Some(1) })
         })
     }
 
     /// Takes back the place of a record to which no leaf leads any more.
     pub(crate) fn free_record(&mut self, record: RecordPointer) {
         let RecordPointer { address, length, version } = record;
-        let place = RecordPlace { address, version: version.wrapping_add(1) };
-        self.places.entry((address.server(), place_bytes(length))).or_default().push(place);
+        let place = RecordPlace { address, version: Some(version.wrapping_add(1)) };
+        self.put_back_record(place, place_bytes(length));
+    }
+
+    /// Takes back the place of a record that nobody has heard of.
+    pub(crate) fn put_back_record(&mut self, place: RecordPlace, bytes: u32) {
+        self.places.entry((place.address.server(), bytes)).or_default().push(place);
     }
 
     /// Takes back a node that nobody has heard of.
@@ -174,6 +211,11 @@ impl Space {
 
     /// Whether there is room for so much.
     pub(crate) fn has(&self, server: u16, kind: ChunkKind, bytes: u32) -> bool {
+        if kind == ChunkKind::Records
+            && self.places.get(&(server, bytes)).is_some_and(|places| !places.is_empty())
+        {
+            return true;
+        }
         self.stocks.get(&(server, kind)).is_some_and(|stock| {
             !stock.returned.is_empty() && kind != ChunkKind::Records
                 || stock.rest.end - stock.rest.next >= u64::from(bytes).next_multiple_of(RECORD_ALIGN)
@@ -209,19 +251,40 @@ mod tests {
         let nodes = [1, 2, 3].map(|at| GlobalAddress::new(2, at * 128));
         nodes.iter().for_each(|&node| space.put_back(node, leaves));
         space.put_back(GlobalAddress::new(3, 64), inner);
-        let first = ReturnedNodes { server: 2, kind: leaves, nodes: nodes[..1].to_vec() };
+        let first = ReturnedPlaces { server: 2, kind: leaves, bytes: 0, addresses: nodes[..1].to_vec() };
         assert_eq!(space.take_returned(2), [first]);
         assert_eq!(space.take_returned(2), []);
-        assert_eq!(space.take_returned(0).iter().map(|found| found.nodes.len()).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(
+            space.take_returned(0).iter().map(|found| found.addresses.len()).collect::<Vec<_>>(),
+            [2, 1]
+        );
         assert_eq!(space.take(2, leaves, 128), None);
 
         assert!(space.wait(2, leaves, Waker::noop()));
-        assert_eq!(space.supply_nodes(2, leaves, &nodes).len(), 1);
+        assert_eq!(space.supply_places(2, leaves, 0, &nodes).len(), 1);
         assert_eq!(space.take(2, leaves, 128), Some(nodes[2]));
         space.supply(GlobalAddress::new(2, 1024), 256, leaves);
         assert!(space.wait(2, inner, Waker::noop()));
         assert_eq!(space.forget(2).len(), 1, "who waits asks again");
         assert!(!space.has(2, leaves, 128) && space.wait(2, inner, Waker::noop()));
+    }
+
+    #[test]
+    fn places_of_records_go_to_others_and_their_versions_stay_with_them() {
+        let mut space = Space::default();
+        let at = GlobalAddress::new(1, 4096);
+        let freed = RecordPointer { address: at, length: 100, version: 7 };
+        space.free_record(freed);
+        assert_eq!(space.take_record(1, 200), None);
+        assert_eq!(space.take_record(1, 100), Some(RecordPlace { address: at, version: Some(8) }));
+        space.free_record(freed);
+        let bytes = place_bytes(100);
+        let returned = ReturnedPlaces { server: 1, kind: ChunkKind::Records, bytes, addresses: vec![at] };
+        assert_eq!(space.take_returned(0), [returned]);
+        assert!(!space.has(1, ChunkKind::Records, bytes));
+        space.supply_places(1, ChunkKind::Records, bytes, &[at]);
+        assert!(space.has(1, ChunkKind::Records, bytes));
+        assert_eq!(space.take_record(1, 100), Some(RecordPlace { address: at, version: None }));
     }
 
     #[test]

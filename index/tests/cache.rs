@@ -344,7 +344,7 @@ impl Lab {
                 return value;
             }
             while let Some(event) = client.poll_event() {
-                let Event::MemoryWanted { server: 0, kind } = event else { panic!("{event:?}") };
+                let Event::MemoryWanted { server: 0, kind, .. } = event else { panic!("{event:?}") };
                 let at = self.next_chunk.get();
                 self.next_chunk.set(at + CHUNK);
                 assert!(at + 2 * CHUNK <= REGION, "the region is full");

@@ -272,3 +272,31 @@ fn of_comparisons_at_once_one_wins() {
         assert!(lab.contents().into_values().all(|value| value == bytes(raises / 3)));
     }
 }
+
+/// Each waiting operation ends with an error, the client and the tree go on, and what is deleted makes room again.
+#[test]
+fn where_there_is_no_memory_operations_say_so() {
+    for config in configs() {
+        let mut lab = Lab::new(config);
+        let client = lab.client(7, true);
+        let upsert = |key: u64| {
+            let value = value_of(&config, key);
+            let change = client.change(key * 5, Wish::Upsert(&value), Start::Root);
+            lab.run(&client, change).result
+        };
+        let full = (0..).find_map(|key| upsert(key).err().map(|error| (key, error)));
+        let (full, error) = full.unwrap();
+        assert!(matches!(error, OperationError::NoMemory { server: 0, .. }), "{error}");
+        assert!(full > 1_000 && error.to_string().contains("memory server 0 gives no more memory"));
+        assert!(upsert(full).is_err(), "it is asked for again, and refused again");
+        let keys = lab.contents();
+        assert!(keys.keys().copied().eq((0..full).map(|key| key * 5)));
+
+        for key in 0..full / 2 {
+            let change = client.change(key * 5, Wish::Delete, Start::Root);
+            assert_eq!(lab.run(&client, change).result, Ok(true));
+        }
+        (0..full / 4).for_each(|key| assert_eq!(upsert(key), Ok(true)));
+        assert_eq!(lab.run(&client, client.verify()).unwrap().keys, full / 4 + full - full / 2);
+    }
+}

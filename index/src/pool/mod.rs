@@ -24,7 +24,7 @@ use crate::config::TreeConfig;
 use crate::descent::Child;
 use crate::limits::Limits;
 use crate::locks::{LocalLocks, Writer};
-use crate::space::{ChunkKind, ReturnedNodes, SURPLUS, Space};
+use crate::space::{ChunkKind, ReturnedPlaces, SURPLUS, Space};
 use crate::super_root::{Partition, SuperRoot};
 use crate::techniques::Techniques;
 
@@ -239,20 +239,28 @@ impl<V: Verbs> Pool<V> {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Brings nodes that others have freed, as [`supply`](Self::supply) brings a chunk.
-    pub fn supply_nodes(&self, server: u16, kind: ChunkKind, nodes: &[GlobalAddress]) {
-        let waiting = self.state.borrow_mut().space.supply_nodes(server, kind, nodes);
+    /// Brings places that others have freed, as [`supply`](Self::supply) brings a chunk. `bytes` is the size of a record's place; nodes
+    /// have their own.
+    pub fn supply_places(&self, server: u16, kind: ChunkKind, bytes: u32, addresses: &[GlobalAddress]) {
+        let waiting = self.state.borrow_mut().space.supply_places(server, kind, bytes, addresses);
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Nodes that the client has freed and not used again, above [`SURPLUS`](crate::SURPLUS) of each kind on each server. They are
-    /// not the client's any more: their server takes them, and is asked once.
-    pub fn surplus(&self) -> Vec<ReturnedNodes> {
+    /// Says that there is no memory, as [`Event::MemoryWanted`] asks for. The operations that wait for it end with
+    /// [`OperationError::NoMemory`](crate::OperationError::NoMemory); later ones ask again.
+    pub fn refuse_memory(&self, server: u16, kind: ChunkKind) {
+        let waiting = self.state.borrow_mut().space.refuse(server, kind);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Places that the client has freed and not used again, above [`SURPLUS`](crate::SURPLUS) of each kind and size on each server.
+    /// They are not the client's any more: their server takes them, and is asked once.
+    pub fn surplus(&self) -> Vec<ReturnedPlaces> {
         self.state.borrow_mut().space.take_returned(SURPLUS)
     }
 
     /// All of them, when the client is closed.
-    pub fn take_returned(&self) -> Vec<ReturnedNodes> {
+    pub fn take_returned(&self) -> Vec<ReturnedPlaces> {
         self.state.borrow_mut().space.take_returned(0)
     }
 
@@ -497,19 +505,23 @@ impl<V: Verbs> Pool<V> {
         work(&mut self.state.borrow_mut().space)
     }
 
-    /// Waits until there is memory for a node or record.
-    pub(crate) async fn until_memory(&self, server: u16, kind: ChunkKind, bytes: u32) {
+    /// Waits until there is memory for a node or record. Says whether there is.
+    pub(crate) async fn until_memory(&self, server: u16, kind: ChunkKind, bytes: u32) -> bool {
+        let before = self.state.borrow().space.refusals(server, kind);
         poll_fn(|context| {
             let mut state = self.state.borrow_mut();
             if state.space.has(server, kind, bytes) {
-                return Poll::Ready(());
+                return Poll::Ready(true);
+            }
+            if state.space.refusals(server, kind) != before {
+                return Poll::Ready(false);
             }
             if state.space.wait(server, kind, context.waker()) {
-                state.connections.push_event(Event::MemoryWanted { server, kind });
+                state.connections.push_event(Event::MemoryWanted { server, kind, bytes });
             }
             Poll::Pending
         })
-        .await;
+        .await
     }
 
     /// Lets the switches choose what is read.

@@ -130,15 +130,18 @@ impl Lab {
     pub(crate) fn serve(&self, client: &Client) {
         while let Some(event) = client.poll_event() {
             let (server, kind) = match event {
-                Event::MemoryWanted { server, kind } => (server, kind),
+                Event::MemoryWanted { server, kind, .. } => (server, kind),
                 // The client's next change finishes it.
                 Event::Unfinished { .. } => continue,
                 Event::ConnectionBroken { .. } => panic!("{event:?}"),
             };
             let next = &self.servers[usize::from(server)].next_chunk;
             let at = next.get();
+            if at + 2 * CHUNK > REGION {
+                client.refuse_memory(server, kind);
+                continue;
+            }
             next.set(at + CHUNK);
-            assert!(at + 2 * CHUNK <= REGION, "the region is full");
             client.supply(GlobalAddress::new(server, at), CHUNK, kind);
         }
     }

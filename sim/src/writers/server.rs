@@ -6,7 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_index::node::{LeafBuilder, NodeSpec};
-use fatbtree_index::{ConnectionId, GlobalAddress, KeyRange, Partition, Regions, Superblock, Tree, Writer};
+use fatbtree_index::{
+    ChunkKind, ConnectionId, GlobalAddress, KeyRange, Partition, Regions, ReturnedPlaces, Superblock, Tree,
+    Writer,
+};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{
     Access, ConnectError, Device as _, Endpoint, Memory, QueuePair, Reactor, Region, Remote,
@@ -41,6 +44,8 @@ pub(super) struct Setting {
     owners: Region,
     pub(super) partition: Partition,
     next_chunk: Cell<u64>,
+    /// Places that clients have given back, of each kind and size.
+    places: RefCell<BTreeMap<(ChunkKind, u32), Vec<GlobalAddress>>>,
     sessions: RefCell<BTreeMap<u16, Session>>,
     last_owner: Cell<u16>,
     pub(super) switches: TreeSwitches,
@@ -101,6 +106,7 @@ impl Setting {
             owners,
             partition,
             next_chunk: Cell::new(8192),
+            places: RefCell::default(),
             sessions: RefCell::default(),
             last_owner: Cell::new(0),
             switches,
@@ -164,6 +170,18 @@ impl Setting {
             card.connect(queue_pair, client)?;
             card.endpoint(queue_pair)
         }))
+    }
+
+    /// Takes places of freed nodes or records.
+    pub(super) fn give_back(&self, returned: ReturnedPlaces) {
+        let ReturnedPlaces { kind, bytes, addresses, .. } = returned;
+        self.places.borrow_mut().entry((kind, bytes)).or_default().extend(addresses);
+    }
+
+    /// Gives out places that others have given back.
+    pub(super) fn reuse(&self, kind: ChunkKind, bytes: u32) -> Option<Vec<GlobalAddress>> {
+        let bytes = if kind == ChunkKind::Records { bytes } else { 0 };
+        self.places.borrow_mut().remove(&(kind, bytes))
     }
 
     /// Gives out a chunk.
