@@ -1,6 +1,8 @@
 //! Memory servers with empty trees, and clients of them, over plain memory.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
+pub(crate) mod cache;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
