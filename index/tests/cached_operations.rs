@@ -131,6 +131,22 @@ fn a_warm_cache_leaves_one_round_trip_and_one_for_the_record() {
 }
 
 /// A cache too small for any level-1 node: the top two levels spare two round trips.
+/// The paper counts 3 (its lock and read are two), and 2 with a lock that is handed over.
+#[test]
+fn an_update_takes_two_round_trips_and_a_lock_is_handed_over_four_times_in_a_row() {
+    let mut lab = Lab::new(inline());
+    lab.fill(300);
+    let client = lab.client(Some(&Arc::new(IndexCache::new(1 << 20))));
+    lab.get(&client, 500, Start::Cached);
+    let value = value_of(&lab.config, 500, 1);
+    let before = client.stats();
+    let updates = (0..10).map(|_| client.change(500, Wish::Update(&value), Start::Cached));
+    let changes = lab.run(&client, futures_buffered::join_all(updates));
+    assert!(changes.iter().all(|change| change.result == Ok(true) && change.trips.round_trips == 2));
+    let after = client.stats();
+    assert_eq!((after.hand_overs - before.hand_overs, after.lock_retries), (8, 0));
+}
+
 #[test]
 fn the_top_two_levels_spare_their_round_trips() {
     let mut lab = Lab::new(inline());
