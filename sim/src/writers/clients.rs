@@ -39,7 +39,7 @@ impl Driven for Driver {
 #[derive(Clone)]
 pub(super) struct Living {
     pub(super) machine: Machine,
-    client: Client<SimDevice>,
+    pub(super) client: Client<SimDevice>,
     setting: Rc<Setting>,
     /// The owner of the present session; 0: none.
     owner: Rc<Cell<u16>>,

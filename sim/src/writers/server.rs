@@ -237,23 +237,4 @@ impl Setting {
         let many = seen.len().saturating_sub(MOST);
         seen.drain(..many);
     }
-
-    /// Whether the tree is one; how many levels are above its leaves.
-    pub(super) fn verify(&self) -> Result<u64, String> {
-        let partition = self.superblock()?;
-        let regions = Regions::new([(0, Arc::clone(&self.memory))]);
-        let (mut next, mut gap) = (Some(0), None);
-        let tree = Tree::new(&regions, &self.scenario.config, &partition);
-        tree.for_each_leaf(|leaf| {
-            if Some(leaf.header().low) != next {
-                gap = gap.or(Some(leaf.header().low));
-            }
-            next = leaf.header().range().high;
-        })
-        .map_err(|error| error.to_string())?;
-        match (gap, next) {
-            (None, None) => Ok(partition.root_level.into()),
-            _ => Err(format!("the leaves do not cover all keys: gap before {gap:?}, end {next:?}")),
-        }
-    }
 }
