@@ -64,6 +64,7 @@
 //! ```
 
 mod address;
+mod allocation;
 mod cache;
 mod checks;
 mod config;
@@ -89,6 +90,7 @@ mod walk;
 mod write;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
+pub use allocation::Allocation;
 pub use cache::{CacheStats, IndexCache};
 pub use checks::Check;
 pub use config::{

@@ -60,6 +60,19 @@ struct Stock {
     waiting: Vec<Waker>,
 }
 
+impl Stock {
+    /// Memory that nobody has used yet.
+    fn take(&mut self, want: Want) -> Option<GlobalAddress> {
+        let Rest { next, end } = self.rest;
+        let behind = next.checked_add(u64::from(want.bytes).next_multiple_of(RECORD_ALIGN))?;
+        if behind > end {
+            return None;
+        }
+        self.rest.next = behind;
+        Some(GlobalAddress::new(want.server, next))
+    }
+}
+
 /// Places of nodes or records that a client has freed and does not need, for its server's lists.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReturnedPlaces {
@@ -79,6 +92,24 @@ pub(crate) struct RecordPlace {
     pub(crate) address: GlobalAddress,
     /// The version that the next record there has; none if it follows from what is there, which must be read.
     pub(crate) version: Option<u32>,
+}
+
+/// Memory for one node or record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Want {
+    pub(crate) server: u16,
+    pub(crate) kind: ChunkKind,
+    /// Of the node, or of the record's place.
+    pub(crate) bytes: u32,
+    /// It must not have been a node before.
+    pub(crate) is_fresh: bool,
+}
+
+impl Want {
+    /// A place for the record of a value with `length` bytes.
+    pub(crate) const fn record(server: u16, length: u32) -> Self {
+        Self { server, kind: ChunkKind::Records, bytes: place_bytes(length), is_fresh: false }
+    }
 }
 
 /// What a client has been given and not used, and what it has freed.
@@ -156,21 +187,11 @@ impl Space {
         nodes.chain(records).filter(|returned| !returned.addresses.is_empty()).collect()
     }
 
-    /// Memory for a node or record; none when the chunk is used up.
-    pub(crate) fn take(&mut self, server: u16, kind: ChunkKind, bytes: u32) -> Option<GlobalAddress> {
-        let stock = self.stocks.entry((server, kind)).or_default();
-        if kind != ChunkKind::Records
-            && let Some(address) = stock.returned.pop()
-        {
-            return Some(address);
-        }
-        let Rest { next, end } = stock.rest;
-        let behind = next.checked_add(u64::from(bytes).next_multiple_of(RECORD_ALIGN))?;
-        if behind > end {
-            return None;
-        }
-        stock.rest.next = behind;
-        Some(GlobalAddress::new(server, next))
+    /// Memory for a node; none when the chunk is used up.
+    pub(crate) fn take(&mut self, want: Want) -> Option<GlobalAddress> {
+        let stock = self.stocks.entry((want.server, want.kind)).or_default();
+        let used = if want.is_fresh { None } else { stock.returned.pop() };
+        used.or_else(|| stock.take(want))
     }
 
     /// A place for the record of a value; none when there is none and the chunk is used up.
@@ -178,7 +199,8 @@ impl Space {
         let bytes = place_bytes(length);
         let freed = self.places.get_mut(&(server, bytes)).and_then(Vec::pop);
         freed.or_else(|| {
-            let address = self.take(server, ChunkKind::Records, bytes)?;
+            let want = Want::record(server, length);
+            let address = self.stocks.entry((server, want.kind)).or_default().take(want)?;
             Some(RecordPlace { address, version: Some(1) })
         })
     }
@@ -210,14 +232,15 @@ impl Space {
     }
 
     /// Whether there is room for so much.
-    pub(crate) fn has(&self, server: u16, kind: ChunkKind, bytes: u32) -> bool {
+    pub(crate) fn has(&self, want: Want) -> bool {
+        let Want { server, kind, bytes, is_fresh } = want;
         if kind == ChunkKind::Records
             && self.places.get(&(server, bytes)).is_some_and(|places| !places.is_empty())
         {
             return true;
         }
         self.stocks.get(&(server, kind)).is_some_and(|stock| {
-            !stock.returned.is_empty() && kind != ChunkKind::Records
+            !stock.returned.is_empty() && !is_fresh
                 || stock.rest.end - stock.rest.next >= u64::from(bytes).next_multiple_of(RECORD_ALIGN)
         })
     }
@@ -227,21 +250,25 @@ impl Space {
 mod tests {
     use super::*;
 
+    fn node(server: u16, kind: ChunkKind, bytes: u32) -> Want {
+        Want { server, kind, bytes, is_fresh: false }
+    }
+
     #[test]
     fn a_chunk_is_used_up_and_the_owner_is_asked_once() {
         let mut space = Space::default();
         let leaves = ChunkKind::Leaves;
-        assert_eq!(space.take(2, leaves, 128), None);
+        assert_eq!(space.take(node(2, leaves, 128)), None);
         assert!(space.wait(2, leaves, Waker::noop()) && !space.wait(2, leaves, Waker::noop()));
         assert_eq!(space.supply(GlobalAddress::new(2, 1024), 256, leaves).len(), 1);
-        let nodes: Vec<_> = std::iter::from_fn(|| space.take(2, leaves, 128)).collect();
+        let nodes: Vec<_> = std::iter::from_fn(|| space.take(node(2, leaves, 128))).collect();
         assert_eq!(nodes, [GlobalAddress::new(2, 1024), GlobalAddress::new(2, 1152)]);
-        assert!(!space.has(2, leaves, 128));
+        assert!(!space.has(node(2, leaves, 128)));
         space.put_back(nodes[0], leaves);
-        assert!(space.has(2, leaves, 128));
-        assert_eq!(space.take(2, leaves, 128), Some(nodes[0]));
+        assert!(space.has(node(2, leaves, 128)));
+        assert_eq!(space.take(node(2, leaves, 128)), Some(nodes[0]));
         assert!(space.wait(2, leaves, Waker::noop()), "it has come once: the next is asked for again");
-        assert_eq!(space.take(2, ChunkKind::Records, 8), None, "kinds do not mix");
+        assert_eq!(space.take_record(2, 8), None, "kinds do not mix");
     }
 
     #[test]
@@ -258,15 +285,15 @@ mod tests {
             space.take_returned(0).iter().map(|found| found.addresses.len()).collect::<Vec<_>>(),
             [2, 1]
         );
-        assert_eq!(space.take(2, leaves, 128), None);
+        assert_eq!(space.take(node(2, leaves, 128)), None);
 
         assert!(space.wait(2, leaves, Waker::noop()));
         assert_eq!(space.supply_places(2, leaves, 0, &nodes).len(), 1);
-        assert_eq!(space.take(2, leaves, 128), Some(nodes[2]));
+        assert_eq!(space.take(node(2, leaves, 128)), Some(nodes[2]));
         space.supply(GlobalAddress::new(2, 1024), 256, leaves);
         assert!(space.wait(2, inner, Waker::noop()));
         assert_eq!(space.forget(2).len(), 1, "who waits asks again");
-        assert!(!space.has(2, leaves, 128) && space.wait(2, inner, Waker::noop()));
+        assert!(!space.has(node(2, leaves, 128)) && space.wait(2, inner, Waker::noop()));
     }
 
     #[test]
@@ -281,18 +308,18 @@ mod tests {
         let bytes = place_bytes(100);
         let returned = ReturnedPlaces { server: 1, kind: ChunkKind::Records, bytes, addresses: vec![at] };
         assert_eq!(space.take_returned(0), [returned]);
-        assert!(!space.has(1, ChunkKind::Records, bytes));
+        assert!(!space.has(Want::record(1, 100)));
         space.supply_places(1, ChunkKind::Records, bytes, &[at]);
-        assert!(space.has(1, ChunkKind::Records, bytes));
+        assert!(space.has(Want::record(1, 100)));
         assert_eq!(space.take_record(1, 100), Some(RecordPlace { address: at, version: None }));
     }
 
     #[test]
     fn records_begin_at_multiples_of_eight() {
         let mut space = Space::default();
-        space.supply(GlobalAddress::new(0, 64), 64, ChunkKind::Records);
-        let records: Vec<_> = [21, 8, 24, 9].map(|bytes| space.take(0, ChunkKind::Records, bytes)).into();
+        space.supply(GlobalAddress::new(0, 64), 120, ChunkKind::Records);
+        let records = [13, 9, 21, 8].map(|length| space.take_record(0, length).map(|place| place.address));
         let at = |offset| Some(GlobalAddress::new(0, offset));
-        assert_eq!(records, [at(64), at(88), at(96), None]);
+        assert_eq!(records, [at(64), at(104), at(136), None]);
     }
 }

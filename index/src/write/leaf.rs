@@ -14,7 +14,7 @@ use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
 use crate::record::{
     RECORD_HEAD, RecordPointer, next_record_version, place_bytes, record_bytes, write_record,
 };
-use crate::space::ChunkKind;
+use crate::space::{ChunkKind, Want};
 
 /// A node that is locked, where it is, and what it held when it was locked.
 pub(super) struct Locked<'p, V: Verbs> {
@@ -152,12 +152,18 @@ impl<'p, V: Verbs> Descent<'p, V> {
         Err(reason)
     }
 
-    /// Memory for a node beside those of `server`.
-    pub(super) async fn new_node(&mut self, server: u16, level: u8) -> Result<NewNode, Reason> {
+    /// Memory for a node beside those of `server`, if need be such that was no node before.
+    pub(super) async fn new_node(
+        &mut self,
+        server: u16,
+        level: u8,
+        is_fresh: bool,
+    ) -> Result<NewNode, Reason> {
         let (kind, bytes) = (ChunkKind::of_nodes(level), self.pool().config().tree.node_bytes(level));
+        let want = Want { server, kind, bytes, is_fresh };
         let owner = self.pool().writer(server)?.owner;
-        let address = self.pool().with_space(|space| space.take(server, kind, bytes));
-        let address = address.ok_or(Reason::Memory(server, kind, bytes))?;
+        let address = self.pool().with_space(|space| space.take(want));
+        let address = address.ok_or(Reason::Memory(want))?;
         // Versions go on from what is there.
         match self.pool().read(self.lane(), address, bytes).await {
             Ok(found) => {
@@ -183,7 +189,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let (pool, length) = (self.pool(), value.len() as u32);
         let owner = pool.writer(server)?.owner;
         let place = pool.with_space(|space| space.take_record(server, length));
-        let lacking = || Reason::Memory(server, ChunkKind::Records, place_bytes(length));
+        let lacking = || Reason::Memory(Want::record(server, length));
         let place = place.ok_or_else(lacking)?;
         let version = match place.version {
             Some(version) => version,

@@ -61,7 +61,9 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
 fn verify(world: &World, living: &Living) -> Result<u64, String> {
     let client = living.client.clone();
     let task = living.machine.spawn(async move { client.pool().verify().await });
-    world.run_until(|| task.has_ended(), SOON).map_err(|_| "the walk over all nodes does not end".to_owned())?;
+    world
+        .run_until(|| task.has_ended(), SOON)
+        .map_err(|_| "the walk over all nodes does not end".to_owned())?;
     let verified = task.take().ok_or("the machine that walks over all nodes died")?;
     verified.map(|found| found.height.into()).map_err(|error| error.to_string())
 }
