@@ -7,7 +7,7 @@ use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::node::{LINE, Node, NodeFault, NodeHeader};
 use crate::pool::{BreakReason, ConnectionId, Pool, Trouble};
-use crate::space::ChunkKind;
+use crate::space::{ChunkKind, Want};
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 
@@ -98,6 +98,19 @@ pub enum OperationError {
         /// Why.
         error: PostError,
     },
+    /// The server has no memory left, or gives this client no more.
+    #[error(
+        "key {key:#x}: memory server {server} gives no more memory for {kind}; delete keys, let it have more memory, or raise the \
+         bound of chunks per client"
+    )]
+    NoMemory {
+        /// The key.
+        key: u64,
+        /// The server.
+        server: u16,
+        /// For what.
+        kind: ChunkKind,
+    },
     /// The client was not told how to write there.
     #[error(
         "key {key:#x}: this client may not write to memory server {server}: no locks were given to it (set_writer)"
@@ -175,7 +188,7 @@ pub(crate) enum Reason {
     /// Somebody else holds a lock for very long.
     Locked,
     /// Memory is needed on a server before the operation can go on.
-    Memory(u16, ChunkKind, u32),
+    Memory(Want),
     /// The connection broke while the operation wrote, and what became of that cannot be found out any more.
     Unknown(BreakReason),
 }
@@ -409,9 +422,11 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Reason::Trouble(Trouble::Refused(error)) => return Err(OperationError::Refused { key, error }),
             Reason::Locked => return Err(OperationError::Locked { key }),
             Reason::Unknown(last) => return Err(OperationError::Unknown { key, last }),
-            Reason::Memory(server, kind, bytes) => {
-                self.pool.until_memory(server, kind, bytes).await;
-                return Ok(());
+            Reason::Memory(want) => {
+                return match self.pool.until_memory(want).await {
+                    true => Ok(()),
+                    false => Err(OperationError::NoMemory { key, server: want.server, kind: want.kind }),
+                };
             }
             Reason::Fault(fault) => fault,
         };

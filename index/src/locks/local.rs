@@ -178,6 +178,11 @@ impl LocalLocks {
         }
     }
 
+    /// What else the holder has to finish before it does anything.
+    pub(crate) fn take_more(&mut self, lock: LockId) -> Option<Unfinished> {
+        self.locks.get_mut(&lock)?.more.pop()
+    }
+
     /// Begins to compete for a lock without a queue. Says whether it may: not if something is to be finished there, which the
     /// queue sees to.
     pub(crate) fn race(&mut self, lock: LockId) -> bool {

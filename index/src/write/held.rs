@@ -7,7 +7,7 @@ use fatbtree_verbs::{Buffer, Failure, Operation, Output, Remote, Verbs};
 
 use crate::address::GlobalAddress;
 use crate::checks::Check;
-use crate::descent::Reason;
+use crate::descent::{Descent, Reason};
 use crate::locks::{Admission, End, Left, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer};
 use crate::pool::{BreakReason, ConnectionId, Event, Pool, Trouble};
 
@@ -36,6 +36,8 @@ enum Place {
     Queued(Ticket),
     /// Without a queue: whoever is the first to find the global lock free has it.
     Racing,
+    /// It has ended.
+    Left,
 }
 
 impl<V: Verbs> Drop for Held<'_, V> {
@@ -174,7 +176,18 @@ impl<'p, V: Verbs> Held<'p, V> {
                 }
                 Ok(taken)
             }
-            Admission::Unfinished(unfinished) => self.finish(unfinished, trips).await,
+            Admission::Unfinished(unfinished) => {
+                let mut taken = self.finish(unfinished, trips).await?;
+                // What was posted on another lane may still come. Who writes before that is overwritten.
+                while let Some(unfinished) = pool.with_locks(|locks| locks.take_more(lock)) {
+                    if unfinished.owner != self.writer.owner {
+                        continue;
+                    }
+                    self.unfinished = Some(unfinished);
+                    taken = self.finish(unfinished, trips).await?;
+                }
+                Ok(taken)
+            }
         }
     }
 
@@ -428,11 +441,13 @@ impl<'p, V: Verbs> Held<'p, V> {
         ConnectionId { server: self.lock.server, lane: self.lane }
     }
 
-    fn leave(&self, end: End) {
-        let left = self.pool.with_locks(|locks| match (self.place, end) {
+    fn leave(&mut self, end: End) {
+        let place = std::mem::replace(&mut self.place, Place::Left);
+        let left = self.pool.with_locks(|locks| match (place, end) {
             (Place::Queued(ticket), end) => locks.leave(self.lock, ticket, end),
             (Place::Racing, End::Unfinished(unfinished)) => locks.end_race(self.lock, Some(unfinished)),
             (Place::Racing, _) => locks.end_race(self.lock, None),
+            (Place::Left, _) => Left::Nobody,
         });
         match left {
             Left::Next(waker) => waker.into_iter().for_each(Waker::wake),
@@ -481,6 +496,17 @@ fn word_of(output: &Output) -> Result<u64, Reason> {
     match output {
         Output::Atomic(found) => Ok(*found),
         _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other)).into()),
+    }
+}
+
+impl<V: Verbs> Descent<'_, V> {
+    /// Writes a node that nobody knows, on any server.
+    pub(super) async fn write_elsewhere(&mut self, part: &Part<'_>) -> Result<(), Reason> {
+        let (pool, server) = (self.pool(), part.at.server());
+        let id = ConnectionId { server, lane: self.lane() };
+        let parts = std::slice::from_ref(part);
+        self.trips_mut().round_trips += pool.write_chain(id, &pool.writer(server)?, parts, &[]).await?;
+        Ok(())
     }
 }
 
