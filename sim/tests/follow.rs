@@ -66,24 +66,46 @@ fn a_tree_that_grows_is_followed() {
     let stale = living.round_trips(LOOKUPS);
     assert!(stale > before + 0.3, "{stale} round trips by stale switches, {before} before");
 
+    let (followed, planned) = come_to_rest(&mut living, &mut follower);
+    eprintln!("{before} before, {stale} stale, {followed} followed, {planned} planned from nothing");
+    assert_ne!(follower.in_force().epoch(), old.epoch());
+    assert!(followed < stale - 1.0);
+    living.verify();
+}
+
+/// Lets the follower plan until it sees no reason any more, and then plans from nothing: mean round trips after the one and the other.
+fn come_to_rest(living: &mut Living, follower: &mut Follower) -> (f64, f64) {
     let mut reloads = 0;
-    while follow(&mut living, &mut follower) {
+    while follow(living, follower) {
         reloads += 1;
         assert!(reloads <= 3, "it does not come to rest");
         living.round_trips(LOOKUPS);
     }
     assert!(reloads >= 1, "it noticed nothing");
-    assert_ne!(follower.in_force().epoch(), old.epoch());
     let followed = living.round_trips(LOOKUPS);
-
     let keys = living.clients[0].report().keys;
-    let scratch = living.plan(&budget(), &keys, next_epoch(follower.in_force().epoch()));
-    living.begin_reload(&ReloadSteps::new(Some(follower.in_force()), &scratch).unwrap());
+    let plan = living.plan(&budget(), &keys, next_epoch(follower.in_force().epoch()));
+    living.begin_reload(&ReloadSteps::new(Some(follower.in_force()), &plan).unwrap());
     living.finish_reload();
     let planned = living.round_trips(LOOKUPS);
-    eprintln!("{before} before, {stale} stale, {followed} followed in {reloads}, {planned} from scratch");
-    assert!(followed <= 1.05 * planned, "{followed} round trips, {planned} under a plan made from scratch");
-    assert!(followed < stale - 0.2);
+    assert!(followed <= 1.05 * planned, "{followed} round trips, {planned} by a plan made from nothing");
+    (followed, planned)
+}
+
+/// Nodes are merged and freed, and used again elsewhere, while switches lead there.
+#[test]
+fn a_tree_that_shrinks_is_followed() {
+    let (mut living, mut follower) = living();
+    let before = living.tops().iter().map(|top| top.nodes.len()).sum::<usize>();
+    living.shrink(LOADED / 8);
+    let after = living.tops().iter().map(|top| top.nodes.len()).sum::<usize>();
+    assert!(after * 4 < before * 3, "{after} inner nodes of {before}");
+    living.clients[0].report();
+    living.mix(1_000, 0.5);
+    let stale = living.round_trips(LOOKUPS);
+    let (followed, planned) = come_to_rest(&mut living, &mut follower);
+    eprintln!("{stale} stale, {followed} followed, {planned} planned from nothing");
+    assert!(followed < stale - 0.1, "{followed} round trips, {stale} before");
     living.verify();
 }
 

@@ -15,7 +15,7 @@ use fatbtree_controller::{
     Budget, Change, Connection, Connections, Frequencies, Phase, Placement, Plan, ReloadSteps, Tree,
 };
 use fatbtree_index::{
-    BreakReason, ConnectionId, Event, PoolConfig, RemoteSide, Start, TreeConfig, TreeTop, ValueLayout,
+    BreakReason, ConnectionId, Event, PoolConfig, RemoteSide, Start, TreeConfig, TreeTop, ValueLayout, Wish,
 };
 use fatbtree_memserver::{
     self as memserver, ClientId, FirstHop, LoadOptions, Request, ServerOptions, SessionKey, Supply,
@@ -270,6 +270,25 @@ impl Living {
         (self.records, self.next) = (self.records + count, self.next + count);
     }
 
+    /// Deletes all records but the first `left`, by the first client, which then finds none of them. Those that it inserts later lie in
+    /// nodes that were freed.
+    pub fn shrink(&mut self, left: u64) {
+        assert_eq!(self.records, self.next, "after a mix, nobody knows which records are there");
+        let (client, gone) = (self.clients[0].clone(), left..self.records);
+        let work = async move {
+            for key in gone.clone().filter_map(|record| KeyMap::Hashed.key(record)) {
+                let change = client.change_from(key, Wish::Delete, Start::IndexRead).await;
+                assert_eq!(change.result, Ok(true), "{key:#x} was there");
+            }
+            for key in gone.filter_map(|record| KeyMap::Hashed.key(record)) {
+                let lookup = client.lookup(key, Start::IndexRead).await;
+                assert!(lookup.result.unwrap().is_none(), "{key:#x} is gone");
+            }
+        };
+        self.drive(vec![(0, Box::pin(work))]);
+        self.records = left;
+    }
+
     /// Lookups of any records by the first client, each with an index read: mean round trips.
     pub fn round_trips(&mut self, lookups: u64) -> f64 {
         self.clients[0].set_sample(Some(KeySample::new(1 << 14, SEED)));
@@ -367,17 +386,19 @@ impl Living {
             while let Some(event) = self.clients[client].poll_event() {
                 any = true;
                 match event {
-                    Event::MemoryWanted { server, kind } => {
+                    Event::MemoryWanted { server, kind, bytes } => {
                         let now = self.clock.now();
                         let session = self.sessions[&(client, server)];
                         let memory = &mut self.cluster.servers_mut()[usize::from(server)];
                         let pool = self.clients[client].pool();
-                        match memory.allocate(now, session, kind, 0).unwrap() {
+                        match memory.allocate(now, session, kind, bytes).unwrap() {
                             Supply::Chunk(chunk) => {
                                 memory.publish(now, session, chunk.address).unwrap();
                                 pool.supply(chunk.address, chunk.bytes, kind);
                             }
-                            Supply::Places(places) => pool.supply_nodes(server, kind, &places.addresses),
+                            Supply::Places(places) => {
+                                pool.supply_places(server, kind, places.bytes, &places.addresses);
+                            }
                         }
                     }
                     Event::ConnectionBroken { id, reason } => {
