@@ -5,6 +5,7 @@ mod control;
 mod data_path;
 mod measure;
 mod memory;
+mod mixtures;
 mod network;
 mod report;
 mod result;
@@ -29,6 +30,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Demonstrated { result, plan, picture } = runtime.block_on(demonstrate(settings))?;
 
     println!("{}\n{}", table(&result.ways_table(), 1), result.explanation());
+    println!("{}", table(&result.mixtures_table(), 1));
     println!("{}", table(&result.ycsb_table(), 2));
     println!("round trips of {} operations each; {:.1} s in all", result.ycsb_operations, result.seconds);
     if let Some(path) = &arguments.json {
