@@ -70,6 +70,24 @@ fn every_answer_is_right_and_takes_few_round_trips() {
             (&result["cached_share"], &result["target"]),
             (&1.0.into(), &"Tofino 1, two epochs".into())
         );
+        let mixtures = result["mixtures"].as_array().expect("sizes of caches");
+        let trips_of =
+            |name: &str| -> Vec<f64> { mixtures.iter().filter_map(|row| row[name].as_f64()).collect() };
+        let (alone, together) = (trips_of("alone"), trips_of("with_switches"));
+        assert_eq!((alone.len(), together.len()), (6, 6));
+        // Counted over plain memory what the ways counted over wires; fewer lookups, of the same kind.
+        assert!(
+            (alone[0] - levels).abs() < 0.01 && (together[0] - trips).abs() < 0.05,
+            "{alone:?} {together:?}"
+        );
+        assert!(
+            alone.windows(2).all(|pair| pair[1] <= pair[0] + 0.01) && alone[5] + 1.0 < alone[0],
+            "{alone:?}"
+        );
+        assert!(
+            alone.iter().zip(&together).all(|(alone, together)| together <= alone),
+            "{alone:?} {together:?}"
+        );
         assert_eq!(result["plan"]["stage_entries"].as_array().map(Vec::len), Some(4));
         for (group, figure) in [
             ("plan", "ranges"),

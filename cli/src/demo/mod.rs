@@ -6,6 +6,7 @@ mod data_path;
 mod growth;
 mod measure;
 mod memory;
+mod mixtures;
 mod network;
 mod report;
 mod result;
@@ -30,6 +31,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Demonstrated { result, plan, picture } = runtime.block_on(demonstrate(settings))?;
 
     println!("{}\n{}", table(&result.ways_table(), 1), result.explanation());
+    println!("{}", table(&result.mixtures_table(), 1));
     println!("{}", table(&result.ycsb_table(), 2));
     println!("round trips of {} operations each", result.ycsb_operations);
     if let Some(growth) = &result.growth {

@@ -45,6 +45,8 @@ fn page(result: &DemoResult, picture: &str) -> Result<String> {
 <p>{explanation} {lookups} operations each way, every answer checked: <b>{wrong} wrong</b>. The same operations, in turns, in one run.</p>
 {ways}
 <figure>{round_trips}<figcaption>Round trips per operation, counted.</figcaption></figure>
+<h2>A client's cache, and the switches</h2>
+{mixtures}
 <h2>YCSB</h2>
 <p>Round trips per operation, {ycsb_operations} of them each way, while the switches hold the plan above.</p>
 {ycsb}
@@ -71,6 +73,7 @@ long (horizontal, up to p99). Software switches and NICs; distance costs nothing
         wrong = result.wrong,
         ways = table(&result.ways_table()),
         round_trips = round_trip_histogram(&result.ways)?,
+        mixtures = table(&result.mixtures_table()),
         ycsb_operations = result.ycsb_operations,
         ycsb = table(&result.ycsb_table()),
         growth = result.growth.as_ref().map_or(String::new(), growth),

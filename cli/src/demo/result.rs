@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::measure::Way;
+use super::mixtures::MixtureResult;
 
 /// One run: all ways of doing a workload, over the same tree, keys and wires.
 #[derive(Debug, Serialize)]
@@ -33,6 +34,8 @@ pub(crate) struct DemoResult {
     pub cached_share: f64,
     /// The ways.
     pub ways: Vec<WayResult>,
+    /// Lookups by a client with caches of several sizes, alone and together with the switches.
+    pub mixtures: Vec<MixtureResult>,
     /// YCSB's workloads, each over the network and in it, while the switches hold the plan that was made for `workload`.
     pub ycsb: Vec<YcsbResult>,
     /// Operations of each of them, each way.
@@ -188,6 +191,25 @@ impl DemoResult {
             ]
         };
         std::iter::once(heads.map(str::to_owned).to_vec()).chain(self.ways.iter().map(row)).collect()
+    }
+
+    /// Round trips by the size of a client's cache, as a table.
+    pub(crate) fn mixtures_table(&self) -> Vec<Vec<String>> {
+        let heads =
+            ["client cache, warm, KB", "of inner nodes", "round trips, alone", "with the switches", "wins"];
+        let row = |mixture: &MixtureResult| {
+            let &MixtureResult { client_cache_bytes, share, alone, with_switches } = mixture;
+            // What is asked of the switches costs them entries: where it brings nothing, the client is enough.
+            let wins = if with_switches < alone - 0.005 { "together" } else { "the client alone" };
+            vec![
+                format!("{:.0}", client_cache_bytes as f64 / 1e3),
+                format!("{:.1} %", 100.0 * share),
+                format!("{alone:.2}"),
+                format!("{with_switches:.2}"),
+                wins.to_owned(),
+            ]
+        };
+        std::iter::once(heads.map(str::to_owned).to_vec()).chain(self.mixtures.iter().map(row)).collect()
     }
 
     /// Round trips of YCSB's workloads as a table.

@@ -8,7 +8,7 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use anyhow::{Context, Result, bail};
 use fatbtree_client::Client;
 use fatbtree_index::{
-    ChunkKind, Event, IndexCache, PoolConfig, RemoteSide, ReturnedPlaces, TreeConfig, ValueLayout,
+    Allocation, ChunkKind, Event, IndexCache, PoolConfig, RemoteSide, ReturnedPlaces, TreeConfig, ValueLayout,
 };
 use fatbtree_memserver::{
     ClientId, LoadOptions, MemoryServer, PLACES_AT_ONCE, ServerOptions, SessionKey, Supply, load_cluster,
@@ -22,6 +22,7 @@ use fatbtree_wire::Frame;
 /// What a tree is made with.
 pub(super) struct Setting {
     pub(super) config: TreeConfig,
+    pub(super) allocation: Allocation,
     pub(super) servers: u16,
     /// The keys 1 to this are loaded.
     pub(super) keys: u64,
@@ -89,7 +90,7 @@ impl Tree {
         };
         let roots = cluster.roots.clone();
 
-        let pool = PoolConfig { tree: config, ..PoolConfig::default() };
+        let pool = PoolConfig { tree: config, allocation: setting.allocation, ..PoolConfig::default() };
         let client = Client::new(nic(&config, [1, 1])?, pool, roots, SEED)?;
         if setting.cache_bytes > 0 {
             client.set_cache(Some(Arc::new(IndexCache::new(setting.cache_bytes))));
