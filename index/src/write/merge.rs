@@ -152,6 +152,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             parent.held.write(&[parent_part], trips).await?;
             restructure_all([left_held, right_held], &parts[1..], trips).await?;
             parent.held.let_go(trips).await?;
+            self.pool().count(|stats| stats.merges_below_others += 1);
         }
         self.pool().tell_cache(|cache| cache.forget(level + 1, pair[1].0, merged.right));
         self.pool().with_space(|space| space.put_back(merged.right, ChunkKind::of_nodes(level)));

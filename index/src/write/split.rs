@@ -102,7 +102,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 return self.without(held, reason).await;
             }
             held.restructure(&parts[2..], &mut self.trips_mut().round_trips).await?;
-            self.pool().count(|stats| stats.splits += 1);
+            self.pool().count(|stats| {
+                stats.splits += 1;
+                stats.splits_elsewhere += 1;
+            });
             return Ok(child);
         }
         let parts = if Check::PartnerFirst.on() { &parts[..] } else { &parts[1..] };
