@@ -97,7 +97,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Part { at: spec.address, bytes: &lower },
         ];
         if elsewhere.is_some() {
-            let written = self.write_elsewhere(&parts[1]).await;
+            let written = self.write_elsewhere(&parts[1], &new.writer).await;
             if let Err(reason) = written {
                 return self.without(held, reason).await;
             }
