@@ -20,7 +20,9 @@
 //! Where the new node lies on [another server](crate::Allocation::RoundRobin), no chain has all three writes in it, and a client whose
 //! session with the one server has ended may still write to the other. So the new node is written first, to memory that was no node
 //! before: nobody knows its address. The keys move with one write of the node that is split. If that is not carried out, the new
-//! node's memory is lost, and that is all.
+//! node's memory is lost, and that is all. Memory that was a node would not do: whoever still knows its address would take the copy
+//! there for a node of the tree, although the keys have not moved, and perhaps never will. For the same reason the new node is written
+//! in the session in which its memory was given to this client, or not at all.
 
 use fatbtree_verbs::Verbs;
 
@@ -72,7 +74,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let tree = self.pool().config().tree;
         let (server, level) = (spec.address.server(), spec.level);
         let elsewhere = Some(self.pool().server_of_split(server)).filter(|other| *other != server);
-        let new = match self.new_node(elsewhere.unwrap_or(server), level, elsewhere.is_some()).await {
+        let new = match self
+            .new_node(elsewhere.unwrap_or(server), level, elsewhere.is_some() && Check::Fresh.on())
+            .await
+        {
             Ok(new) => new,
             Err(reason) => {
                 held.let_go(&mut self.trips_mut().round_trips).await?;

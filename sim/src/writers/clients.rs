@@ -52,8 +52,7 @@ impl Living {
     pub(super) fn begin(machine: &Machine, setting: &Rc<Setting>, random: &mut Random) -> Self {
         let scenario = &setting.scenario;
         let (tree, techniques) = (scenario.config, scenario.techniques);
-        let is_round_robin =
-            scenario.round_robin > 0 && random.random_range(0..100) < scenario.round_robin;
+        let is_round_robin = scenario.round_robin > 0 && random.random_range(0..100) < scenario.round_robin;
         let allocation = if is_round_robin { Allocation::RoundRobin } else { Allocation::Partitioned };
         let config =
             PoolConfig { tree, lanes: scenario.lanes, techniques, allocation, ..PoolConfig::default() };
@@ -144,7 +143,8 @@ impl Living {
                     self.setting.server(returned.server).give_back(returned);
                 }
             }
-            let down: Vec<ConnectionId> = self.down.borrow().iter().copied().filter(|id| id.server == number).collect();
+            let down: Vec<ConnectionId> =
+                self.down.borrow().iter().copied().filter(|id| id.server == number).collect();
             for id in down {
                 self.connect(id, &mut random).await;
             }

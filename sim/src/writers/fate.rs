@@ -50,6 +50,11 @@ pub(super) async fn play(operator: Machine, setting: Rc<Setting>, lives: Lives, 
             }
             continue;
         }
+        let ending = setting.scenario.ending;
+        if ending > 0 && random.random_range(0..100) < ending {
+            setting.any_server(random).end_one(random);
+            continue;
+        }
         match random.random_range(0..9) {
             0..3 => client.set_link_down(random.random_bool(0.5)),
             3 => client.freeze(),

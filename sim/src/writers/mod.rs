@@ -28,7 +28,7 @@ use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
 use serde::Serialize;
 
-use crate::world::{Options, Random, random};
+use crate::world::{LinkFaults, Options, Random, random};
 
 /// A scenario: everything follows from the seed.
 #[derive(Clone, Debug)]
@@ -59,6 +59,10 @@ pub struct Scenario {
     servers: u16,
     /// Of 100 clients, so many put new nodes on one server after the other.
     round_robin: u32,
+    /// Of 100 mishaps, so many end one session with one server.
+    ending: u32,
+    /// What the link of each machine does; none: each is drawn.
+    link: Option<LinkFaults>,
     /// Servers give out again what sessions that have ended have left of their chunks.
     tails: bool,
 }
@@ -173,6 +177,8 @@ impl Scenario {
             techniques: draw_techniques(draw),
             servers,
             round_robin,
+            link: None,
+            ending: if servers > 1 { more.random_range(0..=40) } else { 0 },
             tails: servers > 1 && more.random_bool(0.5),
         }
     }

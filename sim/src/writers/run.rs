@@ -22,11 +22,15 @@ const LOOK: Duration = Duration::from_micros(20);
 pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     let world = World::new(scenario.seed, scenario.world.clone());
     let draw = &mut random(scenario.seed, 96);
-    let setting = Setting::new(scenario, &world, |name| MachineOptions {
-        line_atomicity: scenario.config.integrity() == Integrity::LineVersions,
-        masked_atomics: scenario.masked,
-        send_queue: 64,
-        ..MachineOptions::rough(name, draw)
+    let setting = Setting::new(scenario, &world, |name| {
+        let rough = MachineOptions::rough(name, draw);
+        MachineOptions {
+            line_atomicity: scenario.config.integrity() == Integrity::LineVersions,
+            masked_atomics: scenario.masked,
+            send_queue: 64,
+            link: scenario.link.unwrap_or(rough.link),
+            ..rough
+        }
     });
     let lives = Lives::default();
     (0..CLIENTS).for_each(|number| fate::live(&setting, &lives, number, draw));

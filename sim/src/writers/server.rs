@@ -12,9 +12,10 @@ use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{
     Access, ConnectError, Device as _, Endpoint, Memory, QueuePair, Reactor, Region, Remote,
 };
+use rand::RngExt as _;
 
 use super::Scenario;
-use crate::world::{Machine, SimDevice};
+use crate::world::{Machine, Random, SimDevice};
 
 const REGION: u64 = 4 << 20;
 const CHUNK: u64 = 2 << 10;
@@ -106,7 +107,11 @@ impl Server {
         let owner = self.last_owner.get() + 1;
         self.last_owner.set(owner);
         self.set_alive(owner, true);
-        let session = Session { ends: self.machine.now() + self.scenario.lease, queue_pairs: BTreeMap::new(), chunks: Vec::new() };
+        let session = Session {
+            ends: self.machine.now() + self.scenario.lease,
+            queue_pairs: BTreeMap::new(),
+            chunks: Vec::new(),
+        };
         self.sessions.borrow_mut().insert(owner, session);
         let remote = |region: &Region| Remote { address: region.iova, rkey: region.rkey };
         let (locks, owners) = (remote(&self.locks), remote(&self.owners));
@@ -181,6 +186,15 @@ impl Server {
         Some((GlobalAddress::new(self.partition.id, chunk.at), chunk.bytes))
     }
 
+    /// Ends a session soon, although its client is well.
+    pub(super) fn end_one(&self, random: &mut Random) {
+        let mut sessions = self.sessions.borrow_mut();
+        let number = random.random_range(0..sessions.len().max(1));
+        if let Some(session) = sessions.values_mut().nth(number) {
+            session.ends = self.machine.now();
+        }
+    }
+
     /// Ends sessions that were not renewed, and says how many. Their queue pairs go first.
     pub(super) fn end_lapsed(&self) -> u64 {
         let now = self.machine.now();
@@ -194,7 +208,9 @@ impl Server {
             });
             self.set_alive(owner, false);
             if self.scenario.tails {
-                self.tails.borrow_mut().extend(session.chunks.into_iter().filter_map(|chunk| self.tail(chunk)));
+                self.tails
+                    .borrow_mut()
+                    .extend(session.chunks.into_iter().filter_map(|chunk| self.tail(chunk)));
             }
         }
         lapsed.len() as u64

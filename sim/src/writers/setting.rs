@@ -43,8 +43,12 @@ impl Setting {
         let clients = clients.collect();
         machines.extend((1..scenario.servers).map(|id| world.machine(options(format!("server {id}")))));
         let servers = (0..).zip(machines).map(|(id, machine)| {
-            let partition =
-                Partition { id, range: scenario.range_of(id), root: GlobalAddress::new(id, 64), root_level: 0 };
+            let partition = Partition {
+                id,
+                range: scenario.range_of(id),
+                root: GlobalAddress::new(id, 64),
+                root_level: 0,
+            };
             Server::new(machine, scenario, partition)
         });
         let servers: Vec<Server> = servers.collect();

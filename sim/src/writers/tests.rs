@@ -2,8 +2,10 @@
 
 use fatbtree_index::Check;
 use fatbtree_verbs::time::Duration;
+use rand::RngExt as _;
 
 use crate::seeds::{Campaign, Seeds};
+use crate::world::{LinkFaults, ServiceTimes, random};
 use crate::writers::Scenario;
 
 #[test]
@@ -15,6 +17,7 @@ fn every_answer_is_explained_and_all_succeed_in_the_end() {
     assert!(total.applied > 1_000_000 && total.broken_connections > 10_000 && total.levels > 30_000);
     assert!(total.deaths > 10_000 && total.inherited_locks > 10_000 && total.splits > 100_000);
     assert!(total.merges > 3_000 && total.settled > 500 && total.reused > 50_000, "{total:?}");
+    assert!(total.splits_elsewhere > 20_000 && total.merges_below_others > 300, "{total:?}");
     assert!(total.scans > 100_000 && total.scanned > 1_000_000, "{total:?}");
     assert!(total.unknown * 4 < total.answered, "{total:?}");
     assert!(total.cache_hits > 100_000 && total.stale_starts > 10_000, "{total:?}");
@@ -40,6 +43,8 @@ const MECHANISMS: &[Check] = &[
     Check::ChildThere,
     Check::OwnerLife,
     Check::Session,
+    Check::Leaves,
+    Check::Fresh,
 ];
 
 /// Makes a scenario in which the mechanism matters more often.
@@ -53,8 +58,25 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
             (scenario.deadly, scenario.lease, scenario.calm) =
                 (0, Duration::from_micros(150), Duration::from_micros(60));
         }
+        Check::Leaves | Check::Fresh => return between_servers(scenario),
         _ => {}
     }
+    scenario
+}
+
+/// Makes the nodes of each tree lie on both of two servers, and ends a client's session with one of them while the other goes on.
+fn between_servers(mut scenario: Scenario) -> Scenario {
+    let draw = &mut random(scenario.seed, 99);
+    (scenario.servers, scenario.round_robin, scenario.ending, scenario.deadly) = (2, 60, 100, 0);
+    (scenario.deletes, scenario.scans, scenario.tasks) = (33, 0, 6);
+    (scenario.keys, scenario.operations) = (draw.random_range(10..=40), 200);
+    (scenario.lease, scenario.calm) = (Duration::from_micros(3_000), Duration::from_micros(400));
+    // What one server is told comes at once, what the other is told comes late.
+    let latest = Duration::from_micros(draw.random_range(100..=300));
+    scenario.link = Some(LinkFaults { lost: 0, late: 20_000, latest });
+    let world = &mut scenario.world;
+    (world.times, world.calls.trip) = (ServiceTimes::default(), Duration::from_micros(2));
+    (world.retry.timeout, world.retry.limit) = (Duration::from_micros(150), 1);
     scenario
 }
 
