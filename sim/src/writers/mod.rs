@@ -61,8 +61,8 @@ pub struct Scenario {
     round_robin: u32,
     /// Of 100 mishaps, so many end one session with one server.
     ending: u32,
-    /// What the link of each machine does; none: each is drawn.
-    link: Option<LinkFaults>,
+    /// What the last server's link does, and the others' are good; none: each is drawn.
+    last_link: Option<LinkFaults>,
     /// Servers give out again what sessions that have ended have left of their chunks.
     tails: bool,
 }
@@ -177,7 +177,7 @@ impl Scenario {
             techniques: draw_techniques(draw),
             servers,
             round_robin,
-            link: None,
+            last_link: None,
             ending: if servers > 1 { more.random_range(0..=40) } else { 0 },
             tails: servers > 1 && more.random_bool(0.5),
         }

@@ -73,10 +73,10 @@ fn between_servers(mut scenario: Scenario) -> Scenario {
     (scenario.lease, scenario.calm) = (Duration::from_micros(3_000), Duration::from_micros(400));
     // What one server is told comes at once, what the other is told comes late.
     let latest = Duration::from_micros(draw.random_range(100..=300));
-    scenario.link = Some(LinkFaults { lost: 0, late: 20_000, latest });
+    scenario.last_link = Some(LinkFaults { lost: 0, late: 200_000, latest });
     let world = &mut scenario.world;
     (world.times, world.calls.trip) = (ServiceTimes::default(), Duration::from_micros(2));
-    (world.retry.timeout, world.retry.limit) = (Duration::from_micros(150), 1);
+    (world.retry.timeout, world.retry.limit) = (Duration::from_micros(300), 1);
     scenario
 }
 
