@@ -138,7 +138,8 @@ impl Living {
                     }
                 }
             }
-            if random.random_bool(0.02) {
+            // Not each task: what one has just brought another one would take away.
+            if number == 0 && random.random_bool(0.02) {
                 for returned in self.client.pool().take_returned() {
                     self.setting.server(returned.server).give_back(returned);
                 }
