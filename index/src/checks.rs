@@ -65,10 +65,6 @@ checks! {
     PartnerFirst,
     /// A node is told to its parent only if it is still there.
     ChildThere,
-    /// A node that is merged away says so before its parent on another server forgets it.
-    Leaves,
-    /// A node that is written before a node leads to it lies where no node was.
-    Fresh,
     /// Siblings are not followed without end.
     SiblingChain,
     /// A pointer to a child or a record is not null.

@@ -39,7 +39,6 @@ use super::leaf::Locked;
 use super::split::again;
 use super::whole::{Whole, first_line};
 use crate::address::GlobalAddress;
-use crate::checks::Check;
 use crate::config::TreeConfig;
 use crate::descent::{Descent, Reason, Start};
 use crate::keys::KeyRange;
@@ -165,9 +164,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         if header.address.server() == merged.left.server() {
             restructure_all([parent.held, left_held, right_held], &parts, trips).await?;
         } else {
-            if Check::Leaves.on() {
-                right_held.write(&[Part { at: merged.right, bytes: &merged.leaving }], trips).await?;
-            }
+            right_held.write(&[Part { at: merged.right, bytes: &merged.leaving }], trips).await?;
             parent.held.write(&[parent_part], trips).await?;
             restructure_all([left_held, right_held], &parts[1..], trips).await?;
             parent.held.let_go(trips).await?;

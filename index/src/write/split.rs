@@ -74,10 +74,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let tree = self.pool().config().tree;
         let (server, level) = (spec.address.server(), spec.level);
         let elsewhere = Some(self.pool().server_of_split(server)).filter(|other| *other != server);
-        let new = match self
-            .new_node(elsewhere.unwrap_or(server), level, elsewhere.is_some() && Check::Fresh.on())
-            .await
-        {
+        let new = match self.new_node(elsewhere.unwrap_or(server), level, elsewhere.is_some()).await {
             Ok(new) => new,
             Err(reason) => {
                 held.let_go(&mut self.trips_mut().round_trips).await?;

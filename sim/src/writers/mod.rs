@@ -28,7 +28,7 @@ use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
 use serde::Serialize;
 
-use crate::world::{LinkFaults, Options, Random, random};
+use crate::world::{Options, Random, random};
 
 /// A scenario: everything follows from the seed.
 #[derive(Clone, Debug)]
@@ -61,8 +61,6 @@ pub struct Scenario {
     round_robin: u32,
     /// Of 100 mishaps, so many end one session with one server.
     ending: u32,
-    /// What the last server's link does, and the others' are good; none: each is drawn.
-    last_link: Option<LinkFaults>,
     /// Servers give out again what sessions that have ended have left of their chunks.
     tails: bool,
 }
@@ -177,7 +175,6 @@ impl Scenario {
             techniques: draw_techniques(draw),
             servers,
             round_robin,
-            last_link: None,
             ending: if servers > 1 { more.random_range(0..=40) } else { 0 },
             tails: servers > 1 && more.random_bool(0.5),
         }

@@ -10,7 +10,7 @@ use super::clients::Living;
 use super::fate::{self, Lives};
 use super::setting::Setting;
 use super::{Outcome, Scenario};
-use crate::world::{FinalOperation, LinkFaults, MachineOptions, Random, Task, World, random};
+use crate::world::{FinalOperation, MachineOptions, Random, Task, World, random};
 
 pub(super) const CLIENTS: usize = 4;
 const FAULTS: Duration = Duration::from_millis(6);
@@ -22,20 +22,11 @@ const LOOK: Duration = Duration::from_micros(20);
 pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     let world = World::new(scenario.seed, scenario.world.clone());
     let draw = &mut random(scenario.seed, 96);
-    let setting = Setting::new(scenario, &world, |name| {
-        let rough = MachineOptions::rough(name, draw);
-        let is_last = rough.name == format!("server {}", scenario.servers - 1);
-        MachineOptions {
-            line_atomicity: scenario.config.integrity() == Integrity::LineVersions,
-            masked_atomics: scenario.masked,
-            send_queue: 64,
-            link: match scenario.last_link {
-                Some(link) if is_last => link,
-                Some(_) => LinkFaults::default(),
-                None => rough.link,
-            },
-            ..rough
-        }
+    let setting = Setting::new(scenario, &world, |name| MachineOptions {
+        line_atomicity: scenario.config.integrity() == Integrity::LineVersions,
+        masked_atomics: scenario.masked,
+        send_queue: 64,
+        ..MachineOptions::rough(name, draw)
     });
     let lives = Lives::default();
     (0..CLIENTS).for_each(|number| fate::live(&setting, &lives, number, draw));

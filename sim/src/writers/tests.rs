@@ -2,10 +2,8 @@
 
 use fatbtree_index::Check;
 use fatbtree_verbs::time::Duration;
-use rand::RngExt as _;
 
 use crate::seeds::{Campaign, Seeds};
-use crate::world::{LinkFaults, ServiceTimes, random};
 use crate::writers::Scenario;
 
 #[test]
@@ -43,8 +41,6 @@ const MECHANISMS: &[Check] = &[
     Check::ChildThere,
     Check::OwnerLife,
     Check::Session,
-    Check::Leaves,
-    Check::Fresh,
 ];
 
 /// Makes a scenario in which the mechanism matters more often.
@@ -58,25 +54,8 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
             (scenario.deadly, scenario.lease, scenario.calm) =
                 (0, Duration::from_micros(150), Duration::from_micros(60));
         }
-        Check::Leaves | Check::Fresh => return between_servers(scenario),
         _ => {}
     }
-    scenario
-}
-
-/// Makes the nodes of each tree lie on both of two servers, and ends a client's session with one of them while the other goes on.
-fn between_servers(mut scenario: Scenario) -> Scenario {
-    let draw = &mut random(scenario.seed, 99);
-    (scenario.servers, scenario.round_robin, scenario.ending, scenario.deadly) = (2, 60, 100, 0);
-    (scenario.deletes, scenario.scans, scenario.tasks) = (33, 0, 6);
-    (scenario.keys, scenario.operations) = (draw.random_range(10..=40), 200);
-    (scenario.lease, scenario.calm) = (Duration::from_micros(3_000), Duration::from_micros(400));
-    // What one server is told comes at once, what the other is told comes late.
-    let latest = Duration::from_micros(draw.random_range(100..=300));
-    scenario.last_link = Some(LinkFaults { lost: 0, late: 200_000, latest });
-    let world = &mut scenario.world;
-    (world.times, world.calls.trip) = (ServiceTimes::default(), Duration::from_micros(2));
-    (world.retry.timeout, world.retry.limit) = (Duration::from_micros(300), 1);
     scenario
 }
 
