@@ -19,9 +19,9 @@ use std::task::{Context, Poll, Waker};
 use fatbtree_client::measure::Summary;
 use fatbtree_client::workload::{KeyMap, OperationKind, Workload, WorkloadSpec, builtin};
 use fatbtree_client::{Client, ClosedLoop, LoopOptions, Values};
-use fatbtree_index::{IndexCache, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout};
+use fatbtree_index::{IndexCache, PoolConfig, PoolStats, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout};
 use fatbtree_memserver::{ClientId, LoadOptions, MemoryServer, ServerOptions, bulk_load_unsorted, seeded};
-use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_nic::{Nic, NicConfig, NicStats};
 use fatbtree_verbs::time::{Duration, Instant};
 
 const SEED: u64 = 1;
@@ -77,21 +77,26 @@ impl Clock {
     }
 }
 
-/// An end of the wires between two threads. Frames go back and forth in the same buffers.
+/// An end of the wires between two threads. Whoever has taken a frame sends its buffer back, to be used again.
 struct Port {
     to: rtrb::Producer<Vec<u8>>,
     from: rtrb::Consumer<Vec<u8>>,
-    spare: Vec<Vec<u8>>,
+    /// Buffers that come back, and those that go back.
+    spare: rtrb::Consumer<Vec<u8>>,
+    used: rtrb::Producer<Vec<u8>>,
+    /// The next frame to be sent.
+    frame: Vec<u8>,
     /// Looks in a row that found no frame.
     idle: u32,
 }
 
 fn wires() -> (Port, Port) {
     const FRAMES: usize = 4096;
-    let (to_there, from_here) = rtrb::RingBuffer::new(FRAMES);
-    let (to_here, from_there) = rtrb::RingBuffer::new(FRAMES);
-    let port = |to, from| Port { to, from, spare: Vec::new(), idle: 0 };
-    (port(to_there, from_there), port(to_here, from_here))
+    let ring = || rtrb::RingBuffer::new(FRAMES);
+    let ((to_there, from_here), (to_here, from_there)) = (ring(), ring());
+    let ((used_there, spare_here), (used_here, spare_there)) = (ring(), ring());
+    let port = |to, from, spare, used| Port { to, from, spare, used, frame: Vec::new(), idle: 0 };
+    (port(to_there, from_there, spare_here, used_here), port(to_here, from_here, spare_there, used_there))
 }
 
 impl Port {
@@ -100,18 +105,14 @@ impl Port {
         let mut any = false;
         while let Ok(frame) = self.from.pop() {
             nic.handle_frame(now, &frame);
-            self.spare.push(frame);
+            let _ = self.used.push(frame);
             any = true;
         }
-        while !self.to.is_full() {
-            let mut frame = self.spare.pop().unwrap_or_default();
-            if !nic.poll_transmit(now, &mut frame) {
-                self.spare.push(frame);
-                break;
-            }
+        while !self.to.is_full() && nic.poll_transmit(now, &mut self.frame) {
             any = true;
+            let next = self.spare.pop().unwrap_or_default();
             // It is not full, and nobody else fills it.
-            let _ = self.to.push(frame);
+            let _ = self.to.push(std::mem::replace(&mut self.frame, next));
         }
         self.idle = if any { 0 } else { self.idle + 1 };
         if self.idle.is_multiple_of(256) {
@@ -155,7 +156,15 @@ struct Driver {
     clock: Clock,
 }
 
+/// What the client has counted.
+type Counts = (NicStats, PoolStats);
+
 impl Driver {
+    fn counts(&self) -> Counts {
+        let pool = self.client.pool();
+        (pool.reactor().with(|nic| nic.stats().clone()), pool.stats())
+    }
+
     fn run<F: Future>(&mut self, future: F) -> Result<F::Output, Failure> {
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());
@@ -197,6 +206,7 @@ fn workload_of(keys: u64, operations: u64, reads: f64) -> Result<WorkloadSpec, F
     let mut properties = builtin("a")?;
     properties.set("recordcount", &keys.to_string());
     properties.set("operationcount", &operations.to_string());
+    if std::env::var("UNIFORM").is_ok() { properties.set("requestdistribution", "uniform"); }
     properties.set("readproportion", &reads.to_string());
     properties.set("updateproportion", &(1.0 - reads).to_string());
     Ok(WorkloadSpec::from_properties(&properties)?)
@@ -209,8 +219,21 @@ fn measure(driver: &mut Driver, map: &KeyMap, keys: u64, operations: u64) -> Res
 
     let mut rates = Vec::new();
     for (what, reads) in [("gets", 1.0), ("updates", 0.0)] {
+        let before = driver.counts();
         let run = driver.closed_loop(&workload_of(keys, operations, reads)?, map, operations, &values)?;
         let Summary { ops_per_s, round_trips, .. } = run.summary(&driver.client);
+        let after = driver.counts();
+        let each = |count: fn(&Counts) -> u64| (count(&after) - count(&before)) as f64 / operations as f64;
+        println!(
+            "{what}: {:.2} frames of {:.0} bytes out, {:.2} of {:.0} in, {:.3} sent again; {:.3} locks handed over, {:.3} found taken",
+            each(|(nic, _)| nic.frames_sent),
+            each(|(nic, _)| nic.bytes_sent),
+            each(|(nic, _)| nic.frames_received),
+            each(|(nic, _)| nic.bytes_received),
+            each(|(nic, _)| nic.retransmissions),
+            each(|(_, pool)| pool.hand_overs),
+            each(|(_, pool)| pool.lock_retries),
+        );
         println!("{what} alone: {ops_per_s:.0} a second, {round_trips:.2} round trips each");
         rates.push(ops_per_s);
     }

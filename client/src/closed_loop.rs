@@ -172,6 +172,7 @@ impl Done {
         let Change { result, trips, latency, .. } = client.pool().change(key, wish, start).await;
         self.round_trips += trips.round_trips;
         self.latency = self.latency + latency;
+        values.take_back(value);
         match result {
             Ok(true) => values.wrote(key, write),
             Ok(false) => self.outcome = Outcome::NotFound,

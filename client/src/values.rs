@@ -6,10 +6,11 @@
 //! others must read.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fatbtree_index::value;
+use rustc_hash::FxHashMap;
 
 /// The values that the keys of a tree may have. A tree begins with those of [`fatbtree_index::value::fill`], all of one length.
 #[derive(Debug)]
@@ -30,9 +31,11 @@ struct State {
     /// Writes begun, which numbers them.
     writes: u64,
     /// Keys that were written to.
-    written: HashMap<u64, Vec<Version>>,
+    written: FxHashMap<u64, Vec<Version>>,
     /// Keys that were not loaded, and since when they have been there.
     inserted: BTreeMap<u64, u64>,
+    /// Buffers of values that were written: a run is measured, so nothing is allocated for each write.
+    spare: Vec<Vec<u8>>,
 }
 
 /// A value of a key, or none.
@@ -85,11 +88,20 @@ impl Values {
         state.writes += 1;
         let write = state.writes;
         let first = Version { write: there.then_some(0), began: 0, ended: 0 };
-        let versions = state.written.entry(key).or_insert_with(|| vec![first]);
+        let versions = state.written.entry(key).or_insert_with(|| {
+            let mut versions = Vec::with_capacity(2);
+            versions.push(first);
+            versions
+        });
         versions.push(Version { write: Some(write), began, ended: u64::MAX });
-        let mut bytes = vec![0; self.length];
+        let mut bytes = state.spare.pop().unwrap_or_else(|| vec![0; self.length]);
         value::fill(key, self.seed_of(write), &mut bytes);
         (write, bytes)
+    }
+
+    /// Takes back the buffer of a value that nobody needs any more.
+    pub(crate) fn take_back(&self, value: Vec<u8>) {
+        self.state.borrow_mut().spare.push(value);
     }
 
     /// A write has taken effect.

@@ -47,6 +47,8 @@ pub(super) struct Life<'p> {
     /// Operations answered.
     pub(super) answers: Cell<u64>,
     pub(super) wrong: RefCell<Option<String>>,
+    /// The next one to be sent.
+    frame: RefCell<Vec<u8>>,
 }
 
 /// Something that a client does.
@@ -69,6 +71,7 @@ impl<'p> Life<'p> {
             unfinished: Cell::new(false),
             answers: Cell::new(0),
             wrong: RefCell::default(),
+            frame: RefCell::default(),
         }))
     }
 
@@ -235,13 +238,11 @@ impl<'p> Life<'p> {
             if nic.poll_timeout().is_some_and(|at| at <= now) {
                 nic.handle_timeout(now);
             }
-            let mut frame = port.buffer();
+            let mut frame = self.frame.borrow_mut();
             while nic.poll_transmit(now, &mut frame) {
-                let next = port.buffer();
-                port.send(std::mem::replace(&mut frame, next));
+                port.send(&mut frame);
                 any = true;
             }
-            port.keep(frame);
             any
         });
         let any = self.client.turn(now) | any;

@@ -32,8 +32,7 @@ pub(super) fn serve(
         }
         while server.device_mut().poll_transmit(now, &mut frame) {
             if let Some(port) = port_of(&frame).and_then(|number| ports.get_mut(number)) {
-                let next = port.buffer();
-                port.send(std::mem::replace(&mut frame, next));
+                port.send(&mut frame);
             }
             any = true;
         }

@@ -6,19 +6,22 @@ use fatbtree_verbs::time::Instant;
 /// Frames on their way in one direction. What finds no room is lost, as on any link.
 const FRAMES: usize = 1024;
 
-/// One end of the wires between two threads. Frames go back and forth in the same buffers.
+/// One end of the wires between two threads. Whoever has taken a frame sends its buffer back, to be used again.
 pub(super) struct Port {
     to: rtrb::Producer<Vec<u8>>,
     from: rtrb::Consumer<Vec<u8>>,
-    spare: Vec<Vec<u8>>,
+    /// Buffers that come back, and those that go back.
+    spare: rtrb::Consumer<Vec<u8>>,
+    used: rtrb::Producer<Vec<u8>>,
 }
 
 /// Both ends.
 pub(super) fn wires() -> (Port, Port) {
-    let (to_there, from_here) = rtrb::RingBuffer::new(FRAMES);
-    let (to_here, from_there) = rtrb::RingBuffer::new(FRAMES);
-    let port = |to, from| Port { to, from, spare: Vec::new() };
-    (port(to_there, from_there), port(to_here, from_here))
+    let ring = || rtrb::RingBuffer::new(FRAMES);
+    let ((to_there, from_here), (to_here, from_there)) = (ring(), ring());
+    let ((used_there, spare_here), (used_here, spare_there)) = (ring(), ring());
+    let port = |to, from, spare, used| Port { to, from, spare, used };
+    (port(to_there, from_there, spare_here, used_here), port(to_here, from_here, spare_there, used_there))
 }
 
 impl Port {
@@ -27,26 +30,16 @@ impl Port {
         let mut any = false;
         while let Ok(frame) = self.from.pop() {
             nic.handle_frame(now, &frame);
-            self.spare.push(frame);
+            // Where it finds no room it is dropped.
+            let _ = self.used.push(frame);
             any = true;
         }
         any
     }
 
-    /// An empty buffer.
-    pub(super) fn buffer(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
-    }
-
-    /// Keeps a buffer for later.
-    pub(super) fn keep(&mut self, buffer: Vec<u8>) {
-        self.spare.push(buffer);
-    }
-
-    /// Sends a frame, or loses it.
-    pub(super) fn send(&mut self, frame: Vec<u8>) {
-        if let Err(rtrb::PushError::Full(frame)) = self.to.push(frame) {
-            self.spare.push(frame);
-        }
+    /// Sends a frame, or loses it, and leaves another buffer.
+    pub(super) fn send(&mut self, frame: &mut Vec<u8>) {
+        let next = self.spare.pop().unwrap_or_default();
+        let _ = self.to.push(std::mem::replace(frame, next));
     }
 }
