@@ -19,7 +19,9 @@ use std::task::{Context, Poll, Waker};
 use fatbtree_client::measure::Summary;
 use fatbtree_client::workload::{KeyMap, OperationKind, Workload, WorkloadSpec, builtin};
 use fatbtree_client::{Client, ClosedLoop, LoopOptions, Values};
-use fatbtree_index::{IndexCache, PoolConfig, PoolStats, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout};
+use fatbtree_index::{
+    IndexCache, PoolConfig, PoolStats, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
+};
 use fatbtree_memserver::{ClientId, LoadOptions, MemoryServer, ServerOptions, bulk_load_unsorted, seeded};
 use fatbtree_nic::{Nic, NicConfig, NicStats};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -62,7 +64,12 @@ fn main() -> Result<(), Failure> {
     let is_over = AtomicBool::new(false);
     if threads == 1 {
         let serve = |now| there.turn(server.device_mut(), now);
-        return measure(&mut Driver { client, port: here, clock, serve: Some(Box::new(serve)) }, &map, keys, operations);
+        return measure(
+            &mut Driver { client, port: here, clock, serve: Some(Box::new(serve)) },
+            &map,
+            keys,
+            operations,
+        );
     }
     std::thread::scope(|scope| {
         scope.spawn(|| serve(server.device_mut(), there, clock, &is_over));
@@ -216,7 +223,9 @@ fn workload_of(keys: u64, operations: u64, reads: f64) -> Result<WorkloadSpec, F
     let mut properties = builtin("a")?;
     properties.set("recordcount", &keys.to_string());
     properties.set("operationcount", &operations.to_string());
-    if std::env::var("UNIFORM").is_ok() { properties.set("requestdistribution", "uniform"); }
+    if std::env::var("UNIFORM").is_ok() {
+        properties.set("requestdistribution", "uniform");
+    }
     properties.set("readproportion", &reads.to_string());
     properties.set("updateproportion", &(1.0 - reads).to_string());
     Ok(WorkloadSpec::from_properties(&properties)?)
@@ -245,7 +254,10 @@ fn measure(driver: &mut Driver<'_>, map: &KeyMap, keys: u64, operations: u64) ->
             each(|(_, pool)| pool.lock_retries),
         );
         if driver.serve.is_some() {
-            println!("{what}: {} ns of the processor each, server and checks included", processor / operations);
+            println!(
+                "{what}: {} ns of the processor each, server and checks included",
+                processor / operations
+            );
             costs.push(processor);
         }
         println!("{what} alone: {ops_per_s:.0} a second, {round_trips:.2} round trips each");
@@ -280,7 +292,9 @@ fn measure(driver: &mut Driver<'_>, map: &KeyMap, keys: u64, operations: u64) ->
         () if found.keys != keys => Err(format!("{keys} keys were loaded").into()),
         () if starved => Err("operations starve".into()),
         // On one thread nothing is measured but the processor.
-        () if ratio < 0.5 && costs.is_empty() => Err("updates have less than half of the throughput of gets".into()),
+        () if ratio < 0.5 && costs.is_empty() => {
+            Err("updates have less than half of the throughput of gets".into())
+        }
         () => Ok(()),
     }
 }
