@@ -70,6 +70,24 @@ fn every_answer_is_right_and_takes_few_round_trips() {
             (&result["cached_share"], &result["target"]),
             (&1.0.into(), &"Tofino 1, two epochs".into())
         );
+        let mixtures = result["mixtures"].as_array().expect("sizes of caches");
+        let trips_of =
+            |name: &str| -> Vec<f64> { mixtures.iter().filter_map(|row| row[name].as_f64()).collect() };
+        let (alone, together) = (trips_of("alone"), trips_of("with_switches"));
+        assert_eq!((alone.len(), together.len()), (6, 6));
+        // Counted over plain memory what the ways counted over wires; fewer lookups, of the same kind.
+        assert!(
+            (alone[0] - levels).abs() < 0.01 && (together[0] - trips).abs() < 0.05,
+            "{alone:?} {together:?}"
+        );
+        assert!(
+            alone.windows(2).all(|pair| pair[1] <= pair[0] + 0.01) && alone[5] + 1.0 < alone[0],
+            "{alone:?}"
+        );
+        assert!(
+            alone.iter().zip(&together).all(|(alone, together)| together <= alone),
+            "{alone:?} {together:?}"
+        );
         assert_eq!(result["plan"]["stage_entries"].as_array().map(Vec::len), Some(4));
         for (group, figure) in [
             ("plan", "ranges"),
@@ -94,6 +112,19 @@ fn a_plan_made_by_counters_and_samples_beats_one_made_without() {
     let (blind, learned) =
         (round_trips(&result, "in-network, planned without knowledge"), round_trips(&result, "in-network"));
     assert!(learned + 0.1 < blind, "{learned} round trips, {blind} without knowledge");
+}
+
+/// Keys are inserted where lookups go: stale switches cost round trips, and the controller sees to it by itself.
+#[test]
+fn a_tree_that_grows_is_followed() {
+    let result = demo("growth", &["--keys", "50000", "--lookups", "20000"]);
+    assert_eq!(result["wrong"], 0);
+    let growth = &result["growth"];
+    let figure = |name: &str| growth[name].as_f64().unwrap_or_else(|| panic!("no figure {name}: {growth}"));
+    assert_eq!((figure("inserted"), figure("operations")), (4_000.0, 2_000.0));
+    let [before, stale, followed] = ["before", "stale", "followed"].map(figure);
+    assert!(stale > before + 0.05 && figure("astray") > 0.02, "{growth}");
+    assert!(followed < before * 1.05 && figure("changes") > 0.0, "{growth}");
 }
 
 /// Writes, also those of the other way, are read; new keys are found.
@@ -147,6 +178,10 @@ fn keys_of_a_file_are_looked_up() {
     let result = demo("file", &["--keys", &file.display().to_string()]);
     assert_eq!((&result["wrong"], &result["keys"]), (&0.into(), &1999.into()));
     assert_eq!(result["ycsb"][3]["ways"].as_array().map(Vec::len), Some(0), "no keys are left to insert");
+    assert!(
+        result["growth"]["inserted"].as_u64().is_some_and(|count| count > 0),
+        "between them there is room"
+    );
 }
 
 #[test]

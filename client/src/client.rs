@@ -1,5 +1,6 @@
 //! The client that a database embeds.
 
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::ops::RangeBounds;
 use std::pin::Pin;
@@ -16,6 +17,8 @@ use fatbtree_verbs::time::Instant;
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream;
 
+use crate::sample::{KeySample, Report, Sampling};
+
 /// A database client: reads and writes the records of a memory pool, many at a time.
 ///
 /// It belongs to one thread and is cheap to clone: give each task a clone. Lookups are futures for any executor.
@@ -27,11 +30,13 @@ use futures_core::Stream;
 /// device was made with: copy what you keep. A lookup that finds all of them held by values fails and says so.
 pub struct Client<V> {
     pool: Rc<Pool<V>>,
+    /// Of all clones together.
+    sampling: Rc<RefCell<Sampling>>,
 }
 
 impl<V> Clone for Client<V> {
     fn clone(&self) -> Self {
-        Self { pool: Rc::clone(&self.pool) }
+        Self { pool: Rc::clone(&self.pool), sampling: Rc::clone(&self.sampling) }
     }
 }
 
@@ -52,7 +57,19 @@ impl<V: Verbs> Client<V> {
         roots: SuperRoot,
         seed: u64,
     ) -> Result<Self, fatbtree_index::ConnectError> {
-        Ok(Self { pool: Rc::new(Pool::new(verbs, config, roots, seed)?) })
+        Ok(Self { pool: Rc::new(Pool::new(verbs, config, roots, seed)?), sampling: Rc::default() })
+    }
+
+    /// Has the client sample the keys that it is asked for, or not any more. It costs a random number for each, and no memory but the
+    /// sample's.
+    pub fn set_sample(&self, sample: Option<KeySample>) {
+        self.sampling.borrow_mut().set(sample);
+    }
+
+    /// What planners of switch caches should know, since they were told last: the [sample](Self::set_sample) of keys, and how many index
+    /// reads led astray because the tree has changed since the switches were loaded. Whoever plans asks for it now and then.
+    pub fn report(&self) -> Report {
+        self.sampling.borrow_mut().report(&self.pool.stats())
     }
 
     /// Gives the client a cache of inner nodes, or takes it away. Clients of other threads can share it: make one for each process,
@@ -77,6 +94,7 @@ impl<V: Verbs> Client<V> {
 
     /// As [`get`](Self::get), from another start, and with what it cost.
     pub async fn lookup(&self, key: u64, start: Start) -> Lookup {
+        self.sampling.borrow_mut().see(key);
         self.pool.lookup(key, start).await
     }
 
@@ -169,7 +187,7 @@ impl<V: Verbs> Client<V> {
     }
 
     /// The pairs of a range in ascending order, as a stream; leaves are read ahead while it is polled. The first one is found by a
-    /// cached node, or by an index read where the connection is registered. Other ways: [`Pool::scan`].
+    /// cached node, or by an index read where the connection is registered. Other ways: [`scan_with`](Self::scan_with).
     ///
     /// No pair is missed that is there throughout, whatever others change meanwhile; but it is not a snapshot of one moment.
     pub fn scan(&self, range: impl RangeBounds<u64>) -> Scan<'_, V> {
@@ -183,7 +201,17 @@ impl<V: Verbs> Client<V> {
 
     fn scan_from(&self, range: impl RangeBounds<u64>, order: Order) -> Scan<'_, V> {
         let options = ScanOptions { order, start: Start::CachedOrIndexRead, ..ScanOptions::default() };
-        self.pool.scan(KeyRange::of(range), options)
+        self.scan_with(KeyRange::of(range), options)
+    }
+
+    /// As [`scan`](Self::scan), in other ways.
+    pub fn scan_with(&self, range: KeyRange, options: ScanOptions) -> Scan<'_, V> {
+        let first = match options.order {
+            Order::Forward => range.low,
+            Order::Backward => range.high.map_or(u64::MAX, |high| high.saturating_sub(1)),
+        };
+        self.sampling.borrow_mut().see(first);
+        self.pool.scan(range, options)
     }
 
     /// How many keys there are. Reads all leaves.
@@ -205,7 +233,13 @@ impl<V: Verbs> Client<V> {
 
     /// Any change, with what it cost.
     pub async fn change(&self, key: u64, wish: Wish<'_>) -> Change {
-        self.pool.change(key, wish, Start::CachedOrIndexRead).await
+        self.change_from(key, wish, Start::CachedOrIndexRead).await
+    }
+
+    /// As [`change`](Self::change), from another start.
+    pub async fn change_from(&self, key: u64, wish: Wish<'_>, start: Start) -> Change {
+        self.sampling.borrow_mut().see(key);
+        self.pool.change(key, wish, start).await
     }
 
     /// Takes what has come by `now`, and wakes who waits for it. Says whether there was anything.

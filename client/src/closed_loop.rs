@@ -9,7 +9,6 @@ use fatbtree_verbs::time::Duration;
 
 use crate::client::{Client, Lookups};
 use crate::measure::{LatencyHistogram, Outcome, Recorder, Summary, Troubles};
-use crate::sample::KeySample;
 use crate::values::Values;
 use crate::workload::{Operation, OperationKind, Workload, WorkloadError};
 
@@ -30,7 +29,6 @@ pub struct ClosedLoop {
     latencies: BTreeMap<OperationKind, LatencyHistogram>,
     elapsed: Duration,
     wrong: Option<String>,
-    sample: Option<KeySample>,
 }
 
 impl Default for ClosedLoop {
@@ -43,12 +41,7 @@ impl ClosedLoop {
     /// Nothing recorded yet.
     pub fn new() -> Self {
         let (recorder, latencies) = (Recorder::new(), BTreeMap::new());
-        ClosedLoop { recorder, latencies, elapsed: Duration::ZERO, wrong: None, sample: None }
-    }
-
-    /// The same, and samples the keys of its operations.
-    pub fn sampling(sample: KeySample) -> Self {
-        ClosedLoop { sample: Some(sample), ..Self::new() }
+        ClosedLoop { recorder, latencies, elapsed: Duration::ZERO, wrong: None }
     }
 
     /// Draws so many operations and does them. Every value that is read must be one that `values` allows.
@@ -96,9 +89,6 @@ impl ClosedLoop {
         }
         self.recorder.record(outcome, latency.as_nanos(), round_trips);
         self.latencies.entry(operation.kind).or_default().record(latency.as_nanos());
-        if let Some(sample) = &mut self.sample {
-            sample.see(operation.key);
-        }
     }
 
     /// The first operation that did not end with the right answer, for the report of a failed run.
@@ -109,11 +99,6 @@ impl ClosedLoop {
     /// Time that operations were under way.
     pub fn elapsed(&self) -> Duration {
         self.elapsed
-    }
-
-    /// The keys sampled; none unless it was made to.
-    pub fn sampled(&self) -> &[u64] {
-        self.sample.as_ref().map_or(&[], KeySample::keys)
     }
 
     /// The latencies of one kind of operation; none where there was no such operation.
@@ -169,7 +154,7 @@ impl Done {
         let insert = kind == OperationKind::Insert;
         let (write, value) = values.write(key, !insert);
         let wish = if insert { Wish::Insert(&value) } else { Wish::Update(&value) };
-        let Change { result, trips, latency, .. } = client.pool().change(key, wish, start).await;
+        let Change { result, trips, latency, .. } = client.change_from(key, wish, start).await;
         self.round_trips += trips.round_trips;
         self.latency = self.latency + latency;
         values.take_back(value);
@@ -185,7 +170,7 @@ impl Done {
         let Operation { key, scan_length, .. } = self.operation;
         let since = client.pool().reactor().now();
         let options = ScanOptions { start, ..ScanOptions::default() };
-        let mut scan = client.pool().scan(KeyRange { low: key, high: None }, options);
+        let mut scan = client.scan_with(KeyRange { low: key, high: None }, options);
         let mut found = Vec::with_capacity(scan_length as usize);
         while found.len() < scan_length as usize
             && let Some(pair) = scan.next().await

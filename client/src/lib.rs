@@ -15,7 +15,8 @@
 //!   property names; keys hashed as YCSB hashes them, ordered, or from a file. Seeded.
 //! * [`measure`]: HDR histograms of latencies, round trips, rates, and everything that went wrong.
 //! * [`ClosedLoop`]: the three together. [`Values`]: what its reads may answer while it writes.
-//! * [`KeySample`]: keys that a client remembers, for planners of switch caches.
+//! * [`KeySample`], [`Report`]: what a client tells planners of switch caches: the keys that it is asked for, and how often the
+//!   switches led it astray.
 //!
 //! # Example
 //!
@@ -101,5 +102,5 @@ pub mod workload;
 pub use client::Client;
 pub use closed_loop::{ClosedLoop, LoopOptions};
 pub use compute_server::ComputeServer;
-pub use sample::KeySample;
+pub use sample::{KeySample, Report};
 pub use values::Values;

@@ -1,5 +1,6 @@
-//! Keys that a client remembers of those it was asked for: what planners of switch caches learn from.
+//! What planners of switch caches learn from clients: which keys they are asked for, and how often the switches led them astray.
 
+use fatbtree_index::PoolStats;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -40,6 +41,12 @@ impl KeySample {
         }
     }
 
+    /// Takes the sample, and begins another one.
+    pub fn take(&mut self) -> Vec<u64> {
+        self.seen = 0;
+        std::mem::replace(&mut self.keys, Vec::with_capacity(self.most))
+    }
+
     /// The sample, in no order that means anything.
     pub fn keys(&self) -> &[u64] {
         &self.keys
@@ -48,5 +55,43 @@ impl KeySample {
     /// Keys seen.
     pub fn seen(&self) -> u64 {
         self.seen
+    }
+}
+
+/// What a client has to tell planners, since it told them last: see [`Client::report`](crate::Client::report).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// A sample of the keys that it was asked for.
+    pub keys: Vec<u64>,
+    /// Index reads.
+    pub index_reads: u64,
+    /// Index reads among them that led to a node which was not the key's any more.
+    pub astray: u64,
+}
+
+/// The sample of a client, and what it has told already.
+#[derive(Debug, Default)]
+pub(crate) struct Sampling {
+    sample: Option<KeySample>,
+    told: (u64, u64),
+}
+
+impl Sampling {
+    pub(crate) fn set(&mut self, sample: Option<KeySample>) {
+        self.sample = sample;
+    }
+
+    #[inline]
+    pub(crate) fn see(&mut self, key: u64) {
+        if let Some(sample) = &mut self.sample {
+            sample.see(key);
+        }
+    }
+
+    pub(crate) fn report(&mut self, stats: &PoolStats) -> Report {
+        let counted = (stats.index_reads, stats.astray);
+        let told = std::mem::replace(&mut self.told, counted);
+        let keys = self.sample.as_mut().map(KeySample::take).unwrap_or_default();
+        Report { keys, index_reads: counted.0 - told.0, astray: counted.1 - told.1 }
     }
 }

@@ -15,6 +15,7 @@
 //! * **[`Plan::land`]** executes a plan in software: the answer of the switches must be the same.
 //! * **[`tables`]**: one file per P4 table, typed key and action, lowered by name.
 //! * **[`ReloadSteps`]** is the way from one epoch to the next as a value; [`Fleet`] (the only part with I/O) pushes it.
+//! * **[`Follower`]** decides when a tree has grown so far from the plan in force that the next one is worth its entries (§IV-B).
 //! * **[`base`]** and **[`Connections`]**: routes and first-hop entries.
 //!
 //! ```
@@ -48,6 +49,7 @@
 mod base;
 mod connection;
 mod device_config;
+mod follow;
 mod frequency;
 mod plan;
 mod program;
@@ -61,6 +63,7 @@ mod tree;
 pub use base::{Base, base, cluster_base};
 pub use connection::{Connection, ConnectionError, Connections};
 pub use device_config::{DeviceConfigFormat, TofinoOutput};
+pub use follow::{FollowError, FollowOptions, Follower, Replanned};
 pub use frequency::Frequencies;
 pub use plan::{
     Budget, CachedChild, CachedNode, Diff, FatRootRange, LAYER_NAMES, LAYERS, Landing, LayerSummary,

@@ -246,6 +246,23 @@ impl Tree {
         &self.children[self.child_range(node)]
     }
 
+    /// Whether the way of a key from its partition's root down comes by this address, of an inner node or a leaf.
+    pub(crate) fn leads_to(&self, key: u64, address: u64) -> bool {
+        let after = self.partitions.partition_point(|partition| partition.low <= key);
+        let partition = &self.partitions[after.checked_sub(1).expect("the first partition begins at key 0")];
+        let (mut at, mut node) = (partition.root, partition.node);
+        while at != address {
+            if node == NONE {
+                return false;
+            }
+            let children = self.children(node);
+            // A key comes to a node because it is in the node's range: none is below the first child.
+            let child = children.partition_point(|child| child.low <= key).saturating_sub(1);
+            (at, node) = (children[child].address, children[child].node);
+        }
+        true
+    }
+
     /// Whether a node set may hold this node.
     pub(crate) fn cacheable(&self, node: u32) -> bool {
         self.node(node).local && self.children(node).len() <= MAX_BRANCHES

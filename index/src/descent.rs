@@ -7,7 +7,7 @@ use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::node::{LINE, Node, NodeFault, NodeHeader};
 use crate::pool::{BreakReason, ConnectionId, Pool, Trouble};
-use crate::space::ChunkKind;
+use crate::space::{ChunkKind, Want};
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 
@@ -98,6 +98,19 @@ pub enum OperationError {
         /// Why.
         error: PostError,
     },
+    /// The server has no memory left, or gives this client no more.
+    #[error(
+        "key {key:#x}: memory server {server} gives no more memory for {kind}; delete keys, let it have more memory, or raise the \
+         bound of chunks per client"
+    )]
+    NoMemory {
+        /// The key.
+        key: u64,
+        /// The server.
+        server: u16,
+        /// For what.
+        kind: ChunkKind,
+    },
     /// The client was not told how to write there.
     #[error(
         "key {key:#x}: this client may not write to memory server {server}: no locks were given to it (set_writer)"
@@ -175,7 +188,7 @@ pub(crate) enum Reason {
     /// Somebody else holds a lock for very long.
     Locked,
     /// Memory is needed on a server before the operation can go on.
-    Memory(u16, ChunkKind, u32),
+    Memory(Want),
     /// The connection broke while the operation wrote, and what became of that cannot be found out any more.
     Unknown(BreakReason),
 }
@@ -251,6 +264,8 @@ pub(crate) struct Descent<'p, V: Verbs> {
     siblings: u32,
     /// The node that the cache has led this attempt to, and its level.
     cached: Option<(GlobalAddress, u8)>,
+    /// The switches have led this attempt to the node that is read, and nothing says yet whether it is the key's.
+    by_switches: bool,
     /// The level of the node that pointed to the one that is read: its parent or, after a sibling step, none.
     pointed_from: Option<u8>,
     /// A node on the way that its parent has no pointer to.
@@ -275,6 +290,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             walks: false,
             siblings: 0,
             cached: None,
+            by_switches: false,
             pointed_from: None,
             untold: None,
             high: None,
@@ -295,6 +311,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             walks: false,
             siblings: 0,
             cached: None,
+            by_switches: false,
             pointed_from: None,
             untold: None,
             high: None,
@@ -405,12 +422,17 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Reason::Trouble(Trouble::Refused(error)) => return Err(OperationError::Refused { key, error }),
             Reason::Locked => return Err(OperationError::Locked { key }),
             Reason::Unknown(last) => return Err(OperationError::Unknown { key, last }),
-            Reason::Memory(server, kind, bytes) => {
-                self.pool.until_memory(server, kind, bytes).await;
-                return Ok(());
+            Reason::Memory(want) => {
+                return match self.pool.until_memory(want).await {
+                    true => Ok(()),
+                    false => Err(OperationError::NoMemory { key, server: want.server, kind: want.kind }),
+                };
             }
             Reason::Fault(fault) => fault,
         };
+        if !fault.is_torn() {
+            self.count_astray();
+        }
         if let Some((child, level)) = self.cached.take() {
             self.pool.tell_cache(|cache| cache.forget(level.saturating_add(1), key, child));
             self.pool.count_cache(|stats| stats.stale += 1);
@@ -487,12 +509,20 @@ impl<'p, V: Verbs> Descent<'p, V> {
     fn first_step(&mut self, start: Start) -> Step {
         self.siblings = 0;
         self.pointed_from = None;
+        self.by_switches = start == Start::IndexRead;
         match start {
             Start::Root | Start::Cached | Start::CachedOrIndexRead => {
                 Step::Node { address: self.partition.root, level: self.partition.root_level }
             }
             Start::IndexRead => Step::Index,
             Start::Node { address, level } => Step::Node { address, level },
+        }
+    }
+
+    /// The node that was read is not the key's any more. If the switches have led here, they are behind the tree.
+    fn count_astray(&mut self) {
+        if std::mem::take(&mut self.by_switches) {
+            self.pool.count(|stats| stats.astray += 1);
         }
     }
 
@@ -544,6 +574,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             if let Some(parent_level) = self.pointed_from.take() {
                 self.untold = Some(Child { low, address: header.partner, parent_level });
             }
+            self.count_astray();
             self.teach_cache(header.level, low, header.partner);
             *step = Step::Node { address: header.partner, level: header.level };
             return Ok(None);
@@ -652,10 +683,16 @@ impl<'p, V: Verbs> Descent<'p, V> {
                     self.pointed_from = Some(header.level);
                     Decision::Go(Step::Node { address: node.find(self.key)?, level: header.level - 1 })
                 }
-                // An index read went further down than it was to.
-                _ => return Err(NodeFault::Level { found: header.level, expected: level }),
+                // An index read went further down than it was to: rightly, for all that is known.
+                _ => {
+                    self.by_switches = false;
+                    return Err(NodeFault::Level { found: header.level, expected: level });
+                }
             }
         };
+        if !matches!(decision, Decision::Ask) {
+            self.by_switches = false;
+        }
         self.trips.levels += 1;
         if step == Step::Index {
             self.trips.landed = Some(header.level);
@@ -727,6 +764,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
         self.siblings += 1;
         self.trips.siblings_followed += 1;
+        self.count_astray();
         self.teach_cache(header.level, header.high, header.sibling);
         Ok(Step::Node { address: header.sibling, level: header.level })
     }

@@ -64,6 +64,7 @@
 //! ```
 
 mod address;
+mod allocation;
 mod cache;
 mod checks;
 mod config;
@@ -89,6 +90,7 @@ mod walk;
 mod write;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
+pub use allocation::Allocation;
 pub use cache::{CacheStats, IndexCache};
 pub use checks::Check;
 pub use config::{
@@ -102,7 +104,7 @@ pub use lookup::{Lookup, Value};
 pub use pool::{BreakReason, ConnectError, ConnectionId, Event, Pool, PoolConfig, PoolStats, RemoteSide};
 pub use scan::{Order, Scan, ScanOptions, ScanTrips};
 pub use separator::{cut_keys, cut_nodes, separator};
-pub use space::{ChunkKind, ReturnedNodes, SURPLUS};
+pub use space::{ChunkKind, ReturnedPlaces, SURPLUS};
 pub use super_root::{Partition, SuperRoot, SuperRootError};
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 pub use techniques::Techniques;

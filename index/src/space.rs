@@ -37,7 +37,7 @@ impl fmt::Display for ChunkKind {
     }
 }
 
-/// Freed nodes of a kind on one server that a client keeps for itself.
+/// Places of freed nodes of a kind, or of freed records of a size, on one server that a client keeps for itself.
 pub const SURPLUS: usize = 64;
 
 /// The rest of a chunk.
@@ -55,26 +55,61 @@ struct Stock {
     returned: Vec<GlobalAddress>,
     /// The owner was asked for more and has not brought it.
     asked: bool,
+    /// How often the owner said that there is none.
+    refusals: u32,
     waiting: Vec<Waker>,
 }
 
-/// Nodes that a client has freed and does not need, for its server's lists.
+impl Stock {
+    /// Memory that nobody has used yet.
+    fn take(&mut self, want: Want) -> Option<GlobalAddress> {
+        let Rest { next, end } = self.rest;
+        let behind = next.checked_add(u64::from(want.bytes).next_multiple_of(RECORD_ALIGN))?;
+        if behind > end {
+            return None;
+        }
+        self.rest.next = behind;
+        Some(GlobalAddress::new(want.server, next))
+    }
+}
+
+/// Places of nodes or records that a client has freed and does not need, for its server's lists.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ReturnedNodes {
+pub struct ReturnedPlaces {
     /// Where they are.
     pub server: u16,
-    /// Leaves or internal nodes.
+    /// Of what.
     pub kind: ChunkKind,
-    /// Their addresses.
-    pub nodes: Vec<GlobalAddress>,
+    /// Bytes of each, if they are records'; 0 for nodes, which have their own size.
+    pub bytes: u32,
+    /// Where they begin.
+    pub addresses: Vec<GlobalAddress>,
 }
 
 /// A place for a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RecordPlace {
     pub(crate) address: GlobalAddress,
-    /// The version that the next record there has.
-    pub(crate) version: u32,
+    /// The version that the next record there has; none if it follows from what is there, which must be read.
+    pub(crate) version: Option<u32>,
+}
+
+/// Memory for one node or record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Want {
+    pub(crate) server: u16,
+    pub(crate) kind: ChunkKind,
+    /// Of the node, or of the record's place.
+    pub(crate) bytes: u32,
+    /// It must not have been a node before.
+    pub(crate) is_fresh: bool,
+}
+
+impl Want {
+    /// A place for the record of a value with `length` bytes.
+    pub(crate) const fn record(server: u16, length: u32) -> Self {
+        Self { server, kind: ChunkKind::Records, bytes: place_bytes(length), is_fresh: false }
+    }
 }
 
 /// What a client has been given and not used, and what it has freed.
@@ -94,51 +129,69 @@ impl Space {
         std::mem::take(&mut stock.waiting)
     }
 
-    /// Takes up single nodes that were used before.
-    pub(crate) fn supply_nodes(
+    /// Takes up places that others have freed: of nodes, or of records of `bytes` each.
+    pub(crate) fn supply_places(
         &mut self,
         server: u16,
         kind: ChunkKind,
-        nodes: &[GlobalAddress],
+        bytes: u32,
+        addresses: &[GlobalAddress],
     ) -> Vec<Waker> {
         let stock = self.stocks.entry((server, kind)).or_default();
-        stock.returned.extend_from_slice(nodes);
         stock.asked = false;
+        let waiting = std::mem::take(&mut stock.waiting);
+        if kind == ChunkKind::Records {
+            let places = addresses.iter().map(|&address| RecordPlace { address, version: None });
+            self.places.entry((server, bytes)).or_default().extend(places);
+        } else {
+            stock.returned.extend_from_slice(addresses);
+        }
+        waiting
+    }
+
+    /// Takes note that there is no memory. Whoever waits gives up.
+    pub(crate) fn refuse(&mut self, server: u16, kind: ChunkKind) -> Vec<Waker> {
+        let stock = self.stocks.entry((server, kind)).or_default();
+        stock.asked = false;
+        stock.refusals = stock.refusals.wrapping_add(1);
         std::mem::take(&mut stock.waiting)
+    }
+
+    /// How often there was no memory.
+    pub(crate) fn refusals(&self, server: u16, kind: ChunkKind) -> u32 {
+        self.stocks.get(&(server, kind)).map_or(0, |stock| stock.refusals)
     }
 
     /// Forgets what is left of chunks on a server, and nodes: some of them may be of such a chunk. Whoever waits asks once more. Places
     /// of freed records stay this client's: records were in them.
     pub(crate) fn forget(&mut self, server: u16) -> Vec<Waker> {
         let stocks = self.stocks.iter_mut().filter(|((found, _), _)| *found == server);
-        stocks.flat_map(|(_, stock)| std::mem::take(stock).waiting).collect()
-    }
-
-    /// Takes out nodes that were returned, of each kind on each server as many as there are above `keep`: the oldest.
-    pub(crate) fn take_returned(&mut self, keep: usize) -> Vec<ReturnedNodes> {
-        let above = |(&(server, kind), stock): (&(u16, ChunkKind), &mut Stock)| {
-            let above = stock.returned.len().saturating_sub(keep);
-            let nodes: Vec<_> = stock.returned.drain(..above).collect();
-            (above > 0).then_some(ReturnedNodes { server, kind, nodes })
+        let forget = |stock: &mut Stock| {
+            let refusals = stock.refusals;
+            std::mem::replace(stock, Stock { refusals, ..Stock::default() }).waiting
         };
-        self.stocks.iter_mut().filter_map(above).collect()
+        stocks.flat_map(|(_, stock)| forget(stock)).collect()
     }
 
-    /// Memory for a node or record; none when the chunk is used up.
-    pub(crate) fn take(&mut self, server: u16, kind: ChunkKind, bytes: u32) -> Option<GlobalAddress> {
-        let stock = self.stocks.entry((server, kind)).or_default();
-        if kind != ChunkKind::Records
-            && let Some(address) = stock.returned.pop()
-        {
-            return Some(address);
-        }
-        let Rest { next, end } = stock.rest;
-        let behind = next.checked_add(u64::from(bytes).next_multiple_of(RECORD_ALIGN))?;
-        if behind > end {
-            return None;
-        }
-        stock.rest.next = behind;
-        Some(GlobalAddress::new(server, next))
+    /// Takes out places that were freed, of each kind and size on each server as many as there are above `keep`: the oldest.
+    pub(crate) fn take_returned(&mut self, keep: usize) -> Vec<ReturnedPlaces> {
+        let above = |len: usize| len.saturating_sub(keep);
+        let nodes = self.stocks.iter_mut().map(|(&(server, kind), stock)| {
+            let addresses = stock.returned.drain(..above(stock.returned.len())).collect();
+            ReturnedPlaces { server, kind, bytes: 0, addresses }
+        });
+        let records = self.places.iter_mut().map(|(&(server, bytes), places)| {
+            let addresses = places.drain(..above(places.len())).map(|place| place.address).collect();
+            ReturnedPlaces { server, kind: ChunkKind::Records, bytes, addresses }
+        });
+        nodes.chain(records).filter(|returned| !returned.addresses.is_empty()).collect()
+    }
+
+    /// Memory for a node; none when the chunk is used up.
+    pub(crate) fn take(&mut self, want: Want) -> Option<GlobalAddress> {
+        let stock = self.stocks.entry((want.server, want.kind)).or_default();
+        let used = if want.is_fresh { None } else { stock.returned.pop() };
+        used.or_else(|| stock.take(want))
     }
 
     /// A place for the record of a value; none when there is none and the chunk is used up.
@@ -146,16 +199,22 @@ impl Space {
         let bytes = place_bytes(length);
         let freed = self.places.get_mut(&(server, bytes)).and_then(Vec::pop);
         freed.or_else(|| {
-            let address = self.take(server, ChunkKind::Records, bytes)?;
-            Some(RecordPlace { address, version: 1 })
+            let want = Want::record(server, length);
+            let address = self.stocks.entry((server, want.kind)).or_default().take(want)?;
+            Some(RecordPlace { address, version: Some(1) })
         })
     }
 
     /// Takes back the place of a record to which no leaf leads any more.
     pub(crate) fn free_record(&mut self, record: RecordPointer) {
         let RecordPointer { address, length, version } = record;
-        let place = RecordPlace { address, version: version.wrapping_add(1) };
-        self.places.entry((address.server(), place_bytes(length))).or_default().push(place);
+        let place = RecordPlace { address, version: Some(version.wrapping_add(1)) };
+        self.put_back_record(place, place_bytes(length));
+    }
+
+    /// Takes back the place of a record that nobody has heard of.
+    pub(crate) fn put_back_record(&mut self, place: RecordPlace, bytes: u32) {
+        self.places.entry((place.address.server(), bytes)).or_default().push(place);
     }
 
     /// Takes back a node that nobody has heard of.
@@ -173,9 +232,15 @@ impl Space {
     }
 
     /// Whether there is room for so much.
-    pub(crate) fn has(&self, server: u16, kind: ChunkKind, bytes: u32) -> bool {
+    pub(crate) fn has(&self, want: Want) -> bool {
+        let Want { server, kind, bytes, is_fresh } = want;
+        if kind == ChunkKind::Records
+            && self.places.get(&(server, bytes)).is_some_and(|places| !places.is_empty())
+        {
+            return true;
+        }
         self.stocks.get(&(server, kind)).is_some_and(|stock| {
-            !stock.returned.is_empty() && kind != ChunkKind::Records
+            !stock.returned.is_empty() && !is_fresh
                 || stock.rest.end - stock.rest.next >= u64::from(bytes).next_multiple_of(RECORD_ALIGN)
         })
     }
@@ -185,21 +250,25 @@ impl Space {
 mod tests {
     use super::*;
 
+    fn node(server: u16, kind: ChunkKind, bytes: u32) -> Want {
+        Want { server, kind, bytes, is_fresh: false }
+    }
+
     #[test]
     fn a_chunk_is_used_up_and_the_owner_is_asked_once() {
         let mut space = Space::default();
         let leaves = ChunkKind::Leaves;
-        assert_eq!(space.take(2, leaves, 128), None);
+        assert_eq!(space.take(node(2, leaves, 128)), None);
         assert!(space.wait(2, leaves, Waker::noop()) && !space.wait(2, leaves, Waker::noop()));
         assert_eq!(space.supply(GlobalAddress::new(2, 1024), 256, leaves).len(), 1);
-        let nodes: Vec<_> = std::iter::from_fn(|| space.take(2, leaves, 128)).collect();
+        let nodes: Vec<_> = std::iter::from_fn(|| space.take(node(2, leaves, 128))).collect();
         assert_eq!(nodes, [GlobalAddress::new(2, 1024), GlobalAddress::new(2, 1152)]);
-        assert!(!space.has(2, leaves, 128));
+        assert!(!space.has(node(2, leaves, 128)));
         space.put_back(nodes[0], leaves);
-        assert!(space.has(2, leaves, 128));
-        assert_eq!(space.take(2, leaves, 128), Some(nodes[0]));
+        assert!(space.has(node(2, leaves, 128)));
+        assert_eq!(space.take(node(2, leaves, 128)), Some(nodes[0]));
         assert!(space.wait(2, leaves, Waker::noop()), "it has come once: the next is asked for again");
-        assert_eq!(space.take(2, ChunkKind::Records, 8), None, "kinds do not mix");
+        assert_eq!(space.take_record(2, 8), None, "kinds do not mix");
     }
 
     #[test]
@@ -209,27 +278,48 @@ mod tests {
         let nodes = [1, 2, 3].map(|at| GlobalAddress::new(2, at * 128));
         nodes.iter().for_each(|&node| space.put_back(node, leaves));
         space.put_back(GlobalAddress::new(3, 64), inner);
-        let first = ReturnedNodes { server: 2, kind: leaves, nodes: nodes[..1].to_vec() };
+        let first = ReturnedPlaces { server: 2, kind: leaves, bytes: 0, addresses: nodes[..1].to_vec() };
         assert_eq!(space.take_returned(2), [first]);
         assert_eq!(space.take_returned(2), []);
-        assert_eq!(space.take_returned(0).iter().map(|found| found.nodes.len()).collect::<Vec<_>>(), [2, 1]);
-        assert_eq!(space.take(2, leaves, 128), None);
+        assert_eq!(
+            space.take_returned(0).iter().map(|found| found.addresses.len()).collect::<Vec<_>>(),
+            [2, 1]
+        );
+        assert_eq!(space.take(node(2, leaves, 128)), None);
 
         assert!(space.wait(2, leaves, Waker::noop()));
-        assert_eq!(space.supply_nodes(2, leaves, &nodes).len(), 1);
-        assert_eq!(space.take(2, leaves, 128), Some(nodes[2]));
+        assert_eq!(space.supply_places(2, leaves, 0, &nodes).len(), 1);
+        assert_eq!(space.take(node(2, leaves, 128)), Some(nodes[2]));
         space.supply(GlobalAddress::new(2, 1024), 256, leaves);
         assert!(space.wait(2, inner, Waker::noop()));
         assert_eq!(space.forget(2).len(), 1, "who waits asks again");
-        assert!(!space.has(2, leaves, 128) && space.wait(2, inner, Waker::noop()));
+        assert!(!space.has(node(2, leaves, 128)) && space.wait(2, inner, Waker::noop()));
+    }
+
+    #[test]
+    fn places_of_records_go_to_others_and_their_versions_stay_with_them() {
+        let mut space = Space::default();
+        let at = GlobalAddress::new(1, 4096);
+        let freed = RecordPointer { address: at, length: 100, version: 7 };
+        space.free_record(freed);
+        assert_eq!(space.take_record(1, 200), None);
+        assert_eq!(space.take_record(1, 100), Some(RecordPlace { address: at, version: Some(8) }));
+        space.free_record(freed);
+        let bytes = place_bytes(100);
+        let returned = ReturnedPlaces { server: 1, kind: ChunkKind::Records, bytes, addresses: vec![at] };
+        assert_eq!(space.take_returned(0), [returned]);
+        assert!(!space.has(Want::record(1, 100)));
+        space.supply_places(1, ChunkKind::Records, bytes, &[at]);
+        assert!(space.has(Want::record(1, 100)));
+        assert_eq!(space.take_record(1, 100), Some(RecordPlace { address: at, version: None }));
     }
 
     #[test]
     fn records_begin_at_multiples_of_eight() {
         let mut space = Space::default();
-        space.supply(GlobalAddress::new(0, 64), 64, ChunkKind::Records);
-        let records: Vec<_> = [21, 8, 24, 9].map(|bytes| space.take(0, ChunkKind::Records, bytes)).into();
+        space.supply(GlobalAddress::new(0, 64), 120, ChunkKind::Records);
+        let records = [13, 9, 21, 8].map(|length| space.take_record(0, length).map(|place| place.address));
         let at = |offset| Some(GlobalAddress::new(0, offset));
-        assert_eq!(records, [at(64), at(88), at(96), None]);
+        assert_eq!(records, [at(64), at(104), at(136), None]);
     }
 }

@@ -260,3 +260,38 @@ fn an_index_read_may_land_on_a_node_that_is_larger_than_a_leaf() {
     let lookup = client.lookup(60, Start::IndexRead);
     assert_eq!((value(&lookup), lookup.trips.restarts, lookup.trips.landed), (Some(1), 0, Some(1)));
 }
+
+/// A client counts the index reads that led to a node which is not the key's any more, each once; and no other starts.
+#[test]
+fn index_reads_that_lead_astray_are_counted() {
+    let memory = tree();
+    leaf(&memory, 3, spec(place(3), 0, KeyRange { low: 61, high: None }, None), &[61], 9);
+    let regions = Regions::new([(0, Arc::clone(&memory)), (1, Memory::shared(8192).unwrap())]);
+    let roots = SuperRoot::new(vec![partition(0, 1)]).unwrap();
+    let counted = |landing: u64| {
+        let mut client = PlainClient::new(&regions, &config(), &roots);
+        client.set_landing(move |_| place(landing));
+        assert_eq!(value(&client.lookup(60, Start::IndexRead)), Some(1), "landing {landing}");
+        client.lookup(60, Start::Root);
+        client.lookup(60, at(1, 0));
+        (client.pool().stats().index_reads, client.pool().stats().astray)
+    };
+    assert_eq!(counted(2), (1, 0), "the leaf");
+    assert_eq!(counted(0), (1, 0), "a node above it");
+    assert_eq!(counted(1), (1, 1), "the leaf's left neighbour, which was split");
+    assert_eq!(counted(3), (1, 1), "a leaf to the right of the key");
+    assert_eq!(counted(7), (1, 1), "nothing");
+    // The chain of siblings is longer than the limit: the lookup begins again, and is counted once.
+    leaf(&memory, 3, spec(place(3), 0, LEFT, Some(3)), &[], 9);
+    assert_eq!(counted(3), (1, 1), "a circle");
+    // An inner node below which the tree is right, but which was split itself.
+    let half = NodeSpec { range: LEFT, ..spec(place(3), 1, LEFT, Some(4)) };
+    let mut bytes = [0; 128];
+    write_internal(&mut bytes, &half, &[(0, place(1))], Integrity::LineVersions);
+    memory.write(place(3).offset(), &bytes).unwrap();
+    let half = NodeSpec { range: RIGHT, ..spec(place(4), 1, RIGHT, None) };
+    write_internal(&mut bytes, &half, &[(50, place(2))], Integrity::LineVersions);
+    memory.write(place(4).offset(), &bytes).unwrap();
+    assert_eq!(counted(3), (1, 1), "an inner node");
+    assert_eq!(counted(4), (1, 0), "its other half");
+}

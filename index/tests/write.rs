@@ -11,7 +11,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use common::{Client, Lab, configs, value_of};
-use fatbtree_index::{Change, OperationError, Pool, PoolConfig, RemoteSide, Start, Wish};
+use fatbtree_index::{
+    Allocation, Change, OperationError, Pool, PoolConfig, RemoteSide, Start, TreeConfig, Wish,
+};
 use fatbtree_verbs::Device;
 use fatbtree_verbs::time::Instant;
 use proptest::prelude::*;
@@ -63,15 +65,22 @@ fn key() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0..300u64, 1 => any::<u64>(), 1 => Just(u64::MAX), 1 => u64::MAX - 50..=u64::MAX]
 }
 
+/// One server; or two, and the nodes of each partition lie on both.
+fn lab(config: TreeConfig, round_robin: bool) -> Lab {
+    let mut lab = Lab::with_partitions(config, if round_robin { &[60] } else { &[] });
+    lab.allocation = if round_robin { Allocation::RoundRobin } else { Allocation::Partitioned };
+    lab
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn one_writer_does_what_a_map_does(
-        shape in 0..6usize, masked: bool, steps in prop::collection::vec((kind(), key()), 1..400)
+        shape in 0..6usize, masked: bool, round_robin: bool, steps in prop::collection::vec((kind(), key()), 1..400)
     ) {
         let config = configs()[shape];
-        let mut lab = Lab::new(config);
+        let mut lab = lab(config, round_robin);
         let client = lab.client(7, masked);
         let mut model = BTreeMap::new();
         for (number, (kind, key)) in (1u64..).zip(steps) {
@@ -90,9 +99,9 @@ proptest! {
 
     /// Several clients, many operations of each at a time, in an order that the seed decides; each key has one writer.
     #[test]
-    fn many_writers_lose_nothing(shape in 0..6usize, seed: u64) {
+    fn many_writers_lose_nothing(shape in 0..6usize, round_robin: bool, seed: u64) {
         let config = configs()[shape];
-        let mut lab = Lab::new(config);
+        let mut lab = lab(config, round_robin);
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let clients: Vec<Client> = (1..=4).map(|owner| lab.client(owner, owner % 2 == 0)).collect();
         let mut now = Instant::ZERO;
@@ -134,6 +143,7 @@ proptest! {
         }
         prop_assert_eq!(lab.contents(), model);
         lab.assert_unlocked(&clients[0]);
+        prop_assert_eq!(lab.is_spread(), round_robin);
     }
 }
 
@@ -270,5 +280,33 @@ fn of_comparisons_at_once_one_wins() {
             client.turn(now);
         }
         assert!(lab.contents().into_values().all(|value| value == bytes(raises / 3)));
+    }
+}
+
+/// Each waiting operation ends with an error, the client and the tree go on, and what is deleted makes room again.
+#[test]
+fn where_there_is_no_memory_operations_say_so() {
+    for config in configs() {
+        let mut lab = Lab::new(config);
+        let client = lab.client(7, true);
+        let upsert = |key: u64| {
+            let value = value_of(&config, key);
+            let change = client.change(key * 5, Wish::Upsert(&value), Start::Root);
+            lab.run(&client, change).result
+        };
+        let full = (0..).find_map(|key| upsert(key).err().map(|error| (key, error)));
+        let (full, error) = full.unwrap();
+        assert!(matches!(error, OperationError::NoMemory { server: 0, .. }), "{error}");
+        assert!(full > 1_000 && error.to_string().contains("memory server 0 gives no more memory"));
+        assert!(upsert(full).is_err(), "it is asked for again, and refused again");
+        let keys = lab.contents();
+        assert!(keys.keys().copied().eq((0..full).map(|key| key * 5)));
+
+        for key in 0..full / 2 {
+            let change = client.change(key * 5, Wish::Delete, Start::Root);
+            assert_eq!(lab.run(&client, change).result, Ok(true));
+        }
+        (0..full / 4).for_each(|key| assert_eq!(upsert(key), Ok(true)));
+        assert_eq!(lab.run(&client, client.verify()).unwrap().keys, full / 4 + full - full / 2);
     }
 }

@@ -45,7 +45,8 @@ impl NicConfig {
 
     /// The defaults: path MTU 1024; 16 ms acknowledgement timeout, 7 retries; 16 outstanding READs and atomics either way and
     /// 256 requests a queue pair; 65,536 requests in all; as many queue pairs as there are numbers; 256 KiB of device memory,
-    /// as a ConnectX-5 has; 1024 buffers of 4 KiB, 64 of 64 KiB and 4 of 1 MiB.
+    /// as a ConnectX-5 has; 1024 buffers of 4 KiB, 64 of 64 KiB and 4 of 1 MiB and 4 KiB: a megabyte and what
+    /// describes it.
     pub fn new(mac: [u8; 6], ip: Ipv4Addr) -> NicConfig {
         NicConfig {
             mac,
@@ -62,7 +63,7 @@ impl NicConfig {
             buffers: vec![
                 BufferClass { count: 1024, bytes: 4 << 10 },
                 BufferClass { count: 64, bytes: 64 << 10 },
-                BufferClass { count: 4, bytes: 1 << 20 },
+                BufferClass { count: 4, bytes: (1 << 20) + (4 << 10) },
             ],
             tos: 0,
             ttl: 64,

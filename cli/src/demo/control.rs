@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use fatbtree_controller::{
-    Budget, Connection, Connections, Fleet, FleetOptions, Frequencies, OnProgress, Placement, Plan, Programs,
-    PushReport, ReloadSteps, Tree, cluster_base, next_epoch,
+    Budget, Connection, Connections, Fleet, FleetOptions, FollowOptions, Follower, Frequencies, OnProgress,
+    Placement, Plan, Programs, PushReport, ReloadSteps, Tree, cluster_base, next_epoch,
 };
 use fatbtree_index::{IndexCache, RemoteSide, TreeTop};
 use fatbtree_memserver::grpc;
@@ -58,13 +58,37 @@ impl Control {
         Ok(Self { cluster, placement, fleet, servers, connections, budget, in_force: None })
     }
 
-    /// Takes the trees' tops and plans the caches. What is known of the visits is what the switches have counted under the plan in
-    /// force, and the keys that the client has sampled; at first nothing.
-    pub(super) async fn plan(&mut self, sampled: &[u64]) -> Result<Planned> {
-        let mut tops: Vec<TreeTop> = Vec::new();
+    async fn tops(&mut self) -> Result<Vec<TreeTop>> {
+        let mut tops = Vec::new();
         for server in &mut self.servers {
             tops.push(server.snapshot().await?);
         }
+        Ok(tops)
+    }
+
+    /// Who follows the tree from the plan in force on.
+    pub(super) fn follower(&self, options: FollowOptions) -> Result<Follower> {
+        let in_force = self.in_force.clone().context("no plan is loaded")?;
+        Ok(Follower::new(self.cluster.tree(), &self.placement, in_force, options))
+    }
+
+    /// Loads the next plan, if the follower finds it worth its entries. Says how many changes that took, in all switches. Time is
+    /// counted from `since` on.
+    pub(super) async fn follow(&mut self, follower: &mut Follower, since: Instant) -> Result<usize> {
+        let Some(due) = follower.due() else { return Ok(0) };
+        tokio::time::sleep(due.saturating_sub(since.elapsed())).await;
+        let (tops, counters) = (self.tops().await?, self.fleet.read_counters().await?);
+        let Some(next) = follower.replan(since.elapsed(), &tops, counters)? else { return Ok(0) };
+        let report = self.fleet.reload(&next.steps, None).await?;
+        self.in_force = Some(next.plan.clone());
+        follower.loaded(next.plan);
+        Ok(report.updates)
+    }
+
+    /// Takes the trees' tops and plans the caches. What is known of the visits is what the switches have counted under the plan in
+    /// force, and the keys that the client has sampled; at first nothing.
+    pub(super) async fn plan(&mut self, sampled: &[u64]) -> Result<Planned> {
+        let tops = self.tops().await?;
         let visits = match &self.in_force {
             Some(plan) => plan.visits(self.fleet.read_counters().await?, sampled),
             None => Vec::new(),

@@ -18,12 +18,12 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use fatbtree_index::Event;
-use fatbtree_memserver::{self as memserver, Chunk};
+use fatbtree_memserver::{self as memserver, Chunk, Places, Supply};
 use fatbtree_sim::{Client, Clock, Cluster, InstantWires};
 use fatbtree_switch::service::Inbox;
 use fatbtree_verbs::time::Instant;
 
-use super::memory::{Desk, Wanted};
+use super::memory::{Brought, Desk, Wanted};
 
 /// Looks for a frame that the fabric makes before it looks at anything else.
 const BATCH: usize = 32;
@@ -91,15 +91,22 @@ impl DataPath {
         let Some(desk) = &self.memory else { return Ok(()) };
         match self.client().poll_event() {
             None => {}
-            Some(Event::MemoryWanted { server, kind }) => desk.wanted.try_send(Wanted { server, kind })?,
+            Some(Event::MemoryWanted { server, kind, bytes }) => {
+                desk.wanted.try_send(Wanted { server, kind, bytes })?;
+            }
             Some(Event::ConnectionBroken { id, reason }) => bail!("the {id} broke: {reason}"),
             Some(Event::Unfinished { server }) => {
                 bail!("a write to memory server {server} gave up while it had a lock")
             }
         }
-        if let Ok(chunk) = desk.brought.try_recv() {
-            let Chunk { address, bytes, kind } = chunk?;
-            self.client().pool().supply(address, bytes, kind);
+        if let Ok(brought) = desk.brought.try_recv() {
+            let (Brought { server, supply }, pool) = (brought?, self.client().pool());
+            match supply {
+                Supply::Chunk(Chunk { address, bytes, kind }) => pool.supply(address, bytes, kind),
+                Supply::Places(Places { kind, bytes, addresses }) => {
+                    pool.supply_places(server, kind, bytes, &addresses);
+                }
+            }
         }
         Ok(())
     }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
-use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec};
-use fatbtree_client::{ClosedLoop, KeySample, LoopOptions, Values};
+use anyhow::{Context, Result};
+use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
+use fatbtree_client::{ClosedLoop, KeySample, LoopOptions, Report, Values};
 use fatbtree_index::{IndexCache, Start};
 
 use super::arguments::Settings;
@@ -72,14 +72,62 @@ impl Runner {
         Self { data_path: Arc::clone(data_path), keys, seed, depth, values, ways: 0 }
     }
 
-    /// Does operations one way, and samples their keys. They are drawn from another seed than those that are measured.
-    pub(super) async fn learn(&mut self, spec: &WorkloadSpec, kind: Kind, operations: u64) -> Result<Way> {
-        let sample = KeySample::new(SAMPLE, self.seed);
-        let mut way = self.way(spec, kind, self.seed ^ 0x5a5a)?;
-        way.done = ClosedLoop::sampling(sample);
-        let mut ways = vec![way];
-        self.turns(&mut ways, "learning from what the client does", operations).await?;
+    /// Does operations one way, and says what the client then tells planners. Keys are drawn from another seed than those that are
+    /// measured.
+    pub(super) async fn learn(
+        &mut self,
+        spec: &WorkloadSpec,
+        kind: &Kind,
+        operations: u64,
+    ) -> Result<(Way, Report)> {
+        self.sample()?;
+        let way = self.once(spec, kind, operations, 0x5a5a, "learning from what the client does").await?;
+        Ok((way, self.report()?))
+    }
+
+    /// Does operations one way. Other seeds draw other keys.
+    pub(super) async fn once(
+        &mut self,
+        spec: &WorkloadSpec,
+        kind: &Kind,
+        operations: u64,
+        seed: u64,
+        what: &'static str,
+    ) -> Result<Way> {
+        let mut ways = vec![self.way(spec, kind.clone(), self.seed ^ seed)?];
+        self.turns(&mut ways, what, operations).await?;
         Ok(ways.remove(0))
+    }
+
+    /// Inserts keys that are not there.
+    pub(super) async fn insert(&mut self, mut keys: Vec<u64>, kind: &Kind) -> Result<Way> {
+        let count = keys.len() as u64;
+        // The first is taken for loaded, and not asked for.
+        keys.insert(0, self.keys.key(0).context("a tree has keys")?);
+        let mut properties = builtin("c")?;
+        for (name, value) in [("recordcount", "1"), ("readproportion", "0"), ("insertproportion", "1")] {
+            properties.set(name, value);
+        }
+        let spec = WorkloadSpec::from_properties(&properties)?;
+        let workload = Workload::new(&spec, KeyMap::File(Arc::new(keys.into())), self.seed)?;
+        let mut ways = vec![Way { kind: kind.clone(), workload, done: ClosedLoop::new() }];
+        self.turns(&mut ways, "inserting", count).await?;
+        Ok(ways.remove(0))
+    }
+
+    /// Has the client sample keys.
+    pub(super) fn sample(&self) -> Result<()> {
+        let sample = KeySample::new(SAMPLE, self.seed);
+        self.data_path.call(move |path| path.client().set_sample(Some(sample)))
+    }
+
+    /// What the client tells planners; it ends to sample keys.
+    pub(super) fn report(&self) -> Result<Report> {
+        self.data_path.call(|path| {
+            let report = path.client().report();
+            path.client().set_sample(None);
+            report
+        })
     }
 
     /// Fills the caches that are to be warm, by operations from another seed than those that are measured.

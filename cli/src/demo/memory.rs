@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use fatbtree_index::ChunkKind;
-use fatbtree_memserver::{Chunk, Supply, grpc};
+use fatbtree_memserver::{Supply, grpc};
 use tokio::sync::mpsc as tokio_mpsc;
 
 /// A client has asked for memory of a server.
@@ -10,6 +10,13 @@ use tokio::sync::mpsc as tokio_mpsc;
 pub(super) struct Wanted {
     pub(super) server: u16,
     pub(super) kind: ChunkKind,
+    pub(super) bytes: u32,
+}
+
+/// A server's answer.
+pub(super) struct Brought {
+    pub(super) server: u16,
+    pub(super) supply: Supply,
 }
 
 /// Requests on their way: one for each server and kind.
@@ -18,13 +25,13 @@ const ON_THE_WAY: usize = 256;
 /// Where the thread of the data path asks for memory, and takes it.
 pub(super) struct Desk {
     pub(super) wanted: tokio_mpsc::Sender<Wanted>,
-    pub(super) brought: std::sync::mpsc::Receiver<Result<Chunk>>,
+    pub(super) brought: std::sync::mpsc::Receiver<Result<Brought>>,
 }
 
 /// Who brings it.
 pub(super) struct Porter {
     wanted: tokio_mpsc::Receiver<Wanted>,
-    bring: std::sync::mpsc::Sender<Result<Chunk>>,
+    bring: std::sync::mpsc::Sender<Result<Brought>>,
 }
 
 /// A desk and its porter.
@@ -35,24 +42,30 @@ pub(super) fn desk() -> (Desk, Porter) {
 }
 
 impl Porter {
-    /// Takes chunks of the servers' spare memory in the client's sessions, which come in the order of the servers, and makes them
+    /// Takes memory that others have freed, or chunks of the servers' spare memory, in the client's sessions, which come in the order of the servers, and makes them
     /// the tree's, as long as somebody may ask.
     pub(super) async fn serve(mut self, mut sessions: Vec<(grpc::Client, grpc::Session)>) {
-        while let Some(Wanted { server, kind }) = self.wanted.recv().await {
-            let chunk = match sessions.get_mut(usize::from(server)) {
-                Some((client, session)) => take(client, *session, kind).await,
+        while let Some(Wanted { server, kind, bytes }) = self.wanted.recv().await {
+            let supply = match sessions.get_mut(usize::from(server)) {
+                Some((client, session)) => take(client, *session, kind, bytes).await,
                 None => Err(anyhow::anyhow!("there is no memory server {server}")),
             };
             // A data path that has ended needs no memory.
-            let _ = self.bring.send(chunk.with_context(|| format!("getting memory for {kind}")));
+            let brought = supply.map(|supply| Brought { server, supply });
+            let _ = self.bring.send(brought.with_context(|| format!("getting memory for {kind}")));
         }
     }
 }
 
-async fn take(client: &mut grpc::Client, session: grpc::Session, kind: ChunkKind) -> Result<Chunk> {
-    let Supply::Chunk(chunk) = client.allocate(session, kind, 0).await? else {
-        anyhow::bail!("the memory server brought places that were used before, where a chunk was asked for")
-    };
-    client.publish(session, chunk.address).await?;
-    Ok(chunk)
+async fn take(
+    client: &mut grpc::Client,
+    session: grpc::Session,
+    kind: ChunkKind,
+    bytes: u32,
+) -> Result<Supply> {
+    let supply = client.allocate(session, kind, bytes).await?;
+    if let Supply::Chunk(chunk) = &supply {
+        client.publish(session, chunk.address).await?;
+    }
+    Ok(supply)
 }

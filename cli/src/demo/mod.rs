@@ -3,8 +3,10 @@
 mod arguments;
 mod control;
 mod data_path;
+mod growth;
 mod measure;
 mod memory;
+mod mixtures;
 mod network;
 mod report;
 mod result;
@@ -29,8 +31,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Demonstrated { result, plan, picture } = runtime.block_on(demonstrate(settings))?;
 
     println!("{}\n{}", table(&result.ways_table(), 1), result.explanation());
+    println!("{}", table(&result.mixtures_table(), 1));
     println!("{}", table(&result.ycsb_table(), 2));
-    println!("round trips of {} operations each; {:.1} s in all", result.ycsb_operations, result.seconds);
+    println!("round trips of {} operations each", result.ycsb_operations);
+    if let Some(growth) = &result.growth {
+        println!("{}\n{}", table(&growth.table(), 1), growth.explanation());
+    }
+    println!("{:.1} s in all", result.seconds);
     if let Some(path) = &arguments.json {
         let json = serde_json::to_string_pretty(&result)? + "\n";
         std::fs::write(path, json).with_context(|| format!("writing {}", path.display()))?;

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use plotters::prelude::*;
 
-use super::result::{DemoResult, WayResult};
+use super::result::{DemoResult, GrowthResult, WayResult};
 
 /// Of the ways, again and again.
 const COLOURS: [RGBColor; 8] = [
@@ -45,9 +45,12 @@ fn page(result: &DemoResult, picture: &str) -> Result<String> {
 <p>{explanation} {lookups} operations each way, every answer checked: <b>{wrong} wrong</b>. The same operations, in turns, in one run.</p>
 {ways}
 <figure>{round_trips}<figcaption>Round trips per operation, counted.</figcaption></figure>
+<h2>A client's cache, and the switches</h2>
+{mixtures}
 <h2>YCSB</h2>
 <p>Round trips per operation, {ycsb_operations} of them each way, while the switches hold the plan above.</p>
 {ycsb}
+{growth}
 <h2>What is cached where</h2>
 <figure>{picture}<figcaption>The fat root in the core switch, node sets on the way down.</figcaption></figure>
 <table>
@@ -70,8 +73,10 @@ long (horizontal, up to p99). Software switches and NICs; distance costs nothing
         wrong = result.wrong,
         ways = table(&result.ways_table()),
         round_trips = round_trip_histogram(&result.ways)?,
+        mixtures = table(&result.mixtures_table()),
         ycsb_operations = result.ycsb_operations,
         ycsb = table(&result.ycsb_table()),
+        growth = result.growth.as_ref().map_or(String::new(), growth),
         ranges = result.plan.ranges,
         stages = join(&result.plan.stage_entries),
         rows = join(&result.plan.stage_rows),
@@ -90,6 +95,11 @@ long (horizontal, up to p99). Software switches and NICs; distance costs nothing
         os = escape(&environment.os),
     )?;
     Ok(page)
+}
+
+fn growth(growth: &GrowthResult) -> String {
+    let (table, explanation) = (table(&growth.table()), escape(&growth.explanation()));
+    format!("<h2>A tree that grows</h2>\n{table}\n<p>{explanation}</p>")
 }
 
 /// The first row is the head.

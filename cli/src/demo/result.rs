@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::measure::Way;
+use super::mixtures::MixtureResult;
 
 /// One run: all ways of doing a workload, over the same tree, keys and wires.
 #[derive(Debug, Serialize)]
@@ -33,10 +34,14 @@ pub(crate) struct DemoResult {
     pub cached_share: f64,
     /// The ways.
     pub ways: Vec<WayResult>,
+    /// Lookups by a client with caches of several sizes, alone and together with the switches.
+    pub mixtures: Vec<MixtureResult>,
     /// YCSB's workloads, each over the network and in it, while the switches hold the plan that was made for `workload`.
     pub ycsb: Vec<YcsbResult>,
     /// Operations of each of them, each way.
     pub ycsb_operations: u64,
+    /// What a tree that grows costs; none where there is no room for new keys.
+    pub growth: Option<GrowthResult>,
     /// What was planned.
     pub plan: PlanResult,
     /// Loading the plan over P4Runtime beside the one before, and taking that away.
@@ -79,6 +84,25 @@ pub(crate) struct YcsbResult {
     pub operations: String,
     /// Each way; none when it was left out.
     pub ways: Vec<WayResult>,
+}
+
+/// Lookups by index reads, as `ways` has them, while the tree grows and the controller follows it. All are counted.
+#[derive(Debug, Serialize)]
+pub(crate) struct GrowthResult {
+    /// Keys that were inserted beside those that are asked for.
+    pub inserted: u64,
+    /// Lookups for each of the figures.
+    pub operations: u64,
+    /// Mean round trips per lookup before.
+    pub before: f64,
+    /// The same with the new keys in the tree, under the plan that knows nothing of them.
+    pub stale: f64,
+    /// The same after the controller has planned anew.
+    pub followed: f64,
+    /// The share of index reads that led astray, as the client told it to the controller.
+    pub astray: f64,
+    /// Changes of table entries by which it followed; 0: it did not find it worth while.
+    pub changes: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -169,6 +193,25 @@ impl DemoResult {
         std::iter::once(heads.map(str::to_owned).to_vec()).chain(self.ways.iter().map(row)).collect()
     }
 
+    /// Round trips by the size of a client's cache, as a table.
+    pub(crate) fn mixtures_table(&self) -> Vec<Vec<String>> {
+        let heads =
+            ["client cache, warm, KB", "of inner nodes", "round trips, alone", "with the switches", "wins"];
+        let row = |mixture: &MixtureResult| {
+            let &MixtureResult { client_cache_bytes, share, alone, with_switches } = mixture;
+            // What is asked of the switches costs them entries: where it brings nothing, the client is enough.
+            let wins = if with_switches < alone - 0.005 { "together" } else { "the client alone" };
+            vec![
+                format!("{:.0}", client_cache_bytes as f64 / 1e3),
+                format!("{:.1} %", 100.0 * share),
+                format!("{alone:.2}"),
+                format!("{with_switches:.2}"),
+                wins.to_owned(),
+            ]
+        };
+        std::iter::once(heads.map(str::to_owned).to_vec()).chain(self.mixtures.iter().map(row)).collect()
+    }
+
     /// Round trips of YCSB's workloads as a table.
     pub(crate) fn ycsb_table(&self) -> Vec<Vec<String>> {
         let names = self.ycsb.iter().find(|workload| !workload.ways.is_empty());
@@ -199,6 +242,36 @@ impl DemoResult {
             share = 100.0 * self.cached_share,
             nodes = self.inner_nodes,
             target = self.target,
+        )
+    }
+}
+
+impl GrowthResult {
+    /// The three figures as a table.
+    pub(crate) fn table(&self) -> Vec<Vec<String>> {
+        let row = |name: &str, trips: f64| vec![name.to_owned(), format!("{trips:.2}")];
+        vec![
+            vec!["in-network, in a tree that grows".to_owned(), "round trips".to_owned()],
+            row("before", self.before),
+            row("grown, and the switches know nothing of it", self.stale),
+            row("grown, and the controller has followed", self.followed),
+        ]
+    }
+
+    /// What the table does not say.
+    pub(crate) fn explanation(&self) -> String {
+        let followed = match self.changes {
+            0 => "which was not worth another plan".to_owned(),
+            changes => {
+                format!("by which the controller knew, and planned anew: {changes} changes of table entries")
+            }
+        };
+        format!(
+            "{} keys were inserted beside those that are asked for. Of the index reads that followed {:.1} % led astray, {followed}. \
+             {} lookups each, of keys that were loaded, counted.",
+            self.inserted,
+            100.0 * self.astray,
+            self.operations,
         )
     }
 }

@@ -5,22 +5,27 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use fatbtree_client::Client;
-use fatbtree_client::workload::BUILTIN_NAMES;
+use fatbtree_client::workload::{BUILTIN_NAMES, KeyMap};
+use fatbtree_client::{Client, Report};
 use fatbtree_controller::Summary;
 use fatbtree_index::record::record_bytes;
-use fatbtree_index::{IndexCache, PoolConfig, Start, ValueLayout};
+use fatbtree_index::{IndexCache, PoolConfig, Start, SuperRoot, ValueLayout};
 use fatbtree_memserver::{Cluster as Loaded, LoadOptions, ServerOptions, load_cluster, seeded};
 use fatbtree_sim::{Cluster, InstantWires};
 use fatbtree_topology::{Annotations, FatTree, Switch, render_svg};
+use fatbtree_verbs::Memory;
 
 use super::arguments::{Settings, describe, describe_operations};
 use super::control::{Control, Planned};
 use super::data_path::{DataPath, DataPathThreads, Starter};
+use super::growth::Growth;
 use super::measure::{Cache, Kind, Runner, Way};
 use super::memory::{Desk, desk};
+use super::mixtures::{MixtureResult, Mixtures};
 use super::network::{self, Endpoints, Places, is_in_rack};
-use super::result::{DemoResult, Environment, LoadResult, PlanResult, PushResult, WayResult, YcsbResult};
+use super::result::{
+    DemoResult, Environment, GrowthResult, LoadResult, PlanResult, PushResult, WayResult, YcsbResult,
+};
 use crate::progress;
 
 /// The part of the operations that YCSB's workloads get.
@@ -60,7 +65,8 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
     let endpoints = Endpoints::open(&topology, &places, &lows, waker_of, starter.waker_of_racks()).await?;
     let cluster = endpoints.cluster.clone();
     let (desk, porter) = desk();
-    let data_path = start(&settings, topology, &places, (loaded, endpoints, desk), starter)?;
+    let roots = loaded.roots.clone();
+    let (data_path, memories) = start(&settings, topology, &places, (loaded, endpoints, desk), starter)?;
     let mut control = Control::bring_up(cluster, settings.budget.clone()).await?;
     control.connect_client(&data_path, porter).await?;
     step.done(String::new());
@@ -68,18 +74,24 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
     let mut runner = Runner::new(&data_path, &settings);
     let (blind, _) = plan_and_load(&mut control, &[], "planning without knowing what is asked for").await?;
     let blind = in_network("in-network, planned without knowledge", &blind);
-    let learning = runner.learn(&settings.spec, blind, settings.learning()).await?;
-    let sampled = learning.done.sampled();
-    let (planned, push) = plan_and_load(&mut control, sampled, "planning by counters and samples").await?;
+    let (learning, report) = runner.learn(&settings.spec, &blind, settings.learning()).await?;
+    let (planned, push) =
+        plan_and_load(&mut control, &report.keys, "planning by counters and samples").await?;
 
     let kinds = kinds(&planned);
     let (spec, lookups) = (&settings.spec, settings.lookups);
     runner.warm(spec, &kinds, settings.learning()).await?;
     let mut ways = runner.measure(spec, &kinds, lookups, "measuring, all ways in turns").await?;
     ways.insert(1, learning);
-    let (ycsb, ycsb_ways) = ycsb(&settings, &mut runner, &kinds[..2]).await?;
+    let mixtures = mixtures(&settings, roots, &memories, &planned)?;
+    let (ycsb, mut others) = ycsb(&settings, &mut runner, &kinds[..2]).await?;
+    let growth = grow(&settings, &mut runner, &mut control, (kinds[1].clone(), report)).await?;
+    let growth = growth.map(|(growth, ways)| {
+        others.extend(ways);
+        growth
+    });
 
-    let all = || ways.iter().chain(&ycsb_ways);
+    let all = || ways.iter().chain(&others);
     let wrong = |way: &Way| way.done.recorder().operations() - way.done.recorder().summary(1).found;
     let summary = planned.plan.summary();
     let annotations: Annotations = planned.plan.annotations().into_iter().collect();
@@ -97,8 +109,10 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
         inner_nodes: planned.inner_nodes,
         cached_share: planned.held_nodes as f64 / planned.inner_nodes.max(1) as f64,
         ways: ways.iter().map(WayResult::from).collect(),
+        mixtures,
         ycsb,
         ycsb_operations: ycsb_operations(&settings),
+        growth,
         plan: PlanResult {
             ranges: summary.ranges,
             stage_entries: summary.stage_entries,
@@ -148,6 +162,31 @@ fn kinds(planned: &Planned) -> Vec<Kind> {
     ]
 }
 
+/// A client's caches of several sizes, alone and with the switches, over the servers' memory as it lies there.
+fn mixtures(
+    settings: &Settings,
+    roots: SuperRoot,
+    memories: &[Arc<Memory>],
+    planned: &Planned,
+) -> Result<Vec<MixtureResult>> {
+    let step = Step::begin("counting what caches of other sizes would bring".to_owned());
+    let mixtures = Mixtures {
+        pool: PoolConfig { tree: settings.tree, ..PoolConfig::default() },
+        roots,
+        memories,
+        plan: &planned.plan,
+        keys: settings.key_map.clone(),
+        workload: &settings.spec,
+        inner_bytes: planned.inner_bytes,
+        warm_up: settings.learning(),
+        counted: settings.lookups / 4,
+        seed: settings.seed,
+    };
+    let results = mixtures.run()?;
+    step.done(String::new());
+    Ok(results)
+}
+
 /// Loads the memory servers' trees, with room for what will be written.
 fn load(settings: &Settings) -> Result<Loaded> {
     let chunk = ServerOptions::default().chunk_bytes;
@@ -167,14 +206,14 @@ fn load(settings: &Settings) -> Result<Loaded> {
     )?)
 }
 
-/// Starts the threads of the data path.
+/// Starts the threads of the data path; gives out the memory of the servers, in their order, too.
 fn start(
     settings: &Settings,
     topology: FatTree,
     places: &Places,
     (loaded, endpoints, desk): (Loaded, Endpoints, Desk),
     starter: Starter,
-) -> Result<Arc<DataPathThreads>> {
+) -> Result<(Arc<DataPathThreads>, Vec<Arc<Memory>>)> {
     let seed = settings.seed;
     let pool = PoolConfig { tree: settings.tree, ..PoolConfig::default() };
     let roots = loaded.roots.clone();
@@ -187,6 +226,7 @@ fn start(
     let servers = loaded.serve(&ServerOptions::writable(), seed, next_nic)?;
     let servers = servers.into_iter().map(|server| server.with_device_counters(network::drops));
     let servers: Vec<_> = places.servers.iter().copied().zip(servers).collect();
+    let memories = servers.iter().map(|(_, server)| Arc::clone(server.memory())).collect();
     let client_host = places.client;
     let client_nic = network::nic(&topology, client_host, seed)?;
 
@@ -208,7 +248,7 @@ fn start(
         let cluster = Cluster::new(&fabric_topology, switches, Vec::new(), Vec::new(), fabric_wires);
         Ok(DataPath::new(cluster, fabric_inboxes, Vec::new(), None))
     };
-    Ok(Arc::new(starter.start(racks, fabric)?))
+    Ok((Arc::new(starter.start(racks, fabric)?), memories))
 }
 
 /// Plans by what is known now, and loads the plan.
@@ -255,6 +295,29 @@ async fn ycsb(
         all.extend(ways);
     }
     Ok((results, all))
+}
+
+/// Lets the tree grow, and the controller follow it.
+async fn grow(
+    settings: &Settings,
+    runner: &mut Runner,
+    control: &mut Control,
+    (kind, learned): (Kind, Report),
+) -> Result<Option<(GrowthResult, Vec<Way>)>> {
+    // Between keys in order there is no room for new ones.
+    if matches!(settings.key_map, KeyMap::Ordered) {
+        return Ok(None);
+    }
+    let operations = ycsb_operations(settings);
+    let (lookups, _) = settings.builtin("c", operations)?;
+    let growth = Growth { lookups, operations, kind, learned };
+    let begun = Step::begin("letting the tree grow".to_owned());
+    let grown = growth.run(&settings.sorted_keys, runner, control).await?;
+    let describe = |growth: &GrowthResult| {
+        format!("{} keys inserted, then {} table entries changed", growth.inserted, growth.changes)
+    };
+    begun.done(grown.as_ref().map_or("no room for new keys".to_owned(), |(growth, _)| describe(growth)));
+    Ok(grown)
 }
 
 fn layer_nodes(summary: &Summary) -> Vec<usize> {

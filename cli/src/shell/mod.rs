@@ -8,7 +8,7 @@ use std::io::{self, BufRead, IsTerminal, Read, Write};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use clap::error::ErrorKind;
-use fatbtree_index::{KeyRange, Order, ScanOptions, Start, TreeConfig, ValueLayout, Wish};
+use fatbtree_index::{Allocation, KeyRange, Order, ScanOptions, Start, TreeConfig, ValueLayout, Wish};
 
 use command::{Command, HELP, show};
 use tree::{Setting, Tree, loaded_value};
@@ -46,6 +46,9 @@ pub(crate) struct Arguments {
     /// Memory of each server for what is written; it is taken when it is used.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = clap::value_parser!(u64).range(..1 << 46))]
     spare: u64,
+    /// Puts the nodes that splits make on one server after the other, instead of beside those that are split.
+    #[arg(long)]
+    round_robin: bool,
     /// Prints after each command how many round trips it took.
     #[arg(long)]
     trips: bool,
@@ -61,8 +64,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let values = arguments.value_size.map_or(ValueLayout::OutOfLine, ValueLayout::Inline);
     let config = TreeConfig::new(arguments.fan_out, arguments.leaf_bytes, values)
         .unwrap_or_else(|error| clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")).exit());
-    let Arguments { servers, keys, cache: cache_bytes, spare: spare_bytes, trips, .. } = *arguments;
-    let tree = Tree::new(&Setting { config, servers, keys, cache_bytes, spare_bytes })?;
+    let Arguments { servers, keys, cache: cache_bytes, spare: spare_bytes, trips, round_robin, .. } =
+        *arguments;
+    let allocation = if round_robin { Allocation::RoundRobin } else { Allocation::Partitioned };
+    let tree = Tree::new(&Setting { config, allocation, servers, keys, cache_bytes, spare_bytes })?;
     let is_terminal = io::stdin().is_terminal();
     exit_when_interrupted()?;
     let mut shell = Shell { tree, config, trips, out: io::stdout().lock(), operations: 0, round_trips: 0 };

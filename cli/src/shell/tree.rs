@@ -7,22 +7,22 @@ use std::task::{Context as TaskContext, Poll, Waker};
 
 use anyhow::{Context, Result, bail};
 use fatbtree_client::Client;
-use fatbtree_index::record::place_bytes;
 use fatbtree_index::{
-    ChunkKind, Event, IndexCache, MAX_VALUE, PoolConfig, RemoteSide, TreeConfig, ValueLayout,
+    Allocation, ChunkKind, Event, IndexCache, PoolConfig, RemoteSide, ReturnedPlaces, TreeConfig, ValueLayout,
 };
 use fatbtree_memserver::{
-    ClientId, LoadOptions, MemoryServer, ServerOptions, SessionKey, Supply, load_cluster, load_ranges,
-    varying,
+    ClientId, LoadOptions, MemoryServer, PLACES_AT_ONCE, ServerOptions, SessionKey, Supply, load_cluster,
+    load_ranges, varying,
 };
 use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_verbs::Mtu;
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{BufferClass, Mtu};
 use fatbtree_wire::Frame;
 
 /// What a tree is made with.
 pub(super) struct Setting {
     pub(super) config: TreeConfig,
+    pub(super) allocation: Allocation,
     pub(super) servers: u16,
     /// The keys 1 to this are loaded.
     pub(super) keys: u64,
@@ -48,8 +48,6 @@ pub(super) struct Tree {
 struct Network {
     now: Instant,
     servers: Vec<(MemoryServer<Nic>, SessionKey)>,
-    /// Memory that the client waits for.
-    wanted: Vec<(u16, ChunkKind)>,
     frame: Vec<u8>,
 }
 
@@ -57,12 +55,8 @@ fn nic(config: &TreeConfig, last: [u8; 2]) -> Result<Nic> {
     let [net, host] = last;
     let nodes = config.max_node_bytes() as usize;
     let fits = [Mtu::B1024, Mtu::B2048].into_iter().find(|mtu| mtu.bytes() >= nodes);
-    let mut buffers = NicConfig::new([0; 6], [0; 4].into()).buffers;
-    // The largest record is longer than the largest value.
-    buffers.push(BufferClass { count: 16, bytes: place_bytes(MAX_VALUE) });
     let address = ([2, 0, 0, 0, net, host], [10, 0, net, host].into());
-    let config =
-        NicConfig { mtu: fits.unwrap_or(Mtu::B4096), buffers, ..NicConfig::new(address.0, address.1) };
+    let config = NicConfig { mtu: fits.unwrap_or(Mtu::B4096), ..NicConfig::new(address.0, address.1) };
     Nic::new(config, SEED + u64::from(net) + 256 * u64::from(host)).context("getting memory for a NIC")
 }
 
@@ -96,7 +90,7 @@ impl Tree {
         };
         let roots = cluster.roots.clone();
 
-        let pool = PoolConfig { tree: config, ..PoolConfig::default() };
+        let pool = PoolConfig { tree: config, allocation: setting.allocation, ..PoolConfig::default() };
         let client = Client::new(nic(&config, [1, 1])?, pool, roots, SEED)?;
         if setting.cache_bytes > 0 {
             client.set_cache(Some(Arc::new(IndexCache::new(setting.cache_bytes))));
@@ -107,8 +101,7 @@ impl Tree {
             let nic = nic(&config, [0, tree.partition.id as u8])?;
             servers.push(MemoryServer::new(nic, tree, &options, SEED)?);
         }
-        let network =
-            Network { now: Instant::ZERO, servers: Vec::new(), wanted: Vec::new(), frame: Vec::new() };
+        let network = Network { now: Instant::ZERO, servers: Vec::new(), frame: Vec::new() };
         let mut tree = Self { client, network };
         for (server, id) in servers.into_iter().zip(tree.client.pool().connections()) {
             tree.connect(server, id)?;
@@ -134,7 +127,7 @@ impl Tree {
     /// Runs a future of the client's to its end.
     ///
     /// # Errors
-    /// When there is no memory left for what it writes.
+    /// When a connection breaks.
     pub(super) fn run<F: Future>(&mut self, work: impl FnOnce(Client<Nic>) -> F) -> Result<F::Output> {
         let done = self.network.run(&self.client, work(self.client.clone()));
         if done.is_err() {
@@ -165,7 +158,7 @@ impl Network {
         let woken = client.turn(self.now);
         while let Some(event) = client.poll_event() {
             match event {
-                Event::MemoryWanted { server, kind } => self.wanted.push((server, kind)),
+                Event::MemoryWanted { server, kind, bytes } => self.supply(client, server, kind, bytes)?,
                 Event::ConnectionBroken { id, reason } => bail!("the {id} broke: {reason}"),
                 // Whoever dropped the change runs `finish`.
                 Event::Unfinished { .. } => {}
@@ -173,10 +166,6 @@ impl Network {
         }
         if moved || woken {
             return Ok(());
-        }
-        // Whoever waits for memory that was refused before asks again.
-        while let Some((server, kind)) = self.wanted.pop() {
-            self.supply(client, server, kind).inspect_err(|_| self.wanted.push((server, kind)))?;
         }
         if let Some(deadline) = client.next_deadline() {
             self.now = self.now.max(deadline);
@@ -209,19 +198,31 @@ impl Network {
         any
     }
 
-    /// Gets memory of a server for the client.
-    fn supply(&mut self, client: &Client<Nic>, server: u16, kind: ChunkKind) -> Result<()> {
-        let found = self.servers.get_mut(usize::from(server));
-        let (server, session) = found.with_context(|| format!("there is no memory server {server}"))?;
-        match server.allocate(self.now, *session, kind, 0)? {
-            Supply::Chunk(chunk) => {
-                server.publish(self.now, *session, chunk.address)?;
-                client.pool().supply(chunk.address, chunk.bytes, kind);
-            }
-            Supply::Places(places) => {
-                client.pool().supply_nodes(server.info().partition.id, kind, &places.addresses);
+    /// Gets memory of a server for the client, and gives back what the client does not need.
+    fn supply(&mut self, client: &Client<Nic>, at: u16, kind: ChunkKind, bytes: u32) -> Result<()> {
+        let (now, pool) = (self.now, client.pool());
+        for ReturnedPlaces { server, kind, bytes, addresses } in pool.surplus() {
+            let (server, session) = self.server(server)?;
+            for addresses in addresses.chunks(PLACES_AT_ONCE) {
+                server.give_back(now, session, kind, bytes, addresses)?;
             }
         }
+        let (server, session) = self.server(at)?;
+        match server.allocate(now, session, kind, bytes) {
+            Ok(Supply::Chunk(chunk)) => {
+                server.publish(now, session, chunk.address)?;
+                pool.supply(chunk.address, chunk.bytes, kind);
+            }
+            Ok(Supply::Places(places)) => pool.supply_places(at, kind, places.bytes, &places.addresses),
+            // The operation says so.
+            Err(_) => pool.refuse_memory(at, kind),
+        }
         Ok(())
+    }
+
+    fn server(&mut self, server: u16) -> Result<(&mut MemoryServer<Nic>, SessionKey)> {
+        let found = self.servers.get_mut(usize::from(server));
+        let (server, session) = found.with_context(|| format!("there is no memory server {server}"))?;
+        Ok((server, *session))
     }
 }

@@ -150,3 +150,34 @@ fn a_closed_loop_scans() {
     assert_eq!((right.found, right.round_trips), (100, 1.0));
     assert!(run(0..21).wrong_answers > 0, "scans that reach the end miss the last key");
 }
+
+/// Every key that a client is asked for is sampled once, however it is asked for and by whichever clone.
+#[test]
+fn what_was_asked_for_is_told_once() {
+    let (client, _server) = lab();
+    let other = client.clone();
+    client.pool().reactor().block_on(async {
+        assert!(client.get(1).await.is_ok());
+        assert!(client.report().keys.is_empty(), "nobody wants a sample");
+        client.set_sample(Some(KeySample::new(100, 1)));
+        assert!(other.get(2).await.is_ok());
+        client.lookup(3, Start::Root).await;
+        assert!(client.update(4, &[0; 8]).await.is_err(), "it may not write");
+        let mut scan = std::pin::pin!(client.scan(5..7));
+        while poll_fn(|context| scan.as_mut().poll_next(context)).await.is_some() {}
+        let mut scan = std::pin::pin!(client.scan_backward(6..=8));
+        while poll_fn(|context| scan.as_mut().poll_next(context)).await.is_some() {}
+        let report = other.report();
+        assert_eq!(report.keys, [2, 3, 4, 5, 8]);
+        assert_eq!((report.index_reads, report.astray), (0, 0), "the connection is not registered");
+        assert_eq!(client.report(), Report::default(), "all was told");
+    });
+}
+
+#[test]
+fn sampling_allocates_nothing() {
+    let mut sample = KeySample::new(64, 1);
+    let used = allocation_counter::measure(|| (0..10_000).for_each(|key| sample.see(key)));
+    assert_eq!(used.count_total, 0);
+    assert_eq!((sample.take().len(), sample.keys().len(), sample.seen()), (64, 0, 0));
+}

@@ -67,8 +67,7 @@ impl KeyFile {
         if keys.is_empty() {
             return Err(KeyFileError::Empty { file: file.to_owned(), lines });
         }
-        let duplicates = drop_duplicates(&mut keys);
-        Ok(KeyFile { keys, duplicates })
+        Ok(Self::from(keys))
     }
 
     /// The distinct keys in the order of their first occurrence.
@@ -79,6 +78,14 @@ impl KeyFile {
     /// Lines that repeated an earlier key.
     pub fn duplicates(&self) -> usize {
         self.duplicates
+    }
+}
+
+/// As a file with these keys, one a line.
+impl From<Vec<u64>> for KeyFile {
+    fn from(mut keys: Vec<u64>) -> Self {
+        let duplicates = drop_duplicates(&mut keys);
+        Self { keys, duplicates }
     }
 }
 

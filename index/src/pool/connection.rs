@@ -69,13 +69,16 @@ pub enum Event {
         reason: BreakReason,
     },
     /// Operations wait for memory on a server: the owner allocates a chunk of this kind there, publishes it, and calls
-    /// [`supply`](crate::Pool::supply); or it gets nodes that others have freed, and calls
-    /// [`supply_nodes`](crate::Pool::supply_nodes).
+    /// [`supply`](crate::Pool::supply); or it gets places that others have freed, and calls
+    /// [`supply_places`](crate::Pool::supply_places); or there is none, and it calls
+    /// [`refuse_memory`](crate::Pool::refuse_memory).
     MemoryWanted {
         /// Where.
         server: u16,
         /// For what.
         kind: ChunkKind,
+        /// Bytes of the node, or of the record's place.
+        bytes: u32,
     },
     /// A change was dropped, or gave up, while it had a lock. The owner runs [`finish`](crate::Pool::finish), which gives the lock
     /// back.

@@ -18,13 +18,14 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::address::GlobalAddress;
+use crate::allocation::Allocation;
 use crate::cache::{CacheStats, IndexCache};
 use crate::checks::Check;
 use crate::config::TreeConfig;
 use crate::descent::Child;
 use crate::limits::Limits;
 use crate::locks::{LocalLocks, Writer};
-use crate::space::{ChunkKind, ReturnedNodes, SURPLUS, Space};
+use crate::space::{ChunkKind, ReturnedPlaces, SURPLUS, Space, Want};
 use crate::super_root::{Partition, SuperRoot};
 use crate::techniques::Techniques;
 
@@ -45,6 +46,8 @@ pub struct PoolConfig {
     pub limits: Limits,
     /// How it writes.
     pub techniques: Techniques,
+    /// Where new nodes lie.
+    pub allocation: Allocation,
 }
 
 impl Default for PoolConfig {
@@ -55,6 +58,7 @@ impl Default for PoolConfig {
             lanes: 1,
             limits: Limits::default(),
             techniques: Techniques::default(),
+            allocation: Allocation::default(),
         }
     }
 }
@@ -86,6 +90,8 @@ struct State {
     cache_stats: CacheStats,
     /// What is needed to write, by server.
     writers: BTreeMap<u16, Writer>,
+    /// The server that got the last new node.
+    last_allocated: u16,
     locks: LocalLocks,
     space: Space,
 }
@@ -138,6 +144,7 @@ impl<V: Verbs> Pool<V> {
             cache: None,
             cache_stats: CacheStats::default(),
             writers: BTreeMap::new(),
+            last_allocated: u16::MAX,
             locks: LocalLocks::default(),
             space: Space::default(),
         });
@@ -239,20 +246,28 @@ impl<V: Verbs> Pool<V> {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Brings nodes that others have freed, as [`supply`](Self::supply) brings a chunk.
-    pub fn supply_nodes(&self, server: u16, kind: ChunkKind, nodes: &[GlobalAddress]) {
-        let waiting = self.state.borrow_mut().space.supply_nodes(server, kind, nodes);
+    /// Brings places that others have freed, as [`supply`](Self::supply) brings a chunk. `bytes` is the size of a record's place; nodes
+    /// have their own.
+    pub fn supply_places(&self, server: u16, kind: ChunkKind, bytes: u32, addresses: &[GlobalAddress]) {
+        let waiting = self.state.borrow_mut().space.supply_places(server, kind, bytes, addresses);
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Nodes that the client has freed and not used again, above [`SURPLUS`](crate::SURPLUS) of each kind on each server. They are
-    /// not the client's any more: their server takes them, and is asked once.
-    pub fn surplus(&self) -> Vec<ReturnedNodes> {
+    /// Says that there is no memory, as [`Event::MemoryWanted`] asks for. The operations that wait for it end with
+    /// [`OperationError::NoMemory`](crate::OperationError::NoMemory); later ones ask again.
+    pub fn refuse_memory(&self, server: u16, kind: ChunkKind) {
+        let waiting = self.state.borrow_mut().space.refuse(server, kind);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Places that the client has freed and not used again, above [`SURPLUS`](crate::SURPLUS) of each kind and size on each server.
+    /// They are not the client's any more: their server takes them, and is asked once.
+    pub fn surplus(&self) -> Vec<ReturnedPlaces> {
         self.state.borrow_mut().space.take_returned(SURPLUS)
     }
 
     /// All of them, when the client is closed.
-    pub fn take_returned(&self) -> Vec<ReturnedNodes> {
+    pub fn take_returned(&self) -> Vec<ReturnedPlaces> {
         self.state.borrow_mut().space.take_returned(0)
     }
 
@@ -485,6 +500,18 @@ impl<V: Verbs> Pool<V> {
         self.state.borrow().writers.get(&server).copied().ok_or(Trouble::NotWriter(server))
     }
 
+    /// Where the new node lies when one on `server` is split.
+    pub(crate) fn server_of_split(&self, server: u16) -> u16 {
+        if self.config.allocation == Allocation::Partitioned {
+            return server;
+        }
+        let mut state = self.state.borrow_mut();
+        let behind = state.writers.range(state.last_allocated.saturating_add(1)..).next();
+        let next = behind.or_else(|| state.writers.first_key_value()).map_or(server, |(next, _)| *next);
+        state.last_allocated = next;
+        next
+    }
+
     pub(crate) fn push_event(&self, event: Event) {
         self.state.borrow_mut().connections.push_event(event);
     }
@@ -497,19 +524,24 @@ impl<V: Verbs> Pool<V> {
         work(&mut self.state.borrow_mut().space)
     }
 
-    /// Waits until there is memory for a node or record.
-    pub(crate) async fn until_memory(&self, server: u16, kind: ChunkKind, bytes: u32) {
+    /// Waits until there is memory for a node or record. Says whether there is.
+    pub(crate) async fn until_memory(&self, want: Want) -> bool {
+        let Want { server, kind, bytes, .. } = want;
+        let before = self.state.borrow().space.refusals(server, kind);
         poll_fn(|context| {
             let mut state = self.state.borrow_mut();
-            if state.space.has(server, kind, bytes) {
-                return Poll::Ready(());
+            if state.space.has(want) {
+                return Poll::Ready(true);
+            }
+            if state.space.refusals(server, kind) != before {
+                return Poll::Ready(false);
             }
             if state.space.wait(server, kind, context.waker()) {
-                state.connections.push_event(Event::MemoryWanted { server, kind });
+                state.connections.push_event(Event::MemoryWanted { server, kind, bytes });
             }
             Poll::Pending
         })
-        .await;
+        .await
     }
 
     /// Lets the switches choose what is read.

@@ -9,6 +9,9 @@ pub struct PoolStats {
     pub reads: u64,
     /// Index reads among them.
     pub index_reads: u64,
+    /// Index reads among them that led to a node which was not the key's any more: it had been split, merged or freed since it was
+    /// put into the switches. Each cost a round trip or more. Where they become many, planning anew pays.
+    pub astray: u64,
     /// Lookups that were to begin with an index read on a connection that is not registered, and walked.
     pub unregistered: u64,
     /// Times something was read again because it was torn.

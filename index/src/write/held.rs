@@ -7,7 +7,7 @@ use fatbtree_verbs::{Buffer, Failure, Operation, Output, Remote, Verbs};
 
 use crate::address::GlobalAddress;
 use crate::checks::Check;
-use crate::descent::Reason;
+use crate::descent::{Descent, Reason};
 use crate::locks::{Admission, End, Left, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer};
 use crate::pool::{BreakReason, ConnectionId, Event, Pool, Trouble};
 
@@ -496,6 +496,17 @@ fn word_of(output: &Output) -> Result<u64, Reason> {
     match output {
         Output::Atomic(found) => Ok(*found),
         _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other)).into()),
+    }
+}
+
+impl<V: Verbs> Descent<'_, V> {
+    /// Writes a node that nobody knows, on any server.
+    pub(super) async fn write_elsewhere(&mut self, part: &Part<'_>) -> Result<(), Reason> {
+        let (pool, server) = (self.pool(), part.at.server());
+        let id = ConnectionId { server, lane: self.lane() };
+        let parts = std::slice::from_ref(part);
+        self.trips_mut().round_trips += pool.write_chain(id, &pool.writer(server)?, parts, &[]).await?;
+        Ok(())
     }
 }
 

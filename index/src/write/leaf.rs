@@ -11,8 +11,10 @@ use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::descent::{Descent, LockedPlace, Reason, Start};
 use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
-use crate::record::{RecordPointer, place_bytes, record_bytes, write_record};
-use crate::space::{ChunkKind, RecordPlace};
+use crate::record::{
+    RECORD_HEAD, RecordPointer, next_record_version, place_bytes, record_bytes, write_record,
+};
+use crate::space::{ChunkKind, Want};
 
 /// A node that is locked, where it is, and what it held when it was locked.
 pub(super) struct Locked<'p, V: Verbs> {
@@ -89,7 +91,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Box::pin(self.tell_parents(child)).await;
             return Ok(Outcome::Split(address));
         };
-        let record = match self.new_record(address.server(), value) {
+        let record = match self.new_record(address.server(), value).await {
             Ok(record) => record,
             Err(reason) => return self.without(held, reason).await,
         };
@@ -153,12 +155,18 @@ impl<'p, V: Verbs> Descent<'p, V> {
         Err(reason)
     }
 
-    /// Memory for a node beside those of `server`.
-    pub(super) async fn new_node(&mut self, server: u16, level: u8) -> Result<NewNode, Reason> {
+    /// Memory for a node beside those of `server`, if need be such that was no node before.
+    pub(super) async fn new_node(
+        &mut self,
+        server: u16,
+        level: u8,
+        is_fresh: bool,
+    ) -> Result<NewNode, Reason> {
         let (kind, bytes) = (ChunkKind::of_nodes(level), self.pool().config().tree.node_bytes(level));
+        let want = Want { server, kind, bytes, is_fresh };
         let owner = self.pool().writer(server)?.owner;
-        let address = self.pool().with_space(|space| space.take(server, kind, bytes));
-        let address = address.ok_or(Reason::Memory(server, kind, bytes))?;
+        let address = self.pool().with_space(|space| space.take(want));
+        let address = address.ok_or(Reason::Memory(want))?;
         // Versions go on from what is there.
         match self.pool().read(self.lane(), address, bytes).await {
             Ok(found) => {
@@ -177,17 +185,34 @@ impl<'p, V: Verbs> Descent<'p, V> {
     }
 
     /// The record of a value, where values are out of line.
-    fn new_record(&self, server: u16, value: &[u8]) -> Result<Option<NewRecord>, Reason> {
+    async fn new_record(&mut self, server: u16, value: &[u8]) -> Result<Option<NewRecord>, Reason> {
         if self.pool().config().tree.leaf_shape().is_inline() {
             return Ok(None);
         }
-        let length = value.len() as u32;
-        let place = self.pool().with_space(|space| space.take_record(server, length));
-        let lacking = || Reason::Memory(server, ChunkKind::Records, place_bytes(length));
-        let RecordPlace { address, version } = place.ok_or_else(lacking)?;
+        let (pool, length) = (self.pool(), value.len() as u32);
+        let owner = pool.writer(server)?.owner;
+        let place = pool.with_space(|space| space.take_record(server, length));
+        let lacking = || Reason::Memory(Want::record(server, length));
+        let place = place.ok_or_else(lacking)?;
+        let version = match place.version {
+            Some(version) => version,
+            None => match pool.read(self.lane(), place.address, RECORD_HEAD as u32).await {
+                Ok(found) => {
+                    self.trips_mut().round_trips += 1;
+                    next_record_version(&found)
+                }
+                Err(trouble) => {
+                    if pool.writer(server)?.owner == owner {
+                        pool.with_space(|space| space.put_back_record(place, place_bytes(length)));
+                    }
+                    return Err(trouble.into());
+                }
+            },
+        };
         let mut bytes = vec![0; record_bytes(length) as usize];
         write_record(&mut bytes, self.key(), version, |room| room.copy_from_slice(value));
-        Ok(Some(NewRecord { pointer: RecordPointer { address, length, version }, bytes }))
+        let pointer = RecordPointer { address: place.address, length, version };
+        Ok(Some(NewRecord { pointer, bytes }))
     }
 
     /// Lets the place of a record be used again, to which no leaf leads any more.

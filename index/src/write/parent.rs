@@ -127,7 +127,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         if !self.is_there(child).await? {
             return self.nothing_to_tell(held).await;
         }
-        let new = match self.new_node(id, level).await {
+        let new = match self.new_node(id, level, false).await {
             Ok(new) => new,
             Err(reason) => return self.without(held, reason).await,
         };

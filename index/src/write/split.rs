@@ -16,6 +16,11 @@
 //! Nothing depends on who comes to the end of it: a client that dies between two writes leaves a node with a partner, and whoever
 //! locks that node next *settles* it, by the same rule that readers follow. Memory that was a node before is no danger either: it is
 //! a freed node until the second write, and from then on it says what the tree says.
+//!
+//! Where the new node lies on [another server](crate::Allocation::RoundRobin), no chain has all three writes in it, and a client whose
+//! session with the one server has ended may still write to the other. So the new node is written first, to memory that was no node
+//! before: nobody knows its address. The keys move with one write of the node that is split. If that is not carried out, the new
+//! node's memory is lost, and that is all.
 
 use fatbtree_verbs::Verbs;
 
@@ -66,7 +71,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
     ) -> Result<Child, Reason> {
         let tree = self.pool().config().tree;
         let (server, level) = (spec.address.server(), spec.level);
-        let new = match self.new_node(server, level).await {
+        let elsewhere = Some(self.pool().server_of_split(server)).filter(|other| *other != server);
+        let new = match self.new_node(elsewhere.unwrap_or(server), level, elsewhere.is_some()).await {
             Ok(new) => new,
             Err(reason) => {
                 held.let_go(&mut self.trips_mut().round_trips).await?;
@@ -82,6 +88,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             version: new.version,
             ..spec
         };
+        let child = Child { low: middle, address: new.address, parent_level: level + 1 };
         set_partner(&mut line, new.address);
         let (lower, upper) = (whole.write(&tree, &lower), whole.write(&tree, &upper));
         let parts = [
@@ -89,10 +96,19 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Part { at: new.address, bytes: &upper },
             Part { at: spec.address, bytes: &lower },
         ];
+        if elsewhere.is_some() {
+            let written = self.write_elsewhere(&parts[1]).await;
+            if let Err(reason) = written {
+                return self.without(held, reason).await;
+            }
+            held.restructure(&parts[2..], &mut self.trips_mut().round_trips).await?;
+            self.pool().count(|stats| stats.splits += 1);
+            return Ok(child);
+        }
         let parts = if Check::PartnerFirst.on() { &parts[..] } else { &parts[1..] };
         held.restructure(parts, &mut self.trips_mut().round_trips).await?;
         self.pool().count(|stats| stats.splits += 1);
-        Ok(Child { low: middle, address: new.address, parent_level: level + 1 })
+        Ok(child)
     }
 
     /// Brings to its end what somebody has begun with a node and its partner.

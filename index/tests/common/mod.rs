@@ -1,6 +1,8 @@
 //! Memory servers with empty trees, and clients of them, over plain memory.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
+pub(crate) mod cache;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -10,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 
 use fatbtree_index::node::{LeafBuilder, NodeSpec};
 use fatbtree_index::{
-    Event, GlobalAddress, Integrity, KeyRange, Partition, Pool, PoolConfig, Regions, RemoteSide, SuperRoot,
-    Superblock, Tree, TreeConfig, ValueLayout, Writer,
+    Allocation, Event, GlobalAddress, Integrity, KeyRange, Partition, Pool, PoolConfig, Regions, RemoteSide,
+    SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Writer,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::{Access, Device, Memory, Region, Remote};
@@ -23,6 +25,8 @@ const LOCKS: u32 = 16;
 /// A network of memory servers, one a partition.
 pub(crate) struct Lab {
     pub(crate) config: TreeConfig,
+    /// Where its clients put new nodes.
+    pub(crate) allocation: Allocation,
     pub(crate) network: PlainNetwork,
     pub(crate) servers: Vec<Server>,
 }
@@ -86,7 +90,7 @@ impl Lab {
         let ranges = lows.zip(highs).map(|(low, high)| KeyRange { low, high });
         let servers =
             (0..).zip(ranges).map(|(id, range)| Server::new(config, network.device(), id, range)).collect();
-        Self { config, network, servers }
+        Self { config, allocation: Allocation::default(), network, servers }
     }
 
     pub(crate) fn roots(&self) -> SuperRoot {
@@ -104,7 +108,7 @@ impl Lab {
         masked_atomics: bool,
         mut landing: impl FnMut(u64) -> Option<GlobalAddress> + 'static,
     ) -> Client {
-        let config = PoolConfig { tree: self.config, ..PoolConfig::default() };
+        let config = PoolConfig { tree: self.config, allocation: self.allocation, ..PoolConfig::default() };
         let mut device = self.network.device();
         let rkeys: Vec<u32> = self.servers.iter().map(|server| server.tree.rkey).collect();
         device.set_landing(move |key| {
@@ -130,15 +134,18 @@ impl Lab {
     pub(crate) fn serve(&self, client: &Client) {
         while let Some(event) = client.poll_event() {
             let (server, kind) = match event {
-                Event::MemoryWanted { server, kind } => (server, kind),
+                Event::MemoryWanted { server, kind, .. } => (server, kind),
                 // The client's next change finishes it.
                 Event::Unfinished { .. } => continue,
                 Event::ConnectionBroken { .. } => panic!("{event:?}"),
             };
             let next = &self.servers[usize::from(server)].next_chunk;
             let at = next.get();
+            if at + 2 * CHUNK > REGION {
+                client.refuse_memory(server, kind);
+                continue;
+            }
             next.set(at + CHUNK);
-            assert!(at + 2 * CHUNK <= REGION, "the region is full");
             client.supply(GlobalAddress::new(server, at), CHUNK, kind);
         }
     }
@@ -195,6 +202,18 @@ impl Lab {
         self.each_tree(|_, tree| tree.for_each_leaf(|leaf| nodes.push(leaf.header().address)).unwrap());
         self.each_tree(|_, tree| tree.for_each_internal(|node| nodes.push(node.header().address)).unwrap());
         nodes
+    }
+
+    /// Whether any partition has nodes on another server than its own.
+    pub(crate) fn is_spread(&self) -> bool {
+        let spread = Cell::new(false);
+        self.each_tree(|server, tree| {
+            let elsewhere = |address: GlobalAddress| address.server() != server.partition.id;
+            let note = |address| spread.set(spread.get() || elsewhere(address));
+            tree.for_each_leaf(|leaf| note(leaf.header().address)).unwrap();
+            tree.for_each_internal(|node| note(node.header().address)).unwrap();
+        });
+        spread.get()
     }
 
     /// Leaves from left to right, with their lowest keys.

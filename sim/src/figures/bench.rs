@@ -330,7 +330,7 @@ async fn attend(machine: Machine, client: Client<SimDevice>, spare: Spare, tally
     loop {
         while let Some(event) = client.poll_event() {
             let done = match event {
-                Event::MemoryWanted { server, kind } => supply(&client, &spare, server, kind),
+                Event::MemoryWanted { server, kind, .. } => supply(&client, &spare, server, kind),
                 other => Err(format!("nothing fails here, but: {other:?}")),
             };
             if let Err(why) = done {

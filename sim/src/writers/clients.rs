@@ -39,7 +39,7 @@ impl Driven for Driver {
 #[derive(Clone)]
 pub(super) struct Living {
     pub(super) machine: Machine,
-    client: Client<SimDevice>,
+    pub(super) client: Client<SimDevice>,
     setting: Rc<Setting>,
     /// The owner of the present session; 0: none.
     owner: Rc<Cell<u16>>,
@@ -106,16 +106,29 @@ impl Living {
                         }
                         self.down.borrow_mut().insert(id);
                     }
-                    Event::MemoryWanted { kind, .. } => {
-                        let (at, bytes) = self.setting.allocate();
-                        self.machine.sleep(LOOK).await;
-                        self.client.pool().supply(at, bytes, kind);
+                    Event::MemoryWanted { server, kind, bytes } => {
+                        let pool = self.client.pool();
+                        match self.setting.reuse(kind, bytes) {
+                            Some(places) => {
+                                self.setting.count(|outcome| outcome.reused += places.len() as u64);
+                                self.machine.sleep(LOOK).await;
+                                pool.supply_places(server, kind, bytes, &places);
+                            }
+                            None => {
+                                let (at, bytes) = self.setting.allocate();
+                                self.machine.sleep(LOOK).await;
+                                pool.supply(at, bytes, kind);
+                            }
+                        }
                     }
                     Event::Unfinished { .. } => {
                         let client = self.client.clone();
                         drop(self.machine.spawn(async move { client.pool().finish().await }));
                     }
                 }
+            }
+            if random.random_bool(0.02) {
+                self.client.pool().take_returned().into_iter().for_each(|some| self.setting.give_back(some));
             }
             let down: Vec<ConnectionId> = self.down.borrow().iter().copied().collect();
             for id in down {

@@ -70,6 +70,8 @@ pub struct Outcome {
     pub deaths: u64,
     /// Sessions that ended because nobody renewed them.
     pub lapsed: u64,
+    /// Places of nodes and records that one client has freed and another one has got.
+    pub reused: u64,
     /// Attempts to take a lock that found it taken.
     pub lock_retries: u64,
     /// Locks taken from clients whose sessions had ended.
@@ -101,6 +103,7 @@ impl std::ops::AddAssign for Outcome {
         self.broken_connections += other.broken_connections;
         self.deaths += other.deaths;
         self.lapsed += other.lapsed;
+        self.reused += other.reused;
         self.lock_retries += other.lock_retries;
         self.inherited_locks += other.inherited_locks;
         self.splits += other.splits;

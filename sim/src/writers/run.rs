@@ -48,13 +48,24 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     let checked = setting.history.check().map_err(|violation| violation.to_string())?;
     alive.map_err(|error| error.to_string())?;
     world.settle();
-    let levels = setting.verify()?;
+    let levels = verify(&world, &lives.borrow()[0])?;
     lives.take().iter().for_each(Living::count);
     let mut outcome = *setting.outcome.borrow();
     outcome.levels = levels;
     outcome.answered += checked.answered as u64;
     outcome.unknown += checked.unknown as u64;
     Ok(outcome)
+}
+
+/// Walks the whole tree; says how many levels are above the leaves.
+fn verify(world: &World, living: &Living) -> Result<u64, String> {
+    let client = living.client.clone();
+    let task = living.machine.spawn(async move { client.pool().verify().await });
+    world
+        .run_until(|| task.has_ended(), SOON)
+        .map_err(|_| "the walk over all nodes does not end".to_owned())?;
+    let verified = task.take().ok_or("the machine that walks over all nodes died")?;
+    verified.map(|found| found.height.into()).map_err(|error| error.to_string())
 }
 
 async fn end_sessions(setting: Rc<Setting>) {

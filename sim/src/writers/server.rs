@@ -6,7 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_index::node::{LeafBuilder, NodeSpec};
-use fatbtree_index::{ConnectionId, GlobalAddress, KeyRange, Partition, Regions, Superblock, Tree, Writer};
+use fatbtree_index::{
+    ChunkKind, ConnectionId, GlobalAddress, KeyRange, Partition, Regions, ReturnedPlaces, Superblock, Tree,
+    Writer,
+};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{
     Access, ConnectError, Device as _, Endpoint, Memory, QueuePair, Reactor, Region, Remote,
@@ -41,6 +44,8 @@ pub(super) struct Setting {
     owners: Region,
     pub(super) partition: Partition,
     next_chunk: Cell<u64>,
+    /// Places that clients have given back, of each kind and size.
+    places: RefCell<BTreeMap<(ChunkKind, u32), Vec<GlobalAddress>>>,
     sessions: RefCell<BTreeMap<u16, Session>>,
     last_owner: Cell<u16>,
     pub(super) switches: TreeSwitches,
@@ -101,6 +106,7 @@ impl Setting {
             owners,
             partition,
             next_chunk: Cell::new(8192),
+            places: RefCell::default(),
             sessions: RefCell::default(),
             last_owner: Cell::new(0),
             switches,
@@ -166,6 +172,18 @@ impl Setting {
         }))
     }
 
+    /// Takes places of freed nodes or records.
+    pub(super) fn give_back(&self, returned: ReturnedPlaces) {
+        let ReturnedPlaces { kind, bytes, addresses, .. } = returned;
+        self.places.borrow_mut().entry((kind, bytes)).or_default().extend(addresses);
+    }
+
+    /// Gives out places that others have given back.
+    pub(super) fn reuse(&self, kind: ChunkKind, bytes: u32) -> Option<Vec<GlobalAddress>> {
+        let bytes = if kind == ChunkKind::Records { bytes } else { 0 };
+        self.places.borrow_mut().remove(&(kind, bytes))
+    }
+
     /// Gives out a chunk.
     pub(super) fn allocate(&self) -> (GlobalAddress, u64) {
         let at = self.next_chunk.get();
@@ -218,24 +236,5 @@ impl Setting {
         let _ = tree.for_each_leaf(|leaf| note(leaf.header().range(), leaf.header().address, 0));
         let many = seen.len().saturating_sub(MOST);
         seen.drain(..many);
-    }
-
-    /// Whether the tree is one; how many levels are above its leaves.
-    pub(super) fn verify(&self) -> Result<u64, String> {
-        let partition = self.superblock()?;
-        let regions = Regions::new([(0, Arc::clone(&self.memory))]);
-        let (mut next, mut gap) = (Some(0), None);
-        let tree = Tree::new(&regions, &self.scenario.config, &partition);
-        tree.for_each_leaf(|leaf| {
-            if Some(leaf.header().low) != next {
-                gap = gap.or(Some(leaf.header().low));
-            }
-            next = leaf.header().range().high;
-        })
-        .map_err(|error| error.to_string())?;
-        match (gap, next) {
-            (None, None) => Ok(partition.root_level.into()),
-            _ => Err(format!("the leaves do not cover all keys: gap before {gap:?}, end {next:?}")),
-        }
     }
 }

@@ -48,6 +48,7 @@ impl Counts {
             splits: now.splits - before.splits,
             merges: now.merges - before.merges,
             settled: now.settled - before.settled,
+            ..now
         };
         self
     }

@@ -1,0 +1,333 @@
+//! Following a tree that changes: when the next plan is worth its entries, and what it is made from (paper §IV-B: structure changes
+//! reach the switches lazily).
+//!
+//! ```text
+//!  clients ── keys, index reads, how many led astray ──▶ report()
+//!                                                            │  due(): from then on it may be worth it
+//!  memory servers ── TreeTop ──┐                             ▼
+//!  switches ── counters ───────┴────────────────────────▶ replan() ──▶ Replanned { plan, steps } ──▶ Fleet::reload
+//!                                                            ▲                                          │
+//!                                                            └──────────────── loaded() ◀───────────────┘
+//! ```
+//!
+//! There is no hurry: a cache that is behind costs round trips, never a wrong answer. Nor is there a need to tell the switches of
+//! every split: one below a node that no switch knows costs nothing. So what counts is what clients pay, the share of index reads that
+//! *led astray*: to a node that had been split, merged or freed. Clients count them by the way. The tops say whether planning anew
+//! would help: how many of the keys that are asked for the plan in force leads to a node that is not on their way any more. A split
+//! that its parent has not been told of costs a step as well, and no plan helps there.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use fatbtree_index::TreeTop;
+use fatbtree_topology::{FatTree, SwitchId};
+
+use crate::frequency::Frequencies;
+use crate::plan::{Placement, Plan, PlanError, next_epoch};
+use crate::reload::{ReloadError, ReloadSteps};
+use crate::tables::Entry;
+use crate::tree::{SnapshotError, Tree};
+
+/// Sampled keys that are kept, the newest of them.
+const SAMPLES: usize = 1 << 16;
+
+/// Fewer index reads that led astray than this say nothing: some always meet a split that is under way.
+const EVIDENCE: u64 = 16;
+
+/// When planning anew is worth it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct FollowOptions {
+    /// From which share of index reads that lead astray, 0 to 1.
+    pub worth: f64,
+    /// Changes of table entries per second that reloads may come to on average, over all switches. After each reload nothing is
+    /// planned for as long as its changes take at this rate.
+    pub entries_per_s: f64,
+}
+
+impl Default for FollowOptions {
+    /// One index read in a hundred; 50,000 changes per second.
+    fn default() -> Self {
+        Self { worth: 0.01, entries_per_s: 50_000.0 }
+    }
+}
+
+/// A plan that is worth loading.
+#[derive(Clone, Debug)]
+pub struct Replanned {
+    /// The plan, of the epoch after the one in force.
+    pub plan: Plan,
+    /// The way there. When all of it is done, [`Follower::loaded`] is told.
+    pub steps: ReloadSteps,
+    /// The share of visits that the plan in force leads astray; this one leads none.
+    pub astray: f64,
+}
+
+/// Why there is no next plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FollowError {
+    /// The tops make no tree.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The tree makes no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The plan cannot follow the one in force.
+    #[error(transparent)]
+    Reload(#[from] ReloadError),
+}
+
+/// Decides when to plan anew. It knows no clock and no network: time is counted from any moment the caller likes, and the caller
+/// reads tops and counters when [`due`](Self::due) says so, loads what [`replan`](Self::replan) gives, and tells when that is done.
+///
+/// Whatever comes in, the changes that it asks for stay below [`FollowOptions::entries_per_s`], but for the first reload.
+#[derive(Clone, Debug)]
+pub struct Follower {
+    topology: FatTree,
+    placement: Placement,
+    options: FollowOptions,
+    in_force: Plan,
+    /// Since the last attempt.
+    index_reads: u64,
+    astray: u64,
+    keys: VecDeque<u64>,
+    /// The next attempt is made then at the earliest.
+    not_before: Duration,
+}
+
+impl Follower {
+    /// Follows the tree that `in_force` was made from; all switches hold that plan.
+    pub fn new(topology: &FatTree, placement: &Placement, in_force: Plan, options: FollowOptions) -> Self {
+        Self {
+            topology: topology.clone(),
+            placement: placement.clone(),
+            options,
+            in_force,
+            index_reads: 0,
+            astray: 0,
+            keys: VecDeque::new(),
+            not_before: Duration::ZERO,
+        }
+    }
+
+    /// The plan that all switches hold.
+    pub fn in_force(&self) -> &Plan {
+        &self.in_force
+    }
+
+    /// What a client has seen since it told last: index reads, how many of them led astray, and a sample of the keys that it was asked
+    /// for. What is old or counted twice does no harm: at worst, tops are read in vain.
+    pub fn report(&mut self, index_reads: u64, astray: u64, keys: &[u64]) {
+        self.index_reads = self.index_reads.saturating_add(index_reads);
+        self.astray = self.astray.saturating_add(astray);
+        let keys = &keys[keys.len().saturating_sub(SAMPLES)..];
+        let gone = (self.keys.len() + keys.len()).saturating_sub(SAMPLES);
+        self.keys.drain(..gone);
+        self.keys.extend(keys);
+    }
+
+    /// From when on it may be worth to read tops and counters and to [plan anew](Self::replan); none as long as clients are led right.
+    pub fn due(&self) -> Option<Duration> {
+        let enough = self.astray >= EVIDENCE.max((self.options.worth * self.index_reads as f64) as u64);
+        enough.then_some(self.not_before)
+    }
+
+    /// Plans the next epoch, if that is worth it now. `tops` are the trees' as the memory servers have read them of late, `counters` what
+    /// [`Fleet::read_counters`](crate::Fleet::read_counters) says, or nothing. Asked without being [`due`](Self::due), it decides by
+    /// the tops alone.
+    ///
+    /// # Errors
+    /// When there can be no plan. The next attempt is as far off as if there had been one.
+    pub fn replan(
+        &mut self,
+        now: Duration,
+        tops: &[TreeTop],
+        counters: impl IntoIterator<Item = (SwitchId, Entry, u64)>,
+    ) -> Result<Option<Replanned>, FollowError> {
+        if now < self.not_before {
+            return Ok(None);
+        }
+        (self.index_reads, self.astray) = (0, 0);
+        let changes = self.in_force.summary().entries;
+        self.wait(now, 2 * changes);
+        let tree = Tree::new(tops)?;
+        let visits = self.in_force.visits(counters, self.keys.make_contiguous());
+        let astray = self.in_force.share_astray(&tree, &visits);
+        if astray < self.options.worth || astray == 0.0 {
+            return Ok(None);
+        }
+        let frequencies = Frequencies::from_weighted(&tree, &visits);
+        let (epoch, budget) = (next_epoch(self.in_force.epoch()), self.in_force.budget());
+        let plan = Plan::new(&self.topology, &self.placement, &tree, &frequencies, budget, epoch)?;
+        let steps = ReloadSteps::new(Some(&self.in_force), &plan)?;
+        self.wait(now, steps.len());
+        Ok(Some(Replanned { plan, steps, astray }))
+    }
+
+    /// All switches hold this plan now, and nothing of the one before. (A reload that failed half-way is not followed by another one
+    /// of the same epoch: first the switches are put in order.)
+    pub fn loaded(&mut self, plan: Plan) {
+        self.in_force = plan;
+        (self.index_reads, self.astray) = (0, 0);
+    }
+
+    fn wait(&mut self, now: Duration, changes: usize) {
+        let pause = Duration::try_from_secs_f64(changes as f64 / self.options.entries_per_s);
+        self.not_before = now.saturating_add(pause.unwrap_or(Duration::MAX));
+    }
+}
+
+impl Plan {
+    /// The share of `visits` that index reads under this plan lead astray in a tree: to a node that is not on the key's way. Of the tree
+    /// that the plan was made from, it is 0.
+    pub fn share_astray(&self, tree: &Tree, visits: &[(u64, u64)]) -> f64 {
+        let sum = |visits: &mut dyn Iterator<Item = &(u64, u64)>| -> f64 {
+            visits.map(|(_, weight)| *weight as f64).sum()
+        };
+        let astray = &mut visits.iter().filter(|(key, _)| !tree.leads_to(*key, self.land(*key).address));
+        let (astray, all) = (sum(astray), sum(&mut visits.iter()));
+        if all > 0.0 { astray / all } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Budget;
+    use crate::test_support::{arb_tops, naive_path, top};
+    use fatbtree_topology::HostId;
+    use proptest::prelude::*;
+
+    fn topology() -> FatTree {
+        FatTree::spine(4).unwrap()
+    }
+
+    fn placement() -> Placement {
+        [2u16, 0, 7, 65535].into_iter().zip((0..).map(HostId)).collect()
+    }
+
+    fn follower(tops: &[TreeTop], options: FollowOptions) -> Follower {
+        let tree = Tree::new(tops).unwrap();
+        let budget = Budget { fat_root_ranges: 20, set_nodes: [4; 5], ..Budget::bmv2() };
+        let (topology, placement) = (topology(), placement());
+        let frequencies = Frequencies::none(&tree);
+        let plan = Plan::new(&topology, &placement, &tree, &frequencies, &budget, 255).unwrap();
+        Follower::new(&topology, &placement, plan, options)
+    }
+
+    /// A tree of 400 leaves, 100 keys each.
+    fn tops() -> Vec<TreeTop> {
+        let lows: Vec<u64> = (0..400).map(|leaf| leaf * 100).collect();
+        vec![top(0, 0, &lows, &[8])]
+    }
+
+    fn keys() -> Vec<u64> {
+        (0..40_000).step_by(7).collect()
+    }
+
+    /// Splits the leaf of a key in its middle. The fan-out of test trees has no bound.
+    fn split(tops: &mut [TreeTop], key: u64) {
+        let free =
+            1 << 40 | tops.iter().flat_map(|top| &top.nodes).map(|n| n.children.len() as u64).sum::<u64>();
+        let leaves = tops[0].nodes.iter_mut().filter(|node| node.level == 1);
+        let parent = leaves.filter(|node| node.low() <= key).max_by_key(|node| node.low()).unwrap();
+        let at = parent.children.partition_point(|(low, _)| *low <= key);
+        let (low, high) =
+            (parent.children[at - 1].0, parent.children.get(at).map_or(key + 50, |next| next.0));
+        if high - low > 1 {
+            parent.children.insert(at, (low + (high - low) / 2, free));
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_tree_that_has_grown_is_followed() {
+        let mut tops = tops();
+        let mut follower = follower(&tops, FollowOptions::default());
+        assert_eq!(follower.due(), None);
+        follower.report(10_000, 15, &keys());
+        assert_eq!(follower.due(), None, "too few to say anything");
+        (0..40_000).step_by(1000).for_each(|key| split(&mut tops, key));
+        follower.report(10_000, 1_000, &keys());
+        assert_eq!(follower.due(), Some(Duration::ZERO));
+        let next = follower.replan(SECOND, &tops, []).unwrap().expect("many are led astray");
+        assert!((0.01..0.05).contains(&next.astray), "{}", next.astray);
+        assert_eq!((next.steps.from, next.steps.to, next.plan.epoch()), (Some(255), 2, 2));
+        for key in keys() {
+            assert!(naive_path(&tops, key).contains(&next.plan.land(key).address), "{key}");
+        }
+        assert_eq!(follower.in_force().epoch(), 255, "it is not loaded yet");
+        follower.loaded(next.plan);
+        assert_eq!((follower.in_force().epoch(), follower.due()), (2, None));
+    }
+
+    #[test]
+    fn what_no_plan_helps_is_not_planned_for() {
+        let tops = tops();
+        let mut follower = follower(&tops, FollowOptions::default());
+        follower.report(1_000, 500, &keys());
+        assert!(follower.replan(SECOND, &tops, []).unwrap().is_none(), "the parents know of no split");
+        assert_eq!(follower.due(), None, "what was told was looked into");
+        follower.report(1_000, 500, &keys());
+        let due = follower.due().expect("again");
+        assert!(due > SECOND, "tops are not read all the time: {due:?}");
+        // Tops that cannot be are told; and asked for again as late as others.
+        let error = follower.replan(due, &[], []).unwrap_err();
+        assert_eq!(error, FollowError::Snapshot(SnapshotError::Empty));
+        follower.report(1_000, 500, &keys());
+        assert!(follower.due().expect("once more") > due);
+    }
+
+    /// Leaves are split all the time, and clients complain all the time.
+    #[test]
+    fn entries_written_have_a_bound() {
+        let mut tops = tops();
+        let options = FollowOptions { entries_per_s: 500.0, ..FollowOptions::default() };
+        let mut follower = follower(&tops, options);
+        let (mut written, mut reloads, mut first) = (0, 0, None);
+        for second in 0..600u32 {
+            for leaf in 0..20 {
+                split(&mut tops, u64::from(second * 7919 + leaf * 2003) % 40_000);
+            }
+            follower.report(1_000, 900, &keys());
+            if let Some(next) = follower.replan(second * SECOND, &tops, []).unwrap() {
+                written += next.steps.len();
+                reloads += 1;
+                first.get_or_insert(next.steps.len());
+                follower.loaded(next.plan);
+            }
+        }
+        let bound = 600 * 500 + first.expect("it follows");
+        assert!(reloads > 10 && written < bound, "{written} changes in {reloads} reloads, {bound} at most");
+    }
+
+    #[test]
+    fn samples_have_a_bound_and_the_newest_stay() {
+        let mut follower = follower(&tops(), FollowOptions::default());
+        let keys: Vec<u64> = (0..SAMPLES as u64 + 10).collect();
+        follower.report(0, 0, &keys[..20]);
+        follower.report(0, 0, &keys);
+        assert_eq!((follower.keys.len(), follower.keys[0]), (SAMPLES, 10));
+        follower.report(0, 0, &[1, 2, 3]);
+        assert_eq!((follower.keys.len(), follower.keys[0], follower.keys.back()), (SAMPLES, 13, Some(&3)));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// A plan leads astray exactly where a naive walk says so.
+        #[test]
+        fn the_share_is_that_of_a_naive_walk(
+            (old, new) in (arb_tops(), arb_tops()),
+            keys in prop::collection::vec((any::<u64>(), 1u64..9), 1..200),
+        ) {
+            let plan = follower(&old, FollowOptions::default()).in_force().clone();
+            prop_assert_eq!(plan.share_astray(&Tree::new(&old).unwrap(), &keys), 0.0);
+            let is_astray = |key: &u64| !naive_path(&new, *key).contains(&plan.land(*key).address);
+            let weight: u64 = keys.iter().filter(|(key, _)| is_astray(key)).map(|(_, weight)| weight).sum();
+            let all: u64 = keys.iter().map(|(_, weight)| weight).sum();
+            let share = plan.share_astray(&Tree::new(&new).unwrap(), &keys);
+            prop_assert!((share - weight as f64 / all as f64).abs() < 1e-9);
+        }
+    }
+}
