@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicU64;
 use std::task::{Context, Waker};
 
 use fatbtree_client::{Client, ComputeServer};
-use fatbtree_index::{ChunkKind, ConnectionId, Event, RemoteSide};
-use fatbtree_memserver::{ClientId, Handle, Lease, ServerInfo, Supply};
+use fatbtree_index::{ChunkKind, ConnectionId, Event, RemoteSide, ReturnedPlaces};
+use fatbtree_memserver::{ClientId, Handle, Lease, PLACES_AT_ONCE, Refusal, ServerInfo, Supply};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::Duration;
 
@@ -42,7 +42,8 @@ pub(super) struct Life<'p> {
     pub(super) name: String,
     lease: Cell<Option<Lease>>,
     down: RefCell<BTreeSet<ConnectionId>>,
-    wanted: RefCell<BTreeSet<ChunkKind>>,
+    /// Memory that operations wait for: for what, and of how many bytes.
+    wanted: RefCell<BTreeSet<(ChunkKind, u32)>>,
     unfinished: Cell<bool>,
     /// Operations answered.
     pub(super) answers: Cell<u64>,
@@ -141,8 +142,12 @@ impl<'p> Life<'p> {
         loop {
             while let Some(event) = self.client.poll_event() {
                 match event {
-                    Event::ConnectionBroken { id, .. } => drop(self.down.borrow_mut().insert(id)),
-                    Event::MemoryWanted { kind, .. } => drop(self.wanted.borrow_mut().insert(kind)),
+                    Event::ConnectionBroken { id, .. } => {
+                        self.down.borrow_mut().insert(id);
+                    }
+                    Event::MemoryWanted { kind, bytes, .. } => {
+                        self.wanted.borrow_mut().insert((kind, bytes));
+                    }
                     Event::Unfinished { .. } => self.unfinished.set(true),
                 }
             }
@@ -151,14 +156,11 @@ impl<'p> Life<'p> {
                 for id in down {
                     self.connect(id, lease).await;
                 }
-                let wanted: Vec<ChunkKind> = self.wanted.borrow().iter().copied().collect();
-                for kind in wanted {
-                    self.supply(kind, lease).await;
+                let wanted: Vec<(ChunkKind, u32)> = self.wanted.borrow().iter().copied().collect();
+                for (kind, bytes) in wanted {
+                    self.supply(kind, bytes, lease).await;
                 }
-                for nodes in self.client.pool().surplus() {
-                    // What does not arrive is lost.
-                    let _ = self.place.handle.give_back(lease.session, nodes.kind, 0, nodes.nodes).await;
-                }
+                self.give_back(self.client.pool().surplus(), lease).await;
             }
             self.sleep(LOOK).await;
         }
@@ -175,7 +177,9 @@ impl<'p> Life<'p> {
             Ok(Ok(endpoint)) if self.lease.get().is_some_and(|now| now.session == lease.session) => {
                 let rkey = self.place.info.tree.rkey;
                 match pool.connected(id, RemoteSide { endpoint, rkey, registered: false }) {
-                    Ok(_) => drop(self.down.borrow_mut().remove(&id)),
+                    Ok(_) => {
+                        self.down.borrow_mut().remove(&id);
+                    }
                     Err(error) => self.fail(error.to_string()),
                 }
             }
@@ -185,26 +189,36 @@ impl<'p> Life<'p> {
         }
     }
 
-    async fn supply(&self, kind: ChunkKind, lease: Lease) {
+    async fn supply(&self, kind: ChunkKind, bytes: u32, lease: Lease) {
         let (handle, session) = (self.place.handle, lease.session);
         let is_now = || self.lease.get().is_some_and(|now| now.session == session);
-        match handle.allocate(session, kind, 0).await {
+        match handle.allocate(session, kind, bytes).await {
             Ok(Ok(Supply::Chunk(chunk))) => {
                 if let Ok(Ok(())) = handle.publish(session, chunk.address).await
                     && is_now()
                 {
-                    self.wanted.borrow_mut().remove(&kind);
+                    self.wanted.borrow_mut().remove(&(kind, bytes));
                     self.client.pool().supply(chunk.address, chunk.bytes, kind);
                 }
             }
             Ok(Ok(Supply::Places(places))) if is_now() => {
-                self.wanted.borrow_mut().remove(&kind);
-                self.client.pool().supply_nodes(0, kind, &places.addresses);
+                self.wanted.borrow_mut().remove(&(kind, bytes));
+                self.client.pool().supply_places(0, kind, places.bytes, &places.addresses);
             }
             Ok(Ok(Supply::Places(_))) => {}
-            Ok(Err(fatbtree_memserver::Refusal::UnknownSession(_))) => self.lapsed(lease),
+            Ok(Err(Refusal::UnknownSession(_))) => self.lapsed(lease),
             Ok(Err(refusal)) => self.fail(refusal.to_string()),
             Err(gone) => self.fail(gone.to_string()),
+        }
+    }
+
+    /// What does not arrive is lost.
+    async fn give_back(&self, all: Vec<ReturnedPlaces>, lease: Lease) {
+        for places in all {
+            for some in places.addresses.chunks(PLACES_AT_ONCE) {
+                let (handle, kind, bytes) = (self.place.handle, places.kind, places.bytes);
+                let _ = handle.give_back(lease.session, kind, bytes, some.to_vec()).await;
+            }
         }
     }
 
@@ -223,9 +237,7 @@ impl<'p> Life<'p> {
         let (pool, handle) = (self.client.pool(), self.place.handle);
         pool.finish().await;
         if let Some(lease) = self.lease.take() {
-            for nodes in pool.take_returned() {
-                let _ = handle.give_back(lease.session, nodes.kind, 0, nodes.nodes).await;
-            }
+            self.give_back(pool.take_returned(), lease).await;
             let _ = handle.close_session(lease.session).await;
         }
     }
