@@ -25,10 +25,13 @@ struct Stamp {
     at: Instant,
 }
 
+/// A range, and all that was found in it.
+type Found = (RangeInclusive<u64>, Vec<(u64, u64)>);
+
 #[derive(Debug)]
 enum What {
     Call { key: u64, call: Call, answer: Option<(Stamp, Answer)> },
-    Scan { range: RangeInclusive<u64>, answer: Option<(Stamp, RangeInclusive<u64>, Vec<(u64, u64)>)> },
+    Scan { range: RangeInclusive<u64>, answer: Option<(Stamp, Found)> },
 }
 
 #[derive(Debug)]
@@ -83,7 +86,7 @@ impl<'o> Log<'o> {
     pub(super) fn answer_scan(&mut self, entry: EntryId, range: RangeInclusive<u64>, found: Vec<(u64, u64)>) {
         let stamp = self.stamp();
         if let What::Scan { answer, .. } = &mut self.entries[entry.0].what {
-            *answer = Some((stamp, range, found));
+            *answer = Some((stamp, (range, found)));
         }
     }
 
@@ -119,7 +122,7 @@ pub(super) fn history(initial: impl IntoIterator<Item = (u64, u64)>, logs: Vec<E
             }
             What::Scan { range, answer } => {
                 let id = history.ask_scan(&client, asked.at, range);
-                if let Some((Stamp { order, at }, range, found)) = answer {
+                if let Some((Stamp { order, at }, (range, found))) = answer {
                     open.insert(order, Box::new(move |history| history.answer_scan(id, at, range, found)));
                 }
             }
