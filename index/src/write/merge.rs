@@ -33,6 +33,19 @@ use crate::node::{Node, NodeHeader, NodeSpec, mark_free, set_partner};
 use crate::space::ChunkKind;
 use crate::superblock::SUPERBLOCK_BYTES;
 
+/// What became of a node that is thin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Merge {
+    /// It has a neighbour's entries or children, or went.
+    Done,
+    /// The same, and its parent is thin now.
+    Thin,
+    /// It is the only child of its parent.
+    Alone,
+    /// Its neighbours are too full, or somebody else is at work there.
+    None,
+}
+
 /// What two neighbours become.
 struct Merged {
     left: GlobalAddress,
@@ -62,28 +75,32 @@ fn capacity(tree: &TreeConfig, level: u8) -> usize {
 }
 
 impl<'p, V: Verbs> Descent<'p, V> {
-    /// Merges the node of `level` that is responsible for the key with a neighbour, if the two fit into one, and so on upwards. What
-    /// goes wrong here leaves the tree right, only larger.
-    pub(super) async fn merge_up(&mut self, mut level: u8) {
+    /// Merges the leaf that is responsible for the key with a neighbour, if the two fit into one, and so on upwards. What goes wrong
+    /// here leaves the tree right, only larger.
+    pub(super) async fn merge_up(&mut self) {
+        let (mut level, mut has_neighbours) = (0, false);
         loop {
             let mut way = self.beside(self.key());
-            let merged = match way.begin(Start::Root).await {
+            let merge = match way.begin(Start::Root).await {
                 Ok(_) => way.merge(level).await,
                 Err(reason) => Err(reason),
             };
             let (trips, _) = way.end();
             self.trips_mut().round_trips += trips.round_trips;
-            match merged {
-                Ok(true) => level += 1,
-                Ok(false) | Err(_) => return,
+            // Nodes that were merged above a leaf have given it other neighbours.
+            has_neighbours |= level > 0 && matches!(merge, Ok(Merge::Done | Merge::Thin));
+            match merge {
+                Ok(Merge::Thin | Merge::Alone) => level += 1,
+                _ if has_neighbours => (level, has_neighbours) = (0, false),
+                Ok(Merge::Done | Merge::None) | Err(_) => return,
             }
         }
     }
 
-    /// Says whether the parent is thin now.
-    async fn merge(&mut self, level: u8) -> Result<bool, Reason> {
+    /// One level.
+    async fn merge(&mut self, level: u8) -> Result<Merge, Reason> {
         if self.partition().root_level <= level {
-            return Ok(false);
+            return Ok(Merge::None);
         }
         let parent = self.locate(Start::Root, level + 1).await?;
         let parent = self.lock_node(parent, level + 1).await?;
@@ -98,20 +115,24 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }) else {
             unreachable!("its level was checked when it was locked")
         };
-        let Some(right) = right_of_pair(&children, self.key()) else {
+        if let [(_, child)] = children[..] {
             // A root that was split, and whose neighbour is not told of yet, is not the only node of its level.
-            let alone = children.len() == 1
-                && self.partition().root == header.address
-                && header.range() == self.partition().range;
-            return if alone {
-                self.drop_root(parent, children[0].1).await
+            let is_root = self.partition().root == header.address && header.range() == self.partition().range;
+            return if is_root {
+                self.drop_root(parent, child).await
             } else {
-                self.leave(parent).await
+                self.leave(parent, Merge::Alone).await
             };
-        };
-        let pair = [children[right - 1], children[right]];
-        let Some((left_held, right_held, merged)) = self.lock_pair(level, pair).await? else {
-            return self.leave(parent).await;
+        }
+        let mut found = None;
+        for right in pairs(&children, self.key()) {
+            if found.is_none() {
+                let pair = [children[right - 1], children[right]];
+                found = self.lock_pair(level, pair).await?.map(|locked| (right, pair, locked));
+            }
+        }
+        let Some((right, pair, (left_held, right_held, merged))) = found else {
+            return self.leave(parent, Merge::None).await;
         };
         children.remove(right);
         let count = children.len();
@@ -135,12 +156,12 @@ impl<'p, V: Verbs> Descent<'p, V> {
         self.pool().tell_cache(|cache| cache.forget(level + 1, pair[1].0, merged.right));
         self.pool().with_space(|space| space.put_back(merged.right, ChunkKind::of_nodes(level)));
         self.pool().count(|stats| stats.merges += 1);
-        Ok(count == 1 || is_thin(&tree, level + 1, count))
+        Ok(if count == 1 || is_thin(&tree, level + 1, count) { Merge::Thin } else { Merge::Done })
     }
 
-    async fn leave(&mut self, locked: Locked<'p, V>) -> Result<bool, Reason> {
+    async fn leave(&mut self, locked: Locked<'p, V>, merge: Merge) -> Result<Merge, Reason> {
         locked.held.let_go(&mut self.trips_mut().round_trips).await?;
-        Ok(false)
+        Ok(merge)
     }
 
     /// Locks two neighbours, if nobody has them and they fit into one.
@@ -180,17 +201,17 @@ impl<'p, V: Verbs> Descent<'p, V> {
     }
 
     /// Makes the only child of the root the root.
-    async fn drop_root(&mut self, root: Locked<'p, V>, child: GlobalAddress) -> Result<bool, Reason> {
+    async fn drop_root(&mut self, root: Locked<'p, V>, child: GlobalAddress) -> Result<Merge, Reason> {
         let (pool, lane) = (self.pool(), self.lane());
         let (id, place) = (self.partition().id, GlobalAddress::new(self.partition().id, 0));
         let trips = &mut self.trips_mut().round_trips;
         let locked = Held::try_lock_and_read(pool, lane, place, SUPERBLOCK_BYTES, trips).await?;
-        let Some((held, bytes)) = locked else { return self.leave(root).await };
+        let Some((held, bytes)) = locked else { return self.leave(root, Merge::None).await };
         let superblock = self.check_superblock(&bytes);
         let is_root = |at: GlobalAddress| at == root.address && at.server() == id;
         let Some(superblock) = superblock.ok().filter(|found| is_root(found.partition.root)) else {
             held.let_go(&mut self.trips_mut().round_trips).await?;
-            return self.leave(root).await;
+            return self.leave(root, Merge::None).await;
         };
         let level = superblock.partition.root_level - 1;
         let announced = superblock.with_root(child, level).to_bytes();
@@ -200,16 +221,15 @@ impl<'p, V: Verbs> Descent<'p, V> {
         restructure_all([held, root.held], &parts, &mut self.trips_mut().round_trips).await?;
         pool.set_root(id, child, level);
         pool.with_space(|space| space.put_back(root.address, ChunkKind::InternalNodes));
-        Ok(level > 0)
+        Ok(Merge::Done)
     }
 }
 
-/// The right one of two children of which one is responsible for the key: it and its right neighbour or, if it is the last, its left
-/// one.
-fn right_of_pair(children: &[(u64, GlobalAddress)], key: u64) -> Option<usize> {
+/// The right ones of two children of which one is responsible for the key: its right neighbour, and it.
+fn pairs(children: &[(u64, GlobalAddress)], key: u64) -> impl Iterator<Item = usize> {
     let behind = children.partition_point(|(pivot, _)| *pivot <= key);
-    let right = behind.min(children.len() - 1);
-    (right > 0).then_some(right)
+    let last = children.len() - 1;
+    [behind, behind.saturating_sub(1)].into_iter().filter(move |right| (1..=last).contains(right))
 }
 
 /// What two locked nodes become, if they are the neighbours that their parent says, nothing is half done with them, and they fit into
@@ -235,7 +255,8 @@ fn merged(
         return None;
     }
     let (mut whole, more) = (Whole::of(&l).ok()?, Whole::of(&r).ok()?);
-    if whole.len() + more.len() > most(tree, level) {
+    let is_one_empty = whole.len() == 0 || more.len() == 0;
+    if !is_one_empty && whole.len() + more.len() > most(tree, level) {
         return None;
     }
     whole.append(more);

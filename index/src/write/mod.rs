@@ -146,7 +146,7 @@ impl<V: Verbs> Pool<V> {
             match attempt {
                 Ok(Outcome::Done(applied)) => break applied,
                 Ok(Outcome::Thin) => {
-                    Box::pin(descent.merge_up(0)).await;
+                    Box::pin(descent.merge_up()).await;
                     break true;
                 }
                 Ok(Outcome::Split(address)) => start = Start::Node { address, level: 0 },

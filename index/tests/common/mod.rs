@@ -20,11 +20,16 @@ use fatbtree_verbs::{Access, Device, Memory, Region, Remote};
 
 pub(crate) const REGION: u64 = 4 << 20;
 const CHUNK: u64 = 4 << 10;
+/// So few that nodes often share one.
 const LOCKS: u32 = 16;
+/// So many that they hardly ever do.
+const MANY_LOCKS: u64 = 1 << 16;
 
 /// A network of memory servers, one a partition.
 pub(crate) struct Lab {
     pub(crate) config: TreeConfig,
+    /// Locks of a server that are used.
+    pub(crate) locks: u32,
     /// Where its clients put new nodes.
     pub(crate) allocation: Allocation,
     pub(crate) network: PlainNetwork,
@@ -58,7 +63,7 @@ impl Server {
         let memory: Arc<Memory> = memory.into();
         let base = GlobalAddress::new(id, 0).raw();
         let tree = device.register(&memory, base, Access::ALL).unwrap();
-        let table = Memory::shared(u64::from(LOCKS) * 2).unwrap();
+        let table = Memory::shared(MANY_LOCKS * 2).unwrap();
         let locks = device.register(&table, 0, Access::ALL).unwrap();
         let alive = Memory::shared(8192).unwrap();
         for word in 0..1024 {
@@ -82,6 +87,11 @@ impl Lab {
         Self::with_partitions(config, &[])
     }
 
+    /// The same; nodes hardly ever share a lock.
+    pub(crate) fn with_many_locks(config: TreeConfig) -> Self {
+        Self { locks: MANY_LOCKS as u32, ..Self::new(config) }
+    }
+
     /// Several servers; the keys are cut at `cuts`.
     pub(crate) fn with_partitions(config: TreeConfig, cuts: &[u64]) -> Self {
         let network = PlainNetwork::new();
@@ -90,7 +100,7 @@ impl Lab {
         let ranges = lows.zip(highs).map(|(low, high)| KeyRange { low, high });
         let servers =
             (0..).zip(ranges).map(|(id, range)| Server::new(config, network.device(), id, range)).collect();
-        Self { config, allocation: Allocation::default(), network, servers }
+        Self { config, locks: LOCKS, allocation: Allocation::default(), network, servers }
     }
 
     pub(crate) fn roots(&self) -> SuperRoot {
@@ -124,7 +134,7 @@ impl Lab {
             pool.connected(id, RemoteSide { endpoint, rkey: server.tree.rkey, registered: true }).unwrap();
             let remote = |region: Region| Remote { address: region.iova, rkey: region.rkey };
             let (locks, owners) = (remote(server.locks), remote(server.owners));
-            let writer = Writer { locks, owners, count: LOCKS, owner, masked_atomics };
+            let writer = Writer { locks, owners, count: self.locks, owner, masked_atomics };
             pool.set_writer(id.server, writer).unwrap();
         }
         Rc::new(pool)
@@ -230,7 +240,7 @@ impl Lab {
         for id in client.connections() {
             let queue_pair = client.queue_pair(id).unwrap();
             let rkey = self.servers[usize::from(id.server)].locks.rkey;
-            for word in 0..LOCKS / 4 {
+            for word in 0..self.locks / 4 {
                 let from = Remote { address: u64::from(word) * 8, rkey };
                 let read = fatbtree_verbs::Operation::Read { from, len: 8 };
                 let [output] = client.reactor().block_on(client.reactor().chain(queue_pair, [read])).unwrap();
