@@ -24,11 +24,12 @@ use crate::client::Client;
 /// **What is not shared** are the queues for locks, which are each client's own. Sherman has one table of them for all threads
 /// of a compute server, so that these do not compete for the same lock over the network. Here the operations of a thread are those
 /// that queue up, and threads compete as other machines do. So each thread's session ends by itself: what it held is taken over by
-/// the others like that of any client that died. Sharing would save little: a lock is taken in the doorbell that reads the node, so one
-/// that is handed over saves no round trip here. Measured in virtual time (8 servers, Zipf 0.99, 128 operations in flight, half of them
-/// writes): 8 clients of 16 operations each, as with queues that are shared by four threads, make 8.7 to 9.1 million operations a
-/// second with a p99 of 390 to 440 µs; 32 of 4, as with queues for each thread, 8.4 to 8.8 million and 480 µs. Only failed attempts
-/// to take a lock become more, 3.4 instead of 0.9 a write, and they meet a lock table on the card, which has room for them.
+/// the others like that of any client that died. Sharing would save little throughput: a lock is taken in the doorbell that reads the
+/// node, so one that is handed over saves no round trip here. Tried in virtual time (8 servers, 300,000 keys, Zipf 0.99, 128 operations
+/// in flight, two seeds), with 8 clients of 16 operations for queues that four threads share, and 32 clients of 4 for queues of each
+/// thread: half writes, 8.7 and 9.1 million operations a second against 8.4 and 8.8, p99 440 and 387 µs against 484 and 479; only
+/// writes, 4.55 and 4.63 million against 4.42 and 4.61, p99 578 and 566 µs against 737 and 817. So the slowest writes pay for it, by
+/// up to 44 %, and failed attempts to take a lock become 3.4 a write instead of 0.9. Each of the 32 has a card of its own there.
 /// For the same reason few threads with many operations each do better than many with few.
 ///
 /// # Example
