@@ -18,6 +18,7 @@
 mod control;
 mod demo;
 mod figures;
+mod output;
 mod plan;
 mod progress;
 mod shell;

@@ -1,12 +1,13 @@
 //! How large a fat root fits, with the TCAM rows that real trees take:
 //! `cargo run --release -p fatbtree-controller --example fat_root_room`.
 //!
-//! For trees of 2,000,000 keys as our own bulk load makes them, spread at random over 64 bits or one behind the other, and every
-//! target: the most ranges whose tables fit, and what they take.
+//! For trees of 2,000,000 keys, spread at random over 64 bits or one behind the other, as our own bulk load makes them or as half a
+//! load and half inserts in random order do, and every target: the most ranges whose tables fit, and what they take.
+
+#[path = "../tests/grown/mod.rs"]
+mod grown;
 
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
-use fatbtree_index::{TreeConfig, ValueLayout};
-use fatbtree_memserver::{LoadOptions, fixed, load_ranges};
 use fatbtree_topology::Cluster;
 
 const KEYS: u64 = 2_000_000;
@@ -21,20 +22,23 @@ fn spread(n: u64) -> u64 {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cluster = Cluster::example();
     let lows: Vec<u64> = cluster.servers().iter().map(|server| server.low).collect();
-    let mut random: Vec<u64> = (0..KEYS).map(spread).collect();
-    let mut dense: Vec<u64> = (0..KEYS).map(|n| ((n % 4) << 62) | (n / 4)).collect();
-    random.sort_unstable();
-    dense.sort_unstable();
-    // As many keys in a leaf as with the default shape, and no records.
-    let config = TreeConfig::new(16, 1024, ValueLayout::Inline(12))?;
-    assert_eq!(config.leaf_capacity(), TreeConfig::default().leaf_capacity());
+    let random: Vec<u64> = (0..KEYS).map(spread).collect();
+    // 7,919 is no divisor of their count.
+    let dense: Vec<u64> = (0..KEYS).map(|n| n * 7_919 % KEYS).map(|n| ((n % 4) << 62) | (n / 4)).collect();
     println!(
-        "{:8} {:7} {:6} {:>6}  entries a stage, TCAM rows a stage",
-        "target", "keys", "epochs", "ranges"
+        "{:8} {:7} {:8} {:6} {:>6}  entries a stage, TCAM rows a stage",
+        "target", "keys", "inserted", "epochs", "ranges"
     );
-    for (name, keys) in [("random", &random), ("dense", &dense)] {
-        let loaded = load_ranges(&LoadOptions::new(config, 0), &lows, keys, &mut fixed(12, |_, _| {}))?;
-        let tree = Tree::new(&loaded.tops()?)?;
+    for (name, keys, inserts) in [
+        ("random", &random, 0),
+        ("random", &random, KEYS / 2),
+        ("dense", &dense, 0),
+        ("dense", &dense, KEYS / 2),
+    ] {
+        let (loaded, inserted) = keys.split_at((KEYS - inserts) as usize);
+        let mut loaded = loaded.to_vec();
+        loaded.sort_unstable();
+        let tree = Tree::new(&grown::grow(&lows, &loaded, inserted)?.tops()?)?;
         let frequencies = Frequencies::none(&tree);
         for target in Target::ALL {
             for live_epochs in [2, 1] {
@@ -44,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let plan = Plan::new(cluster.tree(), &placement, &tree, &frequencies, &budget, 1)?;
                 let summary = plan.summary();
                 println!(
-                    "{:8} {name:7} {live_epochs:6} {:6}  {:?}, {:?}",
+                    "{:8} {name:7} {inserts:8} {live_epochs:6} {:6}  {:?}, {:?}",
                     target.name(),
                     summary.ranges,
                     summary.stage_entries,

@@ -1,23 +1,21 @@
-//! How many ranges a fat root has room for, on trees as our own bulk load makes them.
+//! How many ranges a fat root has room for, on trees as our own bulk load and inserts in random order make them.
 #![allow(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
 
+mod grown;
+
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
-use fatbtree_index::{TreeConfig, ValueLayout};
-use fatbtree_memserver::{LoadOptions, fixed, load_ranges};
 use fatbtree_topology::Cluster;
 
 const KEYS: u64 = 2_000_000;
 
-/// Ranges that fit Tofino 1, two epochs side by side, for uniform visits.
-fn room(mut keys: Vec<u64>) -> usize {
-    keys.sort_unstable();
+/// Ranges that fit Tofino 1, two epochs side by side, for uniform visits. Of the keys the first `loaded` are loaded, the others
+/// inserted as they come.
+fn room(mut keys: Vec<u64>, loaded: u64) -> usize {
+    let (loaded, inserted) = keys.split_at_mut(loaded as usize);
+    loaded.sort_unstable();
     let cluster = Cluster::example();
     let lows: Vec<u64> = cluster.servers().iter().map(|server| server.low).collect();
-    // As many keys in a leaf as with the default shape, and no records.
-    let config = TreeConfig::new(16, 1024, ValueLayout::Inline(12)).unwrap();
-    assert_eq!(config.leaf_capacity(), TreeConfig::default().leaf_capacity());
-    let options = LoadOptions::new(config, 0);
-    let loaded = load_ranges(&options, &lows, &keys, &mut fixed(12, |_, _| {})).unwrap();
+    let loaded = grown::grow(&lows, loaded, inserted).unwrap();
     let tree = Tree::new(&loaded.tops().unwrap()).unwrap();
     let compiled = Budget::compiled(Target::Tofino1);
     assert_eq!(compiled.live_epochs, 2);
@@ -27,19 +25,42 @@ fn room(mut keys: Vec<u64>) -> usize {
     plan.fat_root().len()
 }
 
-#[test]
-fn random_keys() {
+/// Keys in an order of no meaning.
+fn random_keys() -> Vec<u64> {
     let mut x = 1_u64;
-    let keys = (0..KEYS).map(|_| {
+    let next = |_| {
         x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         x
-    });
-    let room = room(keys.collect());
+    };
+    (0..KEYS).map(next).collect()
+}
+
+/// One behind the other in each partition, mixed like cards.
+fn dense_keys() -> Vec<u64> {
+    // 7,919 is no divisor of their count.
+    (0..KEYS).map(|n| n * 7_919 % KEYS).map(|n| ((n % 4) << 62) | (n / 4)).collect()
+}
+
+#[test]
+fn random_keys_loaded() {
+    let room = room(random_keys(), KEYS);
     assert!(room >= 1_000, "{room} ranges");
 }
 
 #[test]
-fn dense_keys() {
-    let room = room((0..KEYS).map(|n| ((n % 4) << 62) | (n / 4)).collect());
+fn dense_keys_loaded() {
+    let room = room(dense_keys(), KEYS);
+    assert!(room >= 1_200, "{room} ranges");
+}
+
+#[test]
+fn random_keys_of_which_half_were_inserted() {
+    let room = room(random_keys(), KEYS / 2);
+    assert!(room >= 1_000, "{room} ranges");
+}
+
+#[test]
+fn dense_keys_of_which_half_were_inserted() {
+    let room = room(dense_keys(), KEYS / 2);
     assert!(room >= 1_200, "{room} ranges");
 }

@@ -16,7 +16,7 @@ use fatbtree_verbs::{Access, Device as _, Memory, Region, Remote};
 use serde::Serialize;
 
 /// Shares of what all inner nodes take in a client's cache, in parts of ten thousand.
-const SHARES: [u64; 6] = [0, 10, 100, 500, 2_000, 10_000];
+const SHARES: [u64; 5] = [0, 10, 100, 1_000, 10_000];
 
 /// Seeds, so that a cache is not filled by the lookups that are counted.
 const WARM_UP: u64 = 0xcac4e;

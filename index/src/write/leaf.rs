@@ -89,8 +89,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
         };
         let Some(slot) = slot.or_else(|| editor.free_slot()) else {
             let locked = Locked { held, address, bytes: leaf };
-            let child = self.split_leaf(locked).await?;
-            self.tell_parents(child).await;
+            // Seldom, and large: in places of their own, so that a change in general is small.
+            let child = Box::pin(self.split_leaf(locked)).await?;
+            Box::pin(self.tell_parents(child)).await;
             return Ok(Outcome::Split(address));
         };
         let record = match self.new_record(address.server(), value).await {
@@ -128,7 +129,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
                     held.let_go(&mut self.trips_mut().round_trips).await?;
                     node = to;
                 }
-                Ok(LockedPlace::Unsettled) => self.settle(Locked { held, address: node, bytes }).await?,
+                Ok(LockedPlace::Unsettled) => {
+                    Box::pin(self.settle(Locked { held, address: node, bytes })).await?
+                }
                 Err(fault) => return self.without(held, Reason::Fault(fault)).await,
             }
         }
