@@ -48,7 +48,11 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
     let mut scenario = Scenario::from_seed(seed);
     match mechanism {
         // Splits and merges that are left half done.
-        Check::Partner | Check::PartnerFirst => (scenario.deadly, scenario.deletes) = (95, 40),
+        Check::Partner | Check::PartnerFirst => {
+            (scenario.deadly, scenario.deletes) = (95, 40);
+            // A split onto another server has no partner.
+            (scenario.servers, scenario.round_robin, scenario.ending, scenario.tails) = (1, 0, 0, false);
+        }
         // Sessions that end under clients which sleep for a moment.
         Check::Session => {
             (scenario.deadly, scenario.lease, scenario.calm) =
