@@ -1,11 +1,13 @@
 //! `fatbtree control`: programs the switches of a cluster and loads plans into them.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use fatbtree_controller::{
-    Budget, DeviceConfigFormat, Fleet, FleetOptions, Plan, Programs, ReloadSteps, Target, cluster_base,
+    Budget, DeviceConfigFormat, Entry, Fleet, FleetOptions, Plan, Programs, ReloadSteps, Target,
+    cluster_base, next_epoch,
 };
 use fatbtree_topology::Cluster;
 
@@ -55,8 +57,11 @@ struct Switches {
     #[arg(long, value_enum, default_value_t = TargetName::V1model)]
     target: TargetName,
     /// Election id: the highest one controls a switch.
-    #[arg(long, value_name = "ID", default_value_t = 1)]
+    #[arg(long, value_name = "ID", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     election_id: u64,
+    /// Seconds to wait for the answer of a switch.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    patience: u64,
 }
 
 #[derive(Args)]
@@ -124,17 +129,48 @@ async fn bring_up(binaries: &Binaries, switches: &Switches) -> Result<()> {
 
 async fn load(plan: &Path, replacing: Option<&Path>, switches: &Switches) -> Result<()> {
     let cluster = crate::topology::load(&switches.cluster)?;
-    let new = crate::plan::load(plan)?;
-    let old = replacing.map(crate::plan::load).transpose()?;
+    let (mut new, mut old) = (crate::plan::load(plan)?, replacing.map(crate::plan::load).transpose()?);
     new.check(&Budget::compiled(switches.target.into()))?;
-    let steps = ReloadSteps::new(old.as_ref(), &new)?;
+    for plan in [Some(&new), old.as_ref()].into_iter().flatten() {
+        plan.check_network(&cluster)?;
+    }
     let programs = Programs::tables_only(switches.target.into())?;
     let fleet = connect(switches, &cluster, &programs).await?;
+    let (epoch, held) = (fleet.read_epoch().await?, fleet.read_counters().await?.len());
+    match (epoch, &old) {
+        (None, None) if held == 0 => {}
+        (None, Some(_)) if held == 0 => bail!("the switches hold no plan: leave --replacing out"),
+        (None, _) => bail!(
+            "the switches hold {held} entries of a plan that is not in force: a load was interrupted; empty them with bring-up"
+        ),
+        (Some(_), None) => bail!(
+            "the switches hold a plan already, {held} entries: name it with --replacing, or empty them with bring-up"
+        ),
+        (Some(epoch), Some(replaced)) => {
+            let replaced = replaced.clone().at_epoch(epoch);
+            let expected = counted_entries(&replaced);
+            if expected != held {
+                bail!(
+                    "the switches hold {held} entries of fat root and nodes, the plan to be replaced has {expected}: it is \
+                     not the one in force, or a load was interrupted; name the right one, or empty them with bring-up"
+                );
+            }
+            new = new.at_epoch(next_epoch(epoch));
+            old = Some(replaced);
+        }
+    }
+    let steps = ReloadSteps::new(old.as_ref(), &new)?;
     let (bar, on_progress) = progress::of_push(steps.len());
     let report = fleet.reload(&steps, Some(on_progress)).await?;
     bar.finish_and_clear();
     println!("epoch {} in force: {} updates, {:.0} a second", new.epoch(), report.updates, report.rate());
     Ok(())
+}
+
+/// Entries of a plan that switches count packets of.
+fn counted_entries(plan: &Plan) -> usize {
+    let is_counted = |entry: &&Entry| matches!(entry, Entry::FatRoot(..) | Entry::Child(..));
+    plan.entries().values().flatten().filter(is_counted).count()
 }
 
 /// The target's programs with what goes to the switches.
@@ -156,6 +192,7 @@ fn compiled(binaries: &Binaries, target: Target) -> Result<Programs> {
 async fn connect(switches: &Switches, cluster: &Cluster, programs: &Programs) -> Result<Fleet> {
     let mut options = FleetOptions::default();
     options.election_id = switches.election_id.into();
+    options.client.answer_timeout = Duration::from_secs(switches.patience);
     Ok(Fleet::connect(cluster, programs, options).await?)
 }
 

@@ -65,8 +65,34 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", describe(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// An error and its causes, each once: some say themselves what caused them.
+fn describe(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::describe;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = || std::io::Error::other("no such thing");
+        let told = anyhow::Error::new(cause()).context("reading it: no such thing");
+        assert_eq!(describe(&told), "reading it: no such thing");
+        assert_eq!(describe(&anyhow::Error::new(cause()).context("reading it")), "reading it: no such thing");
     }
 }

@@ -15,6 +15,12 @@ fn succeeds(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
+fn refuses(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
 /// Ends the switches with the test, however it ends.
 struct Switches(Vec<Child>);
 
@@ -68,20 +74,50 @@ fn switches_are_programmed_loaded_and_reloaded() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (cluster, plan) = (path("cluster.toml"), path("plan.json"));
-    let _switches = start(Path::new(&cluster));
+    let switches = start(Path::new(&cluster));
 
     succeeds(&["demo", "--k", "2", "--servers", "1", "--keys", "5000", "--lookups", "200", "--plan", &plan]);
     let text = succeeds(&["control", "bring-up", "--cluster", &cluster]);
     assert!(text.starts_with("5 switches programmed for v1model"), "{text}");
     let text = succeeds(&["control", "load", &plan, "--cluster", &cluster]);
     assert!(text.starts_with("epoch 2 in force"), "{text}");
-    // The same epoch cannot follow itself: its entries are there.
-    let again = run(&["control", "load", &plan, "--cluster", &cluster]);
-    assert_eq!(again.status.code(), Some(1));
-    let refused = String::from_utf8_lossy(&again.stderr).into_owned();
-    assert!(refused.contains("refused"), "{refused}");
-    let same = run(&["control", "load", &plan, "--replacing", &plan, "--cluster", &cluster]);
-    assert!(String::from_utf8_lossy(&same.stderr).contains("epoch 2 cannot follow epoch 2"));
+    // What is there must be named, or it would stay for ever.
+    let refused = refuses(&["control", "load", &plan, "--cluster", &cluster]);
+    assert!(refused.contains("hold a plan already") && refused.contains("--replacing"), "{refused}");
+    // Epochs are chosen by what the switches hold, whatever the files say.
+    for epoch in [3, 4] {
+        let text = succeeds(&["control", "load", &plan, "--replacing", &plan, "--cluster", &cluster]);
+        assert!(text.starts_with(&format!("epoch {epoch} in force")), "{text}");
+    }
+
+    // Plans for other networks.
+    let text = std::fs::read_to_string(&plan).expect("a plan");
+    let changed = |name: &str, change: &dyn Fn(&mut serde_json::Value)| {
+        let mut value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        change(&mut value);
+        std::fs::write(path(name), value.to_string()).expect("a file");
+        refuses(&["control", "load", &path(name), "--replacing", &plan, "--cluster", &cluster])
+    };
+    let refused = changed("core.json", &|value| value["core"] = 99.into());
+    assert!(refused.contains("switch number 99 in the plan, core-0 in the cluster file"), "{refused}");
+    let refused = changed("low.json", &|value| value["partitions"][0]["id"] = 7.into());
+    assert!(refused.contains("partition"), "{refused}");
+    let refused = changed("name.json", &|value| value["switch_names"][0][1] = "core-3".into());
+    assert!(refused.contains("core-3 in the plan, core-0 in the cluster file"), "{refused}");
+
+    // A switch that is frozen is named, and costs no more than the patience.
+    let stop = |signal: &str| {
+        let id = switches.0[2].id().to_string();
+        let done = std::process::Command::new("kill").args([signal, &id]).status();
+        assert!(done.expect("kill is everywhere").success());
+    };
+    stop("-STOP");
+    let replace = ["control", "load", &plan, "--replacing", &plan, "--cluster", &cluster];
+    let refused = refuses(&[&replace[..], &["--patience", "1"]].concat());
+    stop("-CONT");
+    assert!(refused.contains("edge-0-0") && refused.contains("no answer within 1 s"), "{refused}");
+    let text = succeeds(&replace);
+    assert!(text.starts_with("epoch 5 in force"), "{text}");
 
     succeeds(&["plan", "check", &plan, "--target", "tofino2"]);
     let output = run(&["control", "bring-up", "--cluster", &cluster, "--target", "tofino1"]);

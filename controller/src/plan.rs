@@ -14,6 +14,7 @@ mod fat_root;
 mod file;
 mod layers;
 mod need;
+mod network;
 mod print;
 mod ranges;
 mod sizes;
@@ -81,6 +82,18 @@ pub enum PlanError {
     Unplaced {
         /// The partition.
         partition: u16,
+    },
+    /// It was made for another network, or for other partitions.
+    #[error(
+        "the plan was made for another network: {what}: {plan} in the plan, {here} in the cluster file; make a plan for this one"
+    )]
+    OtherNetwork {
+        /// What differs.
+        what: String,
+        /// As the plan has it.
+        plan: String,
+        /// As the cluster file has it.
+        here: String,
     },
     /// Epochs are 1 to 255.
     #[error("epoch {found}: expected 1 to 255; 0 stands for an empty switch")]

@@ -225,6 +225,27 @@ impl Fleet {
         Ok(PushReport { updates, seconds: start.elapsed().as_secs_f64() })
     }
 
+    /// Reads back which epoch is in force: none when packets are sent into none.
+    ///
+    /// # Errors
+    /// The first switch that does not answer.
+    pub async fn read_epoch(&self) -> Result<Option<u8>, PushError> {
+        for member in self.members.values() {
+            let (switch, tables) = (member.name.clone(), &member.program.tables);
+            let Some(table) = tables.core_route_info() else { continue };
+            let read = member.client.read_default(table).await;
+            let Some(entry) = read.map_err(|source| PushError::Switch { switch: switch.clone(), source })?
+            else {
+                continue;
+            };
+            let epoch = tables.epoch(&entry).map_err(|source| PushError::Table { switch, source })?;
+            if epoch.is_some() {
+                return Ok(epoch);
+            }
+        }
+        Ok(None)
+    }
+
     /// Reads back the direct counters of fat root and child entries of every switch: `(switch, entry, packets)`.
     ///
     /// # Errors

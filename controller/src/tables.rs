@@ -280,6 +280,20 @@ impl Tables {
         self.lower(entry, false)
     }
 
+    /// `core_route`, whose default entry says which epoch is in force; none where the program has no such table.
+    pub fn core_route_info(&self) -> Option<&TableInfo> {
+        self.core_route.as_ref().map(core_route::Table::info)
+    }
+
+    /// The epoch that the default entry of `core_route` sends packets into; none if it sends them nowhere, or into the empty one.
+    ///
+    /// # Errors
+    /// An entry that is none of `core_route`.
+    pub fn epoch(&self, entry: &TableEntry) -> Result<Option<u8>, TableError> {
+        let table = self.core_route.as_ref().ok_or(TableError::NoTable { table: "core_route".to_owned() })?;
+        Ok(table.epoch(entry)?)
+    }
+
     /// The entry that sets the default action of `core_route`.
     ///
     /// # Errors

@@ -130,11 +130,21 @@ pub struct ClientOptions {
     pub in_flight: usize,
     /// Time to wait for a TCP connection.
     pub connect_timeout: Duration,
+    /// Time to wait for an answer, or for the next part of one. A switch that is frozen costs so much, and no more.
+    pub answer_timeout: Duration,
+    /// Time to wait for a switch that is given a program.
+    pub pipeline_timeout: Duration,
 }
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self { batch: 5000, in_flight: 4, connect_timeout: Duration::from_secs(5) }
+        Self {
+            batch: 5000,
+            in_flight: 4,
+            connect_timeout: Duration::from_secs(5),
+            answer_timeout: Duration::from_secs(20),
+            pipeline_timeout: Duration::from_secs(120),
+        }
     }
 }
 
@@ -250,9 +260,12 @@ impl P4RuntimeClient {
                 let _ = session.requests.send(bid).await;
                 session
             }
-            None => Session::open(self.grpc.clone(), bid)
-                .await
-                .map_err(|status| self.rpc("StreamChannel", status))?,
+            None => {
+                let open = Session::open(self.grpc.clone(), bid);
+                within(self.options.answer_timeout, open)
+                    .await
+                    .map_err(|status| self.rpc("StreamChannel", status))?
+            }
         };
         self.election_id = Some(election_id);
         let outcome = loop {
@@ -269,8 +282,12 @@ impl P4RuntimeClient {
                 // A notice from before our bid.
                 Mastership::Unknown | Mastership::Backup { .. } | Mastership::Vacant { .. } => {}
             }
-            if session.mastership.changed().await.is_err() {
-                break Err(ended("the stream is closed".to_owned()));
+            let notice = async {
+                let changed = session.mastership.changed().await;
+                changed.map_err(|_| Status::unavailable("the stream is closed"))
+            };
+            if let Err(status) = within(self.options.answer_timeout, notice).await {
+                break Err(ended(status.message().to_owned()));
             }
         };
         self.session = Some(session);
@@ -328,7 +345,7 @@ impl P4RuntimeClient {
             ..v1::SetForwardingPipelineConfigRequest::default()
         };
         let mut grpc = self.grpc.clone();
-        grpc.set_forwarding_pipeline_config(request)
+        within(self.options.pipeline_timeout, grpc.set_forwarding_pipeline_config(request))
             .await
             .map_err(|status| self.rpc("SetForwardingPipelineConfig", status))?;
         Ok(())
@@ -342,7 +359,8 @@ impl P4RuntimeClient {
         let request =
             v1::GetForwardingPipelineConfigRequest { device_id: self.device_id, response_type: parts.into() };
         let mut grpc = self.grpc.clone();
-        let response = grpc.get_forwarding_pipeline_config(request).await;
+        let response =
+            within(self.options.answer_timeout, grpc.get_forwarding_pipeline_config(request)).await;
         let response = response.map_err(|status| self.rpc("GetForwardingPipelineConfig", status))?;
         Ok(response.into_inner().config)
     }
@@ -381,7 +399,8 @@ impl P4RuntimeClient {
                 ..v1::WriteRequest::default()
             };
             let mut grpc = self.grpc.clone();
-            running.spawn(async move { (first, grpc.write(request).await.map(|_| ())) });
+            let limit = self.options.answer_timeout;
+            running.spawn(async move { (first, within(limit, grpc.write(request)).await.map(|_| ())) });
         }
         while let Some(done) = running.join_next().await {
             outcome.add(Some(done));
@@ -412,7 +431,7 @@ impl P4RuntimeClient {
             ..v1::WriteRequest::default()
         };
         let mut grpc = self.grpc.clone();
-        match grpc.write(request).await {
+        match within(self.options.answer_timeout, grpc.write(request)).await {
             Ok(_) => Ok(()),
             Err(status) => Err(match batch_errors(&status) {
                 Some(failed) => WriteError { total, failed }.into(),
@@ -428,7 +447,8 @@ impl P4RuntimeClient {
     ) -> Result<Streaming<v1::ReadResponse>, ClientError> {
         let request = v1::ReadRequest { device_id: self.device_id, entities, ..v1::ReadRequest::default() };
         let mut grpc = self.grpc.clone();
-        let response = grpc.read(request).await.map_err(|status| self.rpc("Read", status))?;
+        let response = within(self.options.answer_timeout, grpc.read(request)).await;
+        let response = response.map_err(|status| self.rpc("Read", status))?;
         Ok(response.into_inner())
     }
 
@@ -436,10 +456,13 @@ impl P4RuntimeClient {
     pub async fn read(&self, entities: Vec<Entity>) -> Result<Vec<Entity>, ClientError> {
         let mut stream = self.read_stream(entities).await?;
         let mut all = Vec::new();
-        while let Some(part) = stream.message().await.map_err(|status| self.rpc("Read", status))? {
-            all.extend(part.entities);
+        loop {
+            let part = within(self.options.answer_timeout, stream.message()).await;
+            match part.map_err(|status| self.rpc("Read", status))? {
+                Some(part) => all.extend(part.entities),
+                None => return Ok(all),
+            }
         }
-        Ok(all)
     }
 
     /// Reads all entries of a table; with `counters`, their direct counters too.
@@ -462,12 +485,24 @@ impl P4RuntimeClient {
     pub async fn capabilities(&self) -> Result<v1::CapabilitiesResponse, ClientError> {
         let mut grpc = self.grpc.clone();
         let request = v1::CapabilitiesRequest { device_id: self.device_id };
-        let response = grpc.capabilities(request).await.map_err(|status| self.rpc("Capabilities", status))?;
+        let response = within(self.options.answer_timeout, grpc.capabilities(request)).await;
+        let response = response.map_err(|status| self.rpc("Capabilities", status))?;
         Ok(response.into_inner())
     }
 
     fn rpc(&self, what: &'static str, status: Status) -> ClientError {
         ClientError::Rpc { what, device_id: self.device_id, status: Box::new(status) }
+    }
+}
+
+/// An answer, if it comes in time.
+async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Status::deadline_exceeded(format!(
+            "no answer within {} s; is the switch frozen, or the network cut?",
+            limit.as_secs_f64()
+        ))),
     }
 }
 

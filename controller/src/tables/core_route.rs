@@ -42,6 +42,18 @@ impl Table {
         })
     }
 
+    pub(super) fn info(&self) -> &TableInfo {
+        &self.table
+    }
+
+    /// The epoch that an entry sends packets into; none if it sends them nowhere, or into the empty one.
+    pub(super) fn epoch(&self, entry: &TableEntry) -> Result<Option<u8>, EntryError> {
+        let action = self.table.view(entry)?.action()?;
+        let descend = action.filter(|(action, _)| action.name == self.descend.name);
+        let epoch = descend.and_then(|(_, params)| params.first().copied());
+        Ok(epoch.and_then(|epoch| u8::try_from(epoch).ok()).filter(|epoch| *epoch != 0))
+    }
+
     pub(super) fn default_entry(&self, action: Action) -> Result<TableEntry, EntryError> {
         match action {
             Action::Climb { port } => self.table.default_entry(&self.climb, &[port.into()]),

@@ -1,0 +1,64 @@
+//! Whether a saved plan is one for this network.
+
+use fatbtree_topology::Cluster;
+
+use super::{Placement, Plan, PlanError, homes};
+
+impl Plan {
+    /// The same plan under another epoch, as a reload needs it: it must be [`next_epoch`](super::next_epoch) of the one in force.
+    #[must_use]
+    pub fn at_epoch(self, epoch: u8) -> Self {
+        Self { epoch, ..self }
+    }
+
+    /// Whether it was made for this network and for partitions as this cluster has them. What it says of the trees, their roots and
+    /// nodes, cannot be seen from here.
+    ///
+    /// # Errors
+    /// [`PlanError::OtherNetwork`] with the first difference.
+    pub fn check_network(&self, cluster: &Cluster) -> Result<(), PlanError> {
+        let differs = |what: String, plan: String, here: String| PlanError::OtherNetwork { what, plan, here };
+        let tree = cluster.tree();
+        for (id, name) in &self.switch_names {
+            let here = tree.switches().get(id.0 as usize).map_or("none".to_owned(), |found| found.name());
+            if here != *name {
+                return Err(differs(format!("switch number {}", id.0), name.clone(), here));
+            }
+        }
+        let core = tree.chosen_core();
+        if self.core != core.id {
+            let name = match self.switch_name(self.core) {
+                "unknown switch" => format!("switch number {}", self.core.0),
+                name => name.to_owned(),
+            };
+            return Err(differs("the core switch with the fat root".to_owned(), name, core.name()));
+        }
+        let ours = self.partitions.iter().map(|partition| (partition.id, partition.low));
+        let theirs = cluster.servers().iter().map(|server| (server.partition, server.low));
+        let (mut ours, mut theirs) = (Vec::from_iter(ours), Vec::from_iter(theirs));
+        ours.sort_unstable();
+        theirs.sort_unstable();
+        if ours != theirs {
+            let list = |all: &[(u16, u64)]| -> String {
+                let each = all.iter().map(|(id, low)| format!("{id} from key {low:#x}"));
+                each.collect::<Vec<_>>().join(", ")
+            };
+            return Err(differs("partitions".to_owned(), list(&ours), list(&theirs)));
+        }
+        let placement = Placement::of(cluster);
+        for partition in &self.partitions {
+            let Some(host) = placement.host(partition.id) else { continue };
+            let here = homes(tree, host);
+            if partition.switches != here {
+                let names = |switches: &[_]| -> String {
+                    let each = switches.iter().map(|id| self.switch_name(*id).to_owned());
+                    each.collect::<Vec<_>>().join(", ")
+                };
+                let what = format!("switches on the way to partition {}", partition.id);
+                let there = here.map(|id| tree.switch(id).name()).join(", ");
+                return Err(differs(what, names(&partition.switches), there));
+            }
+        }
+        Ok(())
+    }
+}
