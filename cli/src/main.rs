@@ -16,6 +16,7 @@
 #![allow(clippy::print_stdout, reason = "printing its results is what a command-line tool does")]
 
 mod control;
+mod count;
 mod demo;
 mod figures;
 mod output;

@@ -190,6 +190,9 @@ fn what_cannot_work_is_refused_before_anything_starts() {
         (vec!["demo", "--k", "5"], "k = 5 is odd"),
         (vec!["demo", "--keys", "3"], "every server needs at least one key"),
         (vec!["demo", "--keys", "0"], "--keys 0"),
+        (vec!["demo", "--keys", "1e12"], "which this machine does not have"),
+        (vec!["demo", "--json", "no/such/folder.json"], "cannot be written"),
+        (vec!["demo", "--report", "/"], "cannot be written"),
         (vec!["demo", "--keys", "no-such-file"], "neither a number nor a file"),
         (vec!["demo", "--fat-root", "1"], "--fat-root 1"),
         (vec!["demo", "--distribution", "zipfain"], "zipfain"),
@@ -202,6 +205,8 @@ fn what_cannot_work_is_refused_before_anything_starts() {
         assert!(message.contains(expected), "{arguments:?}: {message}");
         assert!(!message.contains("loading"), "{arguments:?} started: {message}");
     }
+    assert_eq!(run(&["demo", "--k", "254"]).status.code(), Some(2));
+    assert_eq!(run(&["demo", "--keys", "1.5"]).status.code(), Some(2));
     assert_eq!(run(&["demo", "--layer", "9000"]).status.code(), Some(2));
     assert_eq!(run(&["demo", "--target", "tofino3"]).status.code(), Some(2));
 }

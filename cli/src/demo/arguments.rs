@@ -13,6 +13,7 @@ use fatbtree_controller::{Budget, Target};
 use fatbtree_index::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
 
 use crate::control::TargetName;
+use crate::count;
 
 /// Operations whose way down the tree is walked by switches, beside those that walk it over the network.
 ///
@@ -45,7 +46,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE|NAME", default_value = "c")]
     workload: String,
     /// Operations each way; from twice as many the planner learns.
-    #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "COUNT", default_value = "100000", value_parser = count::positive)]
     lookups: u64,
     /// Operations under way at once.
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -62,8 +63,8 @@ pub(crate) struct Arguments {
     /// Node sets in use, in path order: core A, aggregation A and B, edge A and B.
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=5))]
     layers: u8,
-    /// Ports per switch of the FatTree.
-    #[arg(long, value_name = "K", default_value_t = 4)]
+    /// Ports per switch of the FatTree; even. All its switches run in this process: 145 of them for 16.
+    #[arg(long, value_name = "K", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=16))]
     k: u16,
     /// Memory servers, all in the first pod.
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
@@ -92,14 +93,10 @@ impl FromStr for Keys {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text.replace(['_', ','], "");
-        if digits.chars().all(|c| c.is_ascii_digit()) && !digits.is_empty() {
-            return digits
-                .parse()
-                .map(Keys::Count)
-                .map_err(|_| format!("{text}: more keys than 64 bits can count"));
+        match count::parse(text) {
+            Some(count) => count.map(Keys::Count),
+            None => Ok(Keys::File(text.into())),
         }
-        Ok(Keys::File(text.into()))
     }
 }
 
@@ -146,7 +143,11 @@ impl Arguments {
             }
         };
         if records < u64::from(self.servers) {
-            bail!("{records} keys on {} memory servers: every server needs at least one key", self.servers);
+            bail!(
+                "{} on {}: every server needs at least one key",
+                count::of(records, "key"),
+                count::of(self.servers, "memory server")
+            );
         }
         let compiled = Budget::compiled(self.target.into());
         let fat_root_ranges = self.fat_root.unwrap_or(compiled.fat_root_ranges);
@@ -173,7 +174,16 @@ impl Arguments {
             spec.distribution = self.distribution()?;
         }
         let key_map = key_map.unwrap_or_else(|| KeyMap::from(spec.insert_order));
-        let mut sorted_keys: Vec<u64> = (0..records).filter_map(|record| key_map.key(record)).collect();
+        let mut sorted_keys: Vec<u64> = Vec::new();
+        let bytes = records.saturating_mul(self.bytes_per_key());
+        let too_much = available_memory().is_some_and(|available| bytes > available);
+        if too_much || sorted_keys.try_reserve_exact(usize::try_from(records)?).is_err() {
+            bail!(
+                "--keys {records}: a tree of so many takes about {} MB here, which this machine does not have; ask for fewer",
+                bytes / 1_000_000
+            );
+        }
+        sorted_keys.extend((0..records).filter_map(|record| key_map.key(record)));
         sorted_keys.sort_unstable();
 
         let values = match u8::try_from(self.value_size) {
@@ -196,6 +206,13 @@ impl Arguments {
             servers: self.servers,
             seed: self.seed,
         })
+    }
+
+    /// What a key takes of this process: the key, its entry in a leaf that is three quarters full, and its record.
+    fn bytes_per_key(&self) -> u64 {
+        let value = u64::from(self.value_size);
+        8 + (8 + value.min(16) + 4) * 4 / 3
+            + if value > u64::from(MAX_INLINE_VALUE) { value + 20 } else { value }
     }
 
     fn is_builtin(&self) -> bool {
@@ -223,6 +240,14 @@ impl Arguments {
         }
         Ok(WorkloadSpec::from_properties(&properties)?.distribution)
     }
+}
+
+/// Bytes that the system has left; none where it does not say.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024)
 }
 
 impl Settings {

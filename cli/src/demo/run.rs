@@ -26,7 +26,7 @@ use super::network::{self, Endpoints, Places, is_in_rack};
 use super::result::{
     DemoResult, Environment, GrowthResult, LoadResult, PlanResult, PushResult, WayResult, YcsbResult,
 };
-use crate::progress;
+use crate::{count, progress};
 
 /// The part of the operations that YCSB's workloads get.
 const YCSB_PART: u64 = 10;
@@ -46,7 +46,8 @@ pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
     let topology = FatTree::spine(settings.k)?;
     let places = Places::choose(&topology, settings.servers)?;
 
-    let what = format!("loading {} keys into {} memory servers", settings.records, settings.servers);
+    let (keys, servers) = (count::of(settings.records, "key"), count::of(settings.servers, "memory server"));
+    let what = format!("loading {keys} into {servers}");
     let step = Step::begin(what);
     let load_started = Instant::now();
     let loaded = load(&settings)?;

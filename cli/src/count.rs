@@ -1,0 +1,70 @@
+//! Numbers as people write them.
+
+/// A count: `4711`, `1_000_000`, `1,000,000`, `1e6`, `20k`, `2M`, `1.5G` (decimal multiples). None if it is none.
+pub(crate) fn parse(text: &str) -> Option<Result<u64, String>> {
+    let plain = text.replace(['_', ','], "");
+    let (number, exponent) = match plain.split_once(['e', 'E']) {
+        Some((number, exponent)) => (number, exponent.parse::<u32>().ok()?),
+        None => match plain.char_indices().next_back()? {
+            (at, 'k' | 'K') => (&plain[..at], 3),
+            (at, 'M') => (&plain[..at], 6),
+            (at, 'G') => (&plain[..at], 9),
+            _ => (plain.as_str(), 0),
+        },
+    };
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !is_digits(whole) || !is_digits(part) {
+        return None;
+    }
+    let too_many = || format!("{text}: more than 64 bits can count");
+    let places = u32::try_from(part.len()).ok()?;
+    if places > exponent {
+        return Some(Err(format!("{text}: not a whole number")));
+    }
+    let digits = format!("{whole}{part}").parse::<u64>();
+    let value = digits.ok().and_then(|digits| digits.checked_mul(10u64.checked_pow(exponent - places)?));
+    Some(value.ok_or_else(too_many))
+}
+
+/// `1 key`, `2 keys`.
+pub(crate) fn of(count: impl Into<u64>, what: &str) -> String {
+    let count = count.into();
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// For an option that is a count of at least 1.
+pub(crate) fn positive(text: &str) -> Result<u64, String> {
+    let expected = || Err(format!("expected a number such as 4711, 1e6 or 2M, found {text:?}"));
+    parse(text).unwrap_or_else(expected).and_then(|count| if count > 0 { Ok(count) } else { expected() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_people_write_them() {
+        let numbers = [
+            ("4711", 4711),
+            ("1_000_000", 1_000_000),
+            ("1,000", 1000),
+            ("1e6", 1_000_000),
+            ("2.5E3", 2500),
+            ("20k", 20_000),
+            ("2M", 2_000_000),
+            ("1.5G", 1_500_000_000),
+            ("18446744073709551615", u64::MAX),
+        ];
+        for (text, number) in numbers {
+            assert_eq!(positive(text), Ok(number), "{text}");
+        }
+        for text in ["", "k", "keys.txt", "-1", "0x10", "e6", "1e", "1 2", "M2", "."] {
+            assert!(parse(text).is_none(), "{text}");
+        }
+        for text in ["1e20", "18446744073709551616", "1.5", "2.55k1", "1e9999", "0"] {
+            assert!(positive(text).is_err(), "{text}");
+        }
+        assert_eq!((of(1u16, "key"), of(2u64, "memory server")), ("1 key".into(), "2 memory servers".into()));
+    }
+}
