@@ -12,7 +12,6 @@ use super::API_VERSION;
 use super::arbitration::{Arbitration, StreamId, StreamOutput};
 use super::config::Loaded;
 use super::read::{Parts, Reader};
-use super::refusal::Refusal;
 use super::write::Scratch;
 use super::write_batch::Write;
 use crate::Pipeline;
