@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
-use fatbtree_client::workload::{InsertOrder, KeyMap, OperationKind, Properties, Workload, WorkloadSpec, builtin};
+use fatbtree_client::workload::{
+    InsertOrder, KeyMap, OperationKind, Properties, Workload, WorkloadSpec, builtin,
+};
 use fatbtree_client::{ClosedLoop, LoopOptions, Values};
 use fatbtree_index::Start;
 use fatbtree_node::{ClientOptions, ClientProcess, host_port};
@@ -21,7 +23,8 @@ use crate::progress;
   fatbtree bench --cluster cluster.toml --operations 100000
   fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json
 
-Exit code 1: an answer was wrong, or an operation has failed.")]
+Exit code 1: an answer was wrong, or an operation has failed.
+A run knows what was loaded and what it writes itself. After a workload that writes, start the memory servers anew.")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
