@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_sim::figures::{Mix, Row, Size, Skew, reads, writes};
 use serde::Serialize;
 
+use crate::output::Output;
 use crate::progress;
 
 /// Sherman's figures 10 and 11 in virtual time, and reads with switches.
@@ -50,6 +51,7 @@ struct Figure {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let &Arguments { keys, depth, window, seed, .. } = arguments;
+    let json = Output::optional(arguments.json.as_ref())?;
     let size = Size { keys, depth, warm_up_us: window / 5, window_us: window, seed };
     let bar = progress::bar("figures", 2 * (Mix::WRITING.len() as u64 + 1));
     let mut figures = Vec::new();
@@ -69,9 +71,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for figure in &figures {
         println!("{}, {:?}\n{}\n", figure.title, figure.mix, table(figure));
     }
-    if let Some(file) = &arguments.json {
-        let text = serde_json::to_string_pretty(&figures)?;
-        std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    if let Some(file) = json {
+        file.write("rows", &(serde_json::to_string_pretty(&figures)? + "\n"))?;
     }
     Ok(())
 }

@@ -23,6 +23,7 @@ mod control;
 mod demo;
 mod figures;
 mod memserver;
+mod output;
 mod plan;
 mod progress;
 mod role;

@@ -157,6 +157,7 @@ impl Done {
         let Change { result, trips, latency, .. } = client.change_from(key, wish, start).await;
         self.round_trips += trips.round_trips;
         self.latency = self.latency + latency;
+        values.take_back(value);
         match result {
             Ok(true) => values.wrote(key, write),
             Ok(false) => self.outcome = Outcome::NotFound,

@@ -10,6 +10,7 @@
 //!
 //! * [`Client`]: what a database embeds: `client.get(key).await`, batches, streams. Over any
 //!   [`Verbs`](fatbtree_verbs::Verbs): the software NIC, libibverbs, a simulator.
+//! * [`ComputeServer`]: several threads in one process, each with its own client, and one index cache.
 //! * [`workload`]: YCSB's core workloads A to F and its request distributions, read from files in YCSB's own
 //!   property names; keys hashed as YCSB hashes them, ordered, or from a file. Seeded.
 //! * [`measure`]: HDR histograms of latencies, round trips, rates, and everything that went wrong.
@@ -92,6 +93,7 @@
 
 mod client;
 mod closed_loop;
+mod compute_server;
 pub mod measure;
 mod sample;
 mod values;
@@ -99,5 +101,6 @@ pub mod workload;
 
 pub use client::Client;
 pub use closed_loop::{ClosedLoop, LoopOptions};
+pub use compute_server::ComputeServer;
 pub use sample::{KeySample, Report};
 pub use values::Values;

@@ -6,10 +6,12 @@
 //! others must read.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fatbtree_index::value;
+use rustc_hash::FxHashMap;
+use smallvec::{SmallVec, smallvec};
 
 /// The values that the keys of a tree may have. A tree begins with those of [`fatbtree_index::value::fill`], all of one length.
 #[derive(Debug)]
@@ -30,9 +32,11 @@ struct State {
     /// Writes begun, which numbers them.
     writes: u64,
     /// Keys that were written to.
-    written: HashMap<u64, Vec<Version>>,
+    written: FxHashMap<u64, Versions>,
     /// Keys that were not loaded, and since when they have been there.
     inserted: BTreeMap<u64, u64>,
+    /// Buffers of values that were written: a run is measured, so nothing is allocated for each write.
+    spare: Vec<Vec<u8>>,
 }
 
 /// A value of a key, or none.
@@ -49,8 +53,8 @@ struct Version {
 #[derive(Debug)]
 pub(crate) struct Began(u64);
 
-/// Versions of a key that are kept before those are dropped that nobody can read any more.
-const KEPT: usize = 8;
+/// Versions of a key that somebody may still read: mostly one before a write, and two with it.
+type Versions = SmallVec<[Version; 2]>;
 
 impl Values {
     /// Keys have the values of `seed`, of `length` bytes each.
@@ -85,18 +89,27 @@ impl Values {
         state.writes += 1;
         let write = state.writes;
         let first = Version { write: there.then_some(0), began: 0, ended: 0 };
-        let versions = state.written.entry(key).or_insert_with(|| vec![first]);
+        let oldest = state.oldest();
+        let versions = state.written.entry(key).or_insert_with(|| smallvec![first]);
+        if versions.len() > 1 {
+            let all = versions.clone();
+            versions.retain(|version| !version.is_replaced(&all, oldest));
+        }
         versions.push(Version { write: Some(write), began, ended: u64::MAX });
-        let mut bytes = vec![0; self.length];
+        let mut bytes = state.spare.pop().unwrap_or_else(|| vec![0; self.length]);
         value::fill(key, self.seed_of(write), &mut bytes);
         (write, bytes)
+    }
+
+    /// Takes back the buffer of a value that nobody needs any more.
+    pub(crate) fn take_back(&self, value: Vec<u8>) {
+        self.state.borrow_mut().spare.push(value);
     }
 
     /// A write has taken effect.
     pub(crate) fn wrote(&self, key: u64, write: u64) {
         let mut state = self.state.borrow_mut();
         let now = state.tick();
-        let oldest = state.under_way.first().copied().unwrap_or(now);
         let State { written, inserted, .. } = &mut *state;
         let Some(versions) = written.get_mut(&key) else { return };
         for version in versions.iter_mut().filter(|version| version.write == Some(write)) {
@@ -104,10 +117,6 @@ impl Values {
         }
         if versions.first().is_some_and(|version| version.write.is_none()) {
             inserted.entry(key).or_insert(now);
-        }
-        if versions.len() > KEPT {
-            let all = versions.clone();
-            versions.retain(|version| !version.is_replaced(&all, oldest));
         }
     }
 
@@ -163,6 +172,11 @@ impl Values {
 }
 
 impl State {
+    /// When the oldest operation under way began.
+    fn oldest(&self) -> u64 {
+        self.under_way.first().copied().unwrap_or(self.now)
+    }
+
     fn tick(&mut self) -> u64 {
         self.now += 1;
         self.now
@@ -277,6 +291,6 @@ mod tests {
         values.end(old);
         let (write, _) = values.write(1, true);
         values.wrote(1, write);
-        assert!(values.state.borrow().written[&1].len() <= KEPT);
+        assert_eq!(values.state.borrow().written[&1].len(), 2);
     }
 }

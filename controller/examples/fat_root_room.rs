@@ -4,8 +4,8 @@
 //! For trees of 2,000,000 keys, spread at random over 64 bits or one behind the other, as our own bulk load makes them or as half a
 //! load and half inserts in random order do, and every target: the most ranges whose tables fit, and what they take.
 
-#[path = "../tests/common/mod.rs"]
-mod common;
+#[path = "../tests/grown/mod.rs"]
+mod grown;
 
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
 use fatbtree_topology::Cluster;
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (loaded, inserted) = keys.split_at((KEYS - inserts) as usize);
         let mut loaded = loaded.to_vec();
         loaded.sort_unstable();
-        let tree = Tree::new(&common::grow(&lows, &loaded, inserted)?.tops()?)?;
+        let tree = Tree::new(&grown::grow(&lows, &loaded, inserted)?.tops()?)?;
         let frequencies = Frequencies::none(&tree);
         for target in Target::ALL {
             for live_epochs in [2, 1] {

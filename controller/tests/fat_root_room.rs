@@ -1,7 +1,7 @@
 //! How many ranges a fat root has room for, on trees as our own bulk load and inserts in random order make them.
 #![allow(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
 
-mod common;
+mod grown;
 
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
 use fatbtree_topology::Cluster;
@@ -15,7 +15,7 @@ fn room(mut keys: Vec<u64>, loaded: u64) -> usize {
     loaded.sort_unstable();
     let cluster = Cluster::example();
     let lows: Vec<u64> = cluster.servers().iter().map(|server| server.low).collect();
-    let loaded = common::grow(&lows, loaded, inserted).unwrap();
+    let loaded = grown::grow(&lows, loaded, inserted).unwrap();
     let tree = Tree::new(&loaded.tops().unwrap()).unwrap();
     let compiled = Budget::compiled(Target::Tofino1);
     assert_eq!(compiled.live_epochs, 2);

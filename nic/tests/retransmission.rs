@@ -7,7 +7,7 @@ use common::{LATENCY, Pair, client_config, drain, fetch_add, read, server_config
 use fatbtree_nic::faults::FaultRates;
 use fatbtree_nic::{NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{Access, Device, Failure, Operation, Output, QueuePairState, Verbs};
+use fatbtree_verbs::{Access, Device, Failure, Operation, Output, QueuePairState, Verbs, WorkRequest};
 use fatbtree_wire::{Extension, Frame, IndexHeader, Opcode, Reth, hops};
 
 fn reth(frame: &[u8]) -> (u32, Reth) {
@@ -419,6 +419,29 @@ fn a_part_of_a_write_is_progress() {
     }
     pair.drive();
     assert_eq!(pair.outcomes(), [(1, None)]);
+}
+
+/// Of a chain only what is last is awaited: an unlock says that what was written under the lock is there.
+#[test]
+fn an_unsignalled_write_is_acknowledged_only_where_nothing_behind_it_is_answered() {
+    let mut pair = Pair::new(20);
+    let (_, region) = pair.register(&[0; 64], 0, Access::ALL);
+    let unsignalled = |operation| WorkRequest { tag: 1, signalled: false, operation };
+    let unlock = WorkRequest { tag: 2, signalled: true, operation: fetch_add(0, region.rkey, 1) };
+    let entry = unsignalled(write(32, region.rkey, &[2; 8]));
+    pair.client.post(pair.queue_pair, &[entry, unlock]).unwrap();
+    let answers = exchange(&mut pair);
+    assert_eq!(opcodes(&answers), [Opcode::RC_ATOMIC_ACKNOWLEDGE]);
+    give_back(&mut pair, &answers);
+    assert_eq!(pair.outcomes(), [(2, None)]);
+    assert_eq!(pair.client.poll_timeout(), None);
+
+    // By itself nobody would learn that it was carried out, and it would be sent again for ever.
+    pair.client.post(pair.queue_pair, &[unsignalled(write(32, region.rkey, &[3; 8]))]).unwrap();
+    let answers = exchange(&mut pair);
+    assert_eq!(opcodes(&answers), [Opcode::RC_ACKNOWLEDGE]);
+    give_back(&mut pair, &answers);
+    assert_eq!(pair.client.poll_timeout(), None);
 }
 
 /// An answer to a READ or atomic says that the WRITEs before it were carried out.

@@ -161,10 +161,10 @@ impl ClientProcess {
         let waker = Arc::clone(&alarm).into();
         let mut context = Context::from_waker(&waker);
         while !self.stopper.is_told() {
-            if alarm.0.swap(false, Ordering::Relaxed) {
-                if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-                    return Ok(output);
-                }
+            if alarm.0.swap(false, Ordering::Relaxed)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut context)
+            {
+                return Ok(output);
             }
             // Rare and few: they are asked in every turn.
             self.chores.retain_mut(|chore| chore.as_mut().poll(&mut context).is_pending());

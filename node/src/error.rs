@@ -53,7 +53,7 @@ pub enum NodeError {
     Stopped,
     /// A switch does not take what every switch needs.
     #[error(transparent)]
-    Push(#[from] fatbtree_controller::PushError),
+    Push(Box<fatbtree_controller::PushError>),
     /// The switches' program.
     #[error(transparent)]
     Program(#[from] fatbtree_controller::ProgramError),
@@ -84,5 +84,11 @@ pub enum NodeError {
 impl NodeError {
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { what, source }
+    }
+}
+
+impl From<fatbtree_controller::PushError> for NodeError {
+    fn from(error: fatbtree_controller::PushError) -> Self {
+        Self::Push(Box::new(error))
     }
 }

@@ -142,8 +142,8 @@ impl SwitchProcess {
             }
             let patience = if self.inbox.is_waiting() { Some(Duration::ZERO) } else { rest };
             self.waiter.wait(&self.ports, patience, &mut ready);
-            for place in 0..self.ports.len() {
-                if !ready[place] || self.ports[place].receive(&mut batch) == 0 {
+            for (place, ready) in ready.iter().enumerate() {
+                if !ready || self.ports[place].receive(&mut batch) == 0 {
                     continue;
                 }
                 let (now, number) = (began.elapsed().as_nanos() as u64, self.numbers[place]);

@@ -21,6 +21,7 @@
 //! * [`world`]: machines at the level of verbs, whose memory tears and which die, freeze and come back.
 //! * [`history`]: what clients asked and were answered, checked for linearizability.
 //! * [`trees`]: scenarios with readers of trees in that world. [`writers`]: scenarios with many writers of one.
+//! * [`threads`]: real threads in real time, whose clients are killed. The one part that asks a clock.
 //! * [`seeds`]: many seeds over all processors, and what replays one that fails.
 //!
 //! # Example
@@ -39,6 +40,7 @@ pub mod history;
 mod network;
 mod scenario;
 pub mod seeds;
+pub mod threads;
 pub mod trees;
 mod virtual_time;
 mod wires;

@@ -12,14 +12,19 @@ mod report;
 mod result;
 mod run;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use comfy_table::{CellAlignment, Table, presets};
 
 pub(crate) use arguments::Arguments;
 use run::{Demonstrated, demonstrate};
 
+use crate::output::Output;
+
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let settings = arguments.settings()?;
+    let [json, plan_file, page] =
+        [&arguments.json, &arguments.plan, &arguments.report].map(|path| Output::optional(path.as_ref()));
+    let (json, plan_file, page) = (json?, plan_file?, page?);
     // Interrupted: nothing is written yet and nothing outlives the process, so there is nothing to clean up.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.spawn(async {
@@ -38,18 +43,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         println!("{}\n{}", table(&growth.table(), 1), growth.explanation());
     }
     println!("{:.1} s in all", result.seconds);
-    if let Some(path) = &arguments.json {
-        let json = serde_json::to_string_pretty(&result)? + "\n";
-        std::fs::write(path, json).with_context(|| format!("writing {}", path.display()))?;
-        println!("figures in {}", path.display());
+    if let Some(file) = json {
+        file.write("figures", &(serde_json::to_string_pretty(&result)? + "\n"))?;
     }
-    if let Some(path) = &arguments.plan {
-        std::fs::write(path, plan).with_context(|| format!("writing {}", path.display()))?;
-        println!("plan in {}", path.display());
+    if let Some(file) = plan_file {
+        file.write("plan", &plan)?;
     }
-    if let Some(path) = &arguments.report {
-        report::write(path, &result, &picture)?;
-        println!("report in {}", path.display());
+    if let Some(file) = page {
+        file.write("report", &report::page(&result, &picture)?)?;
     }
     if let Some(first) = &result.first_wrong {
         bail!(

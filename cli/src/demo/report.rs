@@ -2,9 +2,8 @@
 //! what is cached where.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use plotters::prelude::*;
 
 use super::result::{DemoResult, GrowthResult, WayResult};
@@ -21,13 +20,8 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0x4c, 0x8c, 0x4a),
 ];
 
-/// Writes the page. `picture` is the drawing of the network as SVG.
-pub(super) fn write(path: &Path, result: &DemoResult, picture: &str) -> Result<()> {
-    let page = page(result, picture)?;
-    std::fs::write(path, page).with_context(|| format!("writing the report to {}", path.display()))
-}
-
-fn page(result: &DemoResult, picture: &str) -> Result<String> {
+/// The page as HTML. `picture` is the drawing of the network as SVG.
+pub(super) fn page(result: &DemoResult, picture: &str) -> Result<String> {
     let mut page = String::new();
     let environment = &result.environment;
     write!(

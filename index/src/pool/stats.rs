@@ -36,8 +36,12 @@ pub struct PoolStats {
     pub written_bytes: u64,
     /// Nodes split, roots included.
     pub splits: u64,
+    /// Nodes split whose upper half went to another server.
+    pub splits_elsewhere: u64,
     /// Nodes merged into their left neighbours.
     pub merges: u64,
+    /// Nodes merged into their left neighbours whose parent lies on another server.
+    pub merges_below_others: u64,
     /// Nodes whose split or merge somebody else had left half done.
     pub settled: u64,
 }

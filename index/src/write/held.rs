@@ -500,12 +500,11 @@ fn word_of(output: &Output) -> Result<u64, Reason> {
 }
 
 impl<V: Verbs> Descent<'_, V> {
-    /// Writes a node that nobody knows, on any server.
-    pub(super) async fn write_elsewhere(&mut self, part: &Part<'_>) -> Result<(), Reason> {
-        let (pool, server) = (self.pool(), part.at.server());
-        let id = ConnectionId { server, lane: self.lane() };
+    /// Writes a node that nobody knows, on any server, in the session in which its memory was given to this client.
+    pub(super) async fn write_elsewhere(&mut self, part: &Part<'_>, writer: &Writer) -> Result<(), Reason> {
+        let id = ConnectionId { server: part.at.server(), lane: self.lane() };
         let parts = std::slice::from_ref(part);
-        self.trips_mut().round_trips += pool.write_chain(id, &pool.writer(server)?, parts, &[]).await?;
+        self.trips_mut().round_trips += self.pool().write_chain(id, writer, parts, &[]).await?;
         Ok(())
     }
 }

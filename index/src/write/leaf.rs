@@ -10,6 +10,7 @@ use super::merge::is_thin;
 use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::descent::{Descent, LockedPlace, Reason, Start};
+use crate::locks::Writer;
 use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
 use crate::record::{
     RECORD_HEAD, RecordPointer, next_record_version, place_bytes, record_bytes, write_record,
@@ -28,6 +29,8 @@ pub(super) struct Locked<'p, V: Verbs> {
 pub(super) struct NewNode {
     pub(super) address: GlobalAddress,
     pub(super) version: u32,
+    /// In the session of which the memory was this client's: in the next one it is somebody else's.
+    pub(super) writer: Writer,
 }
 
 /// A record that is written with the leaf that points to it.
@@ -86,8 +89,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
         };
         let Some(slot) = slot.or_else(|| editor.free_slot()) else {
             let locked = Locked { held, address, bytes: leaf };
-            let child = self.split_leaf(locked).await?;
-            self.tell_parents(child).await;
+            // Seldom, and large: in places of their own, so that a change in general is small.
+            let child = Box::pin(self.split_leaf(locked)).await?;
+            Box::pin(self.tell_parents(child)).await;
             return Ok(Outcome::Split(address));
         };
         let record = match self.new_record(address.server(), value).await {
@@ -125,7 +129,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
                     held.let_go(&mut self.trips_mut().round_trips).await?;
                     node = to;
                 }
-                Ok(LockedPlace::Unsettled) => self.settle(Locked { held, address: node, bytes }).await?,
+                Ok(LockedPlace::Unsettled) => {
+                    Box::pin(self.settle(Locked { held, address: node, bytes })).await?
+                }
                 Err(fault) => return self.without(held, Reason::Fault(fault)).await,
             }
         }
@@ -161,7 +167,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     ) -> Result<NewNode, Reason> {
         let (kind, bytes) = (ChunkKind::of_nodes(level), self.pool().config().tree.node_bytes(level));
         let want = Want { server, kind, bytes, is_fresh };
-        let owner = self.pool().writer(server)?.owner;
+        let writer = self.pool().writer(server)?;
         let address = self.pool().with_space(|space| space.take(want));
         let address = address.ok_or(Reason::Memory(want))?;
         // Versions go on from what is there.
@@ -169,11 +175,11 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Ok(found) => {
                 self.trips_mut().round_trips += 1;
                 let version = if Check::VersionGoesOn.on() { next_version(&found) } else { 1 };
-                Ok(NewNode { address, version })
+                Ok(NewNode { address, version, writer })
             }
             Err(trouble) => {
                 // In another session it is somebody else's.
-                if self.pool().writer(server)?.owner == owner {
+                if self.pool().writer(server)?.owner == writer.owner {
                     self.pool().with_space(|space| space.put_back(address, kind));
                 }
                 Err(trouble.into())

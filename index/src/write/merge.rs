@@ -16,6 +16,19 @@
 //! goes, and when R is free no parent points to it: its memory can be used again at once. Whoever still knows its address, a switch
 //! or a client that has slept, meets a freed node or one of another range, and begins at the root.
 //!
+//! Where the parent lies on [another server](crate::Allocation::RoundRobin), its lock is one of another session. That can end behind
+//! the first write, while the writes below still come: R would be told to its parent once more, and be freed then. So R first says that
+//! it goes: it is *its own partner*, which means nothing to readers, and such a node is told to no parent. Who has R's lock next knows
+//! that nobody is at work there any more, and settles it.
+//!
+//! ```text
+//!                parent       L            R
+//!   before       L, R         [a, b)       [b, c)
+//!   1st write    L, R         [a, b)       [b, c)→R   R is told to no parent from here on
+//!   2nd write    L            [a, b)       [b, c)→R   the parent's session may end
+//!   the rest                  as above, in the session of L and R
+//! ```
+//!
 //! A merge locks three nodes, and locks are shared by nodes. So that two merges never wait for each other, one that does not get its
 //! second or third lock at once gives up: another delete tries again.
 
@@ -52,6 +65,8 @@ struct Merged {
     right: GlobalAddress,
     /// The left node with all that both have, and its partner.
     whole: Vec<u8>,
+    /// The right node's first line while it goes: it is its own partner.
+    leaving: [u8; crate::node::LINE],
     /// The right node's first line, freed.
     freed: [u8; crate::node::LINE],
     /// The left node's first line without a partner.
@@ -149,9 +164,11 @@ impl<'p, V: Verbs> Descent<'p, V> {
         if header.address.server() == merged.left.server() {
             restructure_all([parent.held, left_held, right_held], &parts, trips).await?;
         } else {
+            right_held.write(&[Part { at: merged.right, bytes: &merged.leaving }], trips).await?;
             parent.held.write(&[parent_part], trips).await?;
             restructure_all([left_held, right_held], &parts[1..], trips).await?;
             parent.held.let_go(trips).await?;
+            self.pool().count(|stats| stats.merges_below_others += 1);
         }
         self.pool().tell_cache(|cache| cache.forget(level + 1, pair[1].0, merged.right));
         self.pool().with_space(|space| space.put_back(merged.right, ChunkKind::of_nodes(level)));
@@ -263,11 +280,13 @@ fn merged(
     let range = KeyRange { low: lower.low, high: upper.range().high };
     let spec = NodeSpec { range, sibling: upper.sibling, ..again(lower, bytes[0]) };
     let mut whole = whole.write(tree, &spec);
-    let (mut settled, mut freed) = (first_line(&whole), first_line(bytes[1]));
+    let (mut settled, mut leaving, mut freed) =
+        (first_line(&whole), first_line(bytes[1]), first_line(bytes[1]));
+    set_partner(&mut leaving, right);
     let mut partnered = settled;
     set_partner(&mut partnered, right);
     whole[..partnered.len()].copy_from_slice(&partnered);
     set_partner(&mut settled, GlobalAddress::NULL);
     mark_free(&mut freed);
-    Some(Merged { left, right, whole, freed, settled })
+    Some(Merged { left, right, whole, leaving, freed, settled })
 }

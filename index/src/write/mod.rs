@@ -146,7 +146,7 @@ impl<V: Verbs> Pool<V> {
             match attempt {
                 Ok(Outcome::Done(applied)) => break applied,
                 Ok(Outcome::Thin) => {
-                    descent.merge_up().await;
+                    Box::pin(descent.merge_up()).await;
                     break true;
                 }
                 Ok(Outcome::Split(address)) => start = Start::Node { address, level: 0 },
@@ -154,7 +154,7 @@ impl<V: Verbs> Pool<V> {
             }
         };
         if let Some(child) = descent.take_untold() {
-            descent.tell_parents(child).await;
+            Box::pin(descent.tell_parents(child)).await;
         }
         Ok(applied)
     }

@@ -92,7 +92,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         Ok(Told::Done)
     }
 
-    /// Whether a node is where it was seen, with the same lowest key.
+    /// Whether a node is where it was seen, with the same lowest key, and is not being [merged away](super::merge).
     async fn is_there(&mut self, child: Child) -> Result<bool, Reason> {
         if !Check::ChildThere.on() {
             return Ok(true);
@@ -102,7 +102,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let check = |bytes: &[u8]| match Node::read(&tree, bytes) {
             Ok(node) => {
                 let found = node.header();
-                Ok((found.address, found.level, found.low) == (child.address, level, child.low))
+                let is_it = (found.address, found.level, found.low) == (child.address, level, child.low);
+                Ok(is_it && found.partner != found.address)
             }
             Err(fault) if fault.is_torn() => Err(fault),
             Err(_) => Ok(false),

@@ -20,7 +20,9 @@
 //! Where the new node lies on [another server](crate::Allocation::RoundRobin), no chain has all three writes in it, and a client whose
 //! session with the one server has ended may still write to the other. So the new node is written first, to memory that was no node
 //! before: nobody knows its address. The keys move with one write of the node that is split. If that is not carried out, the new
-//! node's memory is lost, and that is all.
+//! node's memory is lost, and that is all. Memory that was a node would not do: whoever still knows its address would take the copy
+//! there for a node of the tree, although the keys have not moved, and perhaps never will. For the same reason the new node is written
+//! in the session in which its memory was given to this client, or not at all.
 
 use fatbtree_verbs::Verbs;
 
@@ -97,12 +99,15 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Part { at: spec.address, bytes: &lower },
         ];
         if elsewhere.is_some() {
-            let written = self.write_elsewhere(&parts[1]).await;
+            let written = self.write_elsewhere(&parts[1], &new.writer).await;
             if let Err(reason) = written {
                 return self.without(held, reason).await;
             }
             held.restructure(&parts[2..], &mut self.trips_mut().round_trips).await?;
-            self.pool().count(|stats| stats.splits += 1);
+            self.pool().count(|stats| {
+                stats.splits += 1;
+                stats.splits_elsewhere += 1;
+            });
             return Ok(child);
         }
         let parts = if Check::PartnerFirst.on() { &parts[..] } else { &parts[1..] };

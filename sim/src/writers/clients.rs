@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use fatbtree_client::Client;
 use fatbtree_index::{
-    BreakReason, ConnectionId, Event, IndexCache, KeyRange, Order, PoolConfig, RemoteSide, ScanOptions,
-    Start, SuperRoot, ValueLayout, Wish,
+    Allocation, BreakReason, ConnectionId, Event, IndexCache, KeyRange, Order, PoolConfig, RemoteSide,
+    ScanOptions, Start, ValueLayout, Wish,
 };
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Reactor, Remote};
 use rand::RngExt as _;
 
-use super::server::Setting;
+use super::setting::Setting;
 use crate::history::{Answer, Call};
 use crate::trees::values;
 use crate::world::{Driven, Machine, Random, SimDevice};
@@ -41,8 +41,8 @@ pub(super) struct Living {
     pub(super) machine: Machine,
     pub(super) client: Client<SimDevice>,
     setting: Rc<Setting>,
-    /// The owner of the present session; 0: none.
-    owner: Rc<Cell<u16>>,
+    /// The owner of the present session with each server; 0: none.
+    owners: Rc<[Cell<u16>]>,
     /// Connections that are not up.
     down: Rc<RefCell<BTreeSet<ConnectionId>>>,
 }
@@ -52,9 +52,12 @@ impl Living {
     pub(super) fn begin(machine: &Machine, setting: &Rc<Setting>, random: &mut Random) -> Self {
         let scenario = &setting.scenario;
         let (tree, techniques) = (scenario.config, scenario.techniques);
-        let config = PoolConfig { tree, lanes: scenario.lanes, techniques, ..PoolConfig::default() };
-        let roots = SuperRoot::new(vec![setting.partition]).expect("one partition covers all keys");
-        let client = Client::new(machine.device(), config, roots, random.random_range(0..=u64::MAX));
+        let is_round_robin = scenario.round_robin > 0 && random.random_range(0..100) < scenario.round_robin;
+        let allocation = if is_round_robin { Allocation::RoundRobin } else { Allocation::Partitioned };
+        let config =
+            PoolConfig { tree, lanes: scenario.lanes, techniques, allocation, ..PoolConfig::default() };
+        let client =
+            Client::new(machine.device(), config, setting.roots(), random.random_range(0..=u64::MAX));
         let client = client.expect("a scenario has at least one lane");
         client.set_cache(scenario.cache.map(|bytes| Arc::new(IndexCache::new(bytes))));
         machine.set_driven(Rc::new(Driver(client.clone())));
@@ -63,38 +66,40 @@ impl Living {
             machine: machine.clone(),
             client,
             setting: Rc::clone(setting),
-            owner: Rc::default(),
+            owners: setting.servers.iter().map(|_| Cell::new(0)).collect(),
             down: Rc::new(RefCell::new(down)),
         };
-        drop(machine.spawn(living.clone().keep_session()));
-        drop(
-            machine.spawn(living.clone().attend(crate::world::random(random.random_range(0..=u64::MAX), 4))),
-        );
+        for server in 0..scenario.servers {
+            let random = crate::world::random(random.random_range(0..=u64::MAX), 4);
+            drop(machine.spawn(living.clone().keep_session(server)));
+            drop(machine.spawn(living.clone().attend(server, random)));
+        }
         living
     }
 
-    /// Has a session, always.
-    async fn keep_session(self) {
+    /// Has a session with a server, always.
+    async fn keep_session(self, id: u16) {
+        let (server, owner_now) = (self.setting.server(id), &self.owners[usize::from(id)]);
         loop {
-            let owner = self.owner.get();
-            let renew = |_: &Reactor<SimDevice>| self.setting.renew(owner);
-            let open = |_: &Reactor<SimDevice>| self.setting.open();
+            let owner = owner_now.get();
+            let renew = |_: &Reactor<SimDevice>| server.renew(owner);
+            let open = |_: &Reactor<SimDevice>| server.open();
             if owner == 0 {
-                if let Ok(writer) = self.machine.call(&self.setting.server, open).await {
-                    self.client.pool().set_writer(0, writer).expect("there is one server");
-                    self.owner.set(writer.owner);
+                if let Ok(writer) = self.machine.call(&server.machine, open).await {
+                    self.client.pool().set_writer(id, writer).expect("there is such a server");
+                    owner_now.set(writer.owner);
                 }
-            } else if let Ok(false) = self.machine.call(&self.setting.server, renew).await {
-                self.owner.set(0);
+            } else if let Ok(false) = self.machine.call(&server.machine, renew).await {
+                owner_now.set(0);
                 continue;
             }
             let third = Duration::from_nanos(self.setting.scenario.lease.as_nanos() / 3);
-            self.machine.sleep(if self.owner.get() == 0 { LOOK } else { third }).await;
+            self.machine.sleep(if owner_now.get() == 0 { LOOK } else { third }).await;
         }
     }
 
-    /// Connects what is not connected, brings memory, finishes what was dropped.
-    async fn attend(self, mut random: Random) {
+    /// Connects what is not connected to a server, brings memory, finishes what was dropped.
+    async fn attend(self, number: u16, mut random: Random) {
         loop {
             while let Some(event) = self.client.poll_event() {
                 match event {
@@ -108,16 +113,22 @@ impl Living {
                     }
                     Event::MemoryWanted { server, kind, bytes } => {
                         let pool = self.client.pool();
-                        match self.setting.reuse(kind, bytes) {
+                        let owner = self.owners[usize::from(server)].get();
+                        let theirs = self.setting.server(server);
+                        match theirs.reuse(kind, bytes) {
                             Some(places) => {
                                 self.setting.count(|outcome| outcome.reused += places.len() as u64);
                                 self.machine.sleep(LOOK).await;
                                 pool.supply_places(server, kind, bytes, &places);
                             }
                             None => {
-                                let (at, bytes) = self.setting.allocate();
+                                // In the next session it is asked for once more.
+                                let Some((at, bytes)) = theirs.allocate(owner, kind) else { continue };
                                 self.machine.sleep(LOOK).await;
-                                pool.supply(at, bytes, kind);
+                                let is_theirs = owner == self.owners[usize::from(server)].get();
+                                if is_theirs || !self.setting.scenario.tails {
+                                    pool.supply(at, bytes, kind);
+                                }
                             }
                         }
                     }
@@ -127,10 +138,14 @@ impl Living {
                     }
                 }
             }
-            if random.random_bool(0.02) {
-                self.client.pool().take_returned().into_iter().for_each(|some| self.setting.give_back(some));
+            // Not each task: what one has just brought another one would take away.
+            if number == 0 && random.random_bool(0.02) {
+                for returned in self.client.pool().take_returned() {
+                    self.setting.server(returned.server).give_back(returned);
+                }
             }
-            let down: Vec<ConnectionId> = self.down.borrow().iter().copied().collect();
+            let down: Vec<ConnectionId> =
+                self.down.borrow().iter().copied().filter(|id| id.server == number).collect();
             for id in down {
                 self.connect(id, &mut random).await;
             }
@@ -140,31 +155,41 @@ impl Living {
 
     /// One attempt.
     async fn connect(&self, id: ConnectionId, random: &mut Random) {
-        let (pool, owner) = (self.client.pool(), self.owner.get());
+        let (server, owner_now) = (self.setting.server(id.server), &self.owners[usize::from(id.server)]);
+        let (pool, owner) = (self.client.pool(), owner_now.get());
         if owner == 0 {
             return;
         }
         let local = pool.open(id).expect("it is not up");
-        let accept = |theirs: &Reactor<SimDevice>| self.setting.connect(theirs, owner, id, &local);
-        match self.machine.call(&self.setting.server, accept).await {
-            Ok(Some(endpoint)) if self.owner.get() == owner => {
+        let accept = |theirs: &Reactor<SimDevice>| server.connect(theirs, owner, id, &local);
+        match self.machine.call(&server.machine, accept).await {
+            Ok(Some(endpoint)) if owner_now.get() == owner => {
                 let endpoint = endpoint.expect("the card has queue pairs enough");
-                let rkey = self.setting.tree.rkey;
+                let rkey = server.tree.rkey;
                 let registered = random.random_bool(0.8);
                 if registered && let Some(queue_pair) = pool.queue_pair(id) {
-                    let address = self.setting.partition.root.raw();
+                    let address = server.partition.root.raw();
                     self.setting.switches.register(queue_pair, Remote { address, rkey });
                 }
                 pool.connected(id, RemoteSide { endpoint, rkey, registered })
                     .expect("nodes fit into a packet");
                 self.down.borrow_mut().remove(&id);
             }
-            Ok(None) if self.owner.get() == owner => self.owner.set(0),
+            Ok(None) if owner_now.get() == owner => owner_now.set(0),
             _ => {}
         }
     }
 
+    /// Waits until it may write to every server, as a client does before it begins.
+    async fn until_writer(&self) {
+        let is_one = self.owners.len() == 1;
+        while !is_one && self.owners.iter().any(|owner| owner.get() == 0) {
+            self.machine.sleep(LOOK).await;
+        }
+    }
+
     pub(super) async fn work(self, operations: u32, mut random: Random) {
+        self.until_writer().await;
         for _ in 0..operations {
             if random.random_range(0..100) < self.setting.scenario.scans {
                 let _ = self.scan(&mut random).await;
@@ -178,7 +203,8 @@ impl Living {
     }
 
     pub(super) fn draw_key(&self, random: &mut Random) -> u64 {
-        random.random_range(0..self.setting.scenario.keys) * 0x0400_0000_0000_0003
+        let scenario = &self.setting.scenario;
+        scenario.key(random.random_range(0..scenario.keys * u64::from(scenario.servers)))
     }
 
     fn draw_what(&self, random: &mut Random) -> u32 {
@@ -204,15 +230,22 @@ impl Living {
         }
     }
 
-    /// What clients do last of all, and what must succeed. An operation whose session has just ended may say so, once.
+    /// What clients do last of all, and what must succeed. An operation may say that a session has just ended, once for each server.
     pub(super) async fn end(self, keys: Vec<u64>, mut random: Random) -> Result<(), String> {
+        self.until_writer().await;
         for key in keys {
-            if self.scan(&mut random).await.is_err() {
-                self.scan(&mut random).await?;
-            }
-            for what in [3, 0] {
-                if self.operate(key, what, &mut random).await.is_err() {
-                    self.operate(key, what, &mut random).await?;
+            for what in [None, Some(3), Some(0)] {
+                let mut spare = self.owners.len();
+                loop {
+                    let ended = match what {
+                        None => self.scan(&mut random).await,
+                        Some(what) => self.operate(key, what, &mut random).await,
+                    };
+                    match ended {
+                        Ok(()) => break,
+                        Err(why) if spare == 0 => return Err(why),
+                        Err(_) => spare -= 1,
+                    }
                 }
             }
         }
@@ -318,7 +351,9 @@ impl Living {
             outcome.lock_retries += stats.lock_retries;
             outcome.inherited_locks += stats.inherited_locks;
             outcome.splits += stats.splits;
+            outcome.splits_elsewhere += stats.splits_elsewhere;
             outcome.merges += stats.merges;
+            outcome.merges_below_others += stats.merges_below_others;
             outcome.settled += stats.settled;
         });
     }

@@ -7,7 +7,8 @@ use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
 use super::clients::Living;
-use super::server::Setting;
+use super::server::Server;
+use super::setting::Setting;
 use crate::world::{Machine, Random, random};
 
 /// The clients in their present lives.
@@ -49,12 +50,21 @@ pub(super) async fn play(operator: Machine, setting: Rc<Setting>, lives: Lives, 
             }
             continue;
         }
+        let ending = setting.scenario.ending;
+        if ending > 0 && random.random_range(0..100) < ending {
+            setting.any_server(random).end_one(random);
+            continue;
+        }
         match random.random_range(0..9) {
             0..3 => client.set_link_down(random.random_bool(0.5)),
             3 => client.freeze(),
             4 | 5 => client.thaw(),
-            6 => setting.server.freeze_card(),
-            7 => setting.server.thaw_card(),
+            6 => freeze(setting.any_server(random), &setting, random),
+            7 => {
+                let server = &setting.any_server(random).machine;
+                server.thaw_card();
+                server.thaw();
+            }
             _ => setting.switches.cached.set_dark(random.random_bool(0.5)),
         }
     }
@@ -74,14 +84,34 @@ pub(super) fn bring_back(setting: &Rc<Setting>, lives: &Lives, random: &mut Rand
     }
 }
 
+/// Freezes a server's card or, where there are others, its processor, which renews and ends sessions.
+fn freeze(server: &Server, setting: &Setting, random: &mut Random) {
+    if setting.servers.len() > 1 && random.random_bool(0.5) {
+        server.machine.freeze();
+    } else {
+        server.machine.freeze_card();
+    }
+}
+
 /// Caches a node that is or was there, or forgets all.
 fn reload(setting: &Setting, random: &mut Random) {
-    let server = setting.server.id();
     let seen = setting.seen.borrow();
     let (range, address, _) = seen[random.random_range(0..seen.len())];
+    let server = setting.server(address.server());
+    let is_own = server.partition.range.contains(range.low);
+    let is_one = setting.servers.len() == 1;
+    let range = if is_own && (is_one || random.random_bool(0.8)) {
+        range
+    } else {
+        // A node of another partition that lies on this server, or just the wrong one.
+        let (other, ..) = seen[random.random_range(0..seen.len())];
+        let is_here = server.partition.range.contains(other.low);
+        if is_here { other } else { server.partition.range }
+    };
     let last = range.high.map_or(u64::MAX, |high| high - 1);
+    let id = server.machine.id();
     match random.random_range(0..8) {
-        0 => setting.switches.cached.forget(server, 0..=u64::MAX),
-        _ => setting.switches.cache(server, range.low..=last, address),
+        0 => setting.switches.cached.forget(id, 0..=u64::MAX),
+        _ => setting.switches.cache(id, range.low..=last, address),
     }
 }

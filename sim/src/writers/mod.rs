@@ -1,13 +1,14 @@
-//! Scenarios with clients that change one tree at a time: locks, splits, merges and new roots under lost messages, cut links,
-//! frozen machines and clients that die at any await, every answer explained.
+//! Scenarios with clients that change the trees of one to three memory servers: locks, splits, merges and new roots under lost
+//! messages, cut links, frozen machines and clients that die at any await, every answer explained. Where there are several servers,
+//! some clients put new nodes on one after the other, so that trees lie on all of them, and a client's sessions end one by one.
 //!
 //! ```text
-//!   4 clients × some tasks: get, insert, update, upsert, delete, scan fate: cuts links, freezes clients and the server's card,
+//!   4 clients × some tasks: get, insert, update, upsert, delete, scan fate: cuts links, freezes clients and servers or their cards,
 //!        │ lock + READ, WRITE + unlock                                      kills clients, caches nodes in the switches
 //!        ▼
 //!   switches that are behind the times
 //!        ▼
-//!   memory server: sessions with leases │ lock table and table of owners │ superblock, one empty leaf, chunks
+//!   1 to 3 memory servers: sessions with leases │ lock table and table of owners │ superblock, one empty leaf, chunks
 //! ```
 //!
 //! ```
@@ -19,10 +20,12 @@ mod clients;
 mod fate;
 mod run;
 mod server;
+mod setting;
 
-use fatbtree_index::{Integrity, Techniques, TreeConfig, ValueLayout};
+use fatbtree_index::{Integrity, KeyRange, Techniques, TreeConfig, ValueLayout};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
+use rand::seq::IndexedRandom as _;
 use serde::Serialize;
 
 use crate::world::{Options, Random, random};
@@ -32,6 +35,7 @@ use crate::world::{Options, Random, random};
 pub struct Scenario {
     seed: u64,
     config: TreeConfig,
+    /// Of each server.
     keys: u64,
     tasks: u32,
     operations: u32,
@@ -51,7 +55,18 @@ pub struct Scenario {
     /// Sherman's techniques: all of them, or any.
     techniques: Techniques,
     world: Options,
+    /// Memory servers, each with a partition.
+    servers: u16,
+    /// Of 100 clients, so many put new nodes on one server after the other.
+    round_robin: u32,
+    /// Of 100 mishaps, so many end one session with one server.
+    ending: u32,
+    /// Servers give out again what sessions that have ended have left of their chunks.
+    tails: bool,
 }
+
+/// How far apart keys are where there is one server.
+const KEY_STEP: u64 = 0x0400_0000_0000_0003;
 
 /// What a scenario came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -78,8 +93,12 @@ pub struct Outcome {
     pub inherited_locks: u64,
     /// Nodes that were split.
     pub splits: u64,
+    /// Nodes of which the upper half went to another server.
+    pub splits_elsewhere: u64,
     /// Nodes that were merged away.
     pub merges: u64,
+    /// Nodes that were merged away whose parents lay on another server.
+    pub merges_below_others: u64,
     /// Nodes whose split or merge somebody else came to the end of.
     pub settled: u64,
     /// Scans that came to their end.
@@ -107,7 +126,9 @@ impl std::ops::AddAssign for Outcome {
         self.lock_retries += other.lock_retries;
         self.inherited_locks += other.inherited_locks;
         self.splits += other.splits;
+        self.splits_elsewhere += other.splits_elsewhere;
         self.merges += other.merges;
+        self.merges_below_others += other.merges_below_others;
         self.settled += other.settled;
         self.scans += other.scans;
         self.scanned += other.scanned;
@@ -131,6 +152,10 @@ impl Scenario {
         let lines = if values == ValueLayout::Inline(60) { 7 } else { draw.random_range(2..=4) };
         let config = TreeConfig::with_integrity(draw.random_range(3..=6), 64 * lines, values, integrity)
             .expect("there is room for two entries");
+        // Drawn by themselves: scenarios with one server are what they were when all had one.
+        let more = &mut random(seed, 98);
+        let servers = *[1, 1, 1, 2, 2, 3].choose(more).expect("there are some");
+        let round_robin = if servers > 1 && more.random_bool(0.8) { more.random_range(20..=100) } else { 0 };
         Self {
             seed,
             config,
@@ -148,7 +173,22 @@ impl Scenario {
             world: Options::rough(draw),
             cache: draw.random_bool(0.5).then(|| draw.random_range(0..4_000)),
             techniques: draw_techniques(draw),
+            servers,
+            round_robin,
+            ending: if servers > 1 { more.random_range(0..=40) } else { 0 },
+            tails: servers > 1 && more.random_bool(0.5),
         }
+    }
+
+    /// One of the keys, by its number. Each server has so many of them.
+    fn key(&self, number: u64) -> u64 {
+        number * (KEY_STEP / u64::from(self.servers))
+    }
+
+    /// The keys of a server's partition.
+    fn range_of(&self, server: u16) -> KeyRange {
+        let pivot = |server: u16| self.key(self.keys * u64::from(server));
+        KeyRange { low: pivot(server), high: (server + 1 < self.servers).then(|| pivot(server + 1)) }
     }
 
     /// Runs it to the end.

@@ -8,7 +8,7 @@ use rand::RngExt as _;
 
 use super::clients::Living;
 use super::fate::{self, Lives};
-use super::server::Setting;
+use super::setting::Setting;
 use super::{Outcome, Scenario};
 use crate::world::{FinalOperation, MachineOptions, Random, Task, World, random};
 
@@ -30,7 +30,9 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     });
     let lives = Lives::default();
     (0..CLIENTS).for_each(|number| fate::live(&setting, &lives, number, draw));
-    drop(setting.server.spawn(end_sessions(Rc::clone(&setting))));
+    for id in 0..scenario.servers {
+        drop(setting.server(id).machine.spawn(end_sessions(Rc::clone(&setting), id)));
+    }
     let operator = world.operator().clone();
     let play = fate::play(operator.clone(), Rc::clone(&setting), Rc::clone(&lives), scenario.seed);
     let fate = operator.spawn(play);
@@ -68,10 +70,12 @@ fn verify(world: &World, living: &Living) -> Result<u64, String> {
     verified.map(|found| found.height.into()).map_err(|error| error.to_string())
 }
 
-async fn end_sessions(setting: Rc<Setting>) {
+async fn end_sessions(setting: Rc<Setting>, server: u16) {
+    let server = setting.server(server);
     loop {
-        setting.end_lapsed();
-        setting.server.sleep(LOOK).await;
+        let lapsed = server.end_lapsed();
+        setting.count(|outcome| outcome.lapsed += lapsed);
+        server.machine.sleep(LOOK).await;
     }
 }
 

@@ -15,6 +15,7 @@ fn every_answer_is_explained_and_all_succeed_in_the_end() {
     assert!(total.applied > 1_000_000 && total.broken_connections > 10_000 && total.levels > 30_000);
     assert!(total.deaths > 10_000 && total.inherited_locks > 10_000 && total.splits > 100_000);
     assert!(total.merges > 3_000 && total.settled > 500 && total.reused > 50_000, "{total:?}");
+    assert!(total.splits_elsewhere > 20_000 && total.merges_below_others > 300, "{total:?}");
     assert!(total.scans > 100_000 && total.scanned > 1_000_000, "{total:?}");
     assert!(total.unknown * 4 < total.answered, "{total:?}");
     assert!(total.cache_hits > 100_000 && total.stale_starts > 10_000, "{total:?}");
@@ -47,7 +48,11 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
     let mut scenario = Scenario::from_seed(seed);
     match mechanism {
         // Splits and merges that are left half done.
-        Check::Partner | Check::PartnerFirst => (scenario.deadly, scenario.deletes) = (95, 40),
+        Check::Partner | Check::PartnerFirst => {
+            (scenario.deadly, scenario.deletes) = (95, 40);
+            // A split onto another server has no partner.
+            (scenario.servers, scenario.round_robin, scenario.ending, scenario.tails) = (1, 0, 0, false);
+        }
         // Sessions that end under clients which sleep for a moment.
         Check::Session => {
             (scenario.deadly, scenario.lease, scenario.calm) =

@@ -1,0 +1,116 @@
+//! What all tasks of a scenario know: the memory servers, the switches, and what was seen.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fatbtree_index::{GlobalAddress, KeyRange, Partition, Regions, SuperRoot, Tree};
+use rand::RngExt as _;
+
+use super::server::Server;
+use super::{Outcome, Scenario};
+use crate::history::History;
+use crate::trees::switches::TreeSwitches;
+use crate::trees::values;
+use crate::world::{Machine, MachineOptions, Random, Task, World};
+
+/// What all tasks of a scenario know.
+pub(super) struct Setting {
+    pub(super) scenario: Scenario,
+    /// By the numbers of their partitions.
+    pub(super) servers: Vec<Server>,
+    pub(super) clients: Vec<Machine>,
+    pub(super) switches: TreeSwitches,
+    /// Where nodes are and were: ranges, addresses, levels.
+    pub(super) seen: RefCell<Vec<(KeyRange, GlobalAddress, u8)>>,
+    pub(super) history: History,
+    words: Cell<u64>,
+    pub(super) outcome: RefCell<Outcome>,
+    /// What clients do in all their lives.
+    pub(super) lives: RefCell<Vec<Task<()>>>,
+}
+
+impl Setting {
+    /// An empty tree on each server, and clients that are not alive yet.
+    pub(super) fn new(
+        scenario: &Scenario,
+        world: &World,
+        mut options: impl FnMut(String) -> MachineOptions,
+    ) -> Rc<Self> {
+        let mut machines = vec![world.machine(options("server".to_owned()))];
+        let clients =
+            (0..super::run::CLIENTS).map(|number| world.machine(options(format!("client {number}"))));
+        let clients = clients.collect();
+        machines.extend((1..scenario.servers).map(|id| world.machine(options(format!("server {id}")))));
+        let servers = (0..).zip(machines).map(|(id, machine)| {
+            let partition = Partition {
+                id,
+                range: scenario.range_of(id),
+                root: GlobalAddress::new(id, 64),
+                root_level: 0,
+            };
+            Server::new(machine, scenario, partition)
+        });
+        let servers: Vec<Server> = servers.collect();
+        let seen = servers.iter().map(|server| (server.partition.range, server.partition.root, 0)).collect();
+        let switches = TreeSwitches::default();
+        world.set_switches(switches.clone());
+        Rc::new(Self {
+            scenario: scenario.clone(),
+            servers,
+            clients,
+            switches,
+            seen: RefCell::new(seen),
+            history: History::default(),
+            words: Cell::new(0),
+            outcome: RefCell::default(),
+            lives: RefCell::default(),
+        })
+    }
+
+    /// The super-root before the first change.
+    pub(super) fn roots(&self) -> SuperRoot {
+        let partitions = self.servers.iter().map(|server| server.partition).collect();
+        SuperRoot::new(partitions).expect("the partitions cover all keys")
+    }
+
+    pub(super) fn server(&self, id: u16) -> &Server {
+        &self.servers[usize::from(id)]
+    }
+
+    pub(super) fn any_server(&self, random: &mut Random) -> &Server {
+        // With one server nothing is drawn.
+        let last = self.servers.len() - 1;
+        &self.servers[if last == 0 { 0 } else { random.random_range(0..=last) }]
+    }
+
+    pub(super) fn next_word(&self) -> u64 {
+        self.words.set(self.words.get() + 1);
+        values::word(self.words.get())
+    }
+
+    pub(super) fn count(&self, work: impl FnOnce(&mut Outcome)) {
+        work(&mut self.outcome.borrow_mut());
+    }
+
+    /// Looks where nodes are, for the switches and for clients that remember. In the middle of changes it sees what it can.
+    pub(super) fn look_around(&self) {
+        const MOST: usize = 64;
+        let memories = (0..).zip(self.servers.iter().map(|server| Arc::clone(&server.memory)));
+        let regions = Regions::new(memories);
+        let mut seen = self.seen.borrow_mut();
+        for server in &self.servers {
+            let Ok(partition) = server.superblock() else { continue };
+            let tree = Tree::new(&regions, &self.scenario.config, &partition);
+            let mut note = |range, address, level| {
+                seen.push((range, address, level));
+            };
+            let _ = tree.for_each_internal(|node| {
+                note(node.header().range(), node.header().address, node.header().level);
+            });
+            let _ = tree.for_each_leaf(|leaf| note(leaf.header().range(), leaf.header().address, 0));
+        }
+        let many = seen.len().saturating_sub(MOST * self.servers.len());
+        seen.drain(..many);
+    }
+}
