@@ -6,7 +6,10 @@
 //!   fatbtree control     program the switches of a cluster, and load plans into them
 //!   fatbtree plan        look at saved plans, and compare them
 //!   fatbtree topology    show, draw and check networks and cluster files
+//!   fatbtree up          all roles of a cluster file, on this machine
 //!   fatbtree switch      the software switch, programmed over P4Runtime
+//!   fatbtree memserver   a memory server
+//!   fatbtree bench       a client, measured
 //!   fatbtree simulate    the whole path under virtual time, with faults and a seed
 //!   fatbtree figures     Sherman's figures in virtual time
 //! ```
@@ -15,17 +18,21 @@
 
 #![allow(clippy::print_stdout, reason = "printing its results is what a command-line tool does")]
 
+mod bench;
 mod control;
 mod count;
 mod demo;
 mod figures;
+mod memserver;
 mod output;
 mod plan;
 mod progress;
+mod role;
 mod shell;
 mod simulate;
 mod switch;
 mod topology;
+mod up;
 
 use std::process::ExitCode;
 
@@ -46,7 +53,10 @@ enum Role {
     Control(control::Arguments),
     Plan(plan::Arguments),
     Topology(topology::Arguments),
+    Up(up::Arguments),
     Switch(switch::Arguments),
+    Memserver(memserver::Arguments),
+    Bench(bench::Arguments),
     Simulate(simulate::Arguments),
     Figures(figures::Arguments),
 }
@@ -59,6 +69,9 @@ fn main() -> ExitCode {
         Role::Control(arguments) => control::run(&arguments),
         Role::Plan(arguments) => plan::run(&arguments),
         Role::Topology(arguments) => topology::run(&arguments),
+        Role::Up(arguments) => up::run(&arguments),
+        Role::Memserver(arguments) => memserver::run(&arguments),
+        Role::Bench(arguments) => bench::run(&arguments),
         Role::Switch(arguments) => switch::run(&arguments),
         Role::Simulate(arguments) => simulate::run(&arguments),
         Role::Figures(arguments) => figures::run(&arguments),

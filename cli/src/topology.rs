@@ -12,7 +12,8 @@ use fatbtree_topology::{Annotations, Cluster, render_svg, render_text};
   fatbtree topology show                             the demo's network
   fatbtree topology show --cluster testbed.toml      a network of your own
   fatbtree topology show --svg network.svg           a drawing of it
-  fatbtree topology example > testbed.toml           a commented file to begin with
+  fatbtree topology example > cluster.toml           a file that works as it stands on one machine: `fatbtree up cluster.toml`
+  fatbtree topology example --testbed > testbed.toml the paper's network, with every setting explained
   fatbtree topology check testbed.toml               is it right? Errors name line and field")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -35,8 +36,12 @@ enum Command {
         /// The file.
         file: PathBuf,
     },
-    /// Print a commented cluster file.
-    Example,
+    /// Print a commented cluster file: the smallest network with two memory servers, all on this machine.
+    Example {
+        /// The paper's network instead, to put a testbed's addresses in.
+        #[arg(long)]
+        testbed: bool,
+    },
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -63,7 +68,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 cluster.clients().len()
             );
         }
-        Command::Example => print!("{}", Cluster::example_toml()),
+        Command::Example { testbed: false } => print!("{}", Cluster::local_toml()),
+        Command::Example { testbed: true } => print!("{}", Cluster::example_toml()),
     }
     Ok(())
 }

@@ -96,7 +96,7 @@ struct Member {
     program: Arc<Program>,
 }
 
-/// All switches of a cluster, each with this controller as its primary.
+/// Switches of a cluster, mostly all, each with this controller as its primary.
 pub struct Fleet {
     members: BTreeMap<SwitchId, Member>,
 }
@@ -111,8 +111,25 @@ impl Fleet {
         programs: &Programs,
         options: FleetOptions,
     ) -> Result<Self, PushError> {
+        let all = cluster.tree().switches().iter().map(|switch| switch.id);
+        Self::connect_to(cluster, all, programs, options).await
+    }
+
+    /// The same with some of the switches: one that has come back, and holds nothing.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Panics
+    /// When a switch is another network's.
+    pub async fn connect_to(
+        cluster: &Cluster,
+        switches: impl IntoIterator<Item = SwitchId>,
+        programs: &Programs,
+        options: FleetOptions,
+    ) -> Result<Self, PushError> {
         let mut tasks = JoinSet::new();
-        for switch in cluster.tree().switches() {
+        for switch in switches.into_iter().map(|id| cluster.tree().switch(id)) {
             let (id, name, endpoint) = (switch.id, switch.name(), cluster.p4runtime(switch.id).clone());
             let (client_options, election_id) = (options.client.clone(), options.election_id.max(1));
             let program = programs.of(switch.role).clone();

@@ -6,8 +6,10 @@
 mod error;
 mod file;
 mod validate;
+mod wires;
 
 pub use error::{ClusterError, ClusterProblem};
+pub use wires::{NoWire, Wire};
 
 use crate::fat_tree::{FatTree, HostId, SwitchId};
 
@@ -16,6 +18,8 @@ use crate::fat_tree::{FatTree, HostId, SwitchId};
 pub struct MemoryServer {
     /// Where it is.
     pub host: HostId,
+    /// What people call it; by default the host's name.
+    pub name: String,
     /// Partition id, which is also the server number in the high 16 bits of its addresses.
     pub partition: u16,
     /// First key.
@@ -50,7 +54,7 @@ const MAX_DEVICE_PORT: u16 = 511;
 /// The network, the memory servers (by partition's low key), the clients (in file order), and the control endpoints.
 ///
 /// Only a valid one can be made, by [`Cluster::from_toml`]: the partitions tile 0..=`u64::MAX`, no host has two
-/// roles, no address or endpoint is there twice.
+/// roles, no address, endpoint, name or end of a wire is there twice.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cluster {
     tree: FatTree,
@@ -59,10 +63,26 @@ pub struct Cluster {
     p4runtime: Vec<P4RuntimeEndpoint>,
     /// By switch, where the file says so: what each port is called on the device.
     device_ports: std::collections::BTreeMap<SwitchId, Vec<u16>>,
+    /// Where the file says it.
+    wires: Option<wires::Wires>,
+}
+
+/// What a name of a cluster stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Named<'a> {
+    /// A switch.
+    Switch(&'a crate::Switch),
+    /// A memory server.
+    MemoryServer(&'a MemoryServer),
+    /// A client.
+    Client(&'a Client),
 }
 
 /// The commented example file, `topology/examples/cluster-k4.toml`.
 const EXAMPLE: &str = include_str!("../examples/cluster-k4.toml");
+
+/// The smallest network with two memory servers and a client, all on one machine: `topology/examples/local.toml`.
+const LOCAL: &str = include_str!("../examples/local.toml");
 
 impl Cluster {
     /// Reads a cluster file.
@@ -81,6 +101,41 @@ impl Cluster {
     /// The text of the example file, for people to start from.
     pub fn example_toml() -> &'static str {
         EXAMPLE
+    }
+
+    /// The text of a file that works as it stands on one machine, with all roles as processes: the smallest network that has room for two
+    /// memory servers and a client.
+    pub fn local_toml() -> &'static str {
+        LOCAL
+    }
+
+    /// Who has this name: a switch's, a memory server's or a client's own, or that of the host where one of them is.
+    pub fn named(&self, name: &str) -> Option<Named<'_>> {
+        let on = |host: HostId| self.tree.host(host).name() == name;
+        let switch = self.tree.switch_by_name(name).map(Named::Switch);
+        let server = || self.servers.iter().find(|s| s.name == name || on(s.host)).map(Named::MemoryServer);
+        let client = || self.clients.iter().find(|c| c.name == name || on(c.host)).map(Named::Client);
+        switch.or_else(server).or_else(client)
+    }
+
+    /// How the wires of a switch are opened: for each port that is wired, in their order.
+    ///
+    /// # Errors
+    /// When the file does not say where wires are, or one leads to something that is not a process.
+    pub fn switch_wires(&self, switch: SwitchId) -> Result<Vec<(u16, Wire)>, NoWire> {
+        let wires = self.wires.as_ref().ok_or(NoWire::NotDescribed)?;
+        self.tree
+            .ports(switch)
+            .map(|(port, _)| Ok((port, wires.of_switch(&self.tree, switch, port)?)))
+            .collect()
+    }
+
+    /// How the wire of a host is opened.
+    ///
+    /// # Errors
+    /// As for [`switch_wires`](Self::switch_wires).
+    pub fn host_wire(&self, host: HostId) -> Result<Wire, NoWire> {
+        self.wires.as_ref().ok_or(NoWire::NotDescribed)?.of_host(&self.tree, host)
     }
 
     /// The network.

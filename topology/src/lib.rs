@@ -42,7 +42,9 @@ mod render;
 mod route;
 
 pub use address::{MacAddress, Prefix};
-pub use cluster::{Client, Cluster, ClusterError, ClusterProblem, MemoryServer, P4RuntimeEndpoint};
+pub use cluster::{
+    Client, Cluster, ClusterError, ClusterProblem, MemoryServer, Named, NoWire, P4RuntimeEndpoint, Wire,
+};
 pub use fat_tree::{Cores, FatTree, Host, HostId, Link, MAX_K, Peer, Role, Switch, SwitchId, TopologyError};
 pub use path::Hop;
 pub use render::{Annotations, render_svg, render_text};

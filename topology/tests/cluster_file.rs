@@ -1,6 +1,8 @@
 //! Every kind of bad cluster file is refused with line, column, field and reason (DESIGN §14), and good ones are read.
 
-use fatbtree_topology::{Cluster, ClusterProblem as Problem, Cores, MacAddress};
+use std::collections::BTreeMap;
+
+use fatbtree_topology::{Cluster, ClusterProblem as Problem, Cores, MacAddress, Named, NoWire, Peer, Wire};
 
 const GOOD: &str = r#"[network]
 k = 4
@@ -283,4 +285,135 @@ fn partitions_that_do_not_tile() {
     refused(&parts("low = 0", "low = 1.5"), "line 12, column 7, memory_server[1].low", "a 64-bit key");
     refused(&parts("partition = 65536", ""), "line 7, column 13, memory_server[0].partition", "out of range");
     refused("[network]\nk = 4\n", "line 3, column 1, memory_server", "at least one");
+}
+
+const WIRED: &str = "[wires]\nfirst_port = 12000\n";
+
+#[test]
+fn both_ends_of_every_wire_find_each_other() {
+    for text in [
+        Cluster::local_toml().to_owned(),
+        format!("{GOOD}{WIRED}"),
+        format!("{WIRED}{GOOD}").replace("k = 4", "k = 6"),
+    ] {
+        let cluster = Cluster::from_toml(&text).unwrap();
+        let tree = cluster.tree();
+        // Where every end receives, and where its peer sends.
+        let mut ends = BTreeMap::new();
+        let mut add = |end: String, wire: &Wire| {
+            let Wire::Udp { local, remote } = wire else { panic!("{wire:?}") };
+            assert!(ends.insert(*local, (end, *remote)).is_none(), "{local} twice");
+        };
+        for switch in tree.switches() {
+            for (port, wire) in cluster.switch_wires(switch.id).unwrap() {
+                add(format!("{}.{port}", switch.name()), &wire);
+            }
+        }
+        for host in tree.hosts() {
+            add(host.name(), &cluster.host_wire(host.id).unwrap());
+        }
+        assert_eq!(ends.len(), 2 * tree.links().len());
+        assert_eq!(
+            ends.keys().next_back().unwrap().port(),
+            11_999 + ends.len() as u16,
+            "no port is left out"
+        );
+        for link in tree.links() {
+            let end = |switch, port| format!("{}.{port}", tree.switch(switch).name());
+            let lower = match link.lower {
+                Peer::Switch { switch, port } => end(switch, port),
+                Peer::Host(host) => tree.host(host).name(),
+            };
+            let (local, (_, remote)) =
+                ends.iter().find(|(_, (name, _))| *name == end(link.upper, link.port)).unwrap();
+            assert_eq!(ends[remote], (lower, *local));
+        }
+    }
+}
+
+#[test]
+fn wires_may_be_elsewhere() {
+    let text = format!(
+        "{GOOD}{WIRED}host = \"10.9.0.1\"\n[[switch]]\nname = \"core-0\"\nmachine = \"10.9.0.2\"\n\
+         wires = [\"udp\", \"udp:10.9.0.3:7000\", \"packet:eth1\", \"udp\"]\n\
+         [[host]]\nname = \"host-0-0-0\"\nwire = \"packet:eth0\"\n"
+    );
+    let cluster = Cluster::from_toml(&text).unwrap();
+    let id = |name| cluster.tree().switch_by_name(name).unwrap().id;
+    let udp = |local: &str, remote: &str| Wire::Udp {
+        local: local.parse().unwrap(),
+        remote: remote.parse().unwrap(),
+    };
+    assert_eq!(
+        cluster.switch_wires(id("core-0")).unwrap(),
+        [
+            (0, udp("10.9.0.2:12000", "10.9.0.1:12001")),
+            (1, udp("10.9.0.3:7000", "10.9.0.1:12003")),
+            (2, Wire::Packet("eth1".into())),
+            (3, udp("10.9.0.2:12006", "10.9.0.1:12007")),
+        ]
+    );
+    assert_eq!(cluster.switch_wires(id("agg-1-0")).unwrap()[2].1, udp("10.9.0.1:12003", "10.9.0.3:7000"));
+    // The interfaces' peers are no processes that could be reached by UDP.
+    let mixed = cluster.switch_wires(id("agg-2-0")).unwrap_err();
+    assert_eq!(
+        mixed.to_string(),
+        "agg-2-0's port 2 is a UDP port, but the other end of its wire, core-0's port 2, is the network interface eth1: name an interface for both or for none"
+    );
+    assert!(cluster.switch_wires(id("edge-0-0")).is_err());
+    let server = cluster.servers()[0].host;
+    assert_eq!(cluster.host_wire(server), Ok(Wire::Packet("eth0".into())));
+    let none = Cluster::from_toml(GOOD).unwrap();
+    assert_eq!(none.host_wire(server), Err(NoWire::NotDescribed));
+}
+
+#[test]
+fn wires_that_cannot_be() {
+    let section = |rest: &str| format!("{GOOD}{WIRED}{rest}");
+    let switch = |rest: &str| section(&format!("[[switch]]\nname = \"core-0\"\n{rest}\n"));
+    refused(
+        &switch("wires = [\"udp:127.0.0.1:12001\", \"udp\", \"udp\", \"udp\"]"),
+        "line 18, column 10, switch[0].wires[0]",
+        "clash of wires: UDP port 127.0.0.1:12001 is already agg-0-0's port 2",
+    );
+    refused(
+        &switch("wires = [\"packet:a\", \"packet:b\", \"packet:a\", \"udp\"]"),
+        "line 18, column 34, switch[0].wires[2]",
+        "clash of wires: interface a of 127.0.0.1 is already core-0's port 0",
+    );
+    refused(&switch("wires = [\"udp\"]"), "line 18, column 9, switch[0].wires", "1 wires is out of range");
+    refused(&switch("wires = [1]"), "line 18, column 10, switch[0].wires", "string");
+    for bad in ["tcp:1", "udp:", "udp:127.0.0.1:0", "udp:host:1", "packet:"] {
+        let text = switch(&format!("wires = [\"{bad}\", \"udp\", \"udp\", \"udp\"]"));
+        refused(&text, "line 18, column 10, switch[0].wires[0]", "packet:INTERFACE");
+    }
+    refused(&switch("machine = \"0.0.0.0\""), "line 18, column 11, switch[0].machine", "an IP address");
+    refused(&section("host = \"name\""), "line 16, column 8, wires.host", "an IP address");
+    refused(
+        &section("").replace("12000", "65500"),
+        "line 15, column 14, wires.first_port",
+        "65500, with 28 wires",
+    );
+    refused(&section("").replace("12000", "0"), "line 15, column 14, wires.first_port", "out of range");
+    refused(
+        &format!("{GOOD}[[host]]\nname = \"host-0-0-0\"\nwire = \"packet:eth0\"\n"),
+        "line 16, column 8, host[0].wire",
+        "no section [wires]",
+    );
+}
+
+#[test]
+fn roles_have_names() {
+    let cluster = Cluster::from_toml(Cluster::local_toml()).unwrap();
+    for name in ["left", "host-0-0-0"] {
+        assert!(matches!(cluster.named(name), Some(Named::MemoryServer(server)) if server.partition == 0));
+    }
+    assert!(matches!(cluster.named("client"), Some(Named::Client(_))));
+    assert!(matches!(cluster.named("agg-1-0"), Some(Named::Switch(switch)) if switch.pod == 1));
+    assert_eq!(cluster.named("host-3-1-1"), None, "nobody is there");
+    let server = |name: &str| good_but("grpc = \"a:2\"", &format!("grpc = \"a:2\"\nname = \"{name}\""));
+    refused(&server("core-0"), "line 11, column 8, memory_server[1].name", "no switch and no other host");
+    refused(&server("host-0-0-1"), "line 11, column 8, memory_server[1].name", "no switch and no other host");
+    let text = server("one").replace("grpc = \"a:1\"", "grpc = \"a:1\"\nname = \"one\"");
+    refused(&text, "line 12, column 8, memory_server[1].name", "\"one\" is already described in line 7");
 }

@@ -5,15 +5,15 @@ use fatbtree_p4runtime::tonic::{Code, Status};
 use fatbtree_p4runtime::v1::{
     self, ForwardingPipelineConfig, ReadResponse, StreamMessageRequest,
     get_forwarding_pipeline_config_request::ResponseType, set_forwarding_pipeline_config_request::Action,
-    stream_message_request, stream_message_response, write_request::Atomicity,
+    stream_message_request, stream_message_response,
 };
 
 use super::API_VERSION;
 use super::arbitration::{Arbitration, StreamId, StreamOutput};
 use super::config::Loaded;
 use super::read::{Parts, Reader};
-use super::refusal::Refusal;
-use super::write::{Scratch, Writer};
+use super::write::Scratch;
+use super::write_batch::Write;
 use crate::Pipeline;
 
 /// An RPC for a switch.
@@ -132,7 +132,7 @@ impl ControlPlane {
     /// Answers a request.
     pub fn handle(&mut self, pipeline: &mut Option<Pipeline>, request: Request) -> Response {
         match request {
-            Request::Write(request) => Response::Write(self.write(pipeline, &request)),
+            Request::Write(request) => Response::Write(self.write(pipeline, request)),
             Request::Read(request) => Response::Read(self.read(pipeline, &request)),
             Request::SetPipeline(request) => Response::SetPipeline(
                 self.set_pipeline(pipeline, *request).map(|()| v1::SetForwardingPipelineConfigResponse {}),
@@ -182,52 +182,34 @@ impl ControlPlane {
     fn write(
         &mut self,
         pipeline: &mut Option<Pipeline>,
-        request: &v1::WriteRequest,
+        request: v1::WriteRequest,
     ) -> Result<v1::WriteResponse, Status> {
+        let mut write = self.begin_write(request)?;
+        self.go_on_writing(pipeline, &mut write, usize::MAX).expect("no bound stops it before its end")
+    }
+
+    /// Begins a write that is done part by part, with packets in between: see [`go_on_writing`](Self::go_on_writing). Nothing is changed yet.
+    ///
+    /// # Errors
+    /// When the request as a whole is refused.
+    pub(super) fn begin_write(&self, request: v1::WriteRequest) -> Result<Write, Status> {
         #[allow(deprecated, reason = "old clients name roles by number")]
         self.check_device(request.device_id, &request.role, request.role_id)?;
         self.arbitration.check_primary(request.election_id.as_ref())?;
-        let atomicity = Atomicity::try_from(request.atomicity).map_err(|_| {
-            Status::invalid_argument(format!("expected an atomicity of 0 to 2, found {}", request.atomicity))
-        })?;
-        let (loaded, pipeline) = Self::target(&mut self.running, &mut self.saved, pipeline)?;
-        let all_or_none = atomicity != Atomicity::ContinueOnError;
-        let undo = all_or_none.then(Vec::new);
-        let mut writer = Writer { loaded, pipeline, scratch: &mut self.scratch, undo };
-        // Filled from the first error on: a batch that succeeds allocates nothing here.
-        let mut errors: Vec<v1::Error> = Vec::new();
-        for (place, update) in request.updates.iter().enumerate() {
-            match writer.apply(update) {
-                Ok(()) if errors.is_empty() => {}
-                Ok(()) => errors.push(v1::Error::default()),
-                Err(refusal) => {
-                    errors.resize_with(place, v1::Error::default);
-                    errors.push(refusal.into_error());
-                    if all_or_none {
-                        break;
-                    }
-                }
-            }
+        Write::new(request)
+    }
+
+    /// Applies up to `most` further updates; gives the answer when the write has ended.
+    pub(super) fn go_on_writing(
+        &mut self,
+        pipeline: &mut Option<Pipeline>,
+        write: &mut Write,
+        most: usize,
+    ) -> Option<Result<v1::WriteResponse, Status>> {
+        match Self::target(&mut self.running, &mut self.saved, pipeline) {
+            Ok((loaded, pipeline)) => write.go_on(loaded, pipeline, &mut self.scratch, most),
+            Err(status) => Some(Err(status)),
         }
-        if errors.is_empty() {
-            return Ok(v1::WriteResponse {});
-        }
-        if all_or_none {
-            writer.roll_back();
-            // Every update gets its own outcome: the others did not fail, but they are not in force either.
-            let culprit = errors.len() - 1;
-            let aborted = || {
-                Refusal::new(
-                    Code::Aborted,
-                    format!("taken back, because update {culprit} of the batch failed"),
-                )
-            };
-            for error in &mut errors[..culprit] {
-                *error = aborted().into_error();
-            }
-            errors.resize_with(request.updates.len(), || aborted().into_error());
-        }
-        Err(batch_status("Write", &errors))
     }
 
     fn read(&mut self, pipeline: &mut Option<Pipeline>, request: &v1::ReadRequest) -> ReadOutcome {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fatbtree_p4runtime::tonic::Status;
-use fatbtree_p4runtime::v1::{StreamMessageRequest, StreamMessageResponse};
+use fatbtree_p4runtime::v1::{StreamMessageRequest, StreamMessageResponse, WriteRequest};
 use tokio::sync::{mpsc, oneshot};
 
 use super::arbitration::{StreamId, StreamOutput};
 use super::control::{Request, Response, StreamEvent};
 use super::switch::Switch;
+use super::write_batch::Write;
 
 /// Requests that wait at one time; further callers wait in their own tasks.
 const CAPACITY: usize = 64;
@@ -18,9 +19,12 @@ const CAPACITY: usize = 64;
 /// Where a stream's messages go.
 pub(super) type Outbound = mpsc::UnboundedSender<Result<StreamMessageResponse, Status>>;
 
+/// An answer, and what is left of the request: whoever asked gives its memory back, which takes long for a large one.
+type Answer = (Response, Option<WriteRequest>);
+
 #[derive(Debug)]
 enum Mail {
-    Call(Request, oneshot::Sender<Response>),
+    Call(Request, oneshot::Sender<Answer>),
     Open(StreamId, Outbound),
     Stream(StreamId, StreamMessageRequest),
     Closed(StreamId),
@@ -50,6 +54,8 @@ pub struct Inbox {
     mails: mpsc::Receiver<Mail>,
     shared: Arc<Shared>,
     streams: BTreeMap<StreamId, Outbound>,
+    /// The write that is under way, and who waits for its end. Mails that come later wait as well.
+    writing: Option<(Write, oneshot::Sender<Answer>)>,
 }
 
 struct Shared {
@@ -85,7 +91,7 @@ pub fn mailbox_with_waker(wake: impl Fn() + Send + Sync + 'static) -> (Mailbox, 
         wake: Box::new(wake),
     });
     let mailbox = Mailbox { mails: sender, shared: Arc::clone(&shared) };
-    (mailbox, Inbox { mails: receiver, shared, streams: BTreeMap::new() })
+    (mailbox, Inbox { mails: receiver, shared, streams: BTreeMap::new(), writing: None })
 }
 
 impl Mailbox {
@@ -96,7 +102,8 @@ impl Mailbox {
     pub async fn call(&self, request: Request) -> Result<Response, Status> {
         let (reply, answer) = oneshot::channel();
         self.send(Mail::Call(request, reply)).await?;
-        answer.await.map_err(|_| gone())
+        let (response, _litter) = answer.await.map_err(|_| gone())?;
+        Ok(response)
     }
 
     pub(super) async fn open_stream(&self, outbound: Outbound) -> Result<StreamId, Status> {
@@ -131,14 +138,25 @@ fn gone() -> Status {
 }
 
 impl Inbox {
-    /// Answers what is waiting, at most a queueful; returns how many requests that were. Costs one relaxed load when
-    /// nothing is.
+    /// Updates of a write that are applied in one go: half a millisecond's work or less. Between two of them the owner forwards packets.
+    pub const SLICE: usize = 256;
+
+    /// Answers what is waiting, at most a queueful, or until [`SLICE`](Self::SLICE) updates were applied; returns how many requests were
+    /// looked at. Costs one relaxed load when nothing is.
+    ///
+    /// When something is left the owner is woken again.
     #[inline]
     pub fn try_drain(&mut self, switch: &mut Switch) -> usize {
-        if !self.shared.waiting.load(Ordering::Relaxed) {
+        if !self.is_waiting() {
             return 0;
         }
         self.drain(switch)
+    }
+
+    /// Whether there may be something to answer.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        self.shared.waiting.load(Ordering::Relaxed)
     }
 
     #[cold]
@@ -147,21 +165,43 @@ impl Inbox {
         self.shared.waiting.swap(false, Ordering::Acquire);
         let mut handled = 0;
         while handled < CAPACITY {
+            handled += 1;
+            if self.writing.is_some() {
+                self.go_on_writing(switch);
+                break;
+            }
             match self.mails.try_recv() {
                 Ok(mail) => self.handle(switch, mail),
-                Err(_) => return handled,
+                Err(_) => return handled - 1,
             }
-            handled += 1;
         }
         self.shared.waiting.store(true, Ordering::Relaxed); // there may be more
+        (self.shared.wake)();
         handled
+    }
+
+    fn go_on_writing(&mut self, switch: &mut Switch) {
+        let Some((mut write, reply)) = self.writing.take() else { return };
+        let most = if write.may_pause() { Self::SLICE } else { usize::MAX };
+        match switch.go_on_writing(&mut write, most) {
+            // Whoever asked may have given up: then the answer has no reader.
+            Some(result) => drop(reply.send((Response::Write(result), Some(write.into_request())))),
+            None => self.writing = Some((write, reply)),
+        }
+        self.deliver(switch);
     }
 
     /// Answers requests until all mailboxes are gone: for an owner that has nothing else to do. Must not be called
     /// from a tokio task.
     pub fn run(&mut self, switch: &mut Switch) {
-        while let Some(mail) = self.mails.blocking_recv() {
-            self.handle(switch, mail);
+        loop {
+            while self.writing.is_some() {
+                self.go_on_writing(switch);
+            }
+            match self.mails.blocking_recv() {
+                Some(mail) => self.handle(switch, mail),
+                None => return,
+            }
         }
     }
 
@@ -187,9 +227,16 @@ impl Inbox {
 
     fn handle(&mut self, switch: &mut Switch, mail: Mail) {
         match mail {
+            Mail::Call(Request::Write(request), reply) => match switch.begin_write(request) {
+                Ok(write) => {
+                    self.writing = Some((write, reply));
+                    return;
+                }
+                Err(status) => drop(reply.send((Response::Write(Err(status)), None))),
+            },
             Mail::Call(request, reply) => {
                 // Whoever asked may have given up: then the answer has no reader.
-                let _ = reply.send(switch.handle_request(request));
+                let _ = reply.send((switch.handle_request(request), None));
             }
             Mail::Open(stream, outbound) => {
                 self.streams.insert(stream, outbound);

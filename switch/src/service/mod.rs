@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The pipeline belongs to one thread, which looks into its inbox between packets (one relaxed load when there is
-//! nothing). Requests are applied there one after the other, so no packet ever sees half an update, and a batch
-//! is atomic for the data plane whatever mode it asks for.
+//! nothing). Requests are applied there one after the other, so no packet ever sees half an update. A large write is applied
+//! [part by part](Inbox::SLICE), with packets in between, unless it asks to be atomic for the data plane.
 //!
 //! [`Switch`] and [`ControlPlane`] do no I/O and can be driven without gRPC: in a simulator, or in tests.
 //!
@@ -29,6 +29,7 @@ mod read;
 mod refusal;
 mod switch;
 mod write;
+mod write_batch;
 
 pub use arbitration::{StreamId, StreamOutput};
 pub use control::{ControlPlane, ReadOutcome, Request, Response, StreamEvent};

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use fatbtree_p4runtime::tonic::Status;
-use fatbtree_p4runtime::v1::ForwardingPipelineConfig;
+use fatbtree_p4runtime::v1::{self, ForwardingPipelineConfig};
 
 use super::arbitration::{StreamId, StreamOutput};
 use super::control::{ControlPlane, Request, Response};
+use super::write_batch::Write;
 use crate::{Output, Pipeline, Program};
 
 /// A switch: frames and requests in, frames and responses out. No I/O, no clock.
@@ -80,6 +81,20 @@ impl Switch {
     /// Answers a request. Afterwards, [`poll_stream`](Self::poll_stream) until it is empty.
     pub fn handle_request(&mut self, request: Request) -> Response {
         self.control.handle(&mut self.pipeline, request)
+    }
+
+    /// See [`ControlPlane::begin_write`].
+    pub(super) fn begin_write(&self, request: v1::WriteRequest) -> Result<Write, Status> {
+        self.control.begin_write(request)
+    }
+
+    /// See [`ControlPlane::go_on_writing`].
+    pub(super) fn go_on_writing(
+        &mut self,
+        write: &mut Write,
+        most: usize,
+    ) -> Option<Result<v1::WriteResponse, Status>> {
+        self.control.go_on_writing(&mut self.pipeline, write, most)
     }
 
     /// What to tell a stream next.

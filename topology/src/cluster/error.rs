@@ -145,6 +145,19 @@ pub enum ClusterProblem {
         /// Whose it is.
         owner: String,
     },
+    /// Two ends of wires are at one place.
+    #[error("clash of wires: {place} is already {owner}; give one of them another place")]
+    WireClash {
+        /// The place.
+        place: String,
+        /// Whose it is.
+        owner: String,
+    },
+    /// An exception to a rule that is not there.
+    #[error(
+        "this says where wires are, but there is no section [wires]: add it, with `first_port`, the UDP port of the first end"
+    )]
+    NoWires,
     /// Not an address of the kind that belongs here.
     #[error("expected {expected}, found {found:?}")]
     BadAddress {

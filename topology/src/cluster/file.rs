@@ -9,6 +9,7 @@ use toml::Spanned;
 pub(super) struct File {
     pub(super) network: Network,
     pub(super) p4runtime: Option<Spanned<P4Runtime>>,
+    pub(super) wires: Option<Wires>,
     #[serde(default)]
     pub(super) switch: Vec<Spanned<Switch>>,
     #[serde(default)]
@@ -46,11 +47,20 @@ pub(super) struct P4Runtime {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+pub(super) struct Wires {
+    pub(super) host: Option<Spanned<String>>,
+    pub(super) first_port: Spanned<i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Switch {
     pub(super) name: Spanned<String>,
     pub(super) p4runtime: Option<Spanned<String>>,
     pub(super) device_id: Option<Spanned<i64>>,
     pub(super) ports: Option<Spanned<Vec<Spanned<i64>>>>,
+    pub(super) machine: Option<Spanned<String>>,
+    pub(super) wires: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 #[derive(Deserialize)]
@@ -61,6 +71,7 @@ pub(super) struct MemoryServer {
     pub(super) low: Option<Spanned<Key>>,
     pub(super) high: Option<Spanned<Key>>,
     pub(super) grpc: Spanned<String>,
+    pub(super) name: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -76,6 +87,8 @@ pub(super) struct Host {
     pub(super) name: Spanned<String>,
     pub(super) ip: Option<Spanned<String>>,
     pub(super) mac: Option<Spanned<String>>,
+    pub(super) machine: Option<Spanned<String>>,
+    pub(super) wire: Option<Spanned<String>>,
 }
 
 /// A 64-bit key: TOML integers end at 2^63 - 1, so strings are welcome too. `Err` holds what was found instead.

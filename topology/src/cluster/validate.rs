@@ -12,7 +12,16 @@ use super::{Client, Cluster, MemoryServer, P4RuntimeEndpoint};
 use crate::address::MacAddress;
 use crate::fat_tree::{Cores, FatTree, HostId, SwitchId, TopologyError};
 
-type Checked<T> = Result<T, ClusterError>;
+pub(super) type Checked<T> = Result<T, ClusterError>;
+
+/// What hosts do, and what people call that.
+#[derive(Default)]
+struct Roles {
+    /// The role, and the line that gives it.
+    hosts: BTreeMap<HostId, (&'static str, usize)>,
+    /// Lines of the names.
+    names: BTreeMap<String, usize>,
+}
 
 /// Endpoint names already given out: `address` or `address#device` → who has it.
 type Endpoints = BTreeMap<(String, Option<u64>), String>;
@@ -30,13 +39,14 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let check = Check { text };
     let mut tree = check.network(&file.network)?;
     check.hosts(&mut tree, &file.host)?;
-    let mut roles = BTreeMap::new();
+    let mut roles = Roles::default();
     let mut endpoints = Endpoints::new();
     let p4runtime = check.p4runtime(&tree, &file, &mut endpoints)?;
     let servers = check.servers(&tree, &file.memory_server, &mut roles, &mut endpoints)?;
     let clients = check.clients(&tree, &file.client, &mut roles)?;
     let device_ports = check.device_ports(&tree, &file.switch)?;
-    Ok(Cluster { tree, servers, clients, p4runtime, device_ports })
+    let wires = check.wires(&tree, &file)?;
+    Ok(Cluster { tree, servers, clients, p4runtime, device_ports, wires })
 }
 
 /// The table that a byte offset lies in, from the last `[header]` before it: the parser's errors do not say it.
@@ -62,12 +72,17 @@ fn key_path(text: &str, offset: usize) -> String {
     }
 }
 
-struct Check<'a> {
+pub(super) struct Check<'a> {
     text: &'a str,
 }
 
 impl Check<'_> {
-    fn refuse<T>(&self, span: Range<usize>, field: impl Into<String>, problem: Problem) -> Checked<T> {
+    pub(super) fn refuse<T>(
+        &self,
+        span: Range<usize>,
+        field: impl Into<String>,
+        problem: Problem,
+    ) -> Checked<T> {
         Err(ClusterError::new(self.text, span, field, problem))
     }
 
@@ -76,7 +91,7 @@ impl Check<'_> {
     }
 
     /// A number of a narrower type.
-    fn number<T: TryFrom<i64>>(
+    pub(super) fn number<T: TryFrom<i64>>(
         &self,
         value: &Spanned<i64>,
         field: &str,
@@ -361,24 +376,47 @@ impl Check<'_> {
     fn take_role(
         &self,
         tree: &FatTree,
-        roles: &mut BTreeMap<HostId, (&'static str, usize)>,
+        roles: &mut Roles,
         role: &'static str,
         host: &Spanned<String>,
         field: &str,
     ) -> Checked<HostId> {
         let id = self.host(tree, host, field)?;
-        if let Some((first_role, first_line)) = roles.insert(id, (role, self.line(host.span()))) {
+        if let Some((first_role, first_line)) = roles.hosts.insert(id, (role, self.line(host.span()))) {
             let problem = Problem::TwoRoles { host: host.get_ref().clone(), first_role, first_line, role };
             return self.refuse(host.span(), field, problem);
         }
         Ok(id)
     }
 
+    /// What people call whoever is on a host: of all roles no two have the same name.
+    fn name(
+        &self,
+        tree: &FatTree,
+        roles: &mut Roles,
+        (name, host): (Option<&Spanned<String>>, &Spanned<String>),
+        field: &str,
+    ) -> Checked<String> {
+        let at = name.unwrap_or(host);
+        let found = at.get_ref();
+        if let Some(first_line) = roles.names.insert(found.clone(), self.line(at.span())) {
+            let problem = Problem::Twice { what: format!("{found:?}"), first_line };
+            return self.refuse(at.span(), field, problem);
+        }
+        let of_another = tree.switch_by_name(found).is_some()
+            || (found != host.get_ref() && tree.host_by_name(found).is_some());
+        if found.is_empty() || of_another {
+            let expected = "a name that no switch and no other host has";
+            return self.refuse(at.span(), field, Problem::BadAddress { expected, found: found.clone() });
+        }
+        Ok(found.clone())
+    }
+
     fn servers(
         &self,
         tree: &FatTree,
         servers: &[Spanned<file::MemoryServer>],
-        roles: &mut BTreeMap<HostId, (&'static str, usize)>,
+        roles: &mut Roles,
         endpoints: &mut Endpoints,
     ) -> Checked<Vec<MemoryServer>> {
         if servers.is_empty() {
@@ -407,6 +445,7 @@ impl Check<'_> {
                 let problem = Problem::Twice { what: format!("partition {partition}"), first_line };
                 return self.refuse(span, field("partition"), problem);
             }
+            let name = self.name(tree, roles, (server.name.as_ref(), &server.host), &field("name"))?;
             let grpc = self.endpoint(&server.grpc, &field("grpc"))?;
             let owner = format!("partition {partition}'s memory server");
             self.claim(endpoints, (&grpc, None), owner, server.grpc.span(), &field("grpc"))?;
@@ -425,7 +464,7 @@ impl Check<'_> {
                 );
             }
             found.push((
-                MemoryServer { host, partition, low, high: high.unwrap_or(u64::MAX), grpc },
+                MemoryServer { host, name, partition, low, high: high.unwrap_or(u64::MAX), grpc },
                 n,
                 high,
             ));
@@ -486,22 +525,12 @@ impl Check<'_> {
         }
     }
 
-    fn clients(
-        &self,
-        tree: &FatTree,
-        clients: &[file::Client],
-        roles: &mut BTreeMap<HostId, (&'static str, usize)>,
-    ) -> Checked<Vec<Client>> {
-        let mut names: BTreeMap<String, usize> = BTreeMap::new();
+    fn clients(&self, tree: &FatTree, clients: &[file::Client], roles: &mut Roles) -> Checked<Vec<Client>> {
         let mut result = Vec::new();
         for (n, client) in clients.iter().enumerate() {
             let host = self.take_role(tree, roles, "client", &client.host, &format!("client[{n}].host"))?;
-            let at = client.name.as_ref().unwrap_or(&client.host);
-            let name = at.get_ref().clone();
-            if let Some(first_line) = names.insert(name.clone(), self.line(at.span())) {
-                let problem = Problem::Twice { what: format!("client {name:?}"), first_line };
-                return self.refuse(at.span(), format!("client[{n}].name"), problem);
-            }
+            let name =
+                self.name(tree, roles, (client.name.as_ref(), &client.host), &format!("client[{n}].name"))?;
             result.push(Client { host, name });
         }
         Ok(result)

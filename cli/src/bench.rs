@@ -1,0 +1,233 @@
+//! `fatbtree bench`: a client of a cluster, measured, every answer checked.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use comfy_table::{Table, presets};
+use fatbtree_client::workload::{
+    InsertOrder, KeyMap, OperationKind, Properties, Workload, WorkloadSpec, builtin,
+};
+use fatbtree_client::{ClosedLoop, LoopOptions, Values};
+use fatbtree_index::Start;
+use fatbtree_node::{ClientOptions, ClientProcess, host_port};
+use fatbtree_topology::Named;
+use serde::Serialize;
+
+use crate::progress;
+
+/// Do operations on a running cluster, check every answer, and measure.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  fatbtree bench --cluster cluster.toml --operations 100000
+  fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json
+
+Exit code 1: an answer was wrong, or an operation has failed.
+A run knows what was loaded and what it writes itself. After a workload that writes, start the memory servers anew.")]
+pub(crate) struct Arguments {
+    /// Cluster file (TOML).
+    #[arg(long, value_name = "FILE")]
+    cluster: PathBuf,
+    /// Which client of the file; by default the first.
+    #[arg(long, value_name = "NAME")]
+    client: Option<String>,
+    /// Operations to do.
+    #[arg(long, value_name = "N")]
+    operations: u64,
+    /// A workload of YCSB, a to f, or a file of its properties.
+    #[arg(long, value_name = "NAME|FILE", default_value = "c")]
+    workload: String,
+    /// Operations under way at once.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    depth: u16,
+    /// Queue pairs to each memory server; each has up to 16 READs under way.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    lanes: u8,
+    /// Begin with index reads, after so many seconds in which somebody registers the connections at their first switches.
+    #[arg(long, value_name = "SECONDS")]
+    index_reads_after: Option<u64>,
+    /// From which operations are drawn.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    draw_seed: u64,
+    /// From which values were made: the memory servers' --seed.
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    seed: u64,
+    /// Bytes of a value: the memory servers' --value-bytes.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    value_bytes: u32,
+    /// Where to write the result as JSON; - for standard output, instead of the table.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// How long memory servers are waited for.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    patience: u64,
+}
+
+/// The result, as `--json` writes it.
+#[derive(Serialize)]
+struct BenchResult {
+    /// That have ended.
+    operations: u64,
+    /// With an answer that cannot be.
+    wrong: u64,
+    /// Without an answer.
+    failed: u64,
+    seconds: f64,
+    ops_per_s: f64,
+    /// Per operation.
+    round_trips: f64,
+    percentiles: Vec<Percentiles>,
+    first_wrong: Option<String>,
+}
+
+/// Microseconds that operations of one kind took.
+#[derive(Serialize)]
+struct Percentiles {
+    operation: &'static str,
+    count: u64,
+    mean_us: f64,
+    p50_us: f64,
+    p90_us: f64,
+    p99_us: f64,
+    p99_9_us: f64,
+    max_us: f64,
+}
+
+/// Operations between two looks at the progress bar.
+const TURN: u64 = 10_000;
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let cluster = crate::topology::load(&arguments.cluster)?;
+    let file = arguments.cluster.display();
+    let described = match &arguments.client {
+        None => cluster.clients().first().with_context(|| format!("{file} has no [[client]]"))?,
+        Some(name) => match cluster.named(name) {
+            Some(Named::Client(client)) => client,
+            _ => bail!("no client {name:?} in {file}"),
+        },
+    };
+    let mut properties = properties(&arguments.workload)?;
+    // Before anything runs: a result that cannot be written is no result.
+    if let Some(path) = arguments.json.as_ref().filter(|path| path.as_os_str() != "-") {
+        std::fs::write(path, "").with_context(|| format!("--json {}", path.display()))?;
+    }
+    let options = ClientOptions {
+        host: cluster.tree().host(described.host).clone(),
+        port: host_port(&cluster, described.host)?,
+        servers: cluster.servers().to_vec(),
+        lanes: arguments.lanes,
+        patience: Duration::from_secs(arguments.patience),
+    };
+    let mut process = ClientProcess::open(&options)?;
+    let records: u64 = process.infos().map(|info| info.counts.keys).sum();
+    properties.set("recordcount", &records.to_string());
+    properties.set("operationcount", &arguments.operations.to_string());
+    let spec = WorkloadSpec::from_properties(&properties)?;
+    if spec.insert_order != InsertOrder::Hashed {
+        bail!("--workload {}: insertorder=ordered, but memory servers load hashed keys", arguments.workload);
+    }
+    let keys = KeyMap::from(spec.insert_order);
+    let values = Values::new(arguments.seed, arguments.value_bytes as usize);
+    let values = match spec.proportions.scan > 0.0 {
+        true => {
+            let mut loaded: Vec<u64> = (0..records).filter_map(|record| keys.key(record)).collect();
+            loaded.sort_unstable();
+            values.with_keys(loaded.into())
+        }
+        false => values,
+    };
+    let mut start = Start::Root;
+    if let Some(seconds) = arguments.index_reads_after {
+        process.run_for(Duration::from_secs(seconds))?;
+        let pool = process.client().pool();
+        pool.connections().into_iter().try_for_each(|id| pool.set_registered(id, true))?;
+        start = Start::IndexRead;
+    }
+    let mut workload = Workload::new(&spec, keys, arguments.draw_seed)?;
+    let (mut done, client) = (ClosedLoop::new(), process.client().clone());
+    let options = LoopOptions { start, depth: arguments.depth.into() };
+    let (bar, began) = (progress::bar("operations", arguments.operations), Instant::now());
+    let mut left = arguments.operations;
+    let mut stopped = false;
+    while left > 0 && !stopped {
+        let turn = left.min(TURN);
+        match process.run(done.run(&client, &mut workload, turn, options, &values)) {
+            Ok(result) => result?,
+            Err(fatbtree_node::NodeError::Stopped) => stopped = true,
+            Err(error) => return Err(error.into()),
+        }
+        left -= turn;
+        bar.inc(turn);
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    bar.finish_and_clear();
+    let summary = done.summary(&client);
+    let result = BenchResult {
+        operations: summary.operations,
+        wrong: summary.wrong_answers + summary.not_found,
+        failed: summary.failed,
+        seconds,
+        ops_per_s: summary.operations as f64 / seconds,
+        round_trips: summary.round_trips,
+        percentiles: OperationKind::ALL.into_iter().filter_map(|kind| percentiles(&done, kind)).collect(),
+        first_wrong: done.first_wrong().map(str::to_owned),
+    };
+    let port = process.port();
+    process.close();
+    match &arguments.json {
+        Some(path) if path.as_os_str() == "-" => println!("{}", serde_json::to_string_pretty(&result)?),
+        Some(path) => {
+            std::fs::write(path, serde_json::to_string_pretty(&result)?)
+                .with_context(|| format!("--json {}", path.display()))?;
+            print(&result);
+        }
+        None => print(&result),
+    }
+    tracing::info!(%port, troubles = ?summary.troubles, "client");
+    if let Some(wrong) = result.first_wrong {
+        bail!("{} operations wrong, {} failed; the first: {wrong}", result.wrong, result.failed);
+    }
+    Ok(())
+}
+
+fn properties(workload: &str) -> Result<Properties> {
+    if let Ok(properties) = builtin(workload) {
+        return Ok(properties);
+    }
+    let text = std::fs::read_to_string(workload).with_context(|| {
+        format!("--workload {workload}: neither a built-in workload (a to f) nor a file that can be read")
+    })?;
+    Ok(Properties::parse(workload, &text)?)
+}
+
+fn percentiles(done: &ClosedLoop, kind: OperationKind) -> Option<Percentiles> {
+    let latency = done.latency_of(kind)?;
+    let at = |quantile| latency.quantile_ns(quantile) as f64 / 1e3;
+    Some(Percentiles {
+        operation: kind.name(),
+        count: latency.len(),
+        mean_us: latency.mean_ns() / 1e3,
+        p50_us: at(0.5),
+        p90_us: at(0.9),
+        p99_us: at(0.99),
+        p99_9_us: at(0.999),
+        max_us: latency.max_ns() as f64 / 1e3,
+    })
+}
+
+fn print(result: &BenchResult) {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_FULL_CONDENSED);
+    table.set_header(["operation", "count", "mean µs", "p50", "p90", "p99", "p99.9", "max"]);
+    for kind in &result.percentiles {
+        let times = [kind.mean_us, kind.p50_us, kind.p90_us, kind.p99_us, kind.p99_9_us, kind.max_us];
+        let times = times.map(|time| format!("{time:.0}"));
+        table.add_row([kind.operation.to_owned(), kind.count.to_string()].into_iter().chain(times));
+    }
+    println!("{table}");
+    println!(
+        "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each; {} wrong, {} failed",
+        result.operations, result.seconds, result.ops_per_s, result.round_trips, result.wrong, result.failed
+    );
+}

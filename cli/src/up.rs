@@ -1,0 +1,60 @@
+//! `fatbtree up`: all roles of a cluster file, on this machine.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use fatbtree_node::{RoleState, Supervisor, UpNews, UpOptions};
+
+use crate::memserver::Data;
+
+/// Start all switches and memory servers of a cluster file on this machine.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  fatbtree topology example > cluster.toml
+  fatbtree up cluster.toml --keys 1000000        prints `ready` when every role answers; Ctrl-C stops them all")]
+pub(crate) struct Arguments {
+    /// Cluster file (TOML).
+    file: PathBuf,
+    #[command(flatten)]
+    data: Data,
+    /// Leave a role that dies dead.
+    #[arg(long)]
+    no_restart: bool,
+    /// How long a role may take until it answers.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    patience: u64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let cluster = crate::topology::load(&arguments.file)?;
+    let options = UpOptions {
+        program: std::env::current_exe().context("finding this program")?,
+        file: arguments.file.clone(),
+        cluster,
+        memory_server_arguments: arguments.data.words(),
+        restart: !arguments.no_restart,
+        patience: Duration::from_secs(arguments.patience),
+    };
+    Supervisor::new(options).run(|news| {
+        match news {
+            UpNews::Ready => println!("ready"),
+            UpNews::Trouble(error) => println!("trouble: {error}"),
+            UpNews::Role { name, kind, address, state } => {
+                let state = match state {
+                    RoleState::Started(process) => format!("started, process {process}"),
+                    RoleState::Answers => "answers".to_owned(),
+                    RoleState::Ended(status) => format!("ended: {status}"),
+                    RoleState::Stopped { killed: false } => "stopped".to_owned(),
+                    RoleState::Stopped { killed: true } => "did not stop, and was killed".to_owned(),
+                };
+                println!("{name:<12} {:<10} {address:<21} {state}", kind.name());
+            }
+        }
+        // Whoever reads the lines waits for them.
+        let _ = std::io::stdout().flush();
+    })?;
+    Ok(())
+}

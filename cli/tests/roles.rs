@@ -1,0 +1,228 @@
+//! Roles as processes of the real binary, which find each other by the cluster file alone.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader};
+use std::net::{TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use common::{fatbtree, run};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A cluster file like the example, on ports that were free a moment ago.
+fn cluster_file(folder: &Path) -> PathBuf {
+    let example = run(&["topology", "example"]);
+    let mut text = String::from_utf8(example.stdout).expect("text");
+    let free = |first: u16, count: u16, udp: bool| {
+        (first..first + count).all(|port| match udp {
+            true => UdpSocket::bind(("127.0.0.1", port)).is_ok(),
+            false => TcpListener::bind(("127.0.0.1", port)).is_ok(),
+        })
+    };
+    // Tests run side by side: each begins somewhere else, below the ports that the system gives out.
+    static CLUSTERS: AtomicU16 = AtomicU16::new(0);
+    let somewhere =
+        10_000 + (std::process::id() % 50) as u16 * 400 + CLUSTERS.fetch_add(1, Ordering::Relaxed) * 100;
+    let wires =
+        (0..).map(|n| somewhere + n * 100).find(|port| free(*port, 60, true)).expect("free UDP ports");
+    let control =
+        (0..).map(|n| somewhere + n * 100).find(|port| free(*port, 20, false)).expect("free TCP ports");
+    for (from, to) in [
+        ("first_port = 12000", format!("first_port = {wires}")),
+        ("first_port = 9600", format!("first_port = {control}")),
+        ("127.0.0.1:9700", format!("127.0.0.1:{}", control + 18)),
+        ("127.0.0.1:9701", format!("127.0.0.1:{}", control + 19)),
+    ] {
+        assert!(text.contains(from), "{from} is not in the example");
+        text = text.replace(from, &to);
+    }
+    let file = folder.join("cluster.toml");
+    std::fs::write(&file, text).expect("the cluster file is written");
+    file
+}
+
+/// A process whose lines are read, and which ends with the test.
+struct Role {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Role {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = fatbtree().args(arguments).stdout(Stdio::piped()).spawn().expect("it starts");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let (line, lines) = mpsc::channel();
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|text| line.send(text)));
+        Role { child, lines }
+    }
+
+    /// The next line that contains `text`.
+    fn until(&self, text: &str) -> String {
+        let began = Instant::now();
+        loop {
+            let left = PATIENCE.saturating_sub(began.elapsed());
+            let line = self.lines.recv_timeout(left).unwrap_or_else(|_| panic!("no line with {text:?} came"));
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    fn stop(mut self, signal: &str) -> ExitStatus {
+        assert!(kill(signal, self.child.id()));
+        self.child.wait().expect("it is ours")
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = kill("TERM", self.child.id());
+        let began = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && began.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn kill(signal: &str, process: u32) -> bool {
+    Command::new("kill")
+        .args([&format!("-{signal}"), &process.to_string()])
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+fn bench(cluster: &str, further: &[&str]) -> serde_json::Value {
+    let mut arguments = vec!["bench", "--cluster", cluster, "--operations", "3000", "--json", "-"];
+    arguments.extend(further);
+    let output = run(&arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// The number of the process that a line tells.
+fn process(line: &str) -> u32 {
+    line.split_whitespace().last().and_then(|word| word.parse().ok()).expect("started, process N")
+}
+
+#[test]
+fn everything_comes_up_serves_is_restarted_and_stops() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file(folder.path());
+    let cluster = file.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster, "--keys", "5000"]);
+    let server = process(&up.until("left "));
+    let core = process(&up.until("core-0 "));
+    up.until("ready");
+
+    let result = bench(cluster, &[]);
+    assert_eq!(
+        (&result["operations"], &result["wrong"], &result["failed"]),
+        (&3000.into(), &0.into(), &0.into())
+    );
+    assert!(result["round_trips"].as_f64().is_some_and(|trips| trips > 3.0), "{result}");
+    assert!(result["ops_per_s"].as_f64().is_some_and(|rate| rate > 0.0));
+    assert_eq!(result["percentiles"][0]["operation"], "READ");
+    // Other values than those that were loaded: it is noticed.
+    let lying = run(&["bench", "--cluster", cluster, "--operations", "10", "--seed", "1"]);
+    assert_eq!(lying.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&lying.stderr).contains("10 operations wrong"), "{lying:?}");
+
+    // A switch that dies comes back with its program and routes, and a server with its tree.
+    for role in [core, server] {
+        assert!(kill("KILL", role));
+        up.until("ended");
+        up.until("ready");
+        let result = bench(cluster, &[]);
+        assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()));
+    }
+    // Writes last: what they leave the next bench does not know.
+    let writing = |workload| {
+        let result = bench(cluster, &["--workload", workload]);
+        assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{workload}: {result}");
+        assert_eq!(result["percentiles"].as_array().map(Vec::len), Some(2), "{result}");
+    };
+    writing("a");
+    assert!(up.stop("INT").success());
+    // Nobody is left: their ports are free again.
+    let up = Role::start(&["up", cluster, "--keys", "1000"]);
+    up.until("ready");
+    writing("e");
+    assert!(up.stop("TERM").success());
+}
+
+#[test]
+fn roles_start_one_by_one_and_end_with_their_counters() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file(folder.path());
+    let cluster = file.to_str().expect("a plain path");
+    let names = ["core-0", "agg-0-0", "agg-1-0", "agg-2-0", "agg-3-0"];
+    let edges = (0..4).flat_map(|pod| (0..2).map(move |edge| format!("edge-{pod}-{edge}")));
+    let names: Vec<String> = names.map(str::to_owned).into_iter().chain(edges).collect();
+    let switches: Vec<Role> =
+        names.iter().map(|name| Role::start(&["switch", name, "--cluster", cluster])).collect();
+    switches.iter().for_each(|switch| drop(switch.until("waits for a controller")));
+    let server = |name| Role::start(&["memserver", name, "--cluster", cluster, "--keys", "1000"]);
+    let servers = [server("left"), server("host-0-1-0")];
+    servers.iter().for_each(|server| drop(server.until("gRPC on")));
+    let output = run(&["control", "bring-up", "--cluster", cluster]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(bench(cluster, &["--client", "client"])["wrong"], 0);
+    servers[0].until("opened client=10.1.0.2 server=10.0.0.2");
+    servers[0].until("closed client=10.1.0.2");
+
+    // The same port again: who has it is asked.
+    let twice = run(&["switch", "core-0", "--cluster", cluster]);
+    assert_eq!(twice.status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&twice.stderr).contains("is another process running there?"),
+        "{twice:?}"
+    );
+    let core = switches.into_iter().next().expect("the first");
+    assert!(kill("TERM", core.child.id()));
+    let line = core.until("stopped: ");
+    let count: u64 =
+        line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("stopped: N frames");
+    assert!(count > 3000, "{line}");
+}
+
+#[test]
+fn what_cannot_start_says_why() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file(folder.path());
+    let cluster = file.to_str().expect("a plain path");
+    let refused = |arguments: &[&str], reason: &str| {
+        let output = run(arguments);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(reason), "{arguments:?}: {text}");
+    };
+    refused(&["switch", "core-9", "--cluster", cluster], "no switch \"core-9\"");
+    refused(&["switch", "core-0"], "--cluster");
+    refused(&["memserver", "core-0", "--cluster", cluster], "they are left, right");
+    refused(&["bench", "--cluster", cluster, "--operations", "1", "--client", "left"], "no client \"left\"");
+    refused(
+        &["bench", "--cluster", cluster, "--operations", "1", "--workload", "z"],
+        "neither a built-in workload",
+    );
+    refused(
+        &["bench", "--cluster", cluster, "--operations", "1", "--json", "/nowhere/x"],
+        "--json /nowhere/x",
+    );
+    refused(&["bench", "--cluster", cluster, "--operations", "1", "--patience", "0"], "is it running?");
+    refused(
+        &["switch", "--port", "1=127.0.0.1:1,127.0.0.1:2", "--port", "1=127.0.0.1:3,127.0.0.1:4"],
+        "twice",
+    );
+    let text = std::fs::read_to_string(&file).expect("written");
+    let (before, wires) = text.split_once("[wires]").expect("a section");
+    let (_, after) = wires.split_once("\n\n").expect("an empty line behind it");
+    let unwired = format!("{before}{after}");
+    std::fs::write(&file, unwired).expect("written");
+    refused(&["memserver", "left", "--cluster", cluster], "add a section `[wires]`");
+}

@@ -1,0 +1,329 @@
+//! A client as a process: a software NIC behind a port, sessions with memory servers kept over gRPC.
+
+mod desk;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake};
+use std::time::Duration;
+
+use fatbtree_client::Client;
+use fatbtree_index::{ConnectionId, Event, PoolConfig, RemoteSide};
+use fatbtree_memserver::{Chunk, Places, ServerInfo, Supply, grpc};
+use fatbtree_nic::Nic;
+use fatbtree_port::{Counters, PortSpec, Waiter};
+use fatbtree_topology::{Host, MemoryServer};
+use fatbtree_verbs::Device;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc as orders;
+
+use crate::NodeError;
+use crate::link::{Link, nic};
+use crate::stop::{Stopper, control_runtime};
+use desk::{Answer, Desk, Order, Out};
+
+/// What a client is told.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ClientOptions {
+    /// Its host's addresses.
+    pub host: Host,
+    /// Its port.
+    pub port: PortSpec,
+    /// All memory servers of the cluster.
+    pub servers: Vec<MemoryServer>,
+    /// Queue pairs to each, at least 1. A queue pair has 16 READs under way at most.
+    pub lanes: u8,
+    /// How long a connection is tried before operations on it fail.
+    pub patience: Duration,
+}
+
+/// A client with sessions, whose futures it runs.
+///
+/// A connection that breaks is made anew, in a new session where the old one has ended; a server that comes back with another tree is
+/// believed.
+pub struct ClientProcess {
+    client: Client<Nic>,
+    link: Link,
+    /// What each server has said last, by partition.
+    infos: BTreeMap<u16, ServerInfo>,
+    orders: BTreeMap<u16, orders::Sender<Order>>,
+    answers: mpsc::Receiver<Answer>,
+    /// Connections that are being made.
+    pending: usize,
+    /// Locks that dropped changes have left are given back by these.
+    chores: Vec<Pin<Box<dyn Future<Output = ()>>>>,
+    stopper: Stopper,
+    control: Runtime,
+}
+
+impl fmt::Debug for ClientProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientProcess").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+/// Orders that wait for a server; beyond that a connection breaks again before it is made.
+const ORDERS: usize = 1024;
+
+impl ClientProcess {
+    /// Opens a session with every memory server, and connects all queue pairs. From now on Ctrl-C and SIGTERM end [`run`](Self::run).
+    ///
+    /// # Errors
+    /// When a server does not answer in time, refuses, or holds something that does not fit the others'.
+    pub fn open(options: &ClientOptions) -> Result<Self, NodeError> {
+        let control = control_runtime()?;
+        let waiter = Waiter::new()?;
+        let (waker, stopper) = (waiter.waker(), Stopper::new(waiter.waker()));
+        stopper.at_signals(&control)?;
+        let link = Link::open(&options.port, waiter)?;
+        let (answer, answers) = mpsc::channel();
+        let (mut infos, mut to_desks, mut names) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        for server in &options.servers {
+            let out = Out { answers: answer.clone(), waker: waker.clone() };
+            let desk = control.block_on(Desk::open(server, options.host.ip, options.patience, out))?;
+            let info = *desk.info();
+            let first = infos.first_key_value();
+            if let Some((other, _)) =
+                first.filter(|(_, first): &(_, &ServerInfo)| first.config != info.config)
+            {
+                let other: &String = &names[other];
+                return Err(NodeError::Shapes(other.clone(), server.name.clone()));
+            }
+            names.insert(server.partition, server.name.clone());
+            infos.insert(server.partition, info);
+            let (order, wanted) = orders::channel(ORDERS);
+            to_desks.insert(server.partition, order);
+            control.spawn(desk.serve(wanted));
+        }
+        let roots = grpc::super_root(infos.values())?;
+        let tree = infos.values().next().map(|info| info.config).unwrap_or_default();
+        let config = PoolConfig { tree, lanes: options.lanes, ..PoolConfig::default() };
+        let client = Client::new(nic(&options.host)?, config, roots, rand::random())?;
+        let mut process = Self {
+            client,
+            link,
+            infos,
+            orders: to_desks,
+            answers,
+            pending: 0,
+            chores: Vec::new(),
+            stopper,
+            control,
+        };
+        for id in process.client.pool().connections() {
+            process.connect(id);
+        }
+        while process.pending > 0 {
+            if process.stopper.is_told() {
+                return Err(NodeError::Stopped);
+            }
+            if let Some(id) = process.turn() {
+                return Err(NodeError::OutOfReach(id.to_string(), options.patience));
+            }
+            if process.pending > 0 {
+                process.link.wait(None);
+            }
+        }
+        Ok(process)
+    }
+
+    /// What does the operations.
+    pub fn client(&self) -> &Client<Nic> {
+        &self.client
+    }
+
+    /// What the memory servers hold, by partition.
+    pub fn infos(&self) -> impl Iterator<Item = &ServerInfo> {
+        self.infos.values()
+    }
+
+    /// What ends it.
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Its port's counters.
+    pub fn port(&self) -> Counters {
+        self.link.port().counters()
+    }
+
+    /// Runs a future of the client's to its end.
+    ///
+    /// # Errors
+    /// When it is told to stop before.
+    pub fn run<F: Future>(&mut self, future: F) -> Result<F::Output, NodeError> {
+        let mut future = pin!(future);
+        let alarm = Arc::new(Alarm(AtomicBool::new(true)));
+        let waker = Arc::clone(&alarm).into();
+        let mut context = Context::from_waker(&waker);
+        while !self.stopper.is_told() {
+            if alarm.0.swap(false, Ordering::Relaxed)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut context)
+            {
+                return Ok(output);
+            }
+            // Rare and few: they are asked in every turn.
+            self.chores.retain_mut(|chore| chore.as_mut().poll(&mut context).is_pending());
+            self.turn();
+            if !alarm.0.load(Ordering::Relaxed) {
+                let due = self.client.pool().reactor().with(|nic| nic.poll_timeout());
+                self.link.wait(due.into_iter().chain(self.client.next_deadline()).min());
+            }
+        }
+        Err(NodeError::Stopped)
+    }
+
+    /// Keeps the connections for a time.
+    ///
+    /// # Errors
+    /// When it is told to stop before.
+    pub fn run_for(&mut self, time: Duration) -> Result<(), NodeError> {
+        let client = self.client.clone();
+        let time = fatbtree_verbs::time::Duration::from_nanos(time.as_nanos() as u64);
+        // The reactor's time stands still between two runs.
+        client.turn(self.link.now());
+        self.run(async { client.pool().reactor().sleep(time).await })
+    }
+
+    /// Closes the sessions. A server that does not answer needs nothing.
+    pub fn close(mut self) {
+        let orders = std::mem::take(&mut self.orders);
+        self.control.block_on(async {
+            for desk in orders.into_values() {
+                let (done, closed) = tokio::sync::oneshot::channel();
+                if desk.send(Order::Close(done)).await.is_ok() {
+                    // Whoever is gone closes nothing.
+                    let _ = tokio::time::timeout(Duration::from_secs(2), closed).await;
+                }
+            }
+        });
+    }
+
+    /// Sends what there is to send, takes what has come. Gives a connection that could not be made.
+    fn turn(&mut self) -> Option<ConnectionId> {
+        let Self { client, link, .. } = self;
+        let reactor = client.pool().reactor();
+        reactor.with(|nic| {
+            link.send(nic);
+            link.receive(nic);
+            link.handle_timeout(nic);
+            // Acknowledgements, and what is sent again.
+            link.send(nic);
+        });
+        client.turn(link.now());
+        self.follow_events();
+        self.take_answers()
+    }
+
+    fn connect(&mut self, id: ConnectionId) {
+        let pool = self.client.pool();
+        let replaces = pool.replaces(id);
+        let opened = pool.open(id);
+        let order = opened.map(|local| Order::Connect { id, local, replaces });
+        let sent = order.ok().and_then(|order| self.orders.get(&id.server)?.try_send(order).ok());
+        match sent {
+            Some(()) => self.pending += 1,
+            // The NIC has no more queue pairs, or the desk is full: operations on it fail.
+            None => drop(pool.abandon(id)),
+        }
+    }
+
+    fn follow_events(&mut self) {
+        while let Some(event) = self.client.poll_event() {
+            match event {
+                Event::ConnectionBroken { id, reason } => {
+                    tracing::info!(%id, %reason, "a connection broke");
+                    self.connect(id);
+                }
+                Event::MemoryWanted { server, kind, bytes } => {
+                    let order = Order::Memory { kind, bytes };
+                    if self.orders.get(&server).is_none_or(|desk| desk.try_send(order).is_err()) {
+                        self.client.pool().refuse_memory(server, kind);
+                    }
+                }
+                Event::Unfinished { .. } => {
+                    let client = self.client.clone();
+                    self.chores.push(Box::pin(async move { client.pool().finish().await }));
+                }
+            }
+        }
+    }
+
+    fn take_answers(&mut self) -> Option<ConnectionId> {
+        while let Ok(answer) = self.answers.try_recv() {
+            let pool = self.client.pool();
+            match answer {
+                Answer::Connected { id, endpoint, info, owner } => {
+                    self.pending -= 1;
+                    self.believe(id.server, info, owner);
+                    let pool = self.client.pool();
+                    let remote = RemoteSide { endpoint, rkey: info.tree.rkey, registered: false };
+                    if let Err(error) = pool.connected(id, remote) {
+                        tracing::warn!(%id, %error, "not connected");
+                        // It is a connection of the pool.
+                        let _ = pool.abandon(id);
+                    }
+                }
+                Answer::Lost { id, error } => {
+                    self.pending -= 1;
+                    tracing::warn!(%id, %error, "given up");
+                    let _ = pool.abandon(id);
+                    return Some(id);
+                }
+                Answer::Memory { supply: Ok(Supply::Chunk(Chunk { address, bytes, kind })), .. } => {
+                    pool.supply(address, bytes, kind);
+                }
+                Answer::Memory {
+                    server,
+                    supply: Ok(Supply::Places(Places { kind, bytes, addresses })),
+                    ..
+                } => {
+                    pool.supply_places(server, kind, bytes, &addresses);
+                }
+                Answer::Memory { server, kind, supply: Err(error) } => {
+                    tracing::warn!(server, %error, "no memory");
+                    pool.refuse_memory(server, kind);
+                }
+            }
+        }
+        None
+    }
+
+    /// What a server has said of itself may have changed, if it was started again.
+    fn believe(&mut self, server: u16, info: ServerInfo, owner: Option<u16>) {
+        let pool = self.client.pool();
+        let masked_atomics = pool.reactor().with(|nic| nic.capabilities().masked_atomics);
+        if let Some(writer) = info.writer(owner, masked_atomics)
+            && let Err(error) = pool.set_writer(server, writer)
+        {
+            tracing::info!(server, %error, "the tree can only be read");
+        }
+        let before = self.infos.insert(server, info);
+        // Roots move as trees grow, and the pool follows them by itself; another generation is another tree.
+        let again = before
+            .is_none_or(|before| (before.generation, before.tree.rkey) != (info.generation, info.tree.rkey));
+        if again
+            && let Ok(roots) = grpc::super_root(self.infos.values())
+            && let Err(error) = pool.set_roots(roots)
+        {
+            tracing::warn!(server, %error, "another tree");
+        }
+    }
+}
+
+/// Rings when a future can go on.
+struct Alarm(AtomicBool);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

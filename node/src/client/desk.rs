@@ -1,0 +1,176 @@
+//! One memory server's session, kept and used by a task of the control plane: a server that hangs holds up nobody else.
+
+use std::net::Ipv4Addr;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use fatbtree_index::{ChunkKind, ConnectionId};
+use fatbtree_memserver::grpc::{Client, ClientError, Session};
+use fatbtree_memserver::{ServerInfo, Supply};
+use fatbtree_port::Waker;
+use fatbtree_topology::MemoryServer;
+use fatbtree_verbs::{Endpoint, QueuePairNumber};
+use tokio::sync::{mpsc as orders, oneshot};
+use tokio::task::JoinHandle;
+
+/// What the data path wants.
+pub(super) enum Order {
+    Connect { id: ConnectionId, local: Endpoint, replaces: Option<QueuePairNumber> },
+    Memory { kind: ChunkKind, bytes: u32 },
+    Close(oneshot::Sender<()>),
+}
+
+/// What comes of it.
+pub(super) enum Answer {
+    /// A queue pair is connected, in the session that has locks as `owner`.
+    Connected {
+        id: ConnectionId,
+        endpoint: Endpoint,
+        info: ServerInfo,
+        owner: Option<u16>,
+    },
+    Lost {
+        id: ConnectionId,
+        error: ClientError,
+    },
+    Memory {
+        server: u16,
+        kind: ChunkKind,
+        supply: Result<Supply, ClientError>,
+    },
+}
+
+/// The way back to the data path.
+pub(super) struct Out {
+    pub(super) answers: mpsc::Sender<Answer>,
+    pub(super) waker: Waker,
+}
+
+impl Out {
+    fn tell(&self, answer: Answer) {
+        // A data path that has ended needs no answer.
+        let _ = self.answers.send(answer);
+        self.waker.wake();
+    }
+}
+
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) struct Desk {
+    server: Client,
+    /// Its partition.
+    number: u16,
+    info: ServerInfo,
+    session: Session,
+    keeper: JoinHandle<ClientError>,
+    /// Our address on the data path.
+    roce: Ipv4Addr,
+    patience: Duration,
+    out: Out,
+}
+
+impl Desk {
+    /// Opens a session, trying as long as `patience` lasts.
+    pub(super) async fn open(
+        described: &MemoryServer,
+        roce: Ipv4Addr,
+        patience: Duration,
+        out: Out,
+    ) -> Result<Self, ClientError> {
+        let address = format!("http://{}", described.grpc);
+        let began = Instant::now();
+        loop {
+            let opened = async {
+                let mut server = Client::connect(&address).await?;
+                let info = server.info().await?;
+                let session = server.open_session(roce).await?;
+                Ok((server, info, session))
+            };
+            match opened.await {
+                Ok((server, info, session)) => {
+                    let keeper = tokio::spawn(server.clone().keep_session(session));
+                    let number = described.partition;
+                    return Ok(Self { server, number, info, session, keeper, roce, patience, out });
+                }
+                Err(error @ ClientError::Refused { .. }) => return Err(error),
+                Err(error) if began.elapsed() >= patience => return Err(error),
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+
+    pub(super) fn info(&self) -> &ServerInfo {
+        &self.info
+    }
+
+    pub(super) async fn serve(mut self, mut orders: orders::Receiver<Order>) {
+        while let Some(order) = orders.recv().await {
+            match order {
+                Order::Connect { id, local, replaces } => {
+                    let answer = match self.keep_connecting(local, replaces).await {
+                        Ok(endpoint) => {
+                            Answer::Connected { id, endpoint, info: self.info, owner: self.session.owner }
+                        }
+                        Err(error) => Answer::Lost { id, error },
+                    };
+                    self.out.tell(answer);
+                }
+                Order::Memory { kind, bytes } => {
+                    let supply = self.memory(kind, bytes).await;
+                    self.out.tell(Answer::Memory { server: self.number, kind, supply });
+                }
+                Order::Close(done) => {
+                    self.keeper.abort();
+                    if let Err(error) = self.server.close_session(self.session).await {
+                        tracing::info!(%error, "session not closed");
+                    }
+                    // Whoever asked may have given up.
+                    let _ = done.send(());
+                    return;
+                }
+            }
+        }
+        self.keeper.abort();
+    }
+
+    async fn keep_connecting(
+        &mut self,
+        local: Endpoint,
+        replaces: Option<QueuePairNumber>,
+    ) -> Result<Endpoint, ClientError> {
+        let began = Instant::now();
+        loop {
+            let error = match self.server.connect_queue_pair(self.session, local, replaces).await {
+                Err(error) if error.session_has_ended() => match self.renew(local).await {
+                    Ok(endpoint) => return Ok(endpoint),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+                Ok(endpoint) => return Ok(endpoint),
+            };
+            if began.elapsed() >= self.patience || matches!(error, ClientError::Refused { .. }) {
+                return Err(error);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Opens a new session, perhaps with a server that was started again, and connects in it.
+    async fn renew(&mut self, local: Endpoint) -> Result<Endpoint, ClientError> {
+        self.keeper.abort();
+        self.info = self.server.info().await?;
+        self.session = self.server.open_session(self.roce).await?;
+        self.keeper = tokio::spawn(self.server.clone().keep_session(self.session));
+        self.server.connect_queue_pair(self.session, local, None).await
+    }
+
+    /// Memory that others have freed, or a chunk, which is made the tree's.
+    async fn memory(&mut self, kind: ChunkKind, bytes: u32) -> Result<Supply, ClientError> {
+        let supply = self.server.allocate(self.session, kind, bytes).await?;
+        if let Supply::Chunk(chunk) = &supply {
+            self.server.publish(self.session, chunk.address).await?;
+        }
+        Ok(supply)
+    }
+}

@@ -1,0 +1,94 @@
+//! Why a role cannot start, or cannot go on.
+
+use std::io;
+
+/// A role that cannot start, or cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// A port.
+    #[error(transparent)]
+    Port(#[from] fatbtree_port::OpenError),
+    /// The cluster file does not say where a wire is.
+    #[error(transparent)]
+    Wire(#[from] fatbtree_topology::NoWire),
+    /// Somebody else listens there, mostly.
+    #[error("listening on {address}: {source}; is another process running there?")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No thread, no memory.
+    #[error("{what}: {source}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The tree cannot be built.
+    #[error("loading the tree: {0}")]
+    Load(#[from] fatbtree_memserver::LoadError),
+    /// The device does not take the tree.
+    #[error("serving the tree: {0}")]
+    Serve(#[from] fatbtree_memserver::ServerError),
+    /// A memory server does not answer, or refuses.
+    #[error(transparent)]
+    MemoryServer(#[from] fatbtree_memserver::grpc::ClientError),
+    /// The memory servers' partitions are not those of one tree.
+    #[error("the memory servers do not fit together: {0}")]
+    Roots(#[from] fatbtree_index::SuperRootError),
+    /// The memory servers' trees have different shapes.
+    #[error("memory servers {0} and {1} have trees of different shapes: load them alike")]
+    Shapes(String, String),
+    /// A queue pair cannot be connected.
+    #[error("connecting to a memory server: {0}")]
+    Connect(#[from] fatbtree_index::ConnectError),
+    /// Memory servers were out of reach for too long.
+    #[error("{0} could not be connected in {1:?}")]
+    OutOfReach(String, std::time::Duration),
+    /// Nothing more can be done: it was told to stop.
+    #[error("stopped before the end")]
+    Stopped,
+    /// A switch does not take what every switch needs.
+    #[error(transparent)]
+    Push(Box<fatbtree_controller::PushError>),
+    /// The switches' program.
+    #[error(transparent)]
+    Program(#[from] fatbtree_controller::ProgramError),
+    /// A role that does not answer.
+    #[error(
+        "{role} does not answer at {address} after {seconds} s; start it by hand to see why: fatbtree {kind} {role} --cluster FILE"
+    )]
+    Silent {
+        /// Its name.
+        role: String,
+        /// What it is.
+        kind: &'static str,
+        /// Where it should listen.
+        address: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// A role that ended and is not started again.
+    #[error("{role} has ended: {status}")]
+    Ended {
+        /// Its name.
+        role: String,
+        /// How.
+        status: std::process::ExitStatus,
+    },
+}
+
+impl NodeError {
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
+}
+
+impl From<fatbtree_controller::PushError> for NodeError {
+    fn from(error: fatbtree_controller::PushError) -> Self {
+        Self::Push(Box::new(error))
+    }
+}

@@ -1,0 +1,34 @@
+//! Roles as processes: each value here is a role's whole loop, which joins a sans-IO core with ports, gRPC and the clock.
+//!
+//! ```text
+//!   cluster file ──► where am I, who is next to me                   tokio, one thread
+//!                         │                                       ┌─────────────────────────┐
+//!    ports ◄─────────► the role's thread ◄───── mailbox ◄─────────│ gRPC: P4Runtime, memory │◄──► controller, clients
+//!    (frames)          SwitchProcess: Switch       waker          │ server, Ctrl-C          │
+//!                      MemoryServerProcess: MemoryServer<Nic>     └─────────────────────────┘
+//!                      ClientProcess: Client<Nic>
+//!                      Supervisor: all of them as child processes
+//! ```
+//!
+//! Why a crate of its own: `switch` knows no socket, `memserver` and `client` know no NIC, and `cli` holds only arguments and print. What
+//! joins them stands above all of them, and can be tested without a command line.
+//!
+//! A role's thread belongs to its frames. Between batches it looks into its mailbox; when there is nothing it sleeps
+//! ([`Waiter`](fatbtree_port::Waiter)). Everything it opens it opens before it runs: what is wrong with a port or an address is told then.
+
+mod client;
+mod error;
+mod link;
+mod memory_server;
+mod stop;
+mod switch;
+mod up;
+mod wires;
+
+pub use client::{ClientOptions, ClientProcess};
+pub use error::NodeError;
+pub use memory_server::{MemoryServerOptions, MemoryServerProcess, MemoryServerReport, TreeSource};
+pub use stop::Stopper;
+pub use switch::{SwitchOptions, SwitchProcess, SwitchReport};
+pub use up::{RoleKind, RoleState, Supervisor, UpNews, UpOptions};
+pub use wires::{host_port, switch_ports};

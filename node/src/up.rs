@@ -1,0 +1,188 @@
+//! All roles of a cluster file on this machine, as child processes.
+
+mod child;
+mod roles;
+
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use fatbtree_topology::Cluster;
+use tokio::task::JoinSet;
+
+use crate::NodeError;
+use crate::stop::stop_signal;
+use child::Child;
+use roles::Role;
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct UpOptions {
+    /// The program whose subcommands are the roles.
+    pub program: PathBuf,
+    /// The file that roles are told.
+    pub file: PathBuf,
+    /// The same, read.
+    pub cluster: Cluster,
+    /// Further arguments of memory servers.
+    pub memory_server_arguments: Vec<String>,
+    /// Whether a role that dies is started again.
+    pub restart: bool,
+    /// How long a role may take until it answers.
+    pub patience: Duration,
+}
+
+/// What a role is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RoleKind {
+    /// `fatbtree switch`.
+    Switch,
+    /// `fatbtree memserver`.
+    MemoryServer,
+}
+
+impl RoleKind {
+    /// The subcommand.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Switch => "switch",
+            Self::MemoryServer => "memserver",
+        }
+    }
+}
+
+/// How a role is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RoleState {
+    /// Its process, by number, was started.
+    Started(u32),
+    /// It answers, and a switch has its program and routes.
+    Answers,
+    /// It has ended.
+    Ended(ExitStatus),
+    /// It has ended because it was told to, or was killed because it did not.
+    Stopped {
+        /// Whether it was killed.
+        killed: bool,
+    },
+}
+
+/// What has happened.
+#[derive(Debug)]
+pub enum UpNews<'a> {
+    /// A role has another state.
+    Role {
+        /// Its name.
+        name: &'a str,
+        /// What it is.
+        kind: RoleKind,
+        /// Where it is controlled.
+        address: &'a str,
+        /// How it is now.
+        state: RoleState,
+    },
+    /// Every role answers.
+    Ready,
+    /// A role was started again, and cannot be made to work; it is tried again.
+    Trouble(&'a NodeError),
+}
+
+/// Starts the roles of a file and keeps them.
+#[derive(Debug)]
+pub struct Supervisor {
+    options: UpOptions,
+    children: Vec<Child>,
+}
+
+/// How often processes are looked after.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Supervisor {
+    /// For these roles; none is started yet.
+    pub fn new(options: UpOptions) -> Self {
+        let children = roles::of(&options.cluster).into_iter().map(Child::new).collect();
+        Self { options, children }
+    }
+
+    /// Starts all roles, programs the switches, and keeps them until Ctrl-C or SIGTERM; then stops them.
+    ///
+    /// # Errors
+    /// When a role does not start. Those that did are stopped.
+    pub fn run(mut self, mut tell: impl FnMut(UpNews<'_>)) -> Result<(), NodeError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.map_err(NodeError::system("starting the supervisor's thread"))?;
+        let result = runtime.block_on(async {
+            let stop = stop_signal().map_err(NodeError::system("listening for signals"))?;
+            tokio::select! {
+                () = stop => Ok(()),
+                error = self.keep(&mut tell) => Err(error),
+            }
+        });
+        child::stop_all(&mut self.children, &mut tell);
+        result
+    }
+
+    /// Ends only with an error.
+    async fn keep(&mut self, tell: &mut impl FnMut(UpNews<'_>)) -> NodeError {
+        // Roles that are on their way to answering; each gives its place.
+        let mut rising: JoinSet<(usize, Result<(), NodeError>)> = JoinSet::new();
+        for place in 0..self.children.len() {
+            if let Err(error) = self.start(place, &mut rising, tell) {
+                return error;
+            }
+        }
+        let mut was_ready = false;
+        loop {
+            while let Some(risen) = rising.try_join_next() {
+                match risen {
+                    Ok((place, Ok(()))) => self.children[place].answers(tell),
+                    Ok((_, Err(error))) if !was_ready => return error,
+                    Ok((place, Err(error))) => {
+                        tell(UpNews::Trouble(&error));
+                        self.children[place].kill();
+                    }
+                    // Told to end, because its process has.
+                    Err(_) => {}
+                }
+            }
+            for place in 0..self.children.len() {
+                let child = &mut self.children[place];
+                if let Some(status) = child.ended(tell) {
+                    if !was_ready {
+                        return NodeError::Ended { role: child.role.name.clone(), status };
+                    }
+                    if self.options.restart {
+                        child.due = Some(Instant::now() + child.pause());
+                    }
+                }
+                if child.due.is_some_and(|due| due <= Instant::now())
+                    && let Err(error) = self.start(place, &mut rising, tell)
+                {
+                    return error;
+                }
+            }
+            let all_answer = self.children.iter().all(|child| child.answering);
+            if all_answer && self.children.iter().any(|child| !child.announced) {
+                self.children.iter_mut().for_each(|child| child.announced = true);
+                was_ready = true;
+                tell(UpNews::Ready);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    fn start(
+        &mut self,
+        place: usize,
+        rising: &mut JoinSet<(usize, Result<(), NodeError>)>,
+        tell: &mut impl FnMut(UpNews<'_>),
+    ) -> Result<(), NodeError> {
+        let Self { options, children } = self;
+        let child = &mut children[place];
+        child.start(options, tell)?;
+        let (role, cluster, patience): (Role, _, _) =
+            (child.role.clone(), options.cluster.clone(), options.patience);
+        child.rising = Some(rising.spawn(async move { (place, role.rise(&cluster, patience).await) }));
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! A role's process.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use tokio::task::AbortHandle;
+
+use super::roles::Role;
+use super::{RoleState, UpNews, UpOptions};
+use crate::NodeError;
+
+#[derive(Debug)]
+pub(super) struct Child {
+    pub(super) role: Role,
+    process: Option<std::process::Child>,
+    /// Waits until it answers.
+    pub(super) rising: Option<AbortHandle>,
+    pub(super) answering: bool,
+    /// It has answered, and everybody was told that all do.
+    pub(super) announced: bool,
+    /// When it is started again.
+    pub(super) due: Option<Instant>,
+    started: Instant,
+    pause: Duration,
+}
+
+/// Before a role is started again, the first time; the pause is doubled as long as it dies at once.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A role that lives for so long does not die at once.
+const LONG: Duration = Duration::from_secs(10);
+
+impl Child {
+    pub(super) fn new(role: Role) -> Self {
+        Self {
+            role,
+            process: None,
+            rising: None,
+            answering: false,
+            announced: false,
+            due: None,
+            started: Instant::now(),
+            pause: SHORTEST_PAUSE,
+        }
+    }
+
+    fn tell(&self, state: RoleState, tell: &mut impl FnMut(UpNews<'_>)) {
+        tell(UpNews::Role {
+            name: &self.role.name,
+            kind: self.role.kind,
+            address: &self.role.address,
+            state,
+        });
+    }
+
+    /// Starts the process. It lives no longer than this one: it ends when the pipe to its standard input does.
+    pub(super) fn start(
+        &mut self,
+        options: &UpOptions,
+        tell: &mut impl FnMut(UpNews<'_>),
+    ) -> Result<(), NodeError> {
+        let mut command = Command::new(&options.program);
+        command.arg(self.role.kind.name()).arg(&self.role.name).arg("--cluster").arg(&options.file);
+        if self.role.kind == super::RoleKind::MemoryServer {
+            command.args(&options.memory_server_arguments);
+        }
+        command.arg("--until-stdin-ends").stdin(Stdio::piped()).stdout(Stdio::null());
+        // Ctrl-C at a terminal is for the supervisor, which stops them one and all.
+        command.process_group(0);
+        let process = command.spawn().map_err(NodeError::system("starting a role's process"))?;
+        (self.started, self.due) = (Instant::now(), None);
+        let number = process.id();
+        self.process = Some(process);
+        self.tell(RoleState::Started(number), tell);
+        Ok(())
+    }
+
+    pub(super) fn answers(&mut self, tell: &mut impl FnMut(UpNews<'_>)) {
+        self.answering = true;
+        self.tell(RoleState::Answers, tell);
+    }
+
+    /// How the process has ended, if it has since this was last asked.
+    pub(super) fn ended(&mut self, tell: &mut impl FnMut(UpNews<'_>)) -> Option<ExitStatus> {
+        let status = self.process.as_mut()?.try_wait().ok().flatten()?;
+        self.process = None;
+        (self.answering, self.announced) = (false, false);
+        if let Some(rising) = self.rising.take() {
+            rising.abort();
+        }
+        self.tell(RoleState::Ended(status), tell);
+        Some(status)
+    }
+
+    /// How long to wait before it is started again.
+    pub(super) fn pause(&mut self) -> Duration {
+        self.pause = match self.started.elapsed() < LONG {
+            true => (self.pause * 2).min(LONGEST_PAUSE),
+            false => SHORTEST_PAUSE,
+        };
+        self.pause
+    }
+
+    pub(super) fn kill(&mut self) {
+        if let Some(process) = &mut self.process {
+            // One that has ended needs no killing.
+            let _ = process.kill();
+        }
+    }
+}
+
+/// Until a role that was told to end is killed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Tells all to end, and waits until they have.
+pub(super) fn stop_all(children: &mut [Child], tell: &mut impl FnMut(UpNews<'_>)) {
+    for child in children.iter_mut() {
+        child.process.as_mut().map(|process| process.stdin.take());
+    }
+    let end = Instant::now() + PATIENCE;
+    for child in children {
+        let Some(mut process) = child.process.take() else { continue };
+        let mut killed = false;
+        while matches!(process.try_wait(), Ok(None)) {
+            if Instant::now() >= end && !killed {
+                killed = true;
+                let _ = process.kill();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child.tell(RoleState::Stopped { killed }, tell);
+    }
+}

@@ -1,0 +1,127 @@
+//! A switch process forwards while its control plane works.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fatbtree_controller::{Fleet, FleetOptions, Programs, cluster_base};
+use fatbtree_node::{SwitchOptions, SwitchProcess, switch_ports};
+use fatbtree_p4runtime::P4InfoIndex;
+use fatbtree_p4runtime::entry::insert;
+use fatbtree_p4runtime::v1::write_request::Atomicity;
+use fatbtree_port::{Batch, Port, PortSpec, Waiter};
+use fatbtree_topology::Cluster;
+
+/// A network of two hosts, on UDP ports that were free a moment ago.
+fn cluster() -> Cluster {
+    let free = |first: u16| (first..first + 12).all(|port| UdpSocket::bind(("127.0.0.1", port)).is_ok());
+    let somewhere = 20_000 + (std::process::id() % 500) as u16 * 20;
+    let first = (somewhere..).step_by(20).find(|first| free(*first)).expect("free ports");
+    let text = format!(
+        "[network]\nk = 2\n[wires]\nfirst_port = {first}\n[[memory_server]]\nhost = \"host-0-0-0\"\ngrpc = \"127.0.0.1:1\"\n"
+    );
+    Cluster::from_toml(&text).expect("a good file")
+}
+
+/// An IPv4 packet to the host: a switch does not care what is in it.
+fn frame(to: [u8; 4]) -> Vec<u8> {
+    let mut frame = vec![0x02; 64];
+    frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    let mut header = [0x45, 0, 0, 50, 0, 0, 0, 0, 64, 255, 0, 0, 10, 1, 0, 2, to[0], to[1], to[2], to[3]];
+    let sum: u32 = header.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame[14..34].copy_from_slice(&header);
+    frame
+}
+
+/// The port at the other end.
+fn other_end(spec: &PortSpec) -> Box<dyn Port> {
+    let PortSpec::Udp { local, remote } = spec else { panic!("{spec}") };
+    PortSpec::Udp { local: *remote, remote: *local }.open().expect("a free port")
+}
+
+#[test]
+fn frames_pass_between_the_parts_of_a_large_write() {
+    let cluster = cluster();
+    let switch = cluster.tree().switch_by_name("edge-0-0").expect("k = 2 has it").id;
+    let ports = switch_ports(&cluster, switch).expect("there are wires");
+    let (to_agg, to_host) = (ports[1].1.clone(), ports[0].1.clone());
+    let grpc = cluster.p4runtime(switch).clone();
+    // Whatever port is free: the cluster file says it only to controllers, and there is another way to tell this one.
+    let options = SwitchOptions { grpc: "127.0.0.1:0".into(), device_id: grpc.device_id, ports, limit: None };
+    // Ports belong to the thread that opens them.
+    let (tell, told) = std::sync::mpsc::channel();
+    let running = std::thread::spawn(move || {
+        let process = SwitchProcess::open(&options).expect("it opens");
+        tell.send((process.grpc(), process.stopper())).expect("the test waits for it");
+        process.run()
+    });
+    let (address, stopper) = told.recv().expect("it has opened");
+
+    let text = format!(
+        "[network]\nk = 2\n[[memory_server]]\nhost = \"host-0-0-0\"\ngrpc = \"127.0.0.1:1\"\n[[switch]]\nname = \"edge-0-0\"\np4runtime = \"{address}\"\ndevice_id = {}\n",
+        grpc.device_id
+    );
+    let reachable = Cluster::from_toml(&text).expect("a good file");
+    let programs = Programs::v1model().expect("it is part of the program");
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    let fleet = runtime.block_on(async {
+        let fleet = Fleet::connect_to(&reachable, [switch], &programs, FleetOptions::default()).await?;
+        fleet.set_pipeline().await?;
+        fleet
+            .load_base(&cluster_base(&reachable).into_iter().filter(|(id, _)| *id == switch).collect())
+            .await?;
+        Ok::<_, fatbtree_controller::PushError>(fleet)
+    });
+    let fleet = fleet.expect("the switch is there");
+
+    // Frames, one after the other, as long as the write lasts.
+    let writing = Arc::new(AtomicBool::new(true));
+    let watched = Arc::clone(&writing);
+    let bytes = frame(cluster.tree().host(cluster.servers()[0].host).ip.octets());
+    let watcher = std::thread::spawn(move || {
+        let (waiter, mut ready, mut batch) = (Waiter::new().expect("a descriptor"), Vec::new(), Batch::new());
+        let (mut agg, mut host) = (other_end(&to_agg), [other_end(&to_host)]);
+        let (mut passed, mut longest) = (0u32, Duration::ZERO);
+        while watched.load(Ordering::Relaxed) {
+            let sent = Instant::now();
+            assert_eq!(agg.send(&[&bytes]), 1);
+            waiter.wait(&host, Some(Duration::from_secs(10)), &mut ready);
+            assert_eq!(host[0].receive(&mut batch), 1, "the frame has passed");
+            (passed, longest) = (passed + 1, longest.max(sent.elapsed()));
+        }
+        (passed, longest)
+    });
+
+    // All in one request: were it applied in one go, no frame could pass meanwhile.
+    const ENTRIES: u64 = 60_000;
+    let client = fleet.client(switch).expect("connected");
+    let info: P4InfoIndex = runtime.block_on(client.p4info()).expect("it has a program");
+    let child = info.table("node_set_a.child").expect("the program has it");
+    let field = |name| child.field(name).expect("the table has it");
+    let (epoch, node, branch) = (field("epoch"), field("node_id"), field("branch"));
+    let descend = child.action("descend_to").expect("the table has it");
+    let updates: Vec<_> = (0..ENTRIES)
+        .map(|n| {
+            let entry = child.entry().exact(epoch, 1).exact(node, 1 + n / 16).exact(branch, n % 16);
+            insert(entry.action(descend, &[n << 10, 1]).build().expect("in range"))
+        })
+        .collect();
+    let began = Instant::now();
+    runtime.block_on(client.write_batch(updates, Atomicity::ContinueOnError)).expect("all are new");
+    let took = began.elapsed();
+    writing.store(false, Ordering::Relaxed);
+    let (passed, longest) = watcher.join().expect("every frame came");
+    println!(
+        "{ENTRIES} entries in {took:.1?}; {passed} frames passed meanwhile, the slowest in {longest:.1?}"
+    );
+    // 235 parts, and a frame at least between most of them; in one go there would be a handful, before and after.
+    assert!(passed > 50, "{passed} frames passed");
+    let found = runtime.block_on(client.read_table(child, false)).expect("it answers");
+    assert_eq!(found.len() as u64, ENTRIES);
+    stopper.stop();
+    let report = running.join().expect("it ends");
+    assert_eq!(report.ports.sent, u64::from(passed), "{report}");
+}

@@ -1,0 +1,54 @@
+//! What a port counts.
+
+use std::fmt;
+
+/// Frames of one port since it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Handed to the owner.
+    pub received: u64,
+    /// Taken from the owner and given to the network.
+    pub sent: u64,
+    /// Lost because the owner came too late to take them from the receive queue, as far as the kernel tells.
+    pub queue_full: u64,
+    /// Longer than [`LONGEST_FRAME`](crate::LONGEST_FRAME), or than the network takes.
+    pub too_long: u64,
+    /// Sent while nobody was there to receive: the peer is not up, or not any more.
+    pub no_peer: u64,
+    /// Lost for other reasons; the last is in [`Port::last_error`](crate::Port::last_error).
+    pub failed: u64,
+}
+
+impl Counters {
+    /// Adds another port's.
+    pub fn add(&mut self, other: &Counters) {
+        let Counters { received, sent, queue_full, too_long, no_peer, failed } = other;
+        self.received += received;
+        self.sent += sent;
+        self.queue_full += queue_full;
+        self.too_long += too_long;
+        self.no_peer += no_peer;
+        self.failed += failed;
+    }
+
+    /// Frames that were lost here, for whatever reason.
+    pub fn lost(&self) -> u64 {
+        self.queue_full + self.too_long + self.no_peer + self.failed
+    }
+}
+
+impl fmt::Display for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} frames received, {} sent", self.received, self.sent)?;
+        let losses = [
+            ("lost in a full queue", self.queue_full),
+            ("too long", self.too_long),
+            ("sent to nobody", self.no_peer),
+            ("failed", self.failed),
+        ];
+        losses
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .try_for_each(|(what, count)| write!(f, ", {count} {what}"))
+    }
+}

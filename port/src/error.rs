@@ -1,0 +1,42 @@
+//! Why a port cannot be opened.
+
+use std::io;
+use std::net::SocketAddr;
+
+use nix::errno::Errno;
+
+/// A port that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A UDP wire.
+    #[error(
+        "UDP port {local} to {remote}: {source}; is another process there, and is the address this machine's?"
+    )]
+    Udp {
+        /// Where it should receive.
+        local: SocketAddr,
+        /// Where it should send.
+        remote: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// An interface that is not there.
+    #[error("no network interface {interface:?} on this machine; `ip link` lists them")]
+    NoInterface {
+        /// Its name.
+        interface: String,
+    },
+    /// An interface that cannot be opened.
+    #[error(
+        "network interface {interface}: {source}; raw sockets need CAP_NET_RAW: run as root, or `setcap cap_net_raw+ep` the program"
+    )]
+    Packet {
+        /// Its name.
+        interface: String,
+        /// What the system says.
+        source: Errno,
+    },
+    /// An event descriptor.
+    #[error("no file descriptor for an event: {0}; raise the limit (`ulimit -n`)")]
+    Event(Errno),
+}

@@ -1,0 +1,86 @@
+//! Ports: where frames leave a process and come into it, in batches, for NICs and switches alike.
+//!
+//! ```text
+//!    a thread                              a port                       the network
+//!  ┌────────────────────┐ receive(batch) ┌──────────┐  recvmmsg
+//!  │ switch pipeline or │◄───────────────│ UdpPort  │◄─────────  a datagram is an Ethernet frame      udp:LOCAL,REMOTE
+//!  │ NIC, sans-IO       │ send(frames)   │PacketPort│  sendmmsg
+//!  │                    │───────────────►│ PairPort │─────────►  an interface, or another thread      packet:IFACE
+//!  └───────▲────────────┘                └────┬─────┘
+//!          │ Waiter::wait: spins shortly,     │ fd()
+//!          │ then sleeps ◄────────────────────┘
+//!          └───────────── Waker::wake ◄── control plane, from any thread
+//! ```
+//!
+//! * [`Port`]: the trait. [`UdpPort`], [`PacketPort`] and [`pair`] are its kinds; [`PortSpec`] is their name in files.
+//! * [`Batch`]: frames that came together, in memory that is used again: nothing is allocated for a frame.
+//! * [`Waiter`], [`Waker`]: sleep until there is something.
+//! * [`Counters`]: every queue is bounded, and what is lost is counted.
+//!
+//! System calls are made through `nix`: the only well-kept crate with `recvmmsg` and `sendmmsg` behind a safe surface (`rustix` has no
+//! `recvmmsg`; `socket2` and `mio` take a datagram at a time; `quinn-udp` is bound to QUIC's uses).
+//!
+//! # Example
+//!
+//! ```
+//! use std::time::Duration;
+//! use fatbtree_port::{Batch, Port, Waiter, pair};
+//!
+//! let (mut here, there) = pair(64)?;
+//! assert_eq!(here.send(&[b"one frame", b"and another"]), 2);
+//!
+//! let mut ports: Vec<Box<dyn Port>> = vec![Box::new(there)];
+//! let (waiter, mut ready) = (Waiter::new()?, Vec::new());
+//! waiter.wait(&ports, Some(Duration::from_secs(1)), &mut ready);
+//! assert_eq!(ready, [true]);
+//!
+//! let mut batch = Batch::new(); // made once
+//! assert_eq!(ports[0].receive(&mut batch), 2);
+//! assert_eq!(batch.iter().next(), Some(&b"one frame"[..]));
+//! # Ok::<(), fatbtree_port::OpenError>(())
+//! ```
+
+mod batch;
+mod counters;
+mod error;
+mod multi;
+mod packet;
+mod pair;
+mod spec;
+mod udp;
+mod wait;
+
+use std::os::fd::BorrowedFd;
+
+pub use batch::{BATCH, Batch, LONGEST_FRAME};
+pub use counters::Counters;
+pub use error::OpenError;
+pub use nix::errno::Errno;
+pub use packet::PacketPort;
+pub use pair::{PairPort, pair};
+pub use spec::PortSpec;
+pub use udp::UdpPort;
+pub use wait::{Waiter, Waker};
+
+/// One end of a wire that carries Ethernet frames, without their checksums. It never blocks, and belongs to one thread.
+///
+/// Nothing that happens on the wire is an error for its owner: a peer that is not up, an interface that is down, a frame that is too long
+/// are counted, and frames are lost, as frames are.
+pub trait Port {
+    /// Replaces what is in `batch` by the frames that have come, as many as there is room for; says how many those are. When the batch
+    /// is [full](Batch::is_full) there may be more.
+    fn receive(&mut self, batch: &mut Batch) -> usize;
+
+    /// Sends frames in their order. Says how many are taken; less than all, when there is no room now: the owner keeps the others and
+    /// tries again, or drops and counts them.
+    fn send(&mut self, frames: &[&[u8]]) -> usize;
+
+    /// Readable when frames have come; for [`Waiter::wait`].
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// What was received, sent and lost. May ask the system: not for every frame.
+    fn counters(&self) -> Counters;
+
+    /// Why frames [`failed`](Counters::failed) last.
+    fn last_error(&self) -> Option<Errno>;
+}

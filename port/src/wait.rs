@@ -1,0 +1,110 @@
+//! Sleeping until a port or somebody else has something.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::{OpenError, Port};
+
+/// Wakes the thread that [waits](Waiter::wait), from any other. Clones wake the same.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<Alarm>);
+
+#[derive(Debug)]
+struct Alarm {
+    event: EventFd,
+    /// It rings, or is about to: ringing twice says nothing more.
+    ringing: AtomicBool,
+}
+
+impl Waker {
+    /// The thread's next wait, or the one that it is in, ends at once.
+    pub fn wake(&self) {
+        if !self.0.ringing.swap(true, Ordering::AcqRel) {
+            let _rings_already = self.0.event.write(1);
+        }
+    }
+}
+
+/// What one thread waits with.
+///
+/// It looks again and again for a short time ([`spin`](Self::spin)), then sleeps: a thread that only looked would take the processor from
+/// those it waits for.
+#[derive(Debug)]
+pub struct Waiter {
+    alarm: Waker,
+    spin: Duration,
+}
+
+impl Waiter {
+    /// Looks for so long before it sleeps, by default: about what going to sleep and being woken costs.
+    pub const SPIN: Duration = Duration::from_micros(5);
+
+    /// A waiter for one thread.
+    ///
+    /// # Errors
+    /// When the process has no file descriptors left.
+    pub fn new() -> Result<Self, OpenError> {
+        let event =
+            EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).map_err(OpenError::Event)?;
+        let alarm = Waker(Arc::new(Alarm { event, ringing: AtomicBool::new(false) }));
+        Ok(Self { alarm, spin: Self::SPIN })
+    }
+
+    /// The same, looking for another time before it sleeps.
+    #[must_use]
+    pub fn spin(self, spin: Duration) -> Self {
+        Self { spin, ..self }
+    }
+
+    /// What ends a wait.
+    pub fn waker(&self) -> Waker {
+        self.alarm.clone()
+    }
+
+    /// Waits until a port has frames, somebody [wakes](Waker::wake), or `patience` is over; without patience for ever. `ready` is filled:
+    /// whether each of the ports has something, in their order.
+    ///
+    /// A patience of zero only looks. A signal ends it as well.
+    pub fn wait(&self, ports: &[Box<dyn Port>], patience: Option<Duration>, ready: &mut Vec<bool>) {
+        let mut places: Vec<PollFd<'_>> = Vec::with_capacity(ports.len() + 1);
+        places.extend(ports.iter().map(|port| PollFd::new(port.fd(), PollFlags::POLLIN)));
+        places.push(PollFd::new(self.alarm.0.event.as_fd(), PollFlags::POLLIN));
+        let spin = patience.map_or(self.spin, |patience| patience.min(self.spin));
+        if look(&mut places, Some(Duration::ZERO)) == 0 && !spin.is_zero() {
+            let began = Instant::now();
+            while look(&mut places, Some(Duration::ZERO)) == 0 {
+                if began.elapsed() >= spin {
+                    let rest = patience.map(|patience| patience.saturating_sub(began.elapsed()));
+                    look(&mut places, rest);
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+        } else if spin.is_zero() && patience.is_none_or(|patience| !patience.is_zero()) {
+            look(&mut places, patience);
+        }
+        ready.clear();
+        ready.extend(places.iter().take(ports.len()).map(|place| place.any().unwrap_or(true)));
+        if places[ports.len()].any().unwrap_or(true) {
+            let _already_read = self.alarm.0.event.read();
+            // After it is read: who wakes in between finds it ringing, and we are awake.
+            self.alarm.0.ringing.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// How many places are ready.
+fn look(places: &mut [PollFd<'_>], patience: Option<Duration>) -> i32 {
+    match ppoll(places, patience.map(Into::into), None) {
+        Ok(ready) => ready,
+        // A signal: whoever waits should look for what it means.
+        Err(Errno::EINTR) => 1,
+        Err(_) => 0,
+    }
+}

@@ -1,0 +1,211 @@
+//! The contract of every kind of port.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use fatbtree_port::{
+    BATCH, Batch, LONGEST_FRAME, OpenError, PacketPort, Port, PortSpec, UdpPort, Waiter, pair,
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits for so many frames and gives them.
+fn gather(ports: &mut [Box<dyn Port>], at: usize, count: usize) -> Vec<Vec<u8>> {
+    let (waiter, mut ready, mut batch) = (Waiter::new().unwrap(), Vec::new(), Batch::new());
+    let (mut frames, began) = (Vec::new(), Instant::now());
+    while frames.len() < count {
+        assert!(began.elapsed() < PATIENCE, "{} frames of {count} came", frames.len());
+        waiter.wait(ports, Some(Duration::from_millis(100)), &mut ready);
+        if ready[at] {
+            ports[at].receive(&mut batch);
+            frames.extend(batch.iter().map(<[u8]>::to_vec));
+        }
+    }
+    frames
+}
+
+/// A frame that says which it is. The first bytes are addresses and a type that nobody knows.
+fn frame(n: usize, length: usize) -> Vec<u8> {
+    let mut frame = vec![n as u8; length];
+    frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
+    frame[14..16].copy_from_slice(&(n as u16).to_be_bytes());
+    frame
+}
+
+/// What both ends of any wire promise.
+fn keeps_its_promises(one: Box<dyn Port>, other: Box<dyn Port>) {
+    let mut ports = vec![one, other];
+    // More than a batch, of all lengths, both ways at once, in order.
+    let count = 3 * BATCH + 1;
+    let frames: Vec<Vec<u8>> = (0..count).map(|n| frame(n, 60 + n * 7 % 1400)).collect();
+    let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    assert_eq!(ports[0].send(&slices), count);
+    assert_eq!(ports[1].send(&slices), count);
+    assert_eq!(gather(&mut ports, 1, count), frames);
+    assert_eq!(gather(&mut ports, 0, count), frames);
+    for port in &ports {
+        let counters = port.counters();
+        assert_eq!((counters.received, counters.sent, counters.lost()), (count as u64, count as u64, 0));
+    }
+    let mut batch = Batch::new();
+    assert_eq!(ports[0].receive(&mut batch), 0, "nothing comes back to its sender");
+}
+
+#[test]
+fn pairs_keep_their_promises() {
+    let (one, other) = pair(1024).unwrap();
+    keeps_its_promises(Box::new(one), Box::new(other));
+}
+
+/// Two ports of UDP, wired to each other.
+fn udp() -> (UdpPort, UdpPort) {
+    let free = || UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).unwrap();
+    let (here, there) = (free(), free());
+    (UdpPort::open(here, there).unwrap(), UdpPort::open(there, here).unwrap())
+}
+
+#[test]
+fn udp_keeps_its_promises() {
+    let (one, other) = udp();
+    keeps_its_promises(Box::new(one), Box::new(other));
+}
+
+#[test]
+fn a_full_queue_takes_no_more_and_nothing_is_lost() {
+    let (mut one, other) = pair(4).unwrap();
+    let frames: Vec<Vec<u8>> = (0..6).map(|n| frame(n, 60)).collect();
+    let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    assert_eq!(one.send(&slices), 4);
+    assert_eq!(one.send(&slices[4..]), 0);
+    let mut ports: Vec<Box<dyn Port>> = vec![Box::new(other)];
+    assert_eq!(gather(&mut ports, 0, 4), frames[..4]);
+    assert_eq!(one.send(&slices[4..]), 2);
+    assert_eq!(gather(&mut ports, 0, 2), frames[4..]);
+    ports.clear();
+    assert_eq!(one.send(&slices), 6, "to nobody");
+    assert_eq!(one.counters().no_peer, 6);
+}
+
+#[test]
+fn a_queue_of_the_kernel_is_bounded_and_its_losses_are_counted() {
+    let (mut one, mut other) = udp();
+    let long = frame(0, 9_000);
+    let mut sent = 0;
+    // 90 MB into a queue that holds at most 16.
+    while sent < 10_000 {
+        sent += one.send(&vec![&long[..]; 100]);
+    }
+    let (mut came, mut batch) = (0, Batch::new());
+    while other.receive(&mut batch) > 0 {
+        came += batch.len() as u64;
+    }
+    let counters = other.counters();
+    assert_eq!(came, counters.received);
+    assert!(counters.queue_full > 0);
+    assert_eq!(counters.received + counters.queue_full, sent as u64, "all are accounted for");
+}
+
+#[test]
+fn a_peer_that_is_not_up_is_no_error() {
+    let free = || UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).unwrap();
+    let (here, there) = (free(), free());
+    let mut one = UdpPort::open(here, there).unwrap();
+    let bytes = frame(1, 60);
+    let mut batch = Batch::new();
+    for _ in 0..20 {
+        assert_eq!(one.send(&[&bytes]), 1);
+        assert_eq!(one.receive(&mut batch), 0);
+    }
+    assert!(one.counters().no_peer > 0, "{}", one.counters());
+    // It comes up, and frames flow.
+    let other = UdpPort::open(there, here).unwrap();
+    one.receive(&mut batch);
+    assert_eq!(one.send(&[&bytes]), 1);
+    assert_eq!(gather(&mut [Box::new(other)], 0, 1), [bytes]);
+}
+
+#[test]
+fn strangers_are_not_heard_and_giants_are_dropped() {
+    let (one, mut other) = udp();
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    stranger.send_to(b"hello", one.local()).unwrap();
+    other.send(&[&vec![0; LONGEST_FRAME + 1], &frame(3, LONGEST_FRAME)]);
+    let mut ports: Vec<Box<dyn Port>> = vec![Box::new(one)];
+    assert_eq!(gather(&mut ports, 0, 1), [frame(3, LONGEST_FRAME)]);
+    assert_eq!((ports[0].counters().received, ports[0].counters().too_long), (1, 1));
+    other.send(&[&vec![0; 1 << 17]]);
+    assert_eq!(other.counters().too_long, 1, "longer than any datagram");
+}
+
+#[test]
+fn a_waker_ends_a_wait() {
+    let waiter = Waiter::new().unwrap();
+    let (waker, mut ready) = (waiter.waker(), Vec::new());
+    for _ in 0..100 {
+        let waker = waker.clone();
+        let other = std::thread::spawn(move || waker.wake());
+        waiter.wait(&[], None, &mut ready);
+        other.join().unwrap();
+    }
+    // Rung before the wait: it does not begin.
+    waker.wake();
+    waker.wake();
+    waiter.wait(&[], None, &mut ready);
+    let began = Instant::now();
+    waiter.wait(&[], Some(Duration::from_millis(20)), &mut ready);
+    assert!(began.elapsed() >= Duration::from_millis(20), "it rang twice for one wait");
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let (one, _other) = udp();
+    let taken = PortSpec::Udp { local: one.local(), remote: "127.0.0.1:9".parse().unwrap() };
+    let error = taken.open().err().expect("the address is taken").to_string();
+    assert!(error.contains("is another process there"), "{error}");
+    let error = "packet:none0".parse::<PortSpec>().unwrap().open().err().expect("there is none");
+    assert!(matches!(&error, OpenError::NoInterface { interface } if interface == "none0"), "{error}");
+}
+
+/// Runs the test of this name again in a network of its own. False, and loud, where the machine does not allow that.
+fn in_namespace(test: &str) -> bool {
+    let made = Command::new("unshare")
+        .args(["-rn", "sh", "-c"])
+        .arg(
+            "ip link add fatbtree0 type veth peer name fatbtree1 && ip link set fatbtree0 up && ip link set fatbtree1 up \
+             && exec \"$0\" \"$@\"",
+        )
+        .arg(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", test, "--nocapture"])
+        .output();
+    match made {
+        Ok(output) if String::from_utf8_lossy(&output.stdout).contains("test result") => {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+            assert!(text.contains("1 passed"), "{text}");
+            true
+        }
+        other => {
+            eprintln!("SKIPPED: no veth pair in a network namespace here: {other:?}");
+            false
+        }
+    }
+}
+
+#[test]
+fn packet_keeps_its_promises() {
+    in_namespace("packet_in_a_namespace");
+}
+
+#[test]
+#[ignore = "runs in a network namespace with a veth pair: packet_keeps_its_promises starts it there"]
+fn packet_in_a_namespace() {
+    let open = |interface| {
+        let port = PacketPort::open(interface).unwrap();
+        Box::new(port)
+    };
+    // What the kernel says to an interface that has come up, such as IPv6's router solicitations.
+    std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").ok();
+    keeps_its_promises(open("fatbtree0"), open("fatbtree1"));
+}

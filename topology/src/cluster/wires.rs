@@ -1,0 +1,260 @@
+//! Where the ends of the network's cables are, when roles are processes.
+//!
+//! The rule: cable n of [`FatTree::links`] has its upper end at UDP port `first_port + 2n`, its lower end at `first_port + 2n + 1`. Nobody
+//! types a port twice, and all processes that read the same file find each other. The file may put a switch or host on another machine,
+//! and an end at another port or on a network interface.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use toml::Spanned;
+
+use super::error::ClusterProblem as Problem;
+use super::file::{self, File};
+use super::validate::{Check, Checked};
+use crate::fat_tree::{FatTree, HostId, Link, Peer, SwitchId};
+
+/// An end of a wire, as the process that has it opens it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Wire {
+    /// One Ethernet frame in a UDP datagram.
+    Udp {
+        /// Where this end receives.
+        local: SocketAddr,
+        /// Where the other end does.
+        remote: SocketAddr,
+    },
+    /// A network interface of this name, on the process's machine.
+    Packet(String),
+}
+
+/// An end that cannot be opened.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoWire {
+    /// The file has no `[wires]`.
+    #[error(
+        "the cluster file does not say where wires are: add a section `[wires]` with `first_port = 12000` (see `fatbtree topology example`)"
+    )]
+    NotDescribed,
+    /// One end is a UDP port, the other a network interface.
+    #[error(
+        "{end} is a UDP port, but the other end of its wire, {other}, is the network interface {interface}: name an interface for both or for none"
+    )]
+    Mixed {
+        /// This end.
+        end: String,
+        /// The other.
+        other: String,
+        /// The other's interface.
+        interface: String,
+    },
+}
+
+/// An end of a wire by its place in the network.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum End {
+    Switch(SwitchId, u16),
+    Host(HostId),
+}
+
+impl From<Peer> for End {
+    fn from(peer: Peer) -> Self {
+        match peer {
+            Peer::Switch { switch, port } => Self::Switch(switch, port),
+            Peer::Host(host) => Self::Host(host),
+        }
+    }
+}
+
+impl End {
+    fn name(self, tree: &FatTree) -> String {
+        match self {
+            Self::Switch(switch, port) => format!("{}'s port {port}", tree.switch(switch).name()),
+            Self::Host(host) => format!("{}'s wire", tree.host(host).name()),
+        }
+    }
+}
+
+/// Where an end is.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Place {
+    Udp(SocketAddr),
+    Packet { machine: IpAddr, interface: String },
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Udp(address) => write!(f, "UDP port {address}"),
+            Self::Packet { machine, interface } => write!(f, "interface {interface} of {machine}"),
+        }
+    }
+}
+
+/// Every end of every cable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Wires(BTreeMap<End, Place>);
+
+impl Wires {
+    pub(super) fn of_switch(&self, tree: &FatTree, switch: SwitchId, port: u16) -> Result<Wire, NoWire> {
+        let peer = tree.peer(switch, port).expect("asked for ports that are wired");
+        self.between(tree, End::Switch(switch, port), peer.into())
+    }
+
+    pub(super) fn of_host(&self, tree: &FatTree, host: HostId) -> Result<Wire, NoWire> {
+        let port = tree.host(host).index;
+        self.between(tree, End::Host(host), End::Switch(tree.edge_of(host).id, port))
+    }
+
+    fn between(&self, tree: &FatTree, end: End, other: End) -> Result<Wire, NoWire> {
+        match (&self.0[&end], &self.0[&other]) {
+            (Place::Packet { interface, .. }, _) => Ok(Wire::Packet(interface.clone())),
+            (Place::Udp(local), Place::Udp(remote)) => Ok(Wire::Udp { local: *local, remote: *remote }),
+            (Place::Udp(_), Place::Packet { interface, .. }) => Err(NoWire::Mixed {
+                end: end.name(tree),
+                other: other.name(tree),
+                interface: interface.clone(),
+            }),
+        }
+    }
+}
+
+/// What the file says of one end, and where.
+type Said<'a> = (&'a Spanned<String>, String);
+
+/// Exceptions to the rule.
+#[derive(Default)]
+struct Exceptions<'a> {
+    switch_machines: BTreeMap<SwitchId, Said<'a>>,
+    host_machines: BTreeMap<HostId, Said<'a>>,
+    ends: BTreeMap<End, Said<'a>>,
+}
+
+impl Check<'_> {
+    /// Places for all ends. Names of switches and hosts have been checked.
+    pub(super) fn wires(&self, tree: &FatTree, file: &File) -> Checked<Option<Wires>> {
+        let exceptions = self.exceptions(tree, file)?;
+        let Some(rule) = &file.wires else {
+            let all = exceptions.switch_machines.values().chain(exceptions.host_machines.values());
+            return match all.chain(exceptions.ends.values()).next() {
+                None => Ok(None),
+                Some((at, field)) => self.refuse(at.span(), field.clone(), Problem::NoWires),
+            };
+        };
+        const PORT: &str = "a first UDP port from 1 low enough that every end of a wire has one up to 65535";
+        let span = rule.first_port.span();
+        let first: u16 = self.number(&rule.first_port, "wires.first_port", PORT)?;
+        let links = tree.links();
+        let last = u64::from(first) + 2 * links.len() as u64 - 1;
+        if first == 0 || last > u64::from(u16::MAX) {
+            let found = format!("{first}, with {} wires", links.len());
+            return self.refuse(span, "wires.first_port", Problem::OutOfRange { found, expected: PORT });
+        }
+        let machine = match &rule.host {
+            Some(host) => self.machine(host, "wires.host")?,
+            None => IpAddr::from([127, 0, 0, 1]),
+        };
+        let mut places = BTreeMap::new();
+        let mut owners: BTreeMap<Place, End> = BTreeMap::new();
+        for (n, Link { upper, port, lower }) in links.into_iter().enumerate() {
+            for (side, end) in [End::Switch(upper, port), lower.into()].into_iter().enumerate() {
+                let number = first + u16::try_from(2 * n + side).expect("the last one fits");
+                let (place, said) = self.place(end, (machine, number), &exceptions)?;
+                if let Some(owner) = owners.insert(place.clone(), end) {
+                    // An exception is at fault: the rule has no clashes.
+                    let (said, other) = match said {
+                        Some(said) => (Some(said), owner),
+                        None => (exceptions.ends.get(&owner), end),
+                    };
+                    let (at, field) = said.map_or((span.clone(), "wires.first_port".to_owned()), place_of);
+                    let owner = other.name(tree);
+                    return self.refuse(at, field, Problem::WireClash { place: place.to_string(), owner });
+                }
+                places.insert(end, place);
+            }
+        }
+        Ok(Some(Wires(places)))
+    }
+
+    /// Where an end is, and what the file says of it in particular.
+    fn place<'e, 'f>(
+        &self,
+        end: End,
+        (machine, port): (IpAddr, u16),
+        exceptions: &'e Exceptions<'f>,
+    ) -> Checked<(Place, Option<&'e Said<'f>>)> {
+        let own = match end {
+            End::Switch(switch, _) => exceptions.switch_machines.get(&switch),
+            End::Host(host) => exceptions.host_machines.get(&host),
+        };
+        let machine = own.map_or(Ok(machine), |(machine, field)| self.machine(machine, field))?;
+        let by_rule = Place::Udp(SocketAddr::new(machine, port));
+        let Some(said) = exceptions.ends.get(&end) else { return Ok((by_rule, None)) };
+        let (value, field) = said;
+        let place = match value.get_ref().split_once(':') {
+            None if value.get_ref() == "udp" => by_rule,
+            Some(("udp", address))
+                if address.parse::<SocketAddr>().is_ok_and(|address| address.port() > 0) =>
+            {
+                Place::Udp(address.parse().expect("parsed just now"))
+            }
+            Some(("packet", interface)) if !interface.is_empty() => {
+                Place::Packet { machine, interface: interface.to_owned() }
+            }
+            _ => {
+                let expected = "\"udp\", \"udp:ADDRESS:PORT\" or \"packet:INTERFACE\"";
+                let found = value.get_ref().clone();
+                return self.refuse(value.span(), field.clone(), Problem::BadAddress { expected, found });
+            }
+        };
+        Ok((place, Some(said)))
+    }
+
+    fn machine(&self, value: &Spanned<String>, field: &str) -> Checked<IpAddr> {
+        match value.get_ref().parse::<IpAddr>() {
+            Ok(address) if !address.is_unspecified() && !address.is_multicast() => Ok(address),
+            _ => {
+                let expected = "an IP address of one machine, such as 127.0.0.1";
+                let found = value.get_ref().clone();
+                self.refuse(value.span(), field, Problem::BadAddress { expected, found })
+            }
+        }
+    }
+
+    fn exceptions<'f>(&self, tree: &FatTree, file: &'f File) -> Checked<Exceptions<'f>> {
+        let mut found = Exceptions::default();
+        for (n, switch) in file.switch.iter().enumerate() {
+            let file::Switch { name, machine, wires, .. } = switch.get_ref();
+            let Some(id) = tree.switch_by_name(name.get_ref()).map(|switch| switch.id) else { continue };
+            if let Some(machine) = machine {
+                found.switch_machines.insert(id, (machine, format!("switch[{n}].machine")));
+            }
+            let Some(wires) = wires else { continue };
+            if wires.get_ref().len() != usize::from(tree.k()) {
+                let found = format!("{} wires", wires.get_ref().len());
+                let expected = "one for each of the switch's k ports, in their order";
+                let problem = Problem::OutOfRange { found, expected };
+                return self.refuse(wires.span(), format!("switch[{n}].wires"), problem);
+            }
+            for (port, wire) in (0..).zip(wires.get_ref()) {
+                found.ends.insert(End::Switch(id, port), (wire, format!("switch[{n}].wires[{port}]")));
+            }
+        }
+        for (n, host) in file.host.iter().enumerate() {
+            let file::Host { name, machine, wire, .. } = host;
+            let Some(id) = tree.host_by_name(name.get_ref()).map(|host| host.id) else { continue };
+            if let Some(machine) = machine {
+                found.host_machines.insert(id, (machine, format!("host[{n}].machine")));
+            }
+            if let Some(wire) = wire {
+                found.ends.insert(End::Host(id), (wire, format!("host[{n}].wire")));
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn place_of((value, field): &Said<'_>) -> (Range<usize>, String) {
+    (value.span(), field.clone())
+}
