@@ -99,7 +99,10 @@ fn kill(signal: &str, process: u32) -> bool {
 }
 
 fn bench(cluster: &str, further: &[&str]) -> serde_json::Value {
-    let mut arguments = vec!["bench", "--cluster", cluster, "--operations", "3000", "--json", "-"];
+    let mut arguments = vec!["bench", "--cluster", cluster, "--json", "-"];
+    if !further.contains(&"--operations") {
+        arguments.extend(["--operations", "3000"]);
+    }
     arguments.extend(further);
     let output = run(&arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -157,6 +160,33 @@ fn everything_comes_up_serves_is_restarted_and_stops() {
     assert!(up.stop("TERM").success());
 }
 
+/// The client has queue pairs, a session and chunks there; it gets them anew.
+#[test]
+fn a_running_client_outlives_a_server_that_dies_and_one_that_freezes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file(folder.path());
+    let cluster = file.to_str().expect("a plain path").to_owned();
+    let up = Role::start(&["up", &cluster, "--keys", "5000"]);
+    let (left, right) = (process(&up.until("left ")), process(&up.until("right ")));
+    up.until("ready");
+    let running = {
+        let cluster = cluster.clone();
+        std::thread::spawn(move || bench(&cluster, &["--operations", "20000"]))
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(kill("KILL", right));
+    up.until("ended");
+    up.until("ready");
+    assert!(kill("STOP", left));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(kill("CONT", left));
+    let result = running.join().expect("it ends well");
+    assert_eq!(
+        (&result["operations"], &result["wrong"], &result["failed"]),
+        (&20000.into(), &0.into(), &0.into())
+    );
+}
+
 #[test]
 fn roles_start_one_by_one_and_end_with_their_counters() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -170,7 +200,12 @@ fn roles_start_one_by_one_and_end_with_their_counters() {
     switches.iter().for_each(|switch| drop(switch.until("waits for a controller")));
     let server = |name| Role::start(&["memserver", name, "--cluster", cluster, "--keys", "1000"]);
     let servers = [server("left"), server("host-0-1-0")];
-    servers.iter().for_each(|server| drop(server.until("gRPC on")));
+    for server in &servers {
+        // Each has about half of the keys.
+        let line = server.until("gRPC on");
+        let keys = line.split_whitespace().nth(3).and_then(|word| word.parse().ok());
+        assert!(keys.is_some_and(|keys: u32| (400..600).contains(&keys)), "{line}");
+    }
     let output = run(&["control", "bring-up", "--cluster", cluster]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(bench(cluster, &["--client", "client"])["wrong"], 0);
