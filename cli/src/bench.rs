@@ -15,7 +15,7 @@ use fatbtree_node::{ClientOptions, ClientProcess, host_port};
 use fatbtree_topology::Named;
 use serde::Serialize;
 
-use crate::progress;
+use crate::{count, progress};
 
 /// Do operations on a running cluster, check every answer, and measure.
 #[derive(Args)]
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
     /// Operations to do.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::positive)]
     operations: u64,
     /// A workload of YCSB, a to f, or a file of its properties.
     #[arg(long, value_name = "NAME|FILE", default_value = "c")]

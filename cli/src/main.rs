@@ -28,6 +28,7 @@ mod output;
 mod plan;
 mod progress;
 mod role;
+mod room;
 mod shell;
 mod simulate;
 mod switch;

@@ -11,7 +11,7 @@ use fatbtree_memserver::{Event, FirstHop};
 use fatbtree_node::{MemoryServerOptions, MemoryServerProcess, TreeSource, host_port};
 use fatbtree_topology::Named;
 
-use crate::role;
+use crate::{count, role, room};
 
 /// A memory server of a cluster.
 #[derive(Args)]
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
 #[derive(Args, Clone, Copy)]
 pub(crate) struct Data {
     /// Keys of all memory servers together; each loads those of its partition.
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(long, value_name = "N", default_value = "100000", value_parser = count::positive)]
     pub(crate) keys: u64,
     /// Bytes of a value.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(8..=65_536))]
@@ -70,6 +70,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let names: Vec<&str> = cluster.servers().iter().map(|server| server.name.as_str()).collect();
         bail!("no memory server {name:?} in {}: they are {}", file.display(), names.join(", "));
     };
+    let servers = cluster.servers().len() as u64;
+    room::check(data.keys, servers, data.value_bytes.into())?;
     let map = KeyMap::from(InsertOrder::Hashed);
     let range = described.low..=described.high;
     let keys =

@@ -13,7 +13,7 @@ use fatbtree_controller::{Budget, Target};
 use fatbtree_index::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
 
 use crate::control::TargetName;
-use crate::count;
+use crate::{count, room};
 
 /// Operations whose way down the tree is walked by switches, beside those that walk it over the network.
 ///
@@ -174,16 +174,8 @@ impl Arguments {
             spec.distribution = self.distribution()?;
         }
         let key_map = key_map.unwrap_or_else(|| KeyMap::from(spec.insert_order));
-        let mut sorted_keys: Vec<u64> = Vec::new();
-        let bytes = records.saturating_mul(self.bytes_per_key());
-        let too_much = available_memory().is_some_and(|available| bytes > available);
-        if too_much || sorted_keys.try_reserve_exact(usize::try_from(records)?).is_err() {
-            bail!(
-                "--keys {records}: a tree of so many takes about {} MB here, which this machine does not have; ask for fewer",
-                bytes / 1_000_000
-            );
-        }
-        sorted_keys.extend((0..records).filter_map(|record| key_map.key(record)));
+        room::check(records, 1, self.value_size.into())?;
+        let mut sorted_keys: Vec<u64> = (0..records).filter_map(|record| key_map.key(record)).collect();
         sorted_keys.sort_unstable();
 
         let values = match u8::try_from(self.value_size) {
@@ -206,13 +198,6 @@ impl Arguments {
             servers: self.servers,
             seed: self.seed,
         })
-    }
-
-    /// What a key takes of this process: the key, its entry in a leaf that is three quarters full, and its record.
-    fn bytes_per_key(&self) -> u64 {
-        let value = u64::from(self.value_size);
-        8 + (8 + value.min(16) + 4) * 4 / 3
-            + if value > u64::from(MAX_INLINE_VALUE) { value + 20 } else { value }
     }
 
     fn is_builtin(&self) -> bool {
@@ -240,14 +225,6 @@ impl Arguments {
         }
         Ok(WorkloadSpec::from_properties(&properties)?.distribution)
     }
-}
-
-/// Bytes that the system has left; none where it does not say.
-fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kilobytes * 1024)
 }
 
 impl Settings {
