@@ -15,6 +15,24 @@
 //!
 //! A role's thread belongs to its frames. Between batches it looks into its mailbox; when there is nothing it sleeps
 //! ([`Waiter`](fatbtree_port::Waiter)). Everything it opens it opens before it runs: what is wrong with a port or an address is told then.
+//!
+//! # Example
+//!
+//! Both ends of a cable, as the cluster file has them: what the client sends to, its edge switch receives at.
+//!
+//! ```
+//! use fatbtree_node::{host_port, switch_ports};
+//! use fatbtree_port::PortSpec;
+//! use fatbtree_topology::Cluster;
+//!
+//! let cluster = Cluster::from_toml(Cluster::local_toml())?;
+//! let client = cluster.clients()[0].host;
+//! let PortSpec::Udp { local, remote } = host_port(&cluster, client)? else { panic!("the example has UDP wires") };
+//! let edge = cluster.tree().edge_of(client).id;
+//! let other_end = PortSpec::Udp { local: remote, remote: local };
+//! assert!(switch_ports(&cluster, edge)?.iter().any(|(_, port)| *port == other_end));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod client;
 mod error;
