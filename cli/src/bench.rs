@@ -6,15 +6,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
-use fatbtree_client::workload::{
-    InsertOrder, KeyMap, OperationKind, Properties, Workload, WorkloadSpec, builtin,
-};
+use fatbtree_client::workload::{InsertOrder, KeyMap, OperationKind, Workload, WorkloadSpec};
 use fatbtree_client::{ClosedLoop, LoopOptions, Values};
 use fatbtree_index::Start;
 use fatbtree_node::{ClientOptions, ClientProcess, host_port};
 use fatbtree_topology::Named;
 use serde::Serialize;
 
+use crate::output::Output;
 use crate::{count, progress};
 
 /// Do operations on a running cluster, check every answer, and measure.
@@ -99,19 +98,17 @@ const TURN: u64 = 10_000;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cluster = crate::topology::load(&arguments.cluster)?;
-    let file = arguments.cluster.display();
+    let named = arguments.cluster.display();
     let described = match &arguments.client {
-        None => cluster.clients().first().with_context(|| format!("{file} has no [[client]]"))?,
+        None => cluster.clients().first().with_context(|| format!("{named} has no [[client]]"))?,
         Some(name) => match cluster.named(name) {
             Some(Named::Client(client)) => client,
-            _ => bail!("no client {name:?} in {file}"),
+            _ => bail!("no client {name:?} in {named}"),
         },
     };
-    let mut properties = properties(&arguments.workload)?;
-    // Before anything runs: a result that cannot be written is no result.
-    if let Some(path) = arguments.json.as_ref().filter(|path| path.as_os_str() != "-") {
-        std::fs::write(path, "").with_context(|| format!("--json {}", path.display()))?;
-    }
+    let mut properties = crate::workload::properties(&arguments.workload)?;
+    let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
     let options = ClientOptions {
         host: cluster.tree().host(described.host).clone(),
         port: host_port(&cluster, described.host)?,
@@ -175,30 +172,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let port = process.port();
     process.close();
-    match &arguments.json {
-        Some(path) if path.as_os_str() == "-" => println!("{}", serde_json::to_string_pretty(&result)?),
-        Some(path) => {
-            std::fs::write(path, serde_json::to_string_pretty(&result)?)
-                .with_context(|| format!("--json {}", path.display()))?;
-            print(&result);
-        }
-        None => print(&result),
+    let json = serde_json::to_string_pretty(&result)?;
+    if to_stdout {
+        println!("{json}");
+    } else {
+        print(&result);
+    }
+    if let Some(file) = file {
+        file.write("result", &(json + "\n"))?;
     }
     tracing::info!(%port, troubles = ?summary.troubles, "client");
     if let Some(wrong) = result.first_wrong {
         bail!("{} operations wrong, {} failed; the first: {wrong}", result.wrong, result.failed);
     }
     Ok(())
-}
-
-fn properties(workload: &str) -> Result<Properties> {
-    if let Ok(properties) = builtin(workload) {
-        return Ok(properties);
-    }
-    let text = std::fs::read_to_string(workload).with_context(|| {
-        format!("--workload {workload}: neither a built-in workload (a to f) nor a file that can be read")
-    })?;
-    Ok(Properties::parse(workload, &text)?)
 }
 
 fn percentiles(done: &ClosedLoop, kind: OperationKind) -> Option<Percentiles> {

@@ -51,7 +51,7 @@ struct Figure {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let &Arguments { keys, depth, window, seed, .. } = arguments;
-    let json = Output::optional(arguments.json.as_ref())?;
+    let json = Output::optional("--json", arguments.json.as_ref())?;
     let size = Size { keys, depth, warm_up_us: window / 5, window_us: window, seed };
     let bar = progress::bar("figures", 2 * (Mix::WRITING.len() as u64 + 1));
     let mut figures = Vec::new();

@@ -34,6 +34,7 @@ mod simulate;
 mod switch;
 mod topology;
 mod up;
+mod workload;
 
 use std::process::ExitCode;
 

@@ -7,7 +7,6 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use fatbtree_client::workload::{InsertOrder, KeyMap};
 use fatbtree_index::{TreeConfig, ValueLayout};
-use fatbtree_memserver::{Event, FirstHop};
 use fatbtree_node::{MemoryServerOptions, MemoryServerProcess, TreeSource, host_port};
 use fatbtree_topology::Named;
 
@@ -101,25 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         process.grpc()
     );
     end.stop_with_stdin(process.stopper());
-    let report = process.run(tell);
+    let report = process.run(|event| println!("{event}"));
     println!("stopped: {}; NIC: {}", report.port, report.nic);
     Ok(())
-}
-
-/// A line for whoever programs the switches.
-fn tell(event: Event) {
-    let hop = |what: &str, hop: FirstHop| {
-        let FirstHop { client, server, queue_pair, partition, rkey, root } = hop;
-        let (number, root) = (queue_pair.0, root.raw());
-        println!(
-            "{what} client={client} server={server} queue_pair={number} partition={partition} rkey={rkey} root={root}"
-        );
-    };
-    match event {
-        Event::Opened(first) => hop("opened", first),
-        Event::Closed(first) => hop("closed", first),
-        Event::NewRoot(partition) => {
-            println!("root partition={} root={}", partition.id, partition.root.raw())
-        }
-    }
 }

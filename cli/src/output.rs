@@ -10,21 +10,21 @@ use anyhow::{Context, Result};
 pub(crate) struct Output(PathBuf);
 
 impl Output {
-    /// For the argument of an option.
+    /// For the argument of `option`.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(crate) fn optional(path: Option<&PathBuf>) -> Result<Option<Self>> {
-        path.map(|path| Self::new(path)).transpose()
+    pub(crate) fn optional(option: &str, path: Option<&PathBuf>) -> Result<Option<Self>> {
+        path.map(|path| Self::new(option, path)).transpose()
     }
 
-    fn new(path: &Path) -> Result<Self> {
+    fn new(option: &str, path: &Path) -> Result<Self> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let tried = match path.exists() {
             true => File::options().append(true).open(path).map(drop),
             false => tempfile::tempfile_in(folder.unwrap_or(Path::new("."))).map(drop),
         };
-        tried.with_context(|| format!("{} cannot be written", path.display()))?;
+        tried.with_context(|| format!("{option} {} cannot be written", path.display()))?;
         Ok(Self(path.to_owned()))
     }
 
@@ -45,7 +45,7 @@ mod tests {
     fn what_cannot_be_written_is_refused_at_once() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for path in [folder.path().join("no/such"), folder.path().to_owned()] {
-            let error = Output::new(&path).map(drop).expect_err("it cannot be written");
+            let error = Output::new("--json", &path).map(drop).expect_err("it cannot be written");
             assert!(format!("{error:#}").contains("cannot be written"), "{error:#}");
         }
     }
@@ -54,10 +54,10 @@ mod tests {
     fn a_file_changes_when_the_work_is_done() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("figures.json");
-        drop(Output::new(&path).expect("it can be written"));
+        drop(Output::new("--json", &path).expect("it can be written"));
         assert!(!path.exists());
         std::fs::write(&path, "old").expect("a file");
-        let output = Output::new(&path).expect("it can be written");
+        let output = Output::new("--json", &path).expect("it can be written");
         assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "old");
         output.write("figures", "new").expect("there is room");
         assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "new");

@@ -1,6 +1,7 @@
 //! What the owner of a memory server must know: which first-hop entries there must be.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::Ipv4Addr;
 
 use fatbtree_index::{GlobalAddress, Partition};
@@ -32,6 +33,26 @@ pub enum Event {
     Closed(FirstHop),
     /// The tree has another root. What is registered stays right, but entries with the new root save a step.
     NewRoot(Partition),
+}
+
+/// A line for whoever programs the switches: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 rkey=4711 root=64`,
+/// `closed …` with the same words, or `root partition=0 root=64`.
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, hop) = match self {
+            Self::Opened(hop) => ("opened", hop),
+            Self::Closed(hop) => ("closed", hop),
+            Self::NewRoot(Partition { id, root, .. }) => {
+                return write!(f, "root partition={id} root={}", root.raw());
+            }
+        };
+        let FirstHop { client, server, queue_pair, partition, rkey, root } = hop;
+        let (number, root) = (queue_pair.0, root.raw());
+        write!(
+            f,
+            "{what} client={client} server={server} queue_pair={number} partition={partition} rkey={rkey} root={root}"
+        )
+    }
 }
 
 /// Events that were not taken yet. Whoever never takes any makes them no more than there are queue pairs: one that is gone before

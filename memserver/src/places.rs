@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use fatbtree_index::record::{RECORD_ALIGN, RECORD_HEAD, place_bytes};
-use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, SUPERBLOCK_BYTES, TreeConfig};
-use fatbtree_verbs::Memory;
+use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, Pool, SUPERBLOCK_BYTES, TreeConfig};
+use fatbtree_verbs::{Memory, Verbs};
 
 use crate::chunk::{Chunk, ChunkTable, node_at, node_bytes};
 use crate::load::LoadCounts;
@@ -31,6 +31,18 @@ pub enum Supply {
     Chunk(Chunk),
     /// Places that were used before; they are the tree's.
     Places(Places),
+}
+
+impl Supply {
+    /// Gives it to the client that has asked `server` for it. A chunk must have been published.
+    pub fn hand_to<V: Verbs>(&self, pool: &Pool<V>, server: u16) {
+        match self {
+            Self::Chunk(chunk) => pool.supply(chunk.address, chunk.bytes, chunk.kind),
+            Self::Places(places) => {
+                pool.supply_places(server, places.kind, places.bytes, &places.addresses);
+            }
+        }
+    }
 }
 
 /// Places of one size.

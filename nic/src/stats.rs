@@ -106,6 +106,20 @@ impl NicStats {
         DropReason::ALL.iter().map(|&reason| (reason, self.dropped(reason))).filter(|&(_, count)| count > 0)
     }
 
+    /// What a memory server says of its NIC in its statistics: what was received and sent, and every reason for a drop that occurred.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        let counts = [
+            ("nic_frames_received", self.frames_received),
+            ("nic_frames_sent", self.frames_sent),
+            ("nic_requests", self.requests_executed),
+            ("nic_duplicates", self.duplicate_requests),
+            ("nic_naks_sent", self.naks_sent),
+        ];
+        let counts = counts.map(|(name, count)| (name.to_owned(), count));
+        let drops = self.drops().map(|(reason, count)| (format!("nic_dropped_{reason}"), count));
+        counts.into_iter().chain(drops).collect()
+    }
+
     pub(crate) fn drop(&mut self, reason: DropReason) {
         self.dropped[reason as usize] += 1;
     }

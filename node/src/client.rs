@@ -6,18 +6,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::task::{Context, Poll, Wake};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fatbtree_client::Client;
 use fatbtree_index::{ConnectionId, Event, PoolConfig, RemoteSide};
-use fatbtree_memserver::{Chunk, Places, ServerInfo, Supply, grpc};
+use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_nic::Nic;
 use fatbtree_port::{Counters, PortSpec, Waiter};
 use fatbtree_topology::{Host, MemoryServer};
-use fatbtree_verbs::Device;
+use fatbtree_verbs::{Alarm, Device};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc as orders;
 
@@ -157,11 +156,11 @@ impl ClientProcess {
     /// When it is told to stop before.
     pub fn run<F: Future>(&mut self, future: F) -> Result<F::Output, NodeError> {
         let mut future = pin!(future);
-        let alarm = Arc::new(Alarm(AtomicBool::new(true)));
+        let alarm = Alarm::ringing();
         let waker = Arc::clone(&alarm).into();
         let mut context = Context::from_waker(&waker);
         while !self.stopper.is_told() {
-            if alarm.0.swap(false, Ordering::Relaxed)
+            if alarm.take()
                 && let Poll::Ready(output) = future.as_mut().poll(&mut context)
             {
                 return Ok(output);
@@ -169,7 +168,7 @@ impl ClientProcess {
             // Rare and few: they are asked in every turn.
             self.chores.retain_mut(|chore| chore.as_mut().poll(&mut context).is_pending());
             self.turn();
-            if !alarm.0.load(Ordering::Relaxed) {
+            if !alarm.rings() {
                 let due = self.client.pool().reactor().with(|nic| nic.poll_timeout());
                 self.link.wait(due.into_iter().chain(self.client.next_deadline()).min());
             }
@@ -274,16 +273,7 @@ impl ClientProcess {
                     let _ = pool.abandon(id);
                     return Some(id);
                 }
-                Answer::Memory { supply: Ok(Supply::Chunk(Chunk { address, bytes, kind })), .. } => {
-                    pool.supply(address, bytes, kind);
-                }
-                Answer::Memory {
-                    server,
-                    supply: Ok(Supply::Places(Places { kind, bytes, addresses })),
-                    ..
-                } => {
-                    pool.supply_places(server, kind, bytes, &addresses);
-                }
+                Answer::Memory { server, supply: Ok(supply), .. } => supply.hand_to(pool, server),
                 Answer::Memory { server, kind, supply: Err(error) } => {
                     tracing::warn!(server, %error, "no memory");
                     pool.refuse_memory(server, kind);
@@ -312,18 +302,5 @@ impl ClientProcess {
         {
             tracing::warn!(server, %error, "another tree");
         }
-    }
-}
-
-/// Rings when a future can go on.
-struct Alarm(AtomicBool);
-
-impl Wake for Alarm {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }

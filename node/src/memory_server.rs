@@ -101,16 +101,7 @@ impl MemoryServerProcess {
         let tree = bulk_load_unsorted(&options, &mut keys, &mut seeded(seed, value_bytes))?;
         drop(keys);
         let server = MemoryServer::new(nic(&host)?, tree, &ServerOptions::writable(), rand::random())?;
-        let server = server.with_device_counters(|nic| {
-            let stats = nic.stats();
-            let drops = stats.drops().map(|(reason, count)| (format!("nic_dropped_{reason}"), count));
-            let counts = [
-                ("nic_frames_received", stats.frames_received),
-                ("nic_frames_sent", stats.frames_sent),
-                ("nic_requests", stats.requests_executed),
-            ];
-            counts.map(|(name, count)| (name.to_owned(), count)).into_iter().chain(drops).collect()
-        });
+        let server = server.with_device_counters(|nic| nic.stats().counters());
         let (handle, mailbox) = mailbox_with_waker(MAILBOX, move || waker.wake());
         control.spawn(fatbtree_memserver::grpc::serve(listener, handle, std::future::pending()));
         Ok(Self { server, mailbox, link, stopper, limit, grpc, _control: control })

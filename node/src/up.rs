@@ -5,15 +5,16 @@ mod roles;
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fatbtree_topology::Cluster;
 use tokio::task::JoinSet;
 
 use crate::NodeError;
-use crate::stop::stop_signal;
+use crate::stop::{control_runtime, stop_signal};
 use child::Child;
-use roles::Role;
+use roles::Setup;
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -109,13 +110,12 @@ impl Supervisor {
     /// # Errors
     /// When a role does not start. Those that did are stopped.
     pub fn run(mut self, mut tell: impl FnMut(UpNews<'_>)) -> Result<(), NodeError> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let runtime = runtime.map_err(NodeError::system("starting the supervisor's thread"))?;
+        let (runtime, setup) = (control_runtime()?, Arc::new(Setup::of(&self.options.cluster)?));
         let result = runtime.block_on(async {
             let stop = stop_signal().map_err(NodeError::system("listening for signals"))?;
             tokio::select! {
                 () = stop => Ok(()),
-                error = self.keep(&mut tell) => Err(error),
+                error = self.keep(&setup, &mut tell) => Err(error),
             }
         });
         child::stop_all(&mut self.children, &mut tell);
@@ -123,11 +123,11 @@ impl Supervisor {
     }
 
     /// Ends only with an error.
-    async fn keep(&mut self, tell: &mut impl FnMut(UpNews<'_>)) -> NodeError {
+    async fn keep(&mut self, setup: &Arc<Setup>, tell: &mut impl FnMut(UpNews<'_>)) -> NodeError {
         // Roles that are on their way to answering; each gives its place.
         let mut rising: JoinSet<(usize, Result<(), NodeError>)> = JoinSet::new();
         for place in 0..self.children.len() {
-            if let Err(error) = self.start(place, &mut rising, tell) {
+            if let Err(error) = self.start(place, setup, &mut rising, tell) {
                 return error;
             }
         }
@@ -156,7 +156,7 @@ impl Supervisor {
                     }
                 }
                 if child.due.is_some_and(|due| due <= Instant::now())
-                    && let Err(error) = self.start(place, &mut rising, tell)
+                    && let Err(error) = self.start(place, setup, &mut rising, tell)
                 {
                     return error;
                 }
@@ -174,15 +174,15 @@ impl Supervisor {
     fn start(
         &mut self,
         place: usize,
+        setup: &Arc<Setup>,
         rising: &mut JoinSet<(usize, Result<(), NodeError>)>,
         tell: &mut impl FnMut(UpNews<'_>),
     ) -> Result<(), NodeError> {
         let Self { options, children } = self;
         let child = &mut children[place];
         child.start(options, tell)?;
-        let (role, cluster, patience): (Role, _, _) =
-            (child.role.clone(), options.cluster.clone(), options.patience);
-        child.rising = Some(rising.spawn(async move { (place, role.rise(&cluster, patience).await) }));
+        let (role, setup, patience) = (child.role.clone(), Arc::clone(setup), options.patience);
+        child.rising = Some(rising.spawn(async move { (place, role.rise(&setup, patience).await) }));
         Ok(())
     }
 }

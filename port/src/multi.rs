@@ -4,10 +4,19 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrLike, recvmmsg, sendmmsg};
+use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce};
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrLike, recvmmsg, sendmmsg, setsockopt};
 
 use crate::batch::{BATCH, Batch};
 use crate::counters::Counters;
+
+/// Bytes of a queue that are asked for: some thousand frames of a kilobyte. The kernel gives less to those who have no rights
+/// (`net.core.rmem_max`).
+pub(crate) const QUEUE: usize = 8 << 20;
+
+pub(crate) fn ask_for_receive_queue(fd: &OwnedFd) -> nix::Result<()> {
+    setsockopt(fd, RcvBufForce, &QUEUE).or_else(|_| setsockopt(fd, RcvBuf, &QUEUE))
+}
 
 /// A socket that does not block, and what its system calls need, made once.
 ///

@@ -4,16 +4,12 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
-use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce};
-use nix::sys::socket::{AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, bind, setsockopt, socket};
+use nix::sys::socket::{AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, bind, socket};
 
 use crate::batch::Batch;
 use crate::counters::Counters;
-use crate::multi::Socket;
+use crate::multi::{Socket, ask_for_receive_queue};
 use crate::{OpenError, Port};
-
-/// Bytes of the receive queue that are asked for.
-const QUEUE: usize = 8 << 20;
 
 /// `PACKET_OUTGOING` of `linux/if_packet.h`: a frame that this machine sends itself.
 const OUTGOING: u8 = 4;
@@ -51,7 +47,7 @@ impl PacketPort {
         let fd = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll).map_err(failed)?;
         // Its protocol is 0, which leaves the socket's.
         bind(fd.as_raw_fd(), &address).map_err(failed)?;
-        setsockopt(&fd, RcvBufForce, &QUEUE).or_else(|_| setsockopt(&fd, RcvBuf, &QUEUE)).map_err(failed)?;
+        ask_for_receive_queue(&fd).map_err(failed)?;
         let mut socket = Socket::new(fd);
         // What came on other interfaces before the socket was bound to this one.
         let mut strangers = Batch::new();

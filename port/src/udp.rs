@@ -5,16 +5,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce, SndBuf, SndBufForce};
+use nix::sys::socket::sockopt::{SndBuf, SndBufForce};
 
 use crate::batch::Batch;
 use crate::counters::Counters;
-use crate::multi::Socket;
+use crate::multi::{QUEUE, Socket, ask_for_receive_queue};
 use crate::{OpenError, Port};
-
-/// Bytes of a receive queue that are asked for: some thousand frames of a kilobyte. The kernel gives less to those who have no
-/// rights (`net.core.rmem_max`).
-const QUEUE: usize = 8 << 20;
 
 /// One end of a UDP wire: receives at one address, from one other, and sends there.
 pub struct UdpPort {
@@ -40,7 +36,7 @@ impl UdpPort {
         socket.set_nonblocking(true).map_err(failed)?;
         let local = socket.local_addr().map_err(failed)?;
         let fd = OwnedFd::from(socket);
-        let asked = setsockopt(&fd, RcvBufForce, &QUEUE).or_else(|_| setsockopt(&fd, RcvBuf, &QUEUE));
+        let asked = ask_for_receive_queue(&fd);
         let asked =
             asked.and(setsockopt(&fd, SndBufForce, &QUEUE).or_else(|_| setsockopt(&fd, SndBuf, &QUEUE)));
         asked.map_err(|error| failed(error.into()))?;

@@ -8,8 +8,12 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use smallvec::SmallVec;
 
 use crate::{OpenError, Port};
+
+/// Places to look at of which a switch of up to 16 ports has no more: then nothing is allocated.
+const MANY: usize = 17;
 
 /// Wakes the thread that [waits](Waiter::wait), from any other. Clones wake the same.
 #[derive(Clone, Debug)]
@@ -72,22 +76,20 @@ impl Waiter {
     ///
     /// A patience of zero only looks. A signal ends it as well.
     pub fn wait(&self, ports: &[Box<dyn Port>], patience: Option<Duration>, ready: &mut Vec<bool>) {
-        let mut places: Vec<PollFd<'_>> = Vec::with_capacity(ports.len() + 1);
+        let mut places: SmallVec<[PollFd<'_>; MANY]> = SmallVec::new();
         places.extend(ports.iter().map(|port| PollFd::new(port.fd(), PollFlags::POLLIN)));
         places.push(PollFd::new(self.alarm.0.event.as_fd(), PollFlags::POLLIN));
-        let spin = patience.map_or(self.spin, |patience| patience.min(self.spin));
-        if look(&mut places, Some(Duration::ZERO)) == 0 && !spin.is_zero() {
-            let began = Instant::now();
-            while look(&mut places, Some(Duration::ZERO)) == 0 {
-                if began.elapsed() >= spin {
-                    let rest = patience.map(|patience| patience.saturating_sub(began.elapsed()));
-                    look(&mut places, rest);
-                    break;
-                }
-                std::hint::spin_loop();
+        let began = Instant::now();
+        while look(&mut places, Some(Duration::ZERO)) == 0 {
+            let waited = began.elapsed();
+            if patience.is_some_and(|patience| waited >= patience) {
+                break;
             }
-        } else if spin.is_zero() && patience.is_none_or(|patience| !patience.is_zero()) {
-            look(&mut places, patience);
+            if waited >= self.spin {
+                look(&mut places, patience.map(|patience| patience - waited));
+                break;
+            }
+            std::hint::spin_loop();
         }
         ready.clear();
         ready.extend(places.iter().take(ports.len()).map(|place| place.any().unwrap_or(true)));

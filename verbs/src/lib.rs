@@ -77,5 +77,5 @@ pub use device::{Device, QueuePair, QueuePairState, Region, Verbs};
 pub use endpoint::{Agreed, Endpoint, EndpointError, Mtu, QueuePairNumber};
 pub use error::{ConnectError, DeviceMemoryError, Error, PostError, RegisterError};
 pub use memory::{Memory, OutOfBounds};
-pub use reactor::{Broken, Chain, Reactor, Sleep};
+pub use reactor::{Alarm, Broken, Chain, Reactor, Sleep};
 pub use request::{Operation, Remote, WorkRequest};

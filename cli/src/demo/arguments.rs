@@ -6,14 +6,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fatbtree_client::workload::{
-    KeyFile, KeyMap, OperationKind, Properties, RequestDistribution, WorkloadSpec, builtin,
-};
+use fatbtree_client::workload::{KeyFile, KeyMap, OperationKind, RequestDistribution, WorkloadSpec, builtin};
 use fatbtree_controller::{Budget, Target};
 use fatbtree_index::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
 
 use crate::control::TargetName;
-use crate::{count, room};
+use crate::{count, room, workload};
 
 /// Operations whose way down the tree is walked by switches, beside those that walk it over the network.
 ///
@@ -159,7 +157,7 @@ impl Arguments {
         }
         let mut set_nodes = compiled.set_nodes.map(|nodes| nodes.min(self.layer.into()));
         set_nodes[usize::from(self.layers)..].fill(0);
-        let mut properties = self.properties()?;
+        let mut properties = workload::properties(&self.workload)?;
         properties.set("recordcount", &records.to_string());
         properties.set("operationcount", &self.lookups.to_string());
         let mut spec = WorkloadSpec::from_properties(&properties)?;
@@ -202,19 +200,6 @@ impl Arguments {
 
     fn is_builtin(&self) -> bool {
         builtin(&self.workload).is_ok()
-    }
-
-    fn properties(&self) -> Result<Properties> {
-        if self.is_builtin() {
-            return Ok(builtin(&self.workload)?);
-        }
-        let text = std::fs::read_to_string(&self.workload).with_context(|| {
-            format!(
-                "--workload {}: neither a built-in workload (a to f) nor a file that can be read",
-                self.workload
-            )
-        })?;
-        Ok(Properties::parse(&self.workload, &text)?)
     }
 
     fn distribution(&self) -> Result<RequestDistribution> {

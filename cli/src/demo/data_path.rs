@@ -13,14 +13,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::task::{Context, Poll, Wake};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use fatbtree_index::Event;
-use fatbtree_memserver::{self as memserver, Chunk, Places, Supply};
+use fatbtree_memserver as memserver;
 use fatbtree_sim::{Client, Clock, Cluster, InstantWires};
 use fatbtree_switch::service::Inbox;
+use fatbtree_verbs::Alarm;
 use fatbtree_verbs::time::Instant;
 
 use super::memory::{Brought, Desk, Wanted};
@@ -100,13 +101,8 @@ impl DataPath {
             }
         }
         if let Ok(brought) = desk.brought.try_recv() {
-            let (Brought { server, supply }, pool) = (brought?, self.client().pool());
-            match supply {
-                Supply::Chunk(Chunk { address, bytes, kind }) => pool.supply(address, bytes, kind),
-                Supply::Places(Places { kind, bytes, addresses }) => {
-                    pool.supply_places(server, kind, bytes, &addresses);
-                }
-            }
+            let Brought { server, supply } = brought?;
+            supply.hand_to(self.client().pool(), server);
         }
         Ok(())
     }
@@ -117,7 +113,7 @@ impl DataPath {
     /// When a connection breaks: nothing is ever lost here. When there is no memory for what it writes.
     pub(super) fn run<F: Future>(&mut self, future: F) -> Result<F::Output> {
         let mut future = pin!(future);
-        let alarm = Arc::new(Alarm(AtomicBool::new(true)));
+        let alarm = Alarm::ringing();
         let waker = Arc::clone(&alarm).into();
         let mut context = Context::from_waker(&waker);
         let clock = self.clock;
@@ -128,7 +124,7 @@ impl DataPath {
             if steps.is_multiple_of(STEPS) {
                 self.answer_control_plane();
             }
-            if alarm.0.swap(false, Ordering::Relaxed) {
+            if alarm.take() {
                 let polled = self.cluster.with_client(0, &clock, |_, _| future.as_mut().poll(&mut context));
                 if let Poll::Ready(output) = polled {
                     return Ok(output);
@@ -156,19 +152,6 @@ impl DataPath {
             std::thread::yield_now();
         }
         false
-    }
-}
-
-/// Rings when a future can go on.
-struct Alarm(AtomicBool);
-
-impl Wake for Alarm {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

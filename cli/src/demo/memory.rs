@@ -47,7 +47,9 @@ impl Porter {
     pub(super) async fn serve(mut self, mut sessions: Vec<(grpc::Client, grpc::Session)>) {
         while let Some(Wanted { server, kind, bytes }) = self.wanted.recv().await {
             let supply = match sessions.get_mut(usize::from(server)) {
-                Some((client, session)) => take(client, *session, kind, bytes).await,
+                Some((client, session)) => {
+                    client.memory(*session, kind, bytes).await.map_err(anyhow::Error::from)
+                }
                 None => Err(anyhow::anyhow!("there is no memory server {server}")),
             };
             // A data path that has ended needs no memory.
@@ -55,17 +57,4 @@ impl Porter {
             let _ = self.bring.send(brought.with_context(|| format!("getting memory for {kind}")));
         }
     }
-}
-
-async fn take(
-    client: &mut grpc::Client,
-    session: grpc::Session,
-    kind: ChunkKind,
-    bytes: u32,
-) -> Result<Supply> {
-    let supply = client.allocate(session, kind, bytes).await?;
-    if let Supply::Chunk(chunk) = &supply {
-        client.publish(session, chunk.address).await?;
-    }
-    Ok(supply)
 }

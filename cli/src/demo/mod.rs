@@ -22,9 +22,9 @@ use crate::output::Output;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let settings = arguments.settings()?;
-    let [json, plan_file, page] =
-        [&arguments.json, &arguments.plan, &arguments.report].map(|path| Output::optional(path.as_ref()));
-    let (json, plan_file, page) = (json?, plan_file?, page?);
+    let json = Output::optional("--json", arguments.json.as_ref())?;
+    let plan_file = Output::optional("--plan", arguments.plan.as_ref())?;
+    let page = Output::optional("--report", arguments.report.as_ref())?;
     // Interrupted: nothing is written yet and nothing outlives the process, so there is nothing to clean up.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.spawn(async {

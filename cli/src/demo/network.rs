@@ -110,11 +110,6 @@ pub(super) fn switches(tree: &FatTree) -> Vec<Switch> {
     (1..=tree.switches().len() as u64).map(Switch::new).collect()
 }
 
-/// What a memory server's NIC has dropped, for its statistics.
-pub(super) fn drops(nic: &Nic) -> Vec<memserver::Counter> {
-    nic.stats().drops().map(|(reason, count)| (format!("dropped: {reason}"), count)).collect()
-}
-
 /// The NIC of a host.
 pub(super) fn nic(tree: &FatTree, host: HostId, seed: u64) -> Result<Nic> {
     let address = tree.host(host);

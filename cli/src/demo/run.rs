@@ -195,7 +195,7 @@ fn load(settings: &Settings) -> Result<Loaded> {
         ValueLayout::Inline(_) => 0,
         ValueLayout::OutOfLine => u64::from(record_bytes(settings.value_size as u32)),
     };
-    // A chunk of each kind and some more; and, as records are not used again, room for those of all operations there will be.
+    // A chunk of each kind and some more, and a record for each operation there will be, should all of them insert.
     // Memory that is not written to is not taken from the machine.
     let operations = settings.lookups.saturating_mul(16);
     let spare_bytes = 16 * chunk + operations.saturating_mul(record);
@@ -225,7 +225,7 @@ fn start(
     let mut nics = nics.into_iter();
     let next_nic = |_server| nics.next().expect("each memory server has its host");
     let servers = loaded.serve(&ServerOptions::writable(), seed, next_nic)?;
-    let servers = servers.into_iter().map(|server| server.with_device_counters(network::drops));
+    let servers = servers.into_iter().map(|server| server.with_device_counters(|nic| nic.stats().counters()));
     let servers: Vec<_> = places.servers.iter().copied().zip(servers).collect();
     let memories = servers.iter().map(|(_, server)| Arc::clone(server.memory())).collect();
     let client_host = places.client;

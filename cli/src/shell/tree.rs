@@ -209,11 +209,12 @@ impl Network {
         }
         let (server, session) = self.server(at)?;
         match server.allocate(now, session, kind, bytes) {
-            Ok(Supply::Chunk(chunk)) => {
-                server.publish(now, session, chunk.address)?;
-                pool.supply(chunk.address, chunk.bytes, kind);
+            Ok(supply) => {
+                if let Supply::Chunk(chunk) = &supply {
+                    server.publish(now, session, chunk.address)?;
+                }
+                supply.hand_to(pool, at);
             }
-            Ok(Supply::Places(places)) => pool.supply_places(at, kind, places.bytes, &places.addresses),
             // The operation says so.
             Err(_) => pool.refuse_memory(at, kind),
         }

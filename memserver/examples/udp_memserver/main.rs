@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use fatbtree_memserver::{
-    Event, FirstHop, LoadOptions, MemoryServer, ServerOptions, bulk_load, grpc, mailbox_with_waker, seeded,
+    LoadOptions, MemoryServer, ServerOptions, bulk_load, grpc, mailbox_with_waker, seeded,
 };
 use fatbtree_nic::{Nic, NicConfig};
 use tokio::net::TcpListener;
@@ -82,7 +82,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     runtime.block_on(async {
         let mut terminated = signal(SignalKind::terminate())?;
         tokio::select! {
-            result = data_path.serve(&mut server, tell) => result,
+            result = data_path.serve(&mut server, |event| println!("{event}")) => result,
             _ = tokio::signal::ctrl_c() => Ok(()),
             _ = terminated.recv() => Ok(()),
             () = after(arguments.seconds) => Ok(()),
@@ -101,36 +101,7 @@ fn load(arguments: &Arguments) -> Result<MemoryServer<Nic>, Failure> {
     // The address that hosts have by default; see the crate `topology`.
     let nic = Nic::new(NicConfig::new([2, 0, a, b, c, d], arguments.ip), rand::random())?;
     let server = MemoryServer::new(nic, tree, &ServerOptions::default(), rand::random())?;
-    Ok(server.with_device_counters(|nic| {
-        let stats = nic.stats();
-        let drops = stats.drops().map(|(reason, count)| (format!("nic_dropped_{reason}"), count));
-        let counts = [
-            ("nic_frames_received", stats.frames_received),
-            ("nic_frames_sent", stats.frames_sent),
-            ("nic_requests", stats.requests_executed),
-            ("nic_duplicates", stats.duplicate_requests),
-            ("nic_naks_sent", stats.naks_sent),
-        ];
-        counts.map(|(name, count)| (name.to_owned(), count)).into_iter().chain(drops).collect()
-    }))
-}
-
-/// A line for whoever programs the switches.
-fn tell(event: Event) {
-    let hop = |what: &str, hop: FirstHop| {
-        let FirstHop { client, server, queue_pair, partition, rkey, root } = hop;
-        let (number, root) = (queue_pair.0, root.raw());
-        println!(
-            "{what} client={client} server={server} queue_pair={number} partition={partition} rkey={rkey} root={root}"
-        );
-    };
-    match event {
-        Event::Opened(first) => hop("opened", first),
-        Event::Closed(first) => hop("closed", first),
-        Event::NewRoot(partition) => {
-            println!("root partition={} root={}", partition.id, partition.root.raw())
-        }
-    }
+    Ok(server.with_device_counters(|nic| nic.stats().counters()))
 }
 
 /// Waits for the end of the time that was given, if one was.

@@ -366,6 +366,23 @@ impl Client {
         self.call("to publish a chunk", ask).await.map(drop)
     }
 
+    /// Memory that is the tree's: what [`allocate`](Self::allocate) gives, and a chunk [published](Self::publish).
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn memory(
+        &mut self,
+        session: Session,
+        kind: ChunkKind,
+        bytes: u32,
+    ) -> Result<Supply, ClientError> {
+        let supply = self.allocate(session, kind, bytes).await?;
+        if let Supply::Chunk(chunk) = &supply {
+            self.publish(session, chunk.address).await?;
+        }
+        Ok(supply)
+    }
+
     /// Gives a chunk back that was not published.
     ///
     /// # Errors

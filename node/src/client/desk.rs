@@ -117,7 +117,7 @@ impl Desk {
                     self.out.tell(answer);
                 }
                 Order::Memory { kind, bytes } => {
-                    let supply = self.memory(kind, bytes).await;
+                    let supply = self.server.memory(self.session, kind, bytes).await;
                     self.out.tell(Answer::Memory { server: self.number, kind, supply });
                 }
                 Order::Close(done) => {
@@ -163,14 +163,5 @@ impl Desk {
         self.session = self.server.open_session(self.roce).await?;
         self.keeper = tokio::spawn(self.server.clone().keep_session(self.session));
         self.server.connect_queue_pair(self.session, local, None).await
-    }
-
-    /// Memory that others have freed, or a chunk, which is made the tree's.
-    async fn memory(&mut self, kind: ChunkKind, bytes: u32) -> Result<Supply, ClientError> {
-        let supply = self.server.allocate(self.session, kind, bytes).await?;
-        if let Supply::Chunk(chunk) = &supply {
-            self.server.publish(self.session, chunk.address).await?;
-        }
-        Ok(supply)
     }
 }

@@ -1,8 +1,9 @@
 //! The roles of a file, and how each is brought to answer.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fatbtree_controller::{Fleet, FleetOptions, Programs, cluster_base};
+use fatbtree_controller::{Base, Fleet, FleetOptions, Programs, cluster_base};
 use fatbtree_memserver::grpc;
 use fatbtree_topology::{Cluster, SwitchId};
 use tokio::net::TcpStream;
@@ -38,11 +39,25 @@ pub(super) fn of(cluster: &Cluster) -> Vec<Role> {
     servers.chain(switches).collect()
 }
 
+/// What switches are given, made once for all of them.
+pub(super) struct Setup {
+    cluster: Cluster,
+    programs: Programs,
+    base: BTreeMap<SwitchId, Base>,
+}
+
+impl Setup {
+    pub(super) fn of(cluster: &Cluster) -> Result<Self, NodeError> {
+        let (programs, base) = (Programs::v1model()?, cluster_base(cluster));
+        Ok(Self { cluster: cluster.clone(), programs, base })
+    }
+}
+
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Role {
     /// Waits until it answers; gives a switch its program and routes.
-    pub(super) async fn rise(&self, cluster: &Cluster, patience: Duration) -> Result<(), NodeError> {
+    pub(super) async fn rise(&self, setup: &Setup, patience: Duration) -> Result<(), NodeError> {
         let began = Instant::now();
         while !self.answers().await {
             if began.elapsed() >= patience {
@@ -56,11 +71,11 @@ impl Role {
             tokio::time::sleep(PAUSE).await;
         }
         let Some(switch) = self.switch else { return Ok(()) };
-        let programs = Programs::v1model()?;
-        let fleet = Fleet::connect_to(cluster, [switch], &programs, FleetOptions::default()).await?;
+        let Setup { cluster, programs, base } = setup;
+        let fleet = Fleet::connect_to(cluster, [switch], programs, FleetOptions::default()).await?;
         fleet.set_pipeline().await?;
-        let base = cluster_base(cluster).into_iter().filter(|(id, _)| *id == switch).collect();
-        fleet.load_base(&base).await?;
+        let own = base.get(&switch).map(|base| (switch, base.clone()));
+        fleet.load_base(&own.into_iter().collect()).await?;
         Ok(())
     }
 

@@ -14,14 +14,12 @@ use fatbtree_index::{
 };
 use fatbtree_memserver::{Cluster, LoadOptions, fixed, load_cluster};
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{Access, Device as _, Memory, QueuePair, Reactor, Region, Remote};
+use fatbtree_verbs::{Access, Device as _, Memory, QueuePair, Region, Remote};
 use rand::RngExt as _;
 
 use super::stations::Stations;
 use super::{Mix, Row, Size, Skew};
-use crate::world::{
-    Driven, Machine, MachineOptions, Options, Random, Retry, ServiceTimes, SimDevice, World, random,
-};
+use crate::world::{Machine, MachineOptions, Options, Random, Retry, ServiceTimes, SimDevice, World, random};
 
 /// As in Sherman's cluster (section 5.1.1).
 pub(super) const CLIENTS: u16 = 8;
@@ -119,19 +117,6 @@ fn for_each_inner(
     Ok(())
 }
 
-/// A client's reactor, which its machine uses.
-struct Driver(Client<SimDevice>);
-
-impl Driven for Driver {
-    fn reactor(&self) -> &Reactor<SimDevice> {
-        self.0.pool().reactor()
-    }
-
-    fn turn(&self, now: Instant) {
-        self.0.turn(now);
-    }
-}
-
 /// Memory that servers have not given out.
 type Spare = Rc<RefCell<BTreeMap<u16, std::ops::Range<u64>>>>;
 
@@ -199,7 +184,7 @@ pub(super) fn run(
         let client =
             Client::new(machine.device(), config, cluster.roots.clone(), size.seed ^ u64::from(number) << 32);
         let client = client.map_err(|error| error.to_string())?;
-        machine.set_driven(Rc::new(Driver(client.clone())));
+        machine.set_driven(Rc::new(client.clone()));
         let cache = Arc::new(IndexCache::new(limit));
         if setup.cache == Cache::Full {
             for_each_inner(cluster, |node, partition| cache.put(node, partition))?;

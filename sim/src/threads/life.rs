@@ -193,19 +193,18 @@ impl<'p> Life<'p> {
         let (handle, session) = (self.place.handle, lease.session);
         let is_now = || self.lease.get().is_some_and(|now| now.session == session);
         match handle.allocate(session, kind, bytes).await {
-            Ok(Ok(Supply::Chunk(chunk))) => {
-                if let Ok(Ok(())) = handle.publish(session, chunk.address).await
-                    && is_now()
-                {
+            Ok(Ok(supply)) => {
+                let is_ours = match &supply {
+                    Supply::Chunk(chunk) => {
+                        matches!(handle.publish(session, chunk.address).await, Ok(Ok(())))
+                    }
+                    Supply::Places(_) => true,
+                };
+                if is_ours && is_now() {
                     self.wanted.borrow_mut().remove(&(kind, bytes));
-                    self.client.pool().supply(chunk.address, chunk.bytes, kind);
+                    supply.hand_to(self.client.pool(), 0);
                 }
             }
-            Ok(Ok(Supply::Places(places))) if is_now() => {
-                self.wanted.borrow_mut().remove(&(kind, bytes));
-                self.client.pool().supply_places(0, kind, places.bytes, &places.addresses);
-            }
-            Ok(Ok(Supply::Places(_))) => {}
             Ok(Err(Refusal::UnknownSession(_))) => self.lapsed(lease),
             Ok(Err(refusal)) => self.fail(refusal.to_string()),
             Err(gone) => self.fail(gone.to_string()),

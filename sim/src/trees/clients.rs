@@ -8,30 +8,17 @@ use fatbtree_client::Client;
 use fatbtree_index::{
     BreakReason, ConnectionId, Event, GlobalAddress, Lookup, OperationError, PoolConfig, RemoteSide, Start,
 };
-use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{ConnectError, Device as _, Failure, Reactor, Remote};
 use rand::RngExt as _;
 
 use super::setting::Setting;
 use super::values;
 use crate::history::{Answer, Call};
-use crate::world::{Driven, Machine, Random, SimDevice, Task};
+use crate::world::{Machine, Random, SimDevice, Task};
 
 /// How often a client looks whether a connection broke.
 const LOOK: Duration = Duration::from_micros(15);
-
-/// A client's reactor, which its machine uses.
-struct Driver(Client<SimDevice>);
-
-impl Driven for Driver {
-    fn reactor(&self) -> &Reactor<SimDevice> {
-        self.0.pool().reactor()
-    }
-
-    fn turn(&self, now: Instant) {
-        self.0.turn(now);
-    }
-}
 
 /// A client in one life.
 #[derive(Clone)]
@@ -56,7 +43,7 @@ impl Living {
         let roots = setting.roots(random.random_bool(0.3));
         let client = Client::new(machine.device(), config, roots, random.random_range(0..=u64::MAX));
         let client = client.expect("a scenario has at least one lane");
-        machine.set_driven(Rc::new(Driver(client.clone())));
+        machine.set_driven(Rc::new(client.clone()));
         let living =
             Self { machine: machine.clone(), client, setting: Rc::clone(setting), registered: Rc::default() };
         let seed = random.random_range(0..=u64::MAX);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
+use fatbtree_client::Client;
 use fatbtree_verbs::Reactor;
 use fatbtree_verbs::time::Instant;
 
@@ -26,6 +27,16 @@ impl Driven for Reactor<SimDevice> {
 
     fn turn(&self, now: Instant) {
         Reactor::turn(self, now);
+    }
+}
+
+impl Driven for Client<SimDevice> {
+    fn reactor(&self) -> &Reactor<SimDevice> {
+        self.pool().reactor()
+    }
+
+    fn turn(&self, now: Instant) {
+        Client::turn(self, now);
     }
 }
 

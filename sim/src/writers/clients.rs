@@ -10,30 +10,17 @@ use fatbtree_index::{
     Allocation, BreakReason, ConnectionId, Event, IndexCache, KeyRange, Order, PoolConfig, RemoteSide,
     ScanOptions, Start, ValueLayout, Wish,
 };
-use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Reactor, Remote};
 use rand::RngExt as _;
 
 use super::setting::Setting;
 use crate::history::{Answer, Call};
 use crate::trees::values;
-use crate::world::{Driven, Machine, Random, SimDevice};
+use crate::world::{Machine, Random, SimDevice};
 
 /// How often a client looks whether something is to be done.
 const LOOK: Duration = Duration::from_micros(10);
-
-/// A client's reactor, which its machine uses.
-struct Driver(Client<SimDevice>);
-
-impl Driven for Driver {
-    fn reactor(&self) -> &Reactor<SimDevice> {
-        self.0.pool().reactor()
-    }
-
-    fn turn(&self, now: Instant) {
-        self.0.turn(now);
-    }
-}
 
 /// A client in one life.
 #[derive(Clone)]
@@ -60,7 +47,7 @@ impl Living {
             Client::new(machine.device(), config, setting.roots(), random.random_range(0..=u64::MAX));
         let client = client.expect("a scenario has at least one lane");
         client.set_cache(scenario.cache.map(|bytes| Arc::new(IndexCache::new(bytes))));
-        machine.set_driven(Rc::new(Driver(client.clone())));
+        machine.set_driven(Rc::new(client.clone()));
         let down = client.pool().connections().into_iter().collect();
         let living = Self {
             machine: machine.clone(),

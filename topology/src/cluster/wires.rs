@@ -192,23 +192,26 @@ impl Check<'_> {
         let by_rule = Place::Udp(SocketAddr::new(machine, port));
         let Some(said) = exceptions.ends.get(&end) else { return Ok((by_rule, None)) };
         let (value, field) = said;
-        let place = match value.get_ref().split_once(':') {
-            None if value.get_ref() == "udp" => by_rule,
-            Some(("udp", address))
-                if address.parse::<SocketAddr>().is_ok_and(|address| address.port() > 0) =>
-            {
-                Place::Udp(address.parse().expect("parsed just now"))
+        let text = value.get_ref().as_str();
+        let place = match text.split_once(':') {
+            None => (text == "udp").then_some(by_rule),
+            Some(("udp", address)) => {
+                let address = address.parse::<SocketAddr>().ok().filter(|address| address.port() > 0);
+                address.map(Place::Udp)
             }
             Some(("packet", interface)) if !interface.is_empty() => {
-                Place::Packet { machine, interface: interface.to_owned() }
+                Some(Place::Packet { machine, interface: interface.to_owned() })
             }
-            _ => {
-                let expected = "\"udp\", \"udp:ADDRESS:PORT\" or \"packet:INTERFACE\"";
-                let found = value.get_ref().clone();
-                return self.refuse(value.span(), field.clone(), Problem::BadAddress { expected, found });
-            }
+            Some(_) => None,
         };
-        Ok((place, Some(said)))
+        match place {
+            Some(place) => Ok((place, Some(said))),
+            None => {
+                let expected = "\"udp\", \"udp:ADDRESS:PORT\" or \"packet:INTERFACE\"";
+                let problem = Problem::BadAddress { expected, found: text.to_owned() };
+                self.refuse(value.span(), field.clone(), problem)
+            }
+        }
     }
 
     fn machine(&self, value: &Spanned<String>, field: &str) -> Checked<IpAddr> {

@@ -1,5 +1,6 @@
 //! Operations as futures: posts chains, takes completions, keeps time, wakes who waits.
 
+mod alarm;
 mod slots;
 
 use std::cell::{RefCell, RefMut};
@@ -15,6 +16,7 @@ use crate::error::Error;
 use crate::request::{Operation, WorkRequest};
 use crate::time::{Duration, Instant};
 
+pub use alarm::Alarm;
 use slots::{Slot, Slots};
 
 /// Turns the operations of one device into futures, any number of them at a time, for one thread.
