@@ -51,6 +51,8 @@ mod connection;
 mod device_config;
 mod follow;
 mod frequency;
+pub mod grpc;
+pub mod operator;
 mod plan;
 mod program;
 mod push;
