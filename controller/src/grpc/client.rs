@@ -28,7 +28,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(2);
 #[non_exhaustive]
 pub enum ClientError {
     /// No connection.
-    #[error("cannot reach the controller at {address}: is it running? Start it with `fatbtree controller --cluster FILE`")]
+    #[error(
+        "cannot reach the controller at {address}: is it running? Start it with `fatbtree controller --cluster FILE`"
+    )]
     Unreachable {
         /// Address tried.
         address: String,
@@ -99,7 +101,11 @@ impl Client {
     ///
     /// # Errors
     /// When there is none.
-    pub async fn ask<T: DeserializeOwned>(&mut self, question: &Question, patience: Duration) -> Result<T, ClientError> {
+    pub async fn ask<T: DeserializeOwned>(
+        &mut self,
+        question: &Question,
+        patience: Duration,
+    ) -> Result<T, ClientError> {
         let json = serde_json::to_string(question).expect("questions always serialise");
         let answer = tokio::time::timeout(patience, self.stub.ask(proto::Question { json })).await;
         let late = |_| ClientError::Deadline { address: self.address.clone(), after: patience };

@@ -88,7 +88,9 @@ struct Service {
 impl Service {
     fn stream(&self) -> Result<(u64, OwnedSemaphorePermit), Status> {
         let place = Arc::clone(&self.streams).try_acquire_owned();
-        let full = |_| Status::resource_exhausted(format!("{} streams are open, as many as may", self.options.streams));
+        let full = |_| {
+            Status::resource_exhausted(format!("{} streams are open, as many as may", self.options.streams))
+        };
         Ok((self.next.fetch_add(1, Ordering::Relaxed), place.map_err(full)?))
     }
 }
@@ -213,9 +215,8 @@ impl Controller for Service {
             }
             let _ = inputs.send(Input::ClientLeft { stream }).await;
         });
-        let told = ReceiverStream::new(told).map(|(partition, queue_pair)| {
-            Ok(proto::Registered { partition: partition.into(), queue_pair })
-        });
+        let told = ReceiverStream::new(told)
+            .map(|(partition, queue_pair)| Ok(proto::Registered { partition: partition.into(), queue_pair }));
         Ok(Response::new(Box::pin(told)))
     }
 
