@@ -346,7 +346,13 @@ impl Check<'_> {
     ) -> Checked<Option<String>> {
         let Some(value) = controller.map(|controller| &controller.grpc) else { return Ok(None) };
         let address = self.endpoint(value, "controller.grpc")?;
-        self.claim(endpoints, (&address, None), "the controller".to_owned(), value.span(), "controller.grpc")?;
+        self.claim(
+            endpoints,
+            (&address, None),
+            "the controller".to_owned(),
+            value.span(),
+            "controller.grpc",
+        )?;
         Ok(Some(address))
     }
 
