@@ -65,6 +65,7 @@ mod error;
 mod memory;
 pub mod plain;
 mod reactor;
+mod redo;
 mod request;
 mod stack;
 pub mod time;
