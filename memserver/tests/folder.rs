@@ -9,7 +9,8 @@ use std::path::Path;
 use common::lab::options;
 use fatbtree_index::{ChunkKind, KeyRange, Regions, Tree, TreeConfig, ValueLayout, value};
 use fatbtree_memserver::{
-    ClientId, Folder, FolderError, FolderOwner, LoadOptions, LoadedTree, MemoryServer, Storage, Supply, seeded,
+    ClientId, Folder, FolderError, FolderOwner, LoadOptions, LoadedTree, MemoryServer, Storage, Supply,
+    seeded,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::Instant;
@@ -42,7 +43,9 @@ fn check(tree: &LoadedTree, seed: u64) -> u64 {
     let memory = Regions::new([(3, tree.region.clone())]);
     let walk = Tree::new(&memory, &tree.config, &tree.partition);
     (5..)
-        .take_while(|&key| walk.get(key).unwrap().inspect(|found| assert!(value::check(key, seed, found))).is_some())
+        .take_while(|&key| {
+            walk.get(key).unwrap().inspect(|found| assert!(value::check(key, seed, found))).is_some()
+        })
         .count() as u64
 }
 
@@ -83,7 +86,10 @@ fn a_tree_comes_back_with_what_was_written_and_its_chunks() {
     drop((server, storage));
 
     let tree = open(&path).unwrap().tree().unwrap().unwrap();
-    assert_eq!((tree.partition, tree.counts, tree.spare.clone(), tree.generation), (partition, counts, spare, 1));
+    assert_eq!(
+        (tree.partition, tree.counts, tree.spare.clone(), tree.generation),
+        (partition, counts, spare, 1)
+    );
     assert_eq!(check(&tree, 1), 3000);
     let mut found = [0; 7];
     tree.region.read(records.address.offset(), &mut found).unwrap();
@@ -100,7 +106,11 @@ fn a_tree_comes_back_with_what_was_written_and_its_chunks() {
     assert_eq!(kinds.len(), 7);
     let rest = server.allocate(NOW, lease.session, ChunkKind::Leaves, 0).unwrap();
     let Supply::Chunk(rest) = rest else { panic!("nothing was given back") };
-    assert_eq!((rest.address.offset(), rest.bytes), (leaves.address.offset() + 1024, CHUNK - 1024), "behind its node");
+    assert_eq!(
+        (rest.address.offset(), rest.bytes),
+        (leaves.address.offset() + 1024, CHUNK - 1024),
+        "behind its node"
+    );
     let rest = server.allocate(NOW, lease.session, ChunkKind::Leaves, 0).unwrap();
     assert!(matches!(rest, Supply::Chunk(chunk) if chunk.address == unused.address));
 }

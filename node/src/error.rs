@@ -30,6 +30,12 @@ pub enum NodeError {
     /// The tree cannot be built.
     #[error("loading the tree: {0}")]
     Load(#[from] fatbtree_memserver::LoadError),
+    /// The tree cannot be built, or not be written down.
+    #[error("loading the tree: {0}")]
+    Build(#[from] fatbtree_memserver::BuildError),
+    /// The folder that the tree is kept in.
+    #[error("the data folder: {0}")]
+    Folder(#[from] fatbtree_memserver::FolderError),
     /// The device does not take the tree.
     #[error("serving the tree: {0}")]
     Serve(#[from] fatbtree_memserver::ServerError),

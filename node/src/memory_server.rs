@@ -1,13 +1,15 @@
-//! A memory server as a process: a software NIC behind a port, the tree in memory, the gRPC service beside it.
+//! A memory server as a process: a software NIC behind a port, the tree in memory or in a folder, the gRPC service beside it.
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use fatbtree_index::{KeyRange, TreeConfig};
+use fatbtree_memserver::grpc::{Loading, ServiceOptions, serve_with};
 use fatbtree_memserver::{
-    Event, LoadOptions, Mailbox, MemoryServer, ServerInfo, ServerOptions, bulk_load_unsorted,
-    mailbox_with_waker, seeded,
+    Event, Folder, FolderOwner, LoadOptions, LoadedTree, Mailbox, MemoryServer, ServerInfo, ServerOptions,
+    Storage, mailbox_with_waker, seeded, sort_keys,
 };
 use fatbtree_nic::{Nic, NicStats};
 use fatbtree_port::{Counters, PortSpec, Waiter};
@@ -24,10 +26,10 @@ const MAILBOX: usize = 64;
 /// Nodes read for a snapshot between two batches.
 const NODES: usize = 64;
 
-/// What the tree of a server is made of.
+/// What the tree of a server is made of when it starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TreeSource {
-    /// Keys of the server's partition, in any order.
+    /// Keys of the server's partition, in any order. None: the tree is empty until it is loaded over gRPC, or clients insert.
     pub keys: Vec<u64>,
     /// Bytes of each value.
     pub value_bytes: u32,
@@ -48,8 +50,12 @@ pub struct MemoryServerOptions {
     pub host: Host,
     /// Its port.
     pub port: PortSpec,
-    /// What it loads.
+    /// What it begins with, unless there is a tree in its folder.
     pub tree: TreeSource,
+    /// The folder that it keeps its tree in; without, the tree ends with the process.
+    pub data: Option<PathBuf>,
+    /// Bytes of the largest region that it lets itself be loaded with.
+    pub region_bytes: u64,
     /// End after so long.
     pub limit: Option<Duration>,
 }
@@ -86,7 +92,7 @@ impl MemoryServerProcess {
     /// # Errors
     /// When an address is taken, the port cannot be opened, or the tree cannot be built.
     pub fn open(options: MemoryServerOptions) -> Result<Self, NodeError> {
-        let MemoryServerOptions { described, host, port, tree, limit } = options;
+        let MemoryServerOptions { described, host, port, tree, data, region_bytes, limit } = options;
         let control = control_runtime()?;
         let waiter = Waiter::new()?;
         let (waker, stopper) = (waiter.waker(), Stopper::new(waiter.waker()));
@@ -95,15 +101,26 @@ impl MemoryServerProcess {
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
         let link = Link::open(&port, waiter)?;
         stopper.at_signals(&control)?;
-        let TreeSource { mut keys, value_bytes, seed, config, spare_bytes } = tree;
-        let range = KeyRange { low: described.low, high: described.high.checked_add(1) };
-        let options = LoadOptions { range, spare_bytes, ..LoadOptions::new(config, described.partition) };
-        let tree = bulk_load_unsorted(&options, &mut keys, &mut seeded(seed, value_bytes))?;
-        drop(keys);
-        let server = MemoryServer::new(nic(&host)?, tree, &ServerOptions::writable(), rand::random())?;
+        let server_options = ServerOptions::writable();
+        let mut storage = match data {
+            None => Storage::Memory,
+            Some(path) => {
+                let owner = FolderOwner {
+                    server: described.name.clone(),
+                    partition: described.partition,
+                    address: host.ip,
+                };
+                Storage::Folder(Folder::open(&path, owner, server_options.chunk_bytes)?)
+            }
+        };
+        let spare_bytes = tree.spare_bytes;
+        let tree = first_tree(&mut storage, tree, &described)?;
+        let server = MemoryServer::new(nic(&host)?, tree, &server_options, rand::random())?;
         let server = server.with_device_counters(|nic| nic.stats().counters());
         let (handle, mailbox) = mailbox_with_waker(MAILBOX, move || waker.wake());
-        control.spawn(fatbtree_memserver::grpc::serve(listener, handle, std::future::pending()));
+        let loading = Loading { storage, region_bytes, spare_bytes, ..Loading::in_memory() };
+        let service = ServiceOptions::default();
+        control.spawn(serve_with(service, Some(loading), listener, handle, std::future::pending()));
         Ok(Self { server, mailbox, link, stopper, limit, grpc, _control: control })
     }
 
@@ -145,6 +162,29 @@ impl MemoryServerProcess {
                 );
             }
         }
+        if let Err(error) = self.server.memory().sync() {
+            tracing::warn!(%error, "the tree may not have reached the disk");
+        }
         MemoryServerReport { port: self.link.port().counters(), nic: self.server.device().stats().clone() }
     }
+}
+
+/// The tree that a server begins with: the one in its folder, or a new one.
+fn first_tree(
+    storage: &mut Storage,
+    source: TreeSource,
+    described: &Described,
+) -> Result<LoadedTree, NodeError> {
+    if let Storage::Folder(folder) = &*storage
+        && let Some(tree) = folder.tree()?
+    {
+        return Ok(tree);
+    }
+    let TreeSource { mut keys, value_bytes, seed, config, spare_bytes } = source;
+    let range = KeyRange { low: described.low, high: described.high.checked_add(1) };
+    let options = LoadOptions { range, spare_bytes, ..LoadOptions::new(config, described.partition) };
+    sort_keys(&mut keys)?;
+    let tree = storage.build(&options, u64::MAX, &keys, &mut seeded(seed, value_bytes))?;
+    storage.keep(&tree)?;
+    Ok(tree)
 }

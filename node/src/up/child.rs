@@ -64,6 +64,9 @@ impl Child {
         command.arg(self.role.kind.name()).arg(&self.role.name).arg("--cluster").arg(&options.file);
         if self.role.kind == super::RoleKind::MemoryServer {
             command.args(&options.memory_server_arguments);
+            if let Some(data) = &options.data {
+                command.arg("--data").arg(data.join(&self.role.name));
+            }
         }
         command.arg("--until-stdin-ends").stdin(Stdio::piped()).stdout(Stdio::null());
         // Ctrl-C at a terminal is for the supervisor, which stops them one and all.
