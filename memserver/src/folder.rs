@@ -15,7 +15,8 @@
 //! **A machine that dies** may lose what was written since a file was last synced, and leave a mixture: files are synced when a tree
 //! is loaded, and when the server stops. A tree that is not whole is refused at the start, as far as its nodes show it.
 //!
-//! Memory that was not used yet takes no room on the disk. A disk that is full when it is used ends the process.
+//! A load that finds no room on the disk is refused. Spare memory takes none until it is used, and a disk that is full then ends the process:
+//! leave as much room as the spare memory has.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -249,9 +250,13 @@ impl Folder {
         let mut trouble = None;
         let memory = |bytes| {
             let bytes = within(bytes)?;
-            let mapped = self
-                .open_file(&path, true)
-                .and_then(|file| self.map(&path, &file, bytes, options.generation, true));
+            let mapped = self.open_file(&path, true).and_then(|file| {
+                // What is loaded has its room on the disk before it is written: a mapped file that finds none ends the process.
+                let used = i64::try_from(bytes - options.spare_bytes.min(bytes)).unwrap_or(i64::MAX);
+                let room = nix::fcntl::posix_fallocate(&file, 0, used.max(1));
+                room.map_err(|errno| failed(&path, "getting room on the disk")(errno.into()))?;
+                self.map(&path, &file, bytes, options.generation, true)
+            });
             mapped.map_err(|error| {
                 trouble = Some(error);
                 LoadError::OutOfMemory { bytes }

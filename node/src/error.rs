@@ -43,7 +43,10 @@ pub enum NodeError {
     #[error(transparent)]
     MemoryServer(#[from] fatbtree_memserver::grpc::ClientError),
     /// The memory servers' partitions are not those of one tree.
-    #[error("the memory servers do not fit together: {0}")]
+    #[error(
+        "the memory servers do not fit together: {0}; one was started anew without what it held, or a load was broken off: \
+         `fatbtree load` fills them all"
+    )]
     Roots(#[from] fatbtree_index::SuperRootError),
     /// The memory servers' trees have different shapes.
     #[error("memory servers {0} and {1} have trees of different shapes: load them alike")]
