@@ -25,6 +25,7 @@ use fatbtree_topology::{Cluster, FatTree, HostId, Role, SwitchId};
 use serde::{Deserialize, Serialize};
 
 pub use budget::{Budget, MAX_SET_NODES};
+pub(crate) use diff::diff_switch;
 pub use diff::{Diff, diff};
 pub use execute::Landing;
 pub use print::{LayerSummary, Summary, SwitchNodes};

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::base::Base;
 use crate::program::{Program, Programs};
+use crate::reconcile::Held;
 use crate::reload::ReloadSteps;
 use crate::tables::{Change, Entry, TableError};
 
@@ -242,25 +243,34 @@ impl Fleet {
         Ok(PushReport { updates, seconds: start.elapsed().as_secs_f64() })
     }
 
-    /// Reads back which epoch is in force: none when packets are sent into none.
+    /// Reads back all that the switches hold.
     ///
     /// # Errors
-    /// The first switch that does not answer.
-    pub async fn read_epoch(&self) -> Result<Option<u8>, PushError> {
-        for member in self.members.values() {
-            let (switch, tables) = (member.name.clone(), &member.program.tables);
-            let Some(table) = tables.core_route_info() else { continue };
-            let read = member.client.read_default(table).await;
-            let Some(entry) = read.map_err(|source| PushError::Switch { switch: switch.clone(), source })?
-            else {
-                continue;
-            };
-            let epoch = tables.epoch(&entry).map_err(|source| PushError::Table { switch, source })?;
-            if epoch.is_some() {
-                return Ok(epoch);
-            }
+    /// The first switch that does not answer, or holds entries that are none of ours.
+    pub async fn read_back(&self) -> Result<BTreeMap<SwitchId, Held>, PushError> {
+        let mut tasks = JoinSet::new();
+        for (switch, member) in &self.members {
+            let (switch, name, client) = (*switch, member.name.clone(), member.client.clone());
+            let program = member.program.clone();
+            tasks.spawn(async move {
+                let failed = |source| PushError::Switch { switch: name.clone(), source };
+                let foreign = |source| PushError::Table { switch: name.clone(), source };
+                let mut entries = Vec::new();
+                for table in program.info.tables().iter().filter(|table| program.tables.is_ours(table)) {
+                    for raw in client.read_table(table, false).await.map_err(failed)? {
+                        entries.extend(program.tables.read(&raw).map_err(foreign)?);
+                    }
+                }
+                let mut route = None;
+                if let Some(table) = program.tables.core_route_info()
+                    && let Some(raw) = client.read_default(table).await.map_err(failed)?
+                {
+                    route = program.tables.read_core_route(&raw).map_err(foreign)?;
+                }
+                Ok((switch, Held::new(entries, route)))
+            });
         }
-        Ok(None)
+        Ok(join_all(tasks).await?.into_iter().collect())
     }
 
     /// Reads back the direct counters of fat root and child entries of every switch: `(switch, entry, packets)`.

@@ -52,7 +52,8 @@ async fn server(partition: u16, range: KeyRange) -> Service {
     let loading =
         Loading { spare_bytes: 64 << 10, region_bytes: 32 << 20, stall: STALL, ..Loading::in_memory() };
     let server = ServerOptions { chunk_bytes: 4096, ..options() };
-    Service::start_with(tree, server, ServiceOptions::default(), Some(loading)).await
+    let service = ServiceOptions { answer: Duration::from_millis(500), ..ServiceOptions::default() };
+    Service::start_with(tree, server, service, Some(loading)).await
 }
 
 async fn pair() -> [Service; 2] {
@@ -226,6 +227,13 @@ async fn a_second_load_at_once_is_refused_and_one_whose_loader_dies_leaves_the_o
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_servers_are_loaded_or_none() {
     let mut services = pair().await;
+    // It takes the connection, and never comes to building.
+    services[1].freeze(true);
+    let failed = load_servers(clients(&services).await, data(1000), |_| {}).await.unwrap_err().to_string();
+    assert!(failed.contains("data path does not answer"), "{failed}");
+    services[1].freeze(false);
+    let info = services[0].handle.info().await.unwrap();
+    assert_eq!((info.generation, info.counts.keys), (1, 0), "it was built long ago, and waited");
     let both = clients(&services).await;
     services[1].stop().await;
     let failed = load_servers(both, data(1000), |_| {}).await.unwrap_err();
