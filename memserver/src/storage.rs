@@ -12,7 +12,7 @@ pub enum Storage {
     /// In memory, as long as the process lives.
     Memory,
     /// In files that outlive it.
-    Folder(Folder),
+    Folder(Box<Folder>),
 }
 
 /// No tree.

@@ -62,7 +62,7 @@ fn client() -> ClientId {
 fn a_tree_comes_back_with_what_was_written_and_its_chunks() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new");
-    let mut storage = Storage::Folder(open(&path).unwrap());
+    let mut storage = Storage::Folder(open(&path).unwrap().into());
     let tree = build(&storage, 1, 3000);
     storage.keep(&tree).unwrap();
     let (partition, counts, spare) = (tree.partition, tree.counts, tree.spare.clone());
@@ -118,7 +118,7 @@ fn a_tree_comes_back_with_what_was_written_and_its_chunks() {
 #[test]
 fn a_load_that_was_not_kept_leaves_the_old_tree() {
     let folder = tempfile::tempdir().unwrap();
-    let mut storage = Storage::Folder(open(folder.path()).unwrap());
+    let mut storage = Storage::Folder(open(folder.path()).unwrap().into());
     let first = build(&storage, 1, 100);
     storage.keep(&first).unwrap();
     drop(build(&storage, 2, 50));
@@ -136,7 +136,7 @@ fn a_load_that_was_not_kept_leaves_the_old_tree() {
     assert_eq!(check(&opened.tree().unwrap().unwrap(), 1), 100);
     assert!(!names().contains(&"tree-2".to_owned()), "it is forgotten");
 
-    let mut storage = Storage::Folder(opened);
+    let mut storage = Storage::Folder(opened.into());
     let second = build(&storage, 2, 50);
     storage.keep(&second).unwrap();
     storage.go_back().unwrap();
@@ -154,7 +154,7 @@ fn a_load_that_was_not_kept_leaves_the_old_tree() {
 fn folders_of_others_and_damaged_ones_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
-    let mut storage = Storage::Folder(open(path).unwrap());
+    let mut storage = Storage::Folder(open(path).unwrap().into());
     let tree = build(&storage, 1, 300);
     let text = open(path).unwrap_err().to_string();
     assert!(text.contains("is used by another process"), "{text}");

@@ -110,7 +110,7 @@ impl MemoryServerProcess {
                     partition: described.partition,
                     address: host.ip,
                 };
-                Storage::Folder(Folder::open(&path, owner, server_options.chunk_bytes)?)
+                Storage::Folder(Folder::open(&path, owner, server_options.chunk_bytes)?.into())
             }
         };
         let spare_bytes = tree.spare_bytes;

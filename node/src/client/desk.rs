@@ -182,7 +182,11 @@ impl Desk {
         // Whoever asks again and again is answered at this pace.
         tokio::time::sleep(PAUSE).await;
         let looked = async {
-            if self.has_ended { self.open_again().await } else { Ok(self.info = self.server.info().await?) }
+            if self.has_ended {
+                return self.open_again().await;
+            }
+            self.info = self.server.info().await?;
+            Ok(())
         };
         match looked.await {
             Ok(()) => {
