@@ -23,7 +23,7 @@ use crate::{count, progress};
   fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json
 
 Exit code 1: an answer was wrong, or an operation has failed.
-A run knows what was loaded and what it writes itself. After a workload that writes, start the memory servers anew.")]
+A run knows what was loaded and what it writes itself. After a workload that writes, load anew.")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
@@ -52,10 +52,10 @@ pub(crate) struct Arguments {
     /// From which operations are drawn.
     #[arg(long, value_name = "N", default_value_t = 1)]
     draw_seed: u64,
-    /// From which values were made: the memory servers' --seed.
+    /// From which values were made: --seed of `fatbtree load`.
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
-    /// Bytes of a value: the memory servers' --value-bytes.
+    /// Bytes of a value: --value-bytes of `fatbtree load`.
     #[arg(long, value_name = "N", default_value_t = 100)]
     value_bytes: u32,
     /// Where to write the result as JSON; - for standard output, instead of the table.
@@ -125,6 +125,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let mut process = ClientProcess::open(&options)?;
     let records: u64 = process.infos().map(|info| info.counts.keys).sum();
+    if records == 0 {
+        process.close();
+        bail!("the memory servers are empty: fatbtree load --cluster {named} --keys 1e6");
+    }
     properties.set("recordcount", &records.to_string());
     properties.set("operationcount", &arguments.operations.to_string());
     let spec = WorkloadSpec::from_properties(&properties)?;

@@ -10,6 +10,7 @@
 //!   fatbtree up          all roles of a cluster file, on this machine
 //!   fatbtree switch      the software switch, programmed over P4Runtime
 //!   fatbtree memserver   a memory server
+//!   fatbtree load        fill the memory servers of a cluster
 //!   fatbtree bench       a client, measured
 //!   fatbtree simulate    the whole path under virtual time, with faults and a seed
 //!   fatbtree figures     Sherman's figures in virtual time
@@ -25,6 +26,7 @@ mod controller;
 mod count;
 mod demo;
 mod figures;
+mod load;
 mod memserver;
 mod output;
 mod plan;
@@ -61,6 +63,7 @@ enum Role {
     Up(up::Arguments),
     Switch(switch::Arguments),
     Memserver(memserver::Arguments),
+    Load(load::Arguments),
     Bench(bench::Arguments),
     Simulate(simulate::Arguments),
     Figures(figures::Arguments),
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Role::Topology(arguments) => topology::run(&arguments),
         Role::Up(arguments) => up::run(&arguments),
         Role::Memserver(arguments) => memserver::run(&arguments),
+        Role::Load(arguments) => load::run(&arguments),
         Role::Bench(arguments) => bench::run(&arguments),
         Role::Switch(arguments) => switch::run(&arguments),
         Role::Simulate(arguments) => simulate::run(&arguments),

@@ -15,8 +15,12 @@ use crate::{count, role, room};
 /// A memory server of a cluster.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  fatbtree memserver left --cluster cluster.toml                    100,000 keys in the whole cluster
-  fatbtree memserver left --cluster cluster.toml --keys 1000000     it loads those of its own partition
+  fatbtree memserver left --cluster cluster.toml                    empty: load it by `fatbtree load`, or insert
+  fatbtree memserver left --cluster cluster.toml --keys 1000000     it loads those of its own partition at the start
+  fatbtree memserver left --cluster cluster.toml --data /var/lib/fatbtree/left
+
+With --data the tree is in files of that folder: a server that was stopped or killed serves the same tree at the same addresses when
+it is started again, with all writes that were acknowledged. A folder that has a tree already keeps it: --keys is for a new one.
 
 It registers connections with the cluster's controller, and tells of them:
   opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 rkey=4711 root=64
@@ -29,17 +33,30 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
     #[command(flatten)]
-    data: Data,
+    begin: Begin,
+    /// Folder to keep the tree in; by default the tree ends with the process.
+    #[arg(long, value_name = "FOLDER")]
+    data: Option<PathBuf>,
     #[command(flatten)]
     end: role::End,
 }
 
-/// What is loaded, until it is loaded over gRPC: the same for all memory servers of a cluster, and for those who check their answers.
+/// What memory servers begin with.
 #[derive(Args, Clone, Copy)]
-pub(crate) struct Data {
-    /// Keys of all memory servers together; each loads those of its partition.
-    #[arg(long, value_name = "N", default_value = "100000", value_parser = count::positive)]
-    pub(crate) keys: u64,
+pub(crate) struct Begin {
+    /// Begin with so many keys of YCSB in all memory servers together: each loads those of its partition. By default they begin empty.
+    #[arg(long, value_name = "N", value_parser = count::positive)]
+    keys: Option<u64>,
+    #[command(flatten)]
+    values: MadeValues,
+    /// Bytes of the largest region a server lets itself be loaded with; by default half of the memory that is left.
+    #[arg(long, value_name = "BYTES", value_parser = count::positive)]
+    region_bytes: Option<u64>,
+}
+
+/// Values that are made: the same for whoever loads them and for those who check their answers.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct MadeValues {
     /// Bytes of a value.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(8..=65_536))]
     pub(crate) value_bytes: u32,
@@ -48,37 +65,47 @@ pub(crate) struct Data {
     pub(crate) seed: u64,
 }
 
-impl Data {
+impl Begin {
     /// The same on another command line.
     pub(crate) fn words(self) -> Vec<String> {
-        let Data { keys, value_bytes, seed } = self;
-        [("--keys", keys), ("--value-bytes", value_bytes.into()), ("--seed", seed)]
-            .into_iter()
-            .flat_map(|(name, value)| [name.to_owned(), value.to_string()])
-            .collect()
+        let Begin { keys, values: MadeValues { value_bytes, seed }, region_bytes } = self;
+        [
+            ("--keys", keys),
+            ("--value-bytes", Some(value_bytes.into())),
+            ("--seed", Some(seed)),
+            ("--region-bytes", region_bytes),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| Some([name.to_owned(), value?.to_string()]))
+        .flatten()
+        .collect()
     }
+}
+
+/// The keys of YCSB with these numbers, hashed, in that order.
+pub(crate) fn hashed_keys(count: u64) -> impl Iterator<Item = u64> {
+    let map = KeyMap::from(InsertOrder::Hashed);
+    (0..count).filter_map(move |record| map.key(record))
 }
 
 /// Memory for what clients write, beside the tree.
 const SPARE_BYTES: u64 = 4 << 30;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { name, cluster: file, data, end } = arguments;
+    let Arguments { name, cluster: file, begin, data, end } = arguments;
     let cluster = crate::topology::load(file)?;
     let Some(Named::MemoryServer(described)) = cluster.named(name) else {
         let names: Vec<&str> = cluster.servers().iter().map(|server| server.name.as_str()).collect();
         bail!("no memory server {name:?} in {}: they are {}", file.display(), names.join(", "));
     };
     let servers = cluster.servers().len() as u64;
-    room::check(data.keys, servers, data.value_bytes.into())?;
-    let map = KeyMap::from(InsertOrder::Hashed);
+    let (count, MadeValues { value_bytes, seed }) = (begin.keys.unwrap_or(0), begin.values);
+    room::check(count, servers, value_bytes.into())?;
     let range = described.low..=described.high;
-    let keys =
-        (0..data.keys).filter_map(|record| map.key(record)).filter(|key| range.contains(key)).collect();
     let tree = TreeSource {
-        keys,
-        value_bytes: data.value_bytes,
-        seed: data.seed,
+        keys: hashed_keys(count).filter(|key| range.contains(key)).collect(),
+        value_bytes,
+        seed,
         config: TreeConfig::new(16, 1024, ValueLayout::OutOfLine)?,
         spare_bytes: SPARE_BYTES,
     };
@@ -88,16 +115,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         port: host_port(&cluster, described.host)?,
         controller: cluster.controller().map(str::to_owned),
         tree,
+        data: data.clone(),
+        // Untouched spare memory takes none.
+        region_bytes: begin
+            .region_bytes
+            .unwrap_or_else(|| room::available().unwrap_or(64 << 30) / 2 + SPARE_BYTES),
         limit: end.seconds.map(Duration::from_secs),
     };
     let process =
         MemoryServerProcess::open(options).with_context(|| format!("memory server {}", described.name))?;
     let info = process.info();
     println!(
-        "memory server {}: {} keys, {} levels, gRPC on {}; Ctrl-C stops it",
+        "memory server {}: {}, {}, gRPC on {}; Ctrl-C stops it",
         described.name,
-        info.counts.keys,
-        u32::from(info.partition.root_level) + 1,
+        count::of(info.counts.keys, "key"),
+        count::of(info.partition.root_level + 1, "level"),
         process.grpc()
     );
     end.stop_with_stdin(process.stopper());

@@ -26,7 +26,7 @@ fn bytes_per_key(value: u64) -> u64 {
 }
 
 /// Bytes that the system has left; none where it does not say.
-fn available() -> Option<u64> {
+pub(crate) fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;

@@ -8,18 +8,23 @@ use anyhow::{Context, Result};
 use clap::Args;
 use fatbtree_node::{RoleState, Supervisor, UpNews, UpOptions};
 
-use crate::memserver::Data;
+use crate::memserver::Begin;
 
 /// Start all roles of a cluster file on this machine: controller, switches and memory servers.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree topology example > cluster.toml
-  fatbtree up cluster.toml --keys 1000000        prints `ready` when every role answers; Ctrl-C stops them all")]
+  fatbtree up cluster.toml                       prints `ready` when every role answers; Ctrl-C stops them all
+  fatbtree up cluster.toml --data /var/tmp/fatbtree    the same; trees are there again after a restart
+  fatbtree up cluster.toml --keys 1000000        with keys at the start; without, `fatbtree load` loads them")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
     file: PathBuf,
     #[command(flatten)]
-    data: Data,
+    begin: Begin,
+    /// Folder in which memory servers keep their trees, each in one of its own below it.
+    #[arg(long, value_name = "FOLDER")]
+    data: Option<PathBuf>,
     /// Leave a role that dies dead.
     #[arg(long)]
     no_restart: bool,
@@ -34,8 +39,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         program: std::env::current_exe().context("finding this program")?,
         file: arguments.file.clone(),
         cluster,
-        memory_server_arguments: arguments.data.words(),
-        controller_arguments: Vec::new(),
+        memory_server_arguments: arguments.begin.words(),
+        data: arguments.data.clone(),
         restart: !arguments.no_restart,
         patience: Duration::from_secs(arguments.patience),
     };

@@ -1,138 +1,172 @@
-//! A control plane over switches that are processes of their own: program them, load a plan, replace it.
+//! An operator and a controller: what it tells, what it is told, what it refuses, and what becomes of switches that freeze and die.
 
 mod common;
+#[path = "common/processes.rs"]
+mod processes;
 
-use std::net::TcpListener;
-use std::path::Path;
-use std::process::Child;
 use std::time::{Duration, Instant};
 
-use common::{fatbtree, run};
+use common::run;
+use processes::{Role, bench, cluster_file, kill, process};
+use serde_json::Value;
 
-fn succeeds(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
+struct Operator {
+    cluster: String,
 }
 
-fn refuses(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    assert_eq!(output.status.code(), Some(1), "{arguments:?}");
-    String::from_utf8(output.stderr).expect("text")
-}
-
-/// Ends the switches with the test, however it ends.
-struct Switches(Vec<Child>);
-
-impl Drop for Switches {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+impl Operator {
+    fn output(&self, words: &[&str]) -> std::process::Output {
+        run(&[&["control"], words, &["--cluster", &self.cluster]].concat())
     }
-}
 
-/// A FatTree(2), one software switch per process, and its cluster file.
-fn start(file: &Path) -> Switches {
-    let mut text =
-        "[network]\nk = 2\n\n[[memory_server]]\nhost = \"host-0-0-0\"\ngrpc = \"127.0.0.1:1\"\n".to_owned();
-    text.push_str("\n[[client]]\nhost = \"host-1-0-0\"\n");
-    let mut switches = Switches(Vec::new());
-    for (device, name) in (1..).zip(["core-0", "agg-0-0", "edge-0-0", "agg-1-0", "edge-1-0"]) {
-        // A port that was free a moment ago.
-        let address = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
-        let child = fatbtree()
-            .args([
-                "switch",
-                "--grpc",
-                &address.to_string(),
-                "--device-id",
-                &device.to_string(),
-                "--seconds",
-                "60",
-            ])
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .expect("the switch starts");
-        switches.0.push(child);
-        text.push_str(&format!(
-            "\n[[switch]]\nname = \"{name}\"\np4runtime = \"{address}\"\ndevice_id = {device}\n"
-        ));
+    fn asks(&self, words: &[&str]) -> String {
+        let output = self.output(words);
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.asks(&[words, &["--json"]].concat())).expect("JSON")
+    }
+
+    fn refused(&self, words: &[&str]) -> String {
+        let output = self.output(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        String::from_utf8(output.stderr).expect("text")
+    }
+
+    fn switch(&self, name: &str) -> Value {
+        let status = self.json(&["status"]);
+        let mut switches = status["switches"].as_array().expect("a list").iter();
+        switches.find(|switch| switch["name"] == name).cloned().expect("it is in the network")
+    }
+
+    fn waits(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let began = Instant::now();
-        while std::net::TcpStream::connect(address).is_err() {
-            assert!(began.elapsed() < Duration::from_secs(20), "{name} does not listen");
-            std::thread::sleep(Duration::from_millis(20));
+        while !is_so(self) {
+            assert!(began.elapsed() < Duration::from_secs(60), "{what}: {}", self.asks(&["status"]));
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
-    std::fs::write(file, text).expect("the cluster file is written");
-    switches
+
+    fn epoch(&self) -> Option<u64> {
+        self.json(&["status"])["epoch"].as_u64()
+    }
 }
 
 #[test]
-fn switches_are_programmed_loaded_and_reloaded() {
+fn an_operator_looks_plans_reloads_and_goes_back() {
     let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file(folder.path());
+    let operator = Operator { cluster: file.to_str().expect("a plain path").to_owned() };
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let (cluster, plan) = (path("cluster.toml"), path("plan.json"));
-    let switches = start(Path::new(&cluster));
+    assert!(operator.refused(&["status"]).contains("is it running?"));
+    let up = Role::start(&["up", &operator.cluster, "--keys", "20000"]);
+    let core = process(&up.until("core-0 "));
+    let edge = process(&up.until("edge-0-1 "));
+    up.until("ready");
+    operator.waits("a first plan", |operator| operator.epoch().is_some());
+    operator.waits("it is loaded", |operator| operator.json(&["status"])["reload"].is_null());
 
-    succeeds(&["demo", "--k", "2", "--servers", "1", "--keys", "5000", "--lookups", "200", "--plan", &plan]);
-    let text = succeeds(&["control", "bring-up", "--cluster", &cluster]);
-    assert!(text.starts_with("5 switches programmed for v1model"), "{text}");
-    let text = succeeds(&["control", "load", &plan, "--cluster", &cluster]);
-    assert!(text.starts_with("epoch 2 in force"), "{text}");
-    // What is there must be named, or it would stay for ever.
-    let refused = refuses(&["control", "load", &plan, "--cluster", &cluster]);
-    assert!(refused.contains("hold a plan already") && refused.contains("--replacing"), "{refused}");
-    // Epochs are chosen by what the switches hold, whatever the files say.
-    for epoch in [3, 4] {
-        let text = succeeds(&["control", "load", &plan, "--replacing", &plan, "--cluster", &cluster]);
-        assert!(text.starts_with(&format!("epoch {epoch} in force")), "{text}");
-    }
+    // What it tells.
+    let status = operator.json(&["status"]);
+    assert_eq!(status["switches"].as_array().map(Vec::len), Some(13));
+    assert!(status["servers"].as_array().expect("a list").iter().all(|server| server["state"] == "settled"));
+    let core_status = operator.switch("core-0");
+    assert_eq!((&core_status["state"], &core_status["epoch"]), (&"settled".into(), &status["epoch"]));
+    assert!(
+        core_status["program"].is_string() && core_status["entries"].as_u64() > Some(100),
+        "{core_status}"
+    );
+    assert!(operator.asks(&["status"]).contains("in force"));
+    assert!(operator.asks(&["show"]).contains("fat root in core-0"));
+    let explained = operator.json(&["explain", "0x1234"]);
+    assert_eq!(explained["steps"][0]["table"], "fat root");
+    assert_eq!(
+        explained["steps"].as_array().and_then(|steps| steps.last()).map(|last| &last["address"]),
+        Some(&explained["address"])
+    );
+    assert_eq!(bench(&operator.cluster, &[])["wrong"], 0);
+    let counters = operator.json(&["counters"]);
+    let ended: u64 = counters["tables"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|table| table["stops"].as_u64())
+        .sum();
+    assert!(ended >= 3000, "{counters}");
+    assert!(operator.asks(&["counters"]).contains("fat root"));
 
-    // Plans for other networks.
-    let text = std::fs::read_to_string(&plan).expect("a plan");
-    let changed = |name: &str, change: &dyn Fn(&mut serde_json::Value)| {
-        let mut value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    // Plans: a dry run changes nothing; epochs follow each other by themselves.
+    let first = operator.epoch().expect("a plan is in force");
+    let text = operator.asks(&["plan", "--save", &path("kept.json")]);
+    assert!(text.contains("round trips") && text.contains("kept.json"), "{text}");
+    assert_eq!(operator.epoch(), Some(first));
+    assert!(run(&["plan", "show", &path("kept.json")]).status.success());
+    operator.asks(&["diff"]);
+    let second = operator.json(&["reload"])["epoch"].as_u64();
+    assert!(second.is_some_and(|second| second != first), "{second:?}");
+    let third = operator.json(&["reload", "--plan", &path("kept.json")])["epoch"].as_u64();
+    assert_eq!(operator.epoch(), third);
+    let fourth = operator.json(&["rollback"])["epoch"].as_u64();
+    assert!(fourth.is_some() && fourth != third, "{fourth:?}");
+    let synced = operator.json(&["sync"]);
+    assert_eq!((&synced["settled"], &synced["others"]), (&13.into(), &Value::Array(vec![])));
+
+    // Plans for something else.
+    let text = std::fs::read_to_string(path("kept.json")).expect("it was kept");
+    let changed = |name: &str, change: &dyn Fn(&mut Value)| {
+        let mut value: Value = serde_json::from_str(&text).expect("JSON");
         change(&mut value);
         std::fs::write(path(name), value.to_string()).expect("a file");
-        refuses(&["control", "load", &path(name), "--replacing", &plan, "--cluster", &cluster])
+        operator.refused(&["reload", "--plan", &path(name)])
     };
-    let refused = changed("core.json", &|value| value["core"] = 99.into());
+    let refused = changed("core.json", &|value| value["plan"]["core"] = 99.into());
     assert!(refused.contains("switch number 99 in the plan, core-0 in the cluster file"), "{refused}");
-    let refused = changed("low.json", &|value| value["partitions"][0]["id"] = 7.into());
-    assert!(refused.contains("partition"), "{refused}");
-    let refused = changed("name.json", &|value| value["switch_names"][0][1] = "core-3".into());
-    assert!(refused.contains("core-3 in the plan, core-0 in the cluster file"), "{refused}");
+    let refused = changed("tree.json", &|value| value["made_of"]["1"]["number"] = 7.into());
+    assert!(refused.contains("another tree of partition 1"), "{refused}");
+    let refused = changed("damaged.json", &|value| value["plan"]["fat_root"][0]["low"] = 5.into());
+    assert!(refused.contains("expected ranges from key 0"), "{refused}");
+    std::fs::write(path("none.json"), "{}").expect("a file");
+    assert!(operator.refused(&["reload", "--plan", &path("none.json")]).contains("control plan --save"));
+    assert_eq!(operator.epoch(), fourth);
 
-    // A switch that is frozen is named, and costs no more than the patience.
-    let stop = |signal: &str| {
-        let id = switches.0[2].id().to_string();
-        let done = std::process::Command::new("kill").args([signal, &id]).status();
-        assert!(done.expect("kill is everywhere").success());
-    };
-    stop("-STOP");
-    let replace = ["control", "load", &plan, "--replacing", &plan, "--cluster", &cluster];
-    let refused = refuses(&[&replace[..], &["--patience", "1"]].concat());
-    stop("-CONT");
-    assert!(refused.contains("edge-0-0") && refused.contains("no answer within 1 s"), "{refused}");
-    let text = succeeds(&replace);
-    assert!(text.starts_with("epoch 5 in force"), "{text}");
+    // A switch that is frozen is named, and holds up nobody.
+    assert!(kill("STOP", edge));
+    operator.waits("it is missed", |operator| operator.switch("edge-0-1")["state"] == "silent");
+    let reason = operator.switch("edge-0-1")["reason"].as_str().expect("a reason").to_owned();
+    assert!(reason.contains("edge-0-1"), "{reason}");
+    operator.json(&["reload"]);
+    let refused = operator.refused(&["sync"]);
+    assert!(refused.contains("edge-0-1"), "{refused}");
+    assert!(kill("CONT", edge));
+    operator.waits("it is back", |operator| operator.switch("edge-0-1")["state"] == "settled");
 
-    succeeds(&["plan", "check", &plan, "--target", "tofino2"]);
-    let output = run(&["control", "bring-up", "--cluster", &cluster, "--target", "tofino1"]);
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("--compiled DIR"), "{text}");
-    let output = run(&[
-        "control",
-        "bring-up",
-        "--cluster",
-        &cluster,
-        "--target",
-        "tofino1",
-        "--compiled",
-        &path("none"),
-    ]);
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("tofino-core") && text.contains("compile_tofino.sh"), "{text}");
+    // One that comes back empty gets everything, and the others are left alone.
+    let before = operator.switch("core-0");
+    assert!(kill("KILL", core));
+    up.until("ended");
+    up.until("ready");
+    assert_eq!(operator.switch("core-0"), before);
+    assert_eq!(operator.json(&["sync"])["settled"], 13);
+}
+
+#[test]
+fn a_controller_that_is_killed_goes_on_with_its_plan() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file(folder.path());
+    let operator = Operator { cluster: file.to_str().expect("a plain path").to_owned() };
+    let data = folder.path().join("data").display().to_string();
+    let up = Role::start(&["up", &operator.cluster, "--keys", "5000", "--data", &data]);
+    let controller = process(&up.until("controller "));
+    up.until("ready");
+    operator.waits("a first plan", |operator| operator.epoch().is_some());
+    operator.json(&["reload"]);
+    let (epoch, plan) = (operator.epoch(), operator.json(&["show"]));
+    assert!(kill("KILL", controller));
+    up.until("ended");
+    up.until("ready");
+    assert_eq!(operator.epoch(), epoch);
+    assert_eq!(operator.json(&["show"]), plan);
+    assert_eq!(bench(&operator.cluster, &[])["wrong"], 0);
 }

@@ -1,118 +1,13 @@
 //! Roles as processes of the real binary, which find each other by the cluster file alone.
 
 mod common;
+#[path = "common/processes.rs"]
+mod processes;
 
-use std::io::{BufRead as _, BufReader};
-use std::net::{TcpListener, UdpSocket};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{fatbtree, run};
-
-const PATIENCE: Duration = Duration::from_secs(90);
-
-/// A cluster file like the example, on ports that were free a moment ago.
-fn cluster_file(folder: &Path) -> PathBuf {
-    let example = run(&["topology", "example"]);
-    let mut text = String::from_utf8(example.stdout).expect("text");
-    let free = |first: u16, count: u16, udp: bool| {
-        (first..first + count).all(|port| match udp {
-            true => UdpSocket::bind(("127.0.0.1", port)).is_ok(),
-            false => TcpListener::bind(("127.0.0.1", port)).is_ok(),
-        })
-    };
-    // Tests run side by side: each begins somewhere else, below the ports that the system gives out.
-    static CLUSTERS: AtomicU16 = AtomicU16::new(0);
-    let somewhere =
-        10_000 + (std::process::id() % 50) as u16 * 400 + CLUSTERS.fetch_add(1, Ordering::Relaxed) * 100;
-    let wires =
-        (0..).map(|n| somewhere + n * 100).find(|port| free(*port, 60, true)).expect("free UDP ports");
-    let control =
-        (0..).map(|n| somewhere + n * 100).find(|port| free(*port, 20, false)).expect("free TCP ports");
-    for (from, to) in [
-        ("first_port = 12000", format!("first_port = {wires}")),
-        ("first_port = 9600", format!("first_port = {control}")),
-        ("127.0.0.1:9700", format!("127.0.0.1:{}", control + 18)),
-        ("127.0.0.1:9701", format!("127.0.0.1:{}", control + 19)),
-    ] {
-        assert!(text.contains(from), "{from} is not in the example");
-        text = text.replace(from, &to);
-    }
-    let file = folder.join("cluster.toml");
-    std::fs::write(&file, text).expect("the cluster file is written");
-    file
-}
-
-/// A process whose lines are read, and which ends with the test.
-struct Role {
-    child: Child,
-    lines: mpsc::Receiver<String>,
-}
-
-impl Role {
-    fn start(arguments: &[&str]) -> Self {
-        let mut child = fatbtree().args(arguments).stdout(Stdio::piped()).spawn().expect("it starts");
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let (line, lines) = mpsc::channel();
-        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|text| line.send(text)));
-        Role { child, lines }
-    }
-
-    /// The next line that contains `text`.
-    fn until(&self, text: &str) -> String {
-        let began = Instant::now();
-        loop {
-            let left = PATIENCE.saturating_sub(began.elapsed());
-            let line = self.lines.recv_timeout(left).unwrap_or_else(|_| panic!("no line with {text:?} came"));
-            if line.contains(text) {
-                return line;
-            }
-        }
-    }
-
-    fn stop(mut self, signal: &str) -> ExitStatus {
-        assert!(kill(signal, self.child.id()));
-        self.child.wait().expect("it is ours")
-    }
-}
-
-impl Drop for Role {
-    fn drop(&mut self) {
-        let _ = kill("TERM", self.child.id());
-        let began = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) && began.elapsed() < Duration::from_secs(10) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn kill(signal: &str, process: u32) -> bool {
-    Command::new("kill")
-        .args([&format!("-{signal}"), &process.to_string()])
-        .status()
-        .is_ok_and(|status| status.success())
-}
-
-fn bench(cluster: &str, further: &[&str]) -> serde_json::Value {
-    let mut arguments = vec!["bench", "--cluster", cluster, "--json", "-"];
-    if !further.contains(&"--operations") {
-        arguments.extend(["--operations", "3000"]);
-    }
-    arguments.extend(further);
-    let output = run(&arguments);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("JSON")
-}
-
-/// The number of the process that a line tells.
-fn process(line: &str) -> u32 {
-    line.split_whitespace().last().and_then(|word| word.parse().ok()).expect("started, process N")
-}
+use common::run;
+use processes::{Role, bench, cluster_file, kill, process};
 
 #[test]
 fn everything_comes_up_serves_is_restarted_and_stops() {
@@ -121,7 +16,9 @@ fn everything_comes_up_serves_is_restarted_and_stops() {
     let cluster = file.to_str().expect("a plain path");
     let up = Role::start(&["up", cluster, "--keys", "5000"]);
     let server = process(&up.until("left "));
+    let controller = process(&up.until("controller "));
     let core = process(&up.until("core-0 "));
+    let first_hop = process(&up.until("edge-1-0 "));
     up.until("ready");
 
     let result = bench(cluster, &[]);
@@ -129,7 +26,10 @@ fn everything_comes_up_serves_is_restarted_and_stops() {
         (&result["operations"], &result["wrong"], &result["failed"]),
         (&3000.into(), &0.into(), &0.into())
     );
-    assert!(result["round_trips"].as_f64().is_some_and(|trips| trips > 3.0), "{result}");
+    // The switches lead to the leaf; then its record is read.
+    assert!(result["round_trips"].as_f64().is_some_and(|trips| trips < 2.5), "{result}");
+    let walking = bench(cluster, &["--root-to-leaf"]);
+    assert!(walking["round_trips"].as_f64().is_some_and(|trips| trips > 3.0), "{walking}");
     assert!(result["ops_per_s"].as_f64().is_some_and(|rate| rate > 0.0));
     assert_eq!(result["percentiles"][0]["operation"], "READ");
     // Other values than those that were loaded: it is noticed.
@@ -137,13 +37,15 @@ fn everything_comes_up_serves_is_restarted_and_stops() {
     assert_eq!(lying.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&lying.stderr).contains("10 operations wrong"), "{lying:?}");
 
-    // A switch that dies comes back with its program and routes, and a server with its tree.
-    for role in [core, server] {
+    // A switch that dies comes back with program, routes, connections and caches, a server with its tree, a controller with what the
+    // switches hold.
+    for role in [core, server, first_hop, controller] {
         assert!(kill("KILL", role));
         up.until("ended");
         up.until("ready");
         let result = bench(cluster, &[]);
         assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()));
+        assert!(result["round_trips"].as_f64().is_some_and(|trips| trips < 3.0), "{result}");
     }
     // Writes last: what they leave the next bench does not know.
     let writing = |workload| {
@@ -206,8 +108,8 @@ fn roles_start_one_by_one_and_end_with_their_counters() {
         let keys = line.split_whitespace().nth(3).and_then(|word| word.parse().ok());
         assert!(keys.is_some_and(|keys: u32| (400..600).contains(&keys)), "{line}");
     }
-    let output = run(&["control", "bring-up", "--cluster", cluster]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let controller = Role::start(&["controller", "--cluster", cluster]);
+    controller.until("none was in force");
     assert_eq!(bench(cluster, &["--client", "client"])["wrong"], 0);
     servers[0].until("opened client=10.1.0.2 server=10.0.0.2");
     servers[0].until("closed client=10.1.0.2");
@@ -220,7 +122,7 @@ fn roles_start_one_by_one_and_end_with_their_counters() {
         "{twice:?}"
     );
     let core = switches.into_iter().next().expect("the first");
-    assert!(kill("TERM", core.child.id()));
+    assert!(kill("TERM", core.id()));
     let line = core.until("stopped: ");
     let count: u64 =
         line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("stopped: N frames");

@@ -23,9 +23,13 @@
 //! zeros: what is left of a chunk of records begins as far behind the last byte that is not zero as the largest record reaches.
 //! A client whose session has ended must not use what it has left of its chunks.
 //!
+//! **Restarts.** Where the region outlives its server, a byte for each chunk says its kind, written before the chunk is given out. A server
+//! that is started again takes every such chunk for the tree's, and looks for its tail; nobody pays for it any more.
+//!
 //! How nodes within a chunk are given out is the client's affair; what becomes of single ones is told in `places`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use fatbtree_index::node::{LINE, MAGIC, NodeHeader};
 use fatbtree_index::record::place_bytes;
@@ -73,6 +77,21 @@ pub struct ChunkSize {
     pub least: u32,
 }
 
+/// What a server has written down of its chunks cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "chunk {chunk} of {chunks} is said to be of kind {found}: expected kinds 1 to 3 for those that were given out, and 0 behind them; the \
+     file is damaged"
+)]
+pub struct DamagedKinds {
+    /// Which chunk.
+    pub chunk: u32,
+    /// What is said of it.
+    pub found: u8,
+    /// Chunks of the region.
+    pub chunks: u32,
+}
+
 /// Bytes from the last byte of a record that is not zero to the end of its place, at most.
 const RECORD_REACH: u64 = place_bytes(MAX_VALUE) as u64;
 
@@ -90,6 +109,8 @@ enum State {
     Published(SessionKey),
     /// The tree's: this client pays for it.
     Tree(ClientId),
+    /// The tree's, from before the server was started.
+    Former,
 }
 
 /// A chunk, or a part of one.
@@ -141,6 +162,8 @@ pub(crate) struct ChunkTable {
     /// Free pieces, by kind.
     free: [BTreeSet<u64>; ChunkKind::ALL.len()],
     ended: VecDeque<Ended>,
+    /// The kind of each chunk that was given out, where that outlives the server.
+    kinds: Option<Arc<Memory>>,
     /// Rests of published chunks that came back.
     pub(crate) tails: u64,
 }
@@ -167,8 +190,35 @@ impl ChunkTable {
             pieces: BTreeMap::new(),
             free: Default::default(),
             ended: VecDeque::new(),
+            kinds: None,
             tails: 0,
         })
+    }
+
+    /// With the kinds of chunks that were given out before the server was started, and from now on.
+    pub(crate) fn restored(mut self, kinds: Arc<Memory>) -> Result<Self, DamagedKinds> {
+        let damaged = |chunk, found| DamagedKinds { chunk, found, chunks: self.chunks };
+        let mut bytes = vec![0; kinds.len() as usize];
+        if kinds.len() < u64::from(self.chunks) || kinds.read(0, &mut bytes).is_err() {
+            return Err(damaged(bytes.len() as u32, 0));
+        }
+        // They are given out in order.
+        let used = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+        for (chunk, &byte) in (0..).zip(&bytes) {
+            let kind = ChunkKind::ALL.into_iter().find(|&kind| kind as u8 + 1 == byte);
+            match kind {
+                None if byte == 0 && chunk as usize >= used => {}
+                Some(kind) if (chunk as usize) < used && chunk < self.chunks => {
+                    let offset = self.from + u64::from(chunk) * self.bytes;
+                    self.pieces.insert(offset, Piece { bytes: self.bytes, kind, state: State::Former });
+                    self.ended.push_back(Ended { offset, to: self.bytes });
+                }
+                _ => return Err(damaged(chunk, byte)),
+            }
+        }
+        self.used = used as u32;
+        self.kinds = Some(kinds);
+        Ok(self)
     }
 
     /// A chunk that nobody has, for `holder`.
@@ -185,6 +235,11 @@ impl ChunkTable {
             return Err(NoChunk { kind, chunks: self.chunks, used: self.used });
         }
         let (offset, bytes) = (self.from + u64::from(self.used) * self.bytes, self.bytes);
+        if let Some(kinds) = &self.kinds {
+            kinds
+                .write(u64::from(self.used), &[kind as u8 + 1])
+                .expect("there is a byte for each chunk: it was checked when the table was made");
+        }
         self.used += 1;
         self.pieces.insert(offset, Piece { bytes, kind, state });
         Ok(Chunk { address: GlobalAddress::new(self.server, offset), bytes, kind })
@@ -255,7 +310,11 @@ impl ChunkTable {
 
     /// Divides a chunk where its used part ends. Returns who pays for one chunk less.
     fn cut(&mut self, offset: u64, piece: Piece, used: u64) -> Option<ClientId> {
-        let State::Tree(client) = piece.state else { return None };
+        let client = match piece.state {
+            State::Tree(client) => Some(client),
+            State::Former => None,
+            _ => return None,
+        };
         let (used, least) = match piece.kind {
             ChunkKind::Records if used > 0 => (used + RECORD_REACH, LEAST_RECORDS),
             ChunkKind::Records => (0, 0),
@@ -267,7 +326,7 @@ impl ChunkTable {
             self.pieces.insert(offset + used, Piece { bytes: rest, state: State::Free, ..piece });
             self.free[piece.kind as usize].insert(offset + used);
             if used == 0 {
-                return Some(client);
+                return client;
             }
             self.pieces.insert(offset, Piece { bytes: used, ..piece });
         }
@@ -280,7 +339,7 @@ impl ChunkTable {
         }
         let bytes = self.pieces.remove(&offset)?.bytes;
         self.pieces.get_mut(&before)?.bytes += bytes;
-        Some(client)
+        client
     }
 
     pub(crate) fn counts(&self) -> ChunkCounts {
@@ -289,7 +348,7 @@ impl ChunkTable {
             match piece.state {
                 State::Free => counts.free += 1,
                 State::Held(_) => counts.held += 1,
-                State::Published(_) | State::Tree(_) => counts.published += 1,
+                State::Published(_) | State::Tree(_) | State::Former => counts.published += 1,
             }
         }
         counts
@@ -299,7 +358,7 @@ impl ChunkTable {
     pub(crate) fn published(&self, offset: u64, bytes: u64, kind: ChunkKind) -> Option<u64> {
         let (&from, piece) = self.pieces.range(..=offset).next_back()?;
         let fits = offset.checked_add(bytes)? <= from + piece.bytes;
-        let is_tree = matches!(piece.state, State::Published(_) | State::Tree(_));
+        let is_tree = matches!(piece.state, State::Published(_) | State::Tree(_) | State::Former);
         (piece.kind == kind && is_tree && fits).then_some(from)
     }
 

@@ -74,6 +74,15 @@ pub fn load_cluster<S: ValueSource>(
     keys: &[u64],
     values: &mut S,
 ) -> Result<Cluster, LoadError> {
+    load_parts(options, divide(keys, servers)?.into_iter(), keys, values)
+}
+
+/// Where strictly ascending keys are divided by count (±1): the low key of each server's partition, and the places of its keys. As
+/// [`load_cluster`] does it.
+///
+/// # Errors
+/// Every server needs at least one key; keys out of order are noticed at the borders.
+pub fn divide(keys: &[u64], servers: u16) -> Result<Vec<(u64, Range<usize>)>, LoadError> {
     if servers == 0 || keys.len() < usize::from(servers) {
         return Err(LoadError::TooFewKeys { keys: keys.len(), servers });
     }
@@ -86,9 +95,7 @@ pub fn load_cluster<S: ValueSource>(
             (_, key) => Err(LoadError::Unsorted { key, position: at }),
         },
     };
-    let lows = (0..servers).map(low).collect::<Result<Vec<_>, _>>()?;
-    let parts = (0..).zip(&lows).map(|(server, &low)| (low, begin(server)..begin(server + 1)));
-    load_parts(options, parts, keys, values)
+    (0..servers).map(|server| Ok((low(server)?, begin(server)..begin(server + 1)))).collect()
 }
 
 /// Splits strictly ascending keys at given borders, and loads each part: partition `n` begins at `lows[n]` and ends where the

@@ -22,8 +22,9 @@
 //! * [`ClientId`], [`Lease`], [`Limits`]: what a client may hold, and for how long. [`Chunk`]: memory for new nodes and records.
 //! * [`ServerOptions::writable`], [`ServerInfo::writer`], [`Lease::owner`]: what clients need to write. [`Supply`], [`Places`],
 //!   [`MemoryServer::give_back`]: memory that was freed, and used again by others.
+//! * [`Storage`], [`Folder`]: memory that outlives the server, in mapped files.
 //! * [`Event`]: what the first-hop switches must know.
-//! * [`grpc`]: the service and its client.
+//! * [`grpc`]: the service and its client; [`grpc::load_servers`] fills servers that run.
 //!
 //! `examples/udp_memserver` is a server as a process: a software NIC behind a UDP port, and the service.
 //!
@@ -71,6 +72,7 @@
 mod chunk;
 mod cluster;
 mod event;
+mod folder;
 pub mod grpc;
 mod info;
 mod limits;
@@ -81,12 +83,14 @@ mod places;
 mod refusal;
 mod server;
 mod session;
+mod storage;
 mod values;
 
-pub use chunk::{Chunk, ChunkSize, NoChunk};
-pub use cluster::{Cluster, load_cluster, load_ranges};
+pub use chunk::{Chunk, ChunkSize, DamagedKinds, NoChunk};
+pub use cluster::{Cluster, divide, load_cluster, load_ranges};
 pub use event::{Event, FirstHop};
 pub use fatbtree_index::ChunkKind;
+pub use folder::{Folder, FolderError, FolderOwner};
 pub use info::{LockTable, ServerInfo};
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
 pub use load::{
@@ -98,4 +102,5 @@ pub use places::{GivenBack, PLACES_AT_ONCE, Places, Supply, TooManyPlaces};
 pub use refusal::Refusal;
 pub use server::{Counter, MemoryServer, NoRoot, Reply, Request, ServerError, ServerOptions, SnapshotError};
 pub use session::{Lease, SessionKey};
+pub use storage::{BuildError, Storage};
 pub use values::{FromClosures, ValueSource, fixed, seeded, varying};

@@ -10,9 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
+use crate::load::LoadedTree;
 use crate::places::{GivenBack, Supply};
 use crate::refusal::Refusal;
-use crate::server::{Counter, MemoryServer, Reply, Request, SnapshotError};
+use crate::server::{Counter, MemoryServer, Reply, Request, ServerError, SnapshotError};
 use crate::session::{Lease, SessionKey};
 
 /// The data-path thread's end: looking into an empty mailbox is one atomic load, no lock.
@@ -163,6 +164,14 @@ impl Handle {
         addresses: Vec<GlobalAddress>,
     ) -> Answer<GivenBack> {
         self.ask(|reply| Request::GiveBack { session, kind, bytes, addresses, reply }).await
+    }
+
+    /// See [`MemoryServer::install`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn install(&self, tree: LoadedTree) -> Result<Result<ServerInfo, ServerError>, ServerGone> {
+        self.ask(|reply| Request::Install { tree: Box::new(tree), reply }).await
     }
 
     /// See [`MemoryServer::publish`].

@@ -60,6 +60,8 @@ pub struct ClientProcess {
     /// Connections that the controller has told of: partition, and the server's queue pair.
     registered: BTreeSet<(u16, u32)>,
     reports: Option<Reports>,
+    /// What the servers say does not fit together: some have been loaded anew, and not all were heard of.
+    unsettled: bool,
     /// Connections that are being made.
     pending: usize,
     /// Locks that dropped changes have left are given back by these.
@@ -138,6 +140,7 @@ impl ClientProcess {
             answers,
             registered: BTreeSet::new(),
             reports,
+            unsettled: false,
             pending: 0,
             chores: Vec::new(),
             stopper,
@@ -339,6 +342,7 @@ impl ClientProcess {
                         let _ = pool.set_registered(id, true);
                     }
                 }
+                Answer::Info { server, info, owner } => self.believe(server, info, owner),
                 Answer::Memory { server, supply: Ok(supply), .. } => supply.hand_to(pool, server),
                 Answer::Memory { server, kind, supply: Err(error) } => {
                     tracing::warn!(server, %error, "no memory");
@@ -349,7 +353,7 @@ impl ClientProcess {
         None
     }
 
-    /// What a server has said of itself may have changed, if it was started again.
+    /// What a server has said of itself may have changed, if it was started again or loaded anew.
     fn believe(&mut self, server: u16, info: ServerInfo, owner: Option<u16>) {
         let pool = self.client.pool();
         let masked_atomics = pool.reactor().with(|nic| nic.capabilities().masked_atomics);
@@ -362,11 +366,25 @@ impl ClientProcess {
         // Roots move as trees grow, and the pool follows them by itself; another generation is another tree.
         let again = before
             .is_none_or(|before| (before.generation, before.tree.rkey) != (info.generation, info.tree.rkey));
-        if again
-            && let Ok(roots) = grpc::super_root(self.infos.values())
-            && let Err(error) = pool.set_roots(roots)
-        {
-            tracing::warn!(server, %error, "another tree");
+        if !again && !self.unsettled {
+            return;
+        }
+        match grpc::super_root(self.infos.values()) {
+            Ok(roots) => {
+                self.unsettled = false;
+                if let Err(error) = pool.set_roots(roots) {
+                    tracing::warn!(server, %error, "another tree");
+                }
+            }
+            // Ranges have moved. The others have new ones, too, or will soon: they are asked until all fit together.
+            Err(error) => {
+                tracing::info!(server, %error, "the other servers are asked for their ranges");
+                self.unsettled = true;
+                for (_, desk) in self.orders.iter().filter(|(other, _)| **other != server) {
+                    // One that is busy answers what it is busy with.
+                    let _ = desk.try_send(Order::Look);
+                }
+            }
         }
     }
 }

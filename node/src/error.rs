@@ -30,6 +30,12 @@ pub enum NodeError {
     /// The tree cannot be built.
     #[error("loading the tree: {0}")]
     Load(#[from] fatbtree_memserver::LoadError),
+    /// The tree cannot be built, or not be written down.
+    #[error("loading the tree: {0}")]
+    Build(#[from] fatbtree_memserver::BuildError),
+    /// The folder that the tree is kept in.
+    #[error("the data folder: {0}")]
+    Folder(#[from] fatbtree_memserver::FolderError),
     /// The device does not take the tree.
     #[error("serving the tree: {0}")]
     Serve(#[from] fatbtree_memserver::ServerError),
@@ -37,7 +43,10 @@ pub enum NodeError {
     #[error(transparent)]
     MemoryServer(#[from] fatbtree_memserver::grpc::ClientError),
     /// The memory servers' partitions are not those of one tree.
-    #[error("the memory servers do not fit together: {0}")]
+    #[error(
+        "the memory servers do not fit together: {0}; one was started anew without what it held, or a load was broken off: \
+         `fatbtree load` fills them all"
+    )]
     Roots(#[from] fatbtree_index::SuperRootError),
     /// The memory servers' trees have different shapes.
     #[error("memory servers {0} and {1} have trees of different shapes: load them alike")]

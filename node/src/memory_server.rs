@@ -1,16 +1,17 @@
-//! A memory server as a process: a software NIC behind a port, the tree in memory, the gRPC service beside it.
+//! A memory server as a process: a software NIC behind a port, the tree in memory or in a folder, the gRPC service beside it.
 
 mod registrar;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use fatbtree_controller::Incarnation;
 use fatbtree_index::{KeyRange, TreeConfig};
+use fatbtree_memserver::grpc::{Loading, ServiceOptions, serve_with};
 use fatbtree_memserver::{
-    Event, LoadOptions, Mailbox, MemoryServer, ServerInfo, ServerOptions, bulk_load_unsorted,
-    mailbox_with_waker, seeded,
+    Event, Folder, FolderOwner, LoadOptions, LoadedTree, Mailbox, MemoryServer, ServerInfo, ServerOptions,
+    Storage, mailbox_with_waker, seeded, sort_keys,
 };
 use fatbtree_nic::{Nic, NicStats};
 use fatbtree_port::{Counters, PortSpec, Waiter};
@@ -22,17 +23,17 @@ use tokio::sync::mpsc;
 use crate::NodeError;
 use crate::link::{Link, nic};
 use crate::stop::{Stopper, control_runtime, listen, stopper_of};
-use registrar::Registrar;
+use registrar::{Registrar, Told, incarnation};
 
 /// Requests of the control plane that wait for the data path.
 const MAILBOX: usize = 64;
 /// Nodes read for a snapshot between two batches.
 const NODES: usize = 64;
 
-/// What the tree of a server is made of.
+/// What the tree of a server is made of when it starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TreeSource {
-    /// Keys of the server's partition, in any order.
+    /// Keys of the server's partition, in any order. None: the tree is empty until it is loaded over gRPC, or clients insert.
     pub keys: Vec<u64>,
     /// Bytes of each value.
     pub value_bytes: u32,
@@ -55,8 +56,12 @@ pub struct MemoryServerOptions {
     pub port: PortSpec,
     /// Where the controller is, which registers connections; without one, nobody does.
     pub controller: Option<String>,
-    /// What it loads.
+    /// What it begins with, unless there is a tree in its folder.
     pub tree: TreeSource,
+    /// The folder that it keeps its tree in; without, the tree ends with the process.
+    pub data: Option<PathBuf>,
+    /// Bytes of the largest region that it lets itself be loaded with.
+    pub region_bytes: u64,
     /// End after so long.
     pub limit: Option<Duration>,
 }
@@ -69,7 +74,7 @@ pub struct MemoryServerProcess {
     stopper: Stopper,
     limit: Option<Duration>,
     grpc: SocketAddr,
-    registrar: Option<mpsc::UnboundedSender<Event>>,
+    registrar: Option<mpsc::UnboundedSender<Told>>,
     _control: Runtime,
 }
 
@@ -94,7 +99,8 @@ impl MemoryServerProcess {
     /// # Errors
     /// When an address is taken, the port cannot be opened, or the tree cannot be built.
     pub fn open(options: MemoryServerOptions) -> Result<Self, NodeError> {
-        let MemoryServerOptions { described, host, port, controller, tree, limit } = options;
+        let MemoryServerOptions { described, host, port, controller, tree, data, region_bytes, limit } =
+            options;
         let control = control_runtime()?;
         let waiter = Waiter::new()?;
         let (waker, stopper) = (waiter.waker(), stopper_of(&waiter));
@@ -103,24 +109,31 @@ impl MemoryServerProcess {
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
         let link = Link::open(&port, waiter)?;
         stopper.at_signals(&control)?;
-        let TreeSource { mut keys, value_bytes, seed, config, spare_bytes } = tree;
-        let range = KeyRange { low: described.low, high: described.high.checked_add(1) };
-        let options = LoadOptions { range, spare_bytes, ..LoadOptions::new(config, described.partition) };
-        let tree = bulk_load_unsorted(&options, &mut keys, &mut seeded(seed, value_bytes))?;
-        drop(keys);
-        let server = MemoryServer::new(nic(&host)?, tree, &ServerOptions::writable(), rand::random())?;
+        let server_options = ServerOptions::writable();
+        let mut storage = match data {
+            None => Storage::Memory,
+            Some(path) => {
+                let owner = FolderOwner {
+                    server: described.name.clone(),
+                    partition: described.partition,
+                    address: host.ip,
+                };
+                Storage::Folder(Folder::open(&path, owner, server_options.chunk_bytes)?.into())
+            }
+        };
+        let spare_bytes = tree.spare_bytes;
+        let tree = first_tree(&mut storage, tree, &described)?;
+        let server = MemoryServer::new(nic(&host)?, tree, &server_options, rand::random())?;
         let server = server.with_device_counters(|nic| nic.stats().counters());
         let (handle, mailbox) = mailbox_with_waker(MAILBOX, move || waker.wake());
-        let info = server.info();
         let registrar = controller.map(|controller| {
-            let (partition, root) = (info.partition.id, info.partition.root.raw());
-            // Another process fills its memory anew.
-            let incarnation = Incarnation { number: rand::random(), low: info.partition.range.low };
             let (events, coming) = mpsc::unbounded_channel();
-            control.spawn(Registrar::new(controller, partition, incarnation, root).serve(coming));
+            control.spawn(Registrar::new(controller, server.info()).serve(coming));
             events
         });
-        control.spawn(fatbtree_memserver::grpc::serve(listener, handle, std::future::pending()));
+        let loading = Loading { storage, region_bytes, spare_bytes, ..Loading::in_memory() };
+        let service = ServiceOptions::default();
+        control.spawn(serve_with(service, Some(loading), listener, handle, std::future::pending()));
         Ok(Self { server, mailbox, link, stopper, limit, grpc, registrar, _control: control })
     }
 
@@ -142,11 +155,19 @@ impl MemoryServerProcess {
     /// Serves until it is told to stop. `tell` is given the server's events.
     pub fn run(mut self, mut tell: impl FnMut(Event)) -> MemoryServerReport {
         let Self { server, mailbox, link, stopper, limit, registrar, .. } = &mut self;
+        let mut generation = server.info().generation;
         let end = limit.map(|limit| Instant::from_nanos(limit.as_nanos() as u64));
         while !stopper.is_told() && end.is_none_or(|end| link.now() < end) {
             let more_frames = link.receive(server.device_mut());
             let now = link.now();
             mailbox.answer(now, server);
+            if let Some(registrar) = registrar
+                && generation != server.info().generation
+            {
+                generation = server.info().generation;
+                let root = server.info().partition.root.raw();
+                let _ = registrar.send(Told::Refilled(incarnation(server.info()), root));
+            }
             if server.poll_timeout().is_some_and(|at| at <= now) {
                 server.handle_timeout(now);
             }
@@ -155,8 +176,8 @@ impl MemoryServerProcess {
             link.send(server.device_mut());
             while let Some(event) = server.poll_event() {
                 if let Some(registrar) = registrar {
-                    // It takes events as long as the control plane runs.
-                    let _ = registrar.send(event);
+                    // It takes them as long as the control plane runs.
+                    let _ = registrar.send(Told::Event(event));
                 }
                 tell(event);
             }
@@ -166,6 +187,32 @@ impl MemoryServerProcess {
                 );
             }
         }
+        if let Err(error) = self.server.memory().sync() {
+            tracing::warn!(%error, "the tree may not have reached the disk");
+        }
         MemoryServerReport { port: self.link.port().counters(), nic: self.server.device().stats().clone() }
     }
+}
+
+/// The tree that a server begins with: the one in its folder, or a new one.
+fn first_tree(
+    storage: &mut Storage,
+    source: TreeSource,
+    described: &Described,
+) -> Result<LoadedTree, NodeError> {
+    if let Storage::Folder(folder) = &*storage
+        && let Some(tree) = folder.tree()?
+    {
+        return Ok(tree);
+    }
+    let TreeSource { mut keys, value_bytes, seed, config, spare_bytes } = source;
+    let range = KeyRange { low: described.low, high: described.high.checked_add(1) };
+    // No other memory of this server has had it: what the switches know of that is of no use any more.
+    let generation = rand::random();
+    let options =
+        LoadOptions { range, spare_bytes, generation, ..LoadOptions::new(config, described.partition) };
+    sort_keys(&mut keys)?;
+    let tree = storage.build(&options, u64::MAX, &keys, &mut seeded(seed, value_bytes))?;
+    storage.keep(&tree)?;
+    Ok(tree)
 }

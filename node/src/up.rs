@@ -25,8 +25,8 @@ pub struct UpOptions {
     pub cluster: Cluster,
     /// Further arguments of memory servers.
     pub memory_server_arguments: Vec<String>,
-    /// Further arguments of the controller.
-    pub controller_arguments: Vec<String>,
+    /// Memory servers keep their trees below this folder, and the controller its plans.
+    pub data: Option<PathBuf>,
     /// Whether a role that dies is started again.
     pub restart: bool,
     /// How long a role may take until it answers.

@@ -287,6 +287,16 @@ fn partitions_that_do_not_tile() {
     refused("[network]\nk = 4\n", "line 3, column 1, memory_server", "at least one");
 }
 
+#[test]
+fn the_controller_has_an_address_of_its_own() {
+    let with = |address: &str| format!("{GOOD}[controller]\ngrpc = \"{address}\"\n");
+    assert_eq!(Cluster::from_toml(GOOD).unwrap().controller(), None);
+    assert_eq!(Cluster::from_toml(&with("c:3")).unwrap().controller(), Some("c:3"));
+    refused(&with("c"), "controller.grpc", "host:port");
+    refused(&with("a:1"), "controller.grpc", "a:1");
+    refused(&with("c:3").replace("grpc = \"c:3\"", "grcp = \"c:3\""), "controller", "grcp");
+}
+
 const WIRED: &str = "[wires]\nfirst_port = 12000\n";
 
 #[test]

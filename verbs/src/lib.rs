@@ -15,7 +15,8 @@
 //!
 //! * [`Device`]: memory regions and queue pairs, their connecting, breaking and reconnecting. [`Verbs`]: posting chains
 //!   of [`WorkRequest`]s with one doorbell, and taking [`Completion`]s.
-//! * [`Memory`]: mapped memory that its owner and a device share. [`BufferPool`]: registered buffers for what is read.
+//! * [`Memory`]: mapped memory that its owner and a device share, in a file if it shall outlive the process. [`BufferPool`]: registered
+//!   buffers for what is read.
 //! * [`Reactor`]: the same as futures, many at a time, without an allocation per operation.
 //! * [`plain`]: devices whose network is a function call, for unit tests.
 //! * [`conformance`]: what every implementation must do, as a suite that runs against any.
@@ -65,6 +66,7 @@ mod error;
 mod memory;
 pub mod plain;
 mod reactor;
+mod redo;
 mod request;
 mod stack;
 pub mod time;

@@ -1,12 +1,15 @@
 //! Memory that its owner and a network card share.
 #![allow(unsafe_code, reason = "memory mapping; each block says why it is sound")]
 
+use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memmap2::{MmapMut, MmapRaw};
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
+
+use crate::redo::Redo;
 
 /// Bytes of a word: what is read and written at once.
 const WORD: usize = 8;
@@ -31,6 +34,8 @@ const WORD: usize = 8;
 pub struct Memory {
     map: MmapRaw,
     len: u64,
+    /// Where each write is noted before it is carried out.
+    redo: Option<Box<Redo>>,
 }
 
 /// An access that reaches beyond the memory, or an atomic that is not aligned.
@@ -62,7 +67,47 @@ impl Memory {
         let words =
             len.checked_next_multiple_of(WORD as u64).and_then(|len| usize::try_from(len.max(8)).ok());
         let map = MmapMut::map_anon(words.ok_or(io::ErrorKind::OutOfMemory)?)?;
-        Ok(Self { map: map.into(), len })
+        Ok(Self { map: map.into(), len, redo: None })
+    }
+
+    /// The first `len` bytes of a file, which is made so long if it is shorter, with zeros. What is written is in the file even if the
+    /// process is killed; when it reaches the disk the operating system decides, or [`sync`](Self::sync). Nobody else may change the file's
+    /// length meanwhile: an access behind its end would end the process.
+    ///
+    /// # Errors
+    /// When the file cannot be mapped for reading and writing.
+    pub fn file(file: &File, len: u64) -> io::Result<Self> {
+        let words = len.checked_next_multiple_of(WORD as u64).filter(|&len| isize::try_from(len).is_ok());
+        let words = words.ok_or(io::ErrorKind::OutOfMemory)?.max(8);
+        if file.metadata()?.len() < words {
+            file.set_len(words)?;
+        }
+        let map = MmapOptions::new().len(words as usize).map_raw(file)?;
+        Ok(Self { map, len, redo: None })
+    }
+
+    /// The same, where writes of up to [`WHOLE_WRITE`](Self::WHOLE_WRITE) bytes are carried out whole or not at all, even if the process is
+    /// killed in the middle of one: each is noted in `log` first, and one that was noted and perhaps not carried out is carried out now.
+    ///
+    /// # Errors
+    /// When one of the files cannot be mapped, or the log names bytes that are not there: it is damaged, or another file's.
+    pub fn file_with_log(file: &File, len: u64, log: &File) -> io::Result<Self> {
+        let memory = Self::file(file, len)?;
+        let redo = Redo::new(Self::file(log, Redo::BYTES)?);
+        redo.replay(|offset, bytes| memory.write(offset, bytes))
+            .map_err(|out| io::Error::new(io::ErrorKind::InvalidData, out))?;
+        Ok(Self { redo: Some(redo.into()), ..memory })
+    }
+
+    /// Bytes of the largest write that a [log](Self::file_with_log) keeps whole: the largest path MTU, so any packet's.
+    pub const WHOLE_WRITE: usize = 4096;
+
+    /// Brings what lies in a file to the disk, and waits until it is there.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn sync(&self) -> io::Result<()> {
+        self.map.flush()
     }
 
     /// The same, ready to be shared with a device.
@@ -155,10 +200,24 @@ impl Memory {
     /// When they are not all there; then nothing is written.
     #[inline]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        let range = self.range(offset, bytes.len())?;
-        let (mut word, lead) = (range / WORD, range % WORD);
+        let at = self.range(offset, bytes.len())?;
+        match &self.redo {
+            None => self.copy_in(at, bytes),
+            Some(redo) => {
+                for (part, bytes) in bytes.chunks(Self::WHOLE_WRITE).enumerate() {
+                    let at = at + part * Self::WHOLE_WRITE;
+                    redo.write(at as u64, bytes, || self.copy_in(at, bytes));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies bytes to `at`, where there is room for them.
+    #[inline]
+    fn copy_in(&self, at: usize, mut bytes: &[u8]) {
+        let (mut word, lead) = (at / WORD, at % WORD);
         let words = self.words();
-        let mut bytes = bytes;
         if lead != 0 {
             let (head, rest) = bytes.split_at((WORD - lead).min(bytes.len()));
             write_part(&words[word], lead, head);
@@ -171,7 +230,6 @@ impl Memory {
         if !tail.is_empty() {
             write_part(&words[word + whole.len()], 0, tail);
         }
-        Ok(())
     }
 
     /// Changes 64 bits at once, little endian as on the hosts that share the memory; returns what was there.

@@ -7,11 +7,13 @@ use std::time::Duration;
 use fatbtree_index::{ChunkKind, GlobalAddress, TreeTop};
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint as Address};
-use tonic::{Code, Response, Status};
+use tonic::{Code, Response, Status, Streaming};
 
 use super::convert::{MessageError, missing, supply};
 use super::proto;
+use super::proto::loader_client::LoaderClient;
 use super::proto::memory_server_client::MemoryServerClient;
 use crate::info::ServerInfo;
 use crate::places::{GivenBack, Supply};
@@ -42,9 +44,15 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 /// Bytes of the largest message that is read; a snapshot's have about 256 KB.
 const MESSAGE_BYTES: usize = 1 << 20;
 
+/// A stream that ends too early, or says something else than it was asked.
+pub(super) fn missing_answer() -> MessageError {
+    missing("what")
+}
+
 /// Asks a memory server over the network. Clones share the connection.
 #[derive(Clone, Debug)]
 pub struct Client {
+    channel: Channel,
     stub: MemoryServerClient<Channel>,
     address: String,
     deadlines: Deadlines,
@@ -169,8 +177,8 @@ impl Client {
             .await
             .map_err(|_| deadline())?
             .map_err(unreachable)?;
-        let stub = MemoryServerClient::new(channel).max_decoding_message_size(MESSAGE_BYTES);
-        Ok(Self { stub, address: address.to_owned(), deadlines })
+        let stub = MemoryServerClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES);
+        Ok(Self { channel, stub, address: address.to_owned(), deadlines })
     }
 
     /// What the server holds.
@@ -393,6 +401,23 @@ impl Client {
         self.call("to take a chunk back", ask).await.map(drop)
     }
 
+    pub(super) fn deadlines(&self) -> Deadlines {
+        self.deadlines
+    }
+
+    pub(super) async fn start_load(
+        &self,
+        call: &'static str,
+        requests: ReceiverStream<proto::LoadRequest>,
+    ) -> Result<Streaming<proto::LoadReply>, ClientError> {
+        let mut stub = LoaderClient::new(self.channel.clone());
+        match tokio::time::timeout(self.deadlines.call, stub.load(requests)).await {
+            Ok(Ok(reply)) => Ok(reply.into_inner()),
+            Ok(Err(status)) => Err(self.refused(call, status)),
+            Err(_) => Err(self.late(call)),
+        }
+    }
+
     async fn call<T, F: Future<Output = Result<Response<T>, Status>>>(
         &self,
         call: &'static str,
@@ -413,12 +438,12 @@ impl Client {
         self.call(call, ask).await?.try_into().map_err(|source| self.nonsense(call, source))
     }
 
-    fn late(&self, call: &'static str) -> ClientError {
+    pub(super) fn late(&self, call: &'static str) -> ClientError {
         ClientError::Deadline { address: self.address.clone(), call, after: self.deadlines.call }
     }
 
     /// What the server has sent has no further cause; what went wrong on the way to it has.
-    fn refused(&self, call: &'static str, status: Status) -> ClientError {
+    pub(super) fn refused(&self, call: &'static str, status: Status) -> ClientError {
         let address = self.address.clone();
         match std::error::Error::source(&status) {
             Some(_) => ClientError::Lost { address, call, source: status },
@@ -426,7 +451,7 @@ impl Client {
         }
     }
 
-    fn nonsense(&self, call: &'static str, source: MessageError) -> ClientError {
+    pub(super) fn nonsense(&self, call: &'static str, source: MessageError) -> ClientError {
         ClientError::Answer { address: self.address.clone(), call, source }
     }
 

@@ -8,11 +8,15 @@
 mod client;
 mod convert;
 mod incoming;
+mod load;
+mod loading;
 mod service;
 mod stream;
 
 pub use client::{Client, ClientError, Deadlines, Session};
 pub use convert::MessageError;
+pub use load::{LoadData, LoadProgress, LoadServersError, load_servers};
+pub use loading::Loading;
 pub use service::{ServiceOptions, serve, serve_with};
 
 use fatbtree_index::{SuperRoot, SuperRootError};

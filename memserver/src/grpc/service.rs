@@ -14,6 +14,7 @@ use tonic::{Code, Request, Response, Status};
 
 use super::convert::{MessageError, chunk_kind, missing};
 use super::incoming::{self, Places};
+use super::loading::{self, Loader, Loading};
 use super::{proto, stream};
 use crate::limits::ClientId;
 use crate::mailbox::{Handle, ServerGone};
@@ -66,7 +67,8 @@ impl Default for ServiceOptions {
     }
 }
 
-/// Serves the requests of `listener` until `stop` is done. All answers come from the thread that has the mailbox.
+/// Serves the requests of `listener` until `stop` is done. All answers come from the thread that has the mailbox. The server cannot be
+/// loaded.
 ///
 /// # Errors
 /// When the transport fails.
@@ -75,21 +77,26 @@ pub async fn serve(
     handle: Handle,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    serve_with(ServiceOptions::default(), listener, handle, stop).await
+    serve_with(ServiceOptions::default(), None, listener, handle, stop).await
 }
 
-/// The same with other bounds.
+/// The same with other bounds, and for loaders.
 ///
 /// # Errors
 /// When the transport fails.
 pub async fn serve_with(
     options: ServiceOptions,
+    loading: Option<Loading>,
     listener: TcpListener,
     handle: Handle,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let snapshots = Places::new(options.snapshots, options.snapshots_per_host);
     let connections = Places::new(options.connections, options.connections_per_host);
+    let loader = loading.map(|loading| {
+        let loader = Loader::new(handle.clone(), loading, options.answer);
+        proto::loader_server::LoaderServer::new(loader).max_decoding_message_size(loading::MESSAGE_BYTES)
+    });
     let service =
         proto::memory_server_server::MemoryServerServer::new(Service { handle, options, snapshots })
             .max_decoding_message_size(options.message_bytes);
@@ -101,6 +108,7 @@ pub async fn serve_with(
         .http2_keepalive_interval(Some(options.keep_alive))
         .http2_keepalive_timeout(Some(options.keep_alive))
         .add_service(service)
+        .add_optional_service(loader)
         .serve_with_incoming_shutdown(incoming::incoming(listener, connections), async move {
             stop.await;
             let _ = stopping.send(());

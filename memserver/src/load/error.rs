@@ -55,6 +55,16 @@ pub enum LoadError {
         /// Bytes of the largest region.
         max: u64,
     },
+    /// More bytes than the server is allowed.
+    #[error(
+        "the tree needs a region of {bytes} bytes, the server takes up to {limit}: raise its limit, or split the keys over more servers"
+    )]
+    OverLimit {
+        /// Bytes needed.
+        bytes: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
     /// A range without keys.
     #[error("partition range {range} is empty: expected the low key below the high key")]
     EmptyRange {

@@ -55,13 +55,15 @@ pub struct LoadOptions {
     pub fill: f64,
     /// Bytes of the region that the load leaves free, for [chunks](crate::ChunkKind).
     pub spare_bytes: u64,
+    /// What new memory is told as its [generation](LoadedTree::generation): 1 where there was no tree before.
+    pub generation: u64,
 }
 
 impl LoadOptions {
     /// All keys on `server`, nodes three quarters full, nothing spare.
     #[must_use]
     pub fn new(config: TreeConfig, server: u16) -> Self {
-        Self { config, server, range: KeyRange::ALL, fill: 0.75, spare_bytes: 0 }
+        Self { config, server, range: KeyRange::ALL, fill: 0.75, spare_bytes: 0, generation: 1 }
     }
 }
 
@@ -92,6 +94,9 @@ pub struct LoadedTree {
     pub counts: LoadCounts,
     /// How often the region has been filled: 1 the first time.
     pub generation: u64,
+    /// A byte for each chunk that was ever given out, which says its kind, where the region outlives its server: see
+    /// [`Folder`](crate::Folder).
+    pub chunk_kinds: Option<Arc<Memory>>,
 }
 
 impl std::fmt::Debug for LoadedTree {
@@ -129,11 +134,20 @@ pub fn bulk_load<S: ValueSource>(
     keys: &[u64],
     values: &mut S,
 ) -> Result<LoadedTree, LoadError> {
+    let memory = |bytes| Memory::anonymous(bytes).map_err(|_| LoadError::OutOfMemory { bytes });
+    bulk_load_in(options, keys, values, memory)
+}
+
+/// The same in memory that `memory` gives for so many bytes: zeros, and nobody else's.
+pub(crate) fn bulk_load_in<S: ValueSource>(
+    options: &LoadOptions,
+    keys: &[u64],
+    values: &mut S,
+    memory: impl FnOnce(u64) -> Result<Memory, LoadError>,
+) -> Result<LoadedTree, LoadError> {
     check(options, keys)?;
     let plan = Plan::new(options, keys, values)?;
-    let bytes = plan.region_bytes;
-    let memory = Memory::anonymous(bytes).map_err(|_| LoadError::OutOfMemory { bytes })?;
-    let mut region = Arc::new(memory);
+    let mut region = Arc::new(memory(plan.region_bytes)?);
     fill(options, &plan, keys, values, &mut region, None)
 }
 
@@ -180,7 +194,7 @@ fn fill<S: ValueSource>(
     let mut superblock = Superblock {
         partition: Partition { id: server, range, root: GlobalAddress::NULL, root_level: 0 },
         config,
-        generation: former.map_or(0, |former| former.generation).wrapping_add(1),
+        generation: former.map_or(options.generation, |former| former.generation.wrapping_add(1)),
         region_bytes: plan.region_bytes,
         version: former.map_or(0, |former| former.version).wrapping_add(1),
     };
@@ -207,6 +221,7 @@ fn fill<S: ValueSource>(
             record_bytes: plan.record_bytes,
         },
         generation: superblock.generation,
+        chunk_kinds: None,
     })
 }
 

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use fatbtree_index::node::LINE;
 use fatbtree_index::{ConfigError, GlobalAddress, Integrity, Regions, Superblock};
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, QueuePair, Region, RegisterError};
+use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, Mtu, QueuePair, Region, RegisterError};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::chunk::{ChunkSize, ChunkTable};
+use crate::chunk::{ChunkSize, ChunkTable, DamagedKinds};
 use crate::event::{Event, Events, FirstHop};
 use crate::info::{LockTable, ServerInfo};
 use crate::limits::{Accounts, Limits, Resource};
@@ -167,6 +167,7 @@ struct Counters {
     queue_pairs_replaced: u64,
     roots_seen: u64,
     superblocks_refused: u64,
+    trees_installed: u64,
 }
 
 impl<D> fmt::Debug for MemoryServer<D> {
@@ -187,25 +188,10 @@ impl<D: Device> MemoryServer<D> {
         options: &ServerOptions,
         seed: u64,
     ) -> Result<Self, ServerError> {
-        let LoadedTree { region, spare, config, partition, counts, generation } = tree;
         let capabilities = device.capabilities();
-        if config.integrity() == Integrity::LineVersions && !capabilities.line_atomicity {
-            return Err(ServerError::Integrity);
-        }
         let local = probe(&mut device)?;
-        config.check_path_mtu(local.mtu.bytes() as u32)?;
-        let chunks = ChunkTable::new(partition.id, &spare, options.chunk_bytes, &config)?;
-        let mut superblock = [0; LINE];
-        let read = region.read(0, &mut superblock);
-        let found = Superblock::parse(&superblock).ok().filter(|_| read.is_ok());
-        if found.is_none_or(|found| (found.partition, found.generation) != (partition, generation)) {
-            return Err(ServerError::Superblock);
-        }
-        let padding = u64::from(config.max_node_bytes());
-        if region.len().saturating_sub(spare.end) < padding {
-            return Err(ServerError::Padding { expected: padding });
-        }
-
+        let (superblock, chunks) = fit(&device, &tree, options, local.mtu)?;
+        let LoadedTree { region, config, partition, counts, generation, .. } = tree;
         let iova = GlobalAddress::new(partition.id, 0).raw();
         let registered = device.register(&region, iova, options.access)?;
         let (locks, owners) = match options.lock_table_bytes {
@@ -319,6 +305,7 @@ impl<D: Device> MemoryServer<D> {
             ("snapshots_failed", self.snapshots.failed),
             ("snapshots_waiting", self.snapshots.waiting() as u64),
             ("superblocks_refused", counters.superblocks_refused),
+            ("trees_installed", counters.trees_installed),
         ]
         .map(|(name, count)| (name.to_owned(), count))
         .into();
@@ -354,6 +341,38 @@ impl<D: Device> MemoryServer<D> {
         more | self.snapshots.work(&self.memory, &self.info.config, &self.info.partition, budget)
     }
 
+    /// Serves another tree of the same partition and shape instead: all sessions end, and the former tree's memory is given back. Clients
+    /// find another generation when they connect anew.
+    ///
+    /// # Errors
+    /// When the tree does not go with the device or is another partition's, or the device refuses; then nothing has changed.
+    pub fn install(&mut self, now: Instant, tree: LoadedTree) -> Result<(), ServerError> {
+        self.advance(now);
+        let (id, shape) = (self.info.partition.id, self.info.config);
+        if (tree.partition.id, tree.config) != (id, shape) {
+            return Err(ServerError::OtherTree { expected: id, found: tree.partition.id });
+        }
+        let (superblock, chunks) = fit(&self.device, &tree, &self.options, self.info.path_mtu)?;
+        let LoadedTree { region, config, partition, counts, generation, .. } = tree;
+        let iova = GlobalAddress::new(id, 0).raw();
+        let registered = self.device.register(&region, iova, self.options.access)?;
+        // Queue pairs first: nothing that was posted for the former tree reaches the new one.
+        for key in self.sessions.keys().collect::<Vec<_>>() {
+            self.end(key);
+        }
+        self.device.deregister(self.info.tree.rkey);
+        self.memory = Regions::new([(id, Arc::clone(&region))]);
+        (self.region, self.superblock, self.chunks) = (region, superblock, chunks);
+        self.places = PlaceLists::new(id, &config, &counts, self.options.limits.places);
+        // What clients have paid for lay in the former tree.
+        self.accounts = Accounts::new(&self.options.limits);
+        self.info = ServerInfo { partition, generation, counts, tree: registered, ..self.info };
+        self.snapshots.begin_anew();
+        self.counters.trees_installed += 1;
+        self.events.push(Event::NewRoot(partition));
+        Ok(())
+    }
+
     /// The next thing the owner must know.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop()
@@ -373,6 +392,36 @@ impl<D: Device> MemoryServer<D> {
         }
         (self.device, self.region)
     }
+}
+
+/// Whether a tree goes with a device: its superblock, and the table of its chunks.
+fn fit<D: Device>(
+    device: &D,
+    tree: &LoadedTree,
+    options: &ServerOptions,
+    mtu: Mtu,
+) -> Result<([u8; LINE], ChunkTable), ServerError> {
+    let LoadedTree { region, spare, config, partition, generation, chunk_kinds, .. } = tree;
+    if config.integrity() == Integrity::LineVersions && !device.capabilities().line_atomicity {
+        return Err(ServerError::Integrity);
+    }
+    config.check_path_mtu(mtu.bytes() as u32)?;
+    let chunks = ChunkTable::new(partition.id, spare, options.chunk_bytes, config)?;
+    let chunks = match chunk_kinds {
+        Some(kinds) => chunks.restored(Arc::clone(kinds))?,
+        None => chunks,
+    };
+    let mut superblock = [0; LINE];
+    let read = region.read(0, &mut superblock);
+    let found = Superblock::parse(&superblock).ok().filter(|_| read.is_ok());
+    if found.is_none_or(|found| (found.partition, found.generation) != (*partition, *generation)) {
+        return Err(ServerError::Superblock);
+    }
+    let padding = u64::from(config.max_node_bytes());
+    if region.len().saturating_sub(spare.end) < padding {
+        return Err(ServerError::Padding { expected: padding });
+    }
+    Ok((superblock, chunks))
 }
 
 /// What the device says of itself: it takes a queue pair to know.
@@ -425,6 +474,19 @@ pub enum ServerError {
     /// Chunks that cannot be.
     #[error(transparent)]
     Chunks(#[from] ChunkSize),
+    /// What is known of chunks cannot be.
+    #[error(transparent)]
+    ChunkKinds(#[from] DamagedKinds),
+    /// A tree of another partition or shape.
+    #[error(
+        "expected a tree of partition {expected} and of this server's shape, found one of partition {found}, or of another shape"
+    )]
+    OtherTree {
+        /// The server's partition.
+        expected: u16,
+        /// The tree's.
+        found: u16,
+    },
     /// The device has no queue pair.
     #[error(transparent)]
     Device(#[from] ConnectError),

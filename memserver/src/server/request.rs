@@ -7,9 +7,10 @@ use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::oneshot;
 
-use super::{Counter, MemoryServer, SnapshotError};
+use super::{Counter, MemoryServer, ServerError, SnapshotError};
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
+use crate::load::LoadedTree;
 use crate::places::{GivenBack, Supply};
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey};
@@ -91,6 +92,13 @@ pub enum Request {
         /// The way back.
         reply: Reply<Result<GivenBack, Refusal>>,
     },
+    /// Another tree.
+    Install {
+        /// Which.
+        tree: Box<LoadedTree>,
+        /// The way back.
+        reply: Reply<Result<ServerInfo, ServerError>>,
+    },
     /// A chunk becomes the tree's.
     Publish {
         /// In which session.
@@ -162,6 +170,10 @@ impl<D: Device> MemoryServer<D> {
             Request::GiveBack { session, kind, bytes, addresses, reply } => {
                 let answer = self.give_back(now, session, kind, bytes, &addresses);
                 self.tell(reply, answer);
+            }
+            Request::Install { tree, reply } => {
+                let installed = self.install(now, *tree);
+                let _ = reply.send(installed.map(|()| self.info));
             }
             Request::Publish { session, address, reply } => {
                 let answer = self.publish(now, session, address);

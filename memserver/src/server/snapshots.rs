@@ -112,6 +112,13 @@ impl Snapshots {
         !self.next.is_empty()
     }
 
+    /// There is another tree: whoever waits gets that one's top.
+    pub(super) fn begin_anew(&mut self) {
+        if let Some(run) = self.run.take() {
+            self.next.extend(run.waiters);
+        }
+    }
+
     /// A walk that nobody waits for ends.
     fn forget_the_gone(&mut self) {
         self.next.retain(|waiter| !waiter.is_closed());

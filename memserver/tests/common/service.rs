@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fatbtree_memserver::grpc::{self, ServiceOptions};
+use fatbtree_memserver::grpc::{self, Loading, ServiceOptions};
 use fatbtree_memserver::{Event, Handle, LoadedTree, MemoryServer, ServerOptions, mailbox};
 use fatbtree_verbs::plain::PlainNetwork;
 use fatbtree_verbs::time::Instant;
@@ -25,6 +25,15 @@ pub struct Service {
 
 impl Service {
     pub async fn start(tree: LoadedTree, server: ServerOptions, service: ServiceOptions) -> Self {
+        Self::start_with(tree, server, service, None).await
+    }
+
+    pub async fn start_with(
+        tree: LoadedTree,
+        server: ServerOptions,
+        service: ServiceOptions,
+        loading: Option<Loading>,
+    ) -> Self {
         let (handle, mut mail) = mailbox(16);
         let (stopped, frozen) = (Arc::<AtomicBool>::default(), Arc::<(AtomicBool, AtomicBool)>::default());
         let thread = std::thread::spawn({
@@ -53,8 +62,9 @@ impl Service {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("it listens");
         let (stop, until) = oneshot::channel::<()>();
-        let serving =
-            tokio::spawn(grpc::serve_with(service, listener, handle.clone(), async { drop(until.await) }));
+        let serving = tokio::spawn(grpc::serve_with(service, loading, listener, handle.clone(), async {
+            drop(until.await)
+        }));
         Self { address, handle, frozen, data_path: Some((stopped, thread)), stop: Some(stop), serving }
     }
 

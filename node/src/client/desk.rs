@@ -15,8 +15,17 @@ use tokio::task::JoinHandle;
 
 /// What the data path wants.
 pub(super) enum Order {
-    Connect { id: ConnectionId, local: Endpoint, replaces: Option<QueuePairNumber> },
-    Memory { kind: ChunkKind, bytes: u32 },
+    Connect {
+        id: ConnectionId,
+        local: Endpoint,
+        replaces: Option<QueuePairNumber>,
+    },
+    Memory {
+        kind: ChunkKind,
+        bytes: u32,
+    },
+    /// What do you hold now?
+    Look,
     Close(oneshot::Sender<()>),
 }
 
@@ -26,6 +35,12 @@ pub(super) enum Answer {
     Connected {
         id: ConnectionId,
         endpoint: Endpoint,
+        info: ServerInfo,
+        owner: Option<u16>,
+    },
+    /// What the server holds now.
+    Info {
+        server: u16,
         info: ServerInfo,
         owner: Option<u16>,
     },
@@ -61,6 +76,8 @@ impl Out {
 
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The same where nothing waits for it.
+const LONG_PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) struct Desk {
     server: Client,
@@ -69,6 +86,8 @@ pub(super) struct Desk {
     info: ServerInfo,
     session: Session,
     keeper: JoinHandle<ClientError>,
+    /// The keeper has given the session up.
+    has_ended: bool,
     /// Our address on the data path.
     roce: Ipv4Addr,
     patience: Duration,
@@ -96,7 +115,17 @@ impl Desk {
                 Ok((server, info, session)) => {
                     let keeper = tokio::spawn(server.clone().keep_session(session));
                     let number = described.partition;
-                    return Ok(Self { server, number, info, session, keeper, roce, patience, out });
+                    return Ok(Self {
+                        server,
+                        number,
+                        info,
+                        session,
+                        keeper,
+                        has_ended: false,
+                        roce,
+                        patience,
+                        out,
+                    });
                 }
                 Err(error @ ClientError::Refused { .. }) => return Err(error),
                 Err(error) if began.elapsed() >= patience => return Err(error),
@@ -110,8 +139,22 @@ impl Desk {
     }
 
     pub(super) async fn serve(mut self, mut orders: orders::Receiver<Order>) {
-        while let Some(order) = orders.recv().await {
+        loop {
+            let order = tokio::select! {
+                biased;
+                order = orders.recv() => order,
+                // The session has ended: the server was started again, or loaded anew. Connections find that out as they are used; ranges may
+                // have moved to servers with none in use.
+                _ = &mut self.keeper, if !self.has_ended => {
+                    self.has_ended = true;
+                    Some(Order::Look)
+                }
+                // It could not be opened anew.
+                () = tokio::time::sleep(LONG_PAUSE), if self.has_ended => Some(Order::Look),
+            };
+            let Some(order) = order else { break };
             match order {
+                Order::Look => self.look().await,
                 Order::Connect { id, local, replaces } => {
                     let answer = match self.keep_connecting(local, replaces).await {
                         Ok(endpoint) => {
@@ -139,6 +182,37 @@ impl Desk {
         self.keeper.abort();
     }
 
+    /// Asks for what the server holds, in a new session if the old one has ended.
+    async fn look(&mut self) {
+        // Whoever asks again and again is answered at this pace.
+        tokio::time::sleep(PAUSE).await;
+        let looked = async {
+            if self.has_ended {
+                return self.open_again().await;
+            }
+            self.info = self.server.info().await?;
+            Ok(())
+        };
+        match looked.await {
+            Ok(()) => {
+                let (server, info, owner) = (self.number, self.info, self.session.owner);
+                self.out.tell(Answer::Info { server, info, owner });
+            }
+            // The next connection that is made finds out.
+            Err(error) => tracing::info!(%error, "not asked"),
+        }
+    }
+
+    async fn open_again(&mut self) -> Result<(), ClientError> {
+        self.keeper.abort();
+        self.has_ended = true;
+        self.info = self.server.info().await?;
+        self.session = self.server.open_session(self.roce).await?;
+        self.keeper = tokio::spawn(self.server.clone().keep_session(self.session));
+        self.has_ended = false;
+        Ok(())
+    }
+
     async fn keep_connecting(
         &mut self,
         local: Endpoint,
@@ -163,10 +237,7 @@ impl Desk {
 
     /// Opens a new session, perhaps with a server that was started again, and connects in it.
     async fn renew(&mut self, local: Endpoint) -> Result<Endpoint, ClientError> {
-        self.keeper.abort();
-        self.info = self.server.info().await?;
-        self.session = self.server.open_session(self.roce).await?;
-        self.keeper = tokio::spawn(self.server.clone().keep_session(self.session));
+        self.open_again().await?;
         self.server.connect_queue_pair(self.session, local, None).await
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fatbtree_controller::grpc::{Client, ClientError, ServerHello, ServerNews};
 use fatbtree_controller::{Incarnation, Registration};
-use fatbtree_memserver::{Event, FirstHop};
+use fatbtree_memserver::{Event, FirstHop, ServerInfo};
 use tokio::sync::mpsc;
 
 /// Between two tries to reach the controller.
@@ -14,6 +14,20 @@ const PAUSE: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// News on their way to the controller.
 const ON_THE_WAY: usize = 64;
+
+/// What a controller is told.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Told {
+    /// Connections, another root.
+    Event(Event),
+    /// The memory was filled anew. Comes before connections to the new tree.
+    Refilled(Incarnation, u64),
+}
+
+/// A number for each filling, and where the partition begins.
+pub(super) fn incarnation(info: &ServerInfo) -> Incarnation {
+    Incarnation { number: info.generation, low: info.partition.range.low }
+}
 
 /// What a controller must know of a memory server, kept up to date.
 #[derive(Debug)]
@@ -30,14 +44,16 @@ fn registration(hop: &FirstHop) -> Registration {
 
 impl Registrar {
     /// A server without connections.
-    pub(super) fn new(controller: String, partition: u16, incarnation: Incarnation, root: u64) -> Self {
+    pub(super) fn new(controller: String, info: &ServerInfo) -> Self {
+        let (partition, root) = (info.partition.id, info.partition.root.raw());
+        let incarnation = incarnation(info);
         let hello = ServerHello { partition, incarnation, root, connections: Vec::new() };
         Self { hello, connections: BTreeMap::new(), controller }
     }
 
     /// Takes the server's events and passes them on, until there are no more. There are never more of them on the way than the server has
     /// queue pairs, twice.
-    pub(super) async fn serve(mut self, mut events: mpsc::UnboundedReceiver<Event>) {
+    pub(super) async fn serve(mut self, mut events: mpsc::UnboundedReceiver<Told>) {
         loop {
             let (news, mut passed) = mpsc::channel(ON_THE_WAY);
             let (controller, hello) = (self.controller.clone(), self.hello());
@@ -50,7 +66,7 @@ impl Registrar {
                     ended = &mut telling => break ended,
                     event = events.recv() => {
                         let Some(event) = event else { return };
-                        let event = self.note(&event);
+                        let event = self.note(event);
                         // When they are not taken, the controller is told anew of everything.
                         if news.try_send(event).is_err() {
                             break Ok(());
@@ -69,15 +85,22 @@ impl Registrar {
         ServerHello { connections: self.connections.values().copied().collect(), ..self.hello.clone() }
     }
 
-    fn note(&mut self, event: &Event) -> ServerNews {
+    fn note(&mut self, told: Told) -> ServerNews {
+        let event = match told {
+            Told::Event(event) => event,
+            Told::Refilled(incarnation, root) => {
+                (self.hello.incarnation, self.hello.root) = (incarnation, root);
+                return ServerNews::Refilled(incarnation, root);
+            }
+        };
         match event {
             Event::Opened(hop) => {
-                let opened = registration(hop);
+                let opened = registration(&hop);
                 self.connections.insert((opened.client, opened.queue_pair), opened);
                 ServerNews::Opened(opened)
             }
             Event::Closed(hop) => {
-                let Registration { client, queue_pair, .. } = registration(hop);
+                let Registration { client, queue_pair, .. } = registration(&hop);
                 self.connections.remove(&(client, queue_pair));
                 ServerNews::Closed { client, queue_pair }
             }

@@ -61,12 +61,23 @@ impl Child {
         tell: &mut impl FnMut(UpNews<'_>),
     ) -> Result<(), NodeError> {
         let mut command = Command::new(&options.program);
-        command.arg(self.role.kind.name()).arg("--cluster").arg(&options.file);
-        match self.role.kind {
-            RoleKind::Switch => command.arg(&self.role.name),
-            RoleKind::MemoryServer => command.arg(&self.role.name).args(&options.memory_server_arguments),
-            RoleKind::Controller => command.args(&options.controller_arguments),
+        let Role { kind, name, .. } = &self.role;
+        command.arg(kind.name());
+        if *kind != RoleKind::Controller {
+            command.arg(name);
+        }
+        command.arg("--cluster").arg(&options.file);
+        if *kind == RoleKind::MemoryServer {
+            command.args(&options.memory_server_arguments);
+        }
+        let folder = match kind {
+            RoleKind::MemoryServer => Some("--data"),
+            RoleKind::Controller => Some("--state"),
+            RoleKind::Switch => None,
         };
+        if let (Some(option), Some(data)) = (folder, &options.data) {
+            command.arg(option).arg(data.join(name));
+        }
         command.arg("--until-stdin-ends").stdin(Stdio::piped()).stdout(Stdio::null());
         // Ctrl-C at a terminal is for the supervisor, which stops them one and all.
         command.process_group(0);

@@ -1,0 +1,120 @@
+//! Processes of the real binary, on ports that were free.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::{TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use crate::common::{fatbtree, run};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A cluster file like the example, on ports that were free a moment ago.
+pub(crate) fn cluster_file(folder: &Path) -> PathBuf {
+    let example = run(&["topology", "example"]);
+    let mut text = String::from_utf8(example.stdout).expect("text");
+    let free = |first: u16, count: u16, udp: bool| {
+        (first..first + count).all(|port| match udp {
+            true => UdpSocket::bind(("127.0.0.1", port)).is_ok(),
+            false => TcpListener::bind(("127.0.0.1", port)).is_ok(),
+        })
+    };
+    // Tests run side by side: each begins somewhere else, below the ports that the system gives out.
+    static CLUSTERS: AtomicU16 = AtomicU16::new(0);
+    let somewhere =
+        10_000 + (std::process::id() % 50) as u16 * 400 + CLUSTERS.fetch_add(1, Ordering::Relaxed) * 100;
+    let wires =
+        (0..).map(|n| somewhere + n * 100).find(|port| free(*port, 60, true)).expect("free UDP ports");
+    let control =
+        (0..).map(|n| somewhere + n * 100).find(|port| free(*port, 20, false)).expect("free TCP ports");
+    for (from, to) in [
+        ("first_port = 12000", format!("first_port = {wires}")),
+        ("first_port = 9600", format!("first_port = {control}")),
+        ("127.0.0.1:9690", format!("127.0.0.1:{}", control + 17)),
+        ("127.0.0.1:9690", format!("127.0.0.1:{}", control + 17)),
+        ("127.0.0.1:9700", format!("127.0.0.1:{}", control + 18)),
+        ("127.0.0.1:9701", format!("127.0.0.1:{}", control + 19)),
+    ] {
+        assert!(text.contains(from), "{from} is not in the example");
+        text = text.replace(from, &to);
+    }
+    let file = folder.join("cluster.toml");
+    std::fs::write(&file, text).expect("the cluster file is written");
+    file
+}
+
+/// A process whose lines are read, and which ends with the test.
+pub(crate) struct Role {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Role {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut child = fatbtree().args(arguments).stdout(Stdio::piped()).spawn().expect("it starts");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let (line, lines) = mpsc::channel();
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|text| line.send(text)));
+        Role { child, lines }
+    }
+
+    /// The next line that contains `text`.
+    pub(crate) fn until(&self, text: &str) -> String {
+        let began = Instant::now();
+        loop {
+            let left = PATIENCE.saturating_sub(began.elapsed());
+            let line = self.lines.recv_timeout(left).unwrap_or_else(|_| panic!("no line with {text:?} came"));
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn stop(mut self, signal: &str) -> ExitStatus {
+        assert!(kill(signal, self.id()));
+        self.child.wait().expect("it is ours")
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = kill("TERM", self.child.id());
+        let began = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && began.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn kill(signal: &str, process: u32) -> bool {
+    Command::new("kill")
+        .args([&format!("-{signal}"), &process.to_string()])
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+pub(crate) fn bench(cluster: &str, further: &[&str]) -> serde_json::Value {
+    let mut arguments = vec!["bench", "--cluster", cluster, "--json", "-"];
+    if !further.contains(&"--operations") {
+        arguments.extend(["--operations", "3000"]);
+    }
+    arguments.extend(further);
+    let output = run(&arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// The number of the process that a line tells.
+pub(crate) fn process(line: &str) -> u32 {
+    line.split_whitespace().last().and_then(|word| word.parse().ok()).expect("started, process N")
+}

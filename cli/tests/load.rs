@@ -1,0 +1,183 @@
+//! Memory servers that are filled while they run, and that come back with what they held.
+
+mod common;
+#[path = "common/processes.rs"]
+mod processes;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::run;
+use fatbtree_client::Client;
+use fatbtree_nic::Nic;
+use fatbtree_node::{ClientOptions, ClientProcess, host_port};
+use fatbtree_topology::Cluster;
+use processes::{Role, bench, cluster_file, kill, process};
+
+/// A client in this process, at the wire that the file has for it.
+fn client(file: &Path) -> ClientProcess {
+    let cluster =
+        Cluster::from_toml(&std::fs::read_to_string(file).expect("the file")).expect("it was checked");
+    let host = cluster.clients()[0].host;
+    let options = ClientOptions {
+        host: cluster.tree().host(host).clone(),
+        port: host_port(&cluster, host).expect("it has a wire"),
+        servers: cluster.servers().to_vec(),
+        lanes: 1,
+        controller: cluster.controller().map(str::to_owned),
+        patience: Duration::from_secs(30),
+    };
+    ClientProcess::open(&options).expect("the servers run")
+}
+
+async fn get(client: &Client<Nic>, key: u64) -> Result<Option<Vec<u8>>, String> {
+    let found = client.get(key).await.map_err(|error| error.to_string())?;
+    Ok(found.map(|value| value.to_vec()))
+}
+
+/// Asks until the answer is there: after a load the client has to connect anew first. Whatever comes before that is the old answer, or
+/// none.
+fn soon(process: &mut ClientProcess, key: u64, expected: Option<&[u8]>, before: Option<&[u8]>) {
+    let (client, began) = (process.client().clone(), Instant::now());
+    loop {
+        let found = process.run(get(&client, key)).expect("it is not stopped");
+        if found.as_ref().is_ok_and(|found| found.as_deref() == expected) {
+            return;
+        }
+        if let Ok(found) = &found {
+            assert_eq!(found.as_deref(), before, "neither what was there nor what was loaded");
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "{found:?} for {key}, {expected:?} was expected");
+        process.run_for(Duration::from_millis(20)).expect("it is not stopped");
+    }
+}
+
+fn refused(arguments: &[&str], reason: &str) {
+    let output = run(arguments);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && text.contains(reason), "{arguments:?}: {text}");
+}
+
+fn load(cluster: &str, keys: &str) -> serde_json::Value {
+    let output = run(&["load", "--cluster", cluster, "--keys", keys, "--json", "-"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn servers_begin_empty_are_loaded_and_loaded_again_under_a_client() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file(folder.path());
+    let cluster = file.to_str().expect("a plain path");
+    refused(&["load", "--cluster", cluster, "--keys", "10"], "is it running?");
+    let up = Role::start(&["up", cluster]);
+    up.until("ready");
+    refused(
+        &["bench", "--cluster", cluster, "--operations", "1"],
+        "the memory servers are empty: fatbtree load",
+    );
+
+    // Clients can insert at once.
+    let mut process = client(&file);
+    let client = process.client().clone();
+    let written = process.run(async {
+        for key in [5, u64::MAX, 1 << 62] {
+            client.upsert(key, b"first").await?;
+        }
+        client.len().await
+    });
+    assert_eq!(written.expect("it is not stopped").expect("the servers are writable"), 3);
+
+    // What is bad is told before anything is sent.
+    let csv = folder.path().join("people.csv");
+    let csv_name = csv.to_str().expect("a plain path");
+    std::fs::write(&csv, "key,value\n1,a\n1,b\n").expect("written");
+    refused(&["load", "--cluster", cluster, "--keys", csv_name], "people.csv:3: key 1 is on line 2 already");
+    soon(&mut process, 5, Some(b"first"), None);
+
+    // All keys are below 2^62, where the file has the border: it moves, and the client follows.
+    let lines = (1..=2000).map(|key| format!("{key},value {key}\n"));
+    std::fs::write(&csv, lines.collect::<String>()).expect("written");
+    let result = load(cluster, csv_name);
+    assert_eq!((&result["keys"], &result["servers"][0]["keys"]), (&2000.into(), &1000.into()), "{result}");
+    assert_eq!(result["servers"][1]["low"], "0x3e9", "between 1000 and 1001: {result}");
+    soon(&mut process, 5, Some(b"value 5"), Some(b"first"));
+    soon(&mut process, 1999, Some(b"value 1999"), None);
+    soon(&mut process, u64::MAX, None, Some(b"first"));
+    let checked = process.run(async {
+        for key in 1..=2000 {
+            assert_eq!(get(&client, key).await, Ok(Some(format!("value {key}").into_bytes())));
+        }
+        client.upsert(5, b"changed").await?;
+        client.upsert(3000, b"new").await?;
+        Ok::<_, fatbtree_index::OperationError>(client.verify().await.map(|verified| verified.keys))
+    });
+    let verified = checked.expect("it is not stopped").expect("it can write");
+    assert_eq!(verified, Ok(2001));
+    process.close();
+
+    let result = load(cluster, "3000");
+    assert_eq!(result["servers"][1]["generation"], 3, "{result}");
+    let result = bench(cluster, &[]);
+    assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
+    assert!(up.stop("INT").success());
+}
+
+#[test]
+fn a_server_with_a_folder_comes_back_with_its_tree_after_a_kill() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file(folder.path());
+    let (cluster, data) = (file.to_str().expect("a plain path"), folder.path().join("data"));
+    let data = data.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster, "--data", data, "--keys", "100"]);
+    let server = process(&up.until("left "));
+    up.until("ready");
+    load(cluster, "3000");
+    let taken = Path::new(data).join("left");
+    let taken = taken.to_str().expect("a plain path");
+    let args = |data| ["memserver", "left", "--cluster", cluster, "--data", data];
+    // Its ports are in use, too, but a folder is locked by whoever has it.
+    assert!(std::fs::File::open(Path::new(taken).join("lock")).is_ok_and(|lock| lock.try_lock().is_err()));
+
+    let mut process = client(&file);
+    let client = process.client().clone();
+    // Small keys are none of YCSB's: the bench does not ask for them. Enough to split leaves, and to need chunks.
+    let written = process.run(async {
+        for key in 0..300_u64 {
+            client.upsert(key, format!("written {key}").as_bytes()).await?;
+        }
+        Ok::<_, fatbtree_index::OperationError>(())
+    });
+    written.expect("it is not stopped").expect("it can write");
+    assert!(kill("KILL", server));
+    up.until("ended");
+    up.until("ready");
+    // The same client goes on, and writes.
+    let read = process.run(async {
+        for key in 0..300_u64 {
+            assert_eq!(get(&client, key).await, Ok(Some(format!("written {key}").into_bytes())));
+        }
+        client.upsert(7, b"again").await
+    });
+    read.expect("it is not stopped").expect("it can write");
+    process.close();
+    let result = bench(cluster, &[]);
+    assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
+    assert!(up.stop("INT").success());
+
+    let up = Role::start(&["up", cluster, "--data", data]);
+    up.until("ready");
+    let mut process = self::client(&file);
+    soon(&mut process, 7, Some(b"again"), None);
+    soon(&mut process, 299, Some(b"written 299"), None);
+    let client = process.client().clone();
+    let verified = process.run(async { client.verify().await }).expect("it is not stopped");
+    assert_eq!(verified.map(|verified| verified.keys), Ok(3300));
+    process.close();
+    assert!(up.stop("TERM").success());
+
+    let other = Path::new(data).join("right");
+    refused(&args(other.to_str().expect("a plain path")), "belongs to memory server right (partition 1, ");
+    std::fs::write(Path::new(taken).join("state.json"), "{").expect("written");
+    refused(&args(taken), "is damaged");
+}

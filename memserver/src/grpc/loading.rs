@@ -1,0 +1,388 @@
+//! Loads: a stream of keys and values becomes a tree, beside the one that is served, and takes its place.
+//!
+//! ```text
+//!   loader                                server
+//!   begin: partition, range, counts ────►  within bounds?
+//!   pairs ... pairs                 ────►  kept in memory
+//!                                   ◄────  building, once in a while
+//!   (waits for other servers: wait) ◄────  ready
+//!   commit                          ────►  written down (a folder), sessions end, the new tree is served
+//!                                   ◄────  loaded
+//! ```
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fatbtree_index::{KeyRange, MAX_VALUE};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::proto;
+use super::proto::load_reply::What as Answer;
+use super::proto::load_request::What as Word;
+use crate::info::ServerInfo;
+use crate::load::{LoadOptions, LoadedTree};
+use crate::mailbox::Handle;
+use crate::storage::{BuildError, Storage};
+use crate::values::ValueSource;
+
+/// Bytes of the largest message of a load: a value of the largest size, and keys beside it.
+pub(super) const MESSAGE_BYTES: usize = MAX_VALUE as usize + (256 << 10);
+
+/// Between two signs of life.
+pub(super) const SIGN: Duration = Duration::from_secs(1);
+
+/// Bytes of a key with its entry in a leaf and its record, beside its value, at least.
+const KEY_BYTES: u64 = 8 + 12 + 8;
+
+/// How a server lets itself be loaded.
+#[derive(Debug)]
+pub struct Loading {
+    /// Where trees lie.
+    pub storage: Storage,
+    /// Bytes of the largest region; a load that needs more is refused. While it is loaded, the server has the former region, the keys and
+    /// values that have come, and the new region.
+    pub region_bytes: u64,
+    /// Memory for what clients will write, in bytes: part of the region.
+    pub spare_bytes: u64,
+    /// How long the next message of a load is waited for.
+    pub stall: Duration,
+}
+
+impl Loading {
+    /// In memory, regions of up to 64 GiB of which 1 GiB is spare.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self {
+            storage: Storage::Memory,
+            region_bytes: 64 << 30,
+            spare_bytes: 1 << 30,
+            stall: Duration::from_secs(20),
+        }
+    }
+}
+
+/// The service.
+pub(super) struct Loader {
+    handle: Handle,
+    shared: Arc<Shared>,
+    one: Arc<Semaphore>,
+}
+
+struct Shared {
+    storage: Mutex<Storage>,
+    region_bytes: u64,
+    spare_bytes: u64,
+    stall: Duration,
+    /// How long the data path may take for an answer.
+    answer: Duration,
+}
+
+impl Loader {
+    pub(super) fn new(handle: Handle, loading: Loading, answer: Duration) -> Self {
+        let Loading { storage, region_bytes, spare_bytes, stall } = loading;
+        let shared = Shared { storage: storage.into(), region_bytes, spare_bytes, stall, answer };
+        Self { handle, shared: shared.into(), one: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+type Replies = mpsc::Sender<Result<proto::LoadReply, Status>>;
+
+#[tonic::async_trait]
+impl proto::loader_server::Loader for Loader {
+    type LoadStream = ReceiverStream<Result<proto::LoadReply, Status>>;
+
+    async fn load(
+        &self,
+        request: Request<Streaming<proto::LoadRequest>>,
+    ) -> Result<Response<Self::LoadStream>, Status> {
+        let turn = Arc::clone(&self.one).try_acquire_owned();
+        let turn =
+            turn.map_err(|_| Status::aborted("another load is under way; wait for its end, or stop it"))?;
+        let (replies, stream) = mpsc::channel(1);
+        let job = Job {
+            handle: self.handle.clone(),
+            shared: Arc::clone(&self.shared),
+            requests: request.into_inner(),
+            replies,
+        };
+        tokio::spawn(job.run(turn));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+/// One load.
+struct Job {
+    handle: Handle,
+    shared: Arc<Shared>,
+    requests: Streaming<proto::LoadRequest>,
+    replies: Replies,
+}
+
+impl Job {
+    /// The next load's turn comes when nothing of this one is left.
+    async fn run(mut self, _turn: OwnedSemaphorePermit) {
+        if let Err(status) = self.load().await {
+            tracing::info!(reason = status.message(), "a load has failed");
+            let forget = |storage: &mut Storage| {
+                storage.forget_others();
+                Ok(())
+            };
+            // What is left of its files is removed now, or when the server is started again.
+            let _ = self.in_storage(forget).await;
+            // Whoever has gone needs no answer.
+            let _ = tokio::time::timeout(self.shared.stall, self.replies.send(Err(status))).await;
+        }
+    }
+
+    async fn load(&mut self) -> Result<(), Status> {
+        let Word::Begin(begin) = self.next().await? else {
+            return Err(Status::invalid_argument("expected `begin` first"));
+        };
+        let info = self.info().await?;
+        let options = self.options(&begin, &info)?;
+        let pairs = self.receive(&begin, options.range).await?;
+        let tree = self.build(options, pairs).await?;
+        self.say(Answer::Ready(proto::LoadReady {})).await?;
+        loop {
+            match self.next().await? {
+                Word::Wait(_) => {}
+                Word::Commit(_) => break,
+                _ => {
+                    return Err(Status::invalid_argument(
+                        "expected `commit` or `wait` when the tree is built",
+                    ));
+                }
+            }
+        }
+        let info = self.install(tree).await?;
+        self.say(Answer::Loaded(info.into())).await
+    }
+
+    /// The next message, within the deadline.
+    async fn next(&mut self) -> Result<Word, Status> {
+        let stall = self.shared.stall;
+        let message = tokio::time::timeout(stall, self.requests.message()).await.map_err(|_| {
+            Status::deadline_exceeded(format!(
+                "nothing has come in {stall:?}: the load is given up; load again"
+            ))
+        })?;
+        let message = message?.ok_or_else(|| Status::cancelled("the loader has ended before its commit"))?;
+        message.what.ok_or_else(|| Status::invalid_argument("a message without content"))
+    }
+
+    async fn say(&self, answer: Answer) -> Result<(), Status> {
+        let reply = proto::LoadReply { what: Some(answer) };
+        match tokio::time::timeout(self.shared.stall, self.replies.send(Ok(reply))).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Status::cancelled("the loader is gone")),
+            Err(_) => Err(Status::deadline_exceeded("the loader does not read")),
+        }
+    }
+
+    async fn info(&self) -> Result<ServerInfo, Status> {
+        let answer = tokio::time::timeout(self.shared.answer, self.handle.info()).await;
+        let answer =
+            answer.map_err(|_| Status::deadline_exceeded("the server's data path does not answer"))?;
+        answer.map_err(|gone| Status::unavailable(gone.to_string()))
+    }
+
+    /// Checks what is announced, before anything of it is kept.
+    fn options(&self, begin: &proto::LoadBegin, info: &ServerInfo) -> Result<LoadOptions, Status> {
+        let &proto::LoadBegin { partition, low_key: low, high_key: high, keys, value_bytes } = begin;
+        let own = info.partition.id;
+        if partition != u32::from(own) {
+            return Err(Status::failed_precondition(format!("this is partition {own}, not {partition}")));
+        }
+        if keys == 0 {
+            return Err(Status::invalid_argument("no keys: expected at least one"));
+        }
+        let Shared { region_bytes, spare_bytes, .. } = *self.shared;
+        let least = keys.saturating_mul(KEY_BYTES).saturating_add(value_bytes).saturating_add(spare_bytes);
+        if least > region_bytes {
+            return Err(Status::resource_exhausted(format!(
+                "{keys} keys with values of {value_bytes} bytes together need a region of at least {least} bytes, of which {spare_bytes} are \
+                 spare; this server takes up to {region_bytes}: raise its limit, or split the keys over more servers"
+            )));
+        }
+        let generation = info.generation.wrapping_add(1);
+        let range = KeyRange { low, high };
+        Ok(LoadOptions { range, spare_bytes, generation, ..LoadOptions::new(info.config, own) })
+    }
+
+    /// Takes as many pairs as were announced, and no more.
+    async fn receive(&mut self, begin: &proto::LoadBegin, range: KeyRange) -> Result<Pairs, Status> {
+        let mut pairs = Pairs::default();
+        while (pairs.keys.len() as u64) < begin.keys {
+            match self.next().await? {
+                Word::Pairs(more) => pairs.take(more, begin, range)?,
+                Word::Wait(_) => {}
+                _ => return Err(Status::invalid_argument("expected `pairs` until all keys are there")),
+            }
+        }
+        let found = pairs.values.len() as u64;
+        if found != begin.value_bytes {
+            let expected = begin.value_bytes;
+            return Err(Status::invalid_argument(format!(
+                "{expected} bytes of values were announced, {found} came"
+            )));
+        }
+        Ok(pairs)
+    }
+
+    /// Builds the tree in a thread of its own, and tells the loader that it does.
+    async fn build(&mut self, options: LoadOptions, mut pairs: Pairs) -> Result<LoadedTree, Status> {
+        let shared = Arc::clone(&self.shared);
+        let mut building = tokio::task::spawn_blocking(move || {
+            let keys = std::mem::take(&mut pairs.keys);
+            let mut values = InOrder { keys: &keys, pairs: &pairs, at: 0 };
+            let storage = shared.storage.lock().unwrap_or_else(PoisonError::into_inner);
+            storage.build(&options, shared.region_bytes, &keys, &mut values)
+        });
+        let mut gone = None;
+        loop {
+            match tokio::time::timeout(SIGN, &mut building).await {
+                Ok(built) => {
+                    let built =
+                        built.map_err(|error| Status::internal(format!("building the tree: {error}")))?;
+                    return match gone {
+                        Some(status) => Err(status),
+                        None => built.map_err(refuse),
+                    };
+                }
+                // Nobody waits for it any more, but it takes memory until it is built.
+                Err(_) if gone.is_none() => {
+                    gone = self.say(Answer::Building(proto::LoadBuilding {})).await.err()
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// First it is written down which tree is the one, then it is served: a server that is killed in between comes back with the new one.
+    async fn install(&self, tree: LoadedTree) -> Result<ServerInfo, Status> {
+        let tree = self.in_storage(move |storage| storage.keep(&tree).map(|()| tree)).await?;
+        let installed = tokio::time::timeout(self.shared.answer, self.handle.install(tree)).await;
+        let refused = match installed {
+            Ok(Ok(Ok(info))) => {
+                self.in_storage(|storage| {
+                    storage.forget_others();
+                    Ok(())
+                })
+                .await?;
+                return Ok(info);
+            }
+            Ok(Ok(Err(error))) => Status::failed_precondition(error.to_string()),
+            Ok(Err(gone)) => return Err(Status::unavailable(gone.to_string())),
+            Err(_) => {
+                return Err(Status::deadline_exceeded(
+                    "the server's data path does not answer: it serves the new tree when it goes on",
+                ));
+            }
+        };
+        self.in_storage(Storage::go_back).await?;
+        Err(refused)
+    }
+
+    async fn in_storage<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Storage) -> Result<T, crate::FolderError> + Send + 'static,
+    ) -> Result<T, Status> {
+        let shared = Arc::clone(&self.shared);
+        let done = tokio::task::spawn_blocking(move || {
+            work(&mut shared.storage.lock().unwrap_or_else(PoisonError::into_inner))
+        });
+        let done = done.await.map_err(|error| Status::internal(error.to_string()))?;
+        done.map_err(|error| refuse(error.into()))
+    }
+}
+
+fn refuse(error: BuildError) -> Status {
+    match error {
+        BuildError::Load(error) => Status::invalid_argument(error.to_string()),
+        BuildError::Folder(error) => Status::internal(error.to_string()),
+    }
+}
+
+/// Keys, and their values one behind the other.
+#[derive(Default)]
+struct Pairs {
+    keys: Vec<u64>,
+    /// Where each value ends.
+    ends: Vec<u64>,
+    values: Vec<u8>,
+}
+
+impl Pairs {
+    fn take(
+        &mut self,
+        more: proto::LoadPairs,
+        begin: &proto::LoadBegin,
+        range: KeyRange,
+    ) -> Result<(), Status> {
+        let refuse = |reason: String| Err(Status::invalid_argument(reason));
+        let proto::LoadPairs { keys, lengths, values } = more;
+        if keys.len() != lengths.len() || keys.is_empty() {
+            return refuse(format!("{} keys came with {} lengths", keys.len(), lengths.len()));
+        }
+        let sum: u64 = lengths.iter().map(|&length| u64::from(length)).sum();
+        let longest = lengths.iter().max().copied().unwrap_or(0);
+        if sum != values.len() as u64 || longest > MAX_VALUE {
+            return refuse(format!(
+                "values of {} bytes came with lengths of {sum} together, the longest {longest}; up to {MAX_VALUE} are allowed",
+                values.len()
+            ));
+        }
+        let (all, bytes) = ((self.keys.len() + keys.len()) as u64, (self.values.len() + values.len()) as u64);
+        if all > begin.keys || bytes > begin.value_bytes {
+            return refuse(format!(
+                "{all} keys with {bytes} bytes of values came, {} with {} were announced",
+                begin.keys, begin.value_bytes
+            ));
+        }
+        for &key in &keys {
+            if self.keys.last().is_some_and(|&last| last >= key) || !range.contains(key) {
+                return refuse(format!("key {key:#x} is not above the one before, or not within {range}"));
+            }
+            self.keys.push(key);
+        }
+        let mut end = self.values.len() as u64;
+        self.ends.extend(lengths.iter().map(|&length| {
+            end += u64::from(length);
+            end
+        }));
+        self.values.extend_from_slice(&values);
+        Ok(())
+    }
+}
+
+/// Values for a bulk load, which asks for them in the order of their keys, twice.
+struct InOrder<'p> {
+    keys: &'p [u64],
+    pairs: &'p Pairs,
+    at: usize,
+}
+
+impl InOrder<'_> {
+    fn value(&mut self, key: u64) -> &[u8] {
+        if self.keys.get(self.at) != Some(&key) {
+            self.at = match self.keys.get(self.at + 1) {
+                Some(&next) if next == key => self.at + 1,
+                _ => self.keys.partition_point(|&other| other < key),
+            };
+        }
+        let begin = self.at.checked_sub(1).map_or(0, |before| self.pairs.ends[before]);
+        &self.pairs.values[begin as usize..self.pairs.ends[self.at] as usize]
+    }
+}
+
+impl ValueSource for InOrder<'_> {
+    fn length(&mut self, key: u64) -> u32 {
+        self.value(key).len() as u32
+    }
+
+    fn fill(&mut self, key: u64, out: &mut [u8]) {
+        out.copy_from_slice(self.value(key));
+    }
+}

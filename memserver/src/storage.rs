@@ -1,0 +1,82 @@
+//! Where the memory of trees comes from.
+
+use fatbtree_verbs::Memory;
+
+use crate::folder::{Folder, FolderError};
+use crate::load::{LoadError, LoadOptions, LoadedTree, bulk_load_in};
+use crate::values::ValueSource;
+
+/// Where regions lie.
+#[derive(Debug)]
+pub enum Storage {
+    /// In memory, as long as the process lives.
+    Memory,
+    /// In files that outlive it.
+    Folder(Box<Folder>),
+}
+
+/// No tree.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The keys are not fit for it, or the memory.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Its files.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+}
+
+impl Storage {
+    /// Builds a tree beside the one that is served, in a region of up to `limit` bytes. Nothing of it is left if it is not
+    /// [kept](Self::keep).
+    ///
+    /// # Errors
+    /// See [`BuildError`].
+    pub fn build<S: ValueSource>(
+        &self,
+        options: &LoadOptions,
+        limit: u64,
+        keys: &[u64],
+        values: &mut S,
+    ) -> Result<LoadedTree, BuildError> {
+        let within = |bytes| match bytes <= limit {
+            true => Ok(bytes),
+            false => Err(LoadError::OverLimit { bytes, limit }),
+        };
+        let anonymous =
+            |bytes| Memory::anonymous(within(bytes)?).map_err(|_| LoadError::OutOfMemory { bytes });
+        match self {
+            Self::Memory => Ok(bulk_load_in(options, keys, values, anonymous)?),
+            Self::Folder(folder) => folder.build(options, keys, values, within),
+        }
+    }
+
+    /// From now on a server that is started again serves this tree.
+    ///
+    /// # Errors
+    /// When it cannot be written down; then it is as it was.
+    pub fn keep(&mut self, tree: &LoadedTree) -> Result<(), FolderError> {
+        match self {
+            Self::Memory => Ok(()),
+            Self::Folder(folder) => folder.keep(tree),
+        }
+    }
+
+    /// Forgets all trees but the one that was kept last.
+    pub fn forget_others(&self) {
+        if let Self::Folder(folder) = self {
+            folder.forget_others();
+        }
+    }
+
+    /// Goes back to the tree that was kept before, as when the device has refused the new one.
+    ///
+    /// # Errors
+    /// When that cannot be written down.
+    pub fn go_back(&mut self) -> Result<(), FolderError> {
+        match self {
+            Self::Memory => Ok(()),
+            Self::Folder(folder) => folder.go_back(),
+        }
+    }
+}
