@@ -22,7 +22,7 @@ use crate::{count, role, room};
 With --data the tree is in files of that folder: a server that was stopped or killed serves the same tree at the same addresses when
 it is started again, with all writes that were acknowledged. A folder that has a tree already keeps it: --keys is for a new one.
 
-It tells of connections, for whoever programs the switches:
+It registers connections with the cluster's controller, and tells of them:
   opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 rkey=4711 root=64
   closed client=…
   root partition=0 root=…")]
@@ -113,6 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         described: described.clone(),
         host: cluster.tree().host(described.host).clone(),
         port: host_port(&cluster, described.host)?,
+        controller: cluster.controller().map(str::to_owned),
         tree,
         data: data.clone(),
         // Untouched spare memory takes none.

@@ -10,7 +10,7 @@ use fatbtree_node::{RoleState, Supervisor, UpNews, UpOptions};
 
 use crate::memserver::Begin;
 
-/// Start all switches and memory servers of a cluster file on this machine.
+/// Start all roles of a cluster file on this machine: controller, switches and memory servers.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree topology example > cluster.toml
@@ -41,10 +41,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         cluster,
         memory_server_arguments: arguments.begin.words(),
         data: arguments.data.clone(),
+        controller_arguments: Vec::new(),
         restart: !arguments.no_restart,
         patience: Duration::from_secs(arguments.patience),
     };
-    Supervisor::new(options).run(|news| {
+    Supervisor::new(options)?.run(|news| {
         match news {
             UpNews::Ready => println!("ready"),
             UpNews::Trouble(error) => println!("trouble: {error}"),

@@ -23,6 +23,7 @@ fn client(file: &Path) -> ClientProcess {
         host: cluster.tree().host(host).clone(),
         port: host_port(&cluster, host).expect("it has a wire"),
         servers: cluster.servers().to_vec(),
+        controller: None,
         lanes: 1,
         patience: Duration::from_secs(30),
     };

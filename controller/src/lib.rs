@@ -71,7 +71,7 @@ pub use frequency::Frequencies;
 pub use plan::{
     Budget, CachedChild, CachedNode, Diff, FatRootRange, LAYER_NAMES, LAYERS, Landing, LayerSummary,
     MAX_SET_NODES, Placement, Plan, PlanError, PlannedPartition, RangeMatch, STAGES, Summary, SwitchNodes,
-    diff, next_epoch,
+    WayPoint, diff, next_epoch,
 };
 pub use program::{Program, ProgramError, Programs, Target};
 pub use push::{Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};

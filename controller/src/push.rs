@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use fatbtree_p4runtime::entry::EntryView;
+use fatbtree_p4runtime::v1::forwarding_pipeline_config::Cookie;
+use fatbtree_p4runtime::v1::get_forwarding_pipeline_config_request::ResponseType;
+use fatbtree_p4runtime::v1::{self, set_forwarding_pipeline_config_request::Action as PipelineAction};
 use fatbtree_p4runtime::{ClientError, ClientOptions, P4RuntimeClient};
 use fatbtree_topology::{Cluster, SwitchId};
 use tokio::task::JoinSet;
@@ -167,12 +170,27 @@ impl Fleet {
             let (client, name) = (member.client.clone(), member.name.clone());
             let program = member.program.clone();
             tasks.spawn(async move {
-                let set =
-                    client.set_pipeline(program.info.p4info().clone(), program.device_config.clone()).await;
+                let config = v1::ForwardingPipelineConfig {
+                    p4info: Some(program.info.p4info().clone()),
+                    p4_device_config: program.device_config.clone(),
+                    cookie: program.cookie().map(|cookie| Cookie { cookie }),
+                };
+                let set = client.set_pipeline_with(PipelineAction::VerifyAndCommit, Some(config)).await;
                 set.map_err(|source| PushError::Switch { switch: name, source })
             });
         }
         join_all(tasks).await.map(drop)
+    }
+
+    /// The cookie of the program that a switch runs; none if it runs none, or one that was loaded without a cookie.
+    ///
+    /// # Errors
+    /// When it does not answer, or is none of this fleet.
+    pub async fn cookie(&self, switch: SwitchId) -> Result<Option<u64>, PushError> {
+        let member = self.members.get(&switch).ok_or(PushError::UnknownSwitch { switch })?;
+        let config = member.client.pipeline(ResponseType::CookieOnly).await;
+        let config = config.map_err(|source| PushError::Switch { switch: member.name.clone(), source })?;
+        Ok(config.and_then(|config| config.cookie).map(|cookie| cookie.cookie))
     }
 
     /// Writes the base entries into freshly programmed switches.

@@ -35,6 +35,7 @@
 //! ```
 
 mod client;
+mod controller;
 mod error;
 mod link;
 mod memory_server;
@@ -44,6 +45,7 @@ mod up;
 mod wires;
 
 pub use client::{ClientOptions, ClientProcess};
+pub use controller::{ControllerNews, ControllerOptions, ControllerProcess};
 pub use error::NodeError;
 pub use memory_server::{MemoryServerOptions, MemoryServerProcess, MemoryServerReport, TreeSource};
 pub use stop::Stopper;

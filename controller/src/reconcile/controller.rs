@@ -139,8 +139,8 @@ pub struct Controller {
     servers: BTreeMap<u16, Server>,
     /// What the plan in force was made of.
     made_of: Incarnations,
-    /// A plan that was saved, for the epoch that is found in force.
-    saved: Option<(Arc<Loaded>, Incarnations)>,
+    /// Plans that were saved, one of them perhaps of the epoch that is found in force.
+    saved: Vec<(Plan, Incarnations)>,
     reload: Option<Reload>,
     /// The epoch that was in force last: packets may still be under way with it.
     last_in_force: Option<u8>,
@@ -170,7 +170,7 @@ impl Controller {
             switches: switches.map(|switch| (switch.id, silent())).collect(),
             servers: cluster.servers().iter().map(|server| (server.partition, Server::default())).collect(),
             made_of: Incarnations::new(),
-            saved: None,
+            saved: Vec::new(),
             reload: None,
             last_in_force: None,
             last_begun: u8::MAX,
@@ -187,7 +187,7 @@ impl Controller {
 
     /// Takes notice of a plan that was saved: if its epoch is found in force, it is the plan in force.
     pub fn restore(&mut self, plan: Plan, made_of: Incarnations) {
-        self.saved = Some((Loaded::new(plan), made_of));
+        self.saved.push((plan, made_of));
     }
 
     /// Time, counted from any moment on. It never goes back.
@@ -219,16 +219,16 @@ impl Controller {
     pub fn switch_read(&mut self, switch: SwitchId, held: &Held) {
         self.switches.insert(switch, SwitchState::Converging);
         if switch == self.core && self.desired.in_force == InForce::Unread {
-            let saved = self.saved.take();
+            let mut saved = std::mem::take(&mut self.saved).into_iter();
             self.last_in_force = held.epoch();
             let last = held.epoch().unwrap_or(u8::MAX);
             self.last_begun = (0..2 * (self.draw / 2)).fold(last, |epoch, _| next_epoch(epoch));
             let in_force = match held.epoch() {
                 None => InForce::Nothing,
-                Some(epoch) => match saved.filter(|(loaded, _)| loaded.plan().epoch() == epoch) {
-                    Some((loaded, made_of)) => {
+                Some(epoch) => match saved.find(|(plan, _)| plan.epoch() == epoch) {
+                    Some((plan, made_of)) => {
                         self.made_of = made_of;
-                        InForce::Plan(loaded)
+                        InForce::Plan(Loaded::new(plan))
                     }
                     None => InForce::Unknown(epoch),
                 },

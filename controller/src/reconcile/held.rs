@@ -1,5 +1,6 @@
 //! What one switch holds.
 
+use super::wanted::is_planned;
 use crate::plan::diff_switch;
 use crate::tables::{Change, Entry, core_route};
 
@@ -35,6 +36,17 @@ impl Held {
             Some(core_route::Action::Descend { epoch, .. }) if epoch != 0 => Some(epoch),
             _ => None,
         }
+    }
+
+    /// Entries of plans, and the newest epoch that they are of.
+    pub fn planned(&self) -> (usize, Option<u8>) {
+        let epoch = |entry: &Entry| match entry {
+            Entry::Step(key, _) => Some(key.epoch),
+            Entry::Child(key, _) => Some(key.epoch),
+            _ => None,
+        };
+        let entries = self.entries.iter().filter(|entry| is_planned(entry)).count();
+        (entries, self.entries.iter().filter_map(epoch).max())
     }
 
     /// Takes note of changes that the switch has made, in any order.
