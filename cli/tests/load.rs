@@ -12,7 +12,7 @@ use fatbtree_client::Client;
 use fatbtree_nic::Nic;
 use fatbtree_node::{ClientOptions, ClientProcess, host_port};
 use fatbtree_topology::Cluster;
-use processes::{Role, bench, cluster_file, kill, process};
+use processes::{Role, bench, cluster_file, kill, process as process_of};
 
 /// A client in this process, at the wire that the file has for it.
 fn client(file: &Path) -> ClientProcess {
@@ -23,6 +23,7 @@ fn client(file: &Path) -> ClientProcess {
         host: cluster.tree().host(host).clone(),
         port: host_port(&cluster, host).expect("it has a wire"),
         servers: cluster.servers().to_vec(),
+        controller: None,
         lanes: 1,
         controller: cluster.controller().map(str::to_owned),
         patience: Duration::from_secs(30),
@@ -130,7 +131,7 @@ fn a_server_with_a_folder_comes_back_with_its_tree_after_a_kill() {
     let (cluster, data) = (file.to_str().expect("a plain path"), folder.path().join("data"));
     let data = data.to_str().expect("a plain path");
     let up = Role::start(&["up", cluster, "--data", data, "--keys", "100"]);
-    let server = process(&up.until("left "));
+    let server = process_of(&up.until("left "));
     up.until("ready");
     load(cluster, "3000");
     let taken = Path::new(data).join("left");
@@ -142,19 +143,28 @@ fn a_server_with_a_folder_comes_back_with_its_tree_after_a_kill() {
     let mut process = client(&file);
     let client = process.client().clone();
     // Small keys are none of YCSB's: the bench does not ask for them. Enough to split leaves, and to need chunks.
-    let written = process.run(async {
-        for key in 0..300_u64 {
-            client.upsert(key, format!("written {key}").as_bytes()).await?;
+    // Killed in the middle of it, three times.
+    let kills = std::thread::spawn(move || {
+        let mut server = server;
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(kill("KILL", server));
+            server = process_of(&up.until("started"));
+            up.until("ready");
         }
-        Ok::<_, fatbtree_index::OperationError>(())
+        up
     });
-    written.expect("it is not stopped").expect("it can write");
-    assert!(kill("KILL", server));
-    up.until("ended");
-    up.until("ready");
+    let mut keys = 0;
+    while !kills.is_finished() || keys < 300 {
+        let value = format!("written {keys}").into_bytes();
+        let written = process.run(client.upsert(keys, &value)).expect("it is not stopped");
+        // Whether it was carried out nobody knows: it is done again.
+        keys += u64::from(written.is_ok());
+    }
+    let up = kills.join().expect("the server comes back");
     // The same client goes on, and writes.
     let read = process.run(async {
-        for key in 0..300_u64 {
+        for key in 0..keys {
             assert_eq!(get(&client, key).await, Ok(Some(format!("written {key}").into_bytes())));
         }
         client.upsert(7, b"again").await
@@ -172,7 +182,7 @@ fn a_server_with_a_folder_comes_back_with_its_tree_after_a_kill() {
     soon(&mut process, 299, Some(b"written 299"), None);
     let client = process.client().clone();
     let verified = process.run(async { client.verify().await }).expect("it is not stopped");
-    assert_eq!(verified.map(|verified| verified.keys), Ok(3300));
+    assert_eq!(verified.map(|verified| verified.keys), Ok(3000 + keys));
     process.close();
     assert!(up.stop("TERM").success());
 

@@ -33,10 +33,18 @@ pub enum Event {
     Closed(FirstHop),
     /// The tree has another root. What is registered stays right, but entries with the new root save a step.
     NewRoot(Partition),
+    /// The server was loaded anew: nothing that switches hold of its former tree is true any more, and its keys may be others. All queue pairs
+    /// were closed before.
+    NewTree {
+        /// Its keys and root.
+        partition: Partition,
+        /// One more than the former tree's.
+        generation: u64,
+    },
 }
 
 /// A line for whoever programs the switches: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 rkey=4711 root=64`,
-/// `closed …` with the same words, or `root partition=0 root=64`.
+/// `closed …` with the same words, `root partition=0 root=64`, or `tree partition=0 generation=2 low=0 root=64`.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, hop) = match self {
@@ -44,6 +52,10 @@ impl fmt::Display for Event {
             Self::Closed(hop) => ("closed", hop),
             Self::NewRoot(Partition { id, root, .. }) => {
                 return write!(f, "root partition={id} root={}", root.raw());
+            }
+            Self::NewTree { partition: Partition { id, root, range, .. }, generation } => {
+                let (low, root) = (range.low, root.raw());
+                return write!(f, "tree partition={id} generation={generation} low={low} root={root}");
             }
         };
         let FirstHop { client, server, queue_pair, partition, rkey, root } = hop;
@@ -63,6 +75,8 @@ pub(crate) struct Events {
     next: u64,
     /// The one about the root.
     root: Option<u64>,
+    /// The one about another tree.
+    tree: Option<u64>,
 }
 
 impl Events {
@@ -70,9 +84,13 @@ impl Events {
     pub(crate) fn push(&mut self, event: Event) -> u64 {
         let number = self.next;
         self.next += 1;
-        if let Event::NewRoot(_) = event
-            && let Some(old) = self.root.replace(number)
-        {
+        let old = match event {
+            Event::NewRoot(_) => [self.root.replace(number), None],
+            // The root of a former tree is nobody's.
+            Event::NewTree { .. } => [self.root.take(), self.tree.replace(number)],
+            Event::Opened(_) | Event::Closed(_) => [None, None],
+        };
+        for old in old.into_iter().flatten() {
             self.queue.remove(&old);
         }
         self.queue.insert(number, event);

@@ -15,7 +15,7 @@ use fatbtree_memserver::grpc::proto::loader_client::LoaderClient;
 use fatbtree_memserver::grpc::{
     self, LoadData, LoadProgress, LoadServersError, Loading, ServiceOptions, load_servers, proto,
 };
-use fatbtree_memserver::{LoadOptions, ServerInfo, ServerOptions, bulk_load, seeded};
+use fatbtree_memserver::{Event, LoadOptions, ServerInfo, ServerOptions, bulk_load, seeded};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
@@ -71,7 +71,7 @@ async fn clients(services: &[Service]) -> Vec<(u16, grpc::Client)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_are_filled_and_their_sessions_end() {
-    let services = pair().await;
+    let mut services = pair().await;
     let mut client = services[0].client().await;
     let session = client.open_session(Ipv4Addr::new(10, 0, 0, 9)).await.unwrap();
     let before = client.info().await.unwrap();
@@ -101,6 +101,10 @@ async fn servers_are_filled_and_their_sessions_end() {
     assert!(infos.iter().all(|info| (info.counts.keys, info.generation) == (1, 3)));
     let statistics = client.statistics().await.unwrap();
     assert!(statistics.contains(&("trees_installed".to_owned(), 2)), "{statistics:?}");
+    let told = services[0].stop_data_path();
+    let mut trees = told.iter().filter(|event| matches!(event, Event::NewTree { .. }));
+    let last = Event::NewTree { partition: infos[0].partition, generation: 3 };
+    assert_eq!(trees.next_back(), Some(&last));
 }
 
 fn word(what: What) -> proto::LoadRequest {

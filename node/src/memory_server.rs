@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use crate::NodeError;
 use crate::link::{Link, nic};
 use crate::stop::{Stopper, control_runtime, listen, stopper_of};
-use registrar::{Registrar, Told, incarnation};
+use registrar::Registrar;
 
 /// Requests of the control plane that wait for the data path.
 const MAILBOX: usize = 64;
@@ -74,7 +74,7 @@ pub struct MemoryServerProcess {
     stopper: Stopper,
     limit: Option<Duration>,
     grpc: SocketAddr,
-    registrar: Option<mpsc::UnboundedSender<Told>>,
+    registrar: Option<mpsc::UnboundedSender<Event>>,
     _control: Runtime,
 }
 
@@ -155,19 +155,11 @@ impl MemoryServerProcess {
     /// Serves until it is told to stop. `tell` is given the server's events.
     pub fn run(mut self, mut tell: impl FnMut(Event)) -> MemoryServerReport {
         let Self { server, mailbox, link, stopper, limit, registrar, .. } = &mut self;
-        let mut generation = server.info().generation;
         let end = limit.map(|limit| Instant::from_nanos(limit.as_nanos() as u64));
         while !stopper.is_told() && end.is_none_or(|end| link.now() < end) {
             let more_frames = link.receive(server.device_mut());
             let now = link.now();
             mailbox.answer(now, server);
-            if let Some(registrar) = registrar
-                && generation != server.info().generation
-            {
-                generation = server.info().generation;
-                let root = server.info().partition.root.raw();
-                let _ = registrar.send(Told::Refilled(incarnation(server.info()), root));
-            }
             if server.poll_timeout().is_some_and(|at| at <= now) {
                 server.handle_timeout(now);
             }
@@ -177,7 +169,7 @@ impl MemoryServerProcess {
             while let Some(event) = server.poll_event() {
                 if let Some(registrar) = registrar {
                     // It takes them as long as the control plane runs.
-                    let _ = registrar.send(Told::Event(event));
+                    let _ = registrar.send(event);
                 }
                 tell(event);
             }

@@ -34,7 +34,6 @@ pub(crate) fn cluster_file(folder: &Path) -> PathBuf {
         ("first_port = 12000", format!("first_port = {wires}")),
         ("first_port = 9600", format!("first_port = {control}")),
         ("127.0.0.1:9690", format!("127.0.0.1:{}", control + 17)),
-        ("127.0.0.1:9690", format!("127.0.0.1:{}", control + 17)),
         ("127.0.0.1:9700", format!("127.0.0.1:{}", control + 18)),
         ("127.0.0.1:9701", format!("127.0.0.1:{}", control + 19)),
     ] {

@@ -11,8 +11,8 @@ impl Plan {
         Self { epoch, ..self }
     }
 
-    /// Whether it was made for this network and for partitions as this cluster has them. What it says of the trees, their roots and
-    /// nodes, cannot be seen from here.
+    /// Whether it was made for this network and for partitions as this cluster has them. What it says of the trees, where they begin, their
+    /// roots and nodes, cannot be seen from here.
     ///
     /// # Errors
     /// [`PlanError::OtherNetwork`] with the first difference.
@@ -33,16 +33,12 @@ impl Plan {
             };
             return Err(differs("the core switch with the fat root".to_owned(), name, core.name()));
         }
-        let ours = self.partitions.iter().map(|partition| (partition.id, partition.low));
-        let theirs = cluster.servers().iter().map(|server| (server.partition, server.low));
-        let (mut ours, mut theirs) = (Vec::from_iter(ours), Vec::from_iter(theirs));
+        let mut ours: Vec<u16> = self.partitions.iter().map(|partition| partition.id).collect();
+        let mut theirs: Vec<u16> = cluster.servers().iter().map(|server| server.partition).collect();
         ours.sort_unstable();
         theirs.sort_unstable();
         if ours != theirs {
-            let list = |all: &[(u16, u64)]| -> String {
-                let each = all.iter().map(|(id, low)| format!("{id} from key {low:#x}"));
-                each.collect::<Vec<_>>().join(", ")
-            };
+            let list = |all: &[u16]| all.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
             return Err(differs("partitions".to_owned(), list(&ours), list(&theirs)));
         }
         let placement = Placement::of(cluster);

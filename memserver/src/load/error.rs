@@ -73,7 +73,7 @@ pub enum LoadError {
     },
     /// Fewer keys than servers.
     #[error(
-        "{keys} keys cannot be split over {servers} memory servers: each needs at least one, and there must be one server"
+        "too few keys to be split over memory servers, {keys} for {servers}: each needs at least one, and there must be one server"
     )]
     TooFewKeys {
         /// Keys given.

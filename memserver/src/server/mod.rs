@@ -369,7 +369,7 @@ impl<D: Device> MemoryServer<D> {
         self.info = ServerInfo { partition, generation, counts, tree: registered, ..self.info };
         self.snapshots.begin_anew();
         self.counters.trees_installed += 1;
-        self.events.push(Event::NewRoot(partition));
+        self.events.push(Event::NewTree { partition, generation });
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fatbtree_controller::grpc::{Client, ClientError, ServerHello, ServerNews};
 use fatbtree_controller::{Incarnation, Registration};
+use fatbtree_index::Partition;
 use fatbtree_memserver::{Event, FirstHop, ServerInfo};
 use tokio::sync::mpsc;
 
@@ -15,18 +16,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// News on their way to the controller.
 const ON_THE_WAY: usize = 64;
 
-/// What a controller is told.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Told {
-    /// Connections, another root.
-    Event(Event),
-    /// The memory was filled anew. Comes before connections to the new tree.
-    Refilled(Incarnation, u64),
-}
-
 /// A number for each filling, and where the partition begins.
-pub(super) fn incarnation(info: &ServerInfo) -> Incarnation {
-    Incarnation { number: info.generation, low: info.partition.range.low }
+fn incarnation(generation: u64, partition: &Partition) -> Incarnation {
+    Incarnation { number: generation, low: partition.range.low }
 }
 
 /// What a controller must know of a memory server, kept up to date.
@@ -45,15 +37,15 @@ fn registration(hop: &FirstHop) -> Registration {
 impl Registrar {
     /// A server without connections.
     pub(super) fn new(controller: String, info: &ServerInfo) -> Self {
+        let incarnation = incarnation(info.generation, &info.partition);
         let (partition, root) = (info.partition.id, info.partition.root.raw());
-        let incarnation = incarnation(info);
         let hello = ServerHello { partition, incarnation, root, connections: Vec::new() };
         Self { hello, connections: BTreeMap::new(), controller }
     }
 
     /// Takes the server's events and passes them on, until there are no more. There are never more of them on the way than the server has
     /// queue pairs, twice.
-    pub(super) async fn serve(mut self, mut events: mpsc::UnboundedReceiver<Told>) {
+    pub(super) async fn serve(mut self, mut events: mpsc::UnboundedReceiver<Event>) {
         loop {
             let (news, mut passed) = mpsc::channel(ON_THE_WAY);
             let (controller, hello) = (self.controller.clone(), self.hello());
@@ -85,14 +77,7 @@ impl Registrar {
         ServerHello { connections: self.connections.values().copied().collect(), ..self.hello.clone() }
     }
 
-    fn note(&mut self, told: Told) -> ServerNews {
-        let event = match told {
-            Told::Event(event) => event,
-            Told::Refilled(incarnation, root) => {
-                (self.hello.incarnation, self.hello.root) = (incarnation, root);
-                return ServerNews::Refilled(incarnation, root);
-            }
-        };
+    fn note(&mut self, event: Event) -> ServerNews {
         match event {
             Event::Opened(hop) => {
                 let opened = registration(&hop);
@@ -107,6 +92,11 @@ impl Registrar {
             Event::NewRoot(partition) => {
                 self.hello.root = partition.root.raw();
                 ServerNews::Root(self.hello.root)
+            }
+            Event::NewTree { partition, generation } => {
+                self.hello.incarnation = incarnation(generation, &partition);
+                self.hello.root = partition.root.raw();
+                ServerNews::Refilled(self.hello.incarnation, self.hello.root)
             }
         }
     }

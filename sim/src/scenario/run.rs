@@ -325,7 +325,7 @@ impl<'s> Run<'s> {
                             hop.queue_pair.0,
                         )
                         .map_err(said)?,
-                    memserver::Event::NewRoot(_) => {
+                    memserver::Event::NewRoot(_) | memserver::Event::NewTree { .. } => {
                         return Err("a tree that nobody writes has a new root".into());
                     }
                 };

@@ -146,7 +146,9 @@ impl Living {
                 let changes = match event {
                     memserver::Event::Opened(hop) => self.register(&hop).into_iter().collect(),
                     memserver::Event::Closed(hop) => self.unregister(&hop).into_iter().collect(),
-                    memserver::Event::NewRoot(new) => self.connections.reroot(new.id, new.root.raw()),
+                    memserver::Event::NewRoot(new) | memserver::Event::NewTree { partition: new, .. } => {
+                        self.connections.reroot(new.id, new.root.raw())
+                    }
                 };
                 for (switch, change) in changes {
                     self.write(switch, &[change]);
