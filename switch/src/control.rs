@@ -16,7 +16,7 @@ pub(crate) fn initial_state(program: &Program) -> State {
     let code = &program.code;
     let tables = code.tables.iter().zip(&program.tables).zip(&code.entries);
     let tables = tables.map(|((lowered, info), entries)| {
-        let mut contents = Contents::new(lowered, initial_default(info));
+        let mut contents = Contents::new(lowered, info.max_size, initial_default(info));
         for (pairs, priority, call) in entries {
             contents.insert(&lowered.kind, pairs, *priority, &words_of(info, call.action, &call.params));
         }
@@ -113,7 +113,8 @@ impl Pipeline {
         self.refuse_const(table)?;
         let at = table.index();
         let default = std::mem::take(&mut self.state.tables[at].default);
-        self.state.tables[at] = Contents::new(&self.program.code.tables[at], default);
+        let entries = self.program.tables[at].max_size;
+        self.state.tables[at] = Contents::new(&self.program.code.tables[at], entries, default);
         self.metadata.retain(|key, _| key.0 != table.0);
         Ok(())
     }
@@ -133,6 +134,25 @@ impl Pipeline {
     pub fn entries(&self, table: TableRef) -> impl Iterator<Item = (Entry, CounterData)> + '_ {
         let contents = &self.state.tables[table.index()];
         contents.rows().into_iter().map(move |row| (self.entry(table, row), contents.counter(row)))
+    }
+
+    /// The next entries of a table with their direct counters, about `most` of them, in an order that changes of other entries do not
+    /// change; `from` is 0 at first. Returns from where to go on; `None` at the end.
+    ///
+    /// For those who cannot stop the packets for as long as a table takes: an entry that is there all the time is met once, whatever
+    /// happens to others in between.
+    pub fn next_entries(
+        &self,
+        table: TableRef,
+        from: u64,
+        most: usize,
+        found: &mut Vec<(Entry, CounterData)>,
+    ) -> Option<u64> {
+        let contents = &self.state.tables[table.index()];
+        let mut rows = Vec::with_capacity(most.min(1024));
+        let next = contents.slice(from, most, &mut rows);
+        found.extend(rows.into_iter().map(|row| (self.entry(table, row), contents.counter(row))));
+        next
     }
 
     /// Number of entries in a table.
