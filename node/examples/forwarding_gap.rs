@@ -4,11 +4,11 @@
 //! cargo run --release -p fatbtree-node --example forwarding_gap -- [ENTRIES]
 //! ```
 //!
-//! Three processors' worth of work on whatever the machine has: a switch process (this program again, as a child) with two UDP ports; a
-//! thread that gives it a frame every 100 µs and takes what comes out; and a controller that, over gRPC on loopback, pushes ENTRIES
-//! (default 350,000) entries, reads them back with their counters, reads all registers and tables with wildcards, reconciles the program,
-//! deletes the entries, and sets the program anew. For each of these it prints the rate, and the longest time between two frames that
-//! came out of the switch (`gap`), beside the longest between two that were put in: what the machine itself did to the thread.
+//! There are a switch process (this program again, as a child) with two UDP ports; a thread that gives it a frame every 100 µs and takes
+//! what comes out; and a controller that, over gRPC on loopback, pushes ENTRIES (default 350,000) entries, reads all tables back with a
+//! wildcard and with their counters, has a program verified, reconciles to the same program and to another, deletes the entries and sets
+//! the program anew. For each of these it prints the rate, and the longest time between two frames that came out of the switch (`gap`),
+//! beside the longest between two that were put in: what the machine itself did to the thread.
 
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
@@ -242,6 +242,7 @@ fn measure(entries: u64) -> Result<(), Failure> {
         let began = Instant::now();
         client.write(deletes).await?;
         seen.report("delete", Some(entries as usize), began.elapsed());
+        seen.report("commit, another program", None, set(Action::VerifyAndCommit, &config).await?);
         Ok::<_, Failure>(())
     })?;
     seen.over.store(true, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use fatbtree_switch::{DropReason, Drops, Output};
 use tokio::runtime::Runtime;
 
 use crate::NodeError;
-use crate::stop::{Stopper, control_runtime, listen};
+use crate::stop::{Stopper, control_runtime_behind, listen};
 
 /// What a switch process is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,7 +86,7 @@ impl SwitchProcess {
     /// # Errors
     /// When an address is taken, or a port cannot be opened.
     pub fn open(options: &SwitchOptions) -> Result<Self, NodeError> {
-        let control = control_runtime()?;
+        let control = control_runtime_behind()?;
         let waiter = Waiter::new()?;
         let waker = waiter.waker();
         let (mailbox, inbox) = mailbox_with_waker(move || waker.wake());

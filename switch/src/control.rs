@@ -24,7 +24,7 @@ pub(crate) fn initial_state(program: &Program) -> State {
     });
     State {
         tables: tables.collect(),
-        counters: program.counters.iter().map(|c| vec![CounterData::default(); c.size]).collect(),
+        counters: program.counters.iter().map(|c| vec![[0; 2]; c.size]).collect(),
         registers: program.registers.iter().map(|r| vec![0; r.size]).collect(),
         random: 0,
     }
@@ -242,7 +242,8 @@ impl Pipeline {
     pub fn counter(&self, counter: CounterRef, index: u64) -> Result<CounterData, TableError> {
         let cells = &self.state.counters[usize::from(counter.0)];
         let cell = usize::try_from(index).ok().and_then(|at| cells.get(at));
-        cell.copied().ok_or_else(|| self.outside_counter(counter, index))
+        let cell = cell.map(|&[packets, bytes]| CounterData { packets, bytes });
+        cell.ok_or_else(|| self.outside_counter(counter, index))
     }
 
     /// Sets one cell of an indirect counter array.
@@ -256,7 +257,7 @@ impl Pipeline {
         data: CounterData,
     ) -> Result<(), TableError> {
         self.counter(counter, index)?;
-        self.state.counters[usize::from(counter.0)][index as usize] = data;
+        self.state.counters[usize::from(counter.0)][index as usize] = [data.packets, data.bytes];
         Ok(())
     }
 

@@ -37,10 +37,6 @@ impl Loaded {
         Ok(Self { config, mapping, default_cookies: BTreeMap::new() })
     }
 
-    pub(super) fn new_pipeline(&self) -> Pipeline {
-        Pipeline::new(Arc::clone(&self.mapping.program))
-    }
-
     /// Packed metadata of a table's default entry, empty when it has none.
     pub(super) fn default_cookie(&self, position: usize) -> &[u8] {
         self.default_cookies.get(&position).map_or(&[], Vec::as_slice)
@@ -53,11 +49,25 @@ impl Loaded {
         }
     }
 
-    /// Carries the state of `old` over ("RECONCILE_AND_COMMIT"): entries with their counters, default actions, counter
-    /// and register arrays by name, and multicast groups. What the new program cannot hold is an error, and nothing
-    /// has changed then.
-    pub(super) fn reconcile(&mut self, old: &Loaded, state: &Pipeline) -> Result<Pipeline, String> {
-        let mut fresh = self.new_pipeline();
+    /// Whether this is the same config as `old`: then its state is this one's as it is.
+    pub(super) fn is_the_same(&self, old: &Loaded) -> bool {
+        Arc::ptr_eq(&self.mapping.program, &old.mapping.program) && self.config.p4info == old.config.p4info
+    }
+
+    /// Takes what is known of default entries over from the same config.
+    pub(super) fn take_default_cookies(&mut self, old: &mut Loaded) {
+        self.default_cookies = std::mem::take(&mut old.default_cookies);
+    }
+
+    /// Carries the state of `old` over ("RECONCILE_AND_COMMIT") into a fresh pipeline of the new program: entries with
+    /// their counters, default actions, counter and register arrays by name, and multicast groups. What the new program
+    /// cannot hold is an error, and nothing has changed then.
+    pub(super) fn reconcile(
+        &mut self,
+        old: &Loaded,
+        state: &Pipeline,
+        fresh: &mut Pipeline,
+    ) -> Result<(), String> {
         for (old_position, from) in old.mapping.tables.iter().enumerate() {
             let name = &from.info.name;
             let place = self.mapping.tables.iter().position(|to| to.info.name == *name);
@@ -128,7 +138,27 @@ impl Loaded {
         for (group, replicas) in state.multicast_groups() {
             fresh.set_multicast_group(group, replicas.to_vec());
         }
-        Ok(fresh)
+        Ok(())
+    }
+}
+
+/// A program that is ready to run: made where nobody waits, for that takes long.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) loaded: Loaded,
+    pub(super) pipeline: Pipeline,
+}
+
+impl Prepared {
+    /// Checks that this switch can run a config, and compiles it. The message of an error says what it cannot.
+    pub(super) fn new(config: ForwardingPipelineConfig) -> Result<Self, String> {
+        Loaded::verify(config).map(Self::from)
+    }
+}
+
+impl From<Loaded> for Prepared {
+    fn from(loaded: Loaded) -> Self {
+        Self { pipeline: Pipeline::new(Arc::clone(&loaded.mapping.program)), loaded }
     }
 }
 
