@@ -9,7 +9,7 @@ use fatbtree_p4runtime::v1::{
 
 use super::API_VERSION;
 use super::arbitration::{Arbitration, StreamId, StreamOutput};
-use super::config::{Loaded, Prepared};
+use super::config::{Carry, Loaded, Prepared};
 use super::read::{Reader, Reading};
 use super::write::Scratch;
 use super::write_batch::Write;
@@ -272,54 +272,77 @@ impl ControlPlane {
     ) -> Result<(), Status> {
         self.check_set_pipeline(&request)?;
         let prepared = prepare(&mut request)?;
-        self.set_prepared(pipeline, &request, prepared)?;
-        Ok(())
+        let mut carry = match self.set_prepared(pipeline, &request, prepared)? {
+            Step::Done(_) => return Ok(()),
+            Step::Carry(carry) => carry,
+        };
+        loop {
+            match self.go_on_carrying(pipeline, carry)? {
+                Step::Done(_) => return Ok(()),
+                Step::Carry(rest) => carry = rest,
+            }
+        }
     }
 
-    /// Does what a request says with what was [prepared](prepare) for it: that takes no time. Returns what is not needed any more, whose
-    /// memory takes long to give back.
+    /// Does what a request says with what was [prepared](prepare) for it: that takes no time, unless state is to be carried over.
     pub(super) fn set_prepared(
         &mut self,
         pipeline: &mut Option<Pipeline>,
         request: &v1::SetForwardingPipelineConfigRequest,
         prepared: Option<Prepared>,
-    ) -> Result<Vec<Prepared>, Status> {
+    ) -> Result<Step, Status> {
         self.check_set_pipeline(request)?;
         let action = Action::try_from(request.action).unwrap_or(Action::Unspecified);
         match (action, prepared) {
             (Action::VerifyAndSave, Some(prepared)) => {
                 self.generation += 1;
-                Ok(self.saved.replace(prepared).into_iter().collect())
+                Ok(Step::Done(self.saved.replace(prepared).into_iter().collect()))
             }
-            (Action::VerifyAndCommit, Some(prepared)) => Ok(self.commit(pipeline, prepared)),
-            (Action::ReconcileAndCommit, Some(prepared)) => self.reconcile(pipeline, prepared),
+            (Action::VerifyAndCommit, Some(prepared)) => Ok(Step::Done(self.commit(pipeline, prepared))),
+            (Action::ReconcileAndCommit, Some(prepared)) => Ok(self.reconcile(pipeline, prepared)),
             (Action::Commit, _) => {
                 let saved = self.saved.take().ok_or_else(|| {
                     Status::not_found("no config is saved: send it with VERIFY_AND_SAVE before COMMIT")
                 })?;
-                Ok(self.commit(pipeline, saved))
+                Ok(Step::Done(self.commit(pipeline, saved)))
             }
-            (_, prepared) => Ok(prepared.into_iter().collect()), // verified, or nothing asked for
+            (_, prepared) => Ok(Step::Done(prepared.into_iter().collect())), // verified, or nothing asked for
         }
     }
 
-    fn reconcile(
-        &mut self,
-        pipeline: &mut Option<Pipeline>,
-        mut prepared: Prepared,
-    ) -> Result<Vec<Prepared>, Status> {
-        if let (Some(old), Some(state)) = (&mut self.running, &*pipeline) {
-            if prepared.loaded.is_the_same(old) {
+    fn reconcile(&mut self, pipeline: &mut Option<Pipeline>, mut prepared: Prepared) -> Step {
+        match &mut self.running {
+            Some(old) if prepared.loaded.is_the_same(old) => {
                 // The state stays where it is.
                 prepared.loaded.take_default_cookies(old);
                 std::mem::swap(old, &mut prepared.loaded);
                 self.generation += 1;
-                return Ok([Some(prepared), self.saved.take()].into_iter().flatten().collect());
+                Step::Done([Some(prepared), self.saved.take()].into_iter().flatten().collect())
             }
-            let Prepared { loaded, pipeline: fresh } = &mut prepared;
-            loaded.reconcile(old, state, fresh).map_err(Status::invalid_argument)?;
+            Some(_) => Step::Carry(Box::new(Carry::new(prepared, self.generation))),
+            None => Step::Done(self.commit(pipeline, prepared)),
         }
-        Ok(self.commit(pipeline, prepared))
+    }
+
+    /// Carries the next part of the state over to another program, and puts that in force after the last.
+    ///
+    /// # Errors
+    /// When the new program cannot hold it: the old one stays in force.
+    pub(super) fn go_on_carrying(
+        &mut self,
+        pipeline: &mut Option<Pipeline>,
+        mut carry: Box<Carry>,
+    ) -> Result<Step, Status> {
+        let (Some(old), Some(state)) = (&self.running, &*pipeline) else {
+            return Ok(Step::Done(self.commit(pipeline, carry.into_prepared())));
+        };
+        if carry.generation != self.generation {
+            return Err(Status::aborted("the switch was given another program meanwhile: send yours again"));
+        }
+        match carry.go_on(old, state).map_err(Status::invalid_argument)? {
+            true => Ok(Step::Done(self.commit(pipeline, carry.into_prepared()))),
+            false => Ok(Step::Carry(carry)),
+        }
     }
 
     /// Puts a program in force; returns what was there before.
@@ -397,6 +420,14 @@ impl ControlPlane {
         let update = Some(stream_message_response::Update::Error(error));
         self.arbitration.push(stream, StreamOutput::Message(v1::StreamMessageResponse { update }));
     }
+}
+
+/// What is left to do when a pipeline is set.
+pub(super) enum Step {
+    /// Nothing; and what is not needed any more, whose memory takes long to give back.
+    Done(Vec<Prepared>),
+    /// State is to be carried over.
+    Carry(Box<Carry>),
 }
 
 /// Makes what a request to set the pipeline needs, out of its config: that takes long, and needs no switch.

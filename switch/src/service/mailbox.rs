@@ -12,8 +12,8 @@ use fatbtree_p4runtime::v1::{
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::arbitration::{StreamId, StreamOutput};
-use super::config::Prepared;
-use super::control::{ReadOutcome, Request, Response, StreamEvent, prepare};
+use super::config::{Carry, Prepared};
+use super::control::{ReadOutcome, Request, Response, Step, StreamEvent, prepare};
 use super::read::Reading;
 use super::switch::Switch;
 use super::write_batch::Write;
@@ -80,8 +80,14 @@ pub struct Inbox {
     mails: mpsc::Receiver<Mail>,
     shared: Arc<Shared>,
     streams: BTreeMap<StreamId, Outbound>,
-    /// The write that is under way, and who waits for its end. Mails that come later wait as well.
-    writing: Option<(Write, oneshot::Sender<Answer>)>,
+    /// What is under way, and who waits for its end. Mails that come later wait as well.
+    under_way: Option<(Work, oneshot::Sender<Answer>)>,
+}
+
+/// Work that is done part by part, with packets in between.
+enum Work {
+    Write(Write),
+    Carry(Box<Carry>),
 }
 
 struct Shared {
@@ -120,7 +126,7 @@ pub fn mailbox_with_waker(wake: impl Fn() + Send + Sync + 'static) -> (Mailbox, 
         wake: Box::new(wake),
     });
     let mailbox = Mailbox { mails: sender, shared: Arc::clone(&shared) };
-    (mailbox, Inbox { mails: receiver, shared, streams: BTreeMap::new(), writing: None })
+    (mailbox, Inbox { mails: receiver, shared, streams: BTreeMap::new(), under_way: None })
 }
 
 impl Mailbox {
@@ -265,8 +271,8 @@ impl Inbox {
         let mut handled = 0;
         while handled < CAPACITY {
             handled += 1;
-            if self.writing.is_some() {
-                self.go_on_writing(switch);
+            if self.under_way.is_some() {
+                self.go_on(switch);
                 break;
             }
             match self.mails.try_recv() {
@@ -283,23 +289,47 @@ impl Inbox {
         handled
     }
 
-    fn go_on_writing(&mut self, switch: &mut Switch) {
-        let Some((mut write, reply)) = self.writing.take() else { return };
-        let most = if write.may_pause() { Self::SLICE } else { usize::MAX };
-        match switch.go_on_writing(&mut write, most) {
-            // Whoever asked may have given up: then the answer has no reader.
-            Some(result) => drop(reply.send((Response::Write(result), Some(Box::new(write.into_request()))))),
-            None => self.writing = Some((write, reply)),
+    fn go_on(&mut self, switch: &mut Switch) {
+        match self.under_way.take() {
+            Some((Work::Write(mut write), reply)) => {
+                let most = if write.may_pause() { Self::SLICE } else { usize::MAX };
+                match switch.go_on_writing(&mut write, most) {
+                    Some(result) => {
+                        let litter: Litter = Some(Box::new(write.into_request()));
+                        // Whoever asked may have given up: then the answer has no reader.
+                        drop(reply.send((Response::Write(result), litter)));
+                    }
+                    None => self.under_way = Some((Work::Write(write), reply)),
+                }
+            }
+            Some((Work::Carry(carry), reply)) => {
+                let step = switch.go_on_carrying(carry);
+                self.pipeline_step(step, reply);
+            }
+            None => {}
         }
         self.deliver(switch);
+    }
+
+    /// Answers who wants to set the pipeline, unless there is more to do.
+    fn pipeline_step(&mut self, step: Result<Step, Status>, reply: oneshot::Sender<Answer>) {
+        let (result, litter) = match step {
+            Ok(Step::Carry(carry)) => {
+                self.under_way = Some((Work::Carry(carry), reply));
+                return;
+            }
+            Ok(Step::Done(litter)) => (Ok(SetForwardingPipelineConfigResponse {}), litter),
+            Err(status) => (Err(status), Vec::new()),
+        };
+        drop(reply.send((Response::SetPipeline(result), Some(Box::new(litter)))));
     }
 
     /// Answers requests until all mailboxes are gone: for an owner that has nothing else to do. Must not be called
     /// from a tokio task.
     pub fn run(&mut self, switch: &mut Switch) {
         loop {
-            while self.writing.is_some() {
-                self.go_on_writing(switch);
+            while self.under_way.is_some() {
+                self.go_on(switch);
             }
             match self.mails.blocking_recv() {
                 Some(mail) => drop(self.handle(switch, mail)),
@@ -336,8 +366,8 @@ impl Inbox {
         match mail {
             Mail::Call(Request::Write(request), reply) => match switch.begin_write(request) {
                 Ok(write) => {
-                    self.writing = Some((write, reply));
-                    return false; // it goes on with the writing
+                    self.under_way = Some((Work::Write(write), reply));
+                    return false; // its first part is next
                 }
                 Err(status) => drop(reply.send((Response::Write(Err(status)), None))),
             },
@@ -352,11 +382,8 @@ impl Inbox {
             }
             Mail::Set(mail, reply) => {
                 let (request, prepared) = *mail;
-                let (result, litter) = match switch.set_prepared(&request, prepared) {
-                    Ok(litter) => (Ok(SetForwardingPipelineConfigResponse {}), litter),
-                    Err(status) => (Err(status), Vec::new()),
-                };
-                drop(reply.send((Response::SetPipeline(result), Some(Box::new(litter)))));
+                let step = switch.set_prepared(&request, prepared);
+                self.pipeline_step(step, reply);
             }
             Mail::Open(_, outbound) if self.streams.len() >= MAX_STREAMS => {
                 let message = format!("this switch has {MAX_STREAMS} streams open: close another first");

@@ -6,8 +6,8 @@ use fatbtree_p4runtime::tonic::Status;
 use fatbtree_p4runtime::v1::{self, ForwardingPipelineConfig};
 
 use super::arbitration::{StreamId, StreamOutput};
-use super::config::Prepared;
-use super::control::{ControlPlane, Request, Response};
+use super::config::{Carry, Prepared};
+use super::control::{ControlPlane, Request, Response, Step};
 use super::read::Reading;
 use super::write_batch::Write;
 use crate::{Output, Pipeline, Program};
@@ -112,8 +112,13 @@ impl Switch {
         &mut self,
         request: &v1::SetForwardingPipelineConfigRequest,
         prepared: Option<Prepared>,
-    ) -> Result<Vec<Prepared>, Status> {
+    ) -> Result<Step, Status> {
         self.control.set_prepared(&mut self.pipeline, request, prepared)
+    }
+
+    /// See [`ControlPlane::go_on_carrying`].
+    pub(super) fn go_on_carrying(&mut self, carry: Box<Carry>) -> Result<Step, Status> {
+        self.control.go_on_carrying(&mut self.pipeline, carry)
     }
 
     /// What to tell a stream next.
