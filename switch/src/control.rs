@@ -155,6 +155,14 @@ impl Pipeline {
         next
     }
 
+    /// Memory that tables have grown out of since this was called last. To give it back takes milliseconds when it is much: drop it where
+    /// no packet waits. It is given back with the pipeline otherwise.
+    pub fn take_retired(&mut self) -> Vec<Vec<u64>> {
+        let mut retired = Vec::new();
+        self.state.tables.iter_mut().for_each(|contents| contents.take_retired(&mut retired));
+        retired
+    }
+
     /// Number of entries in a table.
     pub fn len(&self, table: TableRef) -> usize {
         self.state.tables[table.index()].len()

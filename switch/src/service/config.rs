@@ -98,7 +98,7 @@ pub(super) struct Carry {
 }
 
 /// Entries that are carried over in one go, about.
-const ENTRIES: usize = 256;
+const ENTRIES: usize = 64;
 
 /// Cells of an array that are carried over in one go.
 const CELLS: u64 = 1 << 14;

@@ -17,6 +17,7 @@ use super::control::{ReadOutcome, Request, Response, Step, StreamEvent, prepare}
 use super::read::Reading;
 use super::switch::Switch;
 use super::write_batch::Write;
+use crate::Pipeline;
 
 /// Requests that wait at one time; further callers wait in their own tasks.
 const CAPACITY: usize = 64;
@@ -242,9 +243,9 @@ fn gone() -> Status {
 }
 
 impl Inbox {
-    /// Updates of a write that are applied in one go: half a millisecond's work or less. Between two of them the owner forwards packets, and
-    /// between two parts of a read of about as many entities.
-    pub const SLICE: usize = 256;
+    /// Updates of a write that are applied in one go: a fifth of a millisecond's work, most of which is touching memory for the first time.
+    /// Between two of them the owner forwards packets, and between two parts of a read of about as many entities.
+    pub const SLICE: usize = 64;
 
     /// Answers what is waiting: one request, or a part of it of which [`SLICE`](Self::SLICE) is the size; returns how many mails were
     /// looked at. Costs one relaxed load when nothing is.
@@ -295,7 +296,8 @@ impl Inbox {
                 let most = if write.may_pause() { Self::SLICE } else { usize::MAX };
                 match switch.go_on_writing(&mut write, most) {
                     Some(result) => {
-                        let litter: Litter = Some(Box::new(write.into_request()));
+                        let retired = switch.pipeline_mut().map(Pipeline::take_retired);
+                        let litter: Litter = Some(Box::new((write.into_request(), retired)));
                         // Whoever asked may have given up: then the answer has no reader.
                         drop(reply.send((Response::Write(result), litter)));
                     }

@@ -13,8 +13,8 @@ use super::refusal::Refusal;
 use super::write::{cells, entity_name, unknown_table};
 use crate::{CounterData, Entry, Pipeline};
 
-/// Entities in a part of an answer, about: half a millisecond's work or less, and some 25 KB.
-const PART: usize = 256;
+/// Entities in a part of an answer, about: a fifth of a millisecond's work, and some 10 KB.
+const PART: usize = 128;
 
 /// A read that is under way. What it has not come to yet is where it is, so that nothing needs to be kept of a table that changes meanwhile.
 #[derive(Debug, Default)]

@@ -171,6 +171,15 @@ impl Contents {
         }
     }
 
+    /// Memory that the table has grown out of.
+    pub(crate) fn take_retired(&mut self, retired: &mut Vec<Vec<u64>>) {
+        match &mut self.body {
+            Body::Exact(exact) => exact.take_retired(retired),
+            Body::Lpm(_, lpm) => lpm.take_retired(retired),
+            Body::Keyless | Body::Range(..) | Body::Scan(..) => {}
+        }
+    }
+
     /// The rows of all entries.
     pub(crate) fn rows(&self) -> Vec<u32> {
         let (mut rows, mut from) = (Vec::with_capacity(self.len()), Some(0));

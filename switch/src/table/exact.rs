@@ -70,6 +70,8 @@ pub(crate) struct Exact {
     old: Records,
     /// The records of the old place before this one are free.
     moved: usize,
+    /// Old places that all were moved away from: see [`take_retired`](Self::take_retired).
+    retired: Vec<Vec<u64>>,
     len: usize,
 }
 
@@ -78,14 +80,14 @@ impl Exact {
     pub(crate) fn new(parts: &[KeyPart], row_words: usize) -> Self {
         let layout = Layout::new(parts, row_words);
         let (new, old) = (Records::default(), Records::default());
-        Exact { parts: parts.into(), layout, new, old, moved: 0, len: 0 }
+        Exact { parts: parts.into(), layout, new, old, moved: 0, retired: Vec::new(), len: 0 }
     }
 
     /// Bytes that a table needs for so many entries, at most.
     pub(crate) fn bytes(parts: &[KeyPart], row_words: usize, entries: u64) -> u64 {
         let records = entries.saturating_mul(2).checked_next_power_of_two().unwrap_or(u64::MAX);
-        // While they are moved, the old ones are there as well.
-        let records = records.saturating_add(records / 2);
+        // All old places together are as large as the new one.
+        let records = records.saturating_mul(2);
         records.saturating_mul((Layout::new(parts, row_words).stride * size_of::<u64>()) as u64)
     }
 
@@ -178,6 +180,11 @@ impl Exact {
         (from < END).then_some(from)
     }
 
+    /// Memory that the table has grown out of. To give it back takes milliseconds when it is much, so that is left to whoever has the time.
+    pub(crate) fn take_retired(&mut self, retired: &mut Vec<Vec<u64>>) {
+        retired.append(&mut self.retired);
+    }
+
     /// An entry's key as [`find`](Self::find) takes it.
     pub(crate) fn key(&self, row: u32) -> u128 {
         let (records, row) = self.of(row);
@@ -251,8 +258,8 @@ impl Exact {
             old.remove(layout, row);
         }
         if *moved == old.count && old.count > 0 {
-            *old = Records::default();
-            *moved = 0;
+            self.retired.push(std::mem::take(old).cells);
+            self.moved = 0;
         }
     }
 }

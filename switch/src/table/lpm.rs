@@ -35,6 +35,11 @@ impl Lpm {
         NONE
     }
 
+    /// See [`Exact::take_retired`].
+    pub(crate) fn take_retired(&mut self, retired: &mut Vec<Vec<u64>>) {
+        self.lengths.iter_mut().for_each(|length| length.rows.take_retired(retired));
+    }
+
     pub(crate) fn insert(&mut self, parts: &[KeyPart], pairs: &[Pair], row: u32) {
         let (key, mask) = packed(parts, pairs);
         let at = self.lengths.partition_point(|l| l.mask.count_ones() > mask.count_ones());
