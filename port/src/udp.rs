@@ -40,7 +40,7 @@ impl UdpPort {
         let asked =
             asked.and(setsockopt(&fd, SndBufForce, &QUEUE).or_else(|_| setsockopt(&fd, SndBuf, &QUEUE)));
         asked.map_err(|error| failed(error.into()))?;
-        Ok(Self { socket: Socket::new(fd), local })
+        Ok(Self { socket: Socket::new(fd).with_trains(), local })
     }
 
     /// Where it receives.

@@ -47,7 +47,7 @@ pub struct Waiter {
 
 impl Waiter {
     /// Looks for so long before it sleeps, by default: about what going to sleep and being woken costs.
-    pub const SPIN: Duration = Duration::from_micros(5);
+    pub const SPIN: Duration = Duration::ZERO;
 
     /// A waiter for one thread.
     ///
@@ -80,7 +80,11 @@ impl Waiter {
         places.extend(ports.iter().map(|port| PollFd::new(port.fd(), PollFlags::POLLIN)));
         places.push(PollFd::new(self.alarm.0.event.as_fd(), PollFlags::POLLIN));
         let began = Instant::now();
-        while look(&mut places, Some(Duration::ZERO)) == 0 {
+        let sleeps_at_once = self.spin.is_zero();
+        if sleeps_at_once {
+            look(&mut places, patience);
+        }
+        while !sleeps_at_once && look(&mut places, Some(Duration::ZERO)) == 0 {
             let waited = began.elapsed();
             if patience.is_some_and(|patience| waited >= patience) {
                 break;
