@@ -4,8 +4,11 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce, UdpGsoSegment};
-use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrLike, recvmmsg, sendmmsg, setsockopt};
+use nix::cmsg_space;
+use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce, UdpGroSegment, UdpGsoSegment};
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrLike, recvmmsg, recvmsg, sendmmsg, setsockopt,
+};
 
 use crate::batch::{BATCH, Batch};
 use crate::counters::Counters;
@@ -25,6 +28,8 @@ pub(crate) struct Socket<A> {
     fd: OwnedFd,
     receive: MultiHeaders<A>,
     send: MultiHeaders<()>,
+    /// Room for what the kernel says beside a message.
+    control: Vec<u8>,
     /// Frames of one length go through the kernel as one train, that is one message, which is cut at its end: at how many bytes now, 0 for
     /// not at all. `None`: each frame is a message of its own.
     trains: Option<usize>,
@@ -49,6 +54,7 @@ impl<A: SockaddrLike + Copy> Socket<A> {
             fd,
             receive: MultiHeaders::preallocate(BATCH, None),
             send: MultiHeaders::preallocate(BATCH, None),
+            control: cmsg_space!(i32),
             trains: None,
             counters: Counters::default(),
             last_error: None,
@@ -57,7 +63,11 @@ impl<A: SockaddrLike + Copy> Socket<A> {
 
     /// Sends frames of one length as one message that is cut where it arrives (`UDP_SEGMENT`): the way through the kernel is the price of a
     /// frame, and is paid once. Whoever receives sees datagrams as ever.
+    ///
+    /// Trains that come are taken as they are, and cut into frames here.
     pub(crate) fn with_trains(mut self) -> Self {
+        // An old kernel cuts them, which takes it longer.
+        let _ = setsockopt(&self.fd, UdpGroSegment, &true);
         self.trains = setsockopt(&self.fd, UdpGsoSegment, &0).is_ok().then_some(0);
         self
     }
@@ -101,6 +111,40 @@ impl<A: SockaddrLike + Copy> Socket<A> {
             self.counters.received += batch.len() as u64;
             return batch.len();
         }
+    }
+
+    /// The same for a socket with [trains](Self::with_trains).
+    pub(crate) fn receive_trains(&mut self, batch: &mut Batch) -> usize {
+        batch.clear();
+        while let Some(room) = batch.room() {
+            let (fd, control) = (self.fd.as_raw_fd(), Some(&mut self.control[..]));
+            match recvmsg::<()>(fd, &mut [IoSliceMut::new(room)], control, MsgFlags::MSG_DONTWAIT) {
+                Ok(message) if message.flags.contains(MsgFlags::MSG_TRUNC) => self.counters.too_long += 1,
+                Ok(message) => {
+                    let length = message.bytes;
+                    let frame = message.cmsgs().ok().and_then(|mut all| {
+                        all.find_map(|control| match control {
+                            ControlMessageOwned::UdpGroSegments(frame) => usize::try_from(frame).ok(),
+                            _ => None,
+                        })
+                    });
+                    // Without that it is not a train, but one frame.
+                    let frame = frame.filter(|frame| *frame > 0).unwrap_or(length);
+                    self.counters.too_long += batch.keep_train(length, frame) as u64;
+                }
+                Err(Errno::EAGAIN) => break,
+                // An earlier frame met no peer: that says nothing about what is there to receive.
+                Err(error @ (Errno::ECONNREFUSED | Errno::EINTR)) => {
+                    self.counters.no_peer += u64::from(error == Errno::ECONNREFUSED);
+                }
+                Err(error) => {
+                    self.fail(error, 0);
+                    break;
+                }
+            }
+        }
+        self.counters.received += batch.len() as u64;
+        batch.len()
     }
 
     /// Sends frames; says how many are taken, which may be lost all the same. The others find no room now.
