@@ -91,7 +91,8 @@ impl Seen {
         let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
         let [sent, received] = [take(&self.sent), take(&self.received)];
         let [into, out] = [take(&self.gap_in_ns), take(&self.gap_out_ns)].map(|ns| ns as f64 / 1e6);
-        let rate = entries.map(|n| format!("{:>9.0} entries/s", n as f64 / took.as_secs_f64())).unwrap_or_default();
+        let rate =
+            entries.map(|n| format!("{:>9.0} entries/s", n as f64 / took.as_secs_f64())).unwrap_or_default();
         println!(
             "{what:<28} {:>8.1} ms {rate:>19}  gap {out:>7.2} ms  (in {into:.2} ms)  {sent} frames in, {received} out",
             took.as_secs_f64() * 1e3
@@ -121,7 +122,7 @@ fn other_end(spec: &PortSpec) -> Result<Box<dyn Port>, Failure> {
 fn feed(ports: &[(u16, PortSpec)], frame: &[u8], seen: &Seen) -> Result<(), String> {
     let open = |at: usize| other_end(&ports[at].1).map_err(|error| error.to_string());
     let (mut into, mut out) = (open(1)?, [open(0)?]);
-    let waiter = Waiter::new().map_err(|error| error.to_string())?.spin(Duration::ZERO);
+    let waiter = Waiter::new().map_err(|error| error.to_string())?;
     // Where the system allows it, this thread goes before all others: it stands for hosts that have processors of their own.
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), -15);
     let (mut ready, mut batch) = (Vec::new(), Batch::new());

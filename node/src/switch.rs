@@ -129,8 +129,8 @@ impl SwitchProcess {
 
     /// Forwards frames and answers controllers until it is told to stop.
     ///
-    /// A batch from each port that has one, then a look into the mailbox, where a request takes as long as it takes, but a large write
-    /// only a [slice](Inbox::SLICE) of itself.
+    /// A batch from each port that has one, then a look into the mailbox, where a large request is only answered for a
+    /// [part](Inbox::SLICE) of itself.
     pub fn run(mut self) -> SwitchReport {
         let began = Instant::now();
         let (mut batch, mut output, mut ready) = (Batch::new(), Output::new(), Vec::new());

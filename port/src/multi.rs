@@ -3,8 +3,8 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use nix::errno::Errno;
 use nix::cmsg_space;
+use nix::errno::Errno;
 use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce, UdpGroSegment, UdpGsoSegment};
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrLike, recvmmsg, recvmsg, sendmmsg, setsockopt,

@@ -141,7 +141,10 @@ fn a_queue_of_the_kernel_is_bounded_and_its_losses_are_counted() {
     assert_eq!(came, counters.received);
     // The kernel counts messages, and up to seven such frames are one.
     let lost = sent as u64 - came;
-    assert!(lost.div_ceil(7) <= counters.queue_full && counters.queue_full <= lost, "{lost} lost, {counters}");
+    assert!(
+        lost.div_ceil(7) <= counters.queue_full && counters.queue_full <= lost,
+        "{lost} lost, {counters}"
+    );
 }
 
 #[test]

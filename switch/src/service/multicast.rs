@@ -62,7 +62,8 @@ fn replicas(group: u16, entry: &v1::MulticastGroupEntry) -> Result<Vec<Replica>,
     }
     if entry.replicas.len() > MAX_REPLICAS {
         let found = entry.replicas.len();
-        let message = format!("multicast group {group}: expected up to {MAX_REPLICAS} replicas, found {found}");
+        let message =
+            format!("multicast group {group}: expected up to {MAX_REPLICAS} replicas, found {found}");
         return Err(Refusal::new(Code::ResourceExhausted, message));
     }
     if !entry.metadata.is_empty() {

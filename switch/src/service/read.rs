@@ -145,7 +145,12 @@ impl Reader<'_> {
         Ok(vec![(position, &tables[position])])
     }
 
-    fn table_entries(&self, filter: &TableEntry, place: &mut Place, part: &mut Part) -> Result<bool, Refusal> {
+    fn table_entries(
+        &self,
+        filter: &TableEntry,
+        place: &mut Place,
+        part: &mut Part,
+    ) -> Result<bool, Refusal> {
         let tables = self.tables(filter.table_id)?;
         if filter.table_id == 0 && !filter.r#match.is_empty() {
             return Err(Refusal::invalid(
@@ -295,7 +300,12 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    fn counters(&self, filter: &v1::CounterEntry, place: &mut Place, part: &mut Part) -> Result<bool, Refusal> {
+    fn counters(
+        &self,
+        filter: &v1::CounterEntry,
+        place: &mut Place,
+        part: &mut Part,
+    ) -> Result<bool, Refusal> {
         let arrays = &self.loaded.mapping.counters;
         let selected: Vec<_> = arrays.iter().filter(|map| [0, map.id].contains(&filter.counter_id)).collect();
         if selected.is_empty() && filter.counter_id != 0 {
@@ -320,7 +330,12 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    fn registers(&self, filter: &v1::RegisterEntry, place: &mut Place, part: &mut Part) -> Result<bool, Refusal> {
+    fn registers(
+        &self,
+        filter: &v1::RegisterEntry,
+        place: &mut Place,
+        part: &mut Part,
+    ) -> Result<bool, Refusal> {
         let arrays = &self.loaded.mapping.registers;
         let selected: Vec<_> =
             arrays.iter().filter(|map| [0, map.id].contains(&filter.register_id)).collect();

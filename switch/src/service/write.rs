@@ -246,7 +246,8 @@ impl Writer<'_> {
         }
         let old = undo.is_some().then(|| pipeline.default_action(table));
         pipeline.set_default(table, call.as_ref())?;
-        let old_cookie = loaded.set_default_cookie(position, Some(cookie).filter(|cookie| !cookie.is_empty()));
+        let old_cookie =
+            loaded.set_default_cookie(position, Some(cookie).filter(|cookie| !cookie.is_empty()));
         if let (Some(undo), Some(call)) = (undo, old) {
             undo.push(Undo::Default { position, table, call, cookie: old_cookie });
         }

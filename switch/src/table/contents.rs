@@ -40,7 +40,9 @@ impl Contents {
             TableKind::Exact { parts } => Exact::bytes(parts, words, entries),
             TableKind::Lpm { parts } => stored.saturating_add(Exact::bytes(parts, 1, entries)),
             // Beside the store, some words an entry for intervals and the like.
-            TableKind::Range { .. } | TableKind::Scan { .. } => stored.saturating_add((64 * fields as u64).saturating_mul(entries)),
+            TableKind::Range { .. } | TableKind::Scan { .. } => {
+                stored.saturating_add((64 * fields as u64).saturating_mul(entries))
+            }
         }
     }
 
@@ -52,9 +54,7 @@ impl Contents {
             TableKind::Keyless => Body::Keyless,
             TableKind::Exact { parts } => Body::Exact(Exact::new(parts, shape.words())),
             TableKind::Lpm { .. } => Body::Lpm(store(), Lpm::default()),
-            TableKind::Range { exact, range, .. } => {
-                Body::Range(store(), Ranges::new(exact.clone(), *range))
-            }
+            TableKind::Range { exact, range, .. } => Body::Range(store(), Ranges::new(exact.clone(), *range)),
             TableKind::Scan { .. } => Body::Scan(store(), Scan::default()),
         };
         Contents { default, body, shape }
@@ -167,7 +167,9 @@ impl Contents {
         match &self.body {
             Body::Keyless => None,
             Body::Exact(exact) => exact.slice(from, most, rows),
-            Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _) => store.slice(from, most, rows),
+            Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _) => {
+                store.slice(from, most, rows)
+            }
         }
     }
 

@@ -127,8 +127,18 @@ fn programs_that_want_too_much_are_refused_by_name() {
     let huge = 1u64 << 62;
     let many_bits = format!("[\"ttl\",8,false]{}", r#",["x",65528,false]"#.repeat(20));
     for (json, from, to, expected) in [
-        (TUNNEL, r#""size":8,"bitwidth":32"#, format!(r#""size":{huge},"bitwidth":32"#), "register `ingress.seen`"),
-        (ROUTER, r#""size":4,"is_direct""#, format!(r#""size":{huge},"is_direct""#), "counter `ingress.next_hops`"),
+        (
+            TUNNEL,
+            r#""size":8,"bitwidth":32"#,
+            format!(r#""size":{huge},"bitwidth":32"#),
+            "register `ingress.seen`",
+        ),
+        (
+            ROUTER,
+            r#""size":4,"is_direct""#,
+            format!(r#""size":{huge},"is_direct""#),
+            "counter `ingress.next_hops`",
+        ),
         (ROUTER, r#""max_size":64"#, format!(r#""max_size":{huge}"#), "table `ingress."),
         // Tables of other kinds.
         (FILTER, r#""max_size":3"#, format!(r#""max_size":{huge}"#), "table `ingress."),

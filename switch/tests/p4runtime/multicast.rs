@@ -47,7 +47,10 @@ async fn replicas_are_bounded() {
     let ports: Vec<(u16, u32)> = (0..1025).map(|n| (1, n)).collect();
     let result = client.write([update(update::Type::Insert, group(1, &ports))]).await;
     one_error(result, Code::ResourceExhausted, &["1024 replicas", "1025"]);
-    client.write([update(update::Type::Insert, group(1, &ports[..1024]))]).await.expect("so many are allowed");
+    client
+        .write([update(update::Type::Insert, group(1, &ports[..1024]))])
+        .await
+        .expect("so many are allowed");
     // And all groups are read, however many.
     let many: Vec<_> = (2..600).map(|id| update(update::Type::Insert, group(id, &ports[..9]))).collect();
     client.write(many).await.expect("legal");

@@ -31,8 +31,7 @@ struct Owner {
 
 impl Owner {
     fn new(config: ForwardingPipelineConfig) -> Self {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("threads");
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("threads");
         let (mailbox, inbox) = mailbox();
         let mut switch = Switch::new(DEVICE);
         switch.load(config).expect("a sound program");
@@ -66,7 +65,9 @@ impl Owner {
     }
 
     fn write(&mut self, updates: Vec<Update>) -> usize {
-        let (Response::Write(result), parts) = self.ask(write(updates), |_, _| {}) else { panic!("not a write") };
+        let (Response::Write(result), parts) = self.ask(write(updates), |_, _| {}) else {
+            panic!("not a write")
+        };
         result.expect("legal");
         parts
     }
@@ -181,8 +182,7 @@ fn packets_pass_between_the_parts_of_a_request() {
 fn arrays_are_read_in_parts() {
     let large = JSON.replace("\"size\": 8,", "\"size\": 8000,");
     assert_ne!(large, JSON);
-    let mut owner =
-        Owner::new(ForwardingPipelineConfig { p4_device_config: large.into_bytes(), ..config() });
+    let mut owner = Owner::new(ForwardingPipelineConfig { p4_device_config: large.into_bytes(), ..config() });
     let all = Entity { entity: Some(entity::Entity::CounterEntry(CounterEntry::default())) };
     let (outcome, parts) = owner.read(all, |_, _| {});
     assert!(parts >= 8000 / 512, "read in {parts} parts");

@@ -90,9 +90,17 @@ async fn wrong_programs_are_refused_with_the_reason() {
 async fn a_program_that_wants_too_much_memory_is_refused() {
     let (_harness, client) = Harness::loaded().await;
     for (from, to, words) in [
-        ("\"size\": 4,", "\"size\": 4611686018427387904,", ["register `ingress.last_kind`", "bytes of memory"]),
+        (
+            "\"size\": 4,",
+            "\"size\": 4611686018427387904,",
+            ["register `ingress.last_kind`", "bytes of memory"],
+        ),
         ("\"size\": 8,", "\"size\": 4611686018427387904,", ["counter `ingress.seen`", "bytes of memory"]),
-        ("\"max_size\": 200000,", "\"max_size\": 4611686018427387904,", ["table `ingress.exact_table`", "bytes"]),
+        (
+            "\"max_size\": 200000,",
+            "\"max_size\": 4611686018427387904,",
+            ["table `ingress.exact_table`", "bytes"],
+        ),
     ] {
         let json = JSON.replacen(from, to, 1);
         assert_ne!(json, JSON);
