@@ -34,6 +34,22 @@ pub enum ConnectionError {
         /// The last host's number.
         last: usize,
     },
+    /// An address that no host has.
+    #[error("client address {client}: no host of the network has it; add it to the cluster file")]
+    UnknownAddress {
+        /// The address.
+        client: std::net::Ipv4Addr,
+    },
+    /// More than its table holds.
+    #[error(
+        "{switch} has room for {room} connections, and holds as many; close some, or use fewer queue pairs for each client"
+    )]
+    Full {
+        /// The switch's name.
+        switch: String,
+        /// The size of its table.
+        room: usize,
+    },
     /// No such partition.
     #[error("partition {partition} is on no host; place its memory server in the cluster file")]
     UnknownPartition {

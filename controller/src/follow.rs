@@ -15,6 +15,9 @@
 //! *led astray*: to a node that had been split, merged or freed. Clients count them by the way. The tops say whether planning anew
 //! would help: how many of the keys that are asked for the plan in force leads to a node that is not on their way any more. A split
 //! that its parent has not been told of costs a step as well, and no plan helps there.
+//!
+//! The same mechanism follows what clients ask for: when other keys are asked for than the plan in force was made for, the switches walk
+//! fewer levels. That is seen from the sampled keys alone; whether another plan would save round trips, the tops and counters say.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -31,6 +34,12 @@ use crate::tree::{SnapshotError, Tree};
 /// Sampled keys that are kept, the newest of them.
 const SAMPLES: usize = 1 << 16;
 
+/// Sampled keys that say something about what is asked for now: the newest.
+const RECENT: usize = 1 << 12;
+
+/// By so much fewer levels the switches must walk for recent keys than for those that the plan was made for, to look into it.
+const DRIFT: f64 = 0.03;
+
 /// Fewer index reads that led astray than this say nothing: some always meet a split that is under way.
 const EVIDENCE: u64 = 16;
 
@@ -39,15 +48,17 @@ const EVIDENCE: u64 = 16;
 pub struct FollowOptions {
     /// From which share of index reads that lead astray, 0 to 1.
     pub worth: f64,
+    /// From which share of their round trips down to the leaf that clients would save, 0 to 1.
+    pub gain: f64,
     /// Changes of table entries per second that reloads may come to on average, over all switches. After each reload nothing is
     /// planned for as long as its changes take at this rate.
     pub entries_per_s: f64,
 }
 
 impl Default for FollowOptions {
-    /// One index read in a hundred; 50,000 changes per second.
+    /// One index read in a hundred led astray, 3 round trips in a hundred saved; 50,000 changes per second.
     fn default() -> Self {
-        Self { worth: 0.01, entries_per_s: 50_000.0 }
+        Self { worth: 0.01, gain: 0.03, entries_per_s: 50_000.0 }
     }
 }
 
@@ -60,6 +71,8 @@ pub struct Replanned {
     pub steps: ReloadSteps,
     /// The share of visits that the plan in force leads astray; this one leads none.
     pub astray: f64,
+    /// Round trips of an average visit from where the switches lead it down to the leaf: under the plan in force, and under this one.
+    pub trips: (f64, f64),
 }
 
 /// Why there is no next plan.
@@ -91,6 +104,10 @@ pub struct Follower {
     index_reads: u64,
     astray: u64,
     keys: VecDeque<u64>,
+    /// Keys that were sampled since the plan in force was loaded, or looked into last.
+    fresh: usize,
+    /// Levels that the switches walk for an average key of those that the plan was made for; none if nobody knew any.
+    usual_levels: Option<f64>,
     /// The next attempt is made then at the earliest.
     not_before: Duration,
 }
@@ -106,6 +123,8 @@ impl Follower {
             index_reads: 0,
             astray: 0,
             keys: VecDeque::new(),
+            fresh: 0,
+            usual_levels: None,
             not_before: Duration::ZERO,
         }
     }
@@ -124,12 +143,37 @@ impl Follower {
         let gone = (self.keys.len() + keys.len()).saturating_sub(SAMPLES);
         self.keys.drain(..gone);
         self.keys.extend(keys);
+        self.fresh = self.fresh.saturating_add(keys.len());
     }
 
-    /// From when on it may be worth to read tops and counters and to [plan anew](Self::replan); none as long as clients are led right.
+    /// The newest keys that were sampled.
+    pub fn keys(&self) -> impl Iterator<Item = u64> + '_ {
+        self.keys.iter().copied()
+    }
+
+    /// Levels that the switches walk for an average recent key.
+    fn recent_levels(&self) -> Option<f64> {
+        let recent = self.keys.iter().rev().take(RECENT);
+        let levels: u64 = recent.clone().map(|key| u64::from(self.in_force.land(*key).levels)).sum();
+        let count = recent.count();
+        (count > 0).then(|| levels as f64 / count as f64)
+    }
+
+    /// Whether other keys are asked for than the plan in force was made for.
+    fn has_drifted(&self) -> bool {
+        let fewer = || match (self.usual_levels, self.recent_levels()) {
+            (Some(usual), Some(recent)) => recent < usual * (1.0 - DRIFT),
+            (None, _) => true,
+            (Some(_), None) => false,
+        };
+        self.fresh >= RECENT && fewer()
+    }
+
+    /// From when on it may be worth to read tops and counters and to [plan anew](Self::replan); none as long as clients are led right, and
+    /// as far as they were.
     pub fn due(&self) -> Option<Duration> {
         let enough = self.astray >= EVIDENCE.max((self.options.worth * self.index_reads as f64) as u64);
-        enough.then_some(self.not_before)
+        (enough || self.has_drifted()).then_some(self.not_before)
     }
 
     /// Plans the next epoch, if that is worth it now. `tops` are the trees' as the memory servers have read them of late, `counters` what
@@ -150,25 +194,33 @@ impl Follower {
         (self.index_reads, self.astray) = (0, 0);
         let changes = self.in_force.summary().entries;
         self.wait(now, 2 * changes);
+        let has_drifted = self.has_drifted();
+        (self.usual_levels, self.fresh) = (self.recent_levels(), 0);
         let tree = Tree::new(tops)?;
         let visits = self.in_force.visits(counters, self.keys.make_contiguous());
         let astray = self.in_force.share_astray(&tree, &visits);
-        if astray < self.options.worth || astray == 0.0 {
+        let leads_astray = astray >= self.options.worth && astray > 0.0;
+        if !leads_astray && !has_drifted {
             return Ok(None);
         }
         let frequencies = Frequencies::from_weighted(&tree, &visits);
         let (epoch, budget) = (next_epoch(self.in_force.epoch()), self.in_force.budget());
         let plan = Plan::new(&self.topology, &self.placement, &tree, &frequencies, budget, epoch)?;
+        let trips = (self.in_force.trips(&tree, &visits), plan.trips(&tree, &visits));
+        if !leads_astray && trips.0 - trips.1 < self.options.gain * trips.0 {
+            return Ok(None);
+        }
         let steps = ReloadSteps::new(Some(&self.in_force), &plan)?;
         self.wait(now, steps.len());
-        Ok(Some(Replanned { plan, steps, astray }))
+        Ok(Some(Replanned { plan, steps, astray, trips }))
     }
 
     /// All switches hold this plan now, and nothing of the one before. (A reload that failed half-way is not followed by another one
     /// of the same epoch: first the switches are put in order.)
     pub fn loaded(&mut self, plan: Plan) {
         self.in_force = plan;
-        (self.index_reads, self.astray) = (0, 0);
+        (self.index_reads, self.astray, self.fresh) = (0, 0, 0);
+        self.usual_levels = self.recent_levels();
     }
 
     fn wait(&mut self, now: Duration, changes: usize) {
@@ -187,6 +239,17 @@ impl Plan {
         let astray = &mut visits.iter().filter(|(key, _)| !tree.leads_to(*key, self.land(*key).address));
         let (astray, all) = (sum(astray), sum(&mut visits.iter()));
         if all > 0.0 { astray / all } else { 0.0 }
+    }
+
+    /// Round trips of an average visit from where index reads under this plan end down to the leaf; what leads astray counts as a walk
+    /// from the root. 0 without visits.
+    pub fn trips(&self, tree: &Tree, visits: &[(u64, u64)]) -> f64 {
+        let (mut trips, mut all) = (0.0, 0.0);
+        for (key, weight) in visits {
+            trips += *weight as f64 * f64::from(tree.trips(*key, self.land(*key).address));
+            all += *weight as f64;
+        }
+        if all > 0.0 { trips / all } else { 0.0 }
     }
 }
 
@@ -246,7 +309,7 @@ mod tests {
         let mut tops = tops();
         let mut follower = follower(&tops, FollowOptions::default());
         assert_eq!(follower.due(), None);
-        follower.report(10_000, 15, &keys());
+        follower.report(10_000, 15, &keys()[..100]);
         assert_eq!(follower.due(), None, "too few to say anything");
         (0..40_000).step_by(1000).for_each(|key| split(&mut tops, key));
         follower.report(10_000, 1_000, &keys());
@@ -260,6 +323,27 @@ mod tests {
         assert_eq!(follower.in_force().epoch(), 255, "it is not loaded yet");
         follower.loaded(next.plan);
         assert_eq!((follower.in_force().epoch(), follower.due()), (2, None));
+    }
+
+    /// The paper's figure 6: other keys become hot.
+    #[test]
+    fn other_hot_keys_are_followed() {
+        let lows: Vec<u64> = (0..8_000).map(|leaf| leaf * 100).collect();
+        let tops = vec![top(0, 0, &lows, &[8])];
+        let mut follower = follower(&tops, FollowOptions::default());
+        let hot = |first: u64| -> Vec<u64> { (0..RECENT as u64).map(|n| first + n * 7 % 4_000).collect() };
+        let mut now = Duration::ZERO;
+        for first in [400_000, 130_000, 700_000] {
+            for _ in 0..SAMPLES / RECENT {
+                follower.report(1_000, 0, &hot(first));
+            }
+            now = now.max(follower.due().expect("other keys are asked for, or none were known"));
+            let next = follower.replan(now, &tops, []).unwrap().expect("it saves round trips");
+            assert!(next.trips.1 < 0.97 * next.trips.0, "{:?}", next.trips);
+            follower.loaded(next.plan);
+            follower.report(1_000, 0, &hot(first));
+            assert_eq!(follower.due(), None, "they are what was planned for");
+        }
     }
 
     #[test]

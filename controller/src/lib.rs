@@ -51,9 +51,12 @@ mod connection;
 mod device_config;
 mod follow;
 mod frequency;
+pub mod grpc;
+pub mod operator;
 mod plan;
 mod program;
 mod push;
+mod reconcile;
 mod reload;
 pub mod tables;
 #[cfg(test)]
@@ -68,10 +71,14 @@ pub use frequency::Frequencies;
 pub use plan::{
     Budget, CachedChild, CachedNode, Diff, FatRootRange, LAYER_NAMES, LAYERS, Landing, LayerSummary,
     MAX_SET_NODES, Placement, Plan, PlanError, PlannedPartition, RangeMatch, STAGES, Summary, SwitchNodes,
-    diff, next_epoch,
+    WayPoint, diff, next_epoch,
 };
 pub use program::{Program, ProgramError, Programs, Target};
 pub use push::{Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};
+pub use reconcile::{
+    Controller, Desired, Held, InForce, Incarnation, Incarnations, Loaded, Notice, Refused, Registration,
+    Stage, SwitchState, Wanted,
+};
 pub use reload::{Phase, PhaseKind, ReloadError, ReloadSteps};
 pub use tables::{Change, Entry, NodeSet, TableError, Tables};
 pub use tree::{MAX_BRANCHES, SnapshotError, Tree};

@@ -25,8 +25,9 @@ use fatbtree_topology::{Cluster, FatTree, HostId, Role, SwitchId};
 use serde::{Deserialize, Serialize};
 
 pub use budget::{Budget, MAX_SET_NODES};
+pub(crate) use diff::diff_switch;
 pub use diff::{Diff, diff};
-pub use execute::Landing;
+pub use execute::{Landing, WayPoint};
 pub use print::{LayerSummary, Summary, SwitchNodes};
 pub use ranges::RangeMatch;
 

@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use fatbtree_p4runtime::{P4InfoError, P4InfoIndex};
 use fatbtree_topology::Role;
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
 
 use crate::device_config::{DeviceConfigFormat, TofinoOutput};
 use crate::tables::{TableError, Tables};
@@ -94,6 +96,17 @@ impl Program {
         let info = P4InfoIndex::from_text(target.p4info(role))?;
         let tables = Tables::new(&info)?;
         Ok(Arc::new(Self { info, tables, device_config }))
+    }
+
+    /// A number by which a switch says that it runs this program and no other; none where the binary is not known.
+    pub fn cookie(&self) -> Option<u64> {
+        if self.device_config.is_empty() {
+            return None;
+        }
+        let digest =
+            Sha256::new().chain_update(self.info.p4info().encode_to_vec()).chain_update(&self.device_config);
+        let bytes: [u8; 32] = digest.finalize().into();
+        bytes.first_chunk().map(|first| u64::from_be_bytes(*first))
     }
 
     /// Its tables.

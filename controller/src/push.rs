@@ -9,12 +9,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use fatbtree_p4runtime::entry::EntryView;
+use fatbtree_p4runtime::v1::forwarding_pipeline_config::Cookie;
+use fatbtree_p4runtime::v1::get_forwarding_pipeline_config_request::ResponseType;
+use fatbtree_p4runtime::v1::{self, set_forwarding_pipeline_config_request::Action as PipelineAction};
 use fatbtree_p4runtime::{ClientError, ClientOptions, P4RuntimeClient};
 use fatbtree_topology::{Cluster, SwitchId};
 use tokio::task::JoinSet;
 
 use crate::base::Base;
 use crate::program::{Program, Programs};
+use crate::reconcile::Held;
 use crate::reload::ReloadSteps;
 use crate::tables::{Change, Entry, TableError};
 
@@ -166,12 +170,27 @@ impl Fleet {
             let (client, name) = (member.client.clone(), member.name.clone());
             let program = member.program.clone();
             tasks.spawn(async move {
-                let set =
-                    client.set_pipeline(program.info.p4info().clone(), program.device_config.clone()).await;
+                let config = v1::ForwardingPipelineConfig {
+                    p4info: Some(program.info.p4info().clone()),
+                    p4_device_config: program.device_config.clone(),
+                    cookie: program.cookie().map(|cookie| Cookie { cookie }),
+                };
+                let set = client.set_pipeline_with(PipelineAction::VerifyAndCommit, Some(config)).await;
                 set.map_err(|source| PushError::Switch { switch: name, source })
             });
         }
         join_all(tasks).await.map(drop)
+    }
+
+    /// The cookie of the program that a switch runs; none if it runs none, or one that was loaded without a cookie.
+    ///
+    /// # Errors
+    /// When it does not answer, or is none of this fleet.
+    pub async fn cookie(&self, switch: SwitchId) -> Result<Option<u64>, PushError> {
+        let member = self.members.get(&switch).ok_or(PushError::UnknownSwitch { switch })?;
+        let config = member.client.pipeline(ResponseType::CookieOnly).await;
+        let config = config.map_err(|source| PushError::Switch { switch: member.name.clone(), source })?;
+        Ok(config.and_then(|config| config.cookie).map(|cookie| cookie.cookie))
     }
 
     /// Writes the base entries into freshly programmed switches.
@@ -242,25 +261,34 @@ impl Fleet {
         Ok(PushReport { updates, seconds: start.elapsed().as_secs_f64() })
     }
 
-    /// Reads back which epoch is in force: none when packets are sent into none.
+    /// Reads back all that the switches hold.
     ///
     /// # Errors
-    /// The first switch that does not answer.
-    pub async fn read_epoch(&self) -> Result<Option<u8>, PushError> {
-        for member in self.members.values() {
-            let (switch, tables) = (member.name.clone(), &member.program.tables);
-            let Some(table) = tables.core_route_info() else { continue };
-            let read = member.client.read_default(table).await;
-            let Some(entry) = read.map_err(|source| PushError::Switch { switch: switch.clone(), source })?
-            else {
-                continue;
-            };
-            let epoch = tables.epoch(&entry).map_err(|source| PushError::Table { switch, source })?;
-            if epoch.is_some() {
-                return Ok(epoch);
-            }
+    /// The first switch that does not answer, or holds entries that are none of ours.
+    pub async fn read_back(&self) -> Result<BTreeMap<SwitchId, Held>, PushError> {
+        let mut tasks = JoinSet::new();
+        for (switch, member) in &self.members {
+            let (switch, name, client) = (*switch, member.name.clone(), member.client.clone());
+            let program = member.program.clone();
+            tasks.spawn(async move {
+                let failed = |source| PushError::Switch { switch: name.clone(), source };
+                let foreign = |source| PushError::Table { switch: name.clone(), source };
+                let mut entries = Vec::new();
+                for table in program.info.tables().iter().filter(|table| program.tables.is_ours(table)) {
+                    for raw in client.read_table(table, false).await.map_err(failed)? {
+                        entries.extend(program.tables.read(&raw).map_err(foreign)?);
+                    }
+                }
+                let mut route = None;
+                if let Some(table) = program.tables.core_route_info()
+                    && let Some(raw) = client.read_default(table).await.map_err(failed)?
+                {
+                    route = program.tables.read_core_route(&raw).map_err(foreign)?;
+                }
+                Ok((switch, Held::new(entries, route)))
+            });
         }
-        Ok(None)
+        Ok(join_all(tasks).await?.into_iter().collect())
     }
 
     /// Reads back the direct counters of fat root and child entries of every switch: `(switch, entry, packets)`.

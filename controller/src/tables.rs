@@ -280,18 +280,23 @@ impl Tables {
         self.lower(entry, false)
     }
 
+    /// Whether the controller writes entries of this table.
+    pub(crate) fn is_ours(&self, table: &TableInfo) -> bool {
+        self.by_id.contains_key(&table.id)
+    }
+
     /// `core_route`, whose default entry says which epoch is in force; none where the program has no such table.
     pub fn core_route_info(&self) -> Option<&TableInfo> {
         self.core_route.as_ref().map(core_route::Table::info)
     }
 
-    /// The epoch that the default entry of `core_route` sends packets into; none if it sends them nowhere, or into the empty one.
+    /// The default action of `core_route` as it was read back; none if it is none of ours.
     ///
     /// # Errors
     /// An entry that is none of `core_route`.
-    pub fn epoch(&self, entry: &TableEntry) -> Result<Option<u8>, TableError> {
+    pub fn read_core_route(&self, entry: &TableEntry) -> Result<Option<core_route::Action>, TableError> {
         let table = self.core_route.as_ref().ok_or(TableError::NoTable { table: "core_route".to_owned() })?;
-        Ok(table.epoch(entry)?)
+        Ok(table.read(entry)?)
     }
 
     /// The entry that sets the default action of `core_route`.

@@ -248,19 +248,33 @@ impl Tree {
 
     /// Whether the way of a key from its partition's root down comes by this address, of an inner node or a leaf.
     pub(crate) fn leads_to(&self, key: u64, address: u64) -> bool {
+        self.way(key).any(|at| at == address)
+    }
+
+    /// Nodes on the way of a key from this address down to the leaf, both of them read; if the way does not come by it, one more than from
+    /// the root.
+    pub(crate) fn trips(&self, key: u64, address: u64) -> u32 {
+        let (mut all, mut from) = (0, None);
+        for at in self.way(key) {
+            if at == address {
+                from = Some(all);
+            }
+            all += 1;
+        }
+        from.map_or(all + 1, |from| all - from)
+    }
+
+    /// Addresses on the way of a key from its partition's root down to the leaf.
+    fn way(&self, key: u64) -> impl Iterator<Item = u64> + '_ {
         let after = self.partitions.partition_point(|partition| partition.low <= key);
         let partition = &self.partitions[after.checked_sub(1).expect("the first partition begins at key 0")];
-        let (mut at, mut node) = (partition.root, partition.node);
-        while at != address {
-            if node == NONE {
-                return false;
-            }
-            let children = self.children(node);
+        std::iter::successors(Some((partition.root, partition.node)), move |(_, node)| {
+            let children = (*node != NONE).then(|| self.children(*node))?;
             // A key comes to a node because it is in the node's range: none is below the first child.
             let child = children.partition_point(|child| child.low <= key).saturating_sub(1);
-            (at, node) = (children[child].address, children[child].node);
-        }
-        true
+            Some((children[child].address, children[child].node))
+        })
+        .map(|(at, _)| at)
     }
 
     /// Whether a node set may hold this node.

@@ -1,8 +1,9 @@
 //! A client as a process: a software NIC behind a port, sessions with memory servers kept over gRPC.
 
 mod desk;
+mod reporter;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -10,19 +11,21 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fatbtree_client::Client;
+use fatbtree_client::{Client, KeySample, Report};
+use fatbtree_controller::grpc::ClientReport;
 use fatbtree_index::{ConnectionId, Event, PoolConfig, RemoteSide};
 use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_nic::Nic;
 use fatbtree_port::{Counters, PortSpec, Waiter};
 use fatbtree_topology::{Host, MemoryServer};
+use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Alarm, Device};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc as orders;
 
 use crate::NodeError;
 use crate::link::{Link, nic};
-use crate::stop::{Stopper, control_runtime};
+use crate::stop::{Stopper, control_runtime, stopper_of};
 use desk::{Answer, Desk, Order, Out};
 
 /// What a client is told.
@@ -36,6 +39,9 @@ pub struct ClientOptions {
     pub servers: Vec<MemoryServer>,
     /// Queue pairs to each, at least 1. A queue pair has 16 READs under way at most.
     pub lanes: u8,
+    /// Where the controller is: it is told which keys are asked for, and tells which connections are registered. Without one, operations
+    /// begin at the root.
+    pub controller: Option<String>,
     /// How long a connection is tried before operations on it fail.
     pub patience: Duration,
 }
@@ -51,6 +57,9 @@ pub struct ClientProcess {
     infos: BTreeMap<u16, ServerInfo>,
     orders: BTreeMap<u16, orders::Sender<Order>>,
     answers: mpsc::Receiver<Answer>,
+    /// Connections that the controller has told of: partition, and the server's queue pair.
+    registered: BTreeSet<(u16, u32)>,
+    reports: Option<Reports>,
     /// Connections that are being made.
     pending: usize,
     /// Locks that dropped changes have left are given back by these.
@@ -65,6 +74,18 @@ impl fmt::Debug for ClientProcess {
     }
 }
 
+/// On the way to the controller.
+struct Reports {
+    to: orders::Sender<ClientReport>,
+    /// When the next one is due.
+    next: Instant,
+}
+
+/// Between two reports.
+const REPORT: fatbtree_verbs::time::Duration = fatbtree_verbs::time::Duration::from_millis(250);
+/// Keys of one report, at most.
+const SAMPLE: usize = 2_000;
+
 /// Orders that wait for a server; beyond that a connection breaks again before it is made.
 const ORDERS: usize = 1024;
 
@@ -76,7 +97,7 @@ impl ClientProcess {
     pub fn open(options: &ClientOptions) -> Result<Self, NodeError> {
         let control = control_runtime()?;
         let waiter = Waiter::new()?;
-        let (waker, stopper) = (waiter.waker(), Stopper::new(waiter.waker()));
+        let (waker, stopper) = (waiter.waker(), stopper_of(&waiter));
         stopper.at_signals(&control)?;
         let link = Link::open(&options.port, waiter)?;
         let (answer, answers) = mpsc::channel();
@@ -102,12 +123,21 @@ impl ClientProcess {
         let tree = infos.values().next().map(|info| info.config).unwrap_or_default();
         let config = PoolConfig { tree, lanes: options.lanes, ..PoolConfig::default() };
         let client = Client::new(nic(&options.host)?, config, roots, rand::random())?;
+        let reports = options.controller.as_ref().map(|controller| {
+            client.set_sample(Some(KeySample::new(SAMPLE, rand::random())));
+            let (to, reports) = orders::channel(1);
+            let out = Out { answers: answer, waker };
+            control.spawn(reporter::serve(controller.clone(), options.host.ip, reports, out));
+            Reports { to, next: link.now() + REPORT }
+        });
         let mut process = Self {
             client,
             link,
             infos,
             orders: to_desks,
             answers,
+            registered: BTreeSet::new(),
+            reports,
             pending: 0,
             chores: Vec::new(),
             stopper,
@@ -170,7 +200,8 @@ impl ClientProcess {
             self.turn();
             if !alarm.rings() {
                 let due = self.client.pool().reactor().with(|nic| nic.poll_timeout());
-                self.link.wait(due.into_iter().chain(self.client.next_deadline()).min());
+                let report = self.reports.as_ref().map(|reports| reports.next);
+                self.link.wait(due.into_iter().chain(self.client.next_deadline()).chain(report).min());
             }
         }
         Err(NodeError::Stopped)
@@ -214,13 +245,37 @@ impl ClientProcess {
             link.send(nic);
         });
         client.turn(link.now());
+        self.report();
         self.follow_events();
         self.take_answers()
+    }
+
+    /// Tells the controller what the client was asked for. What it does not take is told later.
+    fn report(&mut self) {
+        let Some(reports) = &mut self.reports else { return };
+        let now = self.link.now();
+        if now < reports.next {
+            return;
+        }
+        reports.next = now + REPORT;
+        if let Ok(place) = reports.to.try_reserve() {
+            let Report { keys, index_reads, astray } = self.client.report();
+            place.send(ClientReport { keys, index_reads, astray });
+        }
+    }
+
+    /// Whether index reads are sent to all memory servers.
+    pub fn is_registered(&self) -> bool {
+        let pool = self.client.pool();
+        pool.connections().into_iter().all(|id| pool.is_registered(id))
     }
 
     fn connect(&mut self, id: ConnectionId) {
         let pool = self.client.pool();
         let replaces = pool.replaces(id);
+        if let Some(gone) = replaces {
+            self.registered.remove(&(id.server, gone.0));
+        }
         let opened = pool.open(id);
         let order = opened.map(|local| Order::Connect { id, local, replaces });
         let sent = order.ok().and_then(|order| self.orders.get(&id.server)?.try_send(order).ok());
@@ -260,7 +315,8 @@ impl ClientProcess {
                     self.pending -= 1;
                     self.believe(id.server, info, owner);
                     let pool = self.client.pool();
-                    let remote = RemoteSide { endpoint, rkey: info.tree.rkey, registered: false };
+                    let registered = self.registered.contains(&(id.server, endpoint.queue_pair.0));
+                    let remote = RemoteSide { endpoint, rkey: info.tree.rkey, registered };
                     if let Err(error) = pool.connected(id, remote) {
                         tracing::warn!(%id, %error, "not connected");
                         // It is a connection of the pool.
@@ -272,6 +328,16 @@ impl ClientProcess {
                     tracing::warn!(%id, %error, "given up");
                     let _ = pool.abandon(id);
                     return Some(id);
+                }
+                Answer::Registered { partition, queue_pair } => {
+                    self.registered.insert((partition, queue_pair));
+                    let ours = |id: &ConnectionId| {
+                        id.server == partition && pool.replaces(*id).is_some_and(|end| end.0 == queue_pair)
+                    };
+                    if let Some(id) = pool.connections().into_iter().find(ours) {
+                        // It is a connection of the pool.
+                        let _ = pool.set_registered(id, true);
+                    }
                 }
                 Answer::Memory { server, supply: Ok(supply), .. } => supply.hand_to(pool, server),
                 Answer::Memory { server, kind, supply: Err(error) } => {

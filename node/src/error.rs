@@ -57,6 +57,14 @@ pub enum NodeError {
     /// The switches' program.
     #[error(transparent)]
     Program(#[from] fatbtree_controller::ProgramError),
+    /// The folder where a controller keeps its plans.
+    #[error("--state {}: {source}; give a folder that can be written", folder.display())]
+    State {
+        /// The folder.
+        folder: std::path::PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
     /// A role that does not answer.
     #[error(
         "{role} does not answer at {address} after {seconds} s; start it by hand to see why: fatbtree {kind} {role} --cluster FILE"

@@ -37,6 +37,7 @@
 //! ```
 
 mod client;
+mod controller;
 mod error;
 mod link;
 mod memory_server;
@@ -46,6 +47,7 @@ mod up;
 mod wires;
 
 pub use client::{ClientOptions, ClientProcess};
+pub use controller::{ControllerNews, ControllerOptions, ControllerProcess};
 pub use error::NodeError;
 pub use memory_server::{MemoryServerOptions, MemoryServerProcess, MemoryServerReport, TreeSource};
 pub use stop::Stopper;

@@ -1,9 +1,12 @@
 //! A memory server as a process: a software NIC behind a port, the tree in memory, the gRPC service beside it.
 
+mod registrar;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use fatbtree_controller::Incarnation;
 use fatbtree_index::{KeyRange, TreeConfig};
 use fatbtree_memserver::{
     Event, LoadOptions, Mailbox, MemoryServer, ServerInfo, ServerOptions, bulk_load_unsorted,
@@ -14,10 +17,12 @@ use fatbtree_port::{Counters, PortSpec, Waiter};
 use fatbtree_topology::{Host, MemoryServer as Described};
 use fatbtree_verbs::time::Instant;
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
 
 use crate::NodeError;
 use crate::link::{Link, nic};
-use crate::stop::{Stopper, control_runtime, listen};
+use crate::stop::{Stopper, control_runtime, listen, stopper_of};
+use registrar::Registrar;
 
 /// Requests of the control plane that wait for the data path.
 const MAILBOX: usize = 64;
@@ -48,6 +53,8 @@ pub struct MemoryServerOptions {
     pub host: Host,
     /// Its port.
     pub port: PortSpec,
+    /// Where the controller is, which registers connections; without one, nobody does.
+    pub controller: Option<String>,
     /// What it loads.
     pub tree: TreeSource,
     /// End after so long.
@@ -62,6 +69,7 @@ pub struct MemoryServerProcess {
     stopper: Stopper,
     limit: Option<Duration>,
     grpc: SocketAddr,
+    registrar: Option<mpsc::UnboundedSender<Event>>,
     _control: Runtime,
 }
 
@@ -86,10 +94,10 @@ impl MemoryServerProcess {
     /// # Errors
     /// When an address is taken, the port cannot be opened, or the tree cannot be built.
     pub fn open(options: MemoryServerOptions) -> Result<Self, NodeError> {
-        let MemoryServerOptions { described, host, port, tree, limit } = options;
+        let MemoryServerOptions { described, host, port, controller, tree, limit } = options;
         let control = control_runtime()?;
         let waiter = Waiter::new()?;
-        let (waker, stopper) = (waiter.waker(), Stopper::new(waiter.waker()));
+        let (waker, stopper) = (waiter.waker(), stopper_of(&waiter));
         // What is taken by others is found before the tree is built, which may take long.
         let listener = listen(&control, &described.grpc)?;
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
@@ -103,8 +111,17 @@ impl MemoryServerProcess {
         let server = MemoryServer::new(nic(&host)?, tree, &ServerOptions::writable(), rand::random())?;
         let server = server.with_device_counters(|nic| nic.stats().counters());
         let (handle, mailbox) = mailbox_with_waker(MAILBOX, move || waker.wake());
+        let info = server.info();
+        let registrar = controller.map(|controller| {
+            let (partition, root) = (info.partition.id, info.partition.root.raw());
+            // Another process fills its memory anew.
+            let incarnation = Incarnation { number: rand::random(), low: info.partition.range.low };
+            let (events, coming) = mpsc::unbounded_channel();
+            control.spawn(Registrar::new(controller, partition, incarnation, root).serve(coming));
+            events
+        });
         control.spawn(fatbtree_memserver::grpc::serve(listener, handle, std::future::pending()));
-        Ok(Self { server, mailbox, link, stopper, limit, grpc, _control: control })
+        Ok(Self { server, mailbox, link, stopper, limit, grpc, registrar, _control: control })
     }
 
     /// Where clients and controllers connect.
@@ -124,7 +141,7 @@ impl MemoryServerProcess {
 
     /// Serves until it is told to stop. `tell` is given the server's events.
     pub fn run(mut self, mut tell: impl FnMut(Event)) -> MemoryServerReport {
-        let Self { server, mailbox, link, stopper, limit, .. } = &mut self;
+        let Self { server, mailbox, link, stopper, limit, registrar, .. } = &mut self;
         let end = limit.map(|limit| Instant::from_nanos(limit.as_nanos() as u64));
         while !stopper.is_told() && end.is_none_or(|end| link.now() < end) {
             let more_frames = link.receive(server.device_mut());
@@ -137,6 +154,10 @@ impl MemoryServerProcess {
             let more_nodes = server.work(now, NODES);
             link.send(server.device_mut());
             while let Some(event) = server.poll_event() {
+                if let Some(registrar) = registrar {
+                    // It takes events as long as the control plane runs.
+                    let _ = registrar.send(event);
+                }
                 tell(event);
             }
             if !more_frames && !more_nodes {

@@ -1,31 +1,39 @@
 //! Ending a role from another thread.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fatbtree_port::Waker;
+use fatbtree_port::Waiter;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use crate::NodeError;
 
-/// Tells a role's thread to end; clones tell the same thread.
-#[derive(Clone, Debug)]
+/// Tells a role to end; clones tell the same one.
+#[derive(Clone)]
 pub struct Stopper {
     told: Arc<AtomicBool>,
-    waker: Waker,
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Stopper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stopper").field("told", &self.told).finish_non_exhaustive()
+    }
 }
 
 impl Stopper {
-    pub(crate) fn new(waker: Waker) -> Self {
-        Self { told: Arc::default(), waker }
+    /// `wake` has the role look whether it was told.
+    pub(crate) fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { told: Arc::default(), wake: Arc::new(wake) }
     }
 
     /// The role's loop ends after the batch that it is working on.
     pub fn stop(&self) {
         self.told.store(true, Ordering::Relaxed);
-        self.waker.wake();
+        (self.wake)();
     }
 
     pub(crate) fn is_told(&self) -> bool {
@@ -43,6 +51,12 @@ impl Stopper {
         });
         Ok(())
     }
+}
+
+/// For a role whose thread waits there.
+pub(crate) fn stopper_of(waiter: &Waiter) -> Stopper {
+    let waker = waiter.waker();
+    Stopper::new(move || waker.wake())
 }
 
 /// Ctrl-C or SIGTERM. From now on they do not end the process by themselves. Must be called where a runtime is.
@@ -67,8 +81,9 @@ pub(crate) fn control_runtime() -> Result<Runtime, NodeError> {
 /// The same, with threads that stand behind others where processors are short: work that can wait does not stop packets, for as long as
 /// the system's time slices are.
 pub(crate) fn control_runtime_behind() -> Result<Runtime, NodeError> {
-    /// Of -20 to 19: such a thread gets about a tenth of what one of 0 gets beside it.
-    const NICE: i32 = 10;
+    /// Of -20 to 19: such a thread gets a third of what one of 0 gets beside it. With less, controllers would wait too long while
+    /// packets keep the processors busy.
+    const NICE: i32 = 5;
     let step_back = || {
         // On Linux, this concerns a thread. It may always ask for less.
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);

@@ -10,7 +10,7 @@ use fatbtree_switch::{DropReason, Drops, Output};
 use tokio::runtime::Runtime;
 
 use crate::NodeError;
-use crate::stop::{Stopper, control_runtime_behind, listen};
+use crate::stop::{Stopper, control_runtime_behind, listen, stopper_of};
 
 /// What a switch process is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -92,7 +92,7 @@ impl SwitchProcess {
         let (mailbox, inbox) = mailbox_with_waker(move || waker.wake());
         let listener = listen(&control, &options.grpc)?;
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
-        let stopper = Stopper::new(waiter.waker());
+        let stopper = stopper_of(&waiter);
         stopper.at_signals(&control)?;
         let (mut ports, mut places) = (Vec::new(), Vec::new());
         for (place, (number, spec)) in options.ports.iter().enumerate() {

@@ -60,6 +60,8 @@ pub struct Cluster {
     tree: FatTree,
     servers: Vec<MemoryServer>,
     clients: Vec<Client>,
+    /// Where the file says it.
+    controller: Option<String>,
     p4runtime: Vec<P4RuntimeEndpoint>,
     /// By switch, where the file says so: what each port is called on the device.
     device_ports: std::collections::BTreeMap<SwitchId, Vec<u16>>,
@@ -151,6 +153,11 @@ impl Cluster {
     /// Clients, in file order.
     pub fn clients(&self) -> &[Client] {
         &self.clients
+    }
+
+    /// Where the controller answers memory servers, clients and operators: its gRPC endpoint, `name-or-address:port`.
+    pub fn controller(&self) -> Option<&str> {
+        self.controller.as_deref()
     }
 
     /// The memory server of a partition.

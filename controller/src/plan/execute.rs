@@ -1,6 +1,8 @@
 //! The plan in software: where does a key land?
 
-use super::{LAYERS, MAX_SET_NODES, Plan};
+use fatbtree_topology::SwitchId;
+
+use super::{FatRootRange, LAYERS, MAX_SET_NODES, Plan};
 
 /// Where an index read for a key ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +55,51 @@ impl Index {
     }
 }
 
+/// What one table does with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WayPoint {
+    /// The switch.
+    pub switch: SwitchId,
+    /// None: the fat root; otherwise a layer, as in [`LAYER_NAMES`](super::LAYER_NAMES).
+    pub layer: Option<u8>,
+    /// First key of the child that was found.
+    pub low: u64,
+    /// First key of the one behind it; none at the end of the keys.
+    pub next: Option<u64>,
+    /// The child.
+    pub address: u64,
+    /// Its id where it is cached further on, else 0.
+    pub node_id: u16,
+}
+
 impl Plan {
+    /// The way of an index read for `key`, table by table; the last one says where it ends.
+    pub fn way(&self, key: u64) -> Vec<WayPoint> {
+        let at = self.fat_root.partition_point(|range| range.low <= key).saturating_sub(1);
+        let range = &self.fat_root[at];
+        let mut next = self.fat_root.get(at + 1).map(|next| next.low);
+        let FatRootRange { low, address, node_id, partition, .. } = *range;
+        let mut way = vec![WayPoint { switch: self.core, layer: None, low, next, address, node_id }];
+        let mut id = node_id;
+        while let Some(position) = self.index.position(partition, id) {
+            let node = &self.nodes[position];
+            let at = node.children.partition_point(|child| child.low <= key).saturating_sub(1);
+            let child = &node.children[at];
+            next = node.children.get(at + 1).map(|next| next.low).or(next);
+            let (switch, layer) = (node.switch, Some(node.layer));
+            way.push(WayPoint {
+                switch,
+                layer,
+                low: child.low,
+                next,
+                address: child.address,
+                node_id: child.node_id,
+            });
+            id = child.node_id;
+        }
+        way
+    }
+
     /// Where an index read for `key` ends when every switch holds this plan, and the client's connection is to the
     /// key's partition.
     pub fn land(&self, key: u64) -> Landing {

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 
 use fatbtree_topology::SwitchId;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{LAYER_NAMES, LAYERS, Plan, STAGES};
 
 /// The numbers of a plan.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The epoch.
     pub epoch: u8,
@@ -29,10 +29,10 @@ pub struct Summary {
 }
 
 /// One layer of node sets.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerSummary {
     /// Such as `aggregation A`.
-    pub name: &'static str,
+    pub name: String,
     /// Nodes in all its switches.
     pub nodes: usize,
     /// Room per switch.
@@ -44,7 +44,7 @@ pub struct LayerSummary {
 }
 
 /// Nodes of one layer in one switch.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SwitchNodes {
     /// The switch.
     pub id: SwitchId,
@@ -59,7 +59,7 @@ impl Plan {
     pub fn summary(&self) -> Summary {
         let mut layers: Vec<LayerSummary> = (0..LAYERS)
             .map(|layer| LayerSummary {
-                name: LAYER_NAMES[layer],
+                name: LAYER_NAMES[layer].to_owned(),
                 nodes: 0,
                 room: self.budget.set_nodes[layer],
                 share: 0.0,

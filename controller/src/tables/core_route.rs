@@ -46,12 +46,21 @@ impl Table {
         &self.table
     }
 
-    /// The epoch that an entry sends packets into; none if it sends them nowhere, or into the empty one.
-    pub(super) fn epoch(&self, entry: &TableEntry) -> Result<Option<u8>, EntryError> {
-        let action = self.table.view(entry)?.action()?;
-        let descend = action.filter(|(action, _)| action.name == self.descend.name);
-        let epoch = descend.and_then(|(_, params)| params.first().copied());
-        Ok(epoch.and_then(|epoch| u8::try_from(epoch).ok()).filter(|epoch| *epoch != 0))
+    /// The default action as it was read back; none if it is none of ours.
+    pub(super) fn read(&self, entry: &TableEntry) -> Result<Option<Action>, EntryError> {
+        let Some((action, params)) = self.table.view(entry)?.action()? else { return Ok(None) };
+        let param = |at: usize| params.get(at).copied().unwrap_or(0);
+        let found = if action.id == self.descend.id {
+            u8::try_from(param(0))
+                .ok()
+                .zip(u16::try_from(param(1)).ok())
+                .map(|(epoch, sub_table)| Action::Descend { epoch, sub_table })
+        } else if action.id == self.climb.id {
+            u16::try_from(param(0)).ok().map(|port| Action::Climb { port })
+        } else {
+            (action.id == self.no_action.id).then_some(Action::NoAction)
+        };
+        Ok(found)
     }
 
     pub(super) fn default_entry(&self, action: Action) -> Result<TableEntry, EntryError> {

@@ -33,6 +33,11 @@ pub(super) enum Answer {
         id: ConnectionId,
         error: ClientError,
     },
+    /// The first switch admits index reads to this queue pair of the server.
+    Registered {
+        partition: u16,
+        queue_pair: u32,
+    },
     Memory {
         server: u16,
         kind: ChunkKind,
@@ -47,7 +52,7 @@ pub(super) struct Out {
 }
 
 impl Out {
-    fn tell(&self, answer: Answer) {
+    pub(super) fn tell(&self, answer: Answer) {
         // A data path that has ended needs no answer.
         let _ = self.answers.send(answer);
         self.waker.wake();

@@ -543,7 +543,7 @@ mod tests {
         ) {
             let parts = pack_parts(&[(0, 64)]).unwrap();
             let mut table = Exact::new(&parts, 1);
-            let stays = |key: u64| key % 3 == 0;
+            let stays = |key: u64| key.is_multiple_of(3);
             for key in (0..few).chain(400..600).filter(|&key| stays(key)) {
                 table.insert(key.into(), &[1]);
             }

@@ -9,6 +9,7 @@ use toml::Spanned;
 pub(super) struct File {
     pub(super) network: Network,
     pub(super) p4runtime: Option<Spanned<P4Runtime>>,
+    pub(super) controller: Option<Controller>,
     pub(super) wires: Option<Wires>,
     #[serde(default)]
     pub(super) switch: Vec<Spanned<Switch>>,
@@ -43,6 +44,12 @@ pub(super) struct P4Runtime {
     pub(super) host: Option<Spanned<String>>,
     pub(super) first_port: Option<Spanned<i64>>,
     pub(super) first_device_id: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Controller {
+    pub(super) grpc: Spanned<String>,
 }
 
 #[derive(Deserialize)]

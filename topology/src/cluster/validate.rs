@@ -44,9 +44,10 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let p4runtime = check.p4runtime(&tree, &file, &mut endpoints)?;
     let servers = check.servers(&tree, &file.memory_server, &mut roles, &mut endpoints)?;
     let clients = check.clients(&tree, &file.client, &mut roles)?;
+    let controller = check.controller(file.controller.as_ref(), &mut endpoints)?;
     let device_ports = check.device_ports(&tree, &file.switch)?;
     let wires = check.wires(&tree, &file)?;
-    Ok(Cluster { tree, servers, clients, p4runtime, device_ports, wires })
+    Ok(Cluster { tree, servers, clients, controller, p4runtime, device_ports, wires })
 }
 
 /// The table that a byte offset lies in, from the last `[header]` before it: the parser's errors do not say it.
@@ -336,6 +337,23 @@ impl Check<'_> {
             result.push(P4RuntimeEndpoint { address, device_id });
         }
         Ok(result)
+    }
+
+    fn controller(
+        &self,
+        controller: Option<&file::Controller>,
+        endpoints: &mut Endpoints,
+    ) -> Checked<Option<String>> {
+        let Some(value) = controller.map(|controller| &controller.grpc) else { return Ok(None) };
+        let address = self.endpoint(value, "controller.grpc")?;
+        self.claim(
+            endpoints,
+            (&address, None),
+            "the controller".to_owned(),
+            value.span(),
+            "controller.grpc",
+        )?;
+        Ok(Some(address))
     }
 
     /// Port numbers of devices. The switches' names have been checked.

@@ -1,0 +1,217 @@
+//! The other end: memory servers, clients and operators.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+use super::proto::controller_client::ControllerClient;
+use super::proto::{self, client_message, server_message};
+use super::{ClientReport, Registered, ServerHello, ServerNews};
+use crate::operator::Question;
+use crate::reconcile::{Incarnation, Registration};
+
+/// Bytes of the largest answer that is read: a plan.
+const ANSWER_BYTES: usize = 256 << 20;
+/// Messages that wait for the controller.
+const WAITING: usize = 64;
+/// A controller without a sign of life for twice this long is gone.
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
+
+/// Why a controller was not asked, or does not answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// No connection.
+    #[error(
+        "cannot reach the controller at {address}: is it running? Start it with `fatbtree controller --cluster FILE`"
+    )]
+    Unreachable {
+        /// Address tried.
+        address: String,
+        /// Why.
+        source: tonic::transport::Error,
+    },
+    /// No answer.
+    #[error("the controller at {address} has not answered within {after:?}: it is busy, or it hangs")]
+    Deadline {
+        /// Its address.
+        address: String,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// It says no, or the connection was lost.
+    #[error("the controller at {address}: {}", .status.message())]
+    Refused {
+        /// Its address.
+        address: String,
+        /// What it said.
+        status: Box<Status>,
+    },
+    /// The answer is none to the question.
+    #[error("the controller at {address} answers with something else: {source}; is it of the same version?")]
+    Answer {
+        /// Its address.
+        address: String,
+        /// What was wrong.
+        source: serde_json::Error,
+    },
+}
+
+/// A connection to a controller.
+#[derive(Clone, Debug)]
+pub struct Client {
+    stub: ControllerClient<Channel>,
+    address: String,
+}
+
+impl Client {
+    /// Connects to `address`, such as `127.0.0.1:9690`.
+    ///
+    /// # Errors
+    /// When nobody listens there.
+    pub async fn connect(address: &str, patience: Duration) -> Result<Self, ClientError> {
+        let unreachable = |source| ClientError::Unreachable { address: address.to_owned(), source };
+        let to = Endpoint::from_shared(format!("http://{address}")).map_err(unreachable)?;
+        let to = to
+            .connect_timeout(patience)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE)
+            .keep_alive_while_idle(true);
+        let channel = tokio::time::timeout(patience, to.connect()).await;
+        let late = |_| ClientError::Deadline { address: address.to_owned(), after: patience };
+        let channel = channel.map_err(late)?.map_err(unreachable)?;
+        let stub = ControllerClient::new(channel)
+            .max_decoding_message_size(ANSWER_BYTES)
+            .max_encoding_message_size(ANSWER_BYTES);
+        Ok(Self { stub, address: address.to_owned() })
+    }
+
+    fn refused(&self, status: Status) -> ClientError {
+        ClientError::Refused { address: self.address.clone(), status: Box::new(status) }
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn ask<T: DeserializeOwned>(
+        &mut self,
+        question: &Question,
+        patience: Duration,
+    ) -> Result<T, ClientError> {
+        let json = serde_json::to_string(question).expect("questions always serialise");
+        let answer = tokio::time::timeout(patience, self.stub.ask(proto::Question { json })).await;
+        let late = |_| ClientError::Deadline { address: self.address.clone(), after: patience };
+        let answer = answer.map_err(late)?.map_err(|status| self.refused(status))?;
+        serde_json::from_str(&answer.into_inner().json)
+            .map_err(|source| ClientError::Answer { address: self.address.clone(), source })
+    }
+
+    /// A memory server says that it is here, and tells what changes, until one of them is gone.
+    ///
+    /// # Errors
+    /// How it has ended.
+    pub async fn register(
+        &mut self,
+        hello: ServerHello,
+        news: &mut mpsc::Receiver<ServerNews>,
+    ) -> Result<(), ClientError> {
+        let (messages, sent) = mpsc::channel(WAITING);
+        let send = |message| proto::ServerMessage { message: Some(message) };
+        // There is room for the first.
+        let _ = messages.try_send(send(server_message::Message::Hello(hello.into())));
+        let replies = self.stub.register(ReceiverStream::new(sent)).await;
+        let mut replies = replies.map_err(|status| self.refused(status))?.into_inner();
+        loop {
+            tokio::select! {
+                reply = replies.next() => match reply {
+                    Some(Ok(proto::RegisterReply {})) => {}
+                    Some(Err(status)) => return Err(self.refused(status)),
+                    None => return Ok(()),
+                },
+                next = news.recv() => match next {
+                    Some(next) => drop(messages.send(send(next.into())).await),
+                    None => return Ok(()),
+                },
+            }
+        }
+    }
+
+    /// A client reports, and is told which of its connections are registered, until one of them is gone.
+    ///
+    /// # Errors
+    /// How it has ended.
+    pub async fn report(
+        &mut self,
+        address: Ipv4Addr,
+        reports: &mut mpsc::Receiver<ClientReport>,
+        mut registered: impl FnMut(Registered),
+    ) -> Result<(), ClientError> {
+        let (messages, sent) = mpsc::channel(WAITING);
+        let send = |message| proto::ClientMessage { message: Some(message) };
+        let _ = messages.try_send(send(client_message::Message::Hello(address.to_bits())));
+        let told = self.stub.report(ReceiverStream::new(sent)).await;
+        let mut told = told.map_err(|status| self.refused(status))?.into_inner();
+        loop {
+            tokio::select! {
+                next = told.next() => match next {
+                    Some(Ok(proto::Registered { partition, queue_pair })) => {
+                        if let Ok(partition) = u16::try_from(partition) {
+                            registered((partition, queue_pair));
+                        }
+                    }
+                    Some(Err(status)) => return Err(self.refused(status)),
+                    None => return Ok(()),
+                },
+                next = reports.recv() => match next {
+                    Some(ClientReport { keys, index_reads, astray }) => {
+                        let report = proto::Report { keys, index_reads, astray };
+                        let _ = messages.send(send(client_message::Message::Report(report))).await;
+                    }
+                    None => return Ok(()),
+                },
+            }
+        }
+    }
+}
+
+fn tree(incarnation: Incarnation, root: u64) -> proto::Tree {
+    proto::Tree { incarnation: incarnation.number, low_key: incarnation.low, root }
+}
+
+impl From<Registration> for proto::Connection {
+    fn from(registration: Registration) -> Self {
+        let Registration { client, queue_pair, rkey, root } = registration;
+        Self { client: client.to_bits(), queue_pair, rkey, root }
+    }
+}
+
+impl From<ServerHello> for proto::ServerHello {
+    fn from(hello: ServerHello) -> Self {
+        Self {
+            partition: hello.partition.into(),
+            tree: Some(tree(hello.incarnation, hello.root)),
+            connections: hello.connections.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<ServerNews> for server_message::Message {
+    fn from(news: ServerNews) -> Self {
+        match news {
+            ServerNews::Opened(registration) => Self::Opened(registration.into()),
+            ServerNews::Closed { client, queue_pair } => {
+                Self::Closed(proto::Closed { client: client.to_bits(), queue_pair })
+            }
+            ServerNews::Root(root) => Self::Root(root),
+            ServerNews::Refilled(incarnation, root) => Self::Tree(tree(incarnation, root)),
+        }
+    }
+}

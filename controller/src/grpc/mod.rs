@@ -1,0 +1,130 @@
+//! What memory servers, clients and operators say to a controller, over gRPC.
+//!
+//! ```text
+//!   memory server ── Register: connections come and go ──►┐
+//!   client ───────── Report: keys, index reads ──────────►├─ serve() ── Input ──► whoever drives the Controller
+//!          ◄──────── registered ──────────────────────────┤
+//!   operator ─────── Ask: Question, answer as JSON ──────►┘
+//! ```
+//!
+//! Everything that a peer sends is checked when it is read, and bounded: streams, bytes of a message, messages that wait.
+
+mod client;
+mod service;
+
+use std::net::Ipv4Addr;
+
+use tokio::sync::{mpsc, oneshot};
+
+pub use client::{Client, ClientError};
+pub use service::{ServiceOptions, serve};
+
+use crate::operator::Question;
+use crate::reconcile::{Incarnation, Registration};
+
+/// Messages and stubs as the proto compiler makes them.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated code")]
+pub(crate) mod proto {
+    tonic::include_proto!("fatbtree.controller.v1");
+}
+
+/// Something that a memory server has to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerNews {
+    /// A connection was accepted.
+    Opened(Registration),
+    /// One is gone.
+    Closed {
+        /// The client's address on the data path.
+        client: Ipv4Addr,
+        /// The server's queue pair number.
+        queue_pair: u32,
+    },
+    /// The tree has another root.
+    Root(u64),
+    /// The tree was filled anew; the number of its root.
+    Refilled(Incarnation, u64),
+}
+
+/// A memory server's first words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerHello {
+    /// Its partition.
+    pub partition: u16,
+    /// Its tree.
+    pub incarnation: Incarnation,
+    /// The tree's root.
+    pub root: u64,
+    /// All connections.
+    pub connections: Vec<Registration>,
+}
+
+/// What a client has seen since it told last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientReport {
+    /// A sample of the keys that it was asked for.
+    pub keys: Vec<u64>,
+    /// Index reads.
+    pub index_reads: u64,
+    /// How many of them led astray.
+    pub astray: u64,
+}
+
+/// A connection that is registered: its partition, and the server's queue pair.
+pub type Registered = (u16, u32);
+
+/// Something that came in.
+#[derive(Debug)]
+pub enum Input {
+    /// A memory server is here.
+    ServerJoined {
+        /// The number of its stream: the highest one counts.
+        stream: u64,
+        /// What it says.
+        hello: ServerHello,
+    },
+    /// A memory server has news.
+    ServerNews {
+        /// The number of its stream.
+        stream: u64,
+        /// Its partition.
+        partition: u16,
+        /// What has changed.
+        news: ServerNews,
+    },
+    /// A memory server's stream has ended.
+    ServerLeft {
+        /// The number of its stream.
+        stream: u64,
+        /// Its partition.
+        partition: u16,
+    },
+    /// A client is here.
+    ClientJoined {
+        /// The number of its stream.
+        stream: u64,
+        /// Its address on the data path.
+        address: Ipv4Addr,
+        /// Where it waits for connections that are registered.
+        registered: mpsc::Sender<Registered>,
+    },
+    /// A client reports.
+    ClientReport {
+        /// The number of its stream.
+        stream: u64,
+        /// What it reports.
+        report: ClientReport,
+    },
+    /// A client's stream has ended.
+    ClientLeft {
+        /// The number of its stream.
+        stream: u64,
+    },
+    /// An operator asks.
+    Asked {
+        /// What.
+        question: Question,
+        /// The way back: an answer as JSON, or why there is none.
+        reply: oneshot::Sender<Result<String, String>>,
+    },
+}

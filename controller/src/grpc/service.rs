@@ -1,0 +1,239 @@
+//! The service: streams become inputs.
+
+use std::future::Future;
+use std::net::Ipv4Addr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::{Stream, StreamExt};
+use tonic::transport::Server;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::proto::controller_server::{Controller, ControllerServer};
+use super::proto::{self, client_message, server_message};
+use super::{ClientReport, Input, Registered, ServerHello, ServerNews};
+use crate::reconcile::{Incarnation, Registration};
+
+/// What peers can make the service hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceOptions {
+    /// Streams of memory servers and clients at once.
+    pub streams: usize,
+    /// Questions under way at once.
+    pub questions: usize,
+    /// Bytes of the largest message that is read: a saved plan.
+    pub message_bytes: usize,
+    /// Messages to a client that wait for it: as many as it may have connections.
+    pub waiting: usize,
+    /// A peer without a sign of life for twice this long is gone.
+    pub keep_alive: Duration,
+    /// How long an answer may take.
+    pub answer: Duration,
+}
+
+impl Default for ServiceOptions {
+    /// 1,024 streams, 16 questions, 256 MiB, 4,096 messages; peers are gone after 4 s, answers come within 2 minutes.
+    fn default() -> Self {
+        Self {
+            streams: 1024,
+            questions: 16,
+            message_bytes: 256 << 20,
+            waiting: 4096,
+            keep_alive: Duration::from_secs(2),
+            answer: Duration::from_secs(120),
+        }
+    }
+}
+
+/// Serves a controller: what comes in goes to `inputs`, in the order of each stream.
+///
+/// # Errors
+/// When the transport fails.
+pub async fn serve(
+    options: ServiceOptions,
+    listener: TcpListener,
+    inputs: mpsc::Sender<Input>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    let service = Service {
+        inputs,
+        options,
+        next: AtomicU64::new(0),
+        streams: Arc::new(Semaphore::new(options.streams)),
+        questions: Arc::new(Semaphore::new(options.questions)),
+    };
+    Server::builder()
+        .http2_keepalive_interval(Some(options.keep_alive))
+        .http2_keepalive_timeout(Some(options.keep_alive))
+        .max_concurrent_streams(Some(64))
+        .tcp_nodelay(true)
+        .add_service(ControllerServer::new(service).max_decoding_message_size(options.message_bytes))
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop)
+        .await
+}
+
+struct Service {
+    inputs: mpsc::Sender<Input>,
+    options: ServiceOptions,
+    next: AtomicU64,
+    streams: Arc<Semaphore>,
+    questions: Arc<Semaphore>,
+}
+
+impl Service {
+    fn stream(&self) -> Result<(u64, OwnedSemaphorePermit), Status> {
+        let place = Arc::clone(&self.streams).try_acquire_owned();
+        let full = |_| {
+            Status::resource_exhausted(format!("{} streams are open, as many as may", self.options.streams))
+        };
+        Ok((self.next.fetch_add(1, Ordering::Relaxed), place.map_err(full)?))
+    }
+}
+
+fn gone<T>(_: T) -> Status {
+    Status::unavailable("the controller is stopping")
+}
+
+fn missing(what: &str) -> Status {
+    Status::invalid_argument(format!("{what} is missing"))
+}
+
+fn number<T: TryFrom<u32>>(what: &str, value: u32) -> Result<T, Status> {
+    T::try_from(value).map_err(|_| Status::invalid_argument(format!("{what}: {value} is out of range")))
+}
+
+impl From<proto::Connection> for Registration {
+    fn from(connection: proto::Connection) -> Self {
+        let proto::Connection { client, queue_pair, rkey, root } = connection;
+        Self { client: Ipv4Addr::from_bits(client), queue_pair, rkey, root }
+    }
+}
+
+fn tree(tree: Option<proto::Tree>) -> Result<(Incarnation, u64), Status> {
+    let tree = tree.ok_or_else(|| missing("tree"))?;
+    Ok((Incarnation { number: tree.incarnation, low: tree.low_key }, tree.root))
+}
+
+fn hello(message: proto::ServerMessage) -> Result<ServerHello, Status> {
+    let Some(server_message::Message::Hello(hello)) = message.message else {
+        return Err(missing("hello, which comes first,"));
+    };
+    let (incarnation, root) = tree(hello.tree)?;
+    let connections = hello.connections.into_iter().map(Registration::from).collect();
+    Ok(ServerHello { partition: number("partition", hello.partition)?, incarnation, root, connections })
+}
+
+fn news(message: proto::ServerMessage) -> Result<ServerNews, Status> {
+    Ok(match message.message.ok_or_else(|| missing("message"))? {
+        server_message::Message::Hello(_) => return Err(Status::invalid_argument("hello comes once")),
+        server_message::Message::Opened(connection) => ServerNews::Opened(connection.into()),
+        server_message::Message::Closed(proto::Closed { client, queue_pair }) => {
+            ServerNews::Closed { client: Ipv4Addr::from_bits(client), queue_pair }
+        }
+        server_message::Message::Root(root) => ServerNews::Root(root),
+        server_message::Message::Tree(filled) => {
+            let (incarnation, root) = tree(Some(filled))?;
+            ServerNews::Refilled(incarnation, root)
+        }
+    })
+}
+
+type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Controller for Service {
+    type RegisterStream = Replies<proto::RegisterReply>;
+    type ReportStream = Replies<proto::Registered>;
+
+    async fn register(
+        &self,
+        request: Request<Streaming<proto::ServerMessage>>,
+    ) -> Result<Response<Self::RegisterStream>, Status> {
+        let (stream, place) = self.stream()?;
+        let mut messages = request.into_inner();
+        let inputs = self.inputs.clone();
+        let (replies, back) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let _place = place;
+            let mut partition = None;
+            let ended: Result<(), Status> = async {
+                while let Some(message) = messages.message().await? {
+                    let input = match partition {
+                        None => {
+                            let hello = hello(message)?;
+                            partition = Some(hello.partition);
+                            Input::ServerJoined { stream, hello }
+                        }
+                        Some(partition) => Input::ServerNews { stream, partition, news: news(message)? },
+                    };
+                    inputs.send(input).await.map_err(gone)?;
+                    // One that waits says the same.
+                    let _ = replies.try_send(Ok(proto::RegisterReply {}));
+                }
+                Ok(())
+            }
+            .await;
+            if let Err(status) = ended {
+                // Whoever is gone needs no reason.
+                let _ = replies.send(Err(status)).await;
+            }
+            if let Some(partition) = partition {
+                let _ = inputs.send(Input::ServerLeft { stream, partition }).await;
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(back))))
+    }
+
+    async fn report(
+        &self,
+        request: Request<Streaming<proto::ClientMessage>>,
+    ) -> Result<Response<Self::ReportStream>, Status> {
+        let (stream, place) = self.stream()?;
+        let mut messages = request.into_inner();
+        let inputs = self.inputs.clone();
+        let (registered, told) = mpsc::channel::<Registered>(self.options.waiting);
+        let first = messages.message().await?.and_then(|message| message.message);
+        let Some(client_message::Message::Hello(address)) = first else {
+            return Err(missing("hello, which comes first,"));
+        };
+        let address = Ipv4Addr::from_bits(address);
+        self.inputs.send(Input::ClientJoined { stream, address, registered }).await.map_err(gone)?;
+        tokio::spawn(async move {
+            let _place = place;
+            while let Ok(Some(message)) = messages.message().await {
+                let Some(client_message::Message::Report(report)) = message.message else { break };
+                let proto::Report { keys, index_reads, astray } = report;
+                let report = ClientReport { keys, index_reads, astray };
+                if inputs.send(Input::ClientReport { stream, report }).await.is_err() {
+                    return;
+                }
+            }
+            let _ = inputs.send(Input::ClientLeft { stream }).await;
+        });
+        let told = ReceiverStream::new(told)
+            .map(|(partition, queue_pair)| Ok(proto::Registered { partition: partition.into(), queue_pair }));
+        Ok(Response::new(Box::pin(told)))
+    }
+
+    async fn ask(&self, request: Request<proto::Question>) -> Result<Response<proto::Answer>, Status> {
+        let Ok(_place) = self.questions.try_acquire() else {
+            let questions = self.options.questions;
+            return Err(Status::resource_exhausted(format!("{questions} questions wait, as many as may")));
+        };
+        let question = serde_json::from_str(&request.into_inner().json)
+            .map_err(|error| Status::invalid_argument(format!("question: {error}")))?;
+        let (reply, answer) = oneshot::channel();
+        self.inputs.send(Input::Asked { question, reply }).await.map_err(gone)?;
+        let answer = tokio::time::timeout(self.options.answer, answer).await;
+        let answer = answer.map_err(|_| {
+            Status::deadline_exceeded(format!("no answer within {} s", self.options.answer.as_secs()))
+        })?;
+        let json = answer.map_err(gone)?.map_err(Status::failed_precondition)?;
+        Ok(Response::new(proto::Answer { json }))
+    }
+}

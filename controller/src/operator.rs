@@ -1,0 +1,253 @@
+//! What operators ask a controller, and what it answers: as values, which travel as JSON.
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Summary;
+use crate::reconcile::{Incarnations, Stage};
+
+/// What an operator asks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Question {
+    /// How everything is: [`Status`].
+    Status,
+    /// What a plan made now would hold, without loading it: [`Planned`].
+    Plan,
+    /// Plan, or take a saved plan, and load it: [`Reloaded`].
+    Reload {
+        /// A saved plan.
+        plan: Option<SavedPlan>,
+    },
+    /// The plan in force: [`SavedPlan`].
+    Show,
+    /// What a plan made now would change: [`Difference`].
+    Diff,
+    /// Where an index read for a key ends, and why there: [`Explanation`].
+    Explain {
+        /// The key.
+        key: u64,
+    },
+    /// What the switches have counted: [`Counters`].
+    Counters,
+    /// Load the plan that was in force before: [`Reloaded`].
+    Rollback,
+    /// Read all switches back, and make them hold what they should: [`Synced`].
+    Sync,
+}
+
+/// A plan with the trees that it was made of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedPlan {
+    /// What they were.
+    pub made_of: Incarnations,
+    /// [`Plan::to_json`](crate::Plan::to_json).
+    pub plan: serde_json::Value,
+}
+
+/// How everything is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The epoch in force; none while switches lead nowhere.
+    pub epoch: Option<u8>,
+    /// Entries of the plan in force; 0 if it is not known.
+    pub entries: usize,
+    /// A reload that is under way.
+    pub reload: Option<ReloadStatus>,
+    /// Why there was no plan the last time that one was to be made.
+    pub trouble: Option<String>,
+    /// Switches, in the network's order.
+    pub switches: Vec<SwitchStatus>,
+    /// Memory servers, by key.
+    pub servers: Vec<ServerStatus>,
+    /// Clients that report.
+    pub clients: Vec<ClientStatus>,
+    /// Connections that were refused: their client is no host, or their switch is full.
+    pub refused_connections: u64,
+}
+
+/// A reload that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadStatus {
+    /// To which epoch.
+    pub epoch: u8,
+    /// How far it is.
+    pub stage: Stage,
+    /// Entries of the new plan.
+    pub entries: usize,
+}
+
+/// How a role is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoleState {
+    /// It does not answer.
+    Silent,
+    /// It answers, and does not hold all that it should yet.
+    Converging,
+    /// It answers, and holds what it should.
+    Settled,
+}
+
+/// How a switch is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchStatus {
+    /// Its name.
+    pub name: String,
+    /// `core`, `aggregation` or `edge`.
+    pub role: String,
+    /// Where it is controlled.
+    pub address: String,
+    /// How it is.
+    pub state: RoleState,
+    /// Why it does not answer.
+    pub reason: Option<String>,
+    /// The newest epoch of which it holds entries.
+    pub epoch: Option<u8>,
+    /// Entries of plans that it holds.
+    pub entries: usize,
+    /// Clients' connections that it admits.
+    pub connections: usize,
+    /// The program that it runs, as a short hash; none if it does not answer.
+    pub program: Option<String>,
+}
+
+/// How a memory server is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it is controlled.
+    pub address: String,
+    /// Its partition.
+    pub partition: u16,
+    /// Silent, or settled.
+    pub state: RoleState,
+    /// First key of its partition, when it was heard of.
+    pub low: Option<u64>,
+    /// Clients' connections that it has accepted.
+    pub connections: usize,
+    /// Connections that switches admit.
+    pub registered: usize,
+}
+
+/// How a client is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientStatus {
+    /// Its name, or its address if it has none.
+    pub name: String,
+    /// Index reads that it has told of.
+    pub index_reads: u64,
+    /// How many of them led astray.
+    pub astray: u64,
+}
+
+/// A plan that was made and not loaded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Planned {
+    /// What it holds.
+    pub summary: Summary,
+    /// For people.
+    pub text: String,
+    /// The plan, to be saved.
+    pub saved: SavedPlan,
+    /// Round trips of an average sampled lookup under the plan in force, as far as it is known.
+    pub trips_in_force: Option<f64>,
+    /// The same under this plan.
+    pub trips: f64,
+}
+
+/// A plan was loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// The epoch in force.
+    pub epoch: u8,
+    /// Entries of the plan.
+    pub entries: usize,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// What a plan made now would change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// By switch; those without changes are left out.
+    pub switches: Vec<SwitchDifference>,
+}
+
+/// Changes of one switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchDifference {
+    /// Its name.
+    pub name: String,
+    /// Entries that come.
+    pub insert: usize,
+    /// Entries that change.
+    pub modify: usize,
+    /// Entries that go.
+    pub delete: usize,
+}
+
+/// Where an index read ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The key.
+    pub key: u64,
+    /// The epoch in force.
+    pub epoch: u8,
+    /// Its partition.
+    pub partition: u16,
+    /// The node at which it ends.
+    pub address: u64,
+    /// What each switch does, in the order of the way.
+    pub steps: Vec<Step>,
+    /// Why it ends there.
+    pub because: String,
+}
+
+/// What a switch does with an index read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// The switch's name.
+    pub switch: String,
+    /// What it looks at: `fat root`, or a layer of nodes.
+    pub table: String,
+    /// First key of what was found.
+    pub low: u64,
+    /// First key of what comes behind it; none at the end of the keys.
+    pub next: Option<u64>,
+    /// The node that it leads to.
+    pub address: u64,
+    /// That node's id, where it is cached further on; 0: nowhere.
+    pub node_id: u16,
+}
+
+/// What the switches have counted since the plan was loaded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Counters {
+    /// The epoch in force.
+    pub epoch: Option<u8>,
+    /// By table: the fat root, then the layers.
+    pub tables: Vec<TableCounters>,
+    /// Switches that did not answer.
+    pub silent: Vec<String>,
+}
+
+/// What was counted in one table, in all switches together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableCounters {
+    /// `fat root`, or a layer.
+    pub table: String,
+    /// Index reads that found a child here.
+    pub hits: u64,
+    /// Of those, how many ended at it: it is cached nowhere further on.
+    pub stops: u64,
+}
+
+/// The switches were read back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Synced {
+    /// Switches that hold what they should now.
+    pub settled: usize,
+    /// Those that do not, by name, and why.
+    pub others: Vec<(String, String)>,
+}

@@ -1,0 +1,540 @@
+//! The controller's knowledge and decisions, without I/O.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fatbtree_topology::{Cluster, HostId, SwitchId};
+use serde::{Deserialize, Serialize};
+
+use super::{Desired, Held, InForce, Loaded};
+use crate::connection::{Connection, ConnectionError};
+use crate::plan::{Placement, Plan, PlanError, next_epoch};
+
+/// A connection that a memory server has accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Registration {
+    /// Where the client's packets come from.
+    pub client: Ipv4Addr,
+    /// The server's queue pair number.
+    pub queue_pair: u32,
+    /// Key of the tree memory.
+    pub rkey: u32,
+    /// The root of the server's tree.
+    pub root: u64,
+}
+
+/// What a memory server says of its tree: another number means that nodes may lie elsewhere than before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Incarnation {
+    /// A number that no other filling of the server's memory has had.
+    pub number: u64,
+    /// First key of its partition.
+    pub low: u64,
+}
+
+/// Trees by partition.
+pub type Incarnations = BTreeMap<u16, Incarnation>;
+
+/// How a switch is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SwitchState {
+    /// It does not answer, for this reason.
+    Silent(String),
+    /// It answers, and does not hold all that it should yet.
+    Converging,
+    /// It holds what was desired at this version.
+    Settled(u64),
+}
+
+/// A memory server as the controller knows it.
+#[derive(Clone, Debug, Default)]
+struct Server {
+    /// Whether it is connected to the controller.
+    here: bool,
+    incarnation: Option<Incarnation>,
+    /// Its clients' connections, by client and queue pair.
+    connections: BTreeMap<(Ipv4Addr, u32), Registration>,
+}
+
+/// Where a reload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// The new epoch is written beside the old one.
+    Write,
+    /// Packets are sent into it.
+    Flip,
+    /// The old one goes.
+    Clear,
+}
+
+#[derive(Clone, Debug)]
+struct Reload {
+    new: Arc<Loaded>,
+    old: Option<Arc<Loaded>>,
+    made_of: Incarnations,
+    stage: Stage,
+    /// The version of what is desired in this stage.
+    version: u64,
+    began: Duration,
+}
+
+/// Something that others want to know.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Notice {
+    /// Index reads on this connection, to this partition, are admitted from now on.
+    Registered(u16, Registration),
+    /// A plan is in force, and nothing of the one before is left in switches that answer.
+    Reloaded {
+        /// Its epoch.
+        epoch: u8,
+        /// How long it took.
+        took: Duration,
+    },
+    /// The plan in force was made of trees that are gone: switches lead nowhere until there is another plan.
+    Void,
+}
+
+/// Why a plan is not loaded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// One at a time.
+    #[error("a reload is under way, to epoch {epoch}; try again when it is done")]
+    Busy {
+        /// The epoch that it leads to.
+        epoch: u8,
+    },
+    /// The switch with the fat root was not read yet.
+    #[error("{switch} does not answer: nobody knows which epoch is in force; start it, or wait for it")]
+    CoreSilent {
+        /// Its name.
+        switch: String,
+    },
+    /// It was made of other trees.
+    #[error(
+        "the plan was made of another tree of partition {partition}: it was loaded anew since; make a plan of this one"
+    )]
+    OtherTree {
+        /// The partition.
+        partition: u16,
+    },
+    /// It does not fit.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// What a controller knows and decides. It is told of switches, memory servers and time, and says what all switches
+/// [should hold](Self::desired); whoever drives it makes them so, each by itself.
+#[derive(Debug)]
+pub struct Controller {
+    cluster: Cluster,
+    placement: Placement,
+    core: SwitchId,
+    desired: Arc<Desired>,
+    version: u64,
+    switches: BTreeMap<SwitchId, SwitchState>,
+    servers: BTreeMap<u16, Server>,
+    /// What the plan in force was made of.
+    made_of: Incarnations,
+    /// Plans that were saved, one of them perhaps of the epoch that is found in force.
+    saved: Vec<(Plan, Incarnations)>,
+    reload: Option<Reload>,
+    /// The epoch that was in force last: packets may still be under way with it.
+    last_in_force: Option<u8>,
+    /// The epoch that was begun last. It is not begun again: a switch that does not answer may hold some of it.
+    last_begun: u8,
+    draw: u8,
+    previous: Option<(Plan, Incarnations)>,
+    /// Connections that are told of when the client's first switch and S_c hold this version.
+    pending: BTreeMap<(u16, Ipv4Addr, u32), (u64, SwitchId)>,
+    notices: VecDeque<Notice>,
+    now: Duration,
+    connections_per_switch: usize,
+    refused_connections: u64,
+}
+
+impl Controller {
+    /// Knows nothing yet. A first switch has room for so many connections. `draw` is a random number: where epochs begin, for a switch
+    /// that does not answer may hold some of an epoch that a former controller has begun and never finished.
+    pub fn new(cluster: &Cluster, connections_per_switch: usize, draw: u8) -> Self {
+        let switches = cluster.tree().switches().iter();
+        let silent = || SwitchState::Silent("not reached yet".to_owned());
+        Self {
+            placement: Placement::of(cluster),
+            core: cluster.tree().chosen_core().id,
+            desired: Arc::new(Desired::new(cluster)),
+            version: 1,
+            switches: switches.map(|switch| (switch.id, silent())).collect(),
+            servers: cluster.servers().iter().map(|server| (server.partition, Server::default())).collect(),
+            made_of: Incarnations::new(),
+            saved: Vec::new(),
+            reload: None,
+            last_in_force: None,
+            last_begun: u8::MAX,
+            draw,
+            previous: None,
+            pending: BTreeMap::new(),
+            notices: VecDeque::new(),
+            now: Duration::ZERO,
+            connections_per_switch,
+            refused_connections: 0,
+            cluster: cluster.clone(),
+        }
+    }
+
+    /// Takes notice of a plan that was saved: if its epoch is found in force, it is the plan in force.
+    pub fn restore(&mut self, plan: Plan, made_of: Incarnations) {
+        self.saved.push((plan, made_of));
+    }
+
+    /// Time, counted from any moment on. It never goes back.
+    pub fn at(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+    }
+
+    // ---- what is desired ----
+
+    /// What all switches should hold, and the number of this wish: each is higher than the one before.
+    pub fn desired(&self) -> (u64, &Arc<Desired>) {
+        (self.version, &self.desired)
+    }
+
+    fn change<T>(&mut self, change: impl FnOnce(&mut Desired) -> T) -> T {
+        let result = change(Arc::make_mut(&mut self.desired));
+        self.version += 1;
+        result
+    }
+
+    /// The next thing that others want to know.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    // ---- switches ----
+
+    /// A switch answers, and was read.
+    pub fn switch_read(&mut self, switch: SwitchId, held: &Held) {
+        self.switches.insert(switch, SwitchState::Converging);
+        if switch == self.core && self.desired.in_force == InForce::Unread {
+            let mut saved = std::mem::take(&mut self.saved).into_iter();
+            self.last_in_force = held.epoch();
+            let last = held.epoch().unwrap_or(u8::MAX);
+            self.last_begun = (0..2 * (self.draw / 2)).fold(last, |epoch, _| next_epoch(epoch));
+            let in_force = match held.epoch() {
+                None => InForce::Nothing,
+                Some(epoch) => match saved.find(|(plan, _)| plan.epoch() == epoch) {
+                    Some((plan, made_of)) => {
+                        self.made_of = made_of;
+                        InForce::Plan(Loaded::new(plan))
+                    }
+                    None => InForce::Unknown(epoch),
+                },
+            };
+            self.change(|desired| desired.in_force = in_force);
+            self.check_trees();
+        }
+        self.advance();
+    }
+
+    /// A switch holds what was desired at a version.
+    pub fn switch_settled(&mut self, switch: SwitchId, version: u64) {
+        self.switches.insert(switch, SwitchState::Settled(version));
+        self.advance();
+    }
+
+    /// A switch is at work on what is desired now.
+    pub fn switch_converging(&mut self, switch: SwitchId) {
+        self.switches.insert(switch, SwitchState::Converging);
+    }
+
+    /// A switch does not answer, or refuses.
+    pub fn switch_lost(&mut self, switch: SwitchId, reason: String) {
+        self.switches.insert(switch, SwitchState::Silent(reason));
+        self.advance();
+    }
+
+    /// How a switch is.
+    pub fn switch(&self, switch: SwitchId) -> Option<&SwitchState> {
+        self.switches.get(&switch)
+    }
+
+    fn is_settled(&self, switch: SwitchId, version: u64) -> bool {
+        matches!(self.switches.get(&switch), Some(SwitchState::Settled(at)) if *at >= version)
+    }
+
+    /// All that answer, and S_c in any case.
+    fn are_settled(&self, version: u64) -> bool {
+        let settled = |state: &SwitchState| match state {
+            SwitchState::Silent(_) => true,
+            SwitchState::Converging => false,
+            SwitchState::Settled(at) => *at >= version,
+        };
+        self.is_settled(self.core, version) && self.switches.values().all(settled)
+    }
+
+    // ---- memory servers ----
+
+    /// A memory server is here, with these connections and no others.
+    pub fn server_joined(&mut self, partition: u16, incarnation: Incarnation, connections: &[Registration]) {
+        let Some(server) = self.servers.get_mut(&partition) else { return };
+        (server.here, server.incarnation) = (true, Some(incarnation));
+        let stay: BTreeSet<(Ipv4Addr, u32)> = connections.iter().map(|c| (c.client, c.queue_pair)).collect();
+        let gone = server.connections.values().filter(|c| !stay.contains(&(c.client, c.queue_pair)));
+        for gone in gone.copied().collect::<Vec<_>>() {
+            self.closed(partition, gone.client, gone.queue_pair);
+        }
+        self.check_trees();
+        connections.iter().for_each(|connection| self.opened(partition, *connection));
+    }
+
+    /// A memory server has another tree.
+    pub fn server_refilled(&mut self, partition: u16, incarnation: Incarnation) {
+        let Some(server) = self.servers.get_mut(&partition) else { return };
+        server.incarnation = Some(incarnation);
+        self.check_trees();
+    }
+
+    /// A memory server is not here any more. Its entries stay: they do no harm, and it may come back with the same connections.
+    pub fn server_left(&mut self, partition: u16) {
+        if let Some(server) = self.servers.get_mut(&partition) {
+            server.here = false;
+        }
+    }
+
+    /// A memory server has accepted a connection.
+    pub fn opened(&mut self, partition: u16, connection: Registration) {
+        let Registration { client, queue_pair, rkey, root } = connection;
+        let registered = self.host_of(client).and_then(|host| {
+            let wanted = Connection { client: host, partition, dest_qp: queue_pair, rkey, root };
+            let Self { cluster, placement, .. } = &*self;
+            let (tree, mut all) = (cluster.tree(), self.desired.connections.clone());
+            let (edge, change) = all.register(tree, placement, wanted)?;
+            let room = self.connections_per_switch;
+            match all.of_switch(edge).count() > room {
+                true => Err(ConnectionError::Full { switch: tree.switch(edge).name(), room }),
+                false => Ok((edge, change.is_some(), all)),
+            }
+        });
+        match registered {
+            Ok((edge, changed, all)) => {
+                if changed {
+                    self.change(|desired| desired.connections = all);
+                }
+                self.pending.insert((partition, client, queue_pair), (self.version, edge));
+                if let Some(server) = self.servers.get_mut(&partition) {
+                    server.connections.insert((client, queue_pair), connection);
+                }
+            }
+            Err(error) => {
+                self.refused_connections += 1;
+                tracing::warn!(partition, %client, queue_pair, %error, "connection not registered");
+            }
+        }
+        self.advance();
+    }
+
+    /// A connection is gone.
+    pub fn closed(&mut self, partition: u16, client: Ipv4Addr, queue_pair: u32) {
+        let Some(server) = self.servers.get_mut(&partition) else { return };
+        server.connections.remove(&(client, queue_pair));
+        self.pending.remove(&(partition, client, queue_pair));
+        let Ok(host) = self.host_of(client) else { return };
+        let Self { cluster, placement, .. } = &*self;
+        let (cluster, placement) = (cluster.clone(), placement.clone());
+        self.change(|desired| {
+            // It was registered with the same numbers.
+            let _ = desired.connections.unregister(cluster.tree(), &placement, host, partition, queue_pair);
+        });
+    }
+
+    /// A server's tree has another root.
+    pub fn rerooted(&mut self, partition: u16, root: u64) {
+        if root >> 48 == u64::from(partition) {
+            self.change(|desired| desired.connections.reroot(partition, root));
+        }
+    }
+
+    fn host_of(&self, client: Ipv4Addr) -> Result<HostId, ConnectionError> {
+        let found = self.cluster.tree().hosts().iter().find(|host| host.ip == client);
+        found.map(|host| host.id).ok_or(ConnectionError::UnknownAddress { client })
+    }
+
+    /// Connections to a partition that are registered, and whether clients were told so.
+    pub fn connections(&self, partition: u16) -> impl Iterator<Item = (&Registration, bool)> {
+        let all = self.servers.get(&partition).into_iter().flat_map(|server| server.connections.values());
+        all.map(move |c| (c, !self.pending.contains_key(&(partition, c.client, c.queue_pair))))
+    }
+
+    /// Whether a memory server is connected to the controller.
+    pub fn server_is_here(&self, partition: u16) -> bool {
+        self.servers.get(&partition).is_some_and(|server| server.here)
+    }
+
+    /// What is known of the servers' trees; of those that never came, nothing.
+    pub fn trees(&self) -> Incarnations {
+        let known = self.servers.iter().filter_map(|(id, server)| Some((*id, server.incarnation?)));
+        known.collect()
+    }
+
+    /// Connections that were not registered: no switch knows their client.
+    pub fn refused_connections(&self) -> u64 {
+        self.refused_connections
+    }
+
+    /// A plan leads to where nodes lay when it was made. Once a tree was filled anew, nobody may be led by it.
+    fn check_trees(&mut self) {
+        let differs = |made_of: &Incarnations| self.other_tree(made_of).is_some();
+        if self.reload.as_ref().is_some_and(|reload| differs(&reload.made_of)) {
+            self.reload = None;
+            self.change(|desired| {
+                desired.beside = None;
+            });
+        }
+        let void = self.desired.in_force.plan().is_some() && self.other_tree(&self.made_of).is_some();
+        if void {
+            self.previous = None;
+            self.change(|desired| desired.in_force = InForce::Nothing);
+            self.notices.push_back(Notice::Void);
+        }
+    }
+
+    /// A partition whose tree is known to be another one.
+    fn other_tree(&self, made_of: &Incarnations) -> Option<u16> {
+        let known = self.servers.iter().filter_map(|(id, server)| Some((*id, server.incarnation?)));
+        known.into_iter().find(|(id, now)| made_of.get(id) != Some(now)).map(|(id, _)| id)
+    }
+
+    // ---- plans ----
+
+    /// Whether a plan is missing, and all that one can be made of is here.
+    pub fn wants_plan(&self) -> bool {
+        let missing = matches!(self.desired.in_force, InForce::Nothing | InForce::Unknown(_));
+        missing && self.reload.is_none() && self.servers.values().all(|server| server.here)
+    }
+
+    /// The epoch of the next plan.
+    ///
+    /// # Errors
+    /// When a reload is under way, or S_c was not read yet.
+    pub fn next_epoch(&self) -> Result<u8, Refused> {
+        if let Some(reload) = &self.reload {
+            return Err(Refused::Busy { epoch: reload.new.plan().epoch() });
+        }
+        match self.desired.in_force {
+            InForce::Unread => {
+                Err(Refused::CoreSilent { switch: self.cluster.tree().switch(self.core).name() })
+            }
+            _ => {
+                let next = next_epoch(self.last_begun);
+                // Epochs with the same last bit share sub-tables.
+                let clashes = self.last_in_force.is_some_and(|epoch| epoch & 1 == next & 1);
+                Ok(if clashes { next_epoch(next) } else { next })
+            }
+        }
+    }
+
+    /// Begins to load a plan, whatever its epoch: it gets the next one. `made_of` are the trees that it was made of.
+    ///
+    /// # Errors
+    /// When it cannot be loaded, or not now.
+    pub fn load(&mut self, plan: Plan, made_of: Incarnations) -> Result<u8, Refused> {
+        let epoch = self.next_epoch()?;
+        if let Some(partition) = self.other_tree(&made_of) {
+            return Err(Refused::OtherTree { partition });
+        }
+        plan.check_network(&self.cluster)?;
+        let new = Loaded::new(plan.at_epoch(epoch));
+        let old = self.desired.in_force.plan().cloned();
+        let beside = Arc::clone(&new);
+        self.last_begun = epoch;
+        self.change(|desired| desired.beside = Some(beside));
+        let (version, began) = (self.version, self.now);
+        self.reload = Some(Reload { new, old, made_of, stage: Stage::Write, version, began });
+        self.advance();
+        Ok(epoch)
+    }
+
+    /// The plan in force, and what it was made of.
+    pub fn plan(&self) -> Option<(&Arc<Loaded>, &Incarnations)> {
+        self.desired.in_force.plan().map(|loaded| (loaded, &self.made_of))
+    }
+
+    /// The plan that was in force before.
+    pub fn previous(&self) -> Option<&(Plan, Incarnations)> {
+        self.previous.as_ref()
+    }
+
+    /// The plan that is being loaded, and how far that is.
+    pub fn reload(&self) -> Option<(&Arc<Loaded>, &Incarnations, Stage)> {
+        self.reload.as_ref().map(|reload| (&reload.new, &reload.made_of, reload.stage))
+    }
+
+    /// Does what the state of the switches allows.
+    fn advance(&mut self) {
+        self.tell_registered();
+        while let Some(Reload { new, old, stage, version, .. }) = &self.reload {
+            let (new, old, version) = (Arc::clone(new), old.clone(), *version);
+            let stage = match stage {
+                Stage::Write if self.are_settled(version) => {
+                    self.change(|desired| (desired.in_force, desired.beside) = (InForce::Plan(new), old));
+                    Stage::Flip
+                }
+                Stage::Flip if self.is_settled(self.core, version) => {
+                    self.change(|desired| desired.beside = None);
+                    Stage::Clear
+                }
+                Stage::Clear if self.are_settled(version) => {
+                    self.finish_reload();
+                    return;
+                }
+                _ => return,
+            };
+            let version = self.version;
+            if let Some(reload) = &mut self.reload {
+                if stage == Stage::Flip {
+                    self.last_in_force = Some(reload.new.plan().epoch());
+                    let before = std::mem::replace(&mut self.made_of, reload.made_of.clone());
+                    self.previous = reload.old.as_ref().map(|old| (old.plan().clone(), before));
+                }
+                (reload.stage, reload.version) = (stage, version);
+            }
+        }
+    }
+
+    fn finish_reload(&mut self) {
+        if let Some(Reload { new, began, .. }) = self.reload.take() {
+            let took = self.now.saturating_sub(began);
+            self.notices.push_back(Notice::Reloaded { epoch: new.plan().epoch(), took });
+        }
+    }
+
+    /// Index reads need the first switch to know the connection, and S_c not to be led by a plan that is void.
+    fn tell_registered(&mut self) {
+        let core = match self.switches.get(&self.core) {
+            Some(SwitchState::Settled(version)) => *version,
+            _ => return,
+        };
+        let ready: Vec<(u16, Ipv4Addr, u32)> = self
+            .pending
+            .iter()
+            .filter(|(_, (version, edge))| core >= *version && self.is_settled(*edge, *version))
+            .map(|(key, _)| *key)
+            .collect();
+        for (partition, client, queue_pair) in ready {
+            self.pending.remove(&(partition, client, queue_pair));
+            let server = self.servers.get(&partition);
+            let connection = server.and_then(|server| server.connections.get(&(client, queue_pair)));
+            if let Some(connection) = connection {
+                self.notices.push_back(Notice::Registered(partition, *connection));
+            }
+        }
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+}

@@ -1,0 +1,82 @@
+//! What one switch holds.
+
+use super::wanted::is_planned;
+use crate::plan::diff_switch;
+use crate::tables::{Change, Entry, core_route};
+
+/// What one switch holds of what the controller writes: as read back, and kept up to date with every write that succeeded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// In key order; no two have the same key.
+    entries: Vec<Entry>,
+    core_route: Option<core_route::Action>,
+}
+
+impl Held {
+    /// What was read back, in any order. `core_route` is none where the program has no such table, or no default action of its own.
+    pub fn new(mut entries: Vec<Entry>, core_route: Option<core_route::Action>) -> Self {
+        entries.sort_unstable();
+        entries.dedup_by(|a, b| a.cmp_keys(b).is_eq());
+        Self { entries, core_route }
+    }
+
+    /// All entries, in key order.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The default action of `core_route`.
+    pub fn core_route(&self) -> Option<core_route::Action> {
+        self.core_route
+    }
+
+    /// The epoch that packets are sent into from here; none in switches that send them into none.
+    pub fn epoch(&self) -> Option<u8> {
+        match self.core_route {
+            Some(core_route::Action::Descend { epoch, .. }) if epoch != 0 => Some(epoch),
+            _ => None,
+        }
+    }
+
+    /// Entries of plans, and the newest epoch that they are of.
+    pub fn planned(&self) -> (usize, Option<u8>) {
+        let epoch = |entry: &Entry| match entry {
+            Entry::Step(key, _) => Some(key.epoch),
+            Entry::Child(key, _) => Some(key.epoch),
+            _ => None,
+        };
+        let entries = self.entries.iter().filter(|entry| is_planned(entry)).count();
+        (entries, self.entries.iter().filter_map(epoch).max())
+    }
+
+    /// Takes note of changes that the switch has made, in any order.
+    pub fn apply(&mut self, changes: &[Change]) {
+        let mut written: Vec<(Entry, bool)> = Vec::with_capacity(changes.len());
+        for change in changes {
+            match change {
+                Change::Insert(entry) | Change::Modify(entry) => written.push((*entry, true)),
+                Change::Delete(entry) => written.push((*entry, false)),
+                Change::CoreRoute(action) => self.core_route = Some(*action),
+            }
+        }
+        written.sort_unstable_by(|(a, _), (b, _)| a.cmp_keys(b));
+        let mut old = std::mem::take(&mut self.entries).into_iter().peekable();
+        let mut new = Vec::with_capacity(old.len() + written.len());
+        for (entry, stays) in written {
+            while let Some(before) = old.next_if(|old| old.cmp_keys(&entry).is_lt()) {
+                new.push(before);
+            }
+            old.next_if(|old| old.cmp_keys(&entry).is_eq());
+            if stays {
+                new.push(entry);
+            }
+        }
+        new.extend(old);
+        self.entries = new;
+    }
+
+    /// What has to change, in key order, so that exactly `wanted` is there, which is in key order.
+    pub(super) fn changes_to(&self, wanted: &[Entry]) -> Vec<Change> {
+        diff_switch(&self.entries, wanted)
+    }
+}

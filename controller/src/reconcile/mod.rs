@@ -1,0 +1,26 @@
+//! Making switches hold what they should, whatever they hold.
+//!
+//! ```text
+//!   base, connections, plans ──► Desired ──wanted(switch)──► Wanted ─┐
+//!                                                                    ├─next_changes()──► written to the switch ──► Held::apply
+//!   read back from the switch ─────────────────────────────► Held  ──┘         ▲                                     │
+//!                                                                             └───────── until there are none ──────┘
+//! ```
+//!
+//! One mechanism does it all. A reload changes what is desired, three times. A switch that came back empty holds nothing, so everything is
+//! added. A controller that was killed half-way through a reload reads back what there is, and the rest follows: what belongs to the
+//! epoch in force stays, what was written of the next one goes, and so does what was to be deleted.
+
+mod controller;
+mod desired;
+mod held;
+#[cfg(test)]
+mod tests;
+mod wanted;
+
+pub use controller::{
+    Controller, Incarnation, Incarnations, Notice, Refused, Registration, Stage, SwitchState,
+};
+pub use desired::{Desired, InForce, Loaded};
+pub use held::Held;
+pub use wanted::Wanted;

@@ -1,0 +1,424 @@
+//! Controllers that are killed at any write, switches that come back empty, freeze, or make only some of the changes, servers that are
+//! filled anew: whatever happens, no packet is led by half of something, and in the end all switches hold one epoch and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fatbtree_index::TreeTop;
+use fatbtree_topology::{Cluster, SwitchId};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+use crate::frequency::Frequencies;
+use crate::plan::{Budget, Placement, Plan, next_epoch};
+use crate::tables::{Change, Entry, NodeSet, child, core_route, fat_root, step};
+use crate::test_support::{naive_path, top};
+use crate::tree::Tree;
+
+/// A switch: what it really holds, and what the controller believes, if it has read it.
+#[derive(Default)]
+struct Switch {
+    holds: Held,
+    known: Option<Held>,
+    is_frozen: bool,
+}
+
+/// What was planned for, and what it was made of.
+type Trees = (Arc<Vec<TreeTop>>, Incarnations);
+
+/// A packet on its way down: it has its epoch, and the trees that the plan of that epoch was made from.
+struct Packet {
+    key: u64,
+    epoch: u8,
+    node_id: u16,
+    address: u64,
+    partition: u16,
+    /// Switches passed.
+    hops: usize,
+    trees: Arc<Vec<TreeTop>>,
+}
+
+struct World {
+    random: ChaCha8Rng,
+    cluster: Cluster,
+    core: SwitchId,
+    switches: BTreeMap<SwitchId, Switch>,
+    controller: Controller,
+    /// What the controller's disk has.
+    disk: Option<(Plan, Incarnations)>,
+    /// As the memory servers have them.
+    trees: Trees,
+    connections: BTreeMap<u16, Vec<Registration>>,
+    /// What each epoch was made from, since it was written last.
+    epochs: BTreeMap<u8, Arc<Vec<TreeTop>>>,
+    last_begun: u8,
+    packets: Vec<Packet>,
+    now: u64,
+}
+
+const KEYS: u64 = 40_000;
+
+fn trees(random: &mut ChaCha8Rng, number: u64) -> Trees {
+    let lows = [0, 1 << 62];
+    let tops = lows.iter().zip(0u16..).map(|(low, id)| {
+        let leaves: BTreeSet<u64> =
+            (0..40).map(|_| low + random.random_range(0..KEYS)).chain([*low]).collect();
+        let leaves: Vec<u64> = leaves.into_iter().collect();
+        top(id, *low, &leaves, &[random.random_range(3..9), 4, 7])
+    });
+    let incarnations = lows.iter().zip(0u16..).map(|(low, id)| (id, Incarnation { number, low: *low }));
+    (Arc::new(tops.collect()), incarnations.collect())
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let cluster = Cluster::from_toml(Cluster::local_toml()).unwrap();
+        let trees = trees(&mut random, 0);
+        let mut world = Self {
+            core: cluster.tree().chosen_core().id,
+            switches: cluster.tree().switches().iter().map(|switch| (switch.id, Switch::default())).collect(),
+            controller: Controller::new(&cluster, 100, 0),
+            disk: None,
+            trees,
+            connections: BTreeMap::new(),
+            epochs: BTreeMap::new(),
+            last_begun: u8::MAX,
+            packets: Vec::new(),
+            now: 0,
+            random,
+            cluster,
+        };
+        world.servers_join();
+        world
+    }
+
+    fn one_in(&mut self, n: u32) -> bool {
+        self.random.random_range(0..n) == 0
+    }
+
+    fn servers_join(&mut self) {
+        for (partition, incarnation) in self.trees.1.clone() {
+            let connections = self.connections.entry(partition).or_default().clone();
+            self.controller.server_joined(partition, incarnation, &connections);
+        }
+    }
+
+    fn kill_the_controller(&mut self) {
+        // A draw that comes to none of the epochs that were begun.
+        let from = self.switches[&self.core].holds.epoch().unwrap_or(u8::MAX);
+        let begun = std::iter::successors(Some(from), |epoch| Some(next_epoch(*epoch)));
+        let draw = begun.take(254).position(|epoch| epoch == self.last_begun).unwrap_or(0) + 1;
+        self.controller = Controller::new(&self.cluster, 100, draw as u8);
+        // By the time that another one has started, no packet is under way that was sent before S_c sent them nowhere.
+        if self.switches[&self.core].holds.epoch().is_none() {
+            self.packets.clear();
+        }
+        for switch in self.switches.values_mut() {
+            switch.known = None;
+        }
+        if let Some((plan, made_of)) = self.disk.clone().filter(|_| self.random.random_range(0..3) > 0) {
+            self.controller.restore(plan, made_of);
+        }
+        self.servers_join();
+    }
+
+    /// One thing that happens, to a switch that was drawn.
+    fn work_on(&mut self, id: SwitchId, is_rough: bool) {
+        let rough = |world: &mut Self, n| is_rough && world.one_in(n);
+        let dies = rough(self, 60);
+        let fails = rough(self, 8);
+        let (version, desired) = self.controller.desired();
+        let (desired, core) = (Arc::clone(desired), self.core);
+        let switch = self.switches.get_mut(&id).unwrap();
+        if switch.is_frozen {
+            switch.known = None;
+            self.controller.switch_lost(id, "frozen".to_owned());
+            return;
+        }
+        let Some(known) = &mut switch.known else {
+            switch.known = Some(switch.holds.clone());
+            self.controller.switch_read(id, &switch.holds.clone());
+            return;
+        };
+        let Some(changes) = desired.wanted(id).next_changes(known) else {
+            assert_eq!(*known, switch.holds);
+            self.controller.switch_settled(id, version);
+            return;
+        };
+        // In any order; not all of them if something goes wrong.
+        let mut made = changes.clone();
+        for at in (1..made.len()).rev() {
+            made.swap(at, self.random.random_range(0..=at));
+        }
+        let most = made.len();
+        if dies || fails {
+            made.truncate(self.random.random_range(0..=most));
+        }
+        for change in &made {
+            assert!(fits(&switch.holds, change), "{change:?} in {}", id.0);
+            switch.holds.apply(std::slice::from_ref(change));
+        }
+        if id == core
+            && let Some(epoch) = switch.holds.epoch()
+            && made.iter().any(|c| matches!(c, Change::CoreRoute(_)))
+        {
+            // Whatever was planned for that epoch, it is that of the controller that flips.
+            let plan = desired.in_force.plan().expect("only a plan is flipped to");
+            assert_eq!(plan.plan().epoch(), epoch);
+        }
+        if dies {
+            return self.kill_the_controller();
+        }
+        if fails {
+            switch.known = None;
+            return self.controller.switch_lost(id, "broken".to_owned());
+        }
+        known.apply(&changes);
+        self.controller.switch_converging(id);
+    }
+
+    fn plan(&mut self) {
+        let (tops, made_of) = self.trees.clone();
+        let tree = Tree::new(&tops).unwrap();
+        let keys: Vec<u64> = (0..50).map(|_| self.key()).collect();
+        let frequencies = Frequencies::from_keys(&tree, &keys);
+        let set = self.random.random_range(1..4);
+        let budget = Budget {
+            fat_root_ranges: self.random.random_range(2..20),
+            set_nodes: [set; 5],
+            ..Budget::bmv2()
+        };
+        let (topology, placement) = (self.cluster.tree(), Placement::of(&self.cluster));
+        let plan = Plan::new(topology, &placement, &tree, &frequencies, &budget, 1).unwrap();
+        if let Ok(epoch) = self.controller.load(plan, made_of.clone()) {
+            self.epochs.insert(epoch, tops);
+            self.last_begun = epoch;
+            // It is saved before the first entry is written.
+            let plan = self.controller.reload().expect("it was begun").0.plan().clone();
+            if self.one_in(2) {
+                self.disk = Some((plan, made_of));
+            }
+        }
+    }
+
+    fn key(&mut self) -> u64 {
+        (self.random.random_range(0..2u64) << 62) + self.random.random_range(0..KEYS)
+    }
+
+    fn rough_step(&mut self) {
+        self.now += 1;
+        self.controller.at(Duration::from_millis(self.now));
+        let ids: Vec<SwitchId> = self.switches.keys().copied().collect();
+        let id = ids[self.random.random_range(0..ids.len())];
+        match self.random.random_range(0..400) {
+            0 => self.kill_the_controller(),
+            1 | 2 => {
+                let was_frozen = self.switches[&id].is_frozen;
+                // It has lost all, or was only frozen.
+                if !was_frozen && self.one_in(2) {
+                    self.switches.insert(id, Switch::default());
+                    if id == self.core {
+                        self.packets.clear();
+                    }
+                    self.controller.switch_lost(id, "restarted".to_owned());
+                    if self.controller.desired().1.in_force == InForce::Unread {
+                        // Its draw was meant for what S_c held before.
+                        self.kill_the_controller();
+                    }
+                } else {
+                    self.switches.get_mut(&id).unwrap().is_frozen = !was_frozen;
+                }
+            }
+            3 => {
+                let number = self.trees.1[&0].number + 1;
+                self.trees = trees(&mut self.random, number);
+                self.connections.clear();
+                // Whoever fills a server anew has ended its sessions before.
+                self.servers_join();
+            }
+            4..8 => {
+                let partition = self.random.random_range(0..2u16);
+                let queue_pair = self.random.random_range(2..30);
+                let registration = Registration {
+                    client: self.cluster.tree().host(self.cluster.clients()[0].host).ip,
+                    queue_pair,
+                    rkey: self.random.random_range(1..1000),
+                    root: self.trees.0[usize::from(partition)].partition.root.raw(),
+                };
+                let of = self.connections.entry(partition).or_default();
+                match of.iter().position(|other| other.queue_pair == queue_pair) {
+                    Some(at) => {
+                        let gone = of.remove(at);
+                        self.controller.closed(partition, gone.client, gone.queue_pair);
+                    }
+                    None => {
+                        of.push(registration);
+                        self.controller.opened(partition, registration);
+                    }
+                }
+            }
+            8..16 => self.plan(),
+            16..60 => self.send(),
+            60..160 => self.hop(),
+            _ => self.work_on(id, true),
+        }
+        while self.controller.poll_notice().is_some() {}
+    }
+
+    // ---- packets, as the switches' tables lead them ----
+
+    fn send(&mut self) {
+        let key = self.key();
+        let holds = &self.switches[&self.core].holds;
+        let Some(core_route::Action::Descend { epoch, sub_table }) = holds.core_route() else { return };
+        if epoch == 0 {
+            return;
+        }
+        let mut table = sub_table;
+        for stage in 0..4u8 {
+            let slice = (key >> (48 - 16 * u32::from(stage))) as u16;
+            let hits = holds.entries().iter().filter_map(|entry| match entry {
+                Entry::FatRoot(at, action)
+                    if (at.stage, at.sub_table) == (stage, table) && (at.low..=at.high).contains(&slice) =>
+                {
+                    Some((at.priority, *action))
+                }
+                _ => None,
+            });
+            match hits.max_by_key(|(priority, _)| *priority) {
+                // It goes down with the root of its partition.
+                None => return,
+                Some((_, fat_root::Action::NextTable { sub_table })) => table = sub_table,
+                Some((_, fat_root::Action::Land { address, partition, node_id })) => {
+                    let trees = Arc::clone(self.epochs.get(&epoch).expect("it was loaded"));
+                    let mut packet = Packet { key, epoch, node_id, address, partition, hops: 0, trees };
+                    packet.descend(holds, NodeSet::A);
+                    return self.packets.push(packet);
+                }
+            }
+        }
+        panic!("four stages lead to a range");
+    }
+
+    fn hop(&mut self) {
+        if self.packets.is_empty() {
+            return;
+        }
+        let at = self.random.random_range(0..self.packets.len());
+        let packet = &mut self.packets[at];
+        packet.hops += 1;
+        let tree = self.cluster.tree();
+        let host = tree.host(self.cluster.server(packet.partition).unwrap().host);
+        let switch = match packet.hops {
+            1 => tree.spine_aggregation(host.pod).id,
+            _ => tree.edge_of(host.id).id,
+        };
+        let holds = &self.switches[&switch].holds;
+        packet.descend(holds, NodeSet::A);
+        packet.descend(holds, NodeSet::B);
+        if packet.hops == 2 {
+            let Packet { key, address, trees, epoch, .. } = self.packets.swap_remove(at);
+            assert!(
+                naive_path(&trees, key).contains(&address),
+                "key {key:#x} of epoch {epoch}: {address:#x}"
+            );
+        }
+    }
+
+    // ---- the end ----
+
+    /// Nothing goes wrong any more.
+    fn settle(&mut self) {
+        self.switches.values_mut().for_each(|switch| switch.is_frozen = false);
+        self.servers_join();
+        for _ in 0..60 {
+            for id in self.switches.keys().copied().collect::<Vec<_>>() {
+                self.work_on(id, false);
+            }
+            if self.controller.wants_plan() {
+                self.plan();
+            }
+        }
+    }
+
+    fn check(&self) {
+        let (version, desired) = self.controller.desired();
+        assert!(
+            self.controller.reload().is_none() && desired.beside.is_none(),
+            "{:?}",
+            self.controller.reload()
+        );
+        let (loaded, made_of) = self.controller.plan().expect("a plan is in force");
+        assert_eq!(*made_of, self.trees.1);
+        let mut planned = loaded.plan().entries();
+        let bases = crate::cluster_base(&self.cluster);
+        for (id, Switch { holds, .. }) in &self.switches {
+            assert_eq!(self.controller.switch(*id), Some(&SwitchState::Settled(version)));
+            let mut all: Vec<Entry> = bases[id].entries.clone();
+            all.extend(planned.remove(id).unwrap_or_default());
+            all.extend(desired.connections.of_switch(*id));
+            let route = if *id == self.core { loaded.plan().descend() } else { bases[id].core_route };
+            assert_eq!(*holds, Held::new(all, Some(route)), "switch {}", id.0);
+        }
+        let connections: usize = self.connections.values().map(Vec::len).sum();
+        assert_eq!(desired.connections.len(), connections);
+        assert!((0..2).all(|id| self.controller.connections(id).all(|(_, told)| told)));
+    }
+}
+
+impl Packet {
+    /// Looks into a node set.
+    fn descend(&mut self, holds: &Held, set: NodeSet) {
+        let (epoch, node_id) = (self.epoch, self.node_id);
+        let compare = |quarter| {
+            let found = holds.entries().iter().find_map(|entry| match entry {
+                Entry::Step(key, action) if *key == (step::Key { set, epoch, node_id, quarter }) => {
+                    Some(action)
+                }
+                _ => None,
+            })?;
+            Some(found.last.iter().filter(|last| self.key > **last).count() as u8)
+        };
+        let Some(quarter) = compare(None) else { return };
+        let branch = 4 * quarter + compare(Some(quarter)).expect("a node that is there is whole");
+        let key = child::Key { set, epoch, node_id, branch };
+        let child = holds.entries().iter().find_map(|entry| match entry {
+            Entry::Child(at, action) if *at == key => Some(*action),
+            _ => None,
+        });
+        let child = child.expect("a node that is there is whole");
+        self.address = self.address >> 48 << 48 | child.offset;
+        self.node_id = child.node_id;
+    }
+}
+
+/// Whether a switch takes a change: it inserts nothing twice, and modifies and deletes nothing that is not there.
+fn fits(holds: &Held, change: &Change) -> bool {
+    let has = |entry: &Entry| holds.entries().binary_search_by(|held| held.cmp_keys(entry)).is_ok();
+    match change {
+        Change::Insert(entry) => !has(entry),
+        Change::Modify(entry) | Change::Delete(entry) => has(entry),
+        Change::CoreRoute(_) => true,
+    }
+}
+
+#[test]
+fn whatever_happens_the_fleet_converges() {
+    let seeds = std::env::var("FATBTREE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(300);
+    let (mut landed, mut reloads) = (0, 0);
+    for seed in 0..seeds {
+        println!("seed {seed}"); // Shown when the test fails.
+        let mut world = World::new(seed);
+        for _ in 0..2_000 {
+            world.rough_step();
+        }
+        landed += world.packets.len();
+        reloads += world.epochs.len();
+        world.settle();
+        world.check();
+    }
+    assert!(landed > 0 && reloads > 2 * seeds as usize, "{landed} packets, {reloads} reloads");
+}

@@ -1,0 +1,33 @@
+//! Tells the controller what the client is asked for, and hears which connections are registered.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use fatbtree_controller::grpc::{Client, ClientReport};
+use tokio::sync::mpsc;
+
+use super::desk::{Answer, Out};
+
+/// Between two tries to reach the controller.
+const PAUSE: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Never ends before the client does.
+pub(super) async fn serve(
+    controller: String,
+    address: Ipv4Addr,
+    mut reports: mpsc::Receiver<ClientReport>,
+    out: Out,
+) {
+    while !reports.is_closed() {
+        let told = async {
+            let mut client = Client::connect(&controller, PATIENCE).await?;
+            let registered = |(partition, queue_pair)| out.tell(Answer::Registered { partition, queue_pair });
+            client.report(address, &mut reports, registered).await
+        };
+        if let Err(error) = told.await {
+            tracing::info!(%error, "not reported");
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}

@@ -1,0 +1,198 @@
+//! What operators are told.
+
+use std::collections::BTreeMap;
+
+use fatbtree_controller::operator::{
+    ClientStatus, Counters, Difference, Explanation, Planned, Question, ReloadStatus, RoleState,
+    ServerStatus, Status, Step, SwitchDifference, SwitchStatus, TableCounters,
+};
+use fatbtree_controller::{Change, Entry, LAYER_NAMES, NodeSet, SwitchState, WayPoint, diff};
+use fatbtree_topology::{Role, Switch};
+
+use super::driver::{Driver, Reply, answer};
+use super::planner::{Counted, Made};
+use super::state::saved;
+
+const FAT_ROOT: &str = "fat root";
+
+impl Driver {
+    pub(super) fn status(&self) -> Status {
+        let controller = &self.controller;
+        let cluster = &self.planner.cluster;
+        let reload = controller.reload().map(|(new, _, stage)| ReloadStatus {
+            epoch: new.plan().epoch(),
+            stage,
+            entries: new.len(),
+        });
+        let servers = cluster.servers().iter().map(|server| {
+            let connections: Vec<bool> =
+                controller.connections(server.partition).map(|(_, told)| told).collect();
+            let is_here = controller.server_is_here(server.partition);
+            ServerStatus {
+                name: server.name.clone(),
+                address: server.grpc.clone(),
+                partition: server.partition,
+                state: if is_here { RoleState::Settled } else { RoleState::Silent },
+                low: controller.trees().get(&server.partition).map(|tree| tree.low),
+                registered: connections.iter().filter(|told| **told).count(),
+                connections: connections.len(),
+            }
+        });
+        let clients = self.clients.values().map(|client| {
+            let on = |id| cluster.tree().host(id).ip == client.address;
+            let named = cluster.clients().iter().find(|client| on(client.host));
+            ClientStatus {
+                name: named.map_or_else(|| client.address.to_string(), |client| client.name.clone()),
+                index_reads: client.index_reads,
+                astray: client.astray,
+            }
+        });
+        Status {
+            epoch: controller.desired().1.in_force.epoch(),
+            entries: controller.plan().map_or(0, |(loaded, _)| loaded.len()),
+            reload,
+            trouble: self.trouble.clone(),
+            switches: cluster.tree().switches().iter().map(|switch| self.switch_status(switch)).collect(),
+            servers: servers.collect(),
+            clients: clients.collect(),
+            refused_connections: controller.refused_connections(),
+        }
+    }
+
+    fn switch_status(&self, switch: &Switch) -> SwitchStatus {
+        let (state, reason) = match self.controller.switch(switch.id) {
+            Some(SwitchState::Silent(reason)) => (RoleState::Silent, Some(reason.clone())),
+            Some(SwitchState::Settled(_)) => (RoleState::Settled, None),
+            Some(SwitchState::Converging) | None => (RoleState::Converging, None),
+        };
+        let held = self.held.get(&switch.id).copied().unwrap_or_default();
+        let cookie = self.planner.programs.of(switch.role).cookie().filter(|_| state != RoleState::Silent);
+        SwitchStatus {
+            name: switch.name(),
+            role: switch.role.to_string(),
+            address: self.planner.cluster.p4runtime(switch.id).address.clone(),
+            state,
+            reason,
+            epoch: held.epoch,
+            entries: held.entries,
+            connections: self.controller.desired().1.connections.of_switch(switch.id).count(),
+            program: cookie.map(|cookie| format!("{cookie:016x}")),
+        }
+    }
+
+    pub(super) fn show(&self, reply: Reply) {
+        match self.controller.plan() {
+            Some((loaded, made_of)) => answer(reply, Ok(&saved(loaded.plan(), made_of))),
+            None => answer::<()>(reply, Err(self.no_plan())),
+        }
+    }
+
+    fn no_plan(&self) -> String {
+        let why = self.trouble.as_ref().map_or(String::new(), |trouble| format!(": {trouble}"));
+        format!("no plan is in force that this controller knows{why}")
+    }
+
+    pub(super) fn explain(&self, key: u64, reply: Reply) {
+        let Some((loaded, _)) = self.controller.plan() else {
+            return answer::<()>(reply, Err(self.no_plan()));
+        };
+        let (plan, tree) = (loaded.plan(), self.planner.cluster.tree());
+        let way = plan.way(key);
+        let name =
+            |layer: Option<u8>| layer.map_or(FAT_ROOT, |layer| LAYER_NAMES[usize::from(layer)]).to_owned();
+        let last = way.last().copied();
+        let steps = way.into_iter().map(|point| {
+            let WayPoint { switch, layer, low, next, address, node_id } = point;
+            Step { switch: tree.switch(switch).name(), table: name(layer), low, next, address, node_id }
+        });
+        let landing = plan.land(key);
+        let because = match last.and_then(|point| point.layer) {
+            Some(4) => "edge B is the last node set on the way".to_owned(),
+            _ => format!(
+                "the node at {:#x} is a leaf, or it is cached in no switch further on: others were visited more often",
+                landing.address
+            ),
+        };
+        let (epoch, partition, address) = (plan.epoch(), landing.partition, landing.address);
+        answer(reply, Ok(&Explanation { key, epoch, partition, address, steps: steps.collect(), because }));
+    }
+
+    pub(super) fn count(&self, reply: Reply) {
+        let (planner, epoch) = (self.planner.clone(), self.controller.desired().1.in_force.epoch());
+        tokio::spawn(async move {
+            let (counted, silent) = planner.counters().await;
+            let tree = planner.cluster.tree();
+            let tables = tables(&counted, epoch, |switch| tree.switch(switch).role);
+            let silent = silent.into_iter().map(|switch| tree.switch(switch).name()).collect();
+            answer(reply, Ok(&Counters { epoch, tables, silent }));
+        });
+    }
+
+    pub(super) fn answer_made(&self, question: &Question, made: &Made, reply: Reply) {
+        let Made { plan, made_of, trips_in_force, trips } = made;
+        if *question == Question::Plan {
+            let planned = Planned {
+                summary: plan.summary(),
+                text: plan.print(),
+                saved: saved(plan, made_of),
+                trips_in_force: *trips_in_force,
+                trips: *trips,
+            };
+            return answer(reply, Ok(&planned));
+        }
+        // The epoch is part of every key: what is told apart is what they say.
+        let old = self.controller.plan().map(|(loaded, _)| loaded.plan().clone().at_epoch(plan.epoch()));
+        let old = old.map(|plan| plan.entries()).unwrap_or_default();
+        let changes = diff(&old, &plan.entries());
+        let switches = changes.into_iter().map(|(switch, changes)| {
+            let mut difference = SwitchDifference {
+                name: self.planner.cluster.tree().switch(switch).name(),
+                insert: 0,
+                modify: 0,
+                delete: 0,
+            };
+            for change in changes {
+                match change {
+                    Change::Insert(_) => difference.insert += 1,
+                    Change::Delete(_) => difference.delete += 1,
+                    Change::Modify(_) | Change::CoreRoute(_) => difference.modify += 1,
+                }
+            }
+            difference
+        });
+        answer(reply, Ok(&Difference { switches: switches.collect() }));
+    }
+}
+
+/// Sums over all switches.
+fn tables(
+    counted: &Counted,
+    epoch: Option<u8>,
+    role: impl Fn(fatbtree_topology::SwitchId) -> Role,
+) -> Vec<TableCounters> {
+    let mut sums: BTreeMap<usize, (u64, u64)> =
+        (0..=LAYER_NAMES.len()).map(|table| (table, (0, 0))).collect();
+    for (switch, entry, packets) in counted {
+        let (table, node_id) = match entry {
+            Entry::FatRoot(_, fatbtree_controller::tables::fat_root::Action::Land { node_id, .. }) => {
+                (0, *node_id)
+            }
+            Entry::Child(key, action) if Some(key.epoch) == epoch => {
+                let layer = match (role(*switch), key.set) {
+                    (Role::Core, _) => 0,
+                    (Role::Aggregation, NodeSet::A) => 1,
+                    (Role::Aggregation, NodeSet::B) => 2,
+                    (Role::Edge, NodeSet::A) => 3,
+                    (Role::Edge, NodeSet::B) => 4,
+                };
+                (layer + 1, action.node_id)
+            }
+            _ => continue,
+        };
+        let (hits, stops) = sums.entry(table).or_default();
+        *hits += packets;
+        *stops += if node_id == 0 { *packets } else { 0 };
+    }
+    let name = |table: usize| table.checked_sub(1).map_or(FAT_ROOT, |layer| LAYER_NAMES[layer]).to_owned();
+    sums.into_iter().map(|(table, (hits, stops))| TableCounters { table: name(table), hits, stops }).collect()
+}

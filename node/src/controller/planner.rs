@@ -1,0 +1,145 @@
+//! Making plans: from the trees as they are now, and what is known of the visits.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fatbtree_controller::{
+    Budget, Entry, Follower, Frequencies, Incarnations, Loaded, Placement, Plan, Programs, Replanned, Tree,
+};
+use fatbtree_index::TreeTop;
+use fatbtree_memserver::grpc::{self, Deadlines};
+use fatbtree_topology::{Cluster, SwitchId};
+use tokio::task::JoinSet;
+
+use super::keeper::Reachable;
+
+/// How long memory servers may take.
+const DEADLINES: Deadlines = Deadlines { connect: Duration::from_secs(2), call: Duration::from_secs(10) };
+/// Between two looks at the switches' counters, when only what is asked for now counts.
+const GLANCE: Duration = Duration::from_secs(1);
+
+/// What the switches have counted.
+pub(super) type Counted = Vec<(SwitchId, Entry, u64)>;
+
+/// What every plan is made of.
+#[derive(Clone)]
+pub(super) struct Planner {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) placement: Placement,
+    pub(super) programs: Programs,
+    pub(super) budget: Budget,
+    pub(super) reachable: Reachable,
+}
+
+/// A plan, the trees that it was made of, and what it is worth.
+pub(super) struct Made {
+    pub(super) plan: Plan,
+    pub(super) made_of: Incarnations,
+    pub(super) trips_in_force: Option<f64>,
+    pub(super) trips: f64,
+}
+
+impl Planner {
+    /// Trees as the memory servers read them now.
+    async fn tops(&self) -> Result<Vec<TreeTop>, String> {
+        let mut tasks = JoinSet::new();
+        for server in self.cluster.servers() {
+            let (name, address) = (server.name.clone(), format!("http://{}", server.grpc));
+            tasks.spawn(async move {
+                let top = async { grpc::Client::connect_with(&address, DEADLINES).await?.snapshot().await };
+                top.await.map_err(|error| format!("memory server {name}: {error}"))
+            });
+        }
+        tasks.join_all().await.into_iter().collect()
+    }
+
+    /// What the switches that answer have counted; the others count nothing. Second: those that did not answer.
+    pub(super) async fn counters(&self) -> (Counted, Vec<SwitchId>) {
+        let mut tasks = JoinSet::new();
+        for (switch, fleet) in self.reachable.all() {
+            tasks.spawn(async move { fleet.read_counters().await.map_err(|_| switch) });
+        }
+        let (mut all, mut silent) = (Counted::new(), Vec::new());
+        for counted in tasks.join_all().await {
+            match counted {
+                Ok(counted) => all.extend(counted),
+                Err(switch) => silent.push(switch),
+            }
+        }
+        (all, silent)
+    }
+
+    /// What the switches count now.
+    async fn glance(&self) -> Counted {
+        let before: BTreeMap<(SwitchId, Entry), u64> = self
+            .counters()
+            .await
+            .0
+            .into_iter()
+            .map(|(switch, entry, count)| ((switch, entry), count))
+            .collect();
+        tokio::time::sleep(GLANCE).await;
+        let (mut counted, _) = self.counters().await;
+        for (switch, entry, count) in &mut counted {
+            *count = count.saturating_sub(before.get(&(*switch, *entry)).copied().unwrap_or(0));
+        }
+        counted
+    }
+
+    /// Plans by what the switches have counted since the plan in force was loaded, and by sampled keys. `made_of` is what is known of the
+    /// trees before they are read.
+    pub(super) async fn plan(
+        self,
+        in_force: Option<Arc<Loaded>>,
+        keys: Vec<u64>,
+        made_of: Incarnations,
+        epoch: u8,
+    ) -> Result<Made, String> {
+        let tops = self.tops().await?;
+        let counters = match &in_force {
+            Some(_) => self.counters().await.0,
+            None => Counted::new(),
+        };
+        blocking(move || {
+            let tree = Tree::new(&tops).map_err(|error| error.to_string())?;
+            let visits = match &in_force {
+                Some(loaded) => loaded.plan().visits(counters, &keys),
+                None => keys.iter().map(|key| (*key, 1)).collect(),
+            };
+            let frequencies = Frequencies::from_weighted(&tree, &visits);
+            let topology = self.cluster.tree();
+            let plan = Plan::new(topology, &self.placement, &tree, &frequencies, &self.budget, epoch);
+            let plan = plan.map_err(|error| error.to_string())?;
+            let trips = plan.trips(&tree, &visits);
+            let trips_in_force = in_force.map(|loaded| loaded.plan().trips(&tree, &visits));
+            Ok(Made { plan, made_of, trips_in_force, trips })
+        })
+        .await
+    }
+
+    /// Asks the follower whether another plan is worth its entries now.
+    pub(super) async fn follow(
+        self,
+        mut follower: Follower,
+        now: Duration,
+    ) -> (Follower, Result<Option<Replanned>, String>) {
+        let tops = match self.tops().await {
+            Ok(tops) => tops,
+            Err(error) => return (follower, Err(error)),
+        };
+        let counters = self.glance().await;
+        let kept = follower.clone();
+        let replanned = blocking(move || {
+            let replanned = follower.replan(now, &tops, counters).map_err(|error| error.to_string());
+            Ok((follower, replanned))
+        });
+        replanned.await.unwrap_or_else(|error: String| (kept, Err(error)))
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(format!("planning: {error}")))
+}

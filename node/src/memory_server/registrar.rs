@@ -1,0 +1,90 @@
+//! Tells the controller of connections, by a task of the control plane: a controller that is gone holds up nobody.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use fatbtree_controller::grpc::{Client, ClientError, ServerHello, ServerNews};
+use fatbtree_controller::{Incarnation, Registration};
+use fatbtree_memserver::{Event, FirstHop};
+use tokio::sync::mpsc;
+
+/// Between two tries to reach the controller.
+const PAUSE: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_secs(2);
+/// News on their way to the controller.
+const ON_THE_WAY: usize = 64;
+
+/// What a controller must know of a memory server, kept up to date.
+#[derive(Debug)]
+pub(super) struct Registrar {
+    hello: ServerHello,
+    connections: BTreeMap<(Ipv4Addr, u32), Registration>,
+    controller: String,
+}
+
+fn registration(hop: &FirstHop) -> Registration {
+    let FirstHop { client, queue_pair, rkey, root, .. } = *hop;
+    Registration { client, queue_pair: queue_pair.0, rkey, root: root.raw() }
+}
+
+impl Registrar {
+    /// A server without connections.
+    pub(super) fn new(controller: String, partition: u16, incarnation: Incarnation, root: u64) -> Self {
+        let hello = ServerHello { partition, incarnation, root, connections: Vec::new() };
+        Self { hello, connections: BTreeMap::new(), controller }
+    }
+
+    /// Takes the server's events and passes them on, until there are no more. There are never more of them on the way than the server has
+    /// queue pairs, twice.
+    pub(super) async fn serve(mut self, mut events: mpsc::UnboundedReceiver<Event>) {
+        loop {
+            let (news, mut passed) = mpsc::channel(ON_THE_WAY);
+            let (controller, hello) = (self.controller.clone(), self.hello());
+            let mut telling = std::pin::pin!(async move {
+                let mut client = Client::connect(&controller, PATIENCE).await?;
+                client.register(hello, &mut passed).await
+            });
+            let ended: Result<(), ClientError> = loop {
+                tokio::select! {
+                    ended = &mut telling => break ended,
+                    event = events.recv() => {
+                        let Some(event) = event else { return };
+                        let event = self.note(&event);
+                        // When they are not taken, the controller is told anew of everything.
+                        if news.try_send(event).is_err() {
+                            break Ok(());
+                        }
+                    }
+                }
+            };
+            if let Err(error) = ended {
+                tracing::info!(%error, "not registered");
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    fn hello(&self) -> ServerHello {
+        ServerHello { connections: self.connections.values().copied().collect(), ..self.hello.clone() }
+    }
+
+    fn note(&mut self, event: &Event) -> ServerNews {
+        match event {
+            Event::Opened(hop) => {
+                let opened = registration(hop);
+                self.connections.insert((opened.client, opened.queue_pair), opened);
+                ServerNews::Opened(opened)
+            }
+            Event::Closed(hop) => {
+                let Registration { client, queue_pair, .. } = registration(hop);
+                self.connections.remove(&(client, queue_pair));
+                ServerNews::Closed { client, queue_pair }
+            }
+            Event::NewRoot(partition) => {
+                self.hello.root = partition.root.raw();
+                ServerNews::Root(self.hello.root)
+            }
+        }
+    }
+}
