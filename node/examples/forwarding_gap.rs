@@ -8,7 +8,19 @@
 //! what comes out; and a controller that, over gRPC on loopback, pushes ENTRIES (default 350,000) entries, reads all tables back with a
 //! wildcard and with their counters, has a program verified, reconciles to the same program and to another, deletes the entries and sets
 //! the program anew. For each of these it prints the rate, and the longest time between two frames that came out of the switch (`gap`),
-//! beside the longest between two that were put in: what the machine itself did to the thread.
+//! beside the longest between two that were put in: what the machine itself did to the thread. Where something else wants the processors,
+//! give the switch's first thread and the one with the frames a real-time priority (`chrt -f -p 10 TID`).
+//!
+//! On two processors, with that (gap in ms; before requests were done in parts, and now):
+//!
+//! | | before | now |
+//! |---|---|---|
+//! | push of 350,000 entries (200,000 to 500,000/s) | 25 to 86 | 1.1 |
+//! | read of them | 202 | 1.0 |
+//! | delete | 0.5 | 0.9 |
+//! | VERIFY of another program | 11 to 17 | 0.2 |
+//! | RECONCILE_AND_COMMIT, the same program | 3,720 | 0.1 |
+//! | RECONCILE_AND_COMMIT, another program | 3,710 | 2.9 |
 
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
