@@ -43,9 +43,12 @@ pub(crate) struct Arguments {
     /// Queue pairs to each memory server; each has up to 16 READs under way.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     lanes: u8,
-    /// Begin with index reads, after so many seconds in which somebody registers the connections at their first switches.
-    #[arg(long, value_name = "SECONDS")]
-    index_reads_after: Option<u64>,
+    /// Walk from the root to the leaf, even where the switches would lead to it.
+    #[arg(long)]
+    root_to_leaf: bool,
+    /// Begin at once, not when the controller has registered all connections: operations walk from the root until it has.
+    #[arg(long)]
+    at_once: bool,
     /// From which operations are drawn.
     #[arg(long, value_name = "N", default_value_t = 1)]
     draw_seed: u64,
@@ -93,6 +96,9 @@ struct Percentiles {
     max_us: f64,
 }
 
+/// Between two looks whether the connections are registered.
+const WAIT: Duration = Duration::from_millis(10);
+
 /// Operations between two looks at the progress bar.
 const TURN: u64 = 10_000;
 
@@ -114,6 +120,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         port: host_port(&cluster, described.host)?,
         servers: cluster.servers().to_vec(),
         lanes: arguments.lanes,
+        controller: cluster.controller().filter(|_| !arguments.root_to_leaf).map(str::to_owned),
         patience: Duration::from_secs(arguments.patience),
     };
     let mut process = ClientProcess::open(&options)?;
@@ -134,22 +141,29 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         false => values,
     };
-    let mut start = Start::Root;
-    if let Some(seconds) = arguments.index_reads_after {
-        process.run_for(Duration::from_secs(seconds))?;
-        let pool = process.client().pool();
-        pool.connections().into_iter().try_for_each(|id| pool.set_registered(id, true))?;
-        start = Start::IndexRead;
+    let start = if options.controller.is_some() { Start::CachedOrIndexRead } else { Start::Root };
+    if options.controller.is_some() && !arguments.at_once {
+        let began = Instant::now();
+        while !process.is_registered() {
+            if began.elapsed() >= options.patience {
+                bail!(
+                    "the controller has not registered all connections in {} s: `fatbtree control status` says why; --at-once does not \
+                     wait for it, --root-to-leaf does without",
+                    arguments.patience
+                );
+            }
+            process.run_for(WAIT)?;
+        }
     }
     let mut workload = Workload::new(&spec, keys, arguments.draw_seed)?;
     let (mut done, client) = (ClosedLoop::new(), process.client().clone());
-    let options = LoopOptions { start, depth: arguments.depth.into() };
+    let loop_options = LoopOptions { start, depth: arguments.depth.into() };
     let (bar, began) = (progress::bar("operations", arguments.operations), Instant::now());
     let mut left = arguments.operations;
     let mut stopped = false;
     while left > 0 && !stopped {
         let turn = left.min(TURN);
-        match process.run(done.run(&client, &mut workload, turn, options, &values)) {
+        match process.run(done.run(&client, &mut workload, turn, loop_options, &values)) {
             Ok(result) => result?,
             Err(fatbtree_node::NodeError::Stopped) => stopped = true,
             Err(error) => return Err(error.into()),

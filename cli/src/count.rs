@@ -33,6 +33,15 @@ pub(crate) fn of(count: impl Into<u64>, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
+/// For an argument that is a key: decimal, or hexadecimal with 0x.
+pub(crate) fn key(text: &str) -> Result<u64, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    number.map_err(|_| format!("expected a 64-bit key such as 4711 or 0x1267, found {text:?}"))
+}
+
 /// For an option that is a count of at least 1.
 pub(crate) fn positive(text: &str) -> Result<u64, String> {
     let expected = || Err(format!("expected a number such as 4711, 1e6 or 2M, found {text:?}"));

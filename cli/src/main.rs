@@ -3,7 +3,8 @@
 //! ```text
 //!   fatbtree demo        the whole path in one process, measured
 //!   fatbtree shell       a tree to try by hand
-//!   fatbtree control     program the switches of a cluster, and load plans into them
+//!   fatbtree controller  the controller of a cluster
+//!   fatbtree control     asks the controller, and tells it what to do
 //!   fatbtree plan        look at saved plans, and compare them
 //!   fatbtree topology    show, draw and check networks and cluster files
 //!   fatbtree up          all roles of a cluster file, on this machine
@@ -20,6 +21,7 @@
 
 mod bench;
 mod control;
+mod controller;
 mod count;
 mod demo;
 mod figures;
@@ -52,6 +54,7 @@ struct Arguments {
 enum Role {
     Demo(demo::Arguments),
     Shell(shell::Arguments),
+    Controller(controller::Arguments),
     Control(control::Arguments),
     Plan(plan::Arguments),
     Topology(topology::Arguments),
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().role {
         Role::Demo(arguments) => demo::run(&arguments),
         Role::Shell(arguments) => shell::run(&arguments),
+        Role::Controller(arguments) => controller::run(&arguments),
         Role::Control(arguments) => control::run(&arguments),
         Role::Plan(arguments) => plan::run(&arguments),
         Role::Topology(arguments) => topology::run(&arguments),

@@ -18,7 +18,7 @@ use crate::{count, role, room};
   fatbtree memserver left --cluster cluster.toml                    100,000 keys in the whole cluster
   fatbtree memserver left --cluster cluster.toml --keys 1000000     it loads those of its own partition
 
-It tells of connections, for whoever programs the switches:
+It registers connections with the cluster's controller, and tells of them:
   opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 rkey=4711 root=64
   closed client=…
   root partition=0 root=…")]
@@ -86,6 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         described: described.clone(),
         host: cluster.tree().host(described.host).clone(),
         port: host_port(&cluster, described.host)?,
+        controller: cluster.controller().map(str::to_owned),
         tree,
         limit: end.seconds.map(Duration::from_secs),
     };

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use fatbtree_controller::{Plan, diff};
+use fatbtree_controller::operator::SavedPlan;
+use fatbtree_controller::{Budget, Plan, Target, diff};
 
-use crate::control::{self, TargetName};
+use crate::controller::TargetName;
+use crate::count::key;
 
 /// Look at saved plans, and compare them.
 #[derive(Args)]
@@ -26,7 +28,7 @@ pub(crate) struct Arguments {
 enum Command {
     /// Print what is cached where.
     Show {
-        /// A plan that `fatbtree demo --plan` wrote.
+        /// A plan that `fatbtree demo --plan` or `fatbtree control plan --save` wrote.
         plan: PathBuf,
     },
     /// What changes in each switch from one plan to another.
@@ -54,14 +56,6 @@ enum Command {
     },
 }
 
-fn key(text: &str) -> Result<u64, String> {
-    let number = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    number.map_err(|_| format!("expected a 64-bit key such as 4711 or 0x1267, found {text:?}"))
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Command::Show { plan } => print!("{}", load(plan)?.print()),
@@ -87,7 +81,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 println!("{name}: insert {inserted}, modify {modified}, delete {deleted}");
             }
         }
-        Command::Check { plan, target } => control::check(&load(plan)?, *target)?,
+        Command::Check { plan, target } => {
+            let target = Target::from(*target);
+            load(plan)?.check(&Budget::compiled(target))?;
+            println!("the plan fits {}", target.name());
+        }
         Command::Land { plan, key } => {
             let landing = load(plan)?.land(*key);
             println!(
@@ -102,5 +100,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 pub(crate) fn load(path: &Path) -> Result<Plan> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("reading the plan {}", path.display()))?;
+    // What `fatbtree control` keeps has the plan in it.
+    let text = match serde_json::from_str::<SavedPlan>(&text) {
+        Ok(saved) => saved.plan.to_string(),
+        Err(_) => text,
+    };
     Plan::from_json(&text).with_context(|| format!("plan {}", path.display()))
 }

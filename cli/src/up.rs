@@ -10,7 +10,7 @@ use fatbtree_node::{RoleState, Supervisor, UpNews, UpOptions};
 
 use crate::memserver::Data;
 
-/// Start all switches and memory servers of a cluster file on this machine.
+/// Start all roles of a cluster file on this machine: controller, switches and memory servers.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree topology example > cluster.toml
@@ -35,10 +35,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         file: arguments.file.clone(),
         cluster,
         memory_server_arguments: arguments.data.words(),
+        controller_arguments: Vec::new(),
         restart: !arguments.no_restart,
         patience: Duration::from_secs(arguments.patience),
     };
-    Supervisor::new(options).run(|news| {
+    Supervisor::new(options)?.run(|news| {
         match news {
             UpNews::Ready => println!("ready"),
             UpNews::Trouble(error) => println!("trouble: {error}"),

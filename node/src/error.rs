@@ -51,12 +51,11 @@ pub enum NodeError {
     /// Nothing more can be done: it was told to stop.
     #[error("stopped before the end")]
     Stopped,
-    /// A switch does not take what every switch needs.
-    #[error(transparent)]
-    Push(Box<fatbtree_controller::PushError>),
-    /// The switches' program.
-    #[error(transparent)]
-    Program(#[from] fatbtree_controller::ProgramError),
+    /// Nobody would program the switches.
+    #[error(
+        "the cluster file has no [controller]: add the address where it should listen, such as grpc = \"127.0.0.1:9690\""
+    )]
+    NoController,
     /// The folder where a controller keeps its plans.
     #[error("--state {}: {source}; give a folder that can be written", folder.display())]
     State {
@@ -67,7 +66,7 @@ pub enum NodeError {
     },
     /// A role that does not answer.
     #[error(
-        "{role} does not answer at {address} after {seconds} s; start it by hand to see why: fatbtree {kind} {role} --cluster FILE"
+        "{role} does not answer at {address} after {seconds} s; start it by hand to see why, with `fatbtree {kind}`"
     )]
     Silent {
         /// Its name.
@@ -92,11 +91,5 @@ pub enum NodeError {
 impl NodeError {
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { what, source }
-    }
-}
-
-impl From<fatbtree_controller::PushError> for NodeError {
-    fn from(error: fatbtree_controller::PushError) -> Self {
-        Self::Push(Box::new(error))
     }
 }

@@ -5,7 +5,6 @@ mod roles;
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fatbtree_topology::Cluster;
@@ -14,7 +13,6 @@ use tokio::task::JoinSet;
 use crate::NodeError;
 use crate::stop::{control_runtime, stop_signal};
 use child::Child;
-use roles::Setup;
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -27,6 +25,8 @@ pub struct UpOptions {
     pub cluster: Cluster,
     /// Further arguments of memory servers.
     pub memory_server_arguments: Vec<String>,
+    /// Further arguments of the controller.
+    pub controller_arguments: Vec<String>,
     /// Whether a role that dies is started again.
     pub restart: bool,
     /// How long a role may take until it answers.
@@ -40,6 +40,8 @@ pub enum RoleKind {
     Switch,
     /// `fatbtree memserver`.
     MemoryServer,
+    /// `fatbtree controller`.
+    Controller,
 }
 
 impl RoleKind {
@@ -48,6 +50,7 @@ impl RoleKind {
         match self {
             Self::Switch => "switch",
             Self::MemoryServer => "memserver",
+            Self::Controller => "controller",
         }
     }
 }
@@ -100,22 +103,25 @@ const LOOK: Duration = Duration::from_millis(20);
 
 impl Supervisor {
     /// For these roles; none is started yet.
-    pub fn new(options: UpOptions) -> Self {
-        let children = roles::of(&options.cluster).into_iter().map(Child::new).collect();
-        Self { options, children }
+    ///
+    /// # Errors
+    /// When the file names no controller.
+    pub fn new(options: UpOptions) -> Result<Self, NodeError> {
+        let roles = roles::of(&options.cluster).ok_or(NodeError::NoController)?;
+        Ok(Self { options, children: roles.into_iter().map(Child::new).collect() })
     }
 
-    /// Starts all roles, programs the switches, and keeps them until Ctrl-C or SIGTERM; then stops them.
+    /// Starts all roles, and keeps them until Ctrl-C or SIGTERM; then stops them.
     ///
     /// # Errors
     /// When a role does not start. Those that did are stopped.
     pub fn run(mut self, mut tell: impl FnMut(UpNews<'_>)) -> Result<(), NodeError> {
-        let (runtime, setup) = (control_runtime()?, Arc::new(Setup::of(&self.options.cluster)?));
+        let runtime = control_runtime()?;
         let result = runtime.block_on(async {
             let stop = stop_signal().map_err(NodeError::system("listening for signals"))?;
             tokio::select! {
                 () = stop => Ok(()),
-                error = self.keep(&setup, &mut tell) => Err(error),
+                error = self.keep(&mut tell) => Err(error),
             }
         });
         child::stop_all(&mut self.children, &mut tell);
@@ -123,11 +129,11 @@ impl Supervisor {
     }
 
     /// Ends only with an error.
-    async fn keep(&mut self, setup: &Arc<Setup>, tell: &mut impl FnMut(UpNews<'_>)) -> NodeError {
+    async fn keep(&mut self, tell: &mut impl FnMut(UpNews<'_>)) -> NodeError {
         // Roles that are on their way to answering; each gives its place.
         let mut rising: JoinSet<(usize, Result<(), NodeError>)> = JoinSet::new();
         for place in 0..self.children.len() {
-            if let Err(error) = self.start(place, setup, &mut rising, tell) {
+            if let Err(error) = self.start(place, &mut rising, tell) {
                 return error;
             }
         }
@@ -156,7 +162,7 @@ impl Supervisor {
                     }
                 }
                 if child.due.is_some_and(|due| due <= Instant::now())
-                    && let Err(error) = self.start(place, setup, &mut rising, tell)
+                    && let Err(error) = self.start(place, &mut rising, tell)
                 {
                     return error;
                 }
@@ -174,15 +180,14 @@ impl Supervisor {
     fn start(
         &mut self,
         place: usize,
-        setup: &Arc<Setup>,
         rising: &mut JoinSet<(usize, Result<(), NodeError>)>,
         tell: &mut impl FnMut(UpNews<'_>),
     ) -> Result<(), NodeError> {
         let Self { options, children } = self;
         let child = &mut children[place];
         child.start(options, tell)?;
-        let (role, setup, patience) = (child.role.clone(), Arc::clone(setup), options.patience);
-        child.rising = Some(rising.spawn(async move { (place, role.rise(&setup, patience).await) }));
+        let (role, patience) = (child.role.clone(), options.patience);
+        child.rising = Some(rising.spawn(async move { (place, role.rise(patience).await) }));
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use fatbtree_client::workload::{KeyFile, KeyMap, OperationKind, RequestDistribut
 use fatbtree_controller::{Budget, Target};
 use fatbtree_index::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
 
-use crate::control::TargetName;
+use crate::controller::TargetName;
 use crate::{count, room, workload};
 
 /// Operations whose way down the tree is walked by switches, beside those that walk it over the network.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 
 use super::roles::Role;
-use super::{RoleState, UpNews, UpOptions};
+use super::{RoleKind, RoleState, UpNews, UpOptions};
 use crate::NodeError;
 
 #[derive(Debug)]
@@ -61,10 +61,12 @@ impl Child {
         tell: &mut impl FnMut(UpNews<'_>),
     ) -> Result<(), NodeError> {
         let mut command = Command::new(&options.program);
-        command.arg(self.role.kind.name()).arg(&self.role.name).arg("--cluster").arg(&options.file);
-        if self.role.kind == super::RoleKind::MemoryServer {
-            command.args(&options.memory_server_arguments);
-        }
+        command.arg(self.role.kind.name()).arg("--cluster").arg(&options.file);
+        match self.role.kind {
+            RoleKind::Switch => command.arg(&self.role.name),
+            RoleKind::MemoryServer => command.arg(&self.role.name).args(&options.memory_server_arguments),
+            RoleKind::Controller => command.args(&options.controller_arguments),
+        };
         command.arg("--until-stdin-ends").stdin(Stdio::piped()).stdout(Stdio::null());
         // Ctrl-C at a terminal is for the supervisor, which stops them one and all.
         command.process_group(0);

@@ -1,12 +1,11 @@
 //! The roles of a file, and how each is brought to answer.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fatbtree_controller::{Base, Fleet, FleetOptions, Programs, cluster_base};
+use fatbtree_controller::grpc::Client;
+use fatbtree_controller::operator::{Question, RoleState, Status};
 use fatbtree_memserver::grpc;
-use fatbtree_topology::{Cluster, SwitchId};
-use tokio::net::TcpStream;
+use fatbtree_topology::Cluster;
 
 use super::RoleKind;
 use crate::NodeError;
@@ -18,46 +17,32 @@ pub(super) struct Role {
     pub(super) kind: RoleKind,
     /// Where it is controlled.
     pub(super) address: String,
-    /// If it is a switch.
-    switch: Option<SwitchId>,
+    /// Where the controller is, who knows what a switch holds.
+    controller: String,
 }
 
-/// Memory servers first: they load their trees while the switches are programmed.
-pub(super) fn of(cluster: &Cluster) -> Vec<Role> {
-    let servers = cluster.servers().iter().map(|server| Role {
-        name: server.name.clone(),
-        kind: RoleKind::MemoryServer,
-        address: server.grpc.clone(),
-        switch: None,
-    });
-    let switches = cluster.tree().switches().iter().map(|switch| Role {
-        name: switch.name(),
-        kind: RoleKind::Switch,
-        address: cluster.p4runtime(switch.id).address.clone(),
-        switch: Some(switch.id),
-    });
-    servers.chain(switches).collect()
+/// Memory servers first: they load their trees while the switches are programmed. None where there is no controller.
+pub(super) fn of(cluster: &Cluster) -> Option<Vec<Role>> {
+    let controller = cluster.controller()?.to_owned();
+    let role =
+        |kind, name: String, address: String| Role { name, kind, address, controller: controller.clone() };
+    let servers = cluster.servers().iter();
+    let servers =
+        servers.map(|server| role(RoleKind::MemoryServer, server.name.clone(), server.grpc.clone()));
+    let switches =
+        cluster.tree().switches().iter().map(|switch| {
+            role(RoleKind::Switch, switch.name(), cluster.p4runtime(switch.id).address.clone())
+        });
+    let controller = role(RoleKind::Controller, "controller".to_owned(), controller.clone());
+    Some(servers.chain([controller]).chain(switches).collect())
 }
 
-/// What switches are given, made once for all of them.
-pub(super) struct Setup {
-    cluster: Cluster,
-    programs: Programs,
-    base: BTreeMap<SwitchId, Base>,
-}
-
-impl Setup {
-    pub(super) fn of(cluster: &Cluster) -> Result<Self, NodeError> {
-        let (programs, base) = (Programs::v1model()?, cluster_base(cluster));
-        Ok(Self { cluster: cluster.clone(), programs, base })
-    }
-}
-
-const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Role {
-    /// Waits until it answers; gives a switch its program and routes.
-    pub(super) async fn rise(&self, setup: &Setup, patience: Duration) -> Result<(), NodeError> {
+    /// Waits until it does its work: a switch has its program and routes.
+    pub(super) async fn rise(&self, patience: Duration) -> Result<(), NodeError> {
         let began = Instant::now();
         while !self.answers().await {
             if began.elapsed() >= patience {
@@ -70,24 +55,25 @@ impl Role {
             }
             tokio::time::sleep(PAUSE).await;
         }
-        let Some(switch) = self.switch else { return Ok(()) };
-        let Setup { cluster, programs, base } = setup;
-        let fleet = Fleet::connect_to(cluster, [switch], programs, FleetOptions::default()).await?;
-        fleet.set_pipeline().await?;
-        let own = base.get(&switch).map(|base| (switch, base.clone()));
-        fleet.load_base(&own.into_iter().collect()).await?;
         Ok(())
     }
 
     async fn answers(&self) -> bool {
+        if self.kind == RoleKind::MemoryServer {
+            return match grpc::Client::connect(&format!("http://{}", self.address)).await {
+                Ok(mut server) => server.info().await.is_ok(),
+                Err(_) => false,
+            };
+        }
+        let Ok(mut controller) = Client::connect(&self.controller, PATIENCE).await else { return false };
+        let Ok(status) = controller.ask::<Status>(&Question::Status, PATIENCE).await else { return false };
+        let is_this = |name: &str| name == self.name;
         match self.kind {
-            RoleKind::Switch => TcpStream::connect(&self.address).await.is_ok(),
-            RoleKind::MemoryServer => {
-                match grpc::Client::connect(&format!("http://{}", self.address)).await {
-                    Ok(mut server) => server.info().await.is_ok(),
-                    Err(_) => false,
-                }
+            RoleKind::Switch => {
+                let mut switches = status.switches.iter();
+                switches.any(|switch| is_this(&switch.name) && switch.state == RoleState::Settled)
             }
+            RoleKind::Controller | RoleKind::MemoryServer => true,
         }
     }
 }

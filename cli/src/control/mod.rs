@@ -1,0 +1,211 @@
+//! `fatbtree control`: asks a cluster's controller, and tells it what to do.
+
+mod print;
+mod watch;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use fatbtree_controller::grpc::Client;
+use fatbtree_controller::operator::{
+    Counters, Difference, Explanation, Planned, Question, Reloaded, SavedPlan, Status, Synced,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::count::key;
+use crate::output::Output;
+
+/// Ask a cluster's controller, and tell it what to do.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  fatbtree control status --cluster cluster.toml            every role and its state
+  fatbtree control status --cluster cluster.toml --watch    the same, again and again, with hit rates
+  fatbtree control plan --cluster cluster.toml --save p.json   what a plan made now would hold; keeps it
+  fatbtree control diff --cluster cluster.toml              what it would change
+  fatbtree control reload --cluster cluster.toml            plan anew, and load it: lookups go on throughout
+  fatbtree control reload --cluster cluster.toml --plan p.json   load a plan that was kept
+  fatbtree control rollback --cluster cluster.toml          back to the plan before
+  fatbtree control show --cluster cluster.toml              the plan in force
+  fatbtree control explain 4711 --cluster cluster.toml      where an index read for a key ends, and why there
+  fatbtree control counters --cluster cluster.toml          where index reads have stopped
+  fatbtree control sync --cluster cluster.toml              read all switches back, and mend what is wrong
+
+Exit code 1: the controller refuses, or does not answer; with `sync`, a switch that could not be read.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Every role with its state, every switch with epoch, entries and program.
+    Status {
+        /// Show it again and again until Ctrl-C, with hit rates of the last second.
+        #[arg(long, conflicts_with = "json")]
+        watch: bool,
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// Plan by what is known now, and check it against the switches' budget; nothing is loaded.
+    Plan {
+        /// Keep the plan in a file.
+        #[arg(long, value_name = "FILE")]
+        save: Option<PathBuf>,
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// Plan anew and load the plan, under traffic.
+    Reload {
+        /// A plan that `plan --save` or `show --save` has kept, instead of a new one.
+        #[arg(long, value_name = "FILE")]
+        plan: Option<PathBuf>,
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// The plan in force.
+    Show {
+        /// Keep the plan in a file.
+        #[arg(long, value_name = "FILE")]
+        save: Option<PathBuf>,
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// What a plan made now would change in each switch.
+    Diff {
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// Where an index read for a key ends, switch by switch, and why there.
+    Explain {
+        /// The key, decimal or 0x-hexadecimal.
+        #[arg(value_parser = key)]
+        key: u64,
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// What the switches have counted since the plan was loaded.
+    Counters {
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// Load the plan that was in force before.
+    Rollback {
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// Read all switches back, and make them hold what they should.
+    Sync {
+        #[command(flatten)]
+        asked: Asked,
+    },
+}
+
+/// Whom to ask, and how to tell the answer.
+#[derive(Args)]
+struct Asked {
+    /// Cluster file (TOML): where the controller is.
+    #[arg(long, value_name = "FILE")]
+    cluster: PathBuf,
+    /// Tell the answer as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Seconds to wait for the answer.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    patience: u64,
+}
+
+/// How long it may take to reach the controller.
+const CONNECT: Duration = Duration::from_secs(5);
+
+impl Asked {
+    async fn connect(&self) -> Result<Client> {
+        let cluster = crate::topology::load(&self.cluster)?;
+        let Some(address) = cluster.controller() else {
+            bail!("{} has no [controller]: add its gRPC address", self.cluster.display());
+        };
+        Ok(Client::connect(address, CONNECT).await?)
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, question: Question) -> Result<T> {
+        let patience = Duration::from_secs(self.patience);
+        Ok(self.connect().await?.ask(&question, patience).await?)
+    }
+
+    /// As JSON, or for people.
+    fn tell<T: Serialize>(&self, answer: &T, print: impl FnOnce(&T)) -> Result<()> {
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(answer)?);
+        } else {
+            print(answer);
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    tokio::runtime::Runtime::new()?.block_on(ask(&arguments.command))
+}
+
+async fn ask(command: &Command) -> Result<()> {
+    match command {
+        Command::Status { watch: true, asked } => watch::watch(asked).await,
+        Command::Status { asked, .. } => {
+            let status: Status = asked.ask(Question::Status).await?;
+            asked.tell(&status, print::status)
+        }
+        Command::Plan { save, asked } => {
+            let file = Output::optional("--save", save.as_ref())?;
+            let planned: Planned = asked.ask(Question::Plan).await?;
+            let saved = file.map(|file| file.write("plan", &serde_json::to_string(&planned.saved)?));
+            saved.transpose()?;
+            asked.tell(&planned, print::planned)
+        }
+        Command::Reload { plan, asked } => {
+            let plan = plan.as_ref().map(|file| {
+                let text =
+                    std::fs::read_to_string(file).with_context(|| format!("--plan {}", file.display()))?;
+                serde_json::from_str::<SavedPlan>(&text).with_context(|| {
+                    format!("--plan {} is none that `control plan --save` has kept", file.display())
+                })
+            });
+            let reloaded: Reloaded = asked.ask(Question::Reload { plan: plan.transpose()? }).await?;
+            asked.tell(&reloaded, print::reloaded)
+        }
+        Command::Show { save, asked } => {
+            let file = Output::optional("--save", save.as_ref())?;
+            let saved: SavedPlan = asked.ask(Question::Show).await?;
+            file.map(|file| file.write("plan", &serde_json::to_string(&saved)?)).transpose()?;
+            let plan = fatbtree_controller::Plan::from_json(&saved.plan.to_string())?;
+            asked.tell(&saved, |_| print!("{}", plan.print()))
+        }
+        Command::Diff { asked } => {
+            let difference: Difference = asked.ask(Question::Diff).await?;
+            asked.tell(&difference, print::difference)
+        }
+        Command::Explain { key, asked } => {
+            let explanation: Explanation = asked.ask(Question::Explain { key: *key }).await?;
+            asked.tell(&explanation, print::explanation)
+        }
+        Command::Counters { asked } => {
+            let counters: Counters = asked.ask(Question::Counters).await?;
+            asked.tell(&counters, print::counters)
+        }
+        Command::Rollback { asked } => {
+            let reloaded: Reloaded = asked.ask(Question::Rollback).await?;
+            asked.tell(&reloaded, print::reloaded)
+        }
+        Command::Sync { asked } => {
+            let synced: Synced = asked.ask(Question::Sync).await?;
+            asked.tell(&synced, |synced| println!("{} switches hold what they should", synced.settled))?;
+            match synced.others.first() {
+                None => Ok(()),
+                Some((name, reason)) => {
+                    bail!("{} switches could not be read; the first, {name}: {reason}", synced.others.len())
+                }
+            }
+        }
+    }
+}

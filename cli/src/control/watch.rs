@@ -1,0 +1,53 @@
+//! `control status --watch`: a live table.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::Result;
+use fatbtree_controller::operator::{Counters, Question, Status, TableCounters};
+
+use super::{Asked, print};
+
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Until Ctrl-C. A controller that is gone is told of, and asked again.
+pub(super) async fn watch(asked: &Asked) -> Result<()> {
+    let mut before: BTreeMap<String, TableCounters> = BTreeMap::new();
+    let mut client = asked.connect().await?;
+    let patience = Duration::from_secs(asked.patience);
+    loop {
+        let answers = async {
+            let status: Status = client.ask(&Question::Status, patience).await?;
+            let counters: Counters = client.ask(&Question::Counters, patience).await?;
+            Ok::<_, anyhow::Error>((status, counters))
+        };
+        let text = tokio::select! {
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+            answers = answers => match answers {
+                Err(error) => format!("{error:#}"),
+                Ok((status, mut counters)) => {
+                    // Of the last period only; after a reload the counters begin anew.
+                    for table in &mut counters.tables {
+                        let now = table.clone();
+                        let before = before.insert(now.table.clone(), now.clone());
+                        if let Some(before) = before.filter(|before| before.hits <= now.hits && before.stops <= now.stops) {
+                            table.hits -= before.hits;
+                            table.stops -= before.stops;
+                        }
+                    }
+                    format!("{}\n\nin the last second:\n{}", print::status_text(&status), print::counters_text(&counters))
+                }
+            },
+        };
+        // To the upper left corner, and nothing below.
+        let mut out = std::io::stdout().lock();
+        write!(out, "\x1b[H\x1b[2J{text}\n")?;
+        out.flush()?;
+        drop(out);
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+            () = tokio::time::sleep(PERIOD) => {}
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! `fatbtree controller`: the controller as a process.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use fatbtree_controller::{Budget, DeviceConfigFormat, FollowOptions, Programs, Target};
+use fatbtree_node::{ControllerOptions, ControllerProcess};
+
+use crate::role;
+
+/// The controller of a cluster: programs its switches, registers connections, plans, reloads, recovers.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  fatbtree controller --cluster cluster.toml                         software switches or BMv2
+  fatbtree controller --cluster cluster.toml --state plans           a controller that is started again goes on with its plan
+  fatbtree controller --cluster testbed.toml --target tofino1 --compiled target/tofino
+                                                                     Tofino, with what p4/compile_tofino.sh made
+
+It tells what happens, a line each. `fatbtree control` asks it.")]
+pub(crate) struct Arguments {
+    /// Cluster file (TOML), with a section [controller].
+    #[arg(long, value_name = "FILE")]
+    cluster: PathBuf,
+    /// Where plans are kept.
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// What the switches run.
+    #[arg(long, value_enum, default_value_t = TargetName::V1model)]
+    target: TargetName,
+    /// What `p4/compile_tofino.sh DIR` made; for Tofino.
+    #[arg(long, value_name = "DIR")]
+    compiled: Option<PathBuf>,
+    /// How the switches' P4Runtime servers want their binaries; for Tofino.
+    #[arg(long, value_enum, default_value_t = FormatName::Stratum)]
+    format: FormatName,
+    /// What plans may need (TOML: fat_root_ranges, set_nodes, ...); by default as much as the target's programs have room for.
+    #[arg(long, value_name = "FILE")]
+    budget: Option<PathBuf>,
+    /// Changes of table entries per second that plans made by itself may come to on average.
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
+    entries_per_s: u64,
+    /// Election id: the highest one controls a switch. By default a later controller has a higher one.
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
+    election_id: Option<u64>,
+    /// Seconds that a switch may take for an answer.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    patience: u64,
+    #[command(flatten)]
+    end: role::End,
+}
+
+/// Names of targets on the command line.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum TargetName {
+    /// BMv2 and the software switch.
+    V1model,
+    /// Tofino 1.
+    Tofino1,
+    /// Tofino 2.
+    Tofino2,
+}
+
+impl From<TargetName> for Target {
+    fn from(name: TargetName) -> Self {
+        match name {
+            TargetName::V1model => Self::V1model,
+            TargetName::Tofino1 => Self::Tofino1,
+            TargetName::Tofino2 => Self::Tofino2,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum FormatName {
+    /// Stratum's BfPipelineConfig.
+    Stratum,
+    /// The packing of PI: the SDE's own server.
+    Pi,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let cluster = crate::topology::load(&arguments.cluster)?;
+    let Some(grpc) = cluster.controller().map(str::to_owned) else {
+        bail!(
+            "{} has no [controller]: add the address where it should listen, such as grpc = \"127.0.0.1:9690\"",
+            arguments.cluster.display()
+        );
+    };
+    let target = Target::from(arguments.target);
+    let budget = match &arguments.budget {
+        None => Budget::compiled(target),
+        Some(file) => {
+            let text =
+                std::fs::read_to_string(file).with_context(|| format!("--budget {}", file.display()))?;
+            Budget::from_toml(&text).with_context(|| format!("--budget {}", file.display()))?
+        }
+    };
+    let options = ControllerOptions {
+        programs: programs(arguments, target)?,
+        budget,
+        follow: FollowOptions { entries_per_s: arguments.entries_per_s as f64, ..FollowOptions::default() },
+        state: arguments.state.clone(),
+        election_id: arguments.election_id,
+        patience: Duration::from_secs(arguments.patience),
+        cluster,
+        grpc,
+    };
+    let process = ControllerProcess::open(options)?;
+    println!("controller on {}; Ctrl-C stops it", process.grpc());
+    arguments.end.stop_with_stdin(process.stopper());
+    if let Some(seconds) = arguments.end.seconds {
+        let stopper = process.stopper();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(seconds));
+            stopper.stop();
+        });
+    }
+    process.run(|news| println!("{news}"));
+    println!("stopped");
+    Ok(())
+}
+
+/// The target's programs with what goes to the switches.
+fn programs(arguments: &Arguments, target: Target) -> Result<Programs> {
+    let format = match arguments.format {
+        FormatName::Stratum => DeviceConfigFormat::Stratum,
+        FormatName::Pi => DeviceConfigFormat::Pi,
+    };
+    match (target.chip(), &arguments.compiled) {
+        (None, _) => Ok(Programs::v1model()?),
+        (Some(_), Some(folder)) => Programs::compiled(target, folder, format)
+            .with_context(|| format!("reading what was compiled for {}", target.name())),
+        (Some(_), None) => {
+            bail!("{} needs --compiled DIR: what `p4/compile_tofino.sh DIR` made", target.name())
+        }
+    }
+}
