@@ -14,7 +14,9 @@
 //! joins them stands above all of them, and can be tested without a command line.
 //!
 //! A role's thread belongs to its frames. Between batches it looks into its mailbox; when there is nothing it sleeps
-//! ([`Waiter`](fatbtree_port::Waiter)). Everything it opens it opens before it runs: what is wrong with a port or an address is told then.
+//! ([`Waiter`](fatbtree_port::Waiter)). A switch's control plane stands behind it: its thread has less of a processor where these are short,
+//! and what it asks is done in parts ([`service`](fatbtree_switch::service)); `examples/forwarding_gap.rs` measures how long packets stop
+//! while a controller pushes, reads, deletes and loads programs. Everything it opens it opens before it runs: what is wrong with a port or an address is told then.
 //!
 //! # Example
 //!

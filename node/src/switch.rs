@@ -10,7 +10,7 @@ use fatbtree_switch::{DropReason, Drops, Output};
 use tokio::runtime::Runtime;
 
 use crate::NodeError;
-use crate::stop::{Stopper, control_runtime, listen, stopper_of};
+use crate::stop::{Stopper, control_runtime_behind, listen, stopper_of};
 
 /// What a switch process is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,7 +86,7 @@ impl SwitchProcess {
     /// # Errors
     /// When an address is taken, or a port cannot be opened.
     pub fn open(options: &SwitchOptions) -> Result<Self, NodeError> {
-        let control = control_runtime()?;
+        let control = control_runtime_behind()?;
         let waiter = Waiter::new()?;
         let waker = waiter.waker();
         let (mailbox, inbox) = mailbox_with_waker(move || waker.wake());
@@ -129,8 +129,8 @@ impl SwitchProcess {
 
     /// Forwards frames and answers controllers until it is told to stop.
     ///
-    /// A batch from each port that has one, then a look into the mailbox, where a request takes as long as it takes, but a large write
-    /// only a [slice](Inbox::SLICE) of itself.
+    /// A batch from each port that has one, then a look into the mailbox, where a large request is only answered for a
+    /// [part](Inbox::SLICE) of itself.
     pub fn run(mut self) -> SwitchReport {
         let began = Instant::now();
         let (mut batch, mut output, mut ready) = (Batch::new(), Output::new(), Vec::new());

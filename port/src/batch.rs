@@ -1,19 +1,24 @@
 //! Frames that were received together, in buffers that are used again.
 
 use std::fmt;
+use std::ops::Range;
 
-/// Frames in a batch at most: one system call brings or takes so many.
+/// Frames in a batch: one system call brings or takes so many. A batch may hold some more when the last came in a train.
 pub const BATCH: usize = 64;
 
 /// Bytes of the longest frame that is received, without its checksum: a jumbo frame. Longer ones are dropped and counted.
 pub const LONGEST_FRAME: usize = 9_216;
 
-/// Room for [`BATCH`] frames of up to [`LONGEST_FRAME`] bytes. Made once, it is filled again and again.
+/// Bytes of a message that may be a train of frames.
+pub(crate) const MESSAGE: usize = 1 << 16;
+
+/// Room for [`BATCH`] frames of up to [`LONGEST_FRAME`] bytes, or for more that came in trains. Made once, it is filled again and again.
 pub struct Batch {
     bytes: Box<[u8]>,
-    /// Where frame n ends in its place; frames behind `count` mean nothing.
-    lengths: [usize; BATCH],
-    count: usize,
+    /// Where each frame lies.
+    frames: Vec<Range<usize>>,
+    /// Bytes before this one are frames', or were passed over.
+    used: usize,
 }
 
 impl Default for Batch {
@@ -24,40 +29,42 @@ impl Default for Batch {
 
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("lengths", &&self.lengths[..self.count]).finish_non_exhaustive()
+        f.debug_struct("Batch").field("frames", &self.frames).finish_non_exhaustive()
     }
 }
 
 impl Batch {
     /// An empty batch. Its memory is zeroed pages: what is never used costs nothing.
     pub fn new() -> Self {
-        Self { bytes: vec![0; BATCH * LONGEST_FRAME].into(), lengths: [0; BATCH], count: 0 }
+        // The last train begins before there are as many frames as in a batch, and has at most 128.
+        let frames = Vec::with_capacity(4 * BATCH);
+        Self { bytes: vec![0; BATCH * LONGEST_FRAME].into(), frames, used: 0 }
     }
 
     /// Frames in it.
     pub fn len(&self) -> usize {
-        self.count
+        self.frames.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.frames.is_empty()
     }
 
     /// Whether there is no room for another: more may be waiting where these came from.
     pub fn is_full(&self) -> bool {
-        self.count == BATCH
+        self.frames.len() >= BATCH
     }
 
     /// Forgets the frames, keeps the memory.
     pub fn clear(&mut self) {
-        self.count = 0;
+        self.frames.clear();
+        self.used = 0;
     }
 
     /// The frames, in the order in which they came.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        let places = self.bytes.chunks_exact(LONGEST_FRAME);
-        places.zip(&self.lengths[..self.count]).map(|(place, &length)| &place[..length])
+        self.frames.iter().map(|place| &self.bytes[place.clone()])
     }
 
     /// Adds a copy of a frame. Says no, and adds nothing, when the batch is full or the frame too long.
@@ -65,16 +72,16 @@ impl Batch {
         if self.is_full() || frame.len() > LONGEST_FRAME {
             return false;
         }
-        let at = self.count * LONGEST_FRAME;
-        self.bytes[at..at + frame.len()].copy_from_slice(frame);
-        self.lengths[self.count] = frame.len();
-        self.count += 1;
+        let place = self.used..self.used + frame.len();
+        self.bytes[place.clone()].copy_from_slice(frame);
+        self.used = place.end;
+        self.frames.push(place);
         true
     }
 
-    /// All places, for a system call to write into; afterwards [`keep`](Self::keep) says what is there.
+    /// All places of single frames, for a system call to write into; afterwards [`keep`](Self::keep) says what is there.
     pub(crate) fn places(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        self.count = 0;
+        self.clear();
         self.bytes.chunks_exact_mut(LONGEST_FRAME)
     }
 
@@ -82,13 +89,34 @@ impl Batch {
     pub(crate) fn keep(&mut self, lengths: impl Iterator<Item = Option<usize>>) {
         for (place, length) in lengths.take(BATCH).enumerate() {
             let Some(length) = length else { continue };
-            if place != self.count {
-                // One before it was left out, which is rare.
-                let from = place * LONGEST_FRAME;
-                self.bytes.copy_within(from..from + length, self.count * LONGEST_FRAME);
+            let from = place * LONGEST_FRAME;
+            self.frames.push(from..from + length);
+            self.used = from + LONGEST_FRAME;
+        }
+    }
+
+    /// Room for a message of any length, unless the batch is full; afterwards [`keep_train`](Self::keep_train) says what is there.
+    pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
+        let full = self.is_full();
+        self.bytes.get_mut(self.used..self.used + MESSAGE).filter(|_| !full)
+    }
+
+    /// Takes a message of this length as frames that lie one behind the other, all of this length but the last, which may be shorter. Says
+    /// how many are too long, and left out.
+    pub(crate) fn keep_train(&mut self, length: usize, frame: usize) -> usize {
+        let (end, mut too_long) = (self.used + length, 0);
+        loop {
+            let place = self.used..end.min(self.used + frame);
+            self.used = place.end;
+            if place.len() > LONGEST_FRAME {
+                too_long += 1;
+            } else {
+                self.frames.push(place);
             }
-            self.lengths[self.count] = length;
-            self.count += 1;
+            // An empty message is an empty frame.
+            if self.used == end || frame == 0 {
+                return too_long;
+            }
         }
     }
 }
@@ -117,5 +145,23 @@ mod tests {
             assert!(batch.push(&[7; 60]));
         }
         assert!(batch.is_full() && !batch.push(&[7; 60]));
+    }
+
+    #[test]
+    fn trains_are_frames() {
+        let mut batch = Batch::new();
+        batch.room().unwrap()[..7].copy_from_slice(b"abcdefg");
+        assert_eq!(batch.keep_train(7, 3), 0);
+        batch.room().unwrap()[..2].copy_from_slice(b"hi");
+        assert_eq!(batch.keep_train(2, 2), 0);
+        assert_eq!(batch.keep_train(0, 0), 0);
+        assert_eq!(batch.keep_train(LONGEST_FRAME + 1, LONGEST_FRAME + 1), 1);
+        assert_eq!(batch.iter().collect::<Vec<_>>(), [&b"abc"[..], b"def", b"g", b"hi", b""]);
+        // Until a whole message has no room, or there are enough frames.
+        while let Some(room) = batch.room() {
+            assert_eq!(room.len(), MESSAGE);
+            batch.keep_train(MESSAGE, 9_000);
+        }
+        assert!(batch.is_full() && batch.len() < BATCH + 8);
     }
 }

@@ -9,7 +9,8 @@ pub struct Counters {
     pub received: u64,
     /// Taken from the owner and given to the network.
     pub sent: u64,
-    /// Lost because the owner came too late to take them from the receive queue, as far as the kernel tells.
+    /// Lost because the owner came too late to take them from the receive queue, as far as the kernel tells: frames that came as one message
+    /// of a UDP wire count once.
     pub queue_full: u64,
     /// Longer than [`LONGEST_FRAME`](crate::LONGEST_FRAME), or than the network takes.
     pub too_long: u64,

@@ -7,13 +7,16 @@
 //!  │ NIC, sans-IO       │ send(frames)   │PacketPort│  sendmmsg
 //!  │                    │───────────────►│ PairPort │─────────►  an interface, or another thread      packet:IFACE
 //!  └───────▲────────────┘                └────┬─────┘
-//!          │ Waiter::wait: spins shortly,     │ fd()
-//!          │ then sleeps ◄────────────────────┘
+//!          │ Waiter::wait: sleeps             │ fd()
+//!          │ until there is something ◄───────┘
 //!          └───────────── Waker::wake ◄── control plane, from any thread
 //! ```
 //!
 //! * [`Port`]: the trait. [`UdpPort`], [`PacketPort`] and [`pair`] are its kinds; [`PortSpec`] is their name in files.
 //! * [`Batch`]: frames that came together, in memory that is used again: nothing is allocated for a frame.
+//! * Trains: UDP frames of one length that leave together are one message, which goes through the kernel once and is cut where it arrives
+//!   (`UDP_SEGMENT`, `UDP_GRO`): by the kernel for a receiver that knows nothing of it. The way through the kernel is most of a frame's
+//!   price (`cargo bench -p fatbtree-port`).
 //! * [`Waiter`], [`Waker`]: sleep until there is something.
 //! * [`Counters`]: every queue is bounded, and what is lost is counted.
 //!

@@ -3,9 +3,12 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce};
-use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrLike, recvmmsg, sendmmsg, setsockopt};
+use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce, UdpGroSegment, UdpGsoSegment};
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrLike, recvmmsg, recvmsg, sendmmsg, setsockopt,
+};
 
 use crate::batch::{BATCH, Batch};
 use crate::counters::Counters;
@@ -25,8 +28,24 @@ pub(crate) struct Socket<A> {
     fd: OwnedFd,
     receive: MultiHeaders<A>,
     send: MultiHeaders<()>,
+    /// Room for what the kernel says beside a message.
+    control: Vec<u8>,
+    /// Frames of one length go through the kernel as one train, that is one message, which is cut at its end: at how many bytes now, 0 for
+    /// not at all. `None`: each frame is a message of its own.
+    trains: Option<usize>,
     pub(crate) counters: Counters,
     pub(crate) last_error: Option<Errno>,
+}
+
+/// Bytes of a train at most: what fits a UDP datagram, nearly.
+const TRAIN: usize = 65_000;
+
+/// How many frames make a train: the first ones of this length; one that is shorter may be the last.
+fn run(frames: &[&[u8]], length: usize) -> usize {
+    let most = frames.len().min(TRAIN / length.max(1)).max(1);
+    let same = frames[..most].iter().take_while(|frame| frame.len() == length).count();
+    let last = frames[..most].get(same).is_some_and(|frame| !frame.is_empty() && frame.len() < length);
+    same + usize::from(last && same > 0 && length > 0)
 }
 
 impl<A: SockaddrLike + Copy> Socket<A> {
@@ -35,9 +54,22 @@ impl<A: SockaddrLike + Copy> Socket<A> {
             fd,
             receive: MultiHeaders::preallocate(BATCH, None),
             send: MultiHeaders::preallocate(BATCH, None),
+            control: cmsg_space!(i32),
+            trains: None,
             counters: Counters::default(),
             last_error: None,
         }
+    }
+
+    /// Sends frames of one length as one message that is cut where it arrives (`UDP_SEGMENT`): the way through the kernel is the price of a
+    /// frame, and is paid once. Whoever receives sees datagrams as ever.
+    ///
+    /// Trains that come are taken as they are, and cut into frames here.
+    pub(crate) fn with_trains(mut self) -> Self {
+        // An old kernel cuts them, which takes it longer.
+        let _ = setsockopt(&self.fd, UdpGroSegment, &true);
+        self.trains = setsockopt(&self.fd, UdpGsoSegment, &0).is_ok().then_some(0);
+        self
     }
 
     /// Receives what is there, up to a batch. `wanted` looks at where a frame comes from.
@@ -81,19 +113,66 @@ impl<A: SockaddrLike + Copy> Socket<A> {
         }
     }
 
+    /// The same for a socket with [trains](Self::with_trains).
+    pub(crate) fn receive_trains(&mut self, batch: &mut Batch) -> usize {
+        batch.clear();
+        while let Some(room) = batch.room() {
+            let (fd, control) = (self.fd.as_raw_fd(), Some(&mut self.control[..]));
+            match recvmsg::<()>(fd, &mut [IoSliceMut::new(room)], control, MsgFlags::MSG_DONTWAIT) {
+                Ok(message) if message.flags.contains(MsgFlags::MSG_TRUNC) => self.counters.too_long += 1,
+                Ok(message) => {
+                    let length = message.bytes;
+                    let frame = message.cmsgs().ok().and_then(|mut all| {
+                        all.find_map(|control| match control {
+                            ControlMessageOwned::UdpGroSegments(frame) => usize::try_from(frame).ok(),
+                            _ => None,
+                        })
+                    });
+                    // Without that it is not a train, but one frame.
+                    let frame = frame.filter(|frame| *frame > 0).unwrap_or(length);
+                    self.counters.too_long += batch.keep_train(length, frame) as u64;
+                }
+                Err(Errno::EAGAIN) => break,
+                // An earlier frame met no peer: that says nothing about what is there to receive.
+                Err(error @ (Errno::ECONNREFUSED | Errno::EINTR)) => {
+                    self.counters.no_peer += u64::from(error == Errno::ECONNREFUSED);
+                }
+                Err(error) => {
+                    self.fail(error, 0);
+                    break;
+                }
+            }
+        }
+        self.counters.received += batch.len() as u64;
+        batch.len()
+    }
+
     /// Sends frames; says how many are taken, which may be lost all the same. The others find no room now.
     pub(crate) fn send(&mut self, frames: &[&[u8]]) -> usize {
         let mut done = 0;
         while let Some(rest) = frames.get(done..).filter(|rest| !rest.is_empty()) {
             let rest = &rest[..rest.len().min(BATCH)];
-            let slices: [[IoSlice<'_>; 1]; BATCH] =
-                std::array::from_fn(|at| [IoSlice::new(rest.get(at).copied().unwrap_or_default())]);
+            let pieces: [IoSlice<'_>; BATCH] =
+                std::array::from_fn(|at| IoSlice::new(rest.get(at).copied().unwrap_or_default()));
+            let (mut messages, mut ends): ([&[IoSlice<'_>]; BATCH], _) = ([&[]; BATCH], [0; BATCH]);
+            let (mut count, mut end) = (0, 0);
+            let segment = self.segment_for(rest);
+            while end < rest.len() {
+                let frames = match segment {
+                    Some(length) if rest[end].len() == length => run(&rest[end..], length),
+                    Some(length) if rest[end].len() > length => break, // it would be cut; it is next
+                    _ => 1,
+                };
+                messages[count] = &pieces[end..end + frames];
+                end += frames;
+                ends[count] = end;
+                count += 1;
+            }
             const NO_ADDRESS: [Option<()>; BATCH] = [None; BATCH];
             let (fd, headers) = (self.fd.as_raw_fd(), &mut self.send);
-            let slices = &slices[..rest.len()];
-            match sendmmsg(fd, headers, slices, NO_ADDRESS, [], MsgFlags::MSG_DONTWAIT) {
+            match sendmmsg(fd, headers, &messages[..count], NO_ADDRESS, [], MsgFlags::MSG_DONTWAIT) {
                 Ok(taken) => {
-                    let taken = taken.count();
+                    let taken = taken.count().checked_sub(1).map_or(0, |last| ends[last]);
                     self.counters.sent += taken as u64;
                     done += taken;
                 }
@@ -101,6 +180,8 @@ impl<A: SockaddrLike + Copy> Socket<A> {
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => return done,
                 // What an earlier frame has met. This one was not sent yet, and is sent now.
                 Err(Errno::ECONNREFUSED) => self.counters.no_peer += 1,
+                // The way there takes no trains, or none of such long frames.
+                Err(_) if ends[0] > 1 => self.no_more_trains(),
                 Err(Errno::EMSGSIZE) => {
                     self.counters.too_long += 1;
                     done += 1;
@@ -112,6 +193,33 @@ impl<A: SockaddrLike + Copy> Socket<A> {
             }
         }
         done
+    }
+
+    /// What the socket is to cut messages at for the next frames; `None` where every frame is a message of its own.
+    fn segment_for(&mut self, frames: &[&[u8]]) -> Option<usize> {
+        let trains = self.trains.as_mut()?;
+        let length = frames[0].len();
+        let wanted = match run(frames, length) {
+            1 if length <= *trains => *trains, // goes as it is
+            1 => 0,
+            _ => length,
+        };
+        if wanted != *trains {
+            let set = i32::try_from(wanted).map_err(|_| Errno::EINVAL);
+            if set.and_then(|size| setsockopt(&self.fd, UdpGsoSegment, &size)).is_err() {
+                self.no_more_trains();
+                return None;
+            }
+            *trains = wanted;
+        }
+        (wanted > 0).then_some(wanted)
+    }
+
+    #[cold]
+    fn no_more_trains(&mut self) {
+        // Where it fails it was never set.
+        let _ = setsockopt(&self.fd, UdpGsoSegment, &0);
+        self.trains = None;
     }
 
     #[cold]

@@ -40,7 +40,7 @@ impl UdpPort {
         let asked =
             asked.and(setsockopt(&fd, SndBufForce, &QUEUE).or_else(|_| setsockopt(&fd, SndBuf, &QUEUE)));
         asked.map_err(|error| failed(error.into()))?;
-        Ok(Self { socket: Socket::new(fd), local })
+        Ok(Self { socket: Socket::new(fd).with_trains(), local })
     }
 
     /// Where it receives.
@@ -64,7 +64,7 @@ impl UdpPort {
 
 impl Port for UdpPort {
     fn receive(&mut self, batch: &mut Batch) -> usize {
-        self.socket.receive(batch, |_| true)
+        self.socket.receive_trains(batch)
     }
 
     fn send(&mut self, frames: &[&[u8]]) -> usize {

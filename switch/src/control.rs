@@ -16,7 +16,7 @@ pub(crate) fn initial_state(program: &Program) -> State {
     let code = &program.code;
     let tables = code.tables.iter().zip(&program.tables).zip(&code.entries);
     let tables = tables.map(|((lowered, info), entries)| {
-        let mut contents = Contents::new(lowered, initial_default(info));
+        let mut contents = Contents::new(lowered, info.max_size, initial_default(info));
         for (pairs, priority, call) in entries {
             contents.insert(&lowered.kind, pairs, *priority, &words_of(info, call.action, &call.params));
         }
@@ -24,7 +24,7 @@ pub(crate) fn initial_state(program: &Program) -> State {
     });
     State {
         tables: tables.collect(),
-        counters: program.counters.iter().map(|c| vec![CounterData::default(); c.size]).collect(),
+        counters: program.counters.iter().map(|c| vec![[0; 2]; c.size]).collect(),
         registers: program.registers.iter().map(|r| vec![0; r.size]).collect(),
         random: 0,
     }
@@ -113,7 +113,8 @@ impl Pipeline {
         self.refuse_const(table)?;
         let at = table.index();
         let default = std::mem::take(&mut self.state.tables[at].default);
-        self.state.tables[at] = Contents::new(&self.program.code.tables[at], default);
+        let entries = self.program.tables[at].max_size;
+        self.state.tables[at] = Contents::new(&self.program.code.tables[at], entries, default);
         self.metadata.retain(|key, _| key.0 != table.0);
         Ok(())
     }
@@ -133,6 +134,33 @@ impl Pipeline {
     pub fn entries(&self, table: TableRef) -> impl Iterator<Item = (Entry, CounterData)> + '_ {
         let contents = &self.state.tables[table.index()];
         contents.rows().into_iter().map(move |row| (self.entry(table, row), contents.counter(row)))
+    }
+
+    /// The next entries of a table with their direct counters, about `most` of them, in an order that changes of other entries do not
+    /// change; `from` is 0 at first. Returns from where to go on; `None` at the end.
+    ///
+    /// For those who cannot stop the packets for as long as a table takes: an entry that is there all the time is met once, whatever
+    /// happens to others in between.
+    pub fn next_entries(
+        &self,
+        table: TableRef,
+        from: u64,
+        most: usize,
+        found: &mut Vec<(Entry, CounterData)>,
+    ) -> Option<u64> {
+        let contents = &self.state.tables[table.index()];
+        let mut rows = Vec::with_capacity(most.min(1024));
+        let next = contents.slice(from, most, &mut rows);
+        found.extend(rows.into_iter().map(|row| (self.entry(table, row), contents.counter(row))));
+        next
+    }
+
+    /// Memory that tables have grown out of since this was called last. To give it back takes milliseconds when it is much: drop it where
+    /// no packet waits. It is given back with the pipeline otherwise.
+    pub fn take_retired(&mut self) -> Vec<Vec<u64>> {
+        let mut retired = Vec::new();
+        self.state.tables.iter_mut().for_each(|contents| contents.take_retired(&mut retired));
+        retired
     }
 
     /// Number of entries in a table.
@@ -222,7 +250,8 @@ impl Pipeline {
     pub fn counter(&self, counter: CounterRef, index: u64) -> Result<CounterData, TableError> {
         let cells = &self.state.counters[usize::from(counter.0)];
         let cell = usize::try_from(index).ok().and_then(|at| cells.get(at));
-        cell.copied().ok_or_else(|| self.outside_counter(counter, index))
+        let cell = cell.map(|&[packets, bytes]| CounterData { packets, bytes });
+        cell.ok_or_else(|| self.outside_counter(counter, index))
     }
 
     /// Sets one cell of an indirect counter array.
@@ -236,7 +265,7 @@ impl Pipeline {
         data: CounterData,
     ) -> Result<(), TableError> {
         self.counter(counter, index)?;
-        self.state.counters[usize::from(counter.0)][index as usize] = data;
+        self.state.counters[usize::from(counter.0)][index as usize] = [data.packets, data.bytes];
         Ok(())
     }
 

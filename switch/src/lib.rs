@@ -21,7 +21,8 @@
 //! their program, and those that are driven with one [`Output`] share the memory a packet is worked on in. What the format
 //! has and this switch does not run is refused when it is loaded, by name ([`LoadError::Unsupported`]): meters, clones,
 //! digests, action profiles, header stacks and unions, varbits, value sets, ageing, resubmission, computing with more than
-//! 64 bits.
+//! 64 bits; and so is a program whose tables, counters and registers take more than 1 GiB when they are full
+//! ([`LoadError::TooLarge`]).
 //!
 //! Where BMv2's `simple_switch` and the P4 specification leave a choice, the switch does what `simple_switch` does: parser
 //! errors do not drop, port 511 does, `egress_spec` starts at 0, priorities in the JSON count downwards (and are turned

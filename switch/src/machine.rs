@@ -2,7 +2,6 @@
 
 use crate::code::{ConstTable, HeaderCode, Op, Pc, Slots, Words};
 use crate::compute::{get, set};
-use crate::entry::CounterData;
 use crate::native::Job;
 use crate::output::DropReason;
 use crate::program::{Code, TableCode};
@@ -19,7 +18,8 @@ pub(crate) const NOWHERE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) tables: Vec<Contents>,
-    pub(crate) counters: Vec<Vec<CounterData>>,
+    /// Packets and bytes of each cell: zeroed pages, which are there when they are used.
+    pub(crate) counters: Vec<Vec<[u64; 2]>>,
     pub(crate) registers: Vec<Vec<u64>>,
     /// Of P4's `random`.
     pub(crate) random: u64,

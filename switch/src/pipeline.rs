@@ -79,9 +79,19 @@ impl Pipeline {
         }
     }
 
+    /// The copies that a multicast group makes; `None` where there is no such group.
+    pub fn multicast_group(&self, group: u16) -> Option<&[Replica]> {
+        self.multicast.get(&group).map(Vec::as_slice)
+    }
+
     /// All multicast groups by number.
     pub fn multicast_groups(&self) -> impl Iterator<Item = (u16, &[Replica])> + '_ {
-        self.multicast.iter().map(|(&group, replicas)| (group, replicas.as_slice()))
+        self.multicast_groups_from(0)
+    }
+
+    /// The multicast groups with this number and above.
+    pub fn multicast_groups_from(&self, from: u16) -> impl Iterator<Item = (u16, &[Replica])> + '_ {
+        self.multicast.range(from..).map(|(&group, replicas)| (group, replicas.as_slice()))
     }
 
     /// Processes one frame that came in at `now_ns` on `ingress_port`; appends what is sent to `out`.

@@ -95,9 +95,9 @@ impl Packet {
                 let cells = &mut state.counters[usize::from(counter)];
                 let at = usize::try_from(get(slots, index)).unwrap_or(usize::MAX);
                 // BMv2 ignores indices outside the array, too.
-                if let Some(cell) = cells.get_mut(at) {
-                    cell.packets += 1;
-                    cell.bytes += frame.len() as u64;
+                if let Some([packets, bytes]) = cells.get_mut(at) {
+                    *packets += 1;
+                    *bytes += frame.len() as u64;
                 }
             }
             Op::ReadRegister { dst, register, index } => {

@@ -42,7 +42,7 @@ pub(super) async fn watch(asked: &Asked) -> Result<()> {
         };
         // To the upper left corner, and nothing below.
         let mut out = std::io::stdout().lock();
-        write!(out, "\x1b[H\x1b[2J{text}\n")?;
+        writeln!(out, "\x1b[H\x1b[2J{text}")?;
         out.flush()?;
         drop(out);
         tokio::select! {

@@ -11,6 +11,9 @@ use super::{malformed, unknown, unsupported};
 /// Headers that packets carry, at most: their flags are one word.
 const MAX_HEADERS: usize = 64;
 
+/// Bits of a header, about: those of the longest frame.
+const MAX_BITS: u32 = 8 * crate::pipeline::MAX_FRAME as u32;
+
 #[derive(Debug, Clone)]
 pub(crate) struct Field {
     name: String,
@@ -369,6 +372,10 @@ fn fields_of(kind: &crate::json::HeaderType) -> Result<(Vec<Field>, u32), LoadEr
         let bits = width.as_u64().and_then(|w| u16::try_from(w).ok()).filter(|&w| w > 0);
         let width =
             bits.ok_or_else(|| malformed(&place, "a width of 1 to 65535 bits", &width.to_string()))?;
+        if bit > MAX_BITS {
+            let (need, limit) = (bit as usize, MAX_BITS as usize);
+            return Err(LoadError::TooLarge { place, what: "bits", need, limit });
+        }
         let mut push = |name: String, width: u16| {
             fields.push(Field { name, width, signed, bit, slot: None, written: false });
             bit += u32::from(width);

@@ -21,16 +21,20 @@ mod value;
 use std::collections::BTreeMap;
 
 use crate::code::{ActionCode, Op, Pc, SelectCode, Slot};
-use crate::entry::{ActionRef, TableRef};
+use crate::entry::{ActionRef, CounterData, TableRef};
 use crate::error::LoadError;
 use crate::hash::CalculationCode;
 use crate::json::{Document, Named};
 use crate::program::{
     ActionInfo, ArrayInfo, Code, Entries, ParamInfo, Program, StandardMetadata, TableCode, TableInfo,
 };
+use crate::table::contents::Contents;
 
 pub(crate) use action::DROP_PORT;
 use layout::Layout;
+
+/// Bytes that a program's tables, counters and registers may take when they are full.
+const MAX_MEMORY: u64 = 1 << 30;
 
 /// A position in the code that is not known yet.
 pub(crate) type Label = u32;
@@ -157,6 +161,7 @@ impl Lowering<'_> {
             found.and_then(|(_, code)| u64::try_from(*code).ok()).unwrap_or(default)
         };
         let (no_error, packet_too_short) = (error("NoError", 0), error("PacketTooShort", 1));
+        self.memory()?;
         let layout = self.layout.finish()?;
         let mut table_names = BTreeMap::new();
         for (at, table) in self.tables.iter().enumerate() {
@@ -216,6 +221,32 @@ impl Lowering<'_> {
         }
         for (kind, count) in [("counters", self.counters.len()), ("registers", self.registers.len())] {
             fits_u16(kind, count)?;
+        }
+        Ok(())
+    }
+
+    /// What tables, counters and registers take when they are full must be there: it is refused here, not when it is missing.
+    fn memory(&self) -> Result<(), LoadError> {
+        let cells = |kind: &str, array: &ArrayInfo, bytes: usize| {
+            (format!("{kind} `{}`", array.name), (bytes as u64).saturating_mul(array.size as u64))
+        };
+        let counters = self.counters.iter().map(|array| cells("counter", array, size_of::<CounterData>()));
+        let registers = self.registers.iter().map(|array| cells("register", array, size_of::<u64>()));
+        let tables = self.tables.iter().zip(&self.table_code).map(|(info, code)| {
+            let place = format!("table `{}` of {} entries", info.name, info.max_size);
+            (place, Contents::bytes(code, info.key.len(), info.max_size as u64))
+        });
+        let mut all = 0u64;
+        for (place, bytes) in counters.chain(registers).chain(tables) {
+            let (limit, what) = (MAX_MEMORY as usize, "bytes of memory");
+            if bytes > MAX_MEMORY {
+                return Err(LoadError::TooLarge { place, what, need: bytes as usize, limit });
+            }
+            all = all.saturating_add(bytes);
+            if all > MAX_MEMORY {
+                let place = format!("program, up to {place}");
+                return Err(LoadError::TooLarge { place, what, need: all as usize, limit });
+            }
         }
         Ok(())
     }

@@ -1,6 +1,5 @@
 //! The control plane of one switch: requests in, responses out, no I/O.
 
-use fatbtree_p4runtime::status::batch_status;
 use fatbtree_p4runtime::tonic::{Code, Status};
 use fatbtree_p4runtime::v1::{
     self, ForwardingPipelineConfig, ReadResponse, StreamMessageRequest,
@@ -10,8 +9,8 @@ use fatbtree_p4runtime::v1::{
 
 use super::API_VERSION;
 use super::arbitration::{Arbitration, StreamId, StreamOutput};
-use super::config::Loaded;
-use super::read::{Parts, Reader};
+use super::config::{Carry, Loaded, Prepared};
+use super::read::{Reader, Reading};
 use super::write::Scratch;
 use super::write_batch::Write;
 use crate::Pipeline;
@@ -79,7 +78,9 @@ pub struct ControlPlane {
     arbitration: Arbitration,
     running: Option<Loaded>,
     /// After VERIFY_AND_SAVE, reads and writes go to this program and state, until COMMIT puts them in force.
-    saved: Option<(Loaded, Pipeline)>,
+    saved: Option<Prepared>,
+    /// Counts the programs that reads and writes have been about.
+    generation: u64,
     scratch: Scratch,
 }
 
@@ -87,7 +88,14 @@ impl ControlPlane {
     /// The control plane of a switch without a program. `device_id` is what controllers call the switch, not 0.
     pub fn new(device_id: u64) -> Self {
         let arbitration = Arbitration::new(device_id);
-        Self { device_id, arbitration, running: None, saved: None, scratch: Scratch::default() }
+        Self {
+            device_id,
+            arbitration,
+            running: None,
+            saved: None,
+            generation: 0,
+            scratch: Scratch::default(),
+        }
     }
 
     /// The id controllers call this switch by.
@@ -109,8 +117,7 @@ impl ControlPlane {
         pipeline: &mut Option<Pipeline>,
         config: ForwardingPipelineConfig,
     ) -> Result<(), Status> {
-        let loaded = Loaded::verify(config).map_err(Status::invalid_argument)?;
-        self.commit(pipeline, loaded, None);
+        self.commit(pipeline, Prepared::new(config).map_err(Status::invalid_argument)?);
         Ok(())
     }
 
@@ -125,7 +132,7 @@ impl ControlPlane {
         program: std::sync::Arc<crate::Program>,
     ) -> Result<(), Status> {
         let loaded = Loaded::with_program(config, program).map_err(Status::invalid_argument)?;
-        self.commit(pipeline, loaded, None);
+        self.commit(pipeline, loaded.into());
         Ok(())
     }
 
@@ -133,7 +140,7 @@ impl ControlPlane {
     pub fn handle(&mut self, pipeline: &mut Option<Pipeline>, request: Request) -> Response {
         match request {
             Request::Write(request) => Response::Write(self.write(pipeline, request)),
-            Request::Read(request) => Response::Read(self.read(pipeline, &request)),
+            Request::Read(request) => Response::Read(self.read(pipeline, request)),
             Request::SetPipeline(request) => Response::SetPipeline(
                 self.set_pipeline(pipeline, *request).map(|()| v1::SetForwardingPipelineConfigResponse {}),
             ),
@@ -167,11 +174,11 @@ impl ControlPlane {
     /// The program and state that reads and writes are about.
     fn target<'a>(
         running: &'a mut Option<Loaded>,
-        saved: &'a mut Option<(Loaded, Pipeline)>,
+        saved: &'a mut Option<Prepared>,
         pipeline: &'a mut Option<Pipeline>,
     ) -> Result<(&'a mut Loaded, &'a mut Pipeline), Status> {
         match (saved, running, pipeline) {
-            (Some((loaded, shadow)), _, _) => Ok((loaded, shadow)),
+            (Some(Prepared { loaded, pipeline }), _, _) => Ok((loaded, pipeline)),
             (None, Some(loaded), Some(pipeline)) => Ok((loaded, pipeline)),
             _ => Err(Status::failed_precondition(
                 "this switch runs no program yet: send a SetForwardingPipelineConfig first",
@@ -212,93 +219,141 @@ impl ControlPlane {
         }
     }
 
-    fn read(&mut self, pipeline: &mut Option<Pipeline>, request: &v1::ReadRequest) -> ReadOutcome {
-        let fail = |status| ReadOutcome { parts: Vec::new(), end: Err(status) };
-        if let Err(status) = self.check_device(request.device_id, &request.role, 0) {
-            return fail(status);
+    fn read(&mut self, pipeline: &mut Option<Pipeline>, request: v1::ReadRequest) -> ReadOutcome {
+        let mut reading = Reading::new(request);
+        let mut parts = Vec::new();
+        loop {
+            let (part, end) = self.go_on_reading(pipeline, &mut reading);
+            parts.extend(Some(part).filter(|part| !part.entities.is_empty()));
+            if let Some(end) = end {
+                return ReadOutcome { parts, end };
+            }
         }
-        let (loaded, pipeline) = match Self::target(&mut self.running, &mut self.saved, pipeline) {
-            Ok(target) => target,
-            Err(status) => return fail(status),
-        };
-        let reader = Reader { loaded, pipeline };
-        let mut parts = Parts::default();
-        let mut errors = Vec::with_capacity(request.entities.len());
-        let mut failed = false;
-        for entity in &request.entities {
-            errors.push(match reader.read(entity, &mut parts) {
-                Ok(()) => v1::Error::default(),
-                Err(refusal) => {
-                    failed = true;
-                    refusal.into_error()
-                }
-            });
+    }
+
+    /// Reads the next part; says how the read ended when that was the last. Entries are as they are now: of those that come, go or change
+    /// between two parts, either state may be told.
+    pub(super) fn go_on_reading(
+        &mut self,
+        pipeline: &mut Option<Pipeline>,
+        reading: &mut Reading,
+    ) -> (ReadResponse, Option<Result<(), Status>>) {
+        let refused = |status| (ReadResponse::default(), Some(Err(status)));
+        if reading.generation.is_none()
+            && let Err(status) = self.check_device(reading.request.device_id, &reading.request.role, 0)
+        {
+            return refused(status);
         }
-        let end = if failed { Err(batch_status("Read", &errors)) } else { Ok(()) };
-        ReadOutcome { parts: parts.into_inner(), end }
+        if *reading.generation.get_or_insert(self.generation) != self.generation {
+            return refused(Status::aborted(
+                "the switch was given another program while this was read: read again",
+            ));
+        }
+        match Self::target(&mut self.running, &mut self.saved, pipeline) {
+            Ok((loaded, pipeline)) => reading.go_on(&Reader { loaded, pipeline }),
+            Err(status) => refused(status),
+        }
+    }
+
+    /// Checks that a request to set the pipeline may be answered, without looking at its config.
+    pub(super) fn check_set_pipeline(
+        &self,
+        request: &v1::SetForwardingPipelineConfigRequest,
+    ) -> Result<(), Status> {
+        #[allow(deprecated, reason = "old clients name roles by number")]
+        self.check_device(request.device_id, &request.role, request.role_id)?;
+        self.arbitration.check_primary(request.election_id.as_ref())
     }
 
     fn set_pipeline(
         &mut self,
         pipeline: &mut Option<Pipeline>,
-        request: v1::SetForwardingPipelineConfigRequest,
+        mut request: v1::SetForwardingPipelineConfigRequest,
     ) -> Result<(), Status> {
-        #[allow(deprecated, reason = "old clients name roles by number")]
-        self.check_device(request.device_id, &request.role, request.role_id)?;
-        self.arbitration.check_primary(request.election_id.as_ref())?;
-        let action = Action::try_from(request.action).unwrap_or(Action::Unspecified);
-        let verified = |config: Option<ForwardingPipelineConfig>| {
-            let config = config
-                .ok_or_else(|| Status::invalid_argument("expected a config for this action, found none"))?;
-            Loaded::verify(config).map_err(Status::invalid_argument)
+        self.check_set_pipeline(&request)?;
+        let prepared = prepare(&mut request)?;
+        let mut carry = match self.set_prepared(pipeline, &request, prepared)? {
+            Step::Done(_) => return Ok(()),
+            Step::Carry(carry) => carry,
         };
-        match action {
-            Action::Unspecified => Err(Status::invalid_argument(format!(
-                "expected an action of VERIFY (1) to RECONCILE_AND_COMMIT (5), found {}",
-                request.action
-            ))),
-            Action::Verify => verified(request.config).map(|_| ()),
-            Action::VerifyAndSave => {
-                let loaded = verified(request.config)?;
-                let shadow = loaded.new_pipeline();
-                self.saved = Some((loaded, shadow));
-                Ok(())
-            }
-            Action::VerifyAndCommit => {
-                let loaded = verified(request.config)?;
-                self.commit(pipeline, loaded, None);
-                Ok(())
-            }
-            Action::Commit => {
-                if request.config.is_some() {
-                    return Err(Status::invalid_argument(
-                        "expected no config with COMMIT: it was saved before",
-                    ));
-                }
-                let (loaded, shadow) = self.saved.take().ok_or_else(|| {
-                    Status::not_found("no config is saved: send it with VERIFY_AND_SAVE before COMMIT")
-                })?;
-                self.commit(pipeline, loaded, Some(shadow));
-                Ok(())
-            }
-            Action::ReconcileAndCommit => {
-                let mut loaded = verified(request.config)?;
-                let state = match (&self.running, &*pipeline) {
-                    (Some(old), Some(state)) => {
-                        Some(loaded.reconcile(old, state).map_err(Status::invalid_argument)?)
-                    }
-                    _ => None,
-                };
-                self.commit(pipeline, loaded, state);
-                Ok(())
+        loop {
+            match self.go_on_carrying(pipeline, carry)? {
+                Step::Done(_) => return Ok(()),
+                Step::Carry(rest) => carry = rest,
             }
         }
     }
 
-    fn commit(&mut self, pipeline: &mut Option<Pipeline>, loaded: Loaded, state: Option<Pipeline>) {
-        *pipeline = Some(state.unwrap_or_else(|| loaded.new_pipeline()));
-        self.running = Some(loaded);
-        self.saved = None;
+    /// Does what a request says with what was [prepared](prepare) for it: that takes no time, unless state is to be carried over.
+    pub(super) fn set_prepared(
+        &mut self,
+        pipeline: &mut Option<Pipeline>,
+        request: &v1::SetForwardingPipelineConfigRequest,
+        prepared: Option<Prepared>,
+    ) -> Result<Step, Status> {
+        self.check_set_pipeline(request)?;
+        let action = Action::try_from(request.action).unwrap_or(Action::Unspecified);
+        match (action, prepared) {
+            (Action::VerifyAndSave, Some(prepared)) => {
+                self.generation += 1;
+                Ok(Step::Done(self.saved.replace(prepared).into_iter().collect()))
+            }
+            (Action::VerifyAndCommit, Some(prepared)) => Ok(Step::Done(self.commit(pipeline, prepared))),
+            (Action::ReconcileAndCommit, Some(prepared)) => Ok(self.reconcile(pipeline, prepared)),
+            (Action::Commit, _) => {
+                let saved = self.saved.take().ok_or_else(|| {
+                    Status::not_found("no config is saved: send it with VERIFY_AND_SAVE before COMMIT")
+                })?;
+                Ok(Step::Done(self.commit(pipeline, saved)))
+            }
+            (_, prepared) => Ok(Step::Done(prepared.into_iter().collect())), // verified, or nothing asked for
+        }
+    }
+
+    fn reconcile(&mut self, pipeline: &mut Option<Pipeline>, mut prepared: Prepared) -> Step {
+        match &mut self.running {
+            Some(old) if prepared.loaded.is_the_same(old) => {
+                // The state stays where it is.
+                prepared.loaded.take_default_cookies(old);
+                std::mem::swap(old, &mut prepared.loaded);
+                self.generation += 1;
+                Step::Done([Some(prepared), self.saved.take()].into_iter().flatten().collect())
+            }
+            Some(_) => Step::Carry(Box::new(Carry::new(prepared, self.generation))),
+            None => Step::Done(self.commit(pipeline, prepared)),
+        }
+    }
+
+    /// Carries the next part of the state over to another program, and puts that in force after the last.
+    ///
+    /// # Errors
+    /// When the new program cannot hold it: the old one stays in force.
+    pub(super) fn go_on_carrying(
+        &mut self,
+        pipeline: &mut Option<Pipeline>,
+        mut carry: Box<Carry>,
+    ) -> Result<Step, Status> {
+        let (Some(old), Some(state)) = (&self.running, &*pipeline) else {
+            return Ok(Step::Done(self.commit(pipeline, carry.into_prepared())));
+        };
+        if carry.generation != self.generation {
+            return Err(Status::aborted("the switch was given another program meanwhile: send yours again"));
+        }
+        match carry.go_on(old, state).map_err(Status::invalid_argument)? {
+            true => Ok(Step::Done(self.commit(pipeline, carry.into_prepared()))),
+            false => Ok(Step::Carry(carry)),
+        }
+    }
+
+    /// Puts a program in force; returns what was there before.
+    fn commit(&mut self, pipeline: &mut Option<Pipeline>, prepared: Prepared) -> Vec<Prepared> {
+        let before = (self.running.replace(prepared.loaded), pipeline.replace(prepared.pipeline));
+        let before = match before {
+            (Some(loaded), Some(pipeline)) => Some(Prepared { loaded, pipeline }),
+            _ => None,
+        };
+        self.generation += 1;
+        before.into_iter().chain(self.saved.take()).collect()
     }
 
     fn get_pipeline(
@@ -313,7 +368,7 @@ impl ControlPlane {
             ))
         })?;
         // What was saved last: reads and writes are about that one, too.
-        let loaded = self.saved.as_ref().map(|(loaded, _)| loaded).or(self.running.as_ref());
+        let loaded = self.saved.as_ref().map(|saved| &saved.loaded).or(self.running.as_ref());
         let config = loaded.map(|loaded| {
             let config = &loaded.config;
             let with_info = matches!(parts, ResponseType::All | ResponseType::P4infoAndCookie);
@@ -364,5 +419,31 @@ impl ControlPlane {
         };
         let update = Some(stream_message_response::Update::Error(error));
         self.arbitration.push(stream, StreamOutput::Message(v1::StreamMessageResponse { update }));
+    }
+}
+
+/// What is left to do when a pipeline is set.
+pub(super) enum Step {
+    /// Nothing; and what is not needed any more, whose memory takes long to give back.
+    Done(Vec<Prepared>),
+    /// State is to be carried over.
+    Carry(Box<Carry>),
+}
+
+/// Makes what a request to set the pipeline needs, out of its config: that takes long, and needs no switch.
+pub(super) fn prepare(
+    request: &mut v1::SetForwardingPipelineConfigRequest,
+) -> Result<Option<Prepared>, Status> {
+    match (Action::try_from(request.action), request.config.take()) {
+        (Ok(Action::Unspecified) | Err(_), _) => Err(Status::invalid_argument(format!(
+            "expected an action of VERIFY (1) to RECONCILE_AND_COMMIT (5), found {}",
+            request.action
+        ))),
+        (Ok(Action::Commit), None) => Ok(None),
+        (Ok(Action::Commit), Some(_)) => {
+            Err(Status::invalid_argument("expected no config with COMMIT: it was saved before"))
+        }
+        (Ok(_), None) => Err(Status::invalid_argument("expected a config for this action, found none")),
+        (Ok(_), Some(config)) => Prepared::new(config).map(Some).map_err(Status::invalid_argument),
     }
 }

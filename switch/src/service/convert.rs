@@ -299,15 +299,27 @@ pub(super) fn encode_entry(map: &TableMap, entry: &Entry) -> TableEntry {
     }
 }
 
+/// Bytes of metadata that are kept for an entry, at most.
+const MAX_METADATA: usize = 1024;
+
 /// Both kinds of cookie in the one byte string the engine keeps: empty, or the old 64-bit cookie and then the new one.
-pub(super) fn pack_metadata(entry: &TableEntry, packed: &mut Vec<u8>) {
+///
+/// # Errors
+/// When it is longer than this switch keeps for an entry.
+pub(super) fn pack_metadata(entry: &TableEntry, packed: &mut Vec<u8>) -> Result<(), Refusal> {
     packed.clear();
+    if entry.metadata.len() > MAX_METADATA {
+        let found = entry.metadata.len();
+        let message = format!("expected up to {MAX_METADATA} bytes of metadata for an entry, found {found}");
+        return Err(Refusal::new(Code::ResourceExhausted, message));
+    }
     #[allow(deprecated, reason = "the old cookie must come back as it was written")]
     let cookie = entry.controller_metadata;
     if cookie != 0 || !entry.metadata.is_empty() {
         packed.extend_from_slice(&cookie.to_be_bytes());
         packed.extend_from_slice(&entry.metadata);
     }
+    Ok(())
 }
 
 /// The reverse of [`pack_metadata`].

@@ -11,11 +11,20 @@ use fatbtree_p4runtime::v1::p4_runtime_server::{P4Runtime, P4RuntimeServer};
 use fatbtree_p4runtime::v1::{self, StreamMessageRequest, StreamMessageResponse};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt as _};
 
 use super::control::{Request, Response};
-use super::mailbox::Mailbox;
+use super::mailbox::{Mailbox, OUTBOUND};
+
+/// Largest request, bytes: a program, or some hundred thousand updates.
+const MAX_REQUEST: usize = 64 << 20;
+
+/// Requests of a connection that are received and worked on at one time; others wait.
+const MAX_REQUESTS: usize = 8;
+
+/// HTTP/2 streams of a connection, sessions and answers that are being read included.
+const MAX_STREAMS: u32 = 64;
 
 /// Serves P4Runtime on a listener until `shutdown` completes.
 ///
@@ -27,12 +36,14 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), transport::Error> {
     let service = P4RuntimeServer::new(Service { mailbox })
-        .max_decoding_message_size(MAX_MESSAGE)
+        .max_decoding_message_size(MAX_REQUEST)
         .max_encoding_message_size(MAX_MESSAGE);
     Server::builder()
         // Batches of updates are large: do not let them wait for window updates.
         .initial_stream_window_size(8 << 20)
         .initial_connection_window_size(32 << 20)
+        .max_concurrent_streams(MAX_STREAMS)
+        .concurrency_limit_per_connection(MAX_REQUESTS)
         .http2_max_header_list_size(MAX_HEADERS)
         .add_service(service)
         .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), shutdown)
@@ -70,14 +81,7 @@ impl P4Runtime for Service {
         &self,
         request: tonic::Request<v1::ReadRequest>,
     ) -> Result<tonic::Response<Self::ReadStream>, Status> {
-        match self.mailbox.call(Request::Read(request.into_inner())).await? {
-            Response::Read(outcome) => {
-                let parts = outcome.parts.into_iter().map(Ok);
-                let stream = tokio_stream::iter(parts.chain(outcome.end.err().map(Err)));
-                Ok(tonic::Response::new(Box::pin(stream)))
-            }
-            _ => Err(mismatch()),
-        }
+        Ok(tonic::Response::new(Box::pin(ReceiverStream::new(self.mailbox.read(request.into_inner())))))
     }
 
     async fn set_forwarding_pipeline_config(
@@ -105,7 +109,7 @@ impl P4Runtime for Service {
         request: tonic::Request<Streaming<StreamMessageRequest>>,
     ) -> Result<tonic::Response<Self::StreamChannelStream>, Status> {
         let mut inbound = request.into_inner();
-        let (outbound, messages) = mpsc::unbounded_channel();
+        let (outbound, messages) = mpsc::channel(OUTBOUND);
         let mailbox = self.mailbox.clone();
         let stream = mailbox.open_stream(outbound.clone()).await?;
         tokio::spawn(async move {
@@ -127,7 +131,7 @@ impl P4Runtime for Service {
             // Fails only when the switch is gone, and then there is nobody to tell.
             let _ = mailbox.close_stream(stream).await;
         });
-        Ok(tonic::Response::new(Box::pin(UnboundedReceiverStream::new(messages))))
+        Ok(tonic::Response::new(Box::pin(ReceiverStream::new(messages))))
     }
 
     async fn capabilities(

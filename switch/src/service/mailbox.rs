@@ -5,26 +5,53 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fatbtree_p4runtime::tonic::Status;
-use fatbtree_p4runtime::v1::{StreamMessageRequest, StreamMessageResponse, WriteRequest};
-use tokio::sync::{mpsc, oneshot};
+use fatbtree_p4runtime::v1::{
+    ReadRequest, ReadResponse, SetForwardingPipelineConfigRequest, SetForwardingPipelineConfigResponse,
+    StreamMessageRequest, StreamMessageResponse,
+};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::arbitration::{StreamId, StreamOutput};
-use super::control::{Request, Response, StreamEvent};
+use super::config::{Carry, Prepared};
+use super::control::{ReadOutcome, Request, Response, Step, StreamEvent, prepare};
+use super::read::Reading;
 use super::switch::Switch;
 use super::write_batch::Write;
+use crate::Pipeline;
 
 /// Requests that wait at one time; further callers wait in their own tasks.
 const CAPACITY: usize = 64;
 
 /// Where a stream's messages go.
-pub(super) type Outbound = mpsc::UnboundedSender<Result<StreamMessageResponse, Status>>;
+pub(super) type Outbound = mpsc::Sender<Result<StreamMessageResponse, Status>>;
 
-/// An answer, and what is left of the request: whoever asked gives its memory back, which takes long for a large one.
-type Answer = (Response, Option<WriteRequest>);
+/// Messages that wait until a stream's reader takes them; one that lets more come is given up.
+pub(super) const OUTBOUND: usize = 256;
 
-#[derive(Debug)]
+/// Streams that are open at one time; another one is refused.
+const MAX_STREAMS: usize = 128;
+
+/// Memory that takes long to give back, of a large request or an old program: whoever asked does it.
+type Litter = Option<Box<dyn Send>>;
+
+type Answer = (Response, Litter);
+
+/// A read, to go on with; its next part; and how it ended, if that was the last.
+type ReadAnswer = (Box<Reading>, ReadResponse, Option<Result<(), Status>>);
+
+/// Parts of an answer that wait for whoever reads them.
+const PARTS: usize = 2;
+
+type MaySet = (Box<SetForwardingPipelineConfigRequest>, Result<(), Status>);
+
 enum Mail {
     Call(Request, oneshot::Sender<Answer>),
+    /// The next part of a read.
+    Read(Box<Reading>, oneshot::Sender<ReadAnswer>),
+    /// May this pipeline be set? Asked before it is compiled.
+    MaySet(Box<SetForwardingPipelineConfigRequest>, oneshot::Sender<MaySet>),
+    /// Set it, now that it is.
+    Set(Box<(SetForwardingPipelineConfigRequest, Option<Prepared>)>, oneshot::Sender<Answer>),
     Open(StreamId, Outbound),
     Stream(StreamId, StreamMessageRequest),
     Closed(StreamId),
@@ -54,14 +81,22 @@ pub struct Inbox {
     mails: mpsc::Receiver<Mail>,
     shared: Arc<Shared>,
     streams: BTreeMap<StreamId, Outbound>,
-    /// The write that is under way, and who waits for its end. Mails that come later wait as well.
-    writing: Option<(Write, oneshot::Sender<Answer>)>,
+    /// What is under way, and who waits for its end. Mails that come later wait as well.
+    under_way: Option<(Work, oneshot::Sender<Answer>)>,
+}
+
+/// Work that is done part by part, with packets in between.
+enum Work {
+    Write(Write),
+    Carry(Box<Carry>),
 }
 
 struct Shared {
     /// Set after every mail: the owner looks at this, not at the queue.
     waiting: AtomicBool,
     next_stream: AtomicU64,
+    /// Programs are compiled one at a time.
+    compiling: Mutex<()>,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -88,22 +123,92 @@ pub fn mailbox_with_waker(wake: impl Fn() + Send + Sync + 'static) -> (Mailbox, 
     let shared = Arc::new(Shared {
         waiting: AtomicBool::new(false),
         next_stream: AtomicU64::new(1),
+        compiling: Mutex::new(()),
         wake: Box::new(wake),
     });
     let mailbox = Mailbox { mails: sender, shared: Arc::clone(&shared) };
-    (mailbox, Inbox { mails: receiver, shared, streams: BTreeMap::new(), writing: None })
+    (mailbox, Inbox { mails: receiver, shared, streams: BTreeMap::new(), under_way: None })
 }
 
 impl Mailbox {
-    /// Has a request answered by the owner of the switch.
+    /// Has a request answered by the owner of the switch. Programs are compiled here, and reads are done part by part: packets go on.
+    ///
+    /// Must be called on a tokio runtime.
     ///
     /// # Errors
     /// `UNAVAILABLE` when the owner is gone.
     pub async fn call(&self, request: Request) -> Result<Response, Status> {
+        match request {
+            Request::SetPipeline(request) => Ok(Response::SetPipeline(self.set_pipeline(request).await)),
+            Request::Read(request) => {
+                let (mut answers, mut outcome) =
+                    (self.read(request), ReadOutcome { parts: Vec::new(), end: Ok(()) });
+                while let Some(answer) = answers.recv().await {
+                    match answer {
+                        Ok(part) => outcome.parts.push(part),
+                        Err(status) => outcome.end = Err(status),
+                    }
+                }
+                Ok(Response::Read(outcome))
+            }
+            request => {
+                let (response, _litter) = self.ask(|reply| Mail::Call(request, reply)).await?;
+                Ok(response)
+            }
+        }
+    }
+
+    /// Reads part by part: the next is read when the last has been taken. An error is the last thing that comes.
+    pub(super) fn read(&self, request: ReadRequest) -> mpsc::Receiver<Result<ReadResponse, Status>> {
+        let (parts, answers) = mpsc::channel(PARTS);
+        let mailbox = self.clone();
+        tokio::spawn(async move {
+            let mut reading = Box::new(Reading::new(request));
+            loop {
+                let (rest, part, end) = match mailbox.ask(|reply| Mail::Read(reading, reply)).await {
+                    Ok(answer) => answer,
+                    Err(status) => (Box::default(), ReadResponse::default(), Some(Err(status))),
+                };
+                reading = rest;
+                if !part.entities.is_empty() && parts.send(Ok(part)).await.is_err() {
+                    return; // nobody wants to know any more
+                }
+                match end {
+                    None => {}
+                    Some(Ok(())) => return,
+                    Some(Err(status)) => {
+                        let _ = parts.send(Err(status)).await;
+                        return;
+                    }
+                }
+            }
+        });
+        answers
+    }
+
+    async fn set_pipeline(
+        &self,
+        request: Box<SetForwardingPipelineConfigRequest>,
+    ) -> Result<SetForwardingPipelineConfigResponse, Status> {
+        // Nobody has a program compiled here who may not set it.
+        let (mut request, may) = self.ask(|reply| Mail::MaySet(request, reply)).await?;
+        may?;
+        let _one_at_a_time = self.shared.compiling.lock().await;
+        let compiled = tokio::task::spawn_blocking(move || {
+            let prepared = prepare(&mut request);
+            prepared.map(|prepared| Box::new((*request, prepared)))
+        });
+        let compiled = compiled.await.map_err(|error| Status::internal(error.to_string()))??;
+        match self.ask(|reply| Mail::Set(compiled, reply)).await? {
+            (Response::SetPipeline(result), _litter) => result,
+            _ => Err(Status::internal("the switch answered another request than the one it was asked")),
+        }
+    }
+
+    async fn ask<T>(&self, mail: impl FnOnce(oneshot::Sender<T>) -> Mail) -> Result<T, Status> {
         let (reply, answer) = oneshot::channel();
-        self.send(Mail::Call(request, reply)).await?;
-        let (response, _litter) = answer.await.map_err(|_| gone())?;
-        Ok(response)
+        self.send(mail(reply)).await?;
+        answer.await.map_err(|_| gone())
     }
 
     pub(super) async fn open_stream(&self, outbound: Outbound) -> Result<StreamId, Status> {
@@ -138,10 +243,11 @@ fn gone() -> Status {
 }
 
 impl Inbox {
-    /// Updates of a write that are applied in one go: half a millisecond's work or less. Between two of them the owner forwards packets.
-    pub const SLICE: usize = 256;
+    /// Updates of a write that are applied in one go: a fifth of a millisecond's work, most of which is touching memory for the first time.
+    /// Between two of them the owner forwards packets, and between two parts of a read of about as many entities.
+    pub const SLICE: usize = 64;
 
-    /// Answers what is waiting, at most a queueful, or until [`SLICE`](Self::SLICE) updates were applied; returns how many requests were
+    /// Answers what is waiting: one request, or a part of it of which [`SLICE`](Self::SLICE) is the size; returns how many mails were
     /// looked at. Costs one relaxed load when nothing is.
     ///
     /// When something is left the owner is woken again.
@@ -166,12 +272,16 @@ impl Inbox {
         let mut handled = 0;
         while handled < CAPACITY {
             handled += 1;
-            if self.writing.is_some() {
-                self.go_on_writing(switch);
+            if self.under_way.is_some() {
+                self.go_on(switch);
                 break;
             }
             match self.mails.try_recv() {
-                Ok(mail) => self.handle(switch, mail),
+                Ok(mail) => {
+                    if self.handle(switch, mail) {
+                        break;
+                    }
+                }
                 Err(_) => return handled - 1,
             }
         }
@@ -180,26 +290,51 @@ impl Inbox {
         handled
     }
 
-    fn go_on_writing(&mut self, switch: &mut Switch) {
-        let Some((mut write, reply)) = self.writing.take() else { return };
-        let most = if write.may_pause() { Self::SLICE } else { usize::MAX };
-        match switch.go_on_writing(&mut write, most) {
-            // Whoever asked may have given up: then the answer has no reader.
-            Some(result) => drop(reply.send((Response::Write(result), Some(write.into_request())))),
-            None => self.writing = Some((write, reply)),
+    fn go_on(&mut self, switch: &mut Switch) {
+        match self.under_way.take() {
+            Some((Work::Write(mut write), reply)) => {
+                let most = if write.may_pause() { Self::SLICE } else { usize::MAX };
+                match switch.go_on_writing(&mut write, most) {
+                    Some(result) => {
+                        let retired = switch.pipeline_mut().map(Pipeline::take_retired);
+                        let litter: Litter = Some(Box::new((write.into_request(), retired)));
+                        // Whoever asked may have given up: then the answer has no reader.
+                        drop(reply.send((Response::Write(result), litter)));
+                    }
+                    None => self.under_way = Some((Work::Write(write), reply)),
+                }
+            }
+            Some((Work::Carry(carry), reply)) => {
+                let step = switch.go_on_carrying(carry);
+                self.pipeline_step(step, reply);
+            }
+            None => {}
         }
         self.deliver(switch);
+    }
+
+    /// Answers who wants to set the pipeline, unless there is more to do.
+    fn pipeline_step(&mut self, step: Result<Step, Status>, reply: oneshot::Sender<Answer>) {
+        let (result, litter) = match step {
+            Ok(Step::Carry(carry)) => {
+                self.under_way = Some((Work::Carry(carry), reply));
+                return;
+            }
+            Ok(Step::Done(litter)) => (Ok(SetForwardingPipelineConfigResponse {}), litter),
+            Err(status) => (Err(status), Vec::new()),
+        };
+        drop(reply.send((Response::SetPipeline(result), Some(Box::new(litter)))));
     }
 
     /// Answers requests until all mailboxes are gone: for an owner that has nothing else to do. Must not be called
     /// from a tokio task.
     pub fn run(&mut self, switch: &mut Switch) {
         loop {
-            while self.writing.is_some() {
-                self.go_on_writing(switch);
+            while self.under_way.is_some() {
+                self.go_on(switch);
             }
             match self.mails.blocking_recv() {
-                Some(mail) => self.handle(switch, mail),
+                Some(mail) => drop(self.handle(switch, mail)),
                 None => return,
             }
         }
@@ -211,35 +346,55 @@ impl Inbox {
         while let Some((stream, output)) = switch.poll_stream() {
             match output {
                 StreamOutput::Message(message) => {
-                    if let Some(outbound) = self.streams.get(&stream) {
-                        // A closed receiver is a stream that is about to be reported closed.
-                        let _ = outbound.send(Ok(message));
+                    let Some(outbound) = self.streams.get(&stream) else { continue };
+                    // A closed receiver is a stream that is about to be reported closed.
+                    if let Err(mpsc::error::TrySendError::Full(_)) = outbound.try_send(Ok(message)) {
+                        self.streams.remove(&stream);
+                        switch.handle_request(Request::Stream(stream, StreamEvent::Closed));
                     }
                 }
                 StreamOutput::Close(status) => {
                     if let Some(outbound) = self.streams.remove(&stream) {
-                        let _ = outbound.send(Err(status));
+                        let _ = outbound.try_send(Err(status));
                     }
                 }
             }
         }
     }
 
-    fn handle(&mut self, switch: &mut Switch, mail: Mail) {
+    /// Says whether that was work for once: packets are next.
+    fn handle(&mut self, switch: &mut Switch, mail: Mail) -> bool {
+        // Whoever asked may have given up: then the answer has no reader.
         match mail {
             Mail::Call(Request::Write(request), reply) => match switch.begin_write(request) {
                 Ok(write) => {
-                    self.writing = Some((write, reply));
-                    return;
+                    self.under_way = Some((Work::Write(write), reply));
+                    return false; // its first part is next
                 }
                 Err(status) => drop(reply.send((Response::Write(Err(status)), None))),
             },
-            Mail::Call(request, reply) => {
-                // Whoever asked may have given up: then the answer has no reader.
-                let _ = reply.send((switch.handle_request(request), None));
+            Mail::Call(request, reply) => drop(reply.send((switch.handle_request(request), None))),
+            Mail::Read(mut reading, reply) => {
+                let (part, end) = switch.go_on_reading(&mut reading);
+                drop(reply.send((reading, part, end)));
+            }
+            Mail::MaySet(request, reply) => {
+                let may = switch.control().check_set_pipeline(&request);
+                drop(reply.send((request, may)));
+            }
+            Mail::Set(mail, reply) => {
+                let (request, prepared) = *mail;
+                let step = switch.set_prepared(&request, prepared);
+                self.pipeline_step(step, reply);
+            }
+            Mail::Open(_, outbound) if self.streams.len() >= MAX_STREAMS => {
+                let message = format!("this switch has {MAX_STREAMS} streams open: close another first");
+                let _ = outbound.try_send(Err(Status::resource_exhausted(message)));
+                return false;
             }
             Mail::Open(stream, outbound) => {
                 self.streams.insert(stream, outbound);
+                return false;
             }
             Mail::Stream(stream, message) => {
                 if self.streams.contains_key(&stream) {
@@ -252,5 +407,6 @@ impl Inbox {
             }
         }
         self.deliver(switch);
+        true
     }
 }

@@ -10,8 +10,18 @@
 //! ```
 //!
 //! The pipeline belongs to one thread, which looks into its inbox between packets (one relaxed load when there is
-//! nothing). Requests are applied there one after the other, so no packet ever sees half an update. A large write is applied
-//! [part by part](Inbox::SLICE), with packets in between, unless it asks to be atomic for the data plane.
+//! nothing). Updates are applied there one after the other, so no packet ever sees half of one. No packet waits for long:
+//!
+//! * A large write is applied [part by part](Inbox::SLICE), with packets in between, unless it asks to be atomic for the data plane.
+//!   Tables grow in steps, a few with each update.
+//! * A read is answered part by part, the next when the last was taken, so that a slow reader holds up nobody. Each part tells
+//!   entries as they are when it is made: what is there all the time is told once, of what changes meanwhile either state may be told. A
+//!   read ends with `ABORTED` when the program is replaced meanwhile.
+//! * A program is checked and compiled beside the packets, and only put in force among them. RECONCILE_AND_COMMIT of the program that runs
+//!   leaves the state where it is; of another, it carries the state over part by part.
+//!
+//! What peers can make the switch hold is bounded: messages, streams, requests at one time, answers that wait, metadata and replicas. What
+//! a program wants of memory is counted when it is verified ([`LoadError::TooLarge`](crate::LoadError::TooLarge)).
 //!
 //! [`Switch`] and [`ControlPlane`] do no I/O and can be driven without gRPC: in a simulator, or in tests.
 //!

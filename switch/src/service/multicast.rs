@@ -14,6 +14,9 @@ use crate::{Pipeline, Replica};
 /// Width of a v1model port, bits.
 const PORT_BITS: u32 = 9;
 
+/// Replicas of a group, at most: twice the ports that there are. A frame is copied to them in one go.
+const MAX_REPLICAS: usize = 1024;
+
 /// Applies an update; returns the group and the replicas it had before.
 pub(super) fn write(
     pipeline: &mut Pipeline,
@@ -31,8 +34,7 @@ pub(super) fn write(
                 entry.multicast_group_id
             ))
         })?;
-    let old =
-        pipeline.multicast_groups().find(|(known, _)| *known == group).map(|(_, replicas)| replicas.to_vec());
+    let old = pipeline.multicast_group(group).map(<[Replica]>::to_vec);
     match (kind, &old) {
         (update::Type::Insert, Some(_)) => {
             return Err(Refusal::new(
@@ -57,6 +59,12 @@ fn replicas(group: u16, entry: &v1::MulticastGroupEntry) -> Result<Vec<Replica>,
         return Err(Refusal::invalid(format!(
             "multicast group {group}: expected replicas, found none; DELETE the group instead"
         )));
+    }
+    if entry.replicas.len() > MAX_REPLICAS {
+        let found = entry.replicas.len();
+        let message =
+            format!("multicast group {group}: expected up to {MAX_REPLICAS} replicas, found {found}");
+        return Err(Refusal::new(Code::ResourceExhausted, message));
     }
     if !entry.metadata.is_empty() {
         return Err(Refusal::unimplemented(format!(
@@ -95,23 +103,27 @@ fn replicas(group: u16, entry: &v1::MulticastGroupEntry) -> Result<Vec<Replica>,
     Ok(replicas)
 }
 
-/// Reads the groups a filter selects: one, or all when its id is 0 or the entry is empty.
+/// Reads the groups a filter selects, from number `from` on: one, or all when its id is 0 or the entry is empty. `found` is given each with
+/// the number of its replicas, and says whether to go on; returns where that will be.
 pub(super) fn read(
     pipeline: &Pipeline,
     filter: &PacketReplicationEngineEntry,
-    mut found: impl FnMut(PacketReplicationEngineEntry),
-) -> Result<(), Refusal> {
+    from: u64,
+    mut found: impl FnMut(PacketReplicationEngineEntry, usize) -> bool,
+) -> Result<Option<u64>, Refusal> {
     let wanted = match &filter.r#type {
         None => 0,
         Some(Type::MulticastGroupEntry(entry)) => entry.multicast_group_id,
         // There are none, so "all of them" is an answer.
-        Some(Type::CloneSessionEntry(entry)) if entry.session_id == 0 => return Ok(()),
+        Some(Type::CloneSessionEntry(entry)) if entry.session_id == 0 => return Ok(None),
         other => return Err(unsupported(other.as_ref())),
     };
-    for (group, replicas) in pipeline.multicast_groups() {
+    let from = u16::try_from(from).unwrap_or(u16::MAX);
+    for (group, replicas) in pipeline.multicast_groups_from(from) {
         if wanted != 0 && wanted != u32::from(group) {
             continue;
         }
+        let count = replicas.len();
         let replicas = replicas
             .iter()
             .map(|replica| v1::Replica {
@@ -122,9 +134,12 @@ pub(super) fn read(
             .collect();
         let entry =
             v1::MulticastGroupEntry { multicast_group_id: group.into(), replicas, metadata: Vec::new() };
-        found(PacketReplicationEngineEntry { r#type: Some(Type::MulticastGroupEntry(entry)) });
+        let entry = PacketReplicationEngineEntry { r#type: Some(Type::MulticastGroupEntry(entry)) };
+        if !found(entry, count) && group < u16::MAX {
+            return Ok(Some(u64::from(group) + 1));
+        }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn unsupported(found: Option<&Type>) -> Refusal {

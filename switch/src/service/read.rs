@@ -1,7 +1,8 @@
-//! Reading entities, with wildcards ("Read RPC", "Wildcard Reads").
+//! Reading entities, with wildcards ("Read RPC", "Wildcard Reads"), part by part.
 
 use fatbtree_p4runtime::bytestring;
-use fatbtree_p4runtime::tonic::Code;
+use fatbtree_p4runtime::status::batch_status;
+use fatbtree_p4runtime::tonic::{Code, Status};
 use fatbtree_p4runtime::v1::{self, Entity, P4Data, ReadResponse, TableEntry, entity, p4_data};
 
 use super::config::Loaded;
@@ -12,30 +13,84 @@ use super::refusal::Refusal;
 use super::write::{cells, entity_name, unknown_table};
 use crate::{CounterData, Entry, Pipeline};
 
-/// Entities per part of an answer: some 100 KB, well below the 4 MB that clients accept by default.
-const PART: usize = 1000;
+/// Entities in a part of an answer, about: a fifth of a millisecond's work, and some 10 KB.
+const PART: usize = 128;
 
-/// Answers, cut into parts.
+/// A read that is under way. What it has not come to yet is where it is, so that nothing needs to be kept of a table that changes meanwhile.
 #[derive(Debug, Default)]
-pub(super) struct Parts {
-    parts: Vec<ReadResponse>,
+pub(super) struct Reading {
+    pub(super) request: v1::ReadRequest,
+    /// Which program it began with, by the control plane's count.
+    pub(super) generation: Option<u64>,
+    /// The entity of the request that it is at.
+    entity: usize,
+    place: Place,
+    /// Filled from the first error on.
+    errors: Vec<v1::Error>,
 }
 
-impl Parts {
+/// How far a read of one entity has come.
+#[derive(Debug, Default)]
+struct Place {
+    /// The table or array, by its position among those that are asked for.
+    object: usize,
+    /// Where in it.
+    inside: u64,
+    /// Something was found in it.
+    found: bool,
+}
+
+impl Place {
+    fn next_object(&mut self) {
+        *self = Self { object: self.object + 1, ..Self::default() };
+    }
+}
+
+/// A part of an answer.
+struct Part {
+    entities: Vec<Entity>,
+    /// What may still be done for it, in entities that are found or places that are looked at in vain.
+    left: usize,
+}
+
+impl Part {
     fn push(&mut self, entity: entity::Entity) {
-        let entity = Entity { entity: Some(entity) };
-        match self.parts.last_mut() {
-            Some(part) if part.entities.len() < PART => part.entities.push(entity),
-            _ => {
-                let mut entities = Vec::with_capacity(16);
-                entities.push(entity);
-                self.parts.push(ReadResponse { entities });
-            }
-        }
+        self.entities.push(Entity { entity: Some(entity) });
+        self.work(1);
     }
 
-    pub(super) fn into_inner(self) -> Vec<ReadResponse> {
-        self.parts
+    fn work(&mut self, done: usize) {
+        self.left = self.left.saturating_sub(done);
+    }
+}
+
+impl Reading {
+    pub(super) fn new(request: v1::ReadRequest) -> Self {
+        Self { request, ..Self::default() }
+    }
+
+    /// The next part, and how the read ended, if that was the last.
+    pub(super) fn go_on(&mut self, reader: &Reader<'_>) -> (ReadResponse, Option<Result<(), Status>>) {
+        let mut part = Part { entities: Vec::new(), left: PART };
+        while let Some(entity) = self.request.entities.get(self.entity) {
+            if part.left == 0 {
+                return (ReadResponse { entities: part.entities }, None);
+            }
+            match reader.read(entity, &mut self.place, &mut part) {
+                Ok(false) => continue,
+                Ok(true) if self.errors.is_empty() => {}
+                Ok(true) => self.errors.push(v1::Error::default()),
+                Err(refusal) => {
+                    self.errors.resize_with(self.entity, v1::Error::default);
+                    self.errors.push(refusal.into_error());
+                }
+            }
+            self.place = Place::default();
+            self.entity += 1;
+            part.work(1);
+        }
+        let end = if self.errors.is_empty() { Ok(()) } else { Err(batch_status("Read", &self.errors)) };
+        (ReadResponse { entities: part.entities }, Some(end))
     }
 }
 
@@ -46,28 +101,33 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    pub(super) fn read(&self, request: &Entity, parts: &mut Parts) -> Result<(), Refusal> {
+    /// Reads on; says whether this entity's end is reached.
+    fn read(&self, request: &Entity, place: &mut Place, part: &mut Part) -> Result<bool, Refusal> {
         use entity::Entity;
         match request.entity.as_ref() {
-            Some(Entity::TableEntry(filter)) => self.table_entries(filter, parts),
-            Some(Entity::DirectCounterEntry(filter)) => self.direct_counters(filter, parts),
-            Some(Entity::CounterEntry(filter)) => self.counters(filter, parts),
-            Some(Entity::RegisterEntry(filter)) => self.registers(filter, parts),
+            Some(Entity::TableEntry(filter)) => self.table_entries(filter, place, part),
+            Some(Entity::DirectCounterEntry(filter)) => self.direct_counters(filter, place, part),
+            Some(Entity::CounterEntry(filter)) => self.counters(filter, place, part),
+            Some(Entity::RegisterEntry(filter)) => self.registers(filter, place, part),
             Some(Entity::PacketReplicationEngineEntry(filter)) => {
-                multicast::read(self.pipeline, filter, |entry| {
-                    parts.push(Entity::PacketReplicationEngineEntry(entry));
-                })
+                let next = multicast::read(self.pipeline, filter, place.inside, |entry, replicas| {
+                    part.push(Entity::PacketReplicationEngineEntry(entry));
+                    part.work(replicas / 4);
+                    part.left > 0
+                })?;
+                place.inside = next.unwrap_or_default();
+                Ok(next.is_none())
             }
             // The program was checked to have none of these, so a wildcard finds nothing.
-            Some(Entity::ExternEntry(filter)) if filter.extern_id == 0 => Ok(()),
-            Some(Entity::ActionProfileMember(filter)) if filter.action_profile_id == 0 => Ok(()),
-            Some(Entity::ActionProfileGroup(filter)) if filter.action_profile_id == 0 => Ok(()),
-            Some(Entity::ValueSetEntry(filter)) if filter.value_set_id == 0 => Ok(()),
-            Some(Entity::DigestEntry(filter)) if filter.digest_id == 0 => Ok(()),
+            Some(Entity::ExternEntry(filter)) if filter.extern_id == 0 => Ok(true),
+            Some(Entity::ActionProfileMember(filter)) if filter.action_profile_id == 0 => Ok(true),
+            Some(Entity::ActionProfileGroup(filter)) if filter.action_profile_id == 0 => Ok(true),
+            Some(Entity::ValueSetEntry(filter)) if filter.value_set_id == 0 => Ok(true),
+            Some(Entity::DigestEntry(filter)) if filter.digest_id == 0 => Ok(true),
             Some(Entity::MeterEntry(filter)) if filter.meter_id == 0 && !self.loaded.mapping.has_meters => {
-                Ok(())
+                Ok(true)
             }
-            Some(Entity::DirectMeterEntry(_)) if !self.loaded.mapping.has_meters => Ok(()),
+            Some(Entity::DirectMeterEntry(_)) if !self.loaded.mapping.has_meters => Ok(true),
             Some(other) => Err(Refusal::unimplemented(format!(
                 "this switch serves table entries, counters, registers and multicast groups, found {}",
                 entity_name(other)
@@ -85,28 +145,37 @@ impl Reader<'_> {
         Ok(vec![(position, &tables[position])])
     }
 
-    fn table_entries(&self, filter: &TableEntry, parts: &mut Parts) -> Result<(), Refusal> {
+    fn table_entries(
+        &self,
+        filter: &TableEntry,
+        place: &mut Place,
+        part: &mut Part,
+    ) -> Result<bool, Refusal> {
         let tables = self.tables(filter.table_id)?;
         if filter.table_id == 0 && !filter.r#match.is_empty() {
             return Err(Refusal::invalid(
                 "expected a table id beside a key, found 0: a key belongs to a table",
             ));
         }
-        for (position, map) in tables {
+        while let Some(&(position, map)) = tables.get(place.object) {
+            if part.left == 0 {
+                return Ok(false);
+            }
             if filter.is_default_action {
                 let entry = self.default_entry(position, map);
-                parts.push(entity::Entity::TableEntry(entry));
+                part.push(entity::Entity::TableEntry(entry));
+                place.next_object();
                 continue;
             }
-            for (entry, counter) in self.select(map, filter)? {
+            self.select(map, filter, place, part, |entry, counter| {
                 let mut message = encode_entry(map, &entry);
                 if filter.counter_data.is_some() && map.info.direct_counter.is_some() {
                     message.counter_data = Some(counter_message(counter));
                 }
-                parts.push(entity::Entity::TableEntry(message));
-            }
+                entity::Entity::TableEntry(message)
+            })?;
         }
-        Ok(())
+        Ok(true)
     }
 
     fn default_entry(&self, position: usize, map: &TableMap) -> TableEntry {
@@ -123,8 +192,16 @@ impl Reader<'_> {
         }
     }
 
-    /// The entries a filter selects. Every set field of the filter has to agree.
-    fn select(&self, map: &TableMap, filter: &TableEntry) -> Result<Vec<(Entry, CounterData)>, Refusal> {
+    /// The next entries of a table that a filter selects, as messages: every set field of the filter has to agree. After the last, goes to
+    /// the next table; says then whether there was one.
+    fn select(
+        &self,
+        map: &TableMap,
+        filter: &TableEntry,
+        place: &mut Place,
+        part: &mut Part,
+        message: impl Fn(Entry, CounterData) -> entity::Entity,
+    ) -> Result<Option<bool>, Refusal> {
         let mut key = Vec::new();
         if !filter.r#match.is_empty() {
             decode_key(map, &self.loaded.mapping.program, &filter.r#match, &mut key)?;
@@ -142,39 +219,67 @@ impl Reader<'_> {
         };
         if !key.is_empty() && (filter.priority != 0 || !map.info.needs_priority) {
             // The key is complete: no need to look at the others.
+            part.work(1);
+            place.next_object();
             return match self.pipeline.get(map.table, &key, filter.priority) {
                 Ok(entry) => {
                     let counter = self.pipeline.direct_counter(map.table, &key, filter.priority);
-                    Ok(agrees(&entry).then(|| (entry, counter.unwrap_or_default())).into_iter().collect())
+                    let agrees = agrees(&entry);
+                    if agrees {
+                        part.push(message(entry, counter.unwrap_or_default()));
+                    }
+                    Ok(Some(agrees))
                 }
-                Err(crate::TableError::NoSuchEntry { .. }) => Ok(Vec::new()),
+                Err(crate::TableError::NoSuchEntry { .. }) => Ok(Some(false)),
                 Err(error) => Err(error.into()),
             };
         }
         let wanted = encode_key(map, &key); // compare canonical forms, "don't care" has several inside
-        Ok(self
-            .pipeline
-            .entries(map.table)
-            .filter(|(entry, _)| (key.is_empty() || encode_key(map, &entry.key) == wanted) && agrees(entry))
-            .collect())
+        let mut entries = Vec::new();
+        let next = self.pipeline.next_entries(map.table, place.inside, part.left, &mut entries);
+        part.work(1 + entries.len());
+        for (entry, counter) in entries {
+            if (key.is_empty() || encode_key(map, &entry.key) == wanted) && agrees(&entry) {
+                place.found = true;
+                part.entities.push(Entity { entity: Some(message(entry, counter)) });
+            }
+        }
+        match next {
+            Some(inside) => {
+                place.inside = inside;
+                // Where it looked in vain it has looked at many places.
+                part.work(PART / 4);
+                Ok(None)
+            }
+            None => {
+                let found = place.found;
+                place.next_object();
+                Ok(Some(found))
+            }
+        }
     }
 
-    fn direct_counters(&self, filter: &v1::DirectCounterEntry, parts: &mut Parts) -> Result<(), Refusal> {
+    fn direct_counters(
+        &self,
+        filter: &v1::DirectCounterEntry,
+        place: &mut Place,
+        part: &mut Part,
+    ) -> Result<bool, Refusal> {
         let wildcard = TableEntry::default();
         let filter = filter.table_entry.as_ref().unwrap_or(&wildcard);
-        for (_, map) in self.tables(filter.table_id)? {
+        let tables = self.tables(filter.table_id)?;
+        while let Some(&(_, map)) = tables.get(place.object) {
+            if part.left == 0 {
+                return Ok(false);
+            }
             if map.info.direct_counter.is_none() {
                 if filter.table_id == 0 {
+                    place.next_object();
                     continue;
                 }
                 return Err(Refusal::invalid(format!("table `{}` has no direct counter", map.info.name)));
             }
-            let selected = self.select(map, filter)?;
-            if selected.is_empty() && !filter.r#match.is_empty() {
-                let message = format!("table `{}` has no entry with this key and priority", map.info.name);
-                return Err(Refusal::new(Code::NotFound, message));
-            }
-            for (entry, counter) in selected {
+            let found = self.select(map, filter, place, part, |entry, counter| {
                 let table_entry = TableEntry {
                     table_id: map.info.id,
                     r#match: encode_key(map, &entry.key),
@@ -182,36 +287,55 @@ impl Reader<'_> {
                     priority: entry.priority,
                     ..TableEntry::default()
                 };
-                parts.push(entity::Entity::DirectCounterEntry(v1::DirectCounterEntry {
+                entity::Entity::DirectCounterEntry(v1::DirectCounterEntry {
                     table_entry: Some(table_entry),
                     data: Some(counter_message(counter)),
-                }));
+                })
+            })?;
+            if found == Some(false) && !filter.r#match.is_empty() {
+                let message = format!("table `{}` has no entry with this key and priority", map.info.name);
+                return Err(Refusal::new(Code::NotFound, message));
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn counters(&self, filter: &v1::CounterEntry, parts: &mut Parts) -> Result<(), Refusal> {
+    fn counters(
+        &self,
+        filter: &v1::CounterEntry,
+        place: &mut Place,
+        part: &mut Part,
+    ) -> Result<bool, Refusal> {
         let arrays = &self.loaded.mapping.counters;
         let selected: Vec<_> = arrays.iter().filter(|map| [0, map.id].contains(&filter.counter_id)).collect();
         if selected.is_empty() && filter.counter_id != 0 {
             let message = format!("expected a counter of the program, found id {}", filter.counter_id);
             return Err(Refusal::invalid(message));
         }
-        for map in selected {
+        while let Some(map) = selected.get(place.object) {
             let index = filter.index.as_ref().filter(|_| filter.counter_id != 0);
-            for cell in cells("counter", &map.name, map.size, index)? {
-                parts.push(entity::Entity::CounterEntry(v1::CounterEntry {
+            for cell in cells("counter", &map.name, map.size, index)?.skip(place.inside as usize) {
+                if part.left == 0 {
+                    return Ok(false);
+                }
+                place.inside += 1;
+                part.push(entity::Entity::CounterEntry(v1::CounterEntry {
                     counter_id: map.id,
                     index: Some(v1::Index { index: cell as i64 }), // below the array's size
                     data: Some(counter_message(self.pipeline.counter(map.array, cell)?)),
                 }));
             }
+            place.next_object();
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn registers(&self, filter: &v1::RegisterEntry, parts: &mut Parts) -> Result<(), Refusal> {
+    fn registers(
+        &self,
+        filter: &v1::RegisterEntry,
+        place: &mut Place,
+        part: &mut Part,
+    ) -> Result<bool, Refusal> {
         let arrays = &self.loaded.mapping.registers;
         let selected: Vec<_> =
             arrays.iter().filter(|map| [0, map.id].contains(&filter.register_id)).collect();
@@ -219,18 +343,23 @@ impl Reader<'_> {
             let message = format!("expected a register of the program, found id {}", filter.register_id);
             return Err(Refusal::invalid(message));
         }
-        for map in selected {
+        while let Some(map) = selected.get(place.object) {
             let index = filter.index.as_ref().filter(|_| filter.register_id != 0);
-            for cell in cells("register", &map.name, map.size, index)? {
+            for cell in cells("register", &map.name, map.size, index)?.skip(place.inside as usize) {
+                if part.left == 0 {
+                    return Ok(false);
+                }
+                place.inside += 1;
                 let value = bytestring::encode(self.pipeline.register(map.array, cell)?);
-                parts.push(entity::Entity::RegisterEntry(v1::RegisterEntry {
+                part.push(entity::Entity::RegisterEntry(v1::RegisterEntry {
                     register_id: map.id,
                     index: Some(v1::Index { index: cell as i64 }), // below the array's size
                     data: Some(P4Data { data: Some(p4_data::Data::Bitstring(value)) }),
                 }));
             }
+            place.next_object();
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -6,7 +6,9 @@ use fatbtree_p4runtime::tonic::Status;
 use fatbtree_p4runtime::v1::{self, ForwardingPipelineConfig};
 
 use super::arbitration::{StreamId, StreamOutput};
-use super::control::{ControlPlane, Request, Response};
+use super::config::{Carry, Prepared};
+use super::control::{ControlPlane, Request, Response, Step};
+use super::read::Reading;
 use super::write_batch::Write;
 use crate::{Output, Pipeline, Program};
 
@@ -95,6 +97,28 @@ impl Switch {
         most: usize,
     ) -> Option<Result<v1::WriteResponse, Status>> {
         self.control.go_on_writing(&mut self.pipeline, write, most)
+    }
+
+    /// See [`ControlPlane::go_on_reading`].
+    pub(super) fn go_on_reading(
+        &mut self,
+        reading: &mut Reading,
+    ) -> (v1::ReadResponse, Option<Result<(), Status>>) {
+        self.control.go_on_reading(&mut self.pipeline, reading)
+    }
+
+    /// See [`ControlPlane::set_prepared`].
+    pub(super) fn set_prepared(
+        &mut self,
+        request: &v1::SetForwardingPipelineConfigRequest,
+        prepared: Option<Prepared>,
+    ) -> Result<Step, Status> {
+        self.control.set_prepared(&mut self.pipeline, request, prepared)
+    }
+
+    /// See [`ControlPlane::go_on_carrying`].
+    pub(super) fn go_on_carrying(&mut self, carry: Box<Carry>) -> Result<Step, Status> {
+        self.control.go_on_carrying(&mut self.pipeline, carry)
     }
 
     /// What to tell a stream next.

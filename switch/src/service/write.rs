@@ -154,7 +154,7 @@ impl Writer<'_> {
             entry,
         )?;
         let counter = entry.counter_data.as_ref().map(counter_from).transpose()?;
-        pack_metadata(entry, &mut scratch.metadata);
+        pack_metadata(entry, &mut scratch.metadata)?;
         if kind == Type::Insert {
             let action = entry.action.as_ref().ok_or_else(|| {
                 Refusal::invalid(format!("table `{name}`: expected an action in an INSERT, found none"))
@@ -240,14 +240,14 @@ impl Writer<'_> {
             }
             None => None, // back to what the program declares
         };
+        let mut cookie = Vec::new();
+        if call.is_some() {
+            pack_metadata(entry, &mut cookie)?;
+        }
         let old = undo.is_some().then(|| pipeline.default_action(table));
         pipeline.set_default(table, call.as_ref())?;
-        let cookie = call.map(|_| {
-            let mut packed = Vec::new();
-            pack_metadata(entry, &mut packed);
-            packed
-        });
-        let old_cookie = loaded.set_default_cookie(position, cookie.filter(|cookie| !cookie.is_empty()));
+        let old_cookie =
+            loaded.set_default_cookie(position, Some(cookie).filter(|cookie| !cookie.is_empty()));
         if let (Some(undo), Some(call)) = (undo, old) {
             undo.push(Undo::Default { position, table, call, cookie: old_cookie });
         }

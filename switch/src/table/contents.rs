@@ -31,17 +31,31 @@ pub(crate) enum Body {
 }
 
 impl Contents {
-    /// No entries.
-    pub(crate) fn new(code: &TableCode, default: Vec<u64>) -> Self {
+    /// Bytes that a table's entries need at most, when it holds as many as its declaration says.
+    pub(crate) fn bytes(code: &TableCode, fields: usize, entries: u64) -> u64 {
+        let words = code.shape.words();
+        let stored = Store::bytes_per_entry(words, fields).saturating_mul(entries);
+        match &code.kind {
+            TableKind::Keyless => 0,
+            TableKind::Exact { parts } => Exact::bytes(parts, words, entries),
+            TableKind::Lpm { parts } => stored.saturating_add(Exact::bytes(parts, 1, entries)),
+            // Beside the store, some words an entry for intervals and the like.
+            TableKind::Range { .. } | TableKind::Scan { .. } => {
+                stored.saturating_add((64 * fields as u64).saturating_mul(entries))
+            }
+        }
+    }
+
+    /// No entries, and room for as many as the table has by its declaration.
+    pub(crate) fn new(code: &TableCode, entries: usize, default: Vec<u64>) -> Self {
         let shape = code.shape;
+        let store = || Store::new(shape.words(), entries);
         let body = match &code.kind {
             TableKind::Keyless => Body::Keyless,
             TableKind::Exact { parts } => Body::Exact(Exact::new(parts, shape.words())),
-            TableKind::Lpm { .. } => Body::Lpm(Store::new(shape.words()), Lpm::default()),
-            TableKind::Range { exact, range, .. } => {
-                Body::Range(Store::new(shape.words()), Ranges::new(exact.clone(), *range))
-            }
-            TableKind::Scan { .. } => Body::Scan(Store::new(shape.words()), Scan::default()),
+            TableKind::Lpm { .. } => Body::Lpm(store(), Lpm::default()),
+            TableKind::Range { exact, range, .. } => Body::Range(store(), Ranges::new(exact.clone(), *range)),
+            TableKind::Scan { .. } => Body::Scan(store(), Scan::default()),
         };
         Contents { default, body, shape }
     }
@@ -147,13 +161,34 @@ impl Contents {
         }
     }
 
+    /// Appends the rows of the next entries, in an order that changes of others do not change, until these are about `most` or many places
+    /// were looked at; `from` is 0 at first. Returns from where to go on; `None` at the end.
+    pub(crate) fn slice(&self, from: u64, most: usize, rows: &mut Vec<u32>) -> Option<u64> {
+        match &self.body {
+            Body::Keyless => None,
+            Body::Exact(exact) => exact.slice(from, most, rows),
+            Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _) => {
+                store.slice(from, most, rows)
+            }
+        }
+    }
+
+    /// Memory that the table has grown out of.
+    pub(crate) fn take_retired(&mut self, retired: &mut Vec<Vec<u64>>) {
+        match &mut self.body {
+            Body::Exact(exact) => exact.take_retired(retired),
+            Body::Lpm(_, lpm) => lpm.take_retired(retired),
+            Body::Keyless | Body::Range(..) | Body::Scan(..) => {}
+        }
+    }
+
     /// The rows of all entries.
     pub(crate) fn rows(&self) -> Vec<u32> {
-        match &self.body {
-            Body::Keyless => Vec::new(),
-            Body::Exact(exact) => exact.rows().collect(),
-            Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _) => store.rows().collect(),
+        let (mut rows, mut from) = (Vec::with_capacity(self.len()), Some(0));
+        while let Some(at) = from {
+            from = self.slice(at, usize::MAX, &mut rows);
         }
+        rows
     }
 
     /// An entry's key and priority.

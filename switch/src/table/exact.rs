@@ -7,53 +7,57 @@
 //! Node sets are large and are asked for any node: what a lookup costs is the cache lines that it fetches. So records do
 //! not lie behind an index, they *are* the index (open addressing, linear probing), spaced so that a record of up to eight
 //! words lies in one line. At most half of them are in use: most lookups end at the first.
+//!
+//! A table that is full doubles, and no packet waits for that: the old records stay where they are, and every change moves a
+//! few of them to the new place. Until all are there, a lookup that misses in the new place looks in the old one.
 
-use super::{KeyPart, NONE, pack64, pack128, packed_width};
+use super::records::{HASH_BITS, Layout, Records, seed, split};
+use super::{KeyPart, NONE, pack64, pack128};
 use crate::code::Words;
-
-/// Words of a cache line.
-const LINE: usize = 8;
 
 /// Records of a table that has got its first entry.
 const FEW: usize = 8;
 
-/// 2^64 divided by the golden ratio: its multiples spread evenly, those of consecutive numbers best.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Steps of a move that each change makes: a record that is looked at, or one that is moved. A table of `n` records doubles when
+/// `n / 2` are in use, then has to make `3 n / 2` steps within the `n / 2` changes that fill it again at the earliest.
+const STEPS: usize = 8;
 
-/// The entries of one table. A row's number is its record's position: it holds until the next insertion or removal.
+/// Records that a slice looks at, at most, beside those of one round.
+const LOOKED_AT: usize = 8192;
+
+/// Records of the new place that a slice looks at in one round.
+const ROUND: u64 = 64;
+
+/// The entries of one table. A row's number is its record's position, those in the old place behind those in the new: it holds until the
+/// next insertion or removal.
 #[derive(Debug)]
 pub(crate) struct Exact {
     parts: Box<[KeyPart]>,
-    /// Words of a key, 1 or 2.
-    key_words: usize,
-    /// Words of a row.
-    row_words: usize,
-    /// Words from one record to the next.
-    stride: usize,
-    cells: Vec<u64>,
-    /// Where the first record lies in `cells`: at the beginning of a line.
-    base: usize,
-    /// A power of two; 0 before the first entry.
-    records: usize,
+    layout: Layout,
+    new: Records,
+    /// Where records are moved away from; none most of the time.
+    old: Records,
+    /// The records of the old place before this one are free.
+    moved: usize,
+    /// Old places that all were moved away from: see [`take_retired`](Self::take_retired).
+    retired: Vec<Vec<u64>>,
     len: usize,
 }
 
 impl Exact {
     /// A table without entries.
     pub(crate) fn new(parts: &[KeyPart], row_words: usize) -> Self {
-        let key_words = if packed_width(parts) <= 64 { 1 } else { 2 };
-        let used = key_words + row_words;
-        let stride = if used <= LINE { used.next_power_of_two() } else { used.next_multiple_of(LINE) };
-        Exact {
-            parts: parts.into(),
-            key_words,
-            row_words,
-            stride,
-            cells: Vec::new(),
-            base: 0,
-            records: 0,
-            len: 0,
-        }
+        let layout = Layout::new(parts, row_words);
+        let (new, old) = (Records::default(), Records::default());
+        Exact { parts: parts.into(), layout, new, old, moved: 0, retired: Vec::new(), len: 0 }
+    }
+
+    /// Bytes that a table needs for so many entries, at most.
+    pub(crate) fn bytes(parts: &[KeyPart], row_words: usize, entries: u64) -> u64 {
+        let records = entries.saturating_mul(2).checked_next_power_of_two().unwrap_or(u64::MAX);
+        // All old places together are as large as the new one.
+        let records = records.saturating_mul(2);
+        records.saturating_mul((Layout::new(parts, row_words).stride * size_of::<u64>()) as u64)
     }
 
     /// The row of the packet's entry, or [`NONE`].
@@ -62,9 +66,9 @@ impl Exact {
         if self.len == 0 {
             return NONE;
         }
-        let found = match self.key_words {
-            1 => self.probe([pack64(&self.parts, slots)]),
-            _ => self.probe(split(pack128(&self.parts, slots))),
+        let found = match self.layout.key_words {
+            1 => self.row_number([pack64(&self.parts, slots)]),
+            _ => self.row_number(split(pack128(&self.parts, slots))),
         };
         found.unwrap_or(NONE)
     }
@@ -75,46 +79,47 @@ impl Exact {
         if self.len == 0 {
             return None;
         }
-        self.probe(key).ok().map(|row| self.row_mut(row))
+        self.row_number(key).map(|row| self.row_mut(row))
     }
 
     /// The row of the entry for this key, or [`NONE`].
     pub(crate) fn find(&self, key: u128) -> u32 {
-        if self.len == 0 { NONE } else { self.place(key).unwrap_or(NONE) }
+        if self.len == 0 {
+            return NONE;
+        }
+        let found = match self.layout.key_words {
+            1 => self.row_number([key as u64]),
+            _ => self.row_number(split(key)),
+        };
+        found.unwrap_or(NONE)
     }
 
     /// Adds an entry for a key that has none.
     pub(crate) fn insert(&mut self, key: u128, words: &[u64]) {
-        if 2 * (self.len + 1) > self.records {
+        if self.len == 0 && self.old.count == 0 {
+            self.layout.seed = seed(key);
+        }
+        if 2 * (self.len + 1) > self.new.count {
             self.grow();
         }
-        let (Ok(row) | Err(row)) = self.place(key);
-        let at = self.at(row);
-        self.cells[at..at + self.key_words].copy_from_slice(&split(key)[..self.key_words]);
-        self.row_mut(row)[..words.len()].copy_from_slice(words);
+        let Self { layout, new, .. } = self;
+        let (Ok(row) | Err(row)) = new.place(layout, key);
+        let at = new.at(layout, row);
+        new.cells[at..at + layout.key_words].copy_from_slice(&split(key)[..layout.key_words]);
+        let at = at + layout.key_words;
+        new.cells[at..at + words.len()].copy_from_slice(words);
         self.len += 1;
+        self.move_some(STEPS);
     }
 
     /// Removes an entry. Entries behind it that it kept from their places move up.
     pub(crate) fn remove(&mut self, row: u32) {
-        let last = self.records as u32 - 1;
-        let steps = |from: u32, to: u32| to.wrapping_sub(from) & last;
-        let (mut hole, mut next) = (row, row);
-        loop {
-            next = (next + 1) & last;
-            if self.is_free(next) {
-                break;
-            }
-            // It may lie in the hole unless that is before its home.
-            if steps(self.home(self.key(next)), next) >= steps(hole, next) {
-                let (from, to) = (self.at(next), self.at(hole));
-                self.cells.copy_within(from..from + self.stride, to);
-                hole = next;
-            }
+        match row.checked_sub(self.new.count as u32) {
+            None => self.new.remove(&self.layout, row),
+            Some(row) => self.old.remove(&self.layout, row),
         }
-        let at = self.at(hole);
-        self.cells[at..at + self.stride].fill(0);
         self.len -= 1;
+        self.move_some(STEPS);
     }
 
     /// Number of entries.
@@ -122,109 +127,110 @@ impl Exact {
         self.len
     }
 
-    /// The rows that hold an entry, in ascending order.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.records as u32).filter(|&row| !self.is_free(row))
+    /// Appends the rows of the entries whose hash is at least `from`, in the order of their hashes, until these are `most` or a few more,
+    /// or many records were looked at. Returns from where to go on; `None` at the end.
+    ///
+    /// A hash does not change when the table does: who goes on later finds every entry that has been there all the time, once.
+    pub(crate) fn slice(&self, from: u64, most: usize, rows: &mut Vec<u32>) -> Option<u64> {
+        const END: u64 = 1 << HASH_BITS;
+        if self.len == 0 {
+            return None;
+        }
+        let (mut from, mut looked_at, before) = (from, 0, rows.len());
+        while from < END {
+            let to = (from + ROUND * (END / self.new.count as u64)).min(END);
+            self.new.with_hashes(&self.layout, from..to, 0, rows);
+            self.old.with_hashes(&self.layout, from..to, self.new.count as u32, rows);
+            (from, looked_at) = (to, looked_at + ROUND as usize);
+            if rows.len() - before >= most || looked_at >= LOOKED_AT {
+                break;
+            }
+        }
+        (from < END).then_some(from)
+    }
+
+    /// Memory that the table has grown out of. To give it back takes milliseconds when it is much, so that is left to whoever has the time.
+    pub(crate) fn take_retired(&mut self, retired: &mut Vec<Vec<u64>>) {
+        retired.append(&mut self.retired);
     }
 
     /// An entry's key as [`find`](Self::find) takes it.
     pub(crate) fn key(&self, row: u32) -> u128 {
-        let at = self.at(row);
-        join(&self.cells[at..at + self.key_words])
+        let (records, row) = self.of(row);
+        records.key(&self.layout, row)
     }
 
     /// A row's words.
     #[inline]
     pub(crate) fn row(&self, row: u32) -> &[u64] {
-        let at = self.at(row) + self.key_words;
-        &self.cells[at..at + self.row_words]
+        let (records, row) = self.of(row);
+        let at = records.at(&self.layout, row) + self.layout.key_words;
+        &records.cells[at..at + self.layout.row_words]
     }
 
     /// A row's words, to change them.
     #[inline]
     pub(crate) fn row_mut(&mut self, row: u32) -> &mut [u64] {
-        let at = self.at(row) + self.key_words;
-        &mut self.cells[at..at + self.row_words]
+        let (records, row) = match row.checked_sub(self.new.count as u32) {
+            None => (&mut self.new, row),
+            Some(row) => (&mut self.old, row),
+        };
+        let at = records.at(&self.layout, row) + self.layout.key_words;
+        &mut records.cells[at..at + self.layout.row_words]
     }
 
+    /// Where a row lies, and its number there.
     #[inline]
-    fn at(&self, row: u32) -> usize {
-        self.base + row as usize * self.stride
-    }
-
-    fn is_free(&self, row: u32) -> bool {
-        self.cells[self.at(row) + self.key_words] == 0
-    }
-
-    fn place(&self, key: u128) -> Result<u32, u32> {
-        match self.key_words {
-            1 => self.probe([key as u64]),
-            _ => self.probe(split(key)),
+    fn of(&self, row: u32) -> (&Records, u32) {
+        match row.checked_sub(self.new.count as u32) {
+            None => (&self.new, row),
+            Some(row) => (&self.old, row),
         }
     }
 
-    /// The row of a key, or the free one where it would be.
     #[inline]
-    fn probe<const WORDS: usize>(&self, key: [u64; WORDS]) -> Result<u32, u32> {
-        let mut row = self.home_of(key);
-        loop {
-            // At least half of the records are free: there is an end.
-            let Some((&found, &[head, ..])) =
-                self.cells.get(self.at(row)..).and_then(<[u64]>::split_first_chunk::<WORDS>)
-            else {
-                return Err(row);
-            };
-            if head == 0 {
-                return Err(row);
-            }
-            if found == key {
-                return Ok(row);
-            }
-            row = (row + 1) & (self.records as u32 - 1);
+    fn row_number<const WORDS: usize>(&self, key: [u64; WORDS]) -> Option<u32> {
+        match self.new.probe(&self.layout, key) {
+            Ok(row) => Some(row),
+            Err(_) if self.old.count == 0 => None,
+            Err(_) => self.old_row_number(key),
         }
     }
 
-    fn home(&self, key: u128) -> u32 {
-        match self.key_words {
-            1 => self.home_of([key as u64]),
-            _ => self.home_of(split(key)),
-        }
-    }
-
-    /// The row that a key has if nothing is in its way.
-    #[inline]
-    fn home_of<const WORDS: usize>(&self, key: [u64; WORDS]) -> u32 {
-        // Multiplication carries bits up only: the upper half is brought down first.
-        let hash = key.iter().fold(0, |hash: u64, &word| {
-            let word = word ^ hash;
-            (word ^ word >> 32).wrapping_mul(GOLDEN)
-        });
-        (hash >> 32) as u32 >> (32 - self.records.trailing_zeros())
+    #[cold]
+    fn old_row_number<const WORDS: usize>(&self, key: [u64; WORDS]) -> Option<u32> {
+        self.old.probe(&self.layout, key).ok().map(|row| row + self.new.count as u32)
     }
 
     fn grow(&mut self) {
-        let (records, bigger) = (self.records, (2 * self.records).max(FEW));
-        let cells = vec![0; bigger * self.stride + LINE];
-        let base = cells.as_ptr().align_offset(LINE * size_of::<u64>()).min(LINE);
-        let old = std::mem::replace(&mut self.cells, cells);
-        let old_base = std::mem::replace(&mut self.base, base);
-        self.records = bigger;
-        for record in old[old_base..].chunks_exact(self.stride).take(records) {
-            if record[self.key_words] != 0 {
-                let (Ok(row) | Err(row)) = self.place(join(&record[..self.key_words]));
-                let at = self.at(row);
-                self.cells[at..at + self.stride].copy_from_slice(record);
+        self.move_some(usize::MAX); // nothing is left there, for every change has moved some
+        let bigger = Records::new(&self.layout, (2 * self.new.count).max(FEW));
+        self.old = std::mem::replace(&mut self.new, bigger);
+    }
+
+    /// Makes so many steps of the move.
+    fn move_some(&mut self, steps: usize) {
+        let Self { layout, new, old, moved, .. } = self;
+        for _ in 0..steps {
+            if *moved == old.count {
+                break;
             }
+            let row = *moved as u32;
+            if old.is_free(layout, row) {
+                *moved += 1;
+                continue;
+            }
+            let (Ok(place) | Err(place)) = new.place(layout, old.key(layout, row));
+            let (from, to) = (old.at(layout, row), new.at(layout, place));
+            new.cells[to..to + layout.stride].copy_from_slice(&old.cells[from..from + layout.stride]);
+            // Another that was kept from this place may move up into it: the next step looks again.
+            old.remove(layout, row);
+        }
+        if *moved == old.count && old.count > 0 {
+            self.retired.push(std::mem::take(old).cells);
+            self.moved = 0;
         }
     }
-}
-
-fn split(key: u128) -> [u64; 2] {
-    [key as u64, (key >> 64) as u64]
-}
-
-fn join(words: &[u64]) -> u128 {
-    words.iter().rev().fold(0, |key, &word| key << 64 | u128::from(word))
 }
 
 #[cfg(test)]
@@ -249,6 +255,15 @@ mod tests {
             20 => (0..60u16, 1..100u64).prop_map(|(key, value)| Change::Put { key, value }),
             12 => (0..60u16).prop_map(|key| Change::Remove { key }),
         ]
+    }
+
+    /// All rows, slice by slice.
+    fn rows(table: &Exact) -> Vec<u32> {
+        let (mut rows, mut from) = (Vec::new(), Some(0));
+        while let Some(at) = from {
+            from = table.slice(at, 1, &mut rows);
+        }
+        rows
     }
 
     /// Against a map; `spread` makes field values of a small key.
@@ -301,7 +316,7 @@ mod tests {
                 assert_eq!(shape.counter(table.row(row)).packets, *hits);
             }
         }
-        let mut keys: Vec<u128> = table.rows().map(|row| table.key(row)).collect();
+        let mut keys: Vec<u128> = rows(&table).into_iter().map(|row| table.key(row)).collect();
         keys.sort_unstable();
         let mut expected: Vec<u128> = model.keys().map(|&k| key_of(k)).collect();
         expected.sort_unstable();
@@ -333,10 +348,90 @@ mod tests {
             for i in 0..60_000 {
                 table.insert(u128::from(pattern(i)), &[1]);
             }
-            let last = table.records as u32 - 1;
-            let steps = |row: u32| u64::from(row.wrapping_sub(table.home(table.key(row))) & last);
-            let mean = table.rows().map(steps).sum::<u64>() as f64 / 60_000.0;
+            table.move_some(usize::MAX);
+            let last = table.new.count as u32 - 1;
+            let home = |row: u32| table.new.home(table.new.hash(&table.layout, row));
+            let steps = |row: u32| u64::from(row.wrapping_sub(home(row)) & last);
+            let mean = rows(&table).into_iter().map(steps).sum::<u64>() as f64 / 60_000.0;
             assert!(mean < 1.0, "pattern {number}: {mean} records too far");
         }
+    }
+
+    proptest! {
+        /// Whoever reads slice by slice sees every entry that stays exactly once, whatever comes and goes in between: growing, moving
+        /// and closing holes included.
+        #[test]
+        fn slices_hold_what_stays_once(
+            few in 0..40u64,
+            between in prop::collection::vec((any::<bool>(), 0..400u64), 0..300),
+            every in 1..20usize,
+        ) {
+            let parts = pack_parts(&[(0, 64)]).unwrap();
+            let mut table = Exact::new(&parts, 1);
+            let stays = |key: u64| key.is_multiple_of(3);
+            for key in (0..few).chain(400..600).filter(|&key| stays(key)) {
+                table.insert(key.into(), &[1]);
+            }
+            let mut between = between.iter();
+            let (mut seen, mut from, mut rows) = (Vec::new(), Some(0), Vec::new());
+            while let Some(at) = from {
+                rows.clear();
+                from = table.slice(at, 1, &mut rows);
+                seen.extend(rows.iter().map(|&row| table.key(row) as u64).filter(|&key| stays(key)));
+                for &(insert, key) in between.by_ref().take(every).filter(|(_, key)| !stays(*key)) {
+                    match (insert, table.find(key.into())) {
+                        (true, NONE) => table.insert(key.into(), &[1]),
+                        (false, row) if row != NONE => table.remove(row),
+                        _ => {}
+                    }
+                }
+            }
+            seen.sort_unstable();
+            let expected: Vec<u64> = (0..few).chain(400..600).filter(|&key| stays(key)).collect();
+            prop_assert_eq!(seen, expected);
+        }
+    }
+
+    /// A copy of a table is made in the order in which it is read.
+    #[test]
+    fn keys_in_the_order_of_their_hashes_do_not_pile_up() {
+        let parts = pack_parts(&[(0, 64)]).unwrap();
+        let mut keys: Vec<u64> = (0..65_536).collect();
+        for generation in 0..4 {
+            let mut table = Exact::new(&parts, 1);
+            let (mut steps, mut count) = (0, 0);
+            for &key in &keys {
+                table.insert(key.into(), &[1]);
+                let row = table.find(key.into());
+                let home = table.new.home(table.layout.hash(key.into()));
+                steps += u64::from(row.wrapping_sub(home) & (table.new.count as u32 - 1));
+                count += 1;
+            }
+            let mean = steps as f64 / f64::from(count);
+            assert!(mean < 2.0, "generation {generation}: {mean} records too far");
+            keys = rows(&table).into_iter().map(|row| table.key(row) as u64).collect();
+        }
+    }
+
+    /// No insertion does more than its share of a move.
+    #[test]
+    fn a_move_ends_before_the_next_begins() {
+        let parts = pack_parts(&[(0, 64)]).unwrap();
+        let mut table = Exact::new(&parts, 1);
+        let mut moves = 0;
+        for key in 0..100_000u64 {
+            let before = table.new.count;
+            let left = table.old.count;
+            table.insert(key.into(), &[key + 1]);
+            if table.new.count != before {
+                assert_eq!(left, 0, "entry {key}: the last move has not ended");
+                moves += 1;
+            }
+            // In the middle of a move, everything is found.
+            for probe in [0, key / 2, key] {
+                assert_eq!(table.row(table.find(probe.into())), [probe + 1]);
+            }
+        }
+        assert_eq!(moves, 16);
     }
 }

@@ -1,9 +1,7 @@
-//! Longest prefix match: one hash map per prefix length in use, longest first. Routing tables use few
-//! lengths, an insertion touches one map, and exact fields beside the prefix are simply part of the key.
+//! Longest prefix match: one hash table per prefix length in use, longest first. Routing tables use few
+//! lengths, an insertion touches one of them, and exact fields beside the prefix are simply part of the key.
 
-use hashbrown::HashMap;
-use rustc_hash::FxBuildHasher;
-
+use super::exact::Exact;
 use super::store::Pair;
 use super::{KeyPart, NONE, pack, pack128};
 use crate::code::Words;
@@ -12,7 +10,8 @@ use crate::code::Words;
 struct Length {
     /// Over the packed key: all exact bits, and the prefix's.
     mask: u128,
-    rows: HashMap<u128, u32, FxBuildHasher>,
+    /// By the bits under the mask: the entry's row + 1.
+    rows: Exact,
 }
 
 /// Finds the entry with the longest prefix. Masks of one table differ only in the prefix, so the number of
@@ -28,27 +27,34 @@ impl Lpm {
     pub(crate) fn look_up(&self, parts: &[KeyPart], slots: &Words) -> u32 {
         let key = pack128(parts, slots);
         for length in &self.lengths {
-            if let Some(&row) = length.rows.get(&(key & length.mask)) {
-                return row;
+            match length.rows.find(key & length.mask) {
+                NONE => {}
+                at => return length.rows.row(at)[0] as u32 - 1,
             }
         }
         NONE
+    }
+
+    /// See [`Exact::take_retired`].
+    pub(crate) fn take_retired(&mut self, retired: &mut Vec<Vec<u64>>) {
+        self.lengths.iter_mut().for_each(|length| length.rows.take_retired(retired));
     }
 
     pub(crate) fn insert(&mut self, parts: &[KeyPart], pairs: &[Pair], row: u32) {
         let (key, mask) = packed(parts, pairs);
         let at = self.lengths.partition_point(|l| l.mask.count_ones() > mask.count_ones());
         if self.lengths.get(at).is_none_or(|l| l.mask != mask) {
-            self.lengths.insert(at, Length { mask, rows: HashMap::with_hasher(FxBuildHasher) });
+            self.lengths.insert(at, Length { mask, rows: Exact::new(parts, 1) });
         }
-        self.lengths[at].rows.insert(key, row);
+        self.lengths[at].rows.insert(key, &[u64::from(row) + 1]);
     }
 
     pub(crate) fn remove(&mut self, parts: &[KeyPart], pairs: &[Pair]) {
         let (key, mask) = packed(parts, pairs);
         if let Some(at) = self.lengths.iter().position(|l| l.mask == mask) {
-            self.lengths[at].rows.remove(&key);
-            if self.lengths[at].rows.is_empty() {
+            let rows = &mut self.lengths[at].rows;
+            rows.remove(rows.find(key));
+            if rows.len() == 0 {
                 self.lengths.remove(at);
             }
         }

@@ -12,6 +12,7 @@ pub(crate) mod contents;
 pub(crate) mod exact;
 pub(crate) mod lpm;
 pub(crate) mod range;
+mod records;
 pub(crate) mod row;
 pub(crate) mod scan;
 pub(crate) mod store;

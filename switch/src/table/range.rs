@@ -132,7 +132,7 @@ mod tests {
             let widen = |v: u8| if wide { u64::from(v) | (u64::from(v) << 56) | 0x00ff_ffff_ffff_ff00 } else { u64::from(v) };
             let parts = pack_parts(&[(0, 16)]).unwrap();
             let mut ranges = Ranges::new(Box::new([0]), 1);
-            let mut store = Store::new(1);
+            let mut store = Store::new(1, 60);
             let mut model: Vec<(u64, u64, u64, i32, u32)> = Vec::new();
             let mut slots = Slots::default();
             for (id, a, b, priority, what) in changes {

@@ -191,7 +191,7 @@ mod tests {
     fn check(kinds: &[(MatchKind, u16, u16)], changes: Vec<Change>) {
         let key = ScanKey::new(kinds);
         let mut scan = Scan::default();
-        let mut store = Store::new(1);
+        let mut store = Store::new(1, 60);
         let mut model: Vec<(Change, u32)> = Vec::new();
         let mut slots = Slots::default();
         for change in changes {

@@ -123,6 +123,44 @@ fn what_is_not_supported_is_refused_by_name() {
 }
 
 #[test]
+fn programs_that_want_too_much_are_refused_by_name() {
+    let huge = 1u64 << 62;
+    let many_bits = format!("[\"ttl\",8,false]{}", r#",["x",65528,false]"#.repeat(20));
+    for (json, from, to, expected) in [
+        (
+            TUNNEL,
+            r#""size":8,"bitwidth":32"#,
+            format!(r#""size":{huge},"bitwidth":32"#),
+            "register `ingress.seen`",
+        ),
+        (
+            ROUTER,
+            r#""size":4,"is_direct""#,
+            format!(r#""size":{huge},"is_direct""#),
+            "counter `ingress.next_hops`",
+        ),
+        (ROUTER, r#""max_size":64"#, format!(r#""max_size":{huge}"#), "table `ingress."),
+        // Tables of other kinds.
+        (FILTER, r#""max_size":3"#, format!(r#""max_size":{huge}"#), "table `ingress."),
+        (FILTER, r#""max_size":8"#, format!(r#""max_size":{}"#, 1 << 27), "table `ingress."),
+        // Each of them would do, but not all.
+        (
+            TUNNEL,
+            r#""size":8,"bitwidth":32}"#,
+            format!(
+                r#""size":{0},"bitwidth":32}},{{"name":"second","id":1,"size":{0},"bitwidth":64}}"#,
+                1 << 26
+            ),
+            "program, up to register `second`: needs 1073741",
+        ),
+        (ROUTER, r#"["ttl",8,false]"#, many_bits, "bits, this switch has 524280"),
+    ] {
+        let message = refusal(json, from, &to);
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
 fn damaged_programs_are_refused_with_the_place() {
     for (json, from, to, expected) in [
         ("{}", "{}", "[", "JSON that p4c-bm2-ss writes"),

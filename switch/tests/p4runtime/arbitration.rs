@@ -1,7 +1,11 @@
 //! Who may write, as clients see it.
 
 use fatbtree_p4runtime::tonic::Code;
-use fatbtree_p4runtime::v1::{PacketOut, stream_message_response};
+use fatbtree_p4runtime::tonic::transport::Endpoint;
+use fatbtree_p4runtime::v1::p4_runtime_client::P4RuntimeClient as Grpc;
+use fatbtree_p4runtime::v1::{
+    PacketOut, StreamMessageRequest, stream_message_request, stream_message_response,
+};
 use fatbtree_p4runtime::{ClientError, Mastership, P4RuntimeClient};
 
 use crate::harness::{DEVICE, Harness, info, refused};
@@ -48,6 +52,37 @@ async fn wrong_bids_end_the_session() {
     let mut stranger = P4RuntimeClient::connect(&harness.address, DEVICE + 1).await.expect("the server runs");
     let error = stranger.become_primary(9).await.expect_err("no such device");
     assert!(error.to_string().contains("expected device 3, found device 4"), "{error}");
+}
+
+/// Opens streams without end; the others are not disturbed.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_are_bounded() {
+    let (harness, client) = Harness::loaded().await;
+    let (mut connections, mut open, mut refused) = (Vec::new(), Vec::new(), None);
+    for n in 0..200 {
+        if n % 50 == 0 {
+            let endpoint = Endpoint::from_shared(format!("http://{}", harness.address)).expect("an address");
+            connections.push(Grpc::new(endpoint.connect().await.expect("the server runs")));
+        }
+        let grpc = connections.last_mut().expect("one was made");
+        let (requests, outbound) = tokio::sync::mpsc::channel(1);
+        // The switch has no use for a packet, and says so: that is how the stream is known to be open.
+        let update = Some(stream_message_request::Update::Packet(PacketOut::default()));
+        requests.send(StreamMessageRequest { update }).await.expect("there is room for one");
+        let outbound = tokio_stream::wrappers::ReceiverStream::new(outbound);
+        let mut stream = grpc.stream_channel(outbound).await.expect("it starts").into_inner();
+        match stream.message().await {
+            Ok(_) => open.push((requests, stream)),
+            Err(status) => {
+                refused = Some((n, status.code()));
+                break;
+            }
+        }
+    }
+    let (n, code) = refused.expect("there is a bound");
+    assert_eq!(code, Code::ResourceExhausted);
+    assert!(n > 64, "{n} are allowed");
+    assert!(client.p4info().await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -76,6 +76,11 @@ async fn table_entries() {
             Code::InvalidArgument,
             &["`dst`", "no value"],
         ),
+        (
+            insert(with(good(2), |e| e.metadata = vec![7; 1025])),
+            Code::ResourceExhausted,
+            &["1024 bytes of metadata", "1025"],
+        ),
         (insert(with(good(2), |e| e.priority = 5)), Code::InvalidArgument, &["exact_table", "priority", "5"]),
         // Actions.
         (insert(with(good(2), |e| e.action = None)), Code::InvalidArgument, &["exact_table", "action"]),

@@ -5,6 +5,7 @@ mod batches;
 mod errors;
 mod harness;
 mod multicast;
+mod parts;
 mod pipeline;
 mod reads;
 mod symmetry;

@@ -42,6 +42,22 @@ async fn read(client: &P4RuntimeClient, id: u32) -> Vec<Entity> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn replicas_are_bounded() {
+    let (_harness, client) = Harness::loaded().await;
+    let ports: Vec<(u16, u32)> = (0..1025).map(|n| (1, n)).collect();
+    let result = client.write([update(update::Type::Insert, group(1, &ports))]).await;
+    one_error(result, Code::ResourceExhausted, &["1024 replicas", "1025"]);
+    client
+        .write([update(update::Type::Insert, group(1, &ports[..1024]))])
+        .await
+        .expect("so many are allowed");
+    // And all groups are read, however many.
+    let many: Vec<_> = (2..600).map(|id| update(update::Type::Insert, group(id, &ports[..9]))).collect();
+    client.write(many).await.expect("legal");
+    assert_eq!(read(&client, 0).await.len(), 599);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn groups_live_and_die() {
     use update::Type::{Delete, Insert, Modify};
     let (_harness, client) = Harness::loaded().await;

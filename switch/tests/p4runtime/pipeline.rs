@@ -85,6 +85,35 @@ async fn wrong_programs_are_refused_with_the_reason() {
     assert_eq!(refused(stranger.capabilities().await).code(), Code::NotFound);
 }
 
+/// What a program wants is known before it is given: one that cannot run here is refused by VERIFY, and the switch lives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_wants_too_much_memory_is_refused() {
+    let (_harness, client) = Harness::loaded().await;
+    for (from, to, words) in [
+        (
+            "\"size\": 4,",
+            "\"size\": 4611686018427387904,",
+            ["register `ingress.last_kind`", "bytes of memory"],
+        ),
+        ("\"size\": 8,", "\"size\": 4611686018427387904,", ["counter `ingress.seen`", "bytes of memory"]),
+        (
+            "\"max_size\": 200000,",
+            "\"max_size\": 4611686018427387904,",
+            ["table `ingress.exact_table`", "bytes"],
+        ),
+    ] {
+        let json = JSON.replacen(from, to, 1);
+        assert_ne!(json, JSON);
+        let config = ForwardingPipelineConfig { p4_device_config: json.into_bytes(), ..config() };
+        for action in [Action::Verify, Action::VerifyAndCommit] {
+            let status = refused(client.set_pipeline_with(action, Some(config.clone())).await);
+            assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+            assert!(words.iter().all(|word| status.message().contains(word)), "{}", status.message());
+        }
+    }
+    assert!(client.p4info().await.is_ok(), "the old program still runs");
+}
+
 fn wider() -> fatbtree_p4runtime::config::P4Info {
     let mut p4info = info().p4info().clone();
     let table = p4info

@@ -1,0 +1,187 @@
+//! Records of an exact table side by side: open addressing, linear probing.
+//!
+//! A key's home is the upper bits of its hash, so that records lie in the order of their hashes, nearly: an order that a larger table keeps.
+
+use super::{KeyPart, packed_width};
+
+/// Words of a cache line.
+const LINE: usize = 8;
+
+/// 2^64 divided by the golden ratio: its multiples spread evenly, those of consecutive numbers best.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Hashes have so many bits.
+pub(super) const HASH_BITS: u32 = 32;
+
+/// How the records of a table are laid out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    /// Words of a key, 1 or 2.
+    pub(super) key_words: usize,
+    /// Words of a row.
+    pub(super) row_words: usize,
+    /// Words from one record to the next.
+    pub(super) stride: usize,
+    /// Of the hash: see [`seed`].
+    pub(super) seed: u64,
+}
+
+/// Records that lie side by side.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    pub(super) cells: Vec<u64>,
+    /// Where the first record lies in `cells`: at the beginning of a line.
+    base: usize,
+    /// A power of two; 0 before the first entry.
+    pub(super) count: usize,
+}
+
+impl Layout {
+    pub(super) fn new(parts: &[KeyPart], row_words: usize) -> Self {
+        let key_words = if packed_width(parts) <= 64 { 1 } else { 2 };
+        let used = key_words + row_words;
+        let stride = if used <= LINE { used.next_power_of_two() } else { used.next_multiple_of(LINE) };
+        Layout { key_words, row_words, stride, seed: 0 }
+    }
+
+    /// The hash of a key that is there as one number.
+    pub(super) fn hash(&self, key: u128) -> u32 {
+        match self.key_words {
+            1 => hash(self.seed, [key as u64]),
+            _ => hash(self.seed, split(key)),
+        }
+    }
+}
+
+impl Records {
+    /// Free ones. Their memory is zeroed pages: it is there when it is used.
+    pub(super) fn new(layout: &Layout, count: usize) -> Self {
+        let cells = vec![0u64; count * layout.stride + LINE];
+        let base = cells.as_ptr().align_offset(LINE * size_of::<u64>()).min(LINE);
+        Records { cells, base, count }
+    }
+
+    #[inline]
+    pub(super) fn at(&self, layout: &Layout, row: u32) -> usize {
+        self.base + row as usize * layout.stride
+    }
+
+    pub(super) fn is_free(&self, layout: &Layout, row: u32) -> bool {
+        self.cells[self.at(layout, row) + layout.key_words] == 0
+    }
+
+    pub(super) fn key(&self, layout: &Layout, row: u32) -> u128 {
+        let at = self.at(layout, row);
+        join(&self.cells[at..at + layout.key_words])
+    }
+
+    pub(super) fn place(&self, layout: &Layout, key: u128) -> Result<u32, u32> {
+        match layout.key_words {
+            1 => self.probe(layout, [key as u64]),
+            _ => self.probe(layout, split(key)),
+        }
+    }
+
+    /// The row of a key, or the free one where it would be.
+    #[inline]
+    pub(super) fn probe<const WORDS: usize>(&self, layout: &Layout, key: [u64; WORDS]) -> Result<u32, u32> {
+        let mut row = self.home(hash(layout.seed, key));
+        loop {
+            // At least half of the records are free: there is an end.
+            let Some((&found, &[head, ..])) =
+                self.cells.get(self.at(layout, row)..).and_then(<[u64]>::split_first_chunk::<WORDS>)
+            else {
+                return Err(row);
+            };
+            if head == 0 {
+                return Err(row);
+            }
+            if found == key {
+                return Ok(row);
+            }
+            row = (row + 1) & (self.count as u32 - 1);
+        }
+    }
+
+    /// The row that a key of this hash has if nothing is in its way.
+    #[inline]
+    pub(super) fn home(&self, hash: u32) -> u32 {
+        hash >> (HASH_BITS - self.count.trailing_zeros())
+    }
+
+    pub(super) fn hash(&self, layout: &Layout, row: u32) -> u32 {
+        layout.hash(self.key(layout, row))
+    }
+
+    pub(super) fn remove(&mut self, layout: &Layout, row: u32) {
+        let last = self.count as u32 - 1;
+        let steps = |from: u32, to: u32| to.wrapping_sub(from) & last;
+        let (mut hole, mut next) = (row, row);
+        loop {
+            next = (next + 1) & last;
+            if self.is_free(layout, next) {
+                break;
+            }
+            // It may lie in the hole unless that is before its home.
+            if steps(self.home(self.hash(layout, next)), next) >= steps(hole, next) {
+                let (from, to) = (self.at(layout, next), self.at(layout, hole));
+                self.cells.copy_within(from..from + layout.stride, to);
+                hole = next;
+            }
+        }
+        let at = self.at(layout, hole);
+        self.cells[at..at + layout.stride].fill(0);
+    }
+
+    /// Appends the rows of all entries with a hash in the range, `plus` added to their numbers.
+    pub(super) fn with_hashes(
+        &self,
+        layout: &Layout,
+        range: std::ops::Range<u64>,
+        plus: u32,
+        rows: &mut Vec<u32>,
+    ) {
+        if self.count == 0 || range.is_empty() {
+            return;
+        }
+        let (first, last) = (self.home(range.start as u32), self.home((range.end - 1) as u32));
+        // They lie between the homes, or behind the last with nothing free in between.
+        for step in 0..self.count as u32 {
+            let row = (first + step) & (self.count as u32 - 1);
+            if self.is_free(layout, row) {
+                if first + step >= last {
+                    break;
+                }
+            } else if range.contains(&u64::from(self.hash(layout, row))) {
+                rows.push(row + plus);
+            }
+        }
+    }
+}
+
+#[inline]
+fn hash<const WORDS: usize>(seed: u64, key: [u64; WORDS]) -> u32 {
+    // Multiplication carries bits up only: the upper half is brought down first.
+    let hash = key.iter().fold(seed, |hash: u64, &word| {
+        let word = word ^ hash;
+        (word ^ word >> 32).wrapping_mul(GOLDEN)
+    });
+    (hash >> 32) as u32
+}
+
+/// The seed of a table that gets this key first.
+///
+/// Entries are read in the order of their hashes. Written in that order into another table, which is still small, they would all want the
+/// same places, if that one had the same hashes.
+pub(super) fn seed(key: u128) -> u64 {
+    let mixed = (key as u64 ^ (key >> 64) as u64).wrapping_mul(0x9fb2_1c65_1e98_df25);
+    (mixed ^ mixed >> 35).wrapping_mul(0x9fb2_1c65_1e98_df25) ^ GOLDEN
+}
+
+pub(super) fn split(key: u128) -> [u64; 2] {
+    [key as u64, (key >> 64) as u64]
+}
+
+fn join(words: &[u64]) -> u128 {
+    words.iter().rev().fold(0, |key, &word| key << 64 | u128::from(word))
+}
