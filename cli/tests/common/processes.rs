@@ -1,5 +1,7 @@
 //! Processes of the real binary, on ports that were free.
 
+#![allow(dead_code, reason = "each file of tests uses some of it")]
+
 use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
