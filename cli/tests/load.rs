@@ -25,7 +25,6 @@ fn client(file: &Path) -> ClientProcess {
         servers: cluster.servers().to_vec(),
         controller: None,
         lanes: 1,
-        controller: cluster.controller().map(str::to_owned),
         patience: Duration::from_secs(30),
     };
     ClientProcess::open(&options).expect("the servers run")
