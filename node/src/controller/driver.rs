@@ -298,6 +298,9 @@ impl Driver {
                     };
                     self.waiting.drain(..).for_each(|reply| answer(reply, Ok(&done)));
                     self.follow_plan();
+                    if let Some(follower) = &mut self.follower {
+                        follower.spent(self.began.elapsed(), changes);
+                    }
                 }
                 Notice::Void => {
                     tell(ControllerNews::Void);
