@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use fatbtree_node::{RoleState, Supervisor, UpNews, UpOptions};
+use fatbtree_trust::OPERATOR;
 
 use crate::memserver::Begin;
 
@@ -38,6 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let options = UpOptions {
         program: std::env::current_exe().context("finding this program")?,
         file: arguments.file.clone(),
+        trust: crate::topology::trust(&cluster, &arguments.file, OPERATOR)?,
         cluster,
         memory_server_arguments: arguments.begin.words(),
         data: arguments.data.clone(),

@@ -18,6 +18,7 @@ use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_nic::Nic;
 use fatbtree_port::{Counters, PortSpec, Waiter};
 use fatbtree_topology::{Host, MemoryServer};
+use fatbtree_trust::{CONTROLLER, Trust};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Alarm, Device};
 use tokio::runtime::Runtime;
@@ -42,6 +43,8 @@ pub struct ClientOptions {
     /// Where the controller is: it is told which keys are asked for, and tells which connections are registered. Without one, operations
     /// begin at the root.
     pub controller: Option<String>,
+    /// Its certificate.
+    pub trust: Trust,
     /// How long a connection is tried before operations on it fail.
     pub patience: Duration,
 }
@@ -106,7 +109,7 @@ impl ClientProcess {
         let (mut infos, mut to_desks, mut names) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for server in &options.servers {
             let out = Out { answers: answer.clone(), waker: waker.clone() };
-            let desk = control.block_on(Desk::open(server, options.host.ip, options.patience, out))?;
+            let desk = control.block_on(Desk::open(server, &options.trust, options.host.ip, options.patience, out))?;
             let info = *desk.info();
             let first = infos.first_key_value();
             if let Some((other, _)) =
@@ -129,7 +132,8 @@ impl ClientProcess {
             client.set_sample(Some(KeySample::new(SAMPLE, rand::random())));
             let (to, reports) = orders::channel(1);
             let out = Out { answers: answer, waker };
-            control.spawn(reporter::serve(controller.clone(), options.host.ip, reports, out));
+            let controller = options.trust.to(controller, CONTROLLER);
+            control.spawn(reporter::serve(controller, options.host.ip, reports, out));
             Reports { to, next: link.now() + REPORT }
         });
         let mut process = Self {

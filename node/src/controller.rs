@@ -23,10 +23,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fatbtree_controller::grpc::{ServiceOptions, serve};
 use fatbtree_controller::{Budget, FleetOptions, FollowOptions, Placement, Programs};
 use fatbtree_topology::{Cluster, Role};
+use fatbtree_trust::{Door, Trust};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::NodeError;
+use crate::roster::roster_of;
 use crate::stop::{Stopper, control_runtime, listen};
 use driver::Driver;
 use keeper::{Keeper, Reachable};
@@ -40,6 +42,8 @@ pub struct ControllerOptions {
     pub cluster: Cluster,
     /// Where it listens.
     pub grpc: String,
+    /// Its certificate.
+    pub trust: Trust,
     /// What the switches run.
     pub programs: Programs,
     /// What plans may need.
@@ -129,8 +133,17 @@ impl ControllerProcess {
     /// # Errors
     /// When the address is taken, or the state folder cannot be used.
     pub fn open(options: ControllerOptions) -> Result<Self, NodeError> {
-        let ControllerOptions { cluster, grpc, programs, budget, follow, state, election_id, patience } =
-            options;
+        let ControllerOptions {
+            cluster,
+            grpc,
+            trust,
+            programs,
+            budget,
+            follow,
+            state,
+            election_id,
+            patience,
+        } = options;
         let control = control_runtime()?;
         let told = Arc::new(Notify::new());
         let notified = Arc::clone(&told);
@@ -155,6 +168,7 @@ impl ControllerProcess {
         let reachable = Reachable::default();
         let mut fleet = FleetOptions::default();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+        fleet.trust = trust.clone();
         fleet.election_id = election_id.map_or(now, u128::from);
         (fleet.client.answer_timeout, fleet.client.connect_timeout) = (patience, patience);
         for switch in cluster.tree().switches() {
@@ -170,9 +184,10 @@ impl ControllerProcess {
             };
             control.spawn(keeper.keep());
         }
-        control.spawn(serve(ServiceOptions::default(), listener, inputs, std::future::pending()));
+        let door = Door { listener, trust: trust.clone(), roster: roster_of(&cluster).into() };
+        control.spawn(serve(ServiceOptions::default(), door, inputs, std::future::pending()));
         let placement = Placement::of(&cluster);
-        let planner = Planner { cluster, placement, programs, budget, reachable };
+        let planner = Planner { trust, cluster, placement, programs, budget, reachable };
         let driver = Driver::new(controller, planner, follow, folder, desired, sync, switches, others);
         Ok(Self { driver, stopper, told, grpc, control })
     }

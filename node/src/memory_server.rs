@@ -16,6 +16,7 @@ use fatbtree_memserver::{
 use fatbtree_nic::{Nic, NicStats};
 use fatbtree_port::{Counters, PortSpec, Waiter};
 use fatbtree_topology::{Host, MemoryServer as Described};
+use fatbtree_trust::{CONTROLLER, Door, Roster, Trust};
 use fatbtree_verbs::time::Instant;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -56,6 +57,10 @@ pub struct MemoryServerOptions {
     pub port: PortSpec,
     /// Where the controller is, which registers connections; without one, nobody does.
     pub controller: Option<String>,
+    /// Its certificate.
+    pub trust: Trust,
+    /// Who opens sessions.
+    pub roster: Roster,
     /// What it begins with, unless there is a tree in its folder.
     pub tree: TreeSource,
     /// The folder that it keeps its tree in; without, the tree ends with the process.
@@ -99,8 +104,18 @@ impl MemoryServerProcess {
     /// # Errors
     /// When an address is taken, the port cannot be opened, or the tree cannot be built.
     pub fn open(options: MemoryServerOptions) -> Result<Self, NodeError> {
-        let MemoryServerOptions { described, host, port, controller, tree, data, region_bytes, limit } =
-            options;
+        let MemoryServerOptions {
+            described,
+            host,
+            port,
+            controller,
+            trust,
+            roster,
+            tree,
+            data,
+            region_bytes,
+            limit,
+        } = options;
         let control = control_runtime()?;
         let waiter = Waiter::new()?;
         let (waker, stopper) = (waiter.waker(), stopper_of(&waiter));
@@ -128,12 +143,14 @@ impl MemoryServerProcess {
         let (handle, mailbox) = mailbox_with_waker(MAILBOX, move || waker.wake());
         let registrar = controller.map(|controller| {
             let (events, coming) = mpsc::unbounded_channel();
+            let controller = trust.to(controller, CONTROLLER);
             control.spawn(Registrar::new(controller, server.info()).serve(coming));
             events
         });
         let loading = Loading { storage, region_bytes, spare_bytes, ..Loading::in_memory() };
         let service = ServiceOptions::default();
-        control.spawn(serve_with(service, Some(loading), listener, handle, std::future::pending()));
+        let door = Door { listener, trust, roster: roster.into() };
+        control.spawn(serve_with(service, Some(loading), door, handle, std::future::pending()));
         Ok(Self { server, mailbox, link, stopper, limit, grpc, registrar, _control: control })
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use fatbtree_port::{BATCH, Batch, Counters, Port, PortSpec, Waiter};
 use fatbtree_switch::service::{Inbox, Switch, mailbox_with_waker, serve};
 use fatbtree_switch::{DropReason, Drops, Output};
+use fatbtree_trust::{Door, Trust};
 use tokio::runtime::Runtime;
 
 use crate::NodeError;
@@ -15,8 +16,10 @@ use crate::stop::{Stopper, control_runtime_behind, listen, stopper_of};
 /// What a switch process is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SwitchOptions {
-    /// Where controllers connect: P4Runtime over gRPC, without TLS.
+    /// Where controllers connect: P4Runtime over gRPC.
     pub grpc: String,
+    /// Its certificate.
+    pub trust: Trust,
     /// P4Runtime device id, at least 1.
     pub device_id: u64,
     /// Ports by number.
@@ -101,7 +104,8 @@ impl SwitchProcess {
             places.resize(places.len().max(number + 1), None);
             places[number] = Some(place);
         }
-        control.spawn(serve(listener, mailbox, std::future::pending()));
+        let door = Door { trust: options.trust.clone(), ..Door::from(listener) };
+        control.spawn(serve(door, mailbox, std::future::pending()));
         Ok(Self {
             switch: Switch::new(options.device_id),
             inbox,

@@ -5,6 +5,7 @@
 
 mod error;
 mod file;
+mod trust;
 mod validate;
 mod wires;
 
@@ -67,6 +68,8 @@ pub struct Cluster {
     device_ports: std::collections::BTreeMap<SwitchId, Vec<u16>>,
     /// Where the file says it.
     wires: Option<wires::Wires>,
+    /// As the file says it.
+    certificates: Option<std::path::PathBuf>,
 }
 
 /// What a name of a cluster stands for.
@@ -158,6 +161,12 @@ impl Cluster {
     /// Where the controller answers memory servers, clients and operators: its gRPC endpoint, `name-or-address:port`.
     pub fn controller(&self) -> Option<&str> {
         self.controller.as_deref()
+    }
+
+    /// Where certificates are, relative to the file: every gRPC channel has mutual TLS, and every role shows the certificate of its name.
+    /// `None`: channels are plaintext.
+    pub fn certificates(&self) -> Option<&std::path::Path> {
+        self.certificates.as_deref()
     }
 
     /// The memory server of a partition.

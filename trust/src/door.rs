@@ -51,59 +51,69 @@ impl<L> Door<L> {
         self.trust.server()
     }
 
+    /// Who sends a request.
+    pub fn caller<T>(&self, request: &Request<T>) -> Caller {
+        if self.trust.is_plaintext() {
+            return Caller(None);
+        }
+        let certificates = request.peer_certs().unwrap_or_default();
+        let shown = certificates.first().and_then(|shown| EndEntityCert::try_from(shown).ok());
+        Caller(Some(shown.iter().flat_map(|shown| shown.valid_dns_names()).map(str::to_owned).collect()))
+    }
+
     /// Whether a request comes from one of these.
     ///
     /// # Errors
     /// `PERMISSION_DENIED`, with the names that would do.
     #[expect(clippy::result_large_err, reason = "tonic's own error")]
     pub fn admit<T>(&self, request: &Request<T>, names: &[&str]) -> Result<(), Status> {
-        if self.trust.is_plaintext() {
-            return Ok(());
-        }
-        let certificates = request.peer_certs().unwrap_or_default();
-        let shown = certificates.first().and_then(|shown| EndEntityCert::try_from(shown).ok());
-        let mut its: Vec<&str> = Vec::new();
-        if let Some(shown) = &shown {
-            its.extend(shown.valid_dns_names());
-        }
-        if its.iter().any(|name| names.contains(name)) {
-            return Ok(());
-        }
-        let names = names.join(" or ");
-        Err(Status::permission_denied(format!(
-            "this is for {names}, by the certificate; this one is of {}",
-            its.join(", ")
-        )))
+        self.caller(request).admit(names)
     }
 
-    /// Whether a request comes from the memory server of a partition.
+    /// Whether it is the memory server of a partition.
     ///
     /// # Errors
     /// `PERMISSION_DENIED`, also for a partition that nobody has.
     #[expect(clippy::result_large_err, reason = "tonic's own error")]
-    pub fn admit_server<T>(&self, request: &Request<T>, partition: u16) -> Result<(), Status> {
-        self.admit_one(request, self.roster.partitions.get(&partition), || format!("partition {partition}"))
+    pub fn admit_server(&self, caller: &Caller, partition: u16) -> Result<(), Status> {
+        caller.admit_one(self.roster.partitions.get(&partition), || format!("partition {partition}"))
     }
 
-    /// Whether a request comes from the client with this address on the data path.
+    /// Whether it is the client with this address on the data path.
     ///
     /// # Errors
     /// `PERMISSION_DENIED`, also for an address that nobody has.
     #[expect(clippy::result_large_err, reason = "tonic's own error")]
-    pub fn admit_client<T>(&self, request: &Request<T>, address: Ipv4Addr) -> Result<(), Status> {
-        self.admit_one(request, self.roster.clients.get(&address), || address.to_string())
+    pub fn admit_client(&self, caller: &Caller, address: Ipv4Addr) -> Result<(), Status> {
+        caller.admit_one(self.roster.clients.get(&address), || address.to_string())
+    }
+
+}
+
+/// Who sends a request: by the names of its certificate, or anybody, where there are none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller(Option<Vec<String>>);
+
+impl Caller {
+    #[expect(clippy::result_large_err, reason = "tonic's own error")]
+    fn admit(&self, names: &[&str]) -> Result<(), Status> {
+        let Some(its) = &self.0 else { return Ok(()) };
+        if its.iter().any(|name| names.contains(&name.as_str())) {
+            return Ok(());
+        }
+        let (names, its) = (names.join(" or "), its.join(", "));
+        Err(Status::permission_denied(format!("only {names} may do this, and the certificate is of {its}")))
     }
 
     #[expect(clippy::result_large_err, reason = "tonic's own error")]
-    fn admit_one<T>(
+    fn admit_one(
         &self,
-        request: &Request<T>,
         name: Option<&String>,
         what: impl FnOnce() -> String,
     ) -> Result<(), Status> {
         match name {
-            Some(name) => self.admit(request, &[name]),
-            None if self.trust.is_plaintext() => Ok(()),
+            Some(name) => self.admit(&[name]),
+            None if self.0.is_none() => Ok(()),
             None => Err(Status::permission_denied(format!("nobody of the cluster file has {}", what()))),
         }
     }

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use certificates::{MakeError, make_certificates};
-pub use door::{Door, Roster};
+pub use door::{Caller, Door, Roster};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig};
 
 /// The name of whoever operates a cluster: asks its controller, loads its memory servers.

@@ -8,6 +8,7 @@ use toml::Spanned;
 
 use super::error::{ClusterError, ClusterProblem as Problem, place};
 use super::file::{self, File, Key};
+use super::trust::is_loopback;
 use super::{Client, Cluster, MemoryServer, P4RuntimeEndpoint};
 use crate::address::MacAddress;
 use crate::fat_tree::{Cores, FatTree, HostId, SwitchId, TopologyError};
@@ -36,7 +37,7 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
             Problem::Syntax(error.message().to_owned()),
         )
     })?;
-    let check = Check { text };
+    let check = Check { text, trusts: file.trust.is_some() };
     let mut tree = check.network(&file.network)?;
     check.hosts(&mut tree, &file.host)?;
     let mut roles = Roles::default();
@@ -47,7 +48,8 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let controller = check.controller(file.controller.as_ref(), &mut endpoints)?;
     let device_ports = check.device_ports(&tree, &file.switch)?;
     let wires = check.wires(&tree, &file)?;
-    Ok(Cluster { tree, servers, clients, controller, p4runtime, device_ports, wires })
+    let certificates = check.trust(file.trust.as_ref(), &servers, &clients)?;
+    Ok(Cluster { tree, servers, clients, controller, p4runtime, device_ports, wires, certificates })
 }
 
 /// The table that a byte offset lies in, from the last `[header]` before it: the parser's errors do not say it.
@@ -75,6 +77,8 @@ fn key_path(text: &str, offset: usize) -> String {
 
 pub(super) struct Check<'a> {
     text: &'a str,
+    /// The file says whom it trusts.
+    trusts: bool,
 }
 
 impl Check<'_> {
@@ -244,6 +248,9 @@ impl Check<'_> {
         field: &str,
     ) -> Checked<()> {
         let (address, device) = endpoint;
+        if !self.trusts && !is_loopback(address) {
+            return self.refuse(span, field, Problem::Untrusted { address: address.to_owned() });
+        }
         // A gRPC server that is not P4Runtime wants the whole address; a P4Runtime one shares it among device ids.
         let taken = endpoints
             .range((address.to_owned(), None)..=(address.to_owned(), Some(u64::MAX)))
