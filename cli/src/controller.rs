@@ -105,6 +105,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         state: arguments.state.clone(),
         election_id: arguments.election_id,
         patience: Duration::from_secs(arguments.patience),
+        metrics: cluster.metrics(CONTROLLER).map(str::to_owned),
         trust: crate::topology::trust(&cluster, &arguments.cluster, CONTROLLER)?,
         cluster,
         grpc,

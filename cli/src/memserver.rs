@@ -116,6 +116,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         controller: cluster.controller().map(str::to_owned),
         trust: crate::topology::trust(&cluster, file, &described.name)?,
         roster: roster_of(&cluster),
+        metrics: cluster.metrics(&described.name).map(str::to_owned),
         tree,
         data: data.clone(),
         // Untouched spare memory takes none.

@@ -87,7 +87,7 @@ impl Arguments {
                 );
             }
             let (grpc, device_id, trust) = (self.grpc.to_string(), self.device_id, Trust::default());
-            return Ok(SwitchOptions { grpc, trust, device_id, ports: ports.collect(), limit });
+            return Ok(SwitchOptions { metrics: None, grpc, trust, device_id, ports: ports.collect(), limit });
         };
         let Some(file) = &self.cluster else { bail!("switch {name}: which? Give --cluster FILE") };
         let cluster = crate::topology::load(file)?;
@@ -101,7 +101,8 @@ impl Arguments {
         let ports = switch_ports(&cluster, switch.id)?;
         let trust = crate::topology::trust(&cluster, file, &switch.name())?;
         let (grpc, device_id) = (endpoint.address.clone(), endpoint.device_id);
-        Ok(SwitchOptions { grpc, trust, device_id, ports, limit })
+        let metrics = cluster.metrics(&switch.name()).map(str::to_owned);
+        Ok(SwitchOptions { metrics, grpc, trust, device_id, ports, limit })
     }
 }
 

@@ -25,6 +25,7 @@ fn client(file: &Path) -> ClientProcess {
         servers: cluster.servers().to_vec(),
         controller: None,
         trust: fatbtree_trust::Trust::default(),
+        metrics: None,
         lanes: 1,
         patience: Duration::from_secs(30),
     };

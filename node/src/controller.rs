@@ -10,6 +10,7 @@
 
 mod answers;
 mod driver;
+mod insight;
 mod keeper;
 mod planner;
 mod state;
@@ -31,6 +32,7 @@ use crate::NodeError;
 use crate::roster::roster_of;
 use crate::stop::{Stopper, control_runtime, listen};
 use driver::Driver;
+use insight::Happened;
 use keeper::{Keeper, Reachable};
 use planner::Planner;
 use state::StateFolder;
@@ -44,6 +46,8 @@ pub struct ControllerOptions {
     pub grpc: String,
     /// Its certificate.
     pub trust: Trust,
+    /// Where it tells its metrics.
+    pub metrics: Option<String>,
     /// What the switches run.
     pub programs: Programs,
     /// What plans may need.
@@ -64,6 +68,7 @@ const WAITING: usize = 1024;
 /// A controller that listens.
 pub struct ControllerProcess {
     driver: Driver,
+    happened: Arc<Happened>,
     stopper: Stopper,
     told: Arc<Notify>,
     grpc: SocketAddr,
@@ -137,6 +142,7 @@ impl ControllerProcess {
             cluster,
             grpc,
             trust,
+            metrics,
             programs,
             budget,
             follow,
@@ -184,12 +190,20 @@ impl ControllerProcess {
             };
             control.spawn(keeper.keep());
         }
+        let happened = Arc::new(Happened::default());
+        if let Some(address) = &metrics {
+            let (inputs, happened) = (inputs.clone(), Arc::clone(&happened));
+            crate::metrics::serve(&control, address, move || {
+                let (inputs, happened) = (inputs.clone(), Arc::clone(&happened));
+                async move { Some(insight::metrics(&insight::status(&inputs).await?, &happened)) }
+            })?;
+        }
         let door = Door { listener, trust: trust.clone(), roster: roster_of(&cluster).into() };
         control.spawn(serve(ServiceOptions::default(), door, inputs, std::future::pending()));
         let placement = Placement::of(&cluster);
         let planner = Planner { trust, cluster, placement, programs, budget, reachable };
         let driver = Driver::new(controller, planner, follow, folder, desired, sync, switches, others);
-        Ok(Self { driver, stopper, told, grpc, control })
+        Ok(Self { driver, happened, stopper, told, grpc, control })
     }
 
     /// Where others connect.
@@ -203,8 +217,12 @@ impl ControllerProcess {
     }
 
     /// Controls until it is told to stop. `tell` is given what happens.
-    pub fn run(self, tell: impl FnMut(ControllerNews)) {
-        let Self { driver, told, control, .. } = self;
+    pub fn run(self, mut tell: impl FnMut(ControllerNews)) {
+        let Self { driver, happened, told, control, .. } = self;
+        let tell = |news: ControllerNews| {
+            happened.note(&news);
+            tell(news);
+        };
         control.block_on(async {
             tokio::select! {
                 () = driver.drive(tell) => {}

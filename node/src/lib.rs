@@ -41,6 +41,7 @@ mod controller;
 mod error;
 mod link;
 mod memory_server;
+mod metrics;
 mod roster;
 mod stop;
 mod switch;

@@ -5,6 +5,7 @@
 
 mod error;
 mod file;
+mod metrics;
 mod trust;
 mod validate;
 mod wires;
@@ -70,6 +71,8 @@ pub struct Cluster {
     wires: Option<wires::Wires>,
     /// As the file says it.
     certificates: Option<std::path::PathBuf>,
+    /// By name, if the file has a rule for them.
+    metrics: std::collections::BTreeMap<String, String>,
 }
 
 /// What a name of a cluster stands for.
@@ -167,6 +170,11 @@ impl Cluster {
     /// `None`: channels are plaintext.
     pub fn certificates(&self) -> Option<&std::path::Path> {
         self.certificates.as_deref()
+    }
+
+    /// Where a role tells its metrics (HTTP), by its own name or `controller`: `name-or-address:port`. `None`: nowhere.
+    pub fn metrics(&self, name: &str) -> Option<&str> {
+        self.metrics.get(name).map(String::as_str)
     }
 
     /// The memory server of a partition.

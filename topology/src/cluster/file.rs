@@ -12,6 +12,7 @@ pub(super) struct File {
     pub(super) controller: Option<Controller>,
     pub(super) wires: Option<Wires>,
     pub(super) trust: Option<Spanned<Trust>>,
+    pub(super) metrics: Option<Metrics>,
     #[serde(default)]
     pub(super) switch: Vec<Spanned<Switch>>,
     #[serde(default)]
@@ -58,6 +59,13 @@ pub(super) struct Controller {
 pub(super) struct Trust {
     pub(super) folder: Option<Spanned<String>>,
     pub(super) plaintext: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Metrics {
+    pub(super) host: Option<Spanned<String>>,
+    pub(super) first_port: Spanned<i64>,
 }
 
 #[derive(Deserialize)]

@@ -25,7 +25,7 @@ struct Roles {
 }
 
 /// Endpoint names already given out: `address` or `address#device` → who has it.
-type Endpoints = BTreeMap<(String, Option<u64>), String>;
+pub(super) type Endpoints = BTreeMap<(String, Option<u64>), String>;
 
 pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let file: File = toml::from_str(text).map_err(|error| {
@@ -46,10 +46,11 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let servers = check.servers(&tree, &file.memory_server, &mut roles, &mut endpoints)?;
     let clients = check.clients(&tree, &file.client, &mut roles)?;
     let controller = check.controller(file.controller.as_ref(), &mut endpoints)?;
+    let metrics = check.metrics(file.metrics.as_ref(), (&tree, &servers, &clients), &mut endpoints)?;
     let device_ports = check.device_ports(&tree, &file.switch)?;
     let wires = check.wires(&tree, &file)?;
     let certificates = check.trust(file.trust.as_ref(), &servers, &clients)?;
-    Ok(Cluster { tree, servers, clients, controller, p4runtime, device_ports, wires, certificates })
+    Ok(Cluster { tree, servers, clients, controller, p4runtime, device_ports, wires, certificates, metrics })
 }
 
 /// The table that a byte offset lies in, from the last `[header]` before it: the parser's errors do not say it.
@@ -222,7 +223,7 @@ impl Check<'_> {
     }
 
     /// `name-or-address:port`, or `[v6]:port`.
-    fn endpoint(&self, value: &Spanned<String>, field: &str) -> Checked<String> {
+    pub(super) fn endpoint(&self, value: &Spanned<String>, field: &str) -> Checked<String> {
         let text = value.get_ref();
         let good = text.rsplit_once(':').is_some_and(|(host, port)| {
             let name = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
@@ -239,7 +240,7 @@ impl Check<'_> {
         self.refuse(value.span(), field, Problem::BadAddress { expected, found: text.clone() })
     }
 
-    fn claim(
+    pub(super) fn claim(
         &self,
         endpoints: &mut Endpoints,
         endpoint: (&str, Option<u64>),
