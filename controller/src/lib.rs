@@ -77,7 +77,7 @@ pub use program::{Program, ProgramError, Programs, Target};
 pub use push::{Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};
 pub use reconcile::{
     Controller, Desired, Held, InForce, Incarnation, Incarnations, Loaded, Notice, Refused, Registration,
-    Stage, SwitchState, Wanted,
+    Serving, Stage, SwitchState, Wanted,
 };
 pub use reload::{Phase, PhaseKind, ReloadError, ReloadSteps};
 pub use tables::{Change, Entry, NodeSet, TableError, Tables};

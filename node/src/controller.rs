@@ -104,6 +104,8 @@ pub enum ControllerNews {
         epoch: u8,
         /// Its entries.
         entries: usize,
+        /// Entries that were written or deleted.
+        changes: usize,
         /// How long the reload took.
         took: Duration,
         /// Why it was made.
@@ -122,9 +124,12 @@ impl fmt::Display for ControllerNews {
             Self::Switch { name, trouble: Some(reason) } => write!(f, "switch {name} is silent: {reason}"),
             Self::Server { name, here: true } => write!(f, "memory server {name} is here"),
             Self::Server { name, here: false } => write!(f, "memory server {name} is gone"),
-            Self::Reloaded { epoch, entries, took, because } => {
+            Self::Reloaded { epoch, entries, changes, took, because } => {
                 let seconds = took.as_secs_f64();
-                write!(f, "epoch {epoch} in force, {entries} entries, {seconds:.2} s: {because}")
+                write!(
+                    f,
+                    "epoch {epoch} in force, {entries} entries, {changes} changes in {seconds:.2} s: {because}"
+                )
             }
             Self::Void => f.write_str("trees were filled anew: no plan is in force"),
             Self::Trouble(reason) => write!(f, "no plan: {reason}"),

@@ -1,6 +1,6 @@
 //! What one switch holds.
 
-use super::wanted::is_planned;
+use super::wanted::{Serving, is_planned};
 use crate::plan::diff_switch;
 use crate::tables::{Change, Entry, core_route};
 
@@ -30,10 +30,12 @@ impl Held {
         self.core_route
     }
 
-    /// The epoch that packets are sent into from here; none in switches that send them into none.
-    pub fn epoch(&self) -> Option<u8> {
+    /// Where packets are sent from here; none in switches that send them nowhere.
+    pub fn serving(&self) -> Option<Serving> {
         match self.core_route {
-            Some(core_route::Action::Descend { epoch, .. }) if epoch != 0 => Some(epoch),
+            Some(core_route::Action::Descend { epoch, sub_table }) if epoch != 0 => {
+                Some(Serving { epoch, parity: u8::from(sub_table & 1 == 1) })
+            }
             _ => None,
         }
     }

@@ -111,7 +111,9 @@ impl Planner {
             };
             let frequencies = Frequencies::from_weighted(&tree, &visits);
             let topology = self.cluster.tree();
-            let plan = Plan::new(topology, &self.placement, &tree, &frequencies, &self.budget, epoch);
+            let old = in_force.as_ref().map(|loaded| loaded.plan());
+            let plan =
+                Plan::following(topology, &self.placement, &tree, &frequencies, &self.budget, epoch, old);
             let plan = plan.map_err(|error| error.to_string())?;
             let trips = plan.trips(&tree, &visits);
             let trips_in_force = in_force.map(|loaded| loaded.plan().trips(&tree, &visits));
