@@ -121,6 +121,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         servers: cluster.servers().to_vec(),
         lanes: arguments.lanes,
         controller: cluster.controller().filter(|_| !arguments.root_to_leaf).map(str::to_owned),
+        metrics: cluster.metrics(&described.name).map(str::to_owned),
+        trust: crate::topology::trust(&cluster, &arguments.cluster, &described.name)?,
         patience: Duration::from_secs(arguments.patience),
     };
     let mut process = ClientProcess::open(&options)?;

@@ -24,6 +24,8 @@ fn client(file: &Path) -> ClientProcess {
         port: host_port(&cluster, host).expect("it has a wire"),
         servers: cluster.servers().to_vec(),
         controller: None,
+        trust: fatbtree_trust::Trust::default(),
+        metrics: None,
         lanes: 1,
         patience: Duration::from_secs(30),
     };

@@ -6,6 +6,7 @@ use fatbtree_controller::grpc::Client;
 use fatbtree_controller::operator::{Question, RoleState, Status};
 use fatbtree_memserver::grpc;
 use fatbtree_topology::Cluster;
+use fatbtree_trust::{CONTROLLER, Peer, Trust};
 
 use super::RoleKind;
 use crate::NodeError;
@@ -18,14 +19,18 @@ pub(super) struct Role {
     /// Where it is controlled.
     pub(super) address: String,
     /// Where the controller is, who knows what a switch holds.
-    controller: String,
+    controller: Peer,
+    trust: Trust,
 }
 
 /// Memory servers first: they load their trees while the switches are programmed. None where there is no controller.
-pub(super) fn of(cluster: &Cluster) -> Option<Vec<Role>> {
+pub(super) fn of(cluster: &Cluster, trust: &Trust) -> Option<Vec<Role>> {
     let controller = cluster.controller()?.to_owned();
-    let role =
-        |kind, name: String, address: String| Role { name, kind, address, controller: controller.clone() };
+    let to = trust.to(&controller, CONTROLLER);
+    let role = |kind, name: String, address: String| {
+        let (controller, trust) = (to.clone(), trust.clone());
+        Role { name, kind, address, controller, trust }
+    };
     let servers = cluster.servers().iter();
     let servers =
         servers.map(|server| role(RoleKind::MemoryServer, server.name.clone(), server.grpc.clone()));
@@ -33,7 +38,7 @@ pub(super) fn of(cluster: &Cluster) -> Option<Vec<Role>> {
         cluster.tree().switches().iter().map(|switch| {
             role(RoleKind::Switch, switch.name(), cluster.p4runtime(switch.id).address.clone())
         });
-    let controller = role(RoleKind::Controller, "controller".to_owned(), controller.clone());
+    let controller = role(RoleKind::Controller, CONTROLLER.to_owned(), controller);
     Some(servers.chain([controller]).chain(switches).collect())
 }
 
@@ -60,12 +65,12 @@ impl Role {
 
     async fn answers(&self) -> bool {
         if self.kind == RoleKind::MemoryServer {
-            return match grpc::Client::connect(&format!("http://{}", self.address)).await {
+            return match grpc::Client::connect(self.trust.to(&self.address, &self.name)).await {
                 Ok(mut server) => server.info().await.is_ok(),
                 Err(_) => false,
             };
         }
-        let Ok(mut controller) = Client::connect(&self.controller, PATIENCE).await else { return false };
+        let Ok(mut controller) = Client::connect(self.controller.clone(), PATIENCE).await else { return false };
         let Ok(status) = controller.ask::<Status>(&Question::Status, PATIENCE).await else { return false };
         let is_this = |name: &str| name == self.name;
         match self.kind {
