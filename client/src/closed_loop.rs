@@ -59,6 +59,25 @@ impl ClosedLoop {
         options: LoopOptions,
         values: &Values,
     ) -> Result<(), WorkloadError> {
+        self.run_watched(client, workload, operations, options, values, |_| {}).await
+    }
+
+    /// The same, and `watch` is shown what is recorded so far, after each operation.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub async fn run_watched<V: Verbs>(
+        &mut self,
+        client: &Client<V>,
+        workload: &mut Workload,
+        operations: u64,
+        options: LoopOptions,
+        values: &Values,
+        mut watch: impl FnMut(&Recorder),
+    ) -> Result<(), WorkloadError> {
         let LoopOptions { start, depth } = options;
         let began = client.pool().reactor().now();
         let workload = RefCell::new(workload);
@@ -74,6 +93,7 @@ impl ClosedLoop {
                 workload.borrow_mut().acknowledge_insert(done.operation.record);
             }
             self.record(done);
+            watch(&self.recorder);
         }
         drop(running);
         self.elapsed = self.elapsed + (client.pool().reactor().now() - began);

@@ -141,6 +141,11 @@ impl Recorder {
         self.outcomes.iter().sum()
     }
 
+    /// How many operations ended like this.
+    pub fn count(&self, outcome: Outcome) -> u64 {
+        self.outcomes[outcome as usize]
+    }
+
     /// The latencies.
     pub fn latency(&self) -> &LatencyHistogram {
         &self.latency

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fatbtree_controller::grpc::{ClientReport, Input, Registered, ServerNews};
-use fatbtree_controller::operator::Question;
+use fatbtree_controller::operator::{Question, Synced};
 use fatbtree_controller::{
     Controller, Desired, FollowOptions, Follower, Incarnations, Notice, Plan, Replanned, SwitchState,
 };
@@ -50,9 +50,10 @@ enum Thought {
 }
 
 /// Switches that are being read back for an operator.
-pub(super) struct Sync {
+struct Sync {
     number: u64,
-    pub(super) done: usize,
+    /// With how many entries were mended.
+    done: BTreeMap<SwitchId, usize>,
     reply: Reply,
 }
 
@@ -179,9 +180,9 @@ impl Driver {
                 self.held.insert(switch, Held { entries, epoch });
                 self.controller.switch_settled(switch, version);
             }
-            KeeperNews::Synced(number) => {
+            KeeperNews::Synced { number, mended } => {
                 for sync in self.syncs.iter_mut().filter(|sync| sync.number <= number) {
-                    sync.done += 1;
+                    sync.done.insert(switch, mended);
                 }
             }
             KeeperNews::Lost(reason) => {
@@ -485,7 +486,7 @@ impl Driver {
             },
             Question::Sync => {
                 let number = *self.sync.borrow() + 1;
-                self.syncs.push(Sync { number, done: 0, reply });
+                self.syncs.push(Sync { number, done: BTreeMap::new(), reply });
                 self.sync.send_replace(number);
                 self.finish_syncs();
             }
@@ -499,15 +500,23 @@ impl Driver {
     /// Those that do not answer are not waited for.
     fn finish_syncs(&mut self) {
         let switches = self.planner.cluster.tree().switches();
-        let others = switches.iter().filter_map(|switch| match self.controller.switch(switch.id) {
-            Some(SwitchState::Silent(reason)) => Some((switch.name(), reason.clone())),
-            _ => None,
-        });
-        let others: Vec<(String, String)> = others.collect();
-        let all = switches.len();
-        let is_done = |sync: &mut Sync| sync.done + others.len() >= all;
+        let silent: BTreeMap<SwitchId, (String, String)> = switches
+            .iter()
+            .filter_map(|switch| match self.controller.switch(switch.id) {
+                Some(SwitchState::Silent(reason)) => Some((switch.id, (switch.name(), reason.clone()))),
+                _ => None,
+            })
+            .collect();
+        let is_done = |sync: &mut Sync| {
+            switches.iter().all(|switch| sync.done.contains_key(&switch.id) || silent.contains_key(&switch.id))
+        };
         for sync in self.syncs.extract_if(.., is_done) {
-            let synced = fatbtree_controller::operator::Synced { settled: sync.done, others: others.clone() };
+            let others = silent.iter().filter(|(switch, _)| !sync.done.contains_key(switch));
+            let synced = Synced {
+                settled: sync.done.len(),
+                mended: sync.done.values().sum(),
+                others: others.map(|(_, other)| other.clone()).collect(),
+            };
             answer(sync.reply, Ok(&synced));
         }
     }

@@ -17,8 +17,8 @@ pub(super) enum KeeperNews {
     Converging,
     /// It holds what was desired at a version.
     Settled { version: u64, entries: usize, epoch: Option<u8> },
-    /// It was read back, because everybody was told to, for this time.
-    Synced(u64),
+    /// It was read back, because everybody was told to, for this time, and holds what it should after so many changes.
+    Synced { number: u64, mended: usize },
     /// It does not answer, or refuses.
     Lost(String),
 }
@@ -114,6 +114,7 @@ impl Keeper {
         }
         let mut held = self.read(fleet).await?;
         let mut sync = Some(*self.sync.borrow_and_update());
+        let mut mended = 0;
         self.reachable.set(switch, Some(Arc::clone(fleet)));
         let mut is_told = None;
         loop {
@@ -124,6 +125,7 @@ impl Keeper {
                 }
                 fleet.apply(&[(switch, changes.clone())].into(), None).await?;
                 held.apply(&changes);
+                mended += changes.len();
                 continue;
             }
             if is_told != Some(version) {
@@ -132,13 +134,13 @@ impl Keeper {
                 self.tell(KeeperNews::Settled { version, entries, epoch }).await?;
             }
             if let Some(number) = sync.take() {
-                self.tell(KeeperNews::Synced(number)).await?;
+                self.tell(KeeperNews::Synced { number, mended }).await?;
             }
             tokio::select! {
                 changed = self.desired.changed() => changed.map_err(|_| Stopped)?,
                 changed = self.sync.changed() => {
                     changed.map_err(|_| Stopped)?;
-                    sync = Some(*self.sync.borrow_and_update());
+                    (sync, mended) = (Some(*self.sync.borrow_and_update()), 0);
                     (held, is_told) = (self.read(fleet).await?, None);
                 }
                 () = tokio::time::sleep(LOOK) => {
