@@ -89,10 +89,7 @@ impl World {
                 Some(["answers", ..]) => {
                     self.members.get_mut(&name).expect("it was started").answers = true;
                 }
-                Some(["silent", ..]) => {
-                    self.members.get_mut(&name).expect("it was started").answers = false;
-                }
-                Some(["ended:", ..]) => {
+                Some(["silent:" | "ended:", ..]) => {
                     self.members.get_mut(&name).expect("it was started").answers = false;
                 }
                 _ => {}
@@ -186,13 +183,14 @@ impl World {
                 1 => Act::End,
                 _ => Act::Freeze(Duration::from_millis(random.random_range(200..4000))),
             };
+            println!("round {round}: {name} {act:?}");
             let back = self.do_to(&name, act);
             let recovery = self.waits(&format!("round {round}: {name} {act:?}"), |world| {
                 let all_answer = world.members.values().all(|member| member.answers);
                 world.flows_since(back).filter(|_| all_answer)
             });
             let Recovery { flows, led } = recovery;
-            println!("round {round}: {name} {act:?}: lookups flow after {flows:.2?}, are led after {led:.2?}");
+            println!("  lookups flow after {flows:.2?}, are led after {led:.2?}");
             self.looks.clear();
             all.push((name, act, recovery));
         }

@@ -38,7 +38,7 @@ impl Held {
         }
     }
 
-    /// Entries of plans, and the newest epoch that they are of.
+    /// Entries of plans, and the newest epoch that they are of; entries of the fat root say none, and count as of the one in force.
     pub fn planned(&self) -> (usize, Option<u8>) {
         let epoch = |entry: &Entry| match entry {
             Entry::Step(key, _) => Some(key.epoch),
@@ -46,7 +46,7 @@ impl Held {
             _ => None,
         };
         let entries = self.entries.iter().filter(|entry| is_planned(entry)).count();
-        (entries, self.entries.iter().filter_map(epoch).max())
+        (entries, self.entries.iter().filter_map(epoch).max().or(self.epoch()))
     }
 
     /// Takes note of changes that the switch has made, in any order.
