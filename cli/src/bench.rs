@@ -81,6 +81,8 @@ struct BenchResult {
     wrong: u64,
     /// Without an answer.
     failed: u64,
+    /// Writes of which nobody can tell whether they were carried out: their server was started anew meanwhile.
+    unknown: u64,
     seconds: f64,
     ops_per_s: f64,
     /// Per operation.
@@ -227,6 +229,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         operations: summary.operations,
         wrong: summary.wrong_answers + summary.not_found,
         failed: summary.failed,
+        unknown: summary.unknown,
         seconds,
         ops_per_s: summary.operations as f64 / seconds,
         round_trips: summary.round_trips,
@@ -281,8 +284,12 @@ fn print(result: &BenchResult) {
         table.add_row([kind.operation.to_owned(), kind.count.to_string()].into_iter().chain(times));
     }
     println!("{table}");
+    let unknown = match result.unknown {
+        0 => String::new(),
+        unknown => format!(", {unknown} writes of which nobody can tell: their server was started anew meanwhile"),
+    };
     println!(
-        "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each; {} wrong, {} failed",
+        "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each; {} wrong, {} failed{unknown}",
         result.operations, result.seconds, result.ops_per_s, result.round_trips, result.wrong, result.failed
     );
 }

@@ -210,7 +210,10 @@ impl World {
         let result: Value =
             serde_json::from_str(&std::fs::read_to_string(&result).expect("it is there")).expect("JSON");
         assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
-        println!("{} operations, {}/s, {} round trips", result["operations"], result["ops_per_s"], result["round_trips"]);
+        println!(
+            "{} operations, {}/s, {} round trips, {} writes unknown",
+            result["operations"], result["ops_per_s"], result["round_trips"], result["unknown"]
+        );
 
         let control = |word: &str| -> Value {
             let output = run(&["control", word, "--cluster", &cluster, "--json"]);

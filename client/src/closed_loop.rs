@@ -102,7 +102,7 @@ impl ClosedLoop {
 
     fn record(&mut self, done: Done) {
         let Done { operation, outcome, error, round_trips, latency } = done;
-        if outcome != Outcome::Found && self.wrong.is_none() {
+        if !matches!(outcome, Outcome::Found | Outcome::Unknown) && self.wrong.is_none() {
             let (kind, key) = (operation.kind.name(), operation.key);
             let why = error.map_or(String::new(), |error| format!(": {error}"));
             self.wrong = Some(format!("{kind} of key {key:#x}: {outcome:?}{why}"));
@@ -213,7 +213,8 @@ impl Done {
 
     #[cold]
     fn fail(&mut self, error: OperationError) {
-        (self.outcome, self.error) = (Outcome::Failed, Some(error));
+        let is_unknown = matches!(error, OperationError::Unknown { .. });
+        (self.outcome, self.error) = (if is_unknown { Outcome::Unknown } else { Outcome::Failed }, Some(error));
     }
 }
 

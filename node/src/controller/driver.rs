@@ -248,6 +248,13 @@ impl Driver {
         self.planner.cluster.server(partition).map(|server| server.name.clone())
     }
 
+    /// One without which there is no plan.
+    fn missing_server(&self) -> Option<&str> {
+        let mut servers = self.planner.cluster.servers().iter();
+        let missing = servers.find(|server| !self.controller.server_is_here(server.partition))?;
+        Some(&missing.name)
+    }
+
     fn server_news(&mut self, partition: u16, news: ServerNews) {
         match news {
             ServerNews::Opened(registration) => self.controller.opened(partition, registration),
@@ -342,7 +349,7 @@ impl Driver {
         if self.controller.wants_plan() {
             return self.make_plan(For::Start);
         }
-        let due = self.follower.as_ref().and_then(Follower::due);
+        let due = self.follower.as_ref().and_then(Follower::due).filter(|_| self.missing_server().is_none());
         if due.is_some_and(|due| due <= now)
             && let Some(follower) = self.follower.clone()
         {
@@ -466,7 +473,11 @@ impl Driver {
     fn asked(&mut self, question: Question, reply: Reply) {
         match question {
             Question::Plan | Question::Diff | Question::Reload { plan: None } => {
-                if self.is_thinking {
+                if let Some(name) = self.missing_server() {
+                    let _ = reply.send(Err(format!(
+                        "memory server {name} does not answer, and a plan is made of all trees: wait for it, or start it again"
+                    )));
+                } else if self.is_thinking {
                     let _ = reply.send(Err("a plan is being made; try again in a moment".to_owned()));
                 } else {
                     self.make_plan(For::Operator(question, reply));
