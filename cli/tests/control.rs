@@ -62,6 +62,7 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     let path = |name: &str| folder.path().join(name).display().to_string();
     assert!(operator.refused(&["status"]).contains("is it running?"));
     let up = Role::start(&["up", &operator.cluster, "--keys", "20000"]);
+    let left = process(&up.until("left "));
     let core = process(&up.until("core-0 "));
     let edge = process(&up.until("edge-0-1 "));
     up.until("ready");
@@ -141,8 +142,23 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
     operator.json(&["reload"]);
     let refused = operator.refused(&["sync"]);
     assert!(refused.contains("edge-0-1"), "{refused}");
+    let line = up.until("silent: it runs");
+    assert!(line.starts_with("edge-0-1"), "{line}");
     assert!(kill("CONT", edge));
     operator.waits("it is back", |operator| operator.switch("edge-0-1")["state"] == "settled");
+
+    // So is a memory server; no plan is made without its tree.
+    assert!(kill("STOP", left));
+    let state = |operator: &Operator| operator.json(&["status"])["servers"][0]["state"].clone();
+    operator.waits("it is missed", |operator| state(operator) == "silent");
+    let refused = operator.refused(&["reload"]);
+    assert!(refused.contains("memory server left does not answer"), "{refused}");
+    // The supervisor names it, too.
+    let line = up.until("silent: it runs");
+    assert!(line.starts_with("left"), "{line}");
+    assert!(kill("CONT", left));
+    operator.waits("it is back", |operator| state(operator) == "settled");
+    operator.json(&["reload"]);
 
     // One that comes back empty gets everything, and the others are left alone.
     let before = operator.switch("core-0");

@@ -214,7 +214,8 @@ impl P4RuntimeClient {
         options: ClientOptions,
     ) -> Result<Self, ClientError> {
         let scheme = if options.tls.is_some() { "https" } else { "http" };
-        let url = if endpoint.contains("://") { endpoint.to_owned() } else { format!("{scheme}://{endpoint}") };
+        let url =
+            if endpoint.contains("://") { endpoint.to_owned() } else { format!("{scheme}://{endpoint}") };
         let bad = |source| ClientError::Endpoint { endpoint: endpoint.to_owned(), source };
         let mut channel = Endpoint::from_shared(url).map_err(bad)?;
         if let Some(tls) = &options.tls {
@@ -306,6 +307,21 @@ impl P4RuntimeClient {
     /// [`become_primary`](Self::become_primary).
     pub fn mastership(&self) -> Option<watch::Receiver<Mastership>> {
         self.session.as_ref().map(|session| session.mastership.clone())
+    }
+
+    /// Waits until this client is not primary any more, and says why.
+    pub async fn session_ends(&self) -> ClientError {
+        let device_id = self.device_id;
+        let ended = |reason: &str| ClientError::SessionEnded { device_id, reason: reason.to_owned() };
+        let Some(mut mastership) = self.mastership() else { return ended("there was none yet") };
+        let lost = mastership.wait_for(|now| *now != Mastership::Primary).await.map(|now| now.clone());
+        match lost {
+            Ok(Mastership::Backup { highest } | Mastership::Vacant { highest }) => {
+                ClientError::NotPrimary { device_id, ours: self.election_id.unwrap_or_default(), highest }
+            }
+            Ok(Mastership::Ended { reason }) => ended(&reason),
+            Ok(Mastership::Unknown | Mastership::Primary) | Err(_) => ended("the stream is closed"),
+        }
     }
 
     /// Whether the last notice said that this client is primary.
