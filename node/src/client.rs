@@ -114,7 +114,13 @@ impl ClientProcess {
         let (mut infos, mut to_desks, mut names) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for server in &options.servers {
             let out = Out { answers: answer.clone(), waker: waker.clone() };
-            let desk = control.block_on(Desk::open(server, &options.trust, options.host.ip, options.patience, out))?;
+            let desk = control.block_on(Desk::open(
+                server,
+                &options.trust,
+                options.host.ip,
+                options.patience,
+                out,
+            ))?;
             let info = *desk.info();
             let first = infos.first_key_value();
             if let Some((other, _)) =
@@ -409,7 +415,11 @@ fn metrics(stats: &PoolStats, port: Counters) -> Metrics {
         ("client_reads", "READs posted, index reads among them", stats.reads),
         ("client_index_reads", "Index reads posted", stats.index_reads),
         ("client_index_reads_astray", "Index reads that led to another key's node", stats.astray),
-        ("client_unregistered", "Lookups that walked for want of a registered connection", stats.unregistered),
+        (
+            "client_unregistered",
+            "Lookups that walked for want of a registered connection",
+            stats.unregistered,
+        ),
         ("client_retries", "Reads of something torn", stats.retries),
         ("client_fallbacks", "Walks begun again at the root", stats.fallbacks),
         ("client_broken_connections", "Queue pairs that have failed", stats.broken_connections),

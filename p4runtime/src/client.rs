@@ -214,7 +214,8 @@ impl P4RuntimeClient {
         options: ClientOptions,
     ) -> Result<Self, ClientError> {
         let scheme = if options.tls.is_some() { "https" } else { "http" };
-        let url = if endpoint.contains("://") { endpoint.to_owned() } else { format!("{scheme}://{endpoint}") };
+        let url =
+            if endpoint.contains("://") { endpoint.to_owned() } else { format!("{scheme}://{endpoint}") };
         let bad = |source| ClientError::Endpoint { endpoint: endpoint.to_owned(), source };
         let mut channel = Endpoint::from_shared(url).map_err(bad)?;
         if let Some(tls) = &options.tls {

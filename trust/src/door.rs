@@ -87,7 +87,6 @@ impl<L> Door<L> {
     pub fn admit_client(&self, caller: &Caller, address: Ipv4Addr) -> Result<(), Status> {
         caller.admit_one(self.roster.clients.get(&address), || address.to_string())
     }
-
 }
 
 /// Who sends a request: by the names of its certificate, or anybody, where there are none.
@@ -106,11 +105,7 @@ impl Caller {
     }
 
     #[expect(clippy::result_large_err, reason = "tonic's own error")]
-    fn admit_one(
-        &self,
-        name: Option<&String>,
-        what: impl FnOnce() -> String,
-    ) -> Result<(), Status> {
+    fn admit_one(&self, name: Option<&String>, what: impl FnOnce() -> String) -> Result<(), Status> {
         match name {
             Some(name) => self.admit(&[name]),
             None if self.0.is_none() => Ok(()),

@@ -70,7 +70,9 @@ impl Role {
                 Err(_) => false,
             };
         }
-        let Ok(mut controller) = Client::connect(self.controller.clone(), PATIENCE).await else { return false };
+        let Ok(mut controller) = Client::connect(self.controller.clone(), PATIENCE).await else {
+            return false;
+        };
         let Ok(status) = controller.ask::<Status>(&Question::Status, PATIENCE).await else { return false };
         let is_this = |name: &str| name == self.name;
         match self.kind {
