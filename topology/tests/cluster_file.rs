@@ -296,11 +296,11 @@ fn the_controller_has_an_address_of_its_own() {
     let with = |address: &str| format!("{GOOD}[controller]\ngrpc = \"{address}\"\n");
     assert_eq!(Cluster::from_toml(GOOD).unwrap().controller(), None);
     assert_eq!(Cluster::from_toml(&with("localhost:3")).unwrap().controller(), Some("localhost:3"));
-    refused(&with("c"), "controller.grpc", "host:port");
-    refused(&with("localhost:1"), "controller.grpc", "localhost:1");
+    refused(&with("c"), "line 15, column 8, controller.grpc", "host:port");
+    refused(&with("localhost:1"), "line 15, column 8, controller.grpc", "localhost:1");
     refused(
         &with("localhost:3").replace("grpc = \"localhost:3\"", "grcp = \"localhost:3\""),
-        "controller",
+        "line 15, column 1, controller",
         "grcp",
     );
 }
@@ -442,7 +442,7 @@ fn roles_have_names() {
 fn channels_off_loopback_need_trust() {
     for place in ["10.9.0.1:1", "switch.example:1", "0.0.0.0:1", "[2001:db8::1]:1"] {
         let text = good_but("localhost:1", place);
-        let problem = refused(&text, "memory_server[0].grpc", "[trust]");
+        let problem = refused(&text, "line 6, column 8, memory_server[0].grpc", "[trust]");
         assert_eq!(problem, Problem::Untrusted { address: place.to_owned() });
         let trusted = |trust: &str| Cluster::from_toml(&format!("[trust]\n{trust}\n{text}"));
         let certified = trusted("folder = \"keys\"").expect("it names certificates");
@@ -472,7 +472,7 @@ fn metrics_have_ports_by_rule() {
     assert_eq!(cluster.metrics("controller"), Some(after(cluster.servers().len()).as_str()));
     assert_eq!(cluster.metrics("nobody"), None);
     assert_eq!(Cluster::from_toml(GOOD).unwrap().metrics("core-0"), None);
-    refused(&with("first_port = 9559"), "metrics.first_port", "address clash");
-    refused(&with("first_port = 0"), "metrics.first_port", "out of range");
-    refused(&with("first_port = 65535"), "metrics.first_port", "port 65536");
+    refused(&with("first_port = 9559"), "line 15, column 14, metrics.first_port", "address clash");
+    refused(&with("first_port = 0"), "line 15, column 14, metrics.first_port", "out of range");
+    refused(&with("first_port = 65535"), "line 15, column 14, metrics.first_port", "port 65536");
 }
