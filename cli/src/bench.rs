@@ -1,16 +1,19 @@
 //! `fatbtree bench`: a client of a cluster, measured, every answer checked.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
+use fatbtree_client::measure::{Outcome, Recorder};
 use fatbtree_client::workload::{InsertOrder, KeyMap, OperationKind, Workload, WorkloadSpec};
 use fatbtree_client::{ClosedLoop, LoopOptions, Values};
-use fatbtree_index::Start;
-use fatbtree_node::{ClientOptions, ClientProcess, host_port};
+use fatbtree_index::{Pool, Start};
+use fatbtree_node::{ClientOptions, ClientProcess, NodeError, host_port};
 use fatbtree_topology::Named;
+use fatbtree_verbs::Verbs;
 use serde::Serialize;
 
 use crate::output::Output;
@@ -61,6 +64,9 @@ pub(crate) struct Arguments {
     /// Where to write the result as JSON; - for standard output, instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Where to write how far it is, a line of JSON ten times a second while operations end; - for standard output.
+    #[arg(long, value_name = "FILE")]
+    progress: Option<PathBuf>,
     /// How long memory servers are waited for.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     patience: u64,
@@ -75,6 +81,8 @@ struct BenchResult {
     wrong: u64,
     /// Without an answer.
     failed: u64,
+    /// Writes of which nobody can tell whether they were carried out: their server was started anew meanwhile.
+    unknown: u64,
     seconds: f64,
     ops_per_s: f64,
     /// Per operation.
@@ -99,8 +107,21 @@ struct Percentiles {
 /// Between two looks whether the connections are registered.
 const WAIT: Duration = Duration::from_millis(10);
 
-/// Operations between two looks at the progress bar.
-const TURN: u64 = 10_000;
+/// Between two lines of progress.
+const LINE: Duration = Duration::from_millis(100);
+
+/// How far it is, as `--progress` writes it.
+#[derive(Serialize)]
+struct Progress {
+    /// Since it began.
+    seconds: f64,
+    /// That have ended.
+    operations: u64,
+    wrong: u64,
+    failed: u64,
+    /// Whether index reads are sent to all memory servers.
+    registered: bool,
+}
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cluster = crate::topology::load(&arguments.cluster)?;
@@ -115,6 +136,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut properties = crate::workload::properties(&arguments.workload)?;
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
+    let mut lines: Option<Box<dyn Write>> = match &arguments.progress {
+        None => None,
+        Some(path) if path.as_os_str() == "-" => Some(Box::new(std::io::stdout())),
+        Some(path) => {
+            let file = std::fs::File::create(path);
+            Some(Box::new(file.with_context(|| format!("--progress {}", path.display()))?))
+        }
+    };
     let options = ClientOptions {
         host: cluster.tree().host(described.host).clone(),
         port: host_port(&cluster, described.host)?,
@@ -165,17 +194,35 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (mut done, client) = (ClosedLoop::new(), process.client().clone());
     let loop_options = LoopOptions { start, depth: arguments.depth.into() };
     let (bar, began) = (progress::bar("operations", arguments.operations), Instant::now());
-    let mut left = arguments.operations;
-    let mut stopped = false;
-    while left > 0 && !stopped {
-        let turn = left.min(TURN);
-        match process.run(done.run(&client, &mut workload, turn, loop_options, &values)) {
-            Ok(result) => result?,
-            Err(fatbtree_node::NodeError::Stopped) => stopped = true,
-            Err(error) => return Err(error.into()),
+    let (mut due, mut broken) = (Duration::ZERO, None);
+    let shown = |recorder: &Recorder| {
+        let elapsed = began.elapsed();
+        if elapsed < due {
+            return;
         }
-        left -= turn;
-        bar.inc(turn);
+        due = elapsed + LINE;
+        bar.set_position(recorder.operations());
+        let Some(lines) = &mut lines else { return };
+        let line = Progress {
+            seconds: elapsed.as_secs_f64(),
+            operations: recorder.operations(),
+            wrong: recorder.count(Outcome::WrongAnswer) + recorder.count(Outcome::NotFound),
+            failed: recorder.count(Outcome::Failed),
+            registered: is_registered(client.pool()),
+        };
+        let line = serde_json::to_string(&line).expect("numbers always serialise");
+        // Whoever reads along may stop doing so.
+        broken = writeln!(lines, "{line}").and_then(|()| lines.flush()).err().or(broken.take());
+    };
+    let run = done.run_watched(&client, &mut workload, arguments.operations, loop_options, &values, shown);
+    match process.run(run) {
+        Ok(result) => result?,
+        // What was done is told.
+        Err(NodeError::Stopped) => {}
+        Err(error) => return Err(error.into()),
+    }
+    if let Some(error) = broken {
+        tracing::warn!(%error, "--progress");
     }
     let seconds = began.elapsed().as_secs_f64();
     bar.finish_and_clear();
@@ -184,6 +231,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         operations: summary.operations,
         wrong: summary.wrong_answers + summary.not_found,
         failed: summary.failed,
+        unknown: summary.unknown,
         seconds,
         ops_per_s: summary.operations as f64 / seconds,
         round_trips: summary.round_trips,
@@ -206,6 +254,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         bail!("{} operations wrong, {} failed; the first: {wrong}", result.wrong, result.failed);
     }
     Ok(())
+}
+
+/// Whether index reads are sent to all memory servers.
+fn is_registered<V: Verbs>(pool: &Pool<V>) -> bool {
+    pool.connections().into_iter().all(|id| pool.is_registered(id))
 }
 
 fn percentiles(done: &ClosedLoop, kind: OperationKind) -> Option<Percentiles> {
@@ -233,8 +286,14 @@ fn print(result: &BenchResult) {
         table.add_row([kind.operation.to_owned(), kind.count.to_string()].into_iter().chain(times));
     }
     println!("{table}");
+    let unknown = match result.unknown {
+        0 => String::new(),
+        unknown => {
+            format!(", {unknown} writes of which nobody can tell: their server was started anew meanwhile")
+        }
+    };
     println!(
-        "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each; {} wrong, {} failed",
+        "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each; {} wrong, {} failed{unknown}",
         result.operations, result.seconds, result.ops_per_s, result.round_trips, result.wrong, result.failed
     );
 }

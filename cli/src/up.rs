@@ -55,6 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 let state = match state {
                     RoleState::Started(process) => format!("started, process {process}"),
                     RoleState::Answers => "answers".to_owned(),
+                    RoleState::Silent => "silent: it runs, but does not answer".to_owned(),
                     RoleState::Ended(status) => format!("ended: {status}"),
                     RoleState::Stopped { killed: false } => "stopped".to_owned(),
                     RoleState::Stopped { killed: true } => "did not stop, and was killed".to_owned(),

@@ -59,6 +59,25 @@ impl ClosedLoop {
         options: LoopOptions,
         values: &Values,
     ) -> Result<(), WorkloadError> {
+        self.run_watched(client, workload, operations, options, values, |_| {}).await
+    }
+
+    /// The same, and `watch` is shown what is recorded so far, after each operation.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub async fn run_watched<V: Verbs>(
+        &mut self,
+        client: &Client<V>,
+        workload: &mut Workload,
+        operations: u64,
+        options: LoopOptions,
+        values: &Values,
+        mut watch: impl FnMut(&Recorder),
+    ) -> Result<(), WorkloadError> {
         let LoopOptions { start, depth } = options;
         let began = client.pool().reactor().now();
         let workload = RefCell::new(workload);
@@ -74,6 +93,7 @@ impl ClosedLoop {
                 workload.borrow_mut().acknowledge_insert(done.operation.record);
             }
             self.record(done);
+            watch(&self.recorder);
         }
         drop(running);
         self.elapsed = self.elapsed + (client.pool().reactor().now() - began);
@@ -82,7 +102,7 @@ impl ClosedLoop {
 
     fn record(&mut self, done: Done) {
         let Done { operation, outcome, error, round_trips, latency } = done;
-        if outcome != Outcome::Found && self.wrong.is_none() {
+        if !matches!(outcome, Outcome::Found | Outcome::Unknown) && self.wrong.is_none() {
             let (kind, key) = (operation.kind.name(), operation.key);
             let why = error.map_or(String::new(), |error| format!(": {error}"));
             self.wrong = Some(format!("{kind} of key {key:#x}: {outcome:?}{why}"));
@@ -193,7 +213,9 @@ impl Done {
 
     #[cold]
     fn fail(&mut self, error: OperationError) {
-        (self.outcome, self.error) = (Outcome::Failed, Some(error));
+        let is_unknown = matches!(error, OperationError::Unknown { .. });
+        (self.outcome, self.error) =
+            (if is_unknown { Outcome::Unknown } else { Outcome::Failed }, Some(error));
     }
 }
 

@@ -224,6 +224,11 @@ impl Follower {
         self.usual_levels = self.recent_levels();
     }
 
+    /// A reload took so many changes, fewer than its steps if it was [a difference](Plan::beside): the next one may come the earlier.
+    pub fn spent(&mut self, now: Duration, changes: usize) {
+        self.wait(now, changes);
+    }
+
     fn wait(&mut self, now: Duration, changes: usize) {
         let pause = Duration::try_from_secs_f64(changes as f64 / self.options.entries_per_s);
         self.not_before = now.saturating_add(pause.unwrap_or(Duration::MAX));

@@ -250,6 +250,8 @@ pub struct TableCounters {
 pub struct Synced {
     /// Switches that hold what they should now.
     pub settled: usize,
+    /// Entries that were not as they should have been, and are now.
+    pub mended: usize,
     /// Those that do not, by name, and why.
     pub others: Vec<(String, String)>,
 }

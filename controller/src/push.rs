@@ -186,6 +186,14 @@ impl Fleet {
         join_all(tasks).await.map(drop)
     }
 
+    /// Waits until this controller does not control a switch any more: the connection is gone, or there is another primary.
+    pub async fn session_ends(&self, switch: SwitchId) -> PushError {
+        let Some(Member { name, client, .. }) = self.members.get(&switch) else {
+            return PushError::UnknownSwitch { switch };
+        };
+        PushError::Switch { switch: name.clone(), source: client.session_ends().await }
+    }
+
     /// The cookie of the program that a switch runs; none if it runs none, or one that was loaded without a cookie.
     ///
     /// # Errors

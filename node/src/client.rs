@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fatbtree_client::{Client, KeySample, Report};
 use fatbtree_controller::grpc::ClientReport;
-use fatbtree_index::{ConnectionId, Event, PoolConfig, PoolStats, RemoteSide};
+use fatbtree_index::{ConnectionId, Event, Limits, PoolConfig, PoolStats, RemoteSide};
 use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_nic::Nic;
 use fatbtree_port::{Counters, PortSpec, Waiter};
@@ -25,7 +25,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc as orders;
 
 use crate::NodeError;
-use crate::link::{Link, nic};
+use crate::link::{Link, SILENCE, nic};
 use crate::metrics::{Metrics, Questions, serve_thread};
 use crate::stop::{Stopper, control_runtime, stopper_of};
 use desk::{Answer, Desk, Order, Out};
@@ -48,7 +48,7 @@ pub struct ClientOptions {
     pub trust: Trust,
     /// Where it tells its metrics.
     pub metrics: Option<String>,
-    /// How long a connection is tried before operations on it fail.
+    /// How long operations are tried while a server, or the way to it, does not answer.
     pub patience: Duration,
 }
 
@@ -98,6 +98,15 @@ const SAMPLE: usize = 2_000;
 /// Orders that wait for a server; beyond that a connection breaks again before it is made.
 const ORDERS: usize = 1024;
 
+/// An operation may lose its connection as often as happens while nothing is answered for so long: the server is made known of each
+/// new queue pair, but a switch on the way to it is frozen, say.
+fn limits(patience: Duration) -> Limits {
+    let least = Limits::default();
+    let breaks = patience.as_millis() / SILENCE.as_millis();
+    let reconnects = least.reconnects.saturating_add(u32::try_from(breaks).unwrap_or(u32::MAX));
+    Limits { reconnects, ..least }
+}
+
 impl ClientProcess {
     /// Opens a session with every memory server, and connects all queue pairs. From now on Ctrl-C and SIGTERM end [`run`](Self::run).
     ///
@@ -137,7 +146,12 @@ impl ClientProcess {
         }
         let roots = grpc::super_root(infos.values())?;
         let tree = infos.values().next().map(|info| info.config).unwrap_or_default();
-        let config = PoolConfig { tree, lanes: options.lanes, ..PoolConfig::default() };
+        let config = PoolConfig {
+            tree,
+            lanes: options.lanes,
+            limits: limits(options.patience),
+            ..PoolConfig::default()
+        };
         let client = Client::new(nic(&options.host)?, config, roots, rand::random())?;
         let reports = options.controller.as_ref().map(|controller| {
             client.set_sample(Some(KeySample::new(SAMPLE, rand::random())));

@@ -7,6 +7,7 @@
 //!    (frames)          SwitchProcess: Switch       waker          │ server, Ctrl-C          │
 //!                      MemoryServerProcess: MemoryServer<Nic>     └─────────────────────────┘
 //!                      ClientProcess: Client<Nic>
+//!                      ControllerProcess: Controller, without frames: a task for each switch, one that decides
 //!                      Supervisor: all of them as child processes
 //! ```
 //!

@@ -101,12 +101,18 @@ impl Link {
     }
 }
 
+/// How long a request may go without progress before it is sent again. What is late is late because the machine is busy: software
+/// switches share its processors.
+const ACK_TIMEOUT: fatbtree_verbs::time::Duration = fatbtree_verbs::time::Duration::from_millis(100);
+/// How often it is sent again.
+const RETRIES: u8 = 7;
+
+/// How long a queue pair lives whose requests are not answered.
+pub(crate) const SILENCE: Duration = Duration::from_millis(100 * (1 + RETRIES as u64));
+
 /// The NIC of a host.
 pub(crate) fn nic(host: &Host) -> Result<Nic, NodeError> {
-    // What is late is late because the machine is busy: software switches share its processors.
-    let config = NicConfig {
-        ack_timeout: fatbtree_verbs::time::Duration::from_millis(100),
-        ..NicConfig::new(host.mac.0, host.ip)
-    };
+    let config =
+        NicConfig { ack_timeout: ACK_TIMEOUT, retry_count: RETRIES, ..NicConfig::new(host.mac.0, host.ip) };
     Nic::new(config, rand::random()).map_err(NodeError::system("getting memory for the NIC's buffers"))
 }

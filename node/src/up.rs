@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use fatbtree_topology::Cluster;
 use fatbtree_trust::Trust;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::NodeError;
 use crate::stop::{control_runtime, stop_signal};
 use child::Child;
+use roles::Role;
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -65,6 +67,8 @@ pub enum RoleState {
     Started(u32),
     /// It answers, and a switch has its program and routes.
     Answers,
+    /// It runs, but does not answer any more. It may again.
+    Silent,
     /// It has ended.
     Ended(ExitStatus),
     /// It has ended because it was told to, or was killed because it did not.
@@ -140,8 +144,15 @@ impl Supervisor {
                 return error;
             }
         }
+        let (looked, mut looks) = mpsc::channel(1);
+        let roles: Vec<Role> = self.children.iter().map(|child| child.role.clone()).collect();
+        // It ends with this future: nobody takes what it has seen.
+        tokio::spawn(roles::watch(roles, looked));
         let mut was_ready = false;
         loop {
+            while let Ok(look) = looks.try_recv() {
+                self.children.iter_mut().for_each(|child| child.looked_at(&look, tell));
+            }
             while let Some(risen) = rising.try_join_next() {
                 match risen {
                     Ok((place, Ok(()))) => self.children[place].answers(tell),

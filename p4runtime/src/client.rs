@@ -309,6 +309,21 @@ impl P4RuntimeClient {
         self.session.as_ref().map(|session| session.mastership.clone())
     }
 
+    /// Waits until this client is not primary any more, and says why.
+    pub async fn session_ends(&self) -> ClientError {
+        let device_id = self.device_id;
+        let ended = |reason: &str| ClientError::SessionEnded { device_id, reason: reason.to_owned() };
+        let Some(mut mastership) = self.mastership() else { return ended("there was none yet") };
+        let lost = mastership.wait_for(|now| *now != Mastership::Primary).await.map(|now| now.clone());
+        match lost {
+            Ok(Mastership::Backup { highest } | Mastership::Vacant { highest }) => {
+                ClientError::NotPrimary { device_id, ours: self.election_id.unwrap_or_default(), highest }
+            }
+            Ok(Mastership::Ended { reason }) => ended(&reason),
+            Ok(Mastership::Unknown | Mastership::Primary) | Err(_) => ended("the stream is closed"),
+        }
+    }
+
     /// Whether the last notice said that this client is primary.
     pub fn is_primary(&self) -> bool {
         self.session.as_ref().is_some_and(|session| *session.mastership.borrow() == Mastership::Primary)

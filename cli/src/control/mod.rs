@@ -201,7 +201,12 @@ async fn ask(command: &Command) -> Result<()> {
         }
         Command::Sync { asked } => {
             let synced: Synced = asked.ask(Question::Sync).await?;
-            asked.tell(&synced, |synced| println!("{} switches hold what they should", synced.settled))?;
+            asked.tell(&synced, |synced| {
+                println!(
+                    "{} switches hold what they should, {} entries mended",
+                    synced.settled, synced.mended
+                );
+            })?;
             match synced.others.first() {
                 None => Ok(()),
                 Some((name, reason)) => {

@@ -51,7 +51,7 @@ pub(crate) fn cluster_file(folder: &Path) -> PathBuf {
 /// A process whose lines are read, and which ends with the test.
 pub(crate) struct Role {
     child: Child,
-    lines: mpsc::Receiver<String>,
+    lines: mpsc::Receiver<(Instant, String)>,
 }
 
 impl Role {
@@ -59,7 +59,9 @@ impl Role {
         let mut child = fatbtree().args(arguments).stdout(Stdio::piped()).spawn().expect("it starts");
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
         let (line, lines) = mpsc::channel();
-        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|text| line.send(text)));
+        std::thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).try_for_each(|text| line.send((Instant::now(), text)))
+        });
         Role { child, lines }
     }
 
@@ -68,11 +70,17 @@ impl Role {
         let began = Instant::now();
         loop {
             let left = PATIENCE.saturating_sub(began.elapsed());
-            let line = self.lines.recv_timeout(left).unwrap_or_else(|_| panic!("no line with {text:?} came"));
+            let (_, line) =
+                self.lines.recv_timeout(left).unwrap_or_else(|_| panic!("no line with {text:?} came"));
             if line.contains(text) {
                 return line;
             }
         }
+    }
+
+    /// A line that has come and was not taken yet, and when it came.
+    pub(crate) fn line(&self) -> Option<(Instant, String)> {
+        self.lines.try_recv().ok()
     }
 
     /// Its number.

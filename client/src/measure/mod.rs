@@ -38,6 +38,8 @@ pub enum Outcome {
     WrongAnswer,
     /// Without any answer: retries or reconnects used up.
     Failed,
+    /// A write of which nobody can tell whether it was carried out: its server was started anew meanwhile.
+    Unknown,
 }
 
 /// Counts of things that cost time, from the client's own counters.
@@ -88,7 +90,7 @@ pub struct Recorder {
     latency: LatencyHistogram,
     round_trips: [u64; MAX_TRIPS + 1],
     round_trips_sum: u64,
-    outcomes: [u64; 5],
+    outcomes: [u64; 6],
     troubles: Troubles,
 }
 
@@ -105,7 +107,7 @@ impl Recorder {
             latency: LatencyHistogram::new(),
             round_trips: [0; MAX_TRIPS + 1],
             round_trips_sum: 0,
-            outcomes: [0; 5],
+            outcomes: [0; 6],
             troubles: Troubles::default(),
         }
     }
@@ -139,6 +141,11 @@ impl Recorder {
     /// Number of operations recorded.
     pub fn operations(&self) -> u64 {
         self.outcomes.iter().sum()
+    }
+
+    /// How many operations ended like this.
+    pub fn count(&self, outcome: Outcome) -> u64 {
+        self.outcomes[outcome as usize]
     }
 
     /// The latencies.
@@ -180,6 +187,7 @@ impl Recorder {
             not_found: self.outcomes[Outcome::NotFound as usize],
             wrong_answers: self.outcomes[Outcome::WrongAnswer as usize],
             failed: self.outcomes[Outcome::Failed as usize],
+            unknown: self.outcomes[Outcome::Unknown as usize],
             troubles: self.troubles,
         }
     }
@@ -220,12 +228,15 @@ pub struct Summary {
     pub wrong_answers: u64,
     /// Operations without an answer.
     pub failed: u64,
+    /// Writes of which nobody can tell whether they were carried out. Reads may answer what was there before, or what they wrote.
+    #[serde(default)]
+    pub unknown: u64,
     /// Counts of things that cost time.
     pub troubles: Troubles,
 }
 
 impl Summary {
-    /// Every operation ended with the right answer.
+    /// Every operation ended with the right answer, but for writes of which nobody can tell.
     pub fn verified(&self) -> bool {
         self.not_found == 0 && self.wrong_answers == 0 && self.failed == 0
     }
@@ -270,6 +281,7 @@ mod tests {
             (Outcome::NotFound, false),
             (Outcome::WrongAnswer, false),
             (Outcome::Failed, false),
+            (Outcome::Unknown, true),
         ] {
             let mut recorder = Recorder::new();
             recorder.record(outcome, 1, 1);

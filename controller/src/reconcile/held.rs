@@ -40,7 +40,7 @@ impl Held {
         }
     }
 
-    /// Entries of plans, and the newest epoch that they are of.
+    /// Entries of plans, and the epoch that packets are sent into from here, or else the newest of them.
     pub fn planned(&self) -> (usize, Option<u8>) {
         let epoch = |entry: &Entry| match entry {
             Entry::Step(key, _) => Some(key.epoch),
@@ -48,7 +48,8 @@ impl Held {
             _ => None,
         };
         let entries = self.entries.iter().filter(|entry| is_planned(entry)).count();
-        (entries, self.entries.iter().filter_map(epoch).max())
+        let serving = self.serving().map(|serving| serving.epoch);
+        (entries, serving.or_else(|| self.entries.iter().filter_map(epoch).max()))
     }
 
     /// Takes note of changes that the switch has made, in any order.

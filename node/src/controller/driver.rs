@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fatbtree_controller::grpc::{ClientReport, Input, Registered, ServerNews};
-use fatbtree_controller::operator::Question;
+use fatbtree_controller::operator::{Question, Synced};
 use fatbtree_controller::{
     Controller, Desired, FollowOptions, Follower, Incarnations, Notice, Plan, Replanned, SwitchState,
 };
@@ -50,9 +50,10 @@ enum Thought {
 }
 
 /// Switches that are being read back for an operator.
-pub(super) struct Sync {
+struct Sync {
     number: u64,
-    pub(super) done: usize,
+    /// With how many entries were mended.
+    done: BTreeMap<SwitchId, usize>,
     reply: Reply,
 }
 
@@ -179,9 +180,9 @@ impl Driver {
                 self.held.insert(switch, Held { entries, epoch });
                 self.controller.switch_settled(switch, version);
             }
-            KeeperNews::Synced(number) => {
+            KeeperNews::Synced { number, mended } => {
                 for sync in self.syncs.iter_mut().filter(|sync| sync.number <= number) {
-                    sync.done += 1;
+                    sync.done.insert(switch, mended);
                 }
             }
             KeeperNews::Lost(reason) => {
@@ -247,6 +248,13 @@ impl Driver {
         self.planner.cluster.server(partition).map(|server| server.name.clone())
     }
 
+    /// One without which there is no plan.
+    fn missing_server(&self) -> Option<&str> {
+        let mut servers = self.planner.cluster.servers().iter();
+        let missing = servers.find(|server| !self.controller.server_is_here(server.partition))?;
+        Some(&missing.name)
+    }
+
     fn server_news(&mut self, partition: u16, news: ServerNews) {
         match news {
             ServerNews::Opened(registration) => self.controller.opened(partition, registration),
@@ -298,6 +306,9 @@ impl Driver {
                     };
                     self.waiting.drain(..).for_each(|reply| answer(reply, Ok(&done)));
                     self.follow_plan();
+                    if let Some(follower) = &mut self.follower {
+                        follower.spent(self.began.elapsed(), changes);
+                    }
                 }
                 Notice::Void => {
                     tell(ControllerNews::Void);
@@ -342,7 +353,7 @@ impl Driver {
         if self.controller.wants_plan() {
             return self.make_plan(For::Start);
         }
-        let due = self.follower.as_ref().and_then(Follower::due);
+        let due = self.follower.as_ref().and_then(Follower::due).filter(|_| self.missing_server().is_none());
         if due.is_some_and(|due| due <= now)
             && let Some(follower) = self.follower.clone()
         {
@@ -466,7 +477,11 @@ impl Driver {
     fn asked(&mut self, question: Question, reply: Reply) {
         match question {
             Question::Plan | Question::Diff | Question::Reload { plan: None } => {
-                if self.is_thinking {
+                if let Some(name) = self.missing_server() {
+                    let _ = reply.send(Err(format!(
+                        "memory server {name} does not answer, and a plan is made of all trees: wait for it, or start it again"
+                    )));
+                } else if self.is_thinking {
                     let _ = reply.send(Err("a plan is being made; try again in a moment".to_owned()));
                 } else {
                     self.make_plan(For::Operator(question, reply));
@@ -486,7 +501,7 @@ impl Driver {
             },
             Question::Sync => {
                 let number = *self.sync.borrow() + 1;
-                self.syncs.push(Sync { number, done: 0, reply });
+                self.syncs.push(Sync { number, done: BTreeMap::new(), reply });
                 self.sync.send_replace(number);
                 self.finish_syncs();
             }
@@ -500,15 +515,25 @@ impl Driver {
     /// Those that do not answer are not waited for.
     fn finish_syncs(&mut self) {
         let switches = self.planner.cluster.tree().switches();
-        let others = switches.iter().filter_map(|switch| match self.controller.switch(switch.id) {
-            Some(SwitchState::Silent(reason)) => Some((switch.name(), reason.clone())),
-            _ => None,
-        });
-        let others: Vec<(String, String)> = others.collect();
-        let all = switches.len();
-        let is_done = |sync: &mut Sync| sync.done + others.len() >= all;
+        let silent: BTreeMap<SwitchId, (String, String)> = switches
+            .iter()
+            .filter_map(|switch| match self.controller.switch(switch.id) {
+                Some(SwitchState::Silent(reason)) => Some((switch.id, (switch.name(), reason.clone()))),
+                _ => None,
+            })
+            .collect();
+        let is_done = |sync: &mut Sync| {
+            switches
+                .iter()
+                .all(|switch| sync.done.contains_key(&switch.id) || silent.contains_key(&switch.id))
+        };
         for sync in self.syncs.extract_if(.., is_done) {
-            let synced = fatbtree_controller::operator::Synced { settled: sync.done, others: others.clone() };
+            let others = silent.iter().filter(|(switch, _)| !sync.done.contains_key(switch));
+            let synced = Synced {
+                settled: sync.done.len(),
+                mended: sync.done.values().sum(),
+                others: others.map(|(_, other)| other.clone()).collect(),
+            };
             answer(sync.reply, Ok(&synced));
         }
     }

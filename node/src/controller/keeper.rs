@@ -1,12 +1,14 @@
 //! One switch, kept by a task of its own: one that hangs holds up nobody else.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fatbtree_controller::{Desired, Fleet, FleetOptions, Held, Programs, PushError};
 use fatbtree_topology::{Cluster, SwitchId};
 use tokio::sync::{mpsc, watch};
+use tokio::time::MissedTickBehavior;
 
 /// What becomes of a switch.
 #[derive(Debug)]
@@ -17,8 +19,8 @@ pub(super) enum KeeperNews {
     Converging,
     /// It holds what was desired at a version.
     Settled { version: u64, entries: usize, epoch: Option<u8> },
-    /// It was read back, because everybody was told to, for this time.
-    Synced(u64),
+    /// It was read back, because everybody was told to, for this time, and holds what it should after so many changes.
+    Synced { number: u64, mended: usize },
     /// It does not answer, or refuses.
     Lost(String),
 }
@@ -55,8 +57,8 @@ pub(super) struct Keeper {
 }
 
 /// Between two tries to reach a switch.
-const PAUSE: Duration = Duration::from_millis(200);
-/// Between two looks at a switch of which nothing is wanted.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Between two looks at what a switch runs.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Nobody wants to know any more.
@@ -114,8 +116,14 @@ impl Keeper {
         }
         let mut held = self.read(fleet).await?;
         let mut sync = Some(*self.sync.borrow_and_update());
+        let mut mended = 0;
         self.reachable.set(switch, Some(Arc::clone(fleet)));
         let mut is_told = None;
+        // However often something else is wanted: connections come and go all the time when the way to servers is broken, and it may be
+        // this switch that has come back empty.
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut session = pin!(fleet.session_ends(switch));
         loop {
             let (version, desired) = self.desired.borrow_and_update().clone();
             if let Some(changes) = desired.wanted(switch).next_changes(&held) {
@@ -124,6 +132,7 @@ impl Keeper {
                 }
                 fleet.apply(&[(switch, changes.clone())].into(), None).await?;
                 held.apply(&changes);
+                mended += changes.len();
                 continue;
             }
             if is_told != Some(version) {
@@ -132,16 +141,17 @@ impl Keeper {
                 self.tell(KeeperNews::Settled { version, entries, epoch }).await?;
             }
             if let Some(number) = sync.take() {
-                self.tell(KeeperNews::Synced(number)).await?;
+                self.tell(KeeperNews::Synced { number, mended }).await?;
             }
             tokio::select! {
+                ended = &mut session => return Err(End::Failed(ended)),
                 changed = self.desired.changed() => changed.map_err(|_| Stopped)?,
                 changed = self.sync.changed() => {
                     changed.map_err(|_| Stopped)?;
-                    sync = Some(*self.sync.borrow_and_update());
+                    (sync, mended) = (Some(*self.sync.borrow_and_update()), 0);
                     (held, is_told) = (self.read(fleet).await?, None);
                 }
-                () = tokio::time::sleep(LOOK) => {
+                _ = looks.tick() => {
                     if !runs_ours(fleet.cookie(switch).await?) {
                         fleet.set_pipeline().await?;
                         (held, is_told) = (self.read(fleet).await?, None);

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use super::keeper::Reachable;
 
 /// How long memory servers may take.
-const DEADLINES: Deadlines = Deadlines { connect: Duration::from_secs(2), call: Duration::from_secs(10) };
+const DEADLINES: Deadlines = Deadlines { connect: Duration::from_secs(2), call: Duration::from_secs(4) };
 /// Between two looks at the switches' counters, when only what is asked for now counts.
 const GLANCE: Duration = Duration::from_secs(1);
 

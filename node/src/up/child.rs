@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 
-use super::roles::Role;
+use super::roles::{Look, Role};
 use super::{RoleKind, RoleState, UpNews, UpOptions};
 use crate::NodeError;
 
@@ -22,6 +22,9 @@ pub(super) struct Child {
     /// When it is started again.
     pub(super) due: Option<Instant>,
     started: Instant,
+    /// Since when it answers, or is silent.
+    since: Instant,
+    is_silent: bool,
     pause: Duration,
 }
 
@@ -41,6 +44,8 @@ impl Child {
             announced: false,
             due: None,
             started: Instant::now(),
+            since: Instant::now(),
+            is_silent: false,
             pause: SHORTEST_PAUSE,
         }
     }
@@ -90,15 +95,29 @@ impl Child {
     }
 
     pub(super) fn answers(&mut self, tell: &mut impl FnMut(UpNews<'_>)) {
-        self.answering = true;
+        (self.answering, self.is_silent, self.since) = (true, false, Instant::now());
         self.tell(RoleState::Answers, tell);
+    }
+
+    /// Somebody has looked whether it still answers.
+    pub(super) fn looked_at(&mut self, look: &Look, tell: &mut impl FnMut(UpNews<'_>)) {
+        let Some(answers) = look.answers.get(&self.role.name).filter(|_| look.began > self.since) else {
+            return;
+        };
+        if *answers && self.is_silent {
+            self.answers(tell);
+        } else if !answers && self.answering {
+            (self.answering, self.announced, self.is_silent) = (false, false, true);
+            self.since = Instant::now();
+            self.tell(RoleState::Silent, tell);
+        }
     }
 
     /// How the process has ended, if it has since this was last asked.
     pub(super) fn ended(&mut self, tell: &mut impl FnMut(UpNews<'_>)) -> Option<ExitStatus> {
         let status = self.process.as_mut()?.try_wait().ok().flatten()?;
         self.process = None;
-        (self.answering, self.announced) = (false, false);
+        (self.answering, self.announced, self.is_silent) = (false, false, false);
         if let Some(rising) = self.rising.take() {
             rising.abort();
         }

@@ -1,5 +1,6 @@
 //! The roles of a file, and how each is brought to answer.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use fatbtree_controller::grpc::Client;
@@ -7,6 +8,8 @@ use fatbtree_controller::operator::{Question, RoleState, Status};
 use fatbtree_memserver::grpc;
 use fatbtree_topology::Cluster;
 use fatbtree_trust::{CONTROLLER, Peer, Trust};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::RoleKind;
 use crate::NodeError;
@@ -42,6 +45,47 @@ pub(super) fn of(cluster: &Cluster, trust: &Trust) -> Option<Vec<Role>> {
     Some(servers.chain([controller]).chain(switches).collect())
 }
 
+/// Who answers.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub(super) began: Instant,
+    /// By name. Where the controller is silent, nobody knows of switches.
+    pub(super) answers: BTreeMap<String, bool>,
+}
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Looks again and again who answers, until nobody wants to know.
+pub(super) async fn watch(roles: Vec<Role>, looks: mpsc::Sender<Look>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        if looks.send(look(&roles).await).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn look(roles: &[Role]) -> Look {
+    let began = Instant::now();
+    let mut asked = JoinSet::new();
+    for role in roles.iter().filter(|role| role.kind == RoleKind::MemoryServer).cloned() {
+        asked.spawn(async move {
+            let answers = tokio::time::timeout(PATIENCE, role.answers()).await.unwrap_or(false);
+            vec![(role.name, answers)]
+        });
+    }
+    if let Some(controller) = roles.iter().find(|role| role.kind == RoleKind::Controller).cloned() {
+        asked.spawn(async move {
+            let status = controller.status().await;
+            let switches = status.iter().flat_map(|status| &status.switches);
+            let switches = switches.map(|switch| (switch.name.clone(), switch.state != RoleState::Silent));
+            switches.chain([(controller.name, status.is_some())]).collect()
+        });
+    }
+    Look { began, answers: asked.join_all().await.into_iter().flatten().collect() }
+}
+
 const PAUSE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -70,10 +114,7 @@ impl Role {
                 Err(_) => false,
             };
         }
-        let Ok(mut controller) = Client::connect(self.controller.clone(), PATIENCE).await else {
-            return false;
-        };
-        let Ok(status) = controller.ask::<Status>(&Question::Status, PATIENCE).await else { return false };
+        let Some(status) = self.status().await else { return false };
         let is_this = |name: &str| name == self.name;
         match self.kind {
             RoleKind::Switch => {
@@ -82,5 +123,11 @@ impl Role {
             }
             RoleKind::Controller | RoleKind::MemoryServer => true,
         }
+    }
+
+    /// What the controller says.
+    async fn status(&self) -> Option<Status> {
+        let mut controller = Client::connect(self.controller.clone(), PATIENCE).await.ok()?;
+        controller.ask(&Question::Status, PATIENCE).await.ok()
     }
 }
