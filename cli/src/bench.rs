@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
-use fatbtree_client::workload::{InsertOrder, KeyMap, OperationKind, Workload, WorkloadSpec};
 use fatbtree_client::measure::{Outcome, Recorder};
+use fatbtree_client::workload::{InsertOrder, KeyMap, OperationKind, Workload, WorkloadSpec};
 use fatbtree_client::{ClosedLoop, LoopOptions, Values};
 use fatbtree_index::{Pool, Start};
 use fatbtree_node::{ClientOptions, ClientProcess, NodeError, host_port};
@@ -150,6 +150,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         servers: cluster.servers().to_vec(),
         lanes: arguments.lanes,
         controller: cluster.controller().filter(|_| !arguments.root_to_leaf).map(str::to_owned),
+        metrics: cluster.metrics(&described.name).map(str::to_owned),
+        trust: crate::topology::trust(&cluster, &arguments.cluster, &described.name)?,
         patience: Duration::from_secs(arguments.patience),
     };
     let mut process = ClientProcess::open(&options)?;
@@ -286,7 +288,9 @@ fn print(result: &BenchResult) {
     println!("{table}");
     let unknown = match result.unknown {
         0 => String::new(),
-        unknown => format!(", {unknown} writes of which nobody can tell: their server was started anew meanwhile"),
+        unknown => {
+            format!(", {unknown} writes of which nobody can tell: their server was started anew meanwhile")
+        }
     };
     println!(
         "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each; {} wrong, {} failed{unknown}",

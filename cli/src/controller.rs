@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use fatbtree_controller::{Budget, DeviceConfigFormat, FollowOptions, Programs, Target};
 use fatbtree_node::{ControllerOptions, ControllerProcess};
+use fatbtree_trust::CONTROLLER;
 
 use crate::role;
 
@@ -104,6 +105,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         state: arguments.state.clone(),
         election_id: arguments.election_id,
         patience: Duration::from_secs(arguments.patience),
+        metrics: cluster.metrics(CONTROLLER).map(str::to_owned),
+        trust: crate::topology::trust(&cluster, &arguments.cluster, CONTROLLER)?,
         cluster,
         grpc,
     };

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use fatbtree_client::workload::{InsertOrder, KeyMap};
 use fatbtree_index::{TreeConfig, ValueLayout};
-use fatbtree_node::{MemoryServerOptions, MemoryServerProcess, TreeSource, host_port};
+use fatbtree_node::{MemoryServerOptions, MemoryServerProcess, TreeSource, host_port, roster_of};
 use fatbtree_topology::Named;
 
 use crate::{count, role, room};
@@ -114,6 +114,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         host: cluster.tree().host(described.host).clone(),
         port: host_port(&cluster, described.host)?,
         controller: cluster.controller().map(str::to_owned),
+        trust: crate::topology::trust(&cluster, file, &described.name)?,
+        roster: roster_of(&cluster),
+        metrics: cluster.metrics(&described.name).map(str::to_owned),
         tree,
         data: data.clone(),
         // Untouched spare memory takes none.

@@ -10,6 +10,7 @@ use clap::Args;
 use fatbtree_node::{SwitchOptions, SwitchProcess, switch_ports};
 use fatbtree_port::PortSpec;
 use fatbtree_topology::Named;
+use fatbtree_trust::Trust;
 
 use crate::role;
 
@@ -31,7 +32,7 @@ pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE", requires = "name")]
     cluster: Option<PathBuf>,
-    /// Where controllers connect (P4Runtime over gRPC, without TLS: keep it on loopback).
+    /// Where controllers connect: P4Runtime over gRPC, in plaintext, and on loopback therefore. A cluster file names certificates.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9559")]
     grpc: SocketAddr,
     /// P4Runtime device id.
@@ -78,8 +79,15 @@ impl Arguments {
             let ports = self.ports.iter().map(|Port { number, local, remote }| {
                 (*number, PortSpec::Udp { local: *local, remote: *remote })
             });
-            let (grpc, device_id) = (self.grpc.to_string(), self.device_id);
-            return Ok(SwitchOptions { grpc, device_id, ports: ports.collect(), limit });
+            if !self.grpc.ip().is_loopback() {
+                bail!(
+                    "--grpc {}: plaintext off loopback is refused, everybody could program the switch; a cluster file names certificates, or \
+                     says in words that they are not wanted: fatbtree switch NAME --cluster FILE",
+                    self.grpc
+                );
+            }
+            let (grpc, device_id, trust) = (self.grpc.to_string(), self.device_id, Trust::default());
+            return Ok(SwitchOptions { metrics: None, grpc, trust, device_id, ports: ports.collect(), limit });
         };
         let Some(file) = &self.cluster else { bail!("switch {name}: which? Give --cluster FILE") };
         let cluster = crate::topology::load(file)?;
@@ -91,7 +99,10 @@ impl Arguments {
         };
         let endpoint = cluster.p4runtime(switch.id);
         let ports = switch_ports(&cluster, switch.id)?;
-        Ok(SwitchOptions { grpc: endpoint.address.clone(), device_id: endpoint.device_id, ports, limit })
+        let trust = crate::topology::trust(&cluster, file, &switch.name())?;
+        let (grpc, device_id) = (endpoint.address.clone(), endpoint.device_id);
+        let metrics = cluster.metrics(&switch.name()).map(str::to_owned);
+        Ok(SwitchOptions { metrics, grpc, trust, device_id, ports, limit })
     }
 }
 

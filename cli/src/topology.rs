@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use fatbtree_topology::{Annotations, Cluster, render_svg, render_text};
+use fatbtree_trust::{CONTROLLER, OPERATOR, Trust, make_certificates};
 
 /// Show, draw and check networks and cluster files.
 #[derive(Args)]
@@ -14,7 +15,8 @@ use fatbtree_topology::{Annotations, Cluster, render_svg, render_text};
   fatbtree topology show --svg network.svg           a drawing of it
   fatbtree topology example > cluster.toml           a file that works as it stands on one machine: `fatbtree up cluster.toml`
   fatbtree topology example --testbed > testbed.toml the paper's network, with every setting explained
-  fatbtree topology check testbed.toml               is it right? Errors name line and field")]
+  fatbtree topology check testbed.toml               is it right? Errors name line and field
+  fatbtree topology certificates --cluster testbed.toml   fills the folder that its [trust] names, for tests and small installations")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -35,6 +37,14 @@ enum Command {
     Check {
         /// The file.
         file: PathBuf,
+    },
+    /// Make an authority, and a certificate and key for every role of a cluster file and its operator, in the folder that it names.
+    #[command(after_help = "Each machine gets ca.pem, and NAME.pem and NAME.key of the roles that run there; `operator` is whoever uses
+`fatbtree load` and `fatbtree control`. The authority's own key is not kept: for a further role make a new set.")]
+    Certificates {
+        /// Cluster file (TOML), with a section [trust].
+        #[arg(long, value_name = "FILE")]
+        cluster: PathBuf,
     },
     /// Print a commented cluster file: the smallest network with two memory servers, all on this machine.
     Example {
@@ -68,6 +78,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 cluster.clients().len()
             );
         }
+        Command::Certificates { cluster: file } => {
+            let cluster = load(file)?;
+            let Some(folder) = certificates(&cluster, file) else {
+                bail!("{} names no folder: add a section [trust] with folder = \"certificates\"", file.display());
+            };
+            let switches = cluster.tree().switches().iter().map(|switch| switch.name());
+            let servers = cluster.servers().iter().map(|server| server.name.clone());
+            let clients = cluster.clients().iter().map(|client| client.name.clone());
+            let mut names: Vec<String> = switches.chain(servers).chain(clients).collect();
+            names.extend([CONTROLLER.to_owned(), OPERATOR.to_owned()]);
+            make_certificates(&folder, names.iter().map(String::as_str))?;
+            println!("{}: ca.pem, and certificates and keys of {} roles", folder.display(), names.len());
+        }
         Command::Example { testbed: false } => print!("{}", Cluster::local_toml()),
         Command::Example { testbed: true } => print!("{}", Cluster::example_toml()),
     }
@@ -78,4 +101,17 @@ pub(crate) fn load(file: &Path) -> Result<Cluster> {
     let text = std::fs::read_to_string(file)
         .with_context(|| format!("reading the cluster file {}", file.display()))?;
     Cluster::from_toml(&text).with_context(|| format!("cluster file {}", file.display()))
+}
+
+/// Where the certificates of a cluster are.
+fn certificates(cluster: &Cluster, file: &Path) -> Option<PathBuf> {
+    Some(file.parent().unwrap_or(Path::new("")).join(cluster.certificates()?))
+}
+
+/// What a role of a cluster shows to others.
+pub(crate) fn trust(cluster: &Cluster, file: &Path, name: &str) -> Result<Trust> {
+    match certificates(cluster, file) {
+        None => Ok(Trust::default()),
+        Some(folder) => Ok(Trust::read(&folder, name)?),
+    }
 }

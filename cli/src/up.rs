@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use fatbtree_node::{RoleState, Supervisor, UpNews, UpOptions};
+use fatbtree_trust::OPERATOR;
 
 use crate::memserver::Begin;
 
@@ -16,7 +17,8 @@ use crate::memserver::Begin;
   fatbtree topology example > cluster.toml
   fatbtree up cluster.toml                       prints `ready` when every role answers; Ctrl-C stops them all
   fatbtree up cluster.toml --data /var/tmp/fatbtree    the same; trees are there again after a restart
-  fatbtree up cluster.toml --keys 1000000        with keys at the start; without, `fatbtree load` loads them")]
+  fatbtree up cluster.toml --keys 1000000        with keys at the start; without, `fatbtree load` loads them
+  curl http://127.0.0.1:9800/metrics             what core-0 has counted: [metrics] in the file gives every role a port")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
     file: PathBuf,
@@ -38,6 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let options = UpOptions {
         program: std::env::current_exe().context("finding this program")?,
         file: arguments.file.clone(),
+        trust: crate::topology::trust(&cluster, &arguments.file, OPERATOR)?,
         cluster,
         memory_server_arguments: arguments.begin.words(),
         data: arguments.data.clone(),

@@ -6,6 +6,8 @@
 //! FATBTREE_CHAOS_ROUNDS=200 FATBTREE_CHAOS_SEED=7 cargo test -p fatbtree --test chaos -- --nocapture
 //! ```
 
+#![allow(clippy::print_stdout, reason = "what was drawn, and how long it took")]
+
 mod common;
 #[path = "common/processes.rs"]
 mod processes;
@@ -107,8 +109,21 @@ impl World {
     fn start_bench(cluster: &str, workload: &str, result: &std::path::Path) -> Role {
         let result = result.to_str().expect("a plain path");
         Role::start(&[
-            "bench", "--cluster", cluster, "--operations", "1000000000", "--workload", workload, "--depth",
-            &DEPTH.to_string(), "--patience", "60", "--progress", "-", "--json", result,
+            "bench",
+            "--cluster",
+            cluster,
+            "--operations",
+            "1000000000",
+            "--workload",
+            workload,
+            "--depth",
+            &DEPTH.to_string(),
+            "--patience",
+            "60",
+            "--progress",
+            "-",
+            "--json",
+            result,
         ])
     }
 
@@ -230,7 +245,9 @@ impl World {
                     // One that caches nothing holds no epoch.
                     switch["state"] == "settled" && (switch["entries"] == 0 || switch["epoch"] == *epoch)
                 })
-                && list(&status, "servers").iter().all(|server| server["state"] == "settled" && server["connections"] == 0);
+                && list(&status, "servers")
+                    .iter()
+                    .all(|server| server["state"] == "settled" && server["connections"] == 0);
             if is_settled && epoch.is_u64() {
                 break status;
             }
@@ -255,7 +272,11 @@ fn distribution(what: &str, mut times: Vec<Duration>) {
     let late = times.iter().filter(|time| **time > Duration::from_secs(2)).count();
     println!(
         "{what}: median {:.2?}, p90 {:.2?}, p99 {:.2?}, longest {:.2?}, {late} of {} over 2 s",
-        at(0.5), at(0.9), at(0.99), at(1.0), times.len()
+        at(0.5),
+        at(0.9),
+        at(0.99),
+        at(1.0),
+        times.len()
     );
 }
 
@@ -288,6 +309,9 @@ fn lookups_flow_whatever_dies_or_freezes() {
         up = world.ends_well();
     }
     distribution("until lookups flow", recoveries.iter().map(|(_, _, recovery)| recovery.flows).collect());
-    distribution("until all are led by switches", recoveries.iter().map(|(_, _, recovery)| recovery.led).collect());
+    distribution(
+        "until all are led by switches",
+        recoveries.iter().map(|(_, _, recovery)| recovery.led).collect(),
+    );
     assert!(up.stop("INT").success());
 }

@@ -214,7 +214,8 @@ impl Done {
     #[cold]
     fn fail(&mut self, error: OperationError) {
         let is_unknown = matches!(error, OperationError::Unknown { .. });
-        (self.outcome, self.error) = (if is_unknown { Outcome::Unknown } else { Outcome::Failed }, Some(error));
+        (self.outcome, self.error) =
+            (if is_unknown { Outcome::Unknown } else { Outcome::Failed }, Some(error));
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  memory servers ──TreeTop───▶ Tree ──┐
-//!  clients ─sampled keys─▶ Frequencies ├─▶ Plan ──entries──▶ ReloadSteps ──Fleet──▶ P4Runtime, every switch
-//!  cluster file ─FatTree, Placement───┘     │                     ▲
-//!       Budget (table sizes, TCAM) ─────────┘ land(key)           └── old Plan (epochs)
+//!  clients ─sampled keys─▶ Frequencies ├─▶ Plan ──▶ Controller ──Desired──▶ a task for each switch ──Fleet──▶ P4Runtime
+//!  cluster file ─FatTree, Placement───┘     │           ▲                            ▲
+//!       Budget (table sizes, TCAM) ─────────┘      connections                Held: read back
 //! ```
 //!
 //! * **Planning** is pure: [`Tree`], [`Frequencies`], [`Budget`] in, [`Plan`] out. The same inputs give the same plan.
@@ -14,8 +14,15 @@
 //!   - layers: the most visited nodes per node set and switch (§III-C).
 //! * **[`Plan::land`]** executes a plan in software: the answer of the switches must be the same.
 //! * **[`tables`]**: one file per P4 table, typed key and action, lowered by name.
-//! * **[`ReloadSteps`]** is the way from one epoch to the next as a value; [`Fleet`] (the only part with I/O) pushes it.
-//! * **[`Follower`]** decides when a tree has grown so far from the plan in force that the next one is worth its entries (§IV-B).
+//! * **[`Controller`]** knows and decides, without I/O: it is told of switches, memory servers and operators, and says what all switches
+//!   should hold ([`Desired`]). What one of them holds ([`Held`]) is led there change by change ([`Wanted::next_changes`]), whether a
+//!   reload is under way, was interrupted, or the switch came back empty. A reload writes a new epoch beside the old one, or, where most
+//!   nodes stay, only the difference ([`Plan::beside`]).
+//! * **[`Follower`]** decides when a tree has grown so far from the plan in force, or other keys have become so hot, that the next plan is
+//!   worth its entries (§IV-B).
+//! * **[`Fleet`]** (P4Runtime) and **[`grpc`]** (memory servers, clients, operators) are the parts with I/O. The process that drives a
+//!   controller is in the crate `node`. [`operator`] has what operators ask and are told.
+//! * **[`ReloadSteps`]** is the way from one epoch to the next as a value, for those who push it phase by phase themselves.
 //! * **[`base`]** and **[`Connections`]**: routes and first-hop entries.
 //!
 //! ```
@@ -77,7 +84,7 @@ pub use program::{Program, ProgramError, Programs, Target};
 pub use push::{Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};
 pub use reconcile::{
     Controller, Desired, Held, InForce, Incarnation, Incarnations, Loaded, Notice, Refused, Registration,
-    Stage, SwitchState, Wanted,
+    Serving, Stage, SwitchState, Wanted,
 };
 pub use reload::{Phase, PhaseKind, ReloadError, ReloadSteps};
 pub use tables::{Change, Entry, NodeSet, TableError, Tables};

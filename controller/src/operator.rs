@@ -163,6 +163,8 @@ pub struct Reloaded {
     pub epoch: u8,
     /// Entries of the plan.
     pub entries: usize,
+    /// Entries that were written or deleted.
+    pub changes: usize,
     /// How long it took.
     pub seconds: f64,
 }

@@ -8,9 +8,11 @@ mod budget;
 mod cached;
 mod counters;
 mod diff;
+mod difference;
 mod entries;
 mod execute;
 mod fat_root;
+mod favour;
 mod file;
 mod layers;
 mod need;
@@ -143,9 +145,22 @@ pub fn next_epoch(epoch: u8) -> u8 {
     if epoch == u8::MAX { 2 } else { epoch + 1 }
 }
 
-/// Sub-table id of table `table` in `epoch`: unique among two epochs that follow each other, never 0.
-fn sub_table(table: u32, epoch: u8) -> u16 {
-    let id = 2 * (table + 1) + u32::from(epoch & 1);
+/// Node ids of a layer: more than a set can hold, so that nodes which are added beside others have ids that none of those has.
+const LAYER_IDS: usize = u16::MAX as usize / LAYERS;
+
+/// The first id of a layer.
+fn first_id(layer: usize) -> u16 {
+    u16::try_from(layer * LAYER_IDS + 1).expect("all ids are 16 bits")
+}
+
+/// The layer of an id, which is not 0.
+fn layer_of(id: u16) -> usize {
+    usize::from(id - 1) / LAYER_IDS
+}
+
+/// Sub-table id of table `table` of a fat root of this parity, 0 or 1: unique among two fat roots that follow each other, never 0.
+fn sub_table(table: u32, parity: u8) -> u16 {
+    let id = 2 * (table + 1) + u32::from(parity);
     u16::try_from(id).expect("the budget keeps the number of tables below 2^15 - 1")
 }
 
@@ -191,7 +206,7 @@ pub struct CachedChild {
 /// One node in a node set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachedNode {
-    /// `layer * 8192 + slot + 1`, unique on every path.
+    /// Unique on every path: the ids of a layer come after those of the layer above.
     pub id: u16,
     /// Layer in path order, 0 to 4.
     pub layer: u8,
@@ -213,6 +228,8 @@ pub struct CachedNode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     epoch: u8,
+    /// Which of two sets of sub-table ids the fat root has: another one than the fat root that it replaces.
+    parity: u8,
     core: SwitchId,
     /// In key order.
     partitions: Vec<PlannedPartition>,
@@ -222,6 +239,8 @@ pub struct Plan {
     total_weight: u64,
     budget: Budget,
     switch_names: Vec<(SwitchId, String)>,
+    /// By layer and switch: the id that was given last in this epoch, where that is not the highest one.
+    newest_ids: Vec<(u8, SwitchId, u16)>,
     // From here on derived from the above.
     tables: RangeTables,
     index: execute::Index,
@@ -240,7 +259,25 @@ impl Plan {
         budget: &Budget,
         epoch: u8,
     ) -> Result<Self, PlanError> {
+        Self::following(topology, placement, tree, frequencies, budget, epoch, None)
+    }
+
+    /// The same for switches that hold a plan: what it holds stays where another node would bring hardly more, so that
+    /// [less is written](Self::beside).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn following(
+        topology: &FatTree,
+        placement: &Placement,
+        tree: &Tree,
+        frequencies: &Frequencies,
+        budget: &Budget,
+        epoch: u8,
+        in_force: Option<&Plan>,
+    ) -> Result<Self, PlanError> {
         budget.validate()?;
+        let favour = favour::Favour::of(in_force, tree);
         if epoch == 0 {
             return Err(PlanError::Epoch { found: epoch });
         }
@@ -253,8 +290,8 @@ impl Plan {
                 Ok(homes(topology, host))
             })
             .collect::<Result<Vec<_>, PlanError>>()?;
-        let (children, tables) = fat_root::build(tree, frequencies, budget)?;
-        let placed = layers::place(tree, frequencies, &children, &homes, &budget.set_nodes);
+        let (children, tables) = fat_root::build(tree, frequencies, &favour, budget)?;
+        let placed = layers::place(tree, frequencies, &favour, &children, &homes, &budget.set_nodes);
         let mut ids = vec![0u16; tree.node_count()];
         for node in &placed {
             ids[node.node as usize] = node.id;
@@ -305,6 +342,7 @@ impl Plan {
             .collect();
         let mut plan = Self {
             epoch,
+            parity: epoch & 1,
             core,
             partitions,
             fat_root,
@@ -312,6 +350,7 @@ impl Plan {
             total_weight: frequencies.total(),
             budget: budget.clone(),
             switch_names: used.into_iter().map(|id| (id, topology.switch(id).name())).collect(),
+            newest_ids: Vec::new(),
             tables,
             index: execute::Index::default(),
         };
@@ -351,7 +390,7 @@ impl Plan {
 
     /// Sub-table that lookups of this epoch begin at.
     pub fn root_sub_table(&self) -> u16 {
-        sub_table(0, self.epoch)
+        sub_table(0, self.parity)
     }
 
     /// Whether it keeps within a budget (its own always; another one, before it is loaded there).

@@ -14,6 +14,7 @@ use fatbtree_p4runtime::v1::get_forwarding_pipeline_config_request::ResponseType
 use fatbtree_p4runtime::v1::{self, set_forwarding_pipeline_config_request::Action as PipelineAction};
 use fatbtree_p4runtime::{ClientError, ClientOptions, P4RuntimeClient};
 use fatbtree_topology::{Cluster, SwitchId};
+use fatbtree_trust::Trust;
 use tokio::task::JoinSet;
 
 use crate::base::Base;
@@ -64,6 +65,8 @@ pub struct FleetOptions {
     pub election_id: u128,
     /// Batch size, requests in flight, connect timeout.
     pub client: ClientOptions,
+    /// Our certificate: switches must show theirs.
+    pub trust: Trust,
 }
 
 /// How far a push is: updates handed to gRPC, of all. At most one window of requests is still on its way.
@@ -135,7 +138,8 @@ impl Fleet {
         let mut tasks = JoinSet::new();
         for switch in switches.into_iter().map(|id| cluster.tree().switch(id)) {
             let (id, name, endpoint) = (switch.id, switch.name(), cluster.p4runtime(switch.id).clone());
-            let (client_options, election_id) = (options.client.clone(), options.election_id.max(1));
+            let (mut client_options, election_id) = (options.client.clone(), options.election_id.max(1));
+            client_options.tls = options.trust.tls(&switch.name());
             let program = programs.of(switch.role).clone();
             tasks.spawn(async move {
                 let connected = async {

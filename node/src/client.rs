@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use fatbtree_client::{Client, KeySample, Report};
 use fatbtree_controller::grpc::ClientReport;
-use fatbtree_index::{ConnectionId, Event, Limits, PoolConfig, RemoteSide};
+use fatbtree_index::{ConnectionId, Event, Limits, PoolConfig, PoolStats, RemoteSide};
 use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_nic::Nic;
 use fatbtree_port::{Counters, PortSpec, Waiter};
 use fatbtree_topology::{Host, MemoryServer};
+use fatbtree_trust::{CONTROLLER, Trust};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Alarm, Device};
 use tokio::runtime::Runtime;
@@ -25,6 +26,7 @@ use tokio::sync::mpsc as orders;
 
 use crate::NodeError;
 use crate::link::{Link, SILENCE, nic};
+use crate::metrics::{Metrics, Questions, serve_thread};
 use crate::stop::{Stopper, control_runtime, stopper_of};
 use desk::{Answer, Desk, Order, Out};
 
@@ -42,6 +44,10 @@ pub struct ClientOptions {
     /// Where the controller is: it is told which keys are asked for, and tells which connections are registered. Without one, operations
     /// begin at the root.
     pub controller: Option<String>,
+    /// Its certificate.
+    pub trust: Trust,
+    /// Where it tells its metrics.
+    pub metrics: Option<String>,
     /// How long operations are tried while a server, or the way to it, does not answer.
     pub patience: Duration,
 }
@@ -67,6 +73,7 @@ pub struct ClientProcess {
     /// Locks that dropped changes have left are given back by these.
     chores: Vec<Pin<Box<dyn Future<Output = ()>>>>,
     stopper: Stopper,
+    questions: Questions,
     control: Runtime,
 }
 
@@ -110,12 +117,19 @@ impl ClientProcess {
         let waiter = Waiter::new()?;
         let (waker, stopper) = (waiter.waker(), stopper_of(&waiter));
         stopper.at_signals(&control)?;
+        let questions = serve_thread(&control, options.metrics.as_deref(), waiter.waker())?;
         let link = Link::open(&options.port, waiter)?;
         let (answer, answers) = mpsc::channel();
         let (mut infos, mut to_desks, mut names) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for server in &options.servers {
             let out = Out { answers: answer.clone(), waker: waker.clone() };
-            let desk = control.block_on(Desk::open(server, options.host.ip, options.patience, out))?;
+            let desk = control.block_on(Desk::open(
+                server,
+                &options.trust,
+                options.host.ip,
+                options.patience,
+                out,
+            ))?;
             let info = *desk.info();
             let first = infos.first_key_value();
             if let Some((other, _)) =
@@ -132,13 +146,19 @@ impl ClientProcess {
         }
         let roots = grpc::super_root(infos.values())?;
         let tree = infos.values().next().map(|info| info.config).unwrap_or_default();
-        let config = PoolConfig { tree, lanes: options.lanes, limits: limits(options.patience), ..PoolConfig::default() };
+        let config = PoolConfig {
+            tree,
+            lanes: options.lanes,
+            limits: limits(options.patience),
+            ..PoolConfig::default()
+        };
         let client = Client::new(nic(&options.host)?, config, roots, rand::random())?;
         let reports = options.controller.as_ref().map(|controller| {
             client.set_sample(Some(KeySample::new(SAMPLE, rand::random())));
             let (to, reports) = orders::channel(1);
             let out = Out { answers: answer, waker };
-            control.spawn(reporter::serve(controller.clone(), options.host.ip, reports, out));
+            let controller = options.trust.to(controller, CONTROLLER);
+            control.spawn(reporter::serve(controller, options.host.ip, reports, out));
             Reports { to, next: link.now() + REPORT }
         });
         let mut process = Self {
@@ -153,6 +173,7 @@ impl ClientProcess {
             pending: 0,
             chores: Vec::new(),
             stopper,
+            questions,
             control,
         };
         for id in process.client.pool().connections() {
@@ -257,6 +278,8 @@ impl ClientProcess {
             link.send(nic);
         });
         client.turn(link.now());
+        let Self { questions, client, link, .. } = self;
+        questions.answer(|| metrics(&client.pool().stats(), link.port().counters()));
         self.report();
         self.follow_events();
         self.take_answers()
@@ -396,4 +419,30 @@ impl ClientProcess {
             }
         }
     }
+}
+
+fn metrics(stats: &PoolStats, port: Counters) -> Metrics {
+    let mut metrics = Metrics::default();
+    metrics.ports(&[(0, port)]);
+    for (name, help, value) in [
+        ("client_lookups", "Lookups that have begun", stats.lookups),
+        ("client_reads", "READs posted, index reads among them", stats.reads),
+        ("client_index_reads", "Index reads posted", stats.index_reads),
+        ("client_index_reads_astray", "Index reads that led to another key's node", stats.astray),
+        (
+            "client_unregistered",
+            "Lookups that walked for want of a registered connection",
+            stats.unregistered,
+        ),
+        ("client_retries", "Reads of something torn", stats.retries),
+        ("client_fallbacks", "Walks begun again at the root", stats.fallbacks),
+        ("client_broken_connections", "Queue pairs that have failed", stats.broken_connections),
+        ("client_lock_retries", "Locks that were asked for again", stats.lock_retries),
+        ("client_written_bytes", "Bytes written to memory servers", stats.written_bytes),
+        ("client_splits", "Nodes split", stats.splits),
+        ("client_merges", "Nodes merged", stats.merges),
+    ] {
+        metrics.counter(name, help, value);
+    }
+    metrics
 }

@@ -10,6 +10,7 @@
 
 mod answers;
 mod driver;
+mod insight;
 mod keeper;
 mod planner;
 mod state;
@@ -23,12 +24,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fatbtree_controller::grpc::{ServiceOptions, serve};
 use fatbtree_controller::{Budget, FleetOptions, FollowOptions, Placement, Programs};
 use fatbtree_topology::{Cluster, Role};
+use fatbtree_trust::{Door, Trust};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::NodeError;
+use crate::roster::roster_of;
 use crate::stop::{Stopper, control_runtime, listen};
 use driver::Driver;
+use insight::Happened;
 use keeper::{Keeper, Reachable};
 use planner::Planner;
 use state::StateFolder;
@@ -40,6 +44,10 @@ pub struct ControllerOptions {
     pub cluster: Cluster,
     /// Where it listens.
     pub grpc: String,
+    /// Its certificate.
+    pub trust: Trust,
+    /// Where it tells its metrics.
+    pub metrics: Option<String>,
     /// What the switches run.
     pub programs: Programs,
     /// What plans may need.
@@ -60,6 +68,7 @@ const WAITING: usize = 1024;
 /// A controller that listens.
 pub struct ControllerProcess {
     driver: Driver,
+    happened: Arc<Happened>,
     stopper: Stopper,
     told: Arc<Notify>,
     grpc: SocketAddr,
@@ -95,6 +104,8 @@ pub enum ControllerNews {
         epoch: u8,
         /// Its entries.
         entries: usize,
+        /// Entries that were written or deleted.
+        changes: usize,
         /// How long the reload took.
         took: Duration,
         /// Why it was made.
@@ -113,9 +124,12 @@ impl fmt::Display for ControllerNews {
             Self::Switch { name, trouble: Some(reason) } => write!(f, "switch {name} is silent: {reason}"),
             Self::Server { name, here: true } => write!(f, "memory server {name} is here"),
             Self::Server { name, here: false } => write!(f, "memory server {name} is gone"),
-            Self::Reloaded { epoch, entries, took, because } => {
+            Self::Reloaded { epoch, entries, changes, took, because } => {
                 let seconds = took.as_secs_f64();
-                write!(f, "epoch {epoch} in force, {entries} entries, {seconds:.2} s: {because}")
+                write!(
+                    f,
+                    "epoch {epoch} in force, {entries} entries, {changes} changes in {seconds:.2} s: {because}"
+                )
             }
             Self::Void => f.write_str("trees were filled anew: no plan is in force"),
             Self::Trouble(reason) => write!(f, "no plan: {reason}"),
@@ -129,8 +143,18 @@ impl ControllerProcess {
     /// # Errors
     /// When the address is taken, or the state folder cannot be used.
     pub fn open(options: ControllerOptions) -> Result<Self, NodeError> {
-        let ControllerOptions { cluster, grpc, programs, budget, follow, state, election_id, patience } =
-            options;
+        let ControllerOptions {
+            cluster,
+            grpc,
+            trust,
+            metrics,
+            programs,
+            budget,
+            follow,
+            state,
+            election_id,
+            patience,
+        } = options;
         let control = control_runtime()?;
         let told = Arc::new(Notify::new());
         let notified = Arc::clone(&told);
@@ -155,6 +179,7 @@ impl ControllerProcess {
         let reachable = Reachable::default();
         let mut fleet = FleetOptions::default();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+        fleet.trust = trust.clone();
         fleet.election_id = election_id.map_or(now, u128::from);
         (fleet.client.answer_timeout, fleet.client.connect_timeout) = (patience, patience);
         for switch in cluster.tree().switches() {
@@ -170,11 +195,20 @@ impl ControllerProcess {
             };
             control.spawn(keeper.keep());
         }
-        control.spawn(serve(ServiceOptions::default(), listener, inputs, std::future::pending()));
+        let happened = Arc::new(Happened::default());
+        if let Some(address) = &metrics {
+            let (inputs, happened) = (inputs.clone(), Arc::clone(&happened));
+            crate::metrics::serve(&control, address, move || {
+                let (inputs, happened) = (inputs.clone(), Arc::clone(&happened));
+                async move { Some(insight::metrics(&insight::status(&inputs).await?, &happened)) }
+            })?;
+        }
+        let door = Door { listener, trust: trust.clone(), roster: roster_of(&cluster).into() };
+        control.spawn(serve(ServiceOptions::default(), door, inputs, std::future::pending()));
         let placement = Placement::of(&cluster);
-        let planner = Planner { cluster, placement, programs, budget, reachable };
+        let planner = Planner { trust, cluster, placement, programs, budget, reachable };
         let driver = Driver::new(controller, planner, follow, folder, desired, sync, switches, others);
-        Ok(Self { driver, stopper, told, grpc, control })
+        Ok(Self { driver, happened, stopper, told, grpc, control })
     }
 
     /// Where others connect.
@@ -188,8 +222,12 @@ impl ControllerProcess {
     }
 
     /// Controls until it is told to stop. `tell` is given what happens.
-    pub fn run(self, tell: impl FnMut(ControllerNews)) {
-        let Self { driver, told, control, .. } = self;
+    pub fn run(self, mut tell: impl FnMut(ControllerNews)) {
+        let Self { driver, happened, told, control, .. } = self;
+        let tell = |news: ControllerNews| {
+            happened.note(&news);
+            tell(news);
+        };
         control.block_on(async {
             tokio::select! {
                 () = driver.drive(tell) => {}

@@ -7,6 +7,7 @@
 //!    (frames)          SwitchProcess: Switch       waker          │ server, Ctrl-C          │
 //!                      MemoryServerProcess: MemoryServer<Nic>     └─────────────────────────┘
 //!                      ClientProcess: Client<Nic>
+//!                      ControllerProcess: Controller, without frames: a task for each switch, one that decides
 //!                      Supervisor: all of them as child processes
 //! ```
 //!
@@ -41,6 +42,8 @@ mod controller;
 mod error;
 mod link;
 mod memory_server;
+mod metrics;
+mod roster;
 mod stop;
 mod switch;
 mod up;
@@ -50,6 +53,7 @@ pub use client::{ClientOptions, ClientProcess};
 pub use controller::{ControllerNews, ControllerOptions, ControllerProcess};
 pub use error::NodeError;
 pub use memory_server::{MemoryServerOptions, MemoryServerProcess, MemoryServerReport, TreeSource};
+pub use roster::roster_of;
 pub use stop::Stopper;
 pub use switch::{SwitchOptions, SwitchProcess, SwitchReport};
 pub use up::{RoleKind, RoleState, Supervisor, UpNews, UpOptions};

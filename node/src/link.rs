@@ -112,10 +112,7 @@ pub(crate) const SILENCE: Duration = Duration::from_millis(100 * (1 + RETRIES as
 
 /// The NIC of a host.
 pub(crate) fn nic(host: &Host) -> Result<Nic, NodeError> {
-    let config = NicConfig {
-        ack_timeout: ACK_TIMEOUT,
-        retry_count: RETRIES,
-        ..NicConfig::new(host.mac.0, host.ip)
-    };
+    let config =
+        NicConfig { ack_timeout: ACK_TIMEOUT, retry_count: RETRIES, ..NicConfig::new(host.mac.0, host.ip) };
     Nic::new(config, rand::random()).map_err(NodeError::system("getting memory for the NIC's buffers"))
 }

@@ -10,18 +10,20 @@ use std::time::Duration;
 use fatbtree_index::{KeyRange, TreeConfig};
 use fatbtree_memserver::grpc::{Loading, ServiceOptions, serve_with};
 use fatbtree_memserver::{
-    Event, Folder, FolderOwner, LoadOptions, LoadedTree, Mailbox, MemoryServer, ServerInfo, ServerOptions,
+    Counter, Event, Folder, FolderOwner, LoadOptions, LoadedTree, Mailbox, MemoryServer, ServerInfo, ServerOptions,
     Storage, mailbox_with_waker, seeded, sort_keys,
 };
 use fatbtree_nic::{Nic, NicStats};
 use fatbtree_port::{Counters, PortSpec, Waiter};
 use fatbtree_topology::{Host, MemoryServer as Described};
+use fatbtree_trust::{CONTROLLER, Door, Roster, Trust};
 use fatbtree_verbs::time::Instant;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use crate::NodeError;
 use crate::link::{Link, nic};
+use crate::metrics::Metrics;
 use crate::stop::{Stopper, control_runtime, listen, stopper_of};
 use registrar::Registrar;
 
@@ -56,6 +58,12 @@ pub struct MemoryServerOptions {
     pub port: PortSpec,
     /// Where the controller is, which registers connections; without one, nobody does.
     pub controller: Option<String>,
+    /// Its certificate.
+    pub trust: Trust,
+    /// Who opens sessions.
+    pub roster: Roster,
+    /// Where it tells its metrics.
+    pub metrics: Option<String>,
     /// What it begins with, unless there is a tree in its folder.
     pub tree: TreeSource,
     /// The folder that it keeps its tree in; without, the tree ends with the process.
@@ -99,8 +107,19 @@ impl MemoryServerProcess {
     /// # Errors
     /// When an address is taken, the port cannot be opened, or the tree cannot be built.
     pub fn open(options: MemoryServerOptions) -> Result<Self, NodeError> {
-        let MemoryServerOptions { described, host, port, controller, tree, data, region_bytes, limit } =
-            options;
+        let MemoryServerOptions {
+            described,
+            host,
+            port,
+            controller,
+            trust,
+            roster,
+            metrics,
+            tree,
+            data,
+            region_bytes,
+            limit,
+        } = options;
         let control = control_runtime()?;
         let waiter = Waiter::new()?;
         let (waker, stopper) = (waiter.waker(), stopper_of(&waiter));
@@ -126,14 +145,23 @@ impl MemoryServerProcess {
         let server = MemoryServer::new(nic(&host)?, tree, &server_options, rand::random())?;
         let server = server.with_device_counters(|nic| nic.stats().counters());
         let (handle, mailbox) = mailbox_with_waker(MAILBOX, move || waker.wake());
+        if let Some(address) = &metrics {
+            let handle = handle.clone();
+            crate::metrics::serve(&control, address, move || {
+                let handle = handle.clone();
+                async move { Some(counted(handle.statistics().await.ok()?)) }
+            })?;
+        }
         let registrar = controller.map(|controller| {
             let (events, coming) = mpsc::unbounded_channel();
+            let controller = trust.to(controller, CONTROLLER);
             control.spawn(Registrar::new(controller, server.info()).serve(coming));
             events
         });
         let loading = Loading { storage, region_bytes, spare_bytes, ..Loading::in_memory() };
         let service = ServiceOptions::default();
-        control.spawn(serve_with(service, Some(loading), listener, handle, std::future::pending()));
+        let door = Door { listener, trust, roster: roster.into() };
+        control.spawn(serve_with(service, Some(loading), door, handle, std::future::pending()));
         Ok(Self { server, mailbox, link, stopper, limit, grpc, registrar, _control: control })
     }
 
@@ -207,4 +235,33 @@ fn first_tree(
     let tree = storage.build(&options, u64::MAX, &keys, &mut seeded(seed, value_bytes))?;
     storage.keep(&tree)?;
     Ok(tree)
+}
+
+/// Of the statistics, what is there now; the others count from the beginning.
+const NOW: [&str; 12] = [
+    "chunks",
+    "chunks_free_again",
+    "chunks_held",
+    "chunk_tails_came_back",
+    "chunks_published",
+    "events_not_taken",
+    "generation",
+    "owners",
+    "places",
+    "queue_pairs",
+    "sessions",
+    "snapshots_waiting",
+];
+
+fn counted(statistics: Vec<Counter>) -> Metrics {
+    let mut metrics = Metrics::default();
+    for (name, value) in statistics {
+        let help = "See the memory server's statistics";
+        let full = format!("memory_server_{}", name.replace(|c: char| !c.is_ascii_alphanumeric(), "_"));
+        match NOW.contains(&name.as_str()) {
+            true => metrics.gauge(&full, help, value),
+            false => metrics.counter(&full, help, value),
+        }
+    }
+    metrics
 }

@@ -7,16 +7,22 @@ use std::time::{Duration, Instant};
 use fatbtree_port::{BATCH, Batch, Counters, Port, PortSpec, Waiter};
 use fatbtree_switch::service::{Inbox, Switch, mailbox_with_waker, serve};
 use fatbtree_switch::{DropReason, Drops, Output};
+use fatbtree_trust::{Door, Trust};
 use tokio::runtime::Runtime;
 
 use crate::NodeError;
+use crate::metrics::{Metrics, Questions, serve_thread};
 use crate::stop::{Stopper, control_runtime_behind, listen, stopper_of};
 
 /// What a switch process is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SwitchOptions {
-    /// Where controllers connect: P4Runtime over gRPC, without TLS.
+    /// Where controllers connect: P4Runtime over gRPC.
     pub grpc: String,
+    /// Its certificate.
+    pub trust: Trust,
+    /// Where it tells its metrics.
+    pub metrics: Option<String>,
     /// P4Runtime device id, at least 1.
     pub device_id: u64,
     /// Ports by number.
@@ -39,6 +45,7 @@ pub struct SwitchProcess {
     limit: Option<Duration>,
     grpc: SocketAddr,
     report: SwitchReport,
+    questions: Questions,
     _control: Runtime,
 }
 
@@ -92,6 +99,7 @@ impl SwitchProcess {
         let (mailbox, inbox) = mailbox_with_waker(move || waker.wake());
         let listener = listen(&control, &options.grpc)?;
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
+        let questions = serve_thread(&control, options.metrics.as_deref(), waiter.waker())?;
         let stopper = stopper_of(&waiter);
         stopper.at_signals(&control)?;
         let (mut ports, mut places) = (Vec::new(), Vec::new());
@@ -101,7 +109,8 @@ impl SwitchProcess {
             places.resize(places.len().max(number + 1), None);
             places[number] = Some(place);
         }
-        control.spawn(serve(listener, mailbox, std::future::pending()));
+        let door = Door { trust: options.trust.clone(), ..Door::from(listener) };
+        control.spawn(serve(door, mailbox, std::future::pending()));
         Ok(Self {
             switch: Switch::new(options.device_id),
             inbox,
@@ -113,6 +122,7 @@ impl SwitchProcess {
             limit: options.limit,
             grpc,
             report: SwitchReport::default(),
+            questions,
             _control: control,
         })
     }
@@ -154,6 +164,8 @@ impl SwitchProcess {
                 self.transmit(&output, &mut leaving);
             }
             self.inbox.try_drain(&mut self.switch);
+            let Self { questions, switch, ports, numbers, report, .. } = &mut self;
+            questions.answer(|| metrics(switch, ports, numbers, report));
         }
         self.ports.iter().for_each(|port| self.report.ports.add(&port.counters()));
         self.report.without_program = self.switch.frames_without_program();
@@ -187,4 +199,32 @@ impl SwitchProcess {
             send(&frames[..count]);
         }
     }
+}
+
+fn metrics(switch: &Switch, ports: &[Box<dyn Port>], numbers: &[u16], report: &SwitchReport) -> Metrics {
+    let mut metrics = Metrics::default();
+    let counters: Vec<(u16, Counters)> =
+        numbers.iter().zip(ports).map(|(number, port)| (*number, port.counters())).collect();
+    metrics.ports(&counters);
+    let drops = switch.pipeline().map(|pipeline| *pipeline.drops()).unwrap_or_default();
+    let own = [
+        ("came without a program", switch.frames_without_program()),
+        ("for ports that are not there", report.no_such_port),
+        ("for ports that were full", report.port_full),
+    ];
+    let all = DropReason::ALL.map(|reason| (reason.name(), drops.count(reason))).into_iter().chain(own);
+    let reasons = all.map(|(reason, count)| (vec![("reason", reason.to_owned())], count));
+    metrics.labelled_counter("switch_drops", "Frames that were not forwarded", reasons);
+    if let Some(pipeline) = switch.pipeline() {
+        let program = pipeline.program();
+        let tables = || {
+            let named = program.tables().iter().map(|table| (&table.name, table.max_size));
+            named.filter_map(|(name, size)| Some((vec![("table", name.clone())], program.table(name)?, size)))
+        };
+        let entries = tables().map(|(labels, table, _)| (labels, pipeline.len(table) as u64));
+        metrics.labelled_gauge("switch_table_entries", "Entries in a table", entries);
+        let sizes = tables().map(|(labels, _, size)| (labels, size as u64));
+        metrics.labelled_gauge("switch_table_size", "Entries that a table has room for", sizes);
+    }
+    metrics
 }

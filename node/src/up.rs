@@ -8,6 +8,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use fatbtree_topology::Cluster;
+use fatbtree_trust::Trust;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -25,6 +26,8 @@ pub struct UpOptions {
     pub file: PathBuf,
     /// The same, read.
     pub cluster: Cluster,
+    /// The operator's certificate.
+    pub trust: Trust,
     /// Further arguments of memory servers.
     pub memory_server_arguments: Vec<String>,
     /// Memory servers keep their trees below this folder, and the controller its plans.
@@ -111,7 +114,7 @@ impl Supervisor {
     /// # Errors
     /// When the file names no controller.
     pub fn new(options: UpOptions) -> Result<Self, NodeError> {
-        let roles = roles::of(&options.cluster).ok_or(NodeError::NoController)?;
+        let roles = roles::of(&options.cluster, &options.trust).ok_or(NodeError::NoController)?;
         Ok(Self { options, children: roles.into_iter().map(Child::new).collect() })
     }
 

@@ -8,7 +8,7 @@ use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Status, Streaming};
 
 use crate::config::P4Info;
@@ -134,6 +134,8 @@ pub struct ClientOptions {
     pub answer_timeout: Duration,
     /// Time to wait for a switch that is given a program.
     pub pipeline_timeout: Duration,
+    /// For TLS; `None`: plaintext.
+    pub tls: Option<ClientTlsConfig>,
 }
 
 impl Default for ClientOptions {
@@ -144,6 +146,7 @@ impl Default for ClientOptions {
             connect_timeout: Duration::from_secs(5),
             answer_timeout: Duration::from_secs(20),
             pipeline_timeout: Duration::from_secs(120),
+            tls: None,
         }
     }
 }
@@ -199,7 +202,7 @@ pub struct P4RuntimeClient {
 }
 
 impl P4RuntimeClient {
-    /// Connects to a server; `http://` may be left out.
+    /// Connects to a server; `http://` may be left out, and `https://` where the options have TLS.
     pub async fn connect(endpoint: &str, device_id: u64) -> Result<Self, ClientError> {
         Self::connect_with(endpoint, device_id, ClientOptions::default()).await
     }
@@ -210,9 +213,15 @@ impl P4RuntimeClient {
         device_id: u64,
         options: ClientOptions,
     ) -> Result<Self, ClientError> {
-        let url = if endpoint.contains("://") { endpoint.to_owned() } else { format!("http://{endpoint}") };
-        let channel = Endpoint::from_shared(url)
-            .map_err(|source| ClientError::Endpoint { endpoint: endpoint.to_owned(), source })?
+        let scheme = if options.tls.is_some() { "https" } else { "http" };
+        let url =
+            if endpoint.contains("://") { endpoint.to_owned() } else { format!("{scheme}://{endpoint}") };
+        let bad = |source| ClientError::Endpoint { endpoint: endpoint.to_owned(), source };
+        let mut channel = Endpoint::from_shared(url).map_err(bad)?;
+        if let Some(tls) = &options.tls {
+            channel = channel.tls_config(tls.clone()).map_err(bad)?;
+        }
+        let channel = channel
             .connect_timeout(options.connect_timeout)
             .tcp_nodelay(true)
             // A switch that vanishes is noticed by TCP. HTTP/2 pings would do it too, but servers built on the C++

@@ -5,6 +5,8 @@
 
 mod error;
 mod file;
+mod metrics;
+mod trust;
 mod validate;
 mod wires;
 
@@ -67,6 +69,10 @@ pub struct Cluster {
     device_ports: std::collections::BTreeMap<SwitchId, Vec<u16>>,
     /// Where the file says it.
     wires: Option<wires::Wires>,
+    /// As the file says it.
+    certificates: Option<std::path::PathBuf>,
+    /// By name, if the file has a rule for them.
+    metrics: std::collections::BTreeMap<String, String>,
 }
 
 /// What a name of a cluster stands for.
@@ -158,6 +164,17 @@ impl Cluster {
     /// Where the controller answers memory servers, clients and operators: its gRPC endpoint, `name-or-address:port`.
     pub fn controller(&self) -> Option<&str> {
         self.controller.as_deref()
+    }
+
+    /// Where certificates are, relative to the file: every gRPC channel has mutual TLS, and every role shows the certificate of its name.
+    /// `None`: channels are plaintext.
+    pub fn certificates(&self) -> Option<&std::path::Path> {
+        self.certificates.as_deref()
+    }
+
+    /// Where a role tells its metrics (HTTP), by its own name or `controller`: `name-or-address:port`. `None`: nowhere.
+    pub fn metrics(&self, name: &str) -> Option<&str> {
+        self.metrics.get(name).map(String::as_str)
     }
 
     /// The memory server of a partition.

@@ -12,6 +12,7 @@ use fatbtree_controller::grpc::Client;
 use fatbtree_controller::operator::{
     Counters, Difference, Explanation, Planned, Question, Reloaded, SavedPlan, Status, Synced,
 };
+use fatbtree_trust::{CONTROLLER, OPERATOR};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -126,7 +127,8 @@ impl Asked {
         let Some(address) = cluster.controller() else {
             bail!("{} has no [controller]: add its gRPC address", self.cluster.display());
         };
-        Ok(Client::connect(address, CONNECT).await?)
+        let trust = crate::topology::trust(&cluster, &self.cluster, OPERATOR)?;
+        Ok(Client::connect(trust.to(address, CONTROLLER), CONNECT).await?)
     }
 
     async fn ask<T: DeserializeOwned>(&self, question: Question) -> Result<T> {
@@ -200,7 +202,10 @@ async fn ask(command: &Command) -> Result<()> {
         Command::Sync { asked } => {
             let synced: Synced = asked.ask(Question::Sync).await?;
             asked.tell(&synced, |synced| {
-                println!("{} switches hold what they should, {} entries mended", synced.settled, synced.mended);
+                println!(
+                    "{} switches hold what they should, {} entries mended",
+                    synced.settled, synced.mended
+                );
             })?;
             match synced.others.first() {
                 None => Ok(()),

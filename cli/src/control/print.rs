@@ -97,8 +97,8 @@ pub(super) fn planned(planned: &Planned) {
 }
 
 pub(super) fn reloaded(reloaded: &Reloaded) {
-    let Reloaded { epoch, entries, seconds } = reloaded;
-    println!("epoch {epoch} in force, {entries} entries, {seconds:.2} s");
+    let Reloaded { epoch, entries, changes, seconds } = reloaded;
+    println!("epoch {epoch} in force, {entries} entries, {changes} changes in {seconds:.2} s");
 }
 
 pub(super) fn difference(difference: &Difference) {

@@ -12,6 +12,7 @@ use comfy_table::{Table, presets};
 use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::{Client, LoadData, LoadProgress, load_servers};
 use fatbtree_topology::Cluster;
+use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
 use crate::memserver::MadeValues;
@@ -77,7 +78,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let MadeValues { seed, value_bytes } = arguments.values;
     let data = Arc::new(Input::read(&source, seed, value_bytes)?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let result = runtime.context("starting threads")?.block_on(load(&cluster, data))?;
+    let trust = crate::topology::trust(&cluster, &arguments.cluster, OPERATOR)?;
+    let result = runtime.context("starting threads")?.block_on(load(&cluster, &trust, data))?;
     let json = serde_json::to_string_pretty(&result)?;
     if to_stdout {
         println!("{json}");
@@ -90,10 +92,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-async fn load(cluster: &Cluster, data: Arc<Input>) -> Result<LoadResult> {
+async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>) -> Result<LoadResult> {
     let mut servers = vec![];
     for server in cluster.servers() {
-        let client = Client::connect(&format!("http://{}", server.grpc)).await;
+        let client = Client::connect(trust.to(&server.grpc, &server.name)).await;
         let client = client.with_context(|| format!("memory server {}", server.name))?;
         servers.push((server.partition, client));
     }

@@ -31,10 +31,11 @@ pub(crate) fn cluster_file(folder: &Path) -> PathBuf {
     let wires =
         (0..).map(|n| somewhere + n * 100).find(|port| free(*port, 60, true)).expect("free UDP ports");
     let control =
-        (0..).map(|n| somewhere + n * 100).find(|port| free(*port, 20, false)).expect("free TCP ports");
+        (0..).map(|n| somewhere + n * 100).find(|port| free(*port, 40, false)).expect("free TCP ports");
     for (from, to) in [
         ("first_port = 12000", format!("first_port = {wires}")),
         ("first_port = 9600", format!("first_port = {control}")),
+        ("first_port = 9800", format!("first_port = {}", control + 20)),
         ("127.0.0.1:9690", format!("127.0.0.1:{}", control + 17)),
         ("127.0.0.1:9700", format!("127.0.0.1:{}", control + 18)),
         ("127.0.0.1:9701", format!("127.0.0.1:{}", control + 19)),

@@ -4,11 +4,12 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use fatbtree_trust::Peer;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use super::proto::controller_client::ControllerClient;
 use super::proto::{self, client_message, server_message};
@@ -71,20 +72,22 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `address`, such as `127.0.0.1:9690`.
+    /// Connects to a controller, such as `127.0.0.1:9690`.
     ///
     /// # Errors
     /// When nobody listens there.
-    pub async fn connect(address: &str, patience: Duration) -> Result<Self, ClientError> {
+    pub async fn connect(to: impl Into<Peer>, patience: Duration) -> Result<Self, ClientError> {
+        let to = to.into();
+        let address = to.address();
         let unreachable = |source| ClientError::Unreachable { address: address.to_owned(), source };
-        let to = Endpoint::from_shared(format!("http://{address}")).map_err(unreachable)?;
-        let to = to
+        let endpoint = to.endpoint().map_err(unreachable)?;
+        let endpoint = endpoint
             .connect_timeout(patience)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE)
             .keep_alive_while_idle(true);
-        let channel = tokio::time::timeout(patience, to.connect()).await;
+        let channel = tokio::time::timeout(patience, endpoint.connect()).await;
         let late = |_| ClientError::Deadline { address: address.to_owned(), after: patience };
         let channel = channel.map_err(late)?.map_err(unreachable)?;
         let stub = ControllerClient::new(channel)

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use fatbtree_trust::{CONTROLLER, Door, OPERATOR};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_stream::{Stream, StreamExt};
-use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::proto::controller_server::{Controller, ControllerServer};
@@ -50,24 +50,29 @@ impl Default for ServiceOptions {
     }
 }
 
-/// Serves a controller: what comes in goes to `inputs`, in the order of each stream.
+/// Serves a controller: what comes in goes to `inputs`, in the order of each stream. Where there are certificates, a memory server
+/// registers for its own partition, a client reports for its own address, and only the operator asks.
 ///
 /// # Errors
 /// When the transport fails.
 pub async fn serve(
     options: ServiceOptions,
-    listener: TcpListener,
+    door: impl Into<Door<TcpListener>>,
     inputs: mpsc::Sender<Input>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
+    let door = door.into();
+    let server = door.server()?;
+    let (listener, door) = door.split();
     let service = Service {
         inputs,
+        door,
         options,
         next: AtomicU64::new(0),
         streams: Arc::new(Semaphore::new(options.streams)),
         questions: Arc::new(Semaphore::new(options.questions)),
     };
-    Server::builder()
+    server
         .http2_keepalive_interval(Some(options.keep_alive))
         .http2_keepalive_timeout(Some(options.keep_alive))
         .max_concurrent_streams(Some(64))
@@ -78,6 +83,7 @@ pub async fn serve(
 }
 
 struct Service {
+    door: Door<()>,
     inputs: mpsc::Sender<Input>,
     options: ServiceOptions,
     next: AtomicU64,
@@ -155,6 +161,7 @@ impl Controller for Service {
         request: Request<Streaming<proto::ServerMessage>>,
     ) -> Result<Response<Self::RegisterStream>, Status> {
         let (stream, place) = self.stream()?;
+        let (door, caller) = (self.door.clone(), self.door.caller(&request));
         let mut messages = request.into_inner();
         let inputs = self.inputs.clone();
         let (replies, back) = mpsc::channel(1);
@@ -166,6 +173,7 @@ impl Controller for Service {
                     let input = match partition {
                         None => {
                             let hello = hello(message)?;
+                            door.admit_server(&caller, hello.partition)?;
                             partition = Some(hello.partition);
                             Input::ServerJoined { stream, hello }
                         }
@@ -194,6 +202,7 @@ impl Controller for Service {
         request: Request<Streaming<proto::ClientMessage>>,
     ) -> Result<Response<Self::ReportStream>, Status> {
         let (stream, place) = self.stream()?;
+        let caller = self.door.caller(&request);
         let mut messages = request.into_inner();
         let inputs = self.inputs.clone();
         let (registered, told) = mpsc::channel::<Registered>(self.options.waiting);
@@ -202,6 +211,7 @@ impl Controller for Service {
             return Err(missing("hello, which comes first,"));
         };
         let address = Ipv4Addr::from_bits(address);
+        self.door.admit_client(&caller, address)?;
         self.inputs.send(Input::ClientJoined { stream, address, registered }).await.map_err(gone)?;
         tokio::spawn(async move {
             let _place = place;
@@ -221,6 +231,7 @@ impl Controller for Service {
     }
 
     async fn ask(&self, request: Request<proto::Question>) -> Result<Response<proto::Answer>, Status> {
+        self.door.admit(&request, &[OPERATOR, CONTROLLER])?;
         let Ok(_place) = self.questions.try_acquire() else {
             let questions = self.options.questions;
             return Err(Status::resource_exhausted(format!("{questions} questions wait, as many as may")));

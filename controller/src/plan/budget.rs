@@ -9,7 +9,7 @@ use super::ranges::{RangeMatch, RangeTables};
 use super::{LAYERS, PlanError, STAGES, sizes};
 use crate::program::Target;
 
-/// Node ids are `layer * 8192 + slot + 1`: a node set cannot hold more.
+/// A node set holds no more: what is added beside it must have ids of its own, and a layer has 13,107.
 pub const MAX_SET_NODES: usize = 8192;
 
 /// Room in the switches. Node and range numbers are per epoch, and the tables behind them hold `live_epochs` of them.
@@ -19,7 +19,7 @@ pub const MAX_SET_NODES: usize = 8192;
 ///
 /// let budget = Budget::from_toml("fat_root_ranges = 600\nset_nodes = [3600, 3600, 3600, 0, 0]")?;
 /// assert_eq!((budget.fat_root_ranges, budget.stage_entries), (600, Budget::bmv2().stage_entries));
-/// assert!(Budget::from_toml("set_nodes = [9000, 0, 0, 0, 0]").is_err(), "a set has 8192 node ids");
+/// assert!(Budget::from_toml("set_nodes = [9000, 0, 0, 0, 0]").is_err(), "a set has 8192 nodes");
 /// # Ok::<(), fatbtree_controller::PlanError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,9 +93,7 @@ impl Budget {
     pub(super) fn validate(&self) -> Result<(), PlanError> {
         let refuse = |problem: String| Err(PlanError::Budget { problem });
         if let Some(nodes) = self.set_nodes.iter().find(|nodes| **nodes > MAX_SET_NODES) {
-            return refuse(format!(
-                "set_nodes: expected at most {MAX_SET_NODES} nodes a set (their ids end there), found {nodes}"
-            ));
+            return refuse(format!("set_nodes: expected at most {MAX_SET_NODES} nodes a set, found {nodes}"));
         }
         if !(1..=2).contains(&self.live_epochs) {
             return refuse(format!("live_epochs: expected 1 or 2, found {}", self.live_epochs));

@@ -31,7 +31,7 @@ impl Plan {
 
     fn fat_root_entries(&self, entries: &mut Vec<Entry>) {
         for (number, table) in self.tables.tables.iter().enumerate() {
-            let id = sub_table(number as u32, self.epoch);
+            let id = sub_table(number as u32, self.parity);
             let count = table.entries.len();
             for (at, entry) in table.entries.iter().enumerate() {
                 let (low, _) = self.budget.range_match.best(entry.low, entry.high);
@@ -51,7 +51,7 @@ impl Plan {
                 };
                 let action = match entry.target {
                     Target::Table(next) => {
-                        fat_root::Action::NextTable { sub_table: sub_table(next, self.epoch) }
+                        fat_root::Action::NextTable { sub_table: sub_table(next, self.parity) }
                     }
                     Target::Range(range) => {
                         let range = &self.fat_root[range as usize];

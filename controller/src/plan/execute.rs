@@ -2,7 +2,7 @@
 
 use fatbtree_topology::SwitchId;
 
-use super::{FatRootRange, LAYERS, MAX_SET_NODES, Plan};
+use super::{CachedNode, FatRootRange, LAYERS, Plan, layer_of};
 
 /// Where an index read for a key ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +46,19 @@ impl Index {
     }
 
     /// Position in [`Plan::nodes`] of the node called `id` on the way to `partition`.
-    pub(super) fn position(&self, partition: u16, id: u16) -> Option<usize> {
-        let slot = usize::from(id.checked_sub(1)?);
+    pub(super) fn position(&self, nodes: &[CachedNode], partition: u16, id: u16) -> Option<usize> {
+        if id == 0 {
+            return None;
+        }
         let at = self.partitions.binary_search_by_key(&partition, |(id, _)| *id).ok()?;
-        let (start, end) = *self.partitions[at].1.get(slot / MAX_SET_NODES)?;
-        let position = start + slot % MAX_SET_NODES;
-        (position < end).then_some(position)
+        let (start, end) = *self.partitions[at].1.get(layer_of(id))?;
+        // Mostly ids follow each other.
+        let set = &nodes[start..end];
+        let guess = usize::from(id - set.first()?.id.min(id));
+        if set.get(guess).is_some_and(|node| node.id == id) {
+            return Some(start + guess);
+        }
+        set.binary_search_by_key(&id, |node| node.id).ok().map(|at| start + at)
     }
 }
 
@@ -81,7 +88,7 @@ impl Plan {
         let FatRootRange { low, address, node_id, partition, .. } = *range;
         let mut way = vec![WayPoint { switch: self.core, layer: None, low, next, address, node_id }];
         let mut id = node_id;
-        while let Some(position) = self.index.position(partition, id) {
+        while let Some(position) = self.index.position(&self.nodes, partition, id) {
             let node = &self.nodes[position];
             let at = node.children.partition_point(|child| child.low <= key).saturating_sub(1);
             let child = &node.children[at];
@@ -107,7 +114,7 @@ impl Plan {
         let range = &self.fat_root[after.checked_sub(1).expect("the first range begins at key 0")];
         let partition = range.partition;
         let (mut address, mut id, mut levels) = (range.address, range.node_id, 1);
-        while let Some(position) = self.index.position(partition, id) {
+        while let Some(position) = self.index.position(&self.nodes, partition, id) {
             let children = &self.nodes[position].children;
             // A key comes to a node because it is in the node's range: none is below the first child.
             let child = children.partition_point(|child| child.low <= key).saturating_sub(1);

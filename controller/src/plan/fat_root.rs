@@ -8,6 +8,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
+use super::favour::Favour;
 use super::need::Need;
 use super::ranges::RangeTables;
 use super::{Budget, PlanError, SLICE_BITS, STAGES};
@@ -29,9 +30,10 @@ pub(super) struct Child {
 pub(super) fn build(
     tree: &Tree,
     frequencies: &Frequencies,
+    favour: &Favour,
     budget: &Budget,
 ) -> Result<(Vec<Child>, RangeTables), PlanError> {
-    let children = children(tree, &merge(tree, frequencies, budget));
+    let children = children(tree, &merge(tree, frequencies, favour, budget));
     let lows: Vec<u64> = children.iter().map(|child| child.low).collect();
     let tables = RangeTables::build(&lows, SLICE_BITS, STAGES);
     // Merging kept within it: what is too much is the super-root.
@@ -56,13 +58,21 @@ struct Candidate {
 const WHOLE: u64 = 1 << 32;
 
 impl Candidate {
-    fn new(tree: &Tree, frequencies: &Frequencies, budget: &Budget, node: u32, low: u64) -> Self {
+    fn new(
+        tree: &Tree,
+        frequencies: &Frequencies,
+        favour: &Favour,
+        budget: &Budget,
+        node: u32,
+        low: u64,
+    ) -> Self {
         // The first child takes what the node's range begins with, as in `children`.
         let pivots = tree.children(node).iter().skip(1).map(|child| child.low);
         let lows: Vec<u64> = std::iter::once(low).chain(pivots).collect();
         let need = Need::of_cutting(&lows, tree.node(node).high.checked_add(1), budget.range_match);
         let share = budget.largest_share(&need, WHOLE).max(1);
-        Self { visits: frequencies.of(node), leaves: tree.node(node).leaves, share, node, low, need }
+        let visits = favour.in_fat_root(node, frequencies.of(node));
+        Self { visits, leaves: tree.node(node).leaves, share, node, low, need }
     }
 }
 
@@ -98,8 +108,8 @@ impl Eq for Candidate {}
 ///
 /// A node that takes more than is left is passed by: another one may still fit. A node whose children are on another server stays
 /// whole, for the fat root would send the read to the wrong memory.
-fn merge(tree: &Tree, frequencies: &Frequencies, budget: &Budget) -> Vec<u32> {
-    let candidate = |node, low| Candidate::new(tree, frequencies, budget, node, low);
+fn merge(tree: &Tree, frequencies: &Frequencies, favour: &Favour, budget: &Budget) -> Vec<u32> {
+    let candidate = |node, low| Candidate::new(tree, frequencies, favour, budget, node, low);
     let partitions = tree.partitions();
     let mut queue: BinaryHeap<_> =
         partitions.iter().filter(|p| p.node != NONE).map(|p| candidate(p.node, p.low)).collect();
@@ -183,7 +193,7 @@ mod tests {
         let samples = [(1, 10), (7, 20), (8, 10), (12, 2), (14, 15), (17, 3)];
         let frequencies = Frequencies::from_weighted(&tree, &samples);
         let budget = Budget { fat_root_ranges: 10, ..Budget::bmv2() };
-        let (children, tables) = build(&tree, &frequencies, &budget).unwrap();
+        let (children, tables) = build(&tree, &frequencies, &Favour::default(), &budget).unwrap();
         let lows: Vec<u64> = children.iter().map(|child| child.low).collect();
         assert_eq!(
             lows,
@@ -215,7 +225,7 @@ mod tests {
                 live_epochs: 1,
                 ..Budget::compiled(Target::Tofino1)
             };
-            let (children, tables) = build(&tree, &frequencies, &budget).unwrap();
+            let (children, tables) = build(&tree, &frequencies, &Favour::default(), &budget).unwrap();
             (children.len(), tables.rows_per_stage::<STAGES>(budget.range_match))
         };
         assert_eq!(lows(5), (4, [4, 0, 0, 0]), "two more rows for 8 visits");
@@ -238,7 +248,7 @@ mod tests {
                 fat_root_ranges: ranges, stage_entries: entries, stage_rows: Some(rows), range_match, live_epochs: 1,
                 ..Budget::bmv2()
             };
-            let Ok((found, tables)) = build(&tree, &frequencies, &budget) else { return Ok(()) };
+            let Ok((found, tables)) = build(&tree, &frequencies, &Favour::default(), &budget) else { return Ok(()) };
             let lows: Vec<u64> = found.iter().map(|child| child.low).collect();
             prop_assert!(budget.check_ranges(lows.len(), &tables).is_ok());
             for (at, child) in found.iter().enumerate().filter(|(_, child)| child.node != NONE) {

@@ -4,8 +4,8 @@ use fatbtree_topology::SwitchId;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Budget, CachedNode, FatRootRange, LAYERS, MAX_SET_NODES, Plan, PlanError, PlannedPartition, SLICE_BITS,
-    STAGES, Summary, execute, ranges::RangeTables,
+    Budget, CachedNode, FatRootRange, LAYERS, Plan, PlanError, PlannedPartition, SLICE_BITS, STAGES, Summary,
+    execute, first_id, layer_of, ranges::RangeTables,
 };
 use crate::tree::MAX_BRANCHES;
 
@@ -19,6 +19,9 @@ struct File {
     #[serde(skip_deserializing)]
     summary: Option<Summary>,
     epoch: u8,
+    /// As the epoch's last bit, unless it says something else.
+    #[serde(default)]
+    parity: Option<u8>,
     core: SwitchId,
     total_weight: u64,
     budget: Budget,
@@ -26,6 +29,8 @@ struct File {
     partitions: Vec<PlannedPartition>,
     fat_root: Vec<FatRootRange>,
     nodes: Vec<CachedNode>,
+    #[serde(default)]
+    newest_ids: Vec<(u8, SwitchId, u16)>,
 }
 
 impl Plan {
@@ -35,6 +40,7 @@ impl Plan {
             format: FORMAT,
             summary: Some(self.summary()),
             epoch: self.epoch,
+            parity: Some(self.parity),
             core: self.core,
             total_weight: self.total_weight,
             budget: self.budget.clone(),
@@ -42,6 +48,7 @@ impl Plan {
             partitions: self.partitions.clone(),
             fat_root: self.fat_root.clone(),
             nodes: self.nodes.clone(),
+            newest_ids: self.newest_ids.clone(),
         };
         serde_json::to_string(&file).expect("numbers, strings and lists always serialise")
     }
@@ -67,6 +74,7 @@ impl Plan {
         file.budget.validate()?;
         let mut plan = Self {
             epoch: file.epoch,
+            parity: file.parity.unwrap_or(file.epoch) & 1,
             core: file.core,
             partitions: file.partitions,
             fat_root: file.fat_root,
@@ -74,6 +82,7 @@ impl Plan {
             total_weight: file.total_weight,
             budget: file.budget,
             switch_names: file.switch_names,
+            newest_ids: file.newest_ids,
             tables: RangeTables::build(&lows, SLICE_BITS, STAGES),
             index: execute::Index::default(),
         };
@@ -96,16 +105,12 @@ impl Plan {
                 return Err(format!("{place}: expected a layer from 0 to {}, found {layer}", LAYERS - 1));
             }
             let key = (node.layer, node.switch, node.id);
-            let first = layer * MAX_SET_NODES + 1;
-            let expected = match previous {
-                Some((l, s, id)) if (l, s) == (node.layer, node.switch) => usize::from(id) + 1,
-                _ => first,
-            };
-            if usize::from(node.id) != expected
-                || usize::from(node.id) >= first + MAX_SET_NODES
-                || previous > Some(key)
-            {
-                return Err(format!("{place}: expected id {expected}, ordered by layer, switch and id"));
+            let is_in_order = node.id != 0 && layer_of(node.id) == layer && previous < Some(key);
+            if !is_in_order {
+                let first = first_id(layer);
+                return Err(format!(
+                    "{place}: expected an id of its layer, from {first} on, ordered by layer, switch and id"
+                ));
             }
             previous = Some(key);
             let count = node.children.len();
@@ -126,12 +131,12 @@ impl Plan {
     fn check_ids(&self) -> Result<(), String> {
         let pointers = self.fat_root.iter().map(|r| (r.partition, 0, r.address, r.node_id));
         let children = self.nodes.iter().flat_map(|node| {
-            let below = (usize::from(node.layer) + 1) * MAX_SET_NODES;
+            let below = usize::from(node.layer) + 1;
             node.children.iter().map(move |child| (node.partition, below, child.address, child.node_id))
         });
         for (partition, below, address, id) in pointers.chain(children).filter(|(.., id)| *id != 0) {
-            let found = self.index.position(partition, id).map(|at| self.nodes[at].address);
-            if found != Some(address) || usize::from(id) <= below {
+            let found = self.index.position(&self.nodes, partition, id).map(|at| self.nodes[at].address);
+            if found != Some(address) || layer_of(id) < below {
                 return Err(format!(
                     "partition {partition}: node id {id} should name the node at {address:#x} further down"
                 ));

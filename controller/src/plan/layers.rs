@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use fatbtree_topology::SwitchId;
 
-use super::LAYERS;
 use super::fat_root::Child;
+use super::favour::Favour;
+use super::{LAYERS, first_id};
 use crate::frequency::Frequencies;
 use crate::tree::{NONE, Tree};
 
@@ -19,7 +20,7 @@ pub(super) struct Placed {
     pub(super) node: u32,
     pub(super) layer: usize,
     pub(super) switch: SwitchId,
-    /// `layer * 8192 + slot + 1`: unique on every path, because a path has one switch per layer.
+    /// Unique on every path, because a path has one switch per layer.
     pub(super) id: u16,
 }
 
@@ -27,6 +28,7 @@ pub(super) struct Placed {
 pub(super) fn place(
     tree: &Tree,
     frequencies: &Frequencies,
+    favour: &Favour,
     fat_root: &[Child],
     homes: &[[SwitchId; LAYERS]],
     room: &[usize; LAYERS],
@@ -47,15 +49,22 @@ pub(super) fn place(
         }
         for (switch, mut nodes) in by_switch {
             if nodes.len() > *room {
-                let rank = |node: &u32| std::cmp::Reverse(frequencies.rank(tree, *node));
+                let rank = |node: &u32| {
+                    let (visits, leaves, place) = frequencies.rank(tree, *node);
+                    std::cmp::Reverse((
+                        favour.in_layer(layer, tree.node(*node).address, visits),
+                        leaves,
+                        place,
+                    ))
+                };
                 nodes.select_nth_unstable_by_key(*room, rank);
                 next.extend(nodes.drain(*room..));
             }
             // Slots in key order, so that equal plans are equal whatever order the queue had.
             nodes.sort_unstable_by_key(|node| (tree.node(*node).partition, tree.node(*node).low, *node));
             for (slot, node) in nodes.into_iter().enumerate() {
-                let id =
-                    u16::try_from(layer * super::budget::MAX_SET_NODES + slot + 1).expect("5 * 8192 < 65536");
+                let slot = u16::try_from(slot).expect("a set has at most 8192 nodes");
+                let id = first_id(layer) + slot;
                 placed.push(Placed { node, layer, switch, id });
                 next.extend(
                     tree.children(node).iter().map(|child| child.node).filter(|child| *child != NONE),

@@ -8,7 +8,7 @@ impl Plan {
     /// The same plan under another epoch, as a reload needs it: it must be [`next_epoch`](super::next_epoch) of the one in force.
     #[must_use]
     pub fn at_epoch(self, epoch: u8) -> Self {
-        Self { epoch, ..self }
+        Self { epoch, parity: epoch & 1, ..self }
     }
 
     /// Whether it was made for this network and for partitions as this cluster has them. What it says of the trees, where they begin, their

@@ -225,7 +225,7 @@ fn check_structure(plan: &Plan, budget: &Budget) {
             let (id, from) = pointed[&node.address];
             assert_eq!(id, node.id);
             assert!(
-                from == 0 || usize::from(from - 1) / MAX_SET_NODES < usize::from(node.layer),
+                from == 0 || layer_of(from) < usize::from(node.layer),
                 "a node is led to from an earlier layer"
             );
         }
@@ -525,8 +525,8 @@ fn damaged_files_are_refused() {
     refuse(&|v| v["fat_root"][0]["low"] = 1.into(), "from key 0");
     refuse(&|v| v["fat_root"][1]["node_id"] = 4242.into(), "node id 4242");
     refuse(&|v| v["nodes"][0]["layer"] = 5.into(), "layer from 0 to 4");
-    refuse(&|v| v["nodes"][0]["id"] = 9.into(), "expected id 1");
-    refuse(&|v| v["nodes"][3]["id"] = 3.into(), "expected id 4");
+    refuse(&|v| v["nodes"][0]["id"] = 9.into(), "expected an id of its layer");
+    refuse(&|v| v["nodes"][3]["id"] = 3.into(), "expected an id of its layer");
     refuse(&|v| v["nodes"][0]["partition"] = 9.into(), "is not below this switch");
     refuse(&|v| v["nodes"][0]["children"] = serde_json::json!([]), "1 to 16 children");
     refuse(&|v| v["nodes"][0]["children"][0]["node_id"] = 1.into(), "further down");

@@ -75,6 +75,7 @@ struct Reload {
     new: Arc<Loaded>,
     old: Option<Arc<Loaded>>,
     made_of: Incarnations,
+    changes: usize,
     stage: Stage,
     /// The version of what is desired in this stage.
     version: u64,
@@ -90,6 +91,8 @@ pub enum Notice {
     Reloaded {
         /// Its epoch.
         epoch: u8,
+        /// Entries that were written or deleted, in all switches.
+        changes: usize,
         /// How long it took.
         took: Duration,
     },
@@ -108,7 +111,9 @@ pub enum Refused {
         epoch: u8,
     },
     /// The switch with the fat root was not read yet.
-    #[error("{switch} does not answer: nobody knows which epoch is in force; start it, or wait for it")]
+    #[error(
+        "{switch} does not answer, or does not hold yet what it should: `fatbtree control status` says why; wait for it"
+    )]
     CoreSilent {
         /// Its name.
         switch: String,
@@ -142,8 +147,8 @@ pub struct Controller {
     /// Plans that were saved, one of them perhaps of the epoch that is found in force.
     saved: Vec<(Plan, Incarnations)>,
     reload: Option<Reload>,
-    /// The epoch that was in force last: packets may still be under way with it.
-    last_in_force: Option<u8>,
+    /// The version since which packets are to be sent where they are to be sent now.
+    turned: u64,
     /// The epoch that was begun last. It is not begun again: a switch that does not answer may hold some of it.
     last_begun: u8,
     draw: u8,
@@ -172,7 +177,7 @@ impl Controller {
             made_of: Incarnations::new(),
             saved: Vec::new(),
             reload: None,
-            last_in_force: None,
+            turned: 0,
             last_begun: u8::MAX,
             draw,
             previous: None,
@@ -208,6 +213,12 @@ impl Controller {
         result
     }
 
+    /// Packets are to be sent somewhere else.
+    fn turn(&mut self, in_force: InForce) {
+        self.change(|desired| desired.in_force = in_force);
+        self.turned = self.version;
+    }
+
     /// The next thing that others want to know.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
@@ -220,20 +231,19 @@ impl Controller {
         self.switches.insert(switch, SwitchState::Converging);
         if switch == self.core && self.desired.in_force == InForce::Unread {
             let mut saved = std::mem::take(&mut self.saved).into_iter();
-            self.last_in_force = held.epoch();
-            let last = held.epoch().unwrap_or(u8::MAX);
+            let last = held.serving().map_or(u8::MAX, |serving| serving.epoch);
             self.last_begun = (0..2 * (self.draw / 2)).fold(last, |epoch, _| next_epoch(epoch));
-            let in_force = match held.epoch() {
+            let in_force = match held.serving() {
                 None => InForce::Nothing,
-                Some(epoch) => match saved.find(|(plan, _)| plan.epoch() == epoch) {
+                Some(serving) => match saved.find(|(plan, _)| plan.epoch() == serving.epoch) {
                     Some((plan, made_of)) => {
                         self.made_of = made_of;
                         InForce::Plan(Loaded::new(plan))
                     }
-                    None => InForce::Unknown(epoch),
+                    None => InForce::Unknown(serving),
                 },
             };
-            self.change(|desired| desired.in_force = in_force);
+            self.turn(in_force);
             self.check_trees();
         }
         self.advance();
@@ -396,7 +406,7 @@ impl Controller {
         let void = self.desired.in_force.plan().is_some() && self.other_tree(&self.made_of).is_some();
         if void {
             self.previous = None;
-            self.change(|desired| desired.in_force = InForce::Nothing);
+            self.turn(InForce::Nothing);
             self.notices.push_back(Notice::Void);
         }
     }
@@ -412,10 +422,10 @@ impl Controller {
     /// Whether a plan is missing, and all that one can be made of is here.
     pub fn wants_plan(&self) -> bool {
         let missing = matches!(self.desired.in_force, InForce::Nothing | InForce::Unknown(_));
-        missing && self.reload.is_none() && self.servers.values().all(|server| server.here)
+        missing && self.next_epoch().is_ok() && self.servers.values().all(|server| server.here)
     }
 
-    /// The epoch of the next plan.
+    /// The epoch of the next plan, unless it is a difference to the one in force.
     ///
     /// # Errors
     /// When a reload is under way, or S_c was not read yet.
@@ -423,38 +433,47 @@ impl Controller {
         if let Some(reload) = &self.reload {
             return Err(Refused::Busy { epoch: reload.new.plan().epoch() });
         }
-        match self.desired.in_force {
-            InForce::Unread => {
-                Err(Refused::CoreSilent { switch: self.cluster.tree().switch(self.core).name() })
-            }
-            _ => {
-                let next = next_epoch(self.last_begun);
-                // Epochs with the same last bit share sub-tables.
-                let clashes = self.last_in_force.is_some_and(|epoch| epoch & 1 == next & 1);
-                Ok(if clashes { next_epoch(next) } else { next })
-            }
+        // Until S_c does what it is to do now, it may do what it did before.
+        if !self.is_settled(self.core, self.turned) {
+            return Err(Refused::CoreSilent { switch: self.cluster.tree().switch(self.core).name() });
         }
+        Ok(next_epoch(self.last_begun))
     }
 
-    /// Begins to load a plan, whatever its epoch: it gets the next one. `made_of` are the trees that it was made of.
+    /// Begins to load a plan, whatever its epoch: as a [difference](Plan::beside) to the one in force if that is possible, else in the next
+    /// epoch. `made_of` are the trees that it was made of. Returns the epoch.
     ///
     /// # Errors
     /// When it cannot be loaded, or not now.
     pub fn load(&mut self, plan: Plan, made_of: Incarnations) -> Result<u8, Refused> {
-        let epoch = self.next_epoch()?;
+        let next = self.next_epoch()?;
         if let Some(partition) = self.other_tree(&made_of) {
             return Err(Refused::OtherTree { partition });
         }
         plan.check_network(&self.cluster)?;
-        let new = Loaded::new(plan.at_epoch(epoch));
         let old = self.desired.in_force.plan().cloned();
-        let beside = Arc::clone(&new);
-        self.last_begun = epoch;
+        // Ids are given again only where everybody is known to have forgotten whose they were.
+        let is_difference = self.all_are_settled() && self.made_of == made_of;
+        let beside = old.as_ref().filter(|_| is_difference).and_then(|old| plan.beside(old.plan()));
+        let plan = match beside {
+            Some(plan) => plan,
+            None => {
+                self.last_begun = next;
+                plan.after(next, self.desired.in_force.serving().map_or(0, |serving| serving.parity))
+            }
+        };
+        let new = Loaded::new(plan);
+        let changes = new.changes_from(old.as_deref());
+        let (beside, epoch) = (Arc::clone(&new), new.plan().epoch());
         self.change(|desired| desired.beside = Some(beside));
         let (version, began) = (self.version, self.now);
-        self.reload = Some(Reload { new, old, made_of, stage: Stage::Write, version, began });
+        self.reload = Some(Reload { new, old, made_of, changes, stage: Stage::Write, version, began });
         self.advance();
         Ok(epoch)
+    }
+
+    fn all_are_settled(&self) -> bool {
+        self.switches.keys().all(|switch| self.is_settled(*switch, self.version))
     }
 
     /// The plan in force, and what it was made of.
@@ -479,7 +498,9 @@ impl Controller {
             let (new, old, version) = (Arc::clone(new), old.clone(), *version);
             let stage = match stage {
                 Stage::Write if self.are_settled(version) => {
-                    self.change(|desired| (desired.in_force, desired.beside) = (InForce::Plan(new), old));
+                    self.turn(InForce::Plan(new));
+                    self.change(|desired| desired.beside = old);
+                    self.turned = self.version;
                     Stage::Flip
                 }
                 Stage::Flip if self.is_settled(self.core, version) => {
@@ -495,7 +516,6 @@ impl Controller {
             let version = self.version;
             if let Some(reload) = &mut self.reload {
                 if stage == Stage::Flip {
-                    self.last_in_force = Some(reload.new.plan().epoch());
                     let before = std::mem::replace(&mut self.made_of, reload.made_of.clone());
                     self.previous = reload.old.as_ref().map(|old| (old.plan().clone(), before));
                 }
@@ -505,9 +525,9 @@ impl Controller {
     }
 
     fn finish_reload(&mut self) {
-        if let Some(Reload { new, began, .. }) = self.reload.take() {
+        if let Some(Reload { new, changes, began, .. }) = self.reload.take() {
             let took = self.now.saturating_sub(began);
-            self.notices.push_back(Notice::Reloaded { epoch: new.plan().epoch(), took });
+            self.notices.push_back(Notice::Reloaded { epoch: new.plan().epoch(), changes, took });
         }
     }
 

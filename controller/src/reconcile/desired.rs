@@ -1,14 +1,14 @@
 //! What all switches should hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fatbtree_topology::{Cluster, SwitchId};
 
-use super::wanted::{Keep, Wanted};
+use super::wanted::{Keep, Serving, Wanted};
 use crate::base::{Base, cluster_base};
 use crate::connection::Connections;
-use crate::plan::Plan;
+use crate::plan::{Plan, diff_switch};
 use crate::tables::Entry;
 
 /// A plan with its entries.
@@ -30,6 +30,19 @@ impl Loaded {
         &self.plan
     }
 
+    /// Entries that are written or deleted on the way from another plan, or from none.
+    pub fn changes_from(&self, old: Option<&Self>) -> usize {
+        let none = Arc::new(Vec::new());
+        let of = |loaded: &Self, switch| Arc::clone(loaded.entries.get(switch).unwrap_or(&none));
+        let switches: BTreeSet<&SwitchId> =
+            self.entries.keys().chain(old.into_iter().flat_map(|old| old.entries.keys())).collect();
+        let changes = switches.into_iter().map(|switch| {
+            let before = old.map_or_else(|| Arc::clone(&none), |old| of(old, switch));
+            diff_switch(&before, &of(self, switch)).len()
+        });
+        changes.sum()
+    }
+
     /// Entries in all switches together.
     pub fn len(&self) -> usize {
         self.entries.values().map(|entries| entries.len()).sum()
@@ -49,19 +62,24 @@ pub enum InForce {
     /// Nothing: index reads end at the roots of their partitions.
     Nothing,
     /// An epoch of which nobody knows the plan any more. It serves until there is another one.
-    Unknown(u8),
+    Unknown(Serving),
     /// This plan.
     Plan(Arc<Loaded>),
 }
 
 impl InForce {
-    /// Its epoch, if there is one.
-    pub fn epoch(&self) -> Option<u8> {
+    /// Where it sends packets.
+    pub fn serving(&self) -> Option<Serving> {
         match self {
             Self::Unread | Self::Nothing => None,
-            Self::Unknown(epoch) => Some(*epoch),
-            Self::Plan(loaded) => Some(loaded.plan.epoch()),
+            Self::Unknown(serving) => Some(*serving),
+            Self::Plan(loaded) => Some(Serving { epoch: loaded.plan.epoch(), parity: loaded.plan.parity() }),
         }
+    }
+
+    /// Its epoch, if there is one.
+    pub fn epoch(&self) -> Option<u8> {
+        self.serving().map(|serving| serving.epoch)
     }
 
     /// The plan, if it is known.
@@ -109,7 +127,7 @@ impl Desired {
         let plans = plans.filter_map(|loaded| loaded.entries.get(&switch).cloned()).collect();
         let keep = match self.in_force {
             InForce::Unread => Keep::All,
-            InForce::Unknown(epoch) => Keep::Epoch(epoch),
+            InForce::Unknown(serving) => Keep::Of(serving),
             InForce::Nothing | InForce::Plan(_) => Keep::Nothing,
         };
         let base_route = base.map(|base| base.core_route);
@@ -119,6 +137,6 @@ impl Desired {
             InForce::Nothing => base_route,
             InForce::Plan(loaded) => Some(loaded.plan.descend()),
         };
-        Wanted { fixed, plans, keep, serving: self.in_force.epoch(), core_route }
+        Wanted { fixed, plans, keep, serving: self.in_force.serving(), core_route }
     }
 }

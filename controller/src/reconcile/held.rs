@@ -1,6 +1,6 @@
 //! What one switch holds.
 
-use super::wanted::is_planned;
+use super::wanted::{Serving, is_planned};
 use crate::plan::diff_switch;
 use crate::tables::{Change, Entry, core_route};
 
@@ -30,15 +30,17 @@ impl Held {
         self.core_route
     }
 
-    /// The epoch that packets are sent into from here; none in switches that send them into none.
-    pub fn epoch(&self) -> Option<u8> {
+    /// Where packets are sent from here; none in switches that send them nowhere.
+    pub fn serving(&self) -> Option<Serving> {
         match self.core_route {
-            Some(core_route::Action::Descend { epoch, .. }) if epoch != 0 => Some(epoch),
+            Some(core_route::Action::Descend { epoch, sub_table }) if epoch != 0 => {
+                Some(Serving { epoch, parity: u8::from(sub_table & 1 == 1) })
+            }
             _ => None,
         }
     }
 
-    /// Entries of plans, and the newest epoch that they are of; entries of the fat root say none, and count as of the one in force.
+    /// Entries of plans, and the epoch that packets are sent into from here, or else the newest of them.
     pub fn planned(&self) -> (usize, Option<u8>) {
         let epoch = |entry: &Entry| match entry {
             Entry::Step(key, _) => Some(key.epoch),
@@ -46,7 +48,8 @@ impl Held {
             _ => None,
         };
         let entries = self.entries.iter().filter(|entry| is_planned(entry)).count();
-        (entries, self.entries.iter().filter_map(epoch).max().or(self.epoch()))
+        let serving = self.serving().map(|serving| serving.epoch);
+        (entries, serving.or_else(|| self.entries.iter().filter_map(epoch).max()))
     }
 
     /// Takes note of changes that the switch has made, in any order.

@@ -23,4 +23,4 @@ pub use controller::{
 };
 pub use desired::{Desired, InForce, Loaded};
 pub use held::Held;
-pub use wanted::Wanted;
+pub use wanted::{Serving, Wanted};

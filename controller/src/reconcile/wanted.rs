@@ -11,7 +11,7 @@ pub(super) enum Keep {
     /// None.
     Nothing,
     /// Those of the epoch in force: they were there when the controller started, and serve until there is another plan.
-    Epoch(u8),
+    Of(Serving),
     /// All: the epoch in force was not read yet.
     All,
 }
@@ -21,11 +21,11 @@ pub(super) enum Keep {
 pub struct Wanted {
     /// Routes and connections, in key order.
     pub(super) fixed: Vec<Entry>,
-    /// Its entries of each plan that is in force or beside it, in key order.
+    /// Its entries of the plan that is in force, and of the one beside it; each in key order.
     pub(super) plans: Vec<Arc<Vec<Entry>>>,
     pub(super) keep: Keep,
-    /// The epoch that packets are sent into.
-    pub(super) serving: Option<u8>,
+    /// Where packets are sent.
+    pub(super) serving: Option<Serving>,
     /// None: it stays as it is.
     pub(super) core_route: Option<core_route::Action>,
 }
@@ -41,11 +41,12 @@ impl Wanted {
     pub fn next_changes(&self, held: &Held) -> Option<Vec<Change>> {
         let mut wanted = self.fixed.clone();
         self.plans.iter().for_each(|entries| wanted.extend_from_slice(entries));
-        // A few sorted runs: merged in one pass.
-        wanted.sort();
+        // A few sorted runs: merged in one pass. Where plans differ about an entry, the one in force is right, which comes first.
+        wanted.sort_by(Entry::cmp_keys);
+        wanted.dedup_by(|later, first| later.cmp_keys(first).is_eq());
         let mut phases: [Vec<Change>; PHASES] = [const { Vec::new() }; PHASES];
         for change in held.changes_to(&wanted) {
-            if let Some(phase) = self.phase(&change) {
+            if let Some(phase) = self.phase(&change, held.serving()) {
                 phases[phase].push(change);
             }
         }
@@ -57,27 +58,29 @@ impl Wanted {
     }
 
     /// When a change is made; none: it is not.
-    fn phase(&self, change: &Change) -> Option<usize> {
+    fn phase(&self, change: &Change, now: Option<Serving>) -> Option<usize> {
         match change {
             Change::Delete(entry) => {
                 let kept = match self.keep {
                     Keep::Nothing => false,
-                    Keep::Epoch(epoch) => belongs(entry, epoch),
+                    Keep::Of(serving) => serving.reaches(entry),
                     Keep::All => is_planned(entry),
                 };
-                let first = if self.is_unreachable(entry) { UNREACHABLE } else { REACHABLE };
+                let first = if self.is_unreachable(entry, now) { UNREACHABLE } else { REACHABLE };
                 (!kept).then_some(if leads_in(entry) { first } else { first + 1 })
             }
             Change::Insert(entry) if leads_in(entry) => Some(LEAD_IN),
             Change::Insert(_) => Some(ADD),
-            Change::Modify(entry) if self.is_unreachable(entry) => Some(ADD),
+            Change::Modify(entry) if self.is_unreachable(entry, now) => Some(ADD),
             Change::Modify(_) | Change::CoreRoute(_) => Some(POINTERS),
         }
     }
 
-    /// Whether no packet comes to a planned entry, but those that are still under way with an epoch that was in force before.
-    fn is_unreachable(&self, entry: &Entry) -> bool {
-        is_planned(entry) && !self.serving.is_some_and(|epoch| belongs(entry, epoch))
+    /// Whether no packet comes to a planned entry, but those that are still under way with an epoch that was in force before. `now` is where
+    /// this switch sends packets so far, if it does.
+    fn is_unreachable(&self, entry: &Entry, now: Option<Serving>) -> bool {
+        let mut serving = self.serving.into_iter().chain(now);
+        is_planned(entry) && !serving.any(|serving| serving.reaches(entry))
     }
 }
 
@@ -102,12 +105,23 @@ pub(super) fn is_planned(entry: &Entry) -> bool {
     matches!(entry, Entry::FatRoot(..) | Entry::Step(..) | Entry::Child(..))
 }
 
-/// Whether it is of this epoch, or of another with the same last bit if it is of the fat root.
-fn belongs(entry: &Entry, epoch: u8) -> bool {
-    match entry {
-        Entry::FatRoot(key, _) => key.sub_table & 1 == u16::from(epoch & 1),
-        Entry::Step(key, _) => key.epoch == epoch,
-        Entry::Child(key, _) => key.epoch == epoch,
-        _ => false,
+/// Where packets are sent: the nodes of an epoch, and the fat root of a parity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Serving {
+    /// The epoch.
+    pub epoch: u8,
+    /// The last bit of the fat root's sub-tables.
+    pub parity: u8,
+}
+
+impl Serving {
+    /// Whether packets may come to this entry.
+    fn reaches(self, entry: &Entry) -> bool {
+        match entry {
+            Entry::FatRoot(key, _) => key.sub_table & 1 == u16::from(self.parity),
+            Entry::Step(key, _) => key.epoch == self.epoch,
+            Entry::Child(key, _) => key.epoch == self.epoch,
+            _ => false,
+        }
     }
 }

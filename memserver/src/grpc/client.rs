@@ -5,10 +5,11 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use fatbtree_index::{ChunkKind, GlobalAddress, TreeTop};
+use fatbtree_trust::Peer;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint as Address};
+use tonic::transport::Channel;
 use tonic::{Code, Response, Status, Streaming};
 
 use super::convert::{MessageError, missing, supply};
@@ -152,28 +153,29 @@ impl ClientError {
 }
 
 impl Client {
-    /// Connects to `address`, such as `http://127.0.0.1:50051`.
+    /// Connects to a server, such as `http://127.0.0.1:50051`.
     ///
     /// # Errors
     /// When nobody listens there.
-    pub async fn connect(address: &str) -> Result<Self, ClientError> {
-        Self::connect_with(address, Deadlines::default()).await
+    pub async fn connect(to: impl Into<Peer>) -> Result<Self, ClientError> {
+        Self::connect_with(to, Deadlines::default()).await
     }
 
     /// The same with other deadlines.
     ///
     /// # Errors
     /// When nobody listens there.
-    pub async fn connect_with(address: &str, deadlines: Deadlines) -> Result<Self, ClientError> {
+    pub async fn connect_with(to: impl Into<Peer>, deadlines: Deadlines) -> Result<Self, ClientError> {
+        let to = to.into();
+        let address = to.address();
         let unreachable = |source| ClientError::Unreachable { address: address.to_owned(), source };
-        let to = Address::from_shared(address.to_owned()).map_err(unreachable)?;
-        let to = to.connect_timeout(deadlines.connect);
+        let to_there = to.endpoint().map_err(unreachable)?.connect_timeout(deadlines.connect);
         let deadline = || ClientError::Deadline {
             address: address.to_owned(),
             call: "to connect",
             after: deadlines.connect,
         };
-        let channel = tokio::time::timeout(deadlines.connect, to.connect())
+        let channel = tokio::time::timeout(deadlines.connect, to_there.connect())
             .await
             .map_err(|_| deadline())?
             .map_err(unreachable)?;

@@ -5,11 +5,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use fatbtree_index::GlobalAddress;
+use fatbtree_trust::{Door, OPERATOR};
 use fatbtree_verbs::QueuePairNumber;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Server;
+use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Request, Response, Status};
 
 use super::convert::{MessageError, chunk_kind, missing};
@@ -73,35 +74,44 @@ impl Default for ServiceOptions {
 /// # Errors
 /// When the transport fails.
 pub async fn serve(
-    listener: TcpListener,
+    door: impl Into<Door<TcpListener>>,
     handle: Handle,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    serve_with(ServiceOptions::default(), None, listener, handle, stop).await
+    serve_with(ServiceOptions::default(), None, door, handle, stop).await
 }
 
-/// The same with other bounds, and for loaders.
+/// The same with other bounds, and for loaders. Where there are certificates, only the operator loads, and a session is opened by the
+/// client that has its address.
 ///
 /// # Errors
 /// When the transport fails.
 pub async fn serve_with(
     options: ServiceOptions,
     loading: Option<Loading>,
-    listener: TcpListener,
+    door: impl Into<Door<TcpListener>>,
     handle: Handle,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
+    let door = door.into();
+    let server = door.server()?;
+    let (listener, door) = door.split();
     let snapshots = Places::new(options.snapshots, options.snapshots_per_host);
     let connections = Places::new(options.connections, options.connections_per_host);
     let loader = loading.map(|loading| {
         let loader = Loader::new(handle.clone(), loading, options.answer);
-        proto::loader_server::LoaderServer::new(loader).max_decoding_message_size(loading::MESSAGE_BYTES)
+        let loader =
+            proto::loader_server::LoaderServer::new(loader).max_decoding_message_size(loading::MESSAGE_BYTES);
+        let door = door.clone();
+        InterceptedService::new(loader, move |request: Request<()>| {
+            door.admit(&request, &[OPERATOR]).map(|()| request)
+        })
     });
     let service =
-        proto::memory_server_server::MemoryServerServer::new(Service { handle, options, snapshots })
+        proto::memory_server_server::MemoryServerServer::new(Service { handle, options, snapshots, door })
             .max_decoding_message_size(options.message_bytes);
     let (stopping, stopped) = oneshot::channel();
-    let serving = Server::builder()
+    let serving = server
         .concurrency_limit_per_connection(options.calls_per_connection as usize)
         .max_concurrent_streams(options.calls_per_connection)
         .http2_max_header_list_size(options.message_bytes as u32)
@@ -130,6 +140,7 @@ struct Service {
     handle: Handle,
     options: ServiceOptions,
     snapshots: Places,
+    door: Door<()>,
 }
 
 impl Service {
@@ -233,6 +244,7 @@ impl proto::memory_server_server::MemoryServer for Service {
 
     async fn open_session(&self, request: Request<proto::OpenSessionRequest>) -> Reply<proto::Lease> {
         let roce = Ipv4Addr::from_bits(request.get_ref().roce_address);
+        self.door.admit_client(&self.door.caller(&request), roce)?;
         let client = ClientId { host: host(&request)?, roce };
         Ok(Response::new(self.granted(self.handle.open_session(client)).await?.into()))
     }

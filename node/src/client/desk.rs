@@ -9,6 +9,7 @@ use fatbtree_memserver::grpc::{Client, ClientError, Session};
 use fatbtree_memserver::{ServerInfo, Supply};
 use fatbtree_port::Waker;
 use fatbtree_topology::MemoryServer;
+use fatbtree_trust::Trust;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 use tokio::sync::{mpsc as orders, oneshot};
 use tokio::task::JoinHandle;
@@ -98,15 +99,16 @@ impl Desk {
     /// Opens a session, trying as long as `patience` lasts.
     pub(super) async fn open(
         described: &MemoryServer,
+        trust: &Trust,
         roce: Ipv4Addr,
         patience: Duration,
         out: Out,
     ) -> Result<Self, ClientError> {
-        let address = format!("http://{}", described.grpc);
+        let peer = trust.to(&described.grpc, &described.name);
         let began = Instant::now();
         loop {
             let opened = async {
-                let mut server = Client::connect(&address).await?;
+                let mut server = Client::connect(peer.clone()).await?;
                 let info = server.info().await?;
                 let session = server.open_session(roce).await?;
                 Ok((server, info, session))

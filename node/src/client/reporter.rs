@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use fatbtree_controller::grpc::{Client, ClientReport};
+use fatbtree_trust::Peer;
 use tokio::sync::mpsc;
 
 use super::desk::{Answer, Out};
@@ -14,14 +15,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Never ends before the client does.
 pub(super) async fn serve(
-    controller: String,
+    controller: Peer,
     address: Ipv4Addr,
     mut reports: mpsc::Receiver<ClientReport>,
     out: Out,
 ) {
     while !reports.is_closed() {
         let told = async {
-            let mut client = Client::connect(&controller, PATIENCE).await?;
+            let mut client = Client::connect(controller.clone(), PATIENCE).await?;
             let registered = |(partition, queue_pair)| out.tell(Answer::Registered { partition, queue_pair });
             client.report(address, &mut reports, registered).await
         };

@@ -6,7 +6,7 @@ use fatbtree_controller::operator::{
     ClientStatus, Counters, Difference, Explanation, Planned, Question, ReloadStatus, RoleState,
     ServerStatus, Status, Step, SwitchDifference, SwitchStatus, TableCounters,
 };
-use fatbtree_controller::{Change, Entry, LAYER_NAMES, NodeSet, SwitchState, WayPoint, diff};
+use fatbtree_controller::{Change, Entry, LAYER_NAMES, NodeSet, Plan, SwitchState, WayPoint, diff};
 use fatbtree_topology::{Role, Switch};
 
 use super::driver::{Driver, Reply, answer};
@@ -140,10 +140,10 @@ impl Driver {
             };
             return answer(reply, Ok(&planned));
         }
-        // The epoch is part of every key: what is told apart is what they say.
-        let old = self.controller.plan().map(|(loaded, _)| loaded.plan().clone().at_epoch(plan.epoch()));
-        let old = old.map(|plan| plan.entries()).unwrap_or_default();
-        let changes = diff(&old, &plan.entries());
+        let old = self.controller.plan().map(|(loaded, _)| loaded.plan());
+        let beside = old.and_then(|old| plan.beside(old));
+        let changes =
+            diff(&old.map(Plan::entries).unwrap_or_default(), &beside.as_ref().unwrap_or(plan).entries());
         let switches = changes.into_iter().map(|(switch, changes)| {
             let mut difference = SwitchDifference {
                 name: self.planner.cluster.tree().switch(switch).name(),

@@ -294,17 +294,21 @@ impl Driver {
                         let _ = client.registered.try_send((partition, connection.queue_pair));
                     }
                 }
-                Notice::Reloaded { epoch, took } => {
+                Notice::Reloaded { epoch, changes, took } => {
                     let entries = self.controller.plan().map_or(0, |(loaded, _)| loaded.len());
                     let because = std::mem::take(&mut self.because);
-                    tell(ControllerNews::Reloaded { epoch, entries, took, because });
+                    tell(ControllerNews::Reloaded { epoch, entries, changes, took, because });
                     let done = fatbtree_controller::operator::Reloaded {
                         epoch,
                         entries,
+                        changes,
                         seconds: took.as_secs_f64(),
                     };
                     self.waiting.drain(..).for_each(|reply| answer(reply, Ok(&done)));
                     self.follow_plan();
+                    if let Some(follower) = &mut self.follower {
+                        follower.spent(self.began.elapsed(), changes);
+                    }
                 }
                 Notice::Void => {
                     tell(ControllerNews::Void);
@@ -413,8 +417,8 @@ impl Driver {
                 }
                 // Its plan may have been taken out meanwhile, or replaced.
                 self.follower = self.follower.is_some().then_some(*follower);
-                let in_force = self.controller.plan().map(|(loaded, _)| loaded.plan().epoch());
-                if self.follower.as_ref().map(|follower| follower.in_force().epoch()) != in_force {
+                let in_force = self.controller.plan().map(|(loaded, _)| loaded.plan());
+                if self.follower.as_ref().map(Follower::in_force) != in_force {
                     self.follow_plan();
                 }
                 match replanned {
@@ -519,7 +523,9 @@ impl Driver {
             })
             .collect();
         let is_done = |sync: &mut Sync| {
-            switches.iter().all(|switch| sync.done.contains_key(&switch.id) || silent.contains_key(&switch.id))
+            switches
+                .iter()
+                .all(|switch| sync.done.contains_key(&switch.id) || silent.contains_key(&switch.id))
         };
         for sync in self.syncs.extract_if(.., is_done) {
             let others = silent.iter().filter(|(switch, _)| !sync.done.contains_key(switch));

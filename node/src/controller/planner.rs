@@ -10,6 +10,7 @@ use fatbtree_controller::{
 use fatbtree_index::TreeTop;
 use fatbtree_memserver::grpc::{self, Deadlines};
 use fatbtree_topology::{Cluster, SwitchId};
+use fatbtree_trust::Trust;
 use tokio::task::JoinSet;
 
 use super::keeper::Reachable;
@@ -25,6 +26,7 @@ pub(super) type Counted = Vec<(SwitchId, Entry, u64)>;
 /// What every plan is made of.
 #[derive(Clone)]
 pub(super) struct Planner {
+    pub(super) trust: Trust,
     pub(super) cluster: Arc<Cluster>,
     pub(super) placement: Placement,
     pub(super) programs: Programs,
@@ -45,9 +47,9 @@ impl Planner {
     async fn tops(&self) -> Result<Vec<TreeTop>, String> {
         let mut tasks = JoinSet::new();
         for server in self.cluster.servers() {
-            let (name, address) = (server.name.clone(), format!("http://{}", server.grpc));
+            let (name, to) = (server.name.clone(), self.trust.to(&server.grpc, &server.name));
             tasks.spawn(async move {
-                let top = async { grpc::Client::connect_with(&address, DEADLINES).await?.snapshot().await };
+                let top = async { grpc::Client::connect_with(to, DEADLINES).await?.snapshot().await };
                 top.await.map_err(|error| format!("memory server {name}: {error}"))
             });
         }
@@ -109,7 +111,9 @@ impl Planner {
             };
             let frequencies = Frequencies::from_weighted(&tree, &visits);
             let topology = self.cluster.tree();
-            let plan = Plan::new(topology, &self.placement, &tree, &frequencies, &self.budget, epoch);
+            let old = in_force.as_ref().map(|loaded| loaded.plan());
+            let plan =
+                Plan::following(topology, &self.placement, &tree, &frequencies, &self.budget, epoch, old);
             let plan = plan.map_err(|error| error.to_string())?;
             let trips = plan.trips(&tree, &visits);
             let trips_in_force = in_force.map(|loaded| loaded.plan().trips(&tree, &visits));

@@ -45,6 +45,15 @@ impl StateFolder {
 
     /// Keeps a plan before the first of its entries is written, and forgets those of other epochs than `stay`.
     pub(super) fn keep(&self, plan: &Plan, made_of: &Incarnations, stay: &[u8]) -> io::Result<()> {
+        let kept = self.try_to_keep(plan, made_of, stay);
+        if kept.is_err() {
+            // Another plan of this epoch must not be taken for it.
+            let _ = fs::remove_file(self.0.join(format!("epoch-{}.json", plan.epoch())));
+        }
+        kept
+    }
+
+    fn try_to_keep(&self, plan: &Plan, made_of: &Incarnations, stay: &[u8]) -> io::Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(&self.0)?;
         serde_json::to_writer(&mut file, &saved(plan, made_of))?;
         file.flush()?;

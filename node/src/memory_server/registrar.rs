@@ -8,6 +8,7 @@ use fatbtree_controller::grpc::{Client, ClientError, ServerHello, ServerNews};
 use fatbtree_controller::{Incarnation, Registration};
 use fatbtree_index::Partition;
 use fatbtree_memserver::{Event, FirstHop, ServerInfo};
+use fatbtree_trust::Peer;
 use tokio::sync::mpsc;
 
 /// Between two tries to reach the controller.
@@ -26,7 +27,7 @@ fn incarnation(generation: u64, partition: &Partition) -> Incarnation {
 pub(super) struct Registrar {
     hello: ServerHello,
     connections: BTreeMap<(Ipv4Addr, u32), Registration>,
-    controller: String,
+    controller: Peer,
 }
 
 fn registration(hop: &FirstHop) -> Registration {
@@ -36,7 +37,7 @@ fn registration(hop: &FirstHop) -> Registration {
 
 impl Registrar {
     /// A server without connections.
-    pub(super) fn new(controller: String, info: &ServerInfo) -> Self {
+    pub(super) fn new(controller: Peer, info: &ServerInfo) -> Self {
         let incarnation = incarnation(info.generation, &info.partition);
         let (partition, root) = (info.partition.id, info.partition.root.raw());
         let hello = ServerHello { partition, incarnation, root, connections: Vec::new() };
@@ -50,7 +51,7 @@ impl Registrar {
             let (news, mut passed) = mpsc::channel(ON_THE_WAY);
             let (controller, hello) = (self.controller.clone(), self.hello());
             let mut telling = std::pin::pin!(async move {
-                let mut client = Client::connect(&controller, PATIENCE).await?;
+                let mut client = Client::connect(controller, PATIENCE).await?;
                 client.register(hello, &mut passed).await
             });
             let ended: Result<(), ClientError> = loop {

@@ -101,7 +101,9 @@ impl Child {
 
     /// Somebody has looked whether it still answers.
     pub(super) fn looked_at(&mut self, look: &Look, tell: &mut impl FnMut(UpNews<'_>)) {
-        let Some(answers) = look.answers.get(&self.role.name).filter(|_| look.began > self.since) else { return };
+        let Some(answers) = look.answers.get(&self.role.name).filter(|_| look.began > self.since) else {
+            return;
+        };
         if *answers && self.is_silent {
             self.answers(tell);
         } else if !answers && self.answering {

@@ -7,6 +7,7 @@ use fatbtree_controller::grpc::Client;
 use fatbtree_controller::operator::{Question, RoleState, Status};
 use fatbtree_memserver::grpc;
 use fatbtree_topology::Cluster;
+use fatbtree_trust::{CONTROLLER, Peer, Trust};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -21,14 +22,18 @@ pub(super) struct Role {
     /// Where it is controlled.
     pub(super) address: String,
     /// Where the controller is, who knows what a switch holds.
-    controller: String,
+    controller: Peer,
+    trust: Trust,
 }
 
 /// Memory servers first: they load their trees while the switches are programmed. None where there is no controller.
-pub(super) fn of(cluster: &Cluster) -> Option<Vec<Role>> {
+pub(super) fn of(cluster: &Cluster, trust: &Trust) -> Option<Vec<Role>> {
     let controller = cluster.controller()?.to_owned();
-    let role =
-        |kind, name: String, address: String| Role { name, kind, address, controller: controller.clone() };
+    let to = trust.to(&controller, CONTROLLER);
+    let role = |kind, name: String, address: String| {
+        let (controller, trust) = (to.clone(), trust.clone());
+        Role { name, kind, address, controller, trust }
+    };
     let servers = cluster.servers().iter();
     let servers =
         servers.map(|server| role(RoleKind::MemoryServer, server.name.clone(), server.grpc.clone()));
@@ -36,7 +41,7 @@ pub(super) fn of(cluster: &Cluster) -> Option<Vec<Role>> {
         cluster.tree().switches().iter().map(|switch| {
             role(RoleKind::Switch, switch.name(), cluster.p4runtime(switch.id).address.clone())
         });
-    let controller = role(RoleKind::Controller, "controller".to_owned(), controller.clone());
+    let controller = role(RoleKind::Controller, CONTROLLER.to_owned(), controller);
     Some(servers.chain([controller]).chain(switches).collect())
 }
 
@@ -104,7 +109,7 @@ impl Role {
 
     async fn answers(&self) -> bool {
         if self.kind == RoleKind::MemoryServer {
-            return match grpc::Client::connect(&format!("http://{}", self.address)).await {
+            return match grpc::Client::connect(self.trust.to(&self.address, &self.name)).await {
                 Ok(mut server) => server.info().await.is_ok(),
                 Err(_) => false,
             };
@@ -122,7 +127,7 @@ impl Role {
 
     /// What the controller says.
     async fn status(&self) -> Option<Status> {
-        let mut controller = Client::connect(&self.controller, PATIENCE).await.ok()?;
+        let mut controller = Client::connect(self.controller.clone(), PATIENCE).await.ok()?;
         controller.ask(&Question::Status, PATIENCE).await.ok()
     }
 }

@@ -5,10 +5,12 @@ use std::pin::Pin;
 
 use fatbtree_p4runtime::client::{MAX_HEADERS, MAX_MESSAGE};
 use fatbtree_p4runtime::tonic::transport::server::TcpIncoming;
-use fatbtree_p4runtime::tonic::transport::{self, Server};
+use fatbtree_p4runtime::tonic::service::interceptor::InterceptedService;
+use fatbtree_p4runtime::tonic::transport;
 use fatbtree_p4runtime::tonic::{self, Status, Streaming};
 use fatbtree_p4runtime::v1::p4_runtime_server::{P4Runtime, P4RuntimeServer};
 use fatbtree_p4runtime::v1::{self, StreamMessageRequest, StreamMessageResponse};
+use fatbtree_trust::{CONTROLLER, Door};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -26,19 +28,25 @@ const MAX_REQUESTS: usize = 8;
 /// HTTP/2 streams of a connection, sessions and answers that are being read included.
 const MAX_STREAMS: u32 = 64;
 
-/// Serves P4Runtime on a listener until `shutdown` completes.
+/// Serves P4Runtime at a door until `shutdown` completes; where there are certificates, to the controller only.
 ///
 /// # Errors
 /// What tonic says when the listener or a connection fails for good.
 pub async fn serve(
-    listener: TcpListener,
+    door: impl Into<Door<TcpListener>>,
     mailbox: Mailbox,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), transport::Error> {
+    let door = door.into();
+    let server = door.server()?;
+    let (listener, door) = door.split();
     let service = P4RuntimeServer::new(Service { mailbox })
         .max_decoding_message_size(MAX_REQUEST)
         .max_encoding_message_size(MAX_MESSAGE);
-    Server::builder()
+    let service = InterceptedService::new(service, move |request: tonic::Request<()>| {
+        door.admit(&request, &[CONTROLLER]).map(|()| request)
+    });
+    server
         // Batches of updates are large: do not let them wait for window updates.
         .initial_stream_window_size(8 << 20)
         .initial_connection_window_size(32 << 20)

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::ops::Range;
 
+use super::trust::PLAINTEXT;
 use crate::address::MacAddress;
 use crate::fat_tree::TopologyError;
 
@@ -217,6 +218,28 @@ pub enum ClusterProblem {
         "this memory server has no low key but others have one; give all of them one, or none to divide the keys evenly"
     )]
     MissingLow,
+    /// Control channels would be open to everybody on a network.
+    #[error(
+        "{address} is not on this machine's loopback, and the file does not say whom to trust: add a section [trust] with \
+         folder = \"certificates\" (`fatbtree topology certificates` fills it), or with plaintext = \"{PLAINTEXT}\""
+    )]
+    Untrusted {
+        /// The first such address.
+        address: String,
+    },
+    /// A section that says nothing, or two things.
+    #[error(
+        "expected one of folder = \"certificates\" (a folder beside this file) and plaintext = \"{PLAINTEXT}\" (these words)"
+    )]
+    NoTrust,
+    /// A name that a certificate cannot have.
+    #[error(
+        "the certificate of {name:?} cannot carry this name: expected lower-case letters, digits and hyphens, and not ca, controller or operator"
+    )]
+    NoCertificateName {
+        /// The name.
+        name: String,
+    },
     /// There is no memory server.
     #[error("no [[memory_server]]: a cluster needs at least one")]
     NoServers,

@@ -11,6 +11,8 @@ pub(super) struct File {
     pub(super) p4runtime: Option<Spanned<P4Runtime>>,
     pub(super) controller: Option<Controller>,
     pub(super) wires: Option<Wires>,
+    pub(super) trust: Option<Spanned<Trust>>,
+    pub(super) metrics: Option<Metrics>,
     #[serde(default)]
     pub(super) switch: Vec<Spanned<Switch>>,
     #[serde(default)]
@@ -50,6 +52,20 @@ pub(super) struct P4Runtime {
 #[serde(deny_unknown_fields)]
 pub(super) struct Controller {
     pub(super) grpc: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Trust {
+    pub(super) folder: Option<Spanned<String>>,
+    pub(super) plaintext: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Metrics {
+    pub(super) host: Option<Spanned<String>>,
+    pub(super) first_port: Spanned<i64>,
 }
 
 #[derive(Deserialize)]

@@ -8,6 +8,7 @@ use toml::Spanned;
 
 use super::error::{ClusterError, ClusterProblem as Problem, place};
 use super::file::{self, File, Key};
+use super::trust::is_loopback;
 use super::{Client, Cluster, MemoryServer, P4RuntimeEndpoint};
 use crate::address::MacAddress;
 use crate::fat_tree::{Cores, FatTree, HostId, SwitchId, TopologyError};
@@ -24,7 +25,7 @@ struct Roles {
 }
 
 /// Endpoint names already given out: `address` or `address#device` → who has it.
-type Endpoints = BTreeMap<(String, Option<u64>), String>;
+pub(super) type Endpoints = BTreeMap<(String, Option<u64>), String>;
 
 pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let file: File = toml::from_str(text).map_err(|error| {
@@ -36,7 +37,7 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
             Problem::Syntax(error.message().to_owned()),
         )
     })?;
-    let check = Check { text };
+    let check = Check { text, trusts: file.trust.is_some() };
     let mut tree = check.network(&file.network)?;
     check.hosts(&mut tree, &file.host)?;
     let mut roles = Roles::default();
@@ -45,9 +46,11 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let servers = check.servers(&tree, &file.memory_server, &mut roles, &mut endpoints)?;
     let clients = check.clients(&tree, &file.client, &mut roles)?;
     let controller = check.controller(file.controller.as_ref(), &mut endpoints)?;
+    let metrics = check.metrics(file.metrics.as_ref(), (&tree, &servers, &clients), &mut endpoints)?;
     let device_ports = check.device_ports(&tree, &file.switch)?;
     let wires = check.wires(&tree, &file)?;
-    Ok(Cluster { tree, servers, clients, controller, p4runtime, device_ports, wires })
+    let certificates = check.trust(file.trust.as_ref(), &servers, &clients)?;
+    Ok(Cluster { tree, servers, clients, controller, p4runtime, device_ports, wires, certificates, metrics })
 }
 
 /// The table that a byte offset lies in, from the last `[header]` before it: the parser's errors do not say it.
@@ -75,6 +78,8 @@ fn key_path(text: &str, offset: usize) -> String {
 
 pub(super) struct Check<'a> {
     text: &'a str,
+    /// The file says whom it trusts.
+    trusts: bool,
 }
 
 impl Check<'_> {
@@ -218,7 +223,7 @@ impl Check<'_> {
     }
 
     /// `name-or-address:port`, or `[v6]:port`.
-    fn endpoint(&self, value: &Spanned<String>, field: &str) -> Checked<String> {
+    pub(super) fn endpoint(&self, value: &Spanned<String>, field: &str) -> Checked<String> {
         let text = value.get_ref();
         let good = text.rsplit_once(':').is_some_and(|(host, port)| {
             let name = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
@@ -235,7 +240,7 @@ impl Check<'_> {
         self.refuse(value.span(), field, Problem::BadAddress { expected, found: text.clone() })
     }
 
-    fn claim(
+    pub(super) fn claim(
         &self,
         endpoints: &mut Endpoints,
         endpoint: (&str, Option<u64>),
@@ -244,6 +249,9 @@ impl Check<'_> {
         field: &str,
     ) -> Checked<()> {
         let (address, device) = endpoint;
+        if !self.trusts && !is_loopback(address) {
+            return self.refuse(span, field, Problem::Untrusted { address: address.to_owned() });
+        }
         // A gRPC server that is not P4Runtime wants the whole address; a P4Runtime one shares it among device ids.
         let taken = endpoints
             .range((address.to_owned(), None)..=(address.to_owned(), Some(u64::MAX)))

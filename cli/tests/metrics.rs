@@ -1,0 +1,83 @@
+//! What roles tell Prometheus.
+
+mod common;
+#[path = "common/processes.rs"]
+mod processes;
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use fatbtree_topology::Cluster;
+use processes::{Role, bench, cluster_file};
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{address}: {error}"));
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it is sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    text
+}
+
+/// The sum over all labels.
+fn value(text: &str, name: &str) -> u64 {
+    let lines = text.lines().filter(|line| {
+        line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{') || rest.starts_with(' '))
+    });
+    let values: Vec<u64> =
+        lines.map(|line| line.rsplit(' ').next().and_then(|n| n.parse().ok()).expect("a number")).collect();
+    assert!(!values.is_empty(), "no {name} in {text}");
+    values.into_iter().sum()
+}
+
+#[test]
+fn every_role_tells_what_it_has_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = cluster_file(folder.path());
+    let path = file.to_str().expect("UTF-8");
+    let cluster = Cluster::from_toml(&fs::read_to_string(&file).expect("the file")).expect("a good file");
+    let at = |name: &str| cluster.metrics(name).unwrap_or_else(|| panic!("no port for {name}")).to_owned();
+    let up = Role::start(&["up", path, "--keys", "20000"]);
+    up.until("ready");
+    let result = bench(path, &[]);
+    assert!(result["wrong"] == 0 && result["failed"] == 0, "{result}");
+
+    let core = get(&at("core-0"), "/metrics");
+    assert!(core.starts_with("HTTP/1.1 200"), "{core}");
+    assert!(core.trim_end().ends_with("# EOF"), "{core}");
+    assert!(value(&core, "fatbtree_port_received_total") > 1000);
+    assert!(value(&core, "fatbtree_switch_table_entries") > 0);
+    value(&core, "fatbtree_switch_drops_total");
+    let left = get(&at("left"), "/metrics");
+    assert!(value(&left, "fatbtree_memory_server_sessions_opened_total") >= 1);
+    assert_eq!(value(&left, "fatbtree_memory_server_sessions"), 0, "bench has closed its session");
+    let controller = get(&at("controller"), "/metrics");
+    assert!(value(&controller, "fatbtree_controller_reloads_total") >= 1);
+    assert!(value(&controller, "fatbtree_controller_entries") > 0);
+    assert_eq!(value(&controller, "fatbtree_controller_switch_silent"), 0);
+
+    // A client has its place while it runs.
+    let client = Role::start(&["bench", "--cluster", path, "--operations", "2000000"]);
+    let began = std::time::Instant::now();
+    let reads = loop {
+        if TcpStream::connect(at("client")).is_ok() {
+            let text = get(&at("client"), "/metrics");
+            if value(&text, "fatbtree_client_index_reads_total") > 0 {
+                break value(&text, "fatbtree_client_reads_total");
+            }
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "the client does not begin");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(reads > 0);
+    drop(client);
+
+    // Peers that say nothing hold up others for as long as their time lasts, and no longer.
+    let silent: Vec<TcpStream> =
+        (0..8).map(|_| TcpStream::connect(at("core-0")).expect("there is room")).collect();
+    assert!(get(&at("core-0"), "/metrics").starts_with("HTTP/1.1 200"));
+    drop(silent);
+    assert!(get(&at("core-0"), "/").starts_with("HTTP/1.1 404"));
+}

@@ -1,0 +1,210 @@
+//! A plan as a difference to the one in force: in the same epoch, with the ids of what stays.
+//!
+//! A node that stays as it is keeps its id, so nothing of it is written. A node that has changed is added beside its former self under an id
+//! that nobody had of late, and one write moves the pointer to it; only then does the former self go. So a packet meets a node whole, of the
+//! one plan or the other. A fat root whose borders are the same changes entry by entry, each a whole answer; another one is written
+//! beside it, and the flip moves packets to it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use fatbtree_topology::SwitchId;
+
+use super::{CachedChild, CachedNode, LAYER_IDS, Plan, PlannedPartition, execute, first_id, layer_of};
+
+/// Where a node is, and which one it is.
+type Place = (u8, SwitchId, u16, u64);
+
+fn place(node: &CachedNode) -> Place {
+    (node.layer, node.switch, node.partition, node.address)
+}
+
+/// Whether nothing but the ids of children differs.
+fn is_same(a: &CachedNode, b: &CachedNode) -> bool {
+    let what = |child: &CachedChild| (child.low, child.address);
+    a.children.len() == b.children.len() && a.children.iter().map(what).eq(b.children.iter().map(what))
+}
+
+impl Plan {
+    /// The same plan as a difference to `old`, which is in force: it is loaded beside it in the same epoch. None where they have too little in
+    /// common, or ids have run out: then a new epoch is written.
+    #[must_use]
+    pub fn beside(&self, old: &Plan) -> Option<Plan> {
+        let homes = |plan: &Plan| -> Vec<_> {
+            plan.partitions
+                .iter()
+                .map(|PlannedPartition { id, low, switches, .. }| (*id, *low, *switches))
+                .collect()
+        };
+        if self.core != old.core || homes(self) != homes(old) {
+            return None;
+        }
+        let before: HashMap<Place, &CachedNode> = old.nodes.iter().map(|node| (place(node), node)).collect();
+        let mut taken: BTreeMap<(u8, SwitchId), BTreeSet<u16>> = BTreeMap::new();
+        for node in &old.nodes {
+            taken.entry((node.layer, node.switch)).or_default().insert(node.id);
+        }
+        // By the id in this plan: what it is from now on.
+        let mut ids: HashMap<(SwitchId, u16), u16> = HashMap::new();
+        let mut kept = 0;
+        // Ids go round, so that one which was given up is not given again while packets are under way with it.
+        let mut newest: BTreeMap<(u8, SwitchId), u16> = BTreeMap::new();
+        let highest = old.nodes.iter().map(|node| (node.layer, node.switch, node.id));
+        for (layer, switch, id) in highest.chain(old.newest_ids.iter().copied()) {
+            newest.insert((layer, switch), id);
+        }
+        for node in &self.nodes {
+            let id = match before.get(&place(node)).filter(|before| is_same(before, node)) {
+                Some(before) => {
+                    kept += 1;
+                    before.id
+                }
+                None => {
+                    let set = (node.layer, node.switch);
+                    let taken = taken.entry(set).or_default();
+                    if taken.len() >= LAYER_IDS {
+                        return None;
+                    }
+                    let first = first_id(node.layer.into());
+                    let after = |id: u16| {
+                        let next =
+                            id.checked_add(1).filter(|next| layer_of(*next) == usize::from(node.layer));
+                        next.unwrap_or(first)
+                    };
+                    let newest =
+                        newest.entry(set).and_modify(|newest| *newest = after(*newest)).or_insert(first);
+                    while taken.contains(newest) {
+                        *newest = after(*newest);
+                    }
+                    taken.insert(*newest);
+                    *newest
+                }
+            };
+            ids.insert((node.switch, node.id), id);
+        }
+        if 2 * kept < self.nodes.len() {
+            return None;
+        }
+        let homes: HashMap<u16, &PlannedPartition> =
+            self.partitions.iter().map(|home| (home.id, home)).collect();
+        let now = |partition: u16, id: u16| match id {
+            0 => Some(0),
+            id => ids.get(&(homes.get(&partition)?.switches[layer_of(id)], id)).copied(),
+        };
+        let mut plan = self.clone();
+        plan.epoch = old.epoch;
+        for node in &mut plan.nodes {
+            node.id = ids[&(node.switch, node.id)];
+            for child in &mut node.children {
+                child.node_id = now(node.partition, child.node_id)?;
+            }
+        }
+        for range in &mut plan.fat_root {
+            range.node_id = now(range.partition, range.node_id)?;
+        }
+        plan.nodes.sort_unstable_by_key(|node| (node.layer, node.switch, node.id));
+        let lows = |plan: &Plan| plan.fat_root.iter().map(|range| range.low).collect::<Vec<_>>();
+        let is_same_root = lows(self) == lows(old) && self.budget.range_match == old.budget.range_match;
+        plan.parity = if is_same_root { old.parity } else { 1 - old.parity };
+        plan.newest_ids = newest.into_iter().map(|((layer, switch), id)| (layer, switch, id)).collect();
+        plan.index = execute::Index::of(&plan);
+        Some(plan)
+    }
+
+    /// The same plan in an epoch after one whose fat root has this parity.
+    pub(crate) fn after(self, epoch: u8, parity: u8) -> Self {
+        Self { epoch, parity: 1 - parity, ..self }
+    }
+
+    /// Which of two sets of sub-table ids the fat root has: 0 or 1.
+    pub(crate) fn parity(&self) -> u8 {
+        self.parity
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::frequency::Frequencies;
+    use crate::plan::{Budget, Placement, diff};
+    use crate::test_support::{arb_tops, top};
+    use crate::tree::Tree;
+    use fatbtree_index::TreeTop;
+    use fatbtree_topology::{FatTree, HostId};
+
+    fn plan(tops: &[TreeTop], keys: &[u64], budget: &Budget, epoch: u8) -> Plan {
+        following(tops, keys, budget, epoch, None)
+    }
+
+    fn following(
+        tops: &[TreeTop],
+        keys: &[u64],
+        budget: &Budget,
+        epoch: u8,
+        in_force: Option<&Plan>,
+    ) -> Plan {
+        let (topology, tree) = (FatTree::spine(4).unwrap(), Tree::new(tops).unwrap());
+        let placement: Placement = [2u16, 0, 7, 65535].into_iter().zip((0..).map(HostId)).collect();
+        let frequencies = Frequencies::from_keys(&tree, keys);
+        Plan::following(&topology, &placement, &tree, &frequencies, budget, epoch, in_force).unwrap()
+    }
+
+    /// What the issue of recovery asks for: where one node in a hundred has changed, fewer than five entries in a hundred are written.
+    #[test]
+    fn few_changes_are_few_entries() {
+        let lows: Vec<u64> = (0..60_000).map(|leaf| leaf << 20).collect();
+        let before = vec![top(0, 0, &lows, &[12])];
+        let mut after = before.clone();
+        let parents: Vec<&mut _> = after[0].nodes.iter_mut().filter(|node| node.level == 1).collect();
+        let count = parents.len();
+        for (at, node) in parents.into_iter().step_by(100).enumerate() {
+            let split = node.children[5].0 + (1 << 19);
+            node.children.insert(6, (split, 1 << 40 | at as u64 * 64));
+        }
+        let budget = Budget { fat_root_ranges: 300, ..Budget::bmv2() };
+        let old = plan(&before, &[], &budget, 3);
+        let new = following(&after, &[], &budget, 4, Some(&old));
+        assert!(old.nodes().len() > count / 2, "the switches hold {} nodes", old.nodes().len());
+        let beside = new.beside(&old).expect("they have most in common");
+        assert_eq!(beside.epoch(), 3);
+        let entries: usize = old.entries().values().map(Vec::len).sum();
+        let changes: usize = diff(&old.entries(), &beside.entries()).values().map(Vec::len).sum();
+        assert!(changes > 0 && 20 * changes < entries, "{changes} changes of {entries} entries");
+    }
+
+    #[test]
+    fn plans_that_have_little_in_common_are_none_of_the_same_epoch() {
+        let (here, there): (Vec<u64>, Vec<u64>) = (0..4_000).map(|leaf| (leaf * 100, leaf * 100 + 7)).unzip();
+        let budget = Budget { fat_root_ranges: 30, ..Budget::bmv2() };
+        let old = plan(&[top(0, 0, &here, &[8])], &[], &budget, 3);
+        assert!(plan(&[top(0, 0, &there, &[8])], &[], &budget, 4).beside(&old).is_none(), "other borders");
+        assert!(plan(&[top(2, 0, &here, &[8])], &[], &budget, 4).beside(&old).is_none(), "another partition");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// One difference after another: each leads where its plan does, is whole, and gives no id to two nodes.
+        #[test]
+        fn a_difference_leads_as_its_plan_does(
+            tops in arb_tops(),
+            asked in prop::collection::vec(prop::collection::vec(any::<u64>(), 1..60), 2..6),
+            keys in prop::collection::vec(any::<u64>(), 1..100),
+        ) {
+            let budget = Budget { fat_root_ranges: 24, set_nodes: [6; 5], ..Budget::bmv2() };
+            let mut in_force = plan(&tops, &[], &budget, 9);
+            for asked in asked {
+                let next = following(&tops, &asked, &budget, 10, Some(&in_force));
+                let Some(beside) = next.beside(&in_force) else { continue };
+                for key in &keys {
+                    prop_assert_eq!(beside.land(*key), next.land(*key));
+                }
+                prop_assert_eq!(&Plan::from_json(&beside.to_json()).unwrap(), &beside);
+                for entries in beside.entries().values() {
+                    prop_assert!(entries.is_sorted_by(|a, b| a.cmp_keys(b).is_lt()));
+                }
+                in_force = beside;
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Nodes that the plan in force holds come first where another would bring hardly more: what stays is not written again.
+
+use std::collections::{HashMap, HashSet};
+
+use super::Plan;
+use crate::tree::{NONE, Tree};
+
+/// Which nodes of a tree are where they were in the plan in force.
+#[derive(Debug, Default)]
+pub(super) struct Favour {
+    /// By node: whether it was merged into the fat root.
+    merged: Vec<bool>,
+    /// By address: the layer that held it.
+    layers: HashMap<u64, u8>,
+}
+
+impl Favour {
+    pub(super) fn of(in_force: Option<&Plan>, tree: &Tree) -> Self {
+        let Some(plan) = in_force else { return Self::default() };
+        let ranges: HashSet<u64> = plan.fat_root.iter().map(|range| range.address).collect();
+        let mut merged = vec![false; tree.node_count()];
+        // Breadth-first order: children come after their parents.
+        for node in (0..tree.node_count()).rev() {
+            let was_below = |child: &crate::tree::TreeChild| {
+                ranges.contains(&child.address) || (child.node != NONE && merged[child.node as usize])
+            };
+            merged[node] = tree.children(node as u32).iter().any(was_below);
+        }
+        Self { merged, layers: plan.nodes.iter().map(|node| (node.address, node.layer)).collect() }
+    }
+
+    /// What a node brings to the fat root.
+    pub(super) fn in_fat_root(&self, node: u32, brings: u64) -> u64 {
+        favoured(self.merged.get(node as usize).copied().unwrap_or(false), brings)
+    }
+
+    /// What a node brings to a layer.
+    pub(super) fn in_layer(&self, layer: usize, address: u64, brings: u64) -> u64 {
+        favoured(self.layers.get(&address).is_some_and(|held| usize::from(*held) == layer), brings)
+    }
+}
+
+/// An eighth more; and more than nothing, so that ties go to what stays.
+fn favoured(is_held: bool, brings: u64) -> u64 {
+    if is_held { brings.saturating_add(brings / 8).saturating_add(1) } else { brings }
+}

@@ -1,0 +1,235 @@
+//! What a role has counted, for Prometheus: text over HTTP, `GET /metrics`.
+//!
+//! A scrape asks the role's thread by a message and a waker, as gRPC calls do: a role that nobody scrapes pays one atomic load per turn.
+//! Peers are few (8 at a time, others wait), send one request each, and have 5 s for it.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use fatbtree_port::{Counters, Waker};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::NodeError;
+use crate::stop::listen;
+
+/// Peers at one time.
+const PEERS: usize = 8;
+/// A peer's time, with the role's answer.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// After the system could not accept a peer.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// One metric of a role: a value for each set of labels.
+#[derive(Clone, Debug)]
+pub(crate) struct Metric {
+    name: String,
+    help: &'static str,
+    kind: MetricType,
+    values: Vec<(Labels, u64)>,
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// What a role has counted.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics(Vec<Metric>);
+
+impl Metrics {
+    /// A count since the role began.
+    pub(crate) fn counter(&mut self, name: &str, help: &'static str, value: u64) {
+        self.labelled_counter(name, help, [(Labels::new(), value)]);
+    }
+
+    pub(crate) fn labelled_counter(
+        &mut self,
+        name: &str,
+        help: &'static str,
+        values: impl IntoIterator<Item = (Labels, u64)>,
+    ) {
+        let values = values.into_iter().collect();
+        self.0.push(Metric { name: name.to_owned(), help, kind: MetricType::Counter, values });
+    }
+
+    /// How much of something there is now.
+    pub(crate) fn gauge(&mut self, name: &str, help: &'static str, value: u64) {
+        self.labelled_gauge(name, help, [(Labels::new(), value)]);
+    }
+
+    pub(crate) fn labelled_gauge(
+        &mut self,
+        name: &str,
+        help: &'static str,
+        values: impl IntoIterator<Item = (Labels, u64)>,
+    ) {
+        let values = values.into_iter().collect();
+        self.0.push(Metric { name: name.to_owned(), help, kind: MetricType::Gauge, values });
+    }
+
+    /// Of ports, by their numbers.
+    pub(crate) fn ports(&mut self, ports: &[(u16, Counters)]) {
+        let label = |port: &u16| vec![("port", port.to_string())];
+        let received = ports.iter().map(|(port, counters)| (label(port), counters.received));
+        self.labelled_counter("port_received", "Frames that came in", received);
+        let sent = ports.iter().map(|(port, counters)| (label(port), counters.sent));
+        self.labelled_counter("port_sent", "Frames that went out", sent);
+        let lost = ports.iter().flat_map(|(port, counters)| {
+            let Counters { received: _, sent: _, queue_full, too_long, no_peer, failed } = *counters;
+            [("queue_full", queue_full), ("too_long", too_long), ("no_peer", no_peer), ("failed", failed)]
+                .map(|(reason, count)| (vec![("port", port.to_string()), ("reason", reason.to_owned())], count))
+        });
+        self.labelled_counter("port_lost", "Frames that were lost there", lost);
+    }
+
+    fn text(self) -> Result<String, fmt::Error> {
+        let mut registry = Registry::with_prefix("fatbtree");
+        registry.register_collector(Box::new(self));
+        let mut text = String::new();
+        encode(&mut text, &registry)?;
+        Ok(text)
+    }
+}
+
+impl Collector for Metrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for Metric { name, help, kind, values } in &self.0 {
+            let mut metric = encoder.encode_descriptor(name, help, None, *kind)?;
+            for (labels, value) in values {
+                let one = metric.encode_family(labels)?;
+                match kind {
+                    MetricType::Counter => ConstCounter::new(*value).encode(one)?,
+                    _ => ConstGauge::new(i64::try_from(*value).unwrap_or(i64::MAX)).encode(one)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Questions to a role's thread.
+#[derive(Debug)]
+pub(crate) struct Questions(mpsc::Receiver<oneshot::Sender<Metrics>>);
+
+impl Questions {
+    /// Answers what was asked.
+    pub(crate) fn answer(&mut self, metrics: impl Fn() -> Metrics) {
+        while let Ok(reply) = self.0.try_recv() {
+            // Whoever asked may have given up.
+            let _ = reply.send(metrics());
+        }
+    }
+}
+
+/// Who asks a role's thread.
+#[derive(Clone)]
+pub(crate) struct Asker {
+    ask: mpsc::Sender<oneshot::Sender<Metrics>>,
+    waker: Waker,
+}
+
+impl Asker {
+    async fn ask(self) -> Option<Metrics> {
+        let (reply, answer) = oneshot::channel();
+        self.ask.send(reply).await.ok()?;
+        self.waker.wake();
+        answer.await.ok()
+    }
+}
+
+/// Has a role's thread asked, which waits behind `waker`, if there is an address.
+pub(crate) fn serve_thread(
+    runtime: &Runtime,
+    address: Option<&str>,
+    waker: Waker,
+) -> Result<Questions, NodeError> {
+    let (ask, asked) = mpsc::channel(PEERS);
+    if let Some(address) = address {
+        let asker = Asker { ask, waker };
+        serve(runtime, address, move || asker.clone().ask())?;
+    }
+    Ok(Questions(asked))
+}
+
+/// Listens, and answers from now on.
+///
+/// # Errors
+/// When the address is taken.
+pub(crate) fn serve<F, A>(runtime: &Runtime, address: &str, ask: F) -> Result<(), NodeError>
+where
+    F: Fn() -> A + Clone + Send + 'static,
+    A: Future<Output = Option<Metrics>> + Send + 'static,
+{
+    let listener = listen(runtime, address)?;
+    runtime.spawn(accept(listener, ask));
+    Ok(())
+}
+
+async fn accept<F, A>(listener: TcpListener, ask: F)
+where
+    F: Fn() -> A + Clone + Send + 'static,
+    A: Future<Output = Option<Metrics>> + Send + 'static,
+{
+    let places = Arc::new(Semaphore::new(PEERS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let ask = ask.clone();
+        tokio::spawn(async move {
+            // What goes wrong with a peer is the peer's trouble.
+            let _ = tokio::time::timeout(DEADLINE, answer(stream, ask)).await;
+            drop(place);
+        });
+    }
+}
+
+async fn answer<F, A>(stream: TcpStream, ask: F) -> Result<(), hyper::Error>
+where
+    F: Fn() -> A,
+    A: Future<Output = Option<Metrics>>,
+{
+    let service = service_fn(move |request: Request<Incoming>| {
+        let asked = request.method() == Method::GET && request.uri().path() == "/metrics";
+        let answer = asked.then(&ask);
+        async move { Ok::<_, Infallible>(respond(answer).await) }
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).keep_alive(false).max_buf_size(16 << 10);
+    builder.serve_connection(TokioIo::new(stream), service).await
+}
+
+/// As Prometheus and OpenMetrics want it.
+const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+async fn respond(answer: Option<impl Future<Output = Option<Metrics>>>) -> Response<Full<Bytes>> {
+    let (status, content, text) = match answer {
+        Some(answer) => match answer.await.and_then(|metrics| metrics.text().ok()) {
+            Some(text) => (StatusCode::OK, CONTENT, text),
+            None => (StatusCode::SERVICE_UNAVAILABLE, "text/plain", "the role is stopping\n".to_owned()),
+        },
+        None => (StatusCode::NOT_FOUND, "text/plain", "GET /metrics\n".to_owned()),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content));
+    response
+}

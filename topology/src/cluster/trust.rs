@@ -1,0 +1,57 @@
+//! Whom the file trusts: certificates in a folder, or everybody, in words.
+
+use std::path::PathBuf;
+
+use toml::Spanned;
+
+use super::error::ClusterProblem as Problem;
+use super::file;
+use super::validate::{Check, Checked};
+use super::{Client, MemoryServer};
+
+/// The words.
+pub(super) const PLAINTEXT: &str = "I trust everybody on this network";
+
+impl Check<'_> {
+    /// Where certificates are.
+    pub(super) fn trust(
+        &self,
+        trust: Option<&Spanned<file::Trust>>,
+        servers: &[MemoryServer],
+        clients: &[Client],
+    ) -> Checked<Option<PathBuf>> {
+        let Some(trust) = trust else { return Ok(None) };
+        let folder = match (&trust.get_ref().folder, &trust.get_ref().plaintext) {
+            (Some(folder), None) if !folder.get_ref().is_empty() => folder,
+            (None, Some(words)) if words.get_ref() == PLAINTEXT => return Ok(None),
+            (None, Some(words)) => {
+                return self.refuse(words.span(), "trust.plaintext", Problem::NoTrust);
+            }
+            _ => return self.refuse(trust.span(), "trust", Problem::NoTrust),
+        };
+        let servers = servers.iter().map(|server| &server.name);
+        let clients = clients.iter().map(|client| &client.name);
+        if let Some(name) = servers.chain(clients).find(|name| !is_certifiable(name)) {
+            let problem = Problem::NoCertificateName { name: name.clone() };
+            return self.refuse(folder.span(), "trust.folder", problem);
+        }
+        Ok(Some(folder.get_ref().into()))
+    }
+}
+
+/// A label of a DNS name, which is a file's name too, and nobody else's.
+fn is_certifiable(name: &str) -> bool {
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    name.len() <= 63
+        && name.chars().all(good)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+        && !["ca", "controller", "operator"].contains(&name)
+}
+
+/// Whether only this machine reaches an address.
+pub(super) fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}

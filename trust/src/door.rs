@@ -1,0 +1,120 @@
+//! Where a service listens, and what it knows of whoever comes in.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use tonic::transport::Server;
+use tonic::{Request, Status};
+use webpki::EndEntityCert;
+
+use crate::Trust;
+
+/// Who is who, by the names of the cluster file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roster {
+    /// Memory servers by partition.
+    pub partitions: BTreeMap<u16, String>,
+    /// Clients by their addresses on the data path.
+    pub clients: BTreeMap<Ipv4Addr, String>,
+}
+
+/// A listener (`L`, whatever the service accepts from), and whom it lets in. A listener alone lets everybody in.
+#[derive(Clone, Debug)]
+pub struct Door<L> {
+    /// What connections come from.
+    pub listener: L,
+    /// The certificate that is shown.
+    pub trust: Trust,
+    /// Who is who.
+    pub roster: Arc<Roster>,
+}
+
+impl<L> From<L> for Door<L> {
+    fn from(listener: L) -> Self {
+        Self { listener, trust: Trust::default(), roster: Arc::default() }
+    }
+}
+
+impl<L> Door<L> {
+    /// The same without the listener: what a service keeps, to ask who somebody is.
+    pub fn split(self) -> (L, Door<()>) {
+        let Self { listener, trust, roster } = self;
+        (listener, Door { listener: (), trust, roster })
+    }
+
+    /// A server that lets in who has a certificate of the authority.
+    ///
+    /// # Errors
+    /// When the certificates cannot be used.
+    pub fn server(&self) -> Result<Server, tonic::transport::Error> {
+        self.trust.server()
+    }
+
+    /// Who sends a request.
+    pub fn caller<T>(&self, request: &Request<T>) -> Caller {
+        if self.trust.is_plaintext() {
+            return Caller(None);
+        }
+        let certificates = request.peer_certs().unwrap_or_default();
+        let shown = certificates.first().and_then(|shown| EndEntityCert::try_from(shown).ok());
+        Caller(Some(shown.iter().flat_map(|shown| shown.valid_dns_names()).map(str::to_owned).collect()))
+    }
+
+    /// Whether a request comes from one of these.
+    ///
+    /// # Errors
+    /// `PERMISSION_DENIED`, with the names that would do.
+    #[expect(clippy::result_large_err, reason = "tonic's own error")]
+    pub fn admit<T>(&self, request: &Request<T>, names: &[&str]) -> Result<(), Status> {
+        self.caller(request).admit(names)
+    }
+
+    /// Whether it is the memory server of a partition.
+    ///
+    /// # Errors
+    /// `PERMISSION_DENIED`, also for a partition that nobody has.
+    #[expect(clippy::result_large_err, reason = "tonic's own error")]
+    pub fn admit_server(&self, caller: &Caller, partition: u16) -> Result<(), Status> {
+        caller.admit_one(self.roster.partitions.get(&partition), || format!("partition {partition}"))
+    }
+
+    /// Whether it is the client with this address on the data path.
+    ///
+    /// # Errors
+    /// `PERMISSION_DENIED`, also for an address that nobody has.
+    #[expect(clippy::result_large_err, reason = "tonic's own error")]
+    pub fn admit_client(&self, caller: &Caller, address: Ipv4Addr) -> Result<(), Status> {
+        caller.admit_one(self.roster.clients.get(&address), || address.to_string())
+    }
+
+}
+
+/// Who sends a request: by the names of its certificate, or anybody, where there are none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller(Option<Vec<String>>);
+
+impl Caller {
+    #[expect(clippy::result_large_err, reason = "tonic's own error")]
+    fn admit(&self, names: &[&str]) -> Result<(), Status> {
+        let Some(its) = &self.0 else { return Ok(()) };
+        if its.iter().any(|name| names.contains(&name.as_str())) {
+            return Ok(());
+        }
+        let (names, its) = (names.join(" or "), its.join(", "));
+        Err(Status::permission_denied(format!("only {names} may do this, and the certificate is of {its}")))
+    }
+
+    #[expect(clippy::result_large_err, reason = "tonic's own error")]
+    fn admit_one(
+        &self,
+        name: Option<&String>,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), Status> {
+        match name {
+            Some(name) => self.admit(&[name]),
+            None if self.0.is_none() => Ok(()),
+            None => Err(Status::permission_denied(format!("nobody of the cluster file has {}", what()))),
+        }
+    }
+}

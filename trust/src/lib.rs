@@ -1,0 +1,196 @@
+//! Who may talk to whom: mutual TLS on every gRPC channel (DESIGN §11), and the certificates for it.
+//!
+//! A folder has the certificate of one authority, `ca.pem`, and for each role by its name `NAME.pem` and `NAME.key`. A role shows its
+//! certificate at both ends of a channel: whoever connects asks for the role it means, whoever listens knows who is there and decides what
+//! that one may do. Without a folder channels are plaintext and everybody may do everything; cluster files allow that on loopback, and
+//! elsewhere only in words.
+//!
+//! * [`make_certificates`] writes a set for tests and small installations; any authority's certificates do.
+//! * [`Trust`] is a role's own certificate; [`Peer`] somebody to connect to; [`Door`] where a service listens.
+//! * [`Roster`]: which name is behind a partition and an address, as the cluster file says.
+//!
+//! Whose a certificate is stands in its DNS names (RFC 5280, subjectAltName): a role's name is one of them.
+//!
+//! ```
+//! use fatbtree_trust::{OPERATOR, Trust, make_certificates};
+//!
+//! let folder = tempfile::tempdir()?;
+//! make_certificates(folder.path(), ["left", OPERATOR])?;
+//! let operator = Trust::read(folder.path(), OPERATOR)?;
+//! let to = operator.to("10.9.0.1:9700", "left");
+//! assert_eq!(to.endpoint()?.uri().scheme_str(), Some("https"));
+//! assert!(Trust::read(folder.path(), "right").is_err(), "it has no certificate");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod certificates;
+mod door;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use certificates::{MakeError, make_certificates};
+pub use door::{Caller, Door, Roster};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig};
+
+/// The name of whoever operates a cluster: asks its controller, loads its memory servers.
+pub const OPERATOR: &str = "operator";
+/// The controller's name.
+pub const CONTROLLER: &str = "controller";
+
+/// How long a TLS handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// A role's certificate and its authority's; or nothing, and channels are plaintext.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Trust(Option<Arc<Credentials>>);
+
+/// All in PEM.
+#[derive(PartialEq, Eq)]
+struct Credentials {
+    name: String,
+    authority: String,
+    certificate: String,
+    key: String,
+}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            // Never the key.
+            Some(credentials) => f.debug_tuple("Trust").field(&credentials.name).finish(),
+            None => f.write_str("Trust(plaintext)"),
+        }
+    }
+}
+
+/// Certificates that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrustError {
+    /// A file that is not there.
+    #[error("reading {}: is it there? `fatbtree topology certificates` makes a set for a cluster file", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Files that are not what they should be.
+    #[error("the certificate of {name} in {}: expected ca.pem, {name}.pem and {name}.key, all PEM, that belong together", folder.display())]
+    Unusable {
+        /// Whose.
+        name: String,
+        /// Where.
+        folder: PathBuf,
+        /// What is wrong.
+        source: tonic::transport::Error,
+    },
+}
+
+impl Trust {
+    /// The certificate of `name` in a folder.
+    ///
+    /// # Errors
+    /// When a file is missing, or is no certificate or key.
+    pub fn read(folder: &Path, name: &str) -> Result<Self, TrustError> {
+        let text = |file: String| {
+            let file = folder.join(file);
+            std::fs::read_to_string(&file).map_err(|source| TrustError::Read { file, source })
+        };
+        let credentials = Credentials {
+            name: name.to_owned(),
+            authority: text("ca.pem".to_owned())?,
+            certificate: text(format!("{name}.pem"))?,
+            key: text(format!("{name}.key"))?,
+        };
+        let trust = Self(Some(Arc::new(credentials)));
+        let unusable =
+            |source| TrustError::Unusable { name: name.to_owned(), folder: folder.to_owned(), source };
+        // What is wrong with the files is told now, not when the first peer comes.
+        trust.server().map_err(unusable)?;
+        trust.to("localhost:1", name).endpoint().map_err(unusable)?;
+        Ok(trust)
+    }
+
+    /// Whether there are no certificates.
+    pub fn is_plaintext(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Somebody at `address` (`name-or-address:port`) who must show the certificate of `name`.
+    pub fn to(&self, address: impl Into<String>, name: impl Into<String>) -> Peer {
+        Peer { address: address.into(), name: name.into(), trust: self.clone() }
+    }
+
+    /// For a channel to whoever must show the certificate of `name`; `None`: plaintext.
+    pub fn tls(&self, name: &str) -> Option<ClientTlsConfig> {
+        let credentials = self.0.as_ref()?;
+        Some(
+            ClientTlsConfig::new()
+                .ca_certificate(Certificate::from_pem(&credentials.authority))
+                .identity(credentials.identity())
+                .domain_name(name)
+                .timeout(HANDSHAKE),
+        )
+    }
+
+    /// A server that lets in who has a certificate of the authority.
+    ///
+    /// # Errors
+    /// When the certificates cannot be used; [`read`](Self::read) has found that out.
+    pub fn server(&self) -> Result<Server, tonic::transport::Error> {
+        let Some(credentials) = &self.0 else { return Ok(Server::builder()) };
+        let tls = ServerTlsConfig::new()
+            .identity(credentials.identity())
+            .client_ca_root(Certificate::from_pem(&credentials.authority))
+            .timeout(HANDSHAKE);
+        Server::builder().tls_config(tls)
+    }
+}
+
+impl Credentials {
+    fn identity(&self) -> Identity {
+        Identity::from_pem(&self.certificate, &self.key)
+    }
+}
+
+/// Somebody to connect to. Made from an address alone, with `http://` or without, it is met in plaintext.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    address: String,
+    name: String,
+    trust: Trust,
+}
+
+impl Peer {
+    /// Where it is: `name-or-address:port`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The way there.
+    ///
+    /// # Errors
+    /// When the address is none.
+    pub fn endpoint(&self) -> Result<Endpoint, tonic::transport::Error> {
+        match self.trust.tls(&self.name) {
+            Some(tls) => Endpoint::from_shared(format!("https://{}", self.address))?.tls_config(tls),
+            None => Endpoint::from_shared(format!("http://{}", self.address)),
+        }
+    }
+}
+
+impl From<&str> for Peer {
+    fn from(address: &str) -> Self {
+        Trust::default().to(address.strip_prefix("http://").unwrap_or(address), "")
+    }
+}
+
+impl From<&String> for Peer {
+    fn from(address: &String) -> Self {
+        address.as_str().into()
+    }
+}
