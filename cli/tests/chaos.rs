@@ -24,7 +24,7 @@ use serde_json::Value;
 /// Operations under way at once.
 const DEPTH: u64 = 32;
 /// Two looks at the client, so far apart at most, between which so many operations end, are a flow: more than are stuck.
-const STEP: Duration = Duration::from_millis(500);
+const STEP: Duration = Duration::from_secs(1);
 const MOVED: u64 = 2 * DEPTH;
 /// Lookups flow again when they have done so for this long, without a break.
 const STEADY: Duration = Duration::from_secs(1);
@@ -137,7 +137,7 @@ impl World {
         for look in looks {
             let flows = look.at - before.at <= STEP && look.operations - before.operations >= MOVED;
             // Lines come as operations end: many of them may be of few.
-            let is_short = look.at - before.at < STEP / 5;
+            let is_short = look.at - before.at < STEP / 10;
             if !flows && is_short {
                 continue;
             }
