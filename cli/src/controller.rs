@@ -21,7 +21,7 @@ use crate::role;
 
 It tells what happens, a line each. `fatbtree control` asks it.")]
 pub(crate) struct Arguments {
-    /// Cluster file (TOML), with a section [controller].
+    /// Cluster file (TOML), with a section `[controller]`.
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
     /// Where plans are kept.

@@ -87,7 +87,14 @@ impl Arguments {
                 );
             }
             let (grpc, device_id, trust) = (self.grpc.to_string(), self.device_id, Trust::default());
-            return Ok(SwitchOptions { metrics: None, grpc, trust, device_id, ports: ports.collect(), limit });
+            return Ok(SwitchOptions {
+                metrics: None,
+                grpc,
+                trust,
+                device_id,
+                ports: ports.collect(),
+                limit,
+            });
         };
         let Some(file) = &self.cluster else { bail!("switch {name}: which? Give --cluster FILE") };
         let cluster = crate::topology::load(file)?;

@@ -39,8 +39,10 @@ enum Command {
         file: PathBuf,
     },
     /// Make an authority, and a certificate and key for every role of a cluster file and its operator, in the folder that it names.
-    #[command(after_help = "Each machine gets ca.pem, and NAME.pem and NAME.key of the roles that run there; `operator` is whoever uses
-`fatbtree load` and `fatbtree control`. The authority's own key is not kept: for a further role make a new set.")]
+    #[command(
+        after_help = "Each machine gets ca.pem, and NAME.pem and NAME.key of the roles that run there; `operator` is whoever uses
+`fatbtree load` and `fatbtree control`. The authority's own key is not kept: for a further role make a new set."
+    )]
     Certificates {
         /// Cluster file (TOML), with a section [trust].
         #[arg(long, value_name = "FILE")]
@@ -81,7 +83,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Command::Certificates { cluster: file } => {
             let cluster = load(file)?;
             let Some(folder) = certificates(&cluster, file) else {
-                bail!("{} names no folder: add a section [trust] with folder = \"certificates\"", file.display());
+                bail!(
+                    "{} names no folder: add a section [trust] with folder = \"certificates\"",
+                    file.display()
+                );
             };
             let switches = cluster.tree().switches().iter().map(|switch| switch.name());
             let servers = cluster.servers().iter().map(|server| server.name.clone());

@@ -125,8 +125,7 @@ async fn knock(cluster: &Cluster, certificates: &Path) {
     // A client opens a session for an address that is not its own.
     let left = cluster.server(0).expect("left");
     let address = cluster.tree().host(cluster.clients()[0].host).ip;
-    let mut client =
-        ToServer::connect(of("right").to(&left.grpc, &left.name)).await.expect("it is let in");
+    let mut client = ToServer::connect(of("right").to(&left.grpc, &left.name)).await.expect("it is let in");
     let error = client.open_session(address).await.expect_err("refused").to_string();
     assert!(error.contains("only client may do this"), "{error}");
     // Whoever is at a memory server's address is not the other one.
@@ -172,7 +171,9 @@ fn plaintext_off_loopback_is_refused_unless_the_file_says_so() {
         let in_words = "[trust]\nplaintext = \"I trust everybody on this network\"";
         assert!(check(in_words, from, &to).status.success());
         assert!(check("[trust]\nfolder = \"certificates\"", from, &to).status.success());
-        for bad in ["plaintext = \"yes\"", "", "folder = \"c\"\nplaintext = \"I trust everybody on this network\""] {
+        for bad in
+            ["plaintext = \"yes\"", "", "folder = \"c\"\nplaintext = \"I trust everybody on this network\""]
+        {
             let output = check(&format!("[trust]\n{bad}"), from, &to);
             assert!(String::from_utf8_lossy(&output.stderr).contains("expected one of"), "{bad}");
         }

@@ -258,7 +258,7 @@ async fn a_full_table_stops_the_reload_before_the_flip() {
 #[tokio::test]
 async fn a_switch_that_is_not_there_is_named() {
     let cluster = Cluster::from_toml(
-        "[network]\nk = 2\n[p4runtime]\nfirst_port = 1\n[[memory_server]]\nhost = \"host-0-0-0\"\ngrpc = \"a:1\"\n",
+        "[network]\nk = 2\n[p4runtime]\nfirst_port = 1\n[[memory_server]]\nhost = \"host-0-0-0\"\ngrpc = \"localhost:1\"\n",
     );
     let error = Fleet::connect(&cluster.unwrap(), &Programs::v1model().unwrap(), FleetOptions::default())
         .await

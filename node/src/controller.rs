@@ -31,7 +31,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::NodeError;
 use crate::roster::roster_of;
 use crate::stop::{Stopper, control_runtime, listen};
-use driver::Driver;
+use driver::{Channels, Driver};
 use insight::Happened;
 use keeper::{Keeper, Reachable};
 use planner::Planner;
@@ -207,7 +207,8 @@ impl ControllerProcess {
         control.spawn(serve(ServiceOptions::default(), door, inputs, std::future::pending()));
         let placement = Placement::of(&cluster);
         let planner = Planner { trust, cluster, placement, programs, budget, reachable };
-        let driver = Driver::new(controller, planner, follow, folder, desired, sync, switches, others);
+        let channels = Channels { desired, sync, switches, others };
+        let driver = Driver::new(controller, planner, follow, folder, channels);
         Ok(Self { driver, happened, stopper, told, grpc, control })
     }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use fatbtree_index::{KeyRange, TreeConfig};
 use fatbtree_memserver::grpc::{Loading, ServiceOptions, serve_with};
 use fatbtree_memserver::{
-    Counter, Event, Folder, FolderOwner, LoadOptions, LoadedTree, Mailbox, MemoryServer, ServerInfo, ServerOptions,
-    Storage, mailbox_with_waker, seeded, sort_keys,
+    Counter, Event, Folder, FolderOwner, LoadOptions, LoadedTree, Mailbox, MemoryServer, ServerInfo,
+    ServerOptions, Storage, mailbox_with_waker, seeded, sort_keys,
 };
 use fatbtree_nic::{Nic, NicStats};
 use fatbtree_port::{Counters, PortSpec, Waiter};

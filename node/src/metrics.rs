@@ -9,6 +9,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fatbtree_port::{Counters, Waker};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -22,7 +23,6 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use fatbtree_port::{Counters, Waker};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -93,7 +93,9 @@ impl Metrics {
         let lost = ports.iter().flat_map(|(port, counters)| {
             let Counters { received: _, sent: _, queue_full, too_long, no_peer, failed } = *counters;
             [("queue_full", queue_full), ("too_long", too_long), ("no_peer", no_peer), ("failed", failed)]
-                .map(|(reason, count)| (vec![("port", port.to_string()), ("reason", reason.to_owned())], count))
+                .map(|(reason, count)| {
+                    (vec![("port", port.to_string()), ("reason", reason.to_owned())], count)
+                })
         });
         self.labelled_counter("port_lost", "Frames that were lost there", lost);
     }

@@ -50,7 +50,14 @@ fn frames_pass_between_the_parts_of_a_large_write() {
     let (to_agg, to_host) = (ports[1].1.clone(), ports[0].1.clone());
     let grpc = cluster.p4runtime(switch).clone();
     // Whatever port is free: the cluster file says it only to controllers, and there is another way to tell this one.
-    let options = SwitchOptions { grpc: "127.0.0.1:0".into(), device_id: grpc.device_id, ports, limit: None, metrics: None, trust: fatbtree_trust::Trust::default() };
+    let options = SwitchOptions {
+        grpc: "127.0.0.1:0".into(),
+        device_id: grpc.device_id,
+        ports,
+        limit: None,
+        metrics: None,
+        trust: fatbtree_trust::Trust::default(),
+    };
     // Ports belong to the thread that opens them.
     let (tell, told) = std::sync::mpsc::channel();
     let running = std::thread::spawn(move || {

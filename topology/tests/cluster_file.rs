@@ -9,11 +9,11 @@ k = 4
 
 [[memory_server]]
 host = "host-0-0-0"
-grpc = "a:1"
+grpc = "localhost:1"
 
 [[memory_server]]
 host = "host-2-1-1"
-grpc = "a:2"
+grpc = "localhost:2"
 
 [[client]]
 host = "host-1-0-0"
@@ -66,8 +66,8 @@ fn the_example_file_is_read_whole() {
 
 #[test]
 fn lows_may_come_in_any_order_and_spelling() {
-    let text = "[network]\nk = 2\n[[memory_server]]\nhost = 'host-1-0-0'\ngrpc = 'a:1'\nlow = '1_000'\npartition = 7\n\
-                [[memory_server]]\nhost = 'host-0-0-0'\ngrpc = 'a:2'\nlow = 0\nhigh = '0x3e7'\npartition = 3\n";
+    let text = "[network]\nk = 2\n[[memory_server]]\nhost = 'host-1-0-0'\ngrpc = 'localhost:1'\nlow = '1_000'\npartition = 7\n\
+                [[memory_server]]\nhost = 'host-0-0-0'\ngrpc = 'localhost:2'\nlow = 0\nhigh = '0x3e7'\npartition = 3\n";
     let cluster = Cluster::from_toml(text).unwrap();
     let parts: Vec<_> = cluster.servers().iter().map(|s| (s.partition, s.low, s.high)).collect();
     assert_eq!(parts, [(3, 0, 999), (7, 1000, u64::MAX)]);
@@ -82,7 +82,7 @@ fn what_is_not_toml_or_unknown() {
         "unknown field `speed`",
     );
     refused(
-        &good_but("grpc = \"a:2\"", "grpc = \"a:2\"\nport = 3"),
+        &good_but("grpc = \"localhost:2\"", "grpc = \"localhost:2\"\nport = 3"),
         "line 11, column 1, memory_server[1].port",
         "unknown",
     );
@@ -93,7 +93,11 @@ fn what_is_not_toml_or_unknown() {
         "line 3, column 9, network.cores",
         "unknown variant `some`",
     );
-    refused(&good_but("grpc = \"a:1\"\n", ""), "line 4, column 1, memory_server[0]", "missing field `grpc`");
+    refused(
+        &good_but("grpc = \"localhost:1\"\n", ""),
+        "line 4, column 1, memory_server[0]",
+        "missing field `grpc`",
+    );
     refused("", "line 1, column 1", "missing field `network`");
 }
 
@@ -145,7 +149,7 @@ fn described_twice() {
     let switch = format!("{GOOD}[[switch]]\nname = \"core-0\"\n[[switch]]\nname = \"core-0\"\n");
     refused(&switch, "line 17, column 8, switch[1].name", "already described in line 15");
     refused(
-        &good_but("grpc = \"a:2\"", "grpc = \"a:2\"\npartition = 0"),
+        &good_but("grpc = \"localhost:2\"", "grpc = \"localhost:2\"\npartition = 0"),
         "line 11, column 13, memory_server[1].partition",
         "partition 0 is already described in line 5",
     );
@@ -189,18 +193,18 @@ fn bad_and_clashing_addresses() {
 
 #[test]
 fn bad_and_clashing_endpoints() {
-    for bad in ["a", "a:", "a:0", "a:65536", ":1", "http://a:1", "::1:5", "a b:1"] {
-        let text = good_but("\"a:2\"", &format!("\"{bad}\""));
+    for bad in ["a", "a:", "localhost:0", "localhost:65536", ":1", "http://localhost:1", "::1:5", "a b:1"] {
+        let text = good_but("\"localhost:2\"", &format!("\"{bad}\""));
         refused(&text, "line 10, column 8, memory_server[1].grpc", "expected host:port");
     }
-    assert!(Cluster::from_toml(&good_but("\"a:2\"", "\"[::1]:5\"")).is_ok());
+    assert!(Cluster::from_toml(&good_but("\"localhost:2\"", "\"[::1]:5\"")).is_ok());
     refused(
-        &good_but("a:2", "a:1"),
+        &good_but("localhost:2", "localhost:1"),
         "line 10, column 8, memory_server[1].grpc",
         "already partition 0's memory server's",
     );
     refused(
-        &good_but("a:2", "127.0.0.1:9559"),
+        &good_but("localhost:2", "127.0.0.1:9559"),
         "line 10, column 8, memory_server[1].grpc",
         "already core-0's",
     );
@@ -239,8 +243,8 @@ fn bad_and_clashing_endpoints() {
 #[test]
 fn partitions_that_do_not_tile() {
     let parts = |first: &str, second: &str| {
-        good_but("grpc = \"a:1\"", &format!("grpc = \"a:1\"\n{first}"))
-            .replace("grpc = \"a:2\"", &format!("grpc = \"a:2\"\n{second}"))
+        good_but("grpc = \"localhost:1\"", &format!("grpc = \"localhost:1\"\n{first}"))
+            .replace("grpc = \"localhost:2\"", &format!("grpc = \"localhost:2\"\n{second}"))
     };
     let problem = refused(
         &parts("low = 0\nhigh = 500", "low = 500"),
@@ -291,10 +295,14 @@ fn partitions_that_do_not_tile() {
 fn the_controller_has_an_address_of_its_own() {
     let with = |address: &str| format!("{GOOD}[controller]\ngrpc = \"{address}\"\n");
     assert_eq!(Cluster::from_toml(GOOD).unwrap().controller(), None);
-    assert_eq!(Cluster::from_toml(&with("c:3")).unwrap().controller(), Some("c:3"));
-    refused(&with("c"), "controller.grpc", "host:port");
-    refused(&with("a:1"), "controller.grpc", "a:1");
-    refused(&with("c:3").replace("grpc = \"c:3\"", "grcp = \"c:3\""), "controller", "grcp");
+    assert_eq!(Cluster::from_toml(&with("localhost:3")).unwrap().controller(), Some("localhost:3"));
+    refused(&with("c"), "line 15, column 8, controller.grpc", "host:port");
+    refused(&with("localhost:1"), "line 15, column 8, controller.grpc", "localhost:1");
+    refused(
+        &with("localhost:3").replace("grpc = \"localhost:3\"", "grcp = \"localhost:3\""),
+        "line 15, column 1, controller",
+        "grcp",
+    );
 }
 
 const WIRED: &str = "[wires]\nfirst_port = 12000\n";
@@ -421,9 +429,50 @@ fn roles_have_names() {
     assert!(matches!(cluster.named("client"), Some(Named::Client(_))));
     assert!(matches!(cluster.named("agg-1-0"), Some(Named::Switch(switch)) if switch.pod == 1));
     assert_eq!(cluster.named("host-3-1-1"), None, "nobody is there");
-    let server = |name: &str| good_but("grpc = \"a:2\"", &format!("grpc = \"a:2\"\nname = \"{name}\""));
+    let server = |name: &str| {
+        good_but("grpc = \"localhost:2\"", &format!("grpc = \"localhost:2\"\nname = \"{name}\""))
+    };
     refused(&server("core-0"), "line 11, column 8, memory_server[1].name", "no switch and no other host");
     refused(&server("host-0-0-1"), "line 11, column 8, memory_server[1].name", "no switch and no other host");
-    let text = server("one").replace("grpc = \"a:1\"", "grpc = \"a:1\"\nname = \"one\"");
+    let text = server("one").replace("grpc = \"localhost:1\"", "grpc = \"localhost:1\"\nname = \"one\"");
     refused(&text, "line 12, column 8, memory_server[1].name", "\"one\" is already described in line 7");
+}
+
+#[test]
+fn channels_off_loopback_need_trust() {
+    for place in ["10.9.0.1:1", "switch.example:1", "0.0.0.0:1", "[2001:db8::1]:1"] {
+        let text = good_but("localhost:1", place);
+        let problem = refused(&text, "line 6, column 8, memory_server[0].grpc", "[trust]");
+        assert_eq!(problem, Problem::Untrusted { address: place.to_owned() });
+        let trusted = |trust: &str| Cluster::from_toml(&format!("[trust]\n{trust}\n{text}"));
+        let certified = trusted("folder = \"keys\"").expect("it names certificates");
+        assert_eq!(certified.certificates(), Some(std::path::Path::new("keys")));
+        let words = trusted("plaintext = \"I trust everybody on this network\"").expect("the words");
+        assert_eq!(words.certificates(), None);
+    }
+    for (trust, place) in
+        [("", "line 1, column 1, trust"), ("plaintext = \"yes\"", "line 2, column 13, trust.plaintext")]
+    {
+        refused(&format!("[trust]\n{trust}\n{GOOD}"), place, "expected one of");
+    }
+    let named = good_but("grpc = \"localhost:2\"", "grpc = \"localhost:2\"\nname = \"Two\"");
+    refused(&format!("[trust]\nfolder = \"keys\"\n{named}"), "line 2, column 10, trust.folder", "\"Two\"");
+}
+
+#[test]
+fn metrics_have_ports_by_rule() {
+    let with = |metrics: &str| format!("{GOOD}[metrics]\n{metrics}\n");
+    let cluster = Cluster::from_toml(&with("first_port = 7000")).unwrap();
+    let switches = cluster.tree().switches().len();
+    assert_eq!(cluster.metrics("core-0"), Some("127.0.0.1:7000"));
+    let after = |n: usize| format!("127.0.0.1:{}", 7000 + switches + n);
+    for (n, server) in cluster.servers().iter().enumerate() {
+        assert_eq!(cluster.metrics(&server.name), Some(after(n).as_str()));
+    }
+    assert_eq!(cluster.metrics("controller"), Some(after(cluster.servers().len()).as_str()));
+    assert_eq!(cluster.metrics("nobody"), None);
+    assert_eq!(Cluster::from_toml(GOOD).unwrap().metrics("core-0"), None);
+    refused(&with("first_port = 9559"), "line 15, column 14, metrics.first_port", "address clash");
+    refused(&with("first_port = 0"), "line 15, column 14, metrics.first_port", "out of range");
+    refused(&with("first_port = 65535"), "line 15, column 14, metrics.first_port", "port 65536");
 }

@@ -77,10 +77,7 @@ fn authority() -> Result<CertifiedIssuer<'static, KeyPair>, rcgen::Error> {
     CertifiedIssuer::self_signed(params, KeyPair::generate()?)
 }
 
-fn role(
-    name: &str,
-    authority: &CertifiedIssuer<'static, KeyPair>,
-) -> Result<(String, String), rcgen::Error> {
+fn role(name: &str, authority: &CertifiedIssuer<'static, KeyPair>) -> Result<(String, String), rcgen::Error> {
     let mut params = CertificateParams::new([name.to_owned()])?;
     params.distinguished_name.push(DnType::CommonName, name);
     params.use_authority_key_identifier_extension = true;

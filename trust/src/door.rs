@@ -65,7 +65,7 @@ impl<L> Door<L> {
     ///
     /// # Errors
     /// `PERMISSION_DENIED`, with the names that would do.
-    #[expect(clippy::result_large_err, reason = "tonic's own error")]
+    #[allow(clippy::result_large_err, reason = "tonic's own error")]
     pub fn admit<T>(&self, request: &Request<T>, names: &[&str]) -> Result<(), Status> {
         self.caller(request).admit(names)
     }
@@ -74,7 +74,7 @@ impl<L> Door<L> {
     ///
     /// # Errors
     /// `PERMISSION_DENIED`, also for a partition that nobody has.
-    #[expect(clippy::result_large_err, reason = "tonic's own error")]
+    #[allow(clippy::result_large_err, reason = "tonic's own error")]
     pub fn admit_server(&self, caller: &Caller, partition: u16) -> Result<(), Status> {
         caller.admit_one(self.roster.partitions.get(&partition), || format!("partition {partition}"))
     }
@@ -83,11 +83,10 @@ impl<L> Door<L> {
     ///
     /// # Errors
     /// `PERMISSION_DENIED`, also for an address that nobody has.
-    #[expect(clippy::result_large_err, reason = "tonic's own error")]
+    #[allow(clippy::result_large_err, reason = "tonic's own error")]
     pub fn admit_client(&self, caller: &Caller, address: Ipv4Addr) -> Result<(), Status> {
         caller.admit_one(self.roster.clients.get(&address), || address.to_string())
     }
-
 }
 
 /// Who sends a request: by the names of its certificate, or anybody, where there are none.
@@ -95,7 +94,7 @@ impl<L> Door<L> {
 pub struct Caller(Option<Vec<String>>);
 
 impl Caller {
-    #[expect(clippy::result_large_err, reason = "tonic's own error")]
+    #[allow(clippy::result_large_err, reason = "tonic's own error")]
     fn admit(&self, names: &[&str]) -> Result<(), Status> {
         let Some(its) = &self.0 else { return Ok(()) };
         if its.iter().any(|name| names.contains(&name.as_str())) {
@@ -105,12 +104,8 @@ impl Caller {
         Err(Status::permission_denied(format!("only {names} may do this, and the certificate is of {its}")))
     }
 
-    #[expect(clippy::result_large_err, reason = "tonic's own error")]
-    fn admit_one(
-        &self,
-        name: Option<&String>,
-        what: impl FnOnce() -> String,
-    ) -> Result<(), Status> {
+    #[allow(clippy::result_large_err, reason = "tonic's own error")]
+    fn admit_one(&self, name: Option<&String>, what: impl FnOnce() -> String) -> Result<(), Status> {
         match name {
             Some(name) => self.admit(&[name]),
             None if self.0.is_none() => Ok(()),

@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use fatbtree_trust::Peer;
+use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -18,7 +18,7 @@ use crate::operator::Question;
 use crate::reconcile::{Incarnation, Registration};
 
 /// Bytes of the largest answer that is read: a plan.
-const ANSWER_BYTES: usize = 256 << 20;
+const ANSWER_BYTES: usize = 64 << 20;
 /// Messages that wait for the controller.
 const WAITING: usize = 64;
 /// A controller without a sign of life for twice this long is gone.

@@ -37,12 +37,12 @@ pub struct ServiceOptions {
 }
 
 impl Default for ServiceOptions {
-    /// 1,024 streams, 16 questions, 256 MiB, 4,096 messages; peers are gone after 4 s, answers come within 2 minutes.
+    /// 1,024 streams, 16 questions, 64 MiB, 4,096 messages; peers are gone after 4 s, answers come within 2 minutes.
     fn default() -> Self {
         Self {
             streams: 1024,
             questions: 16,
-            message_bytes: 256 << 20,
+            message_bytes: 64 << 20,
             waiting: 4096,
             keep_alive: Duration::from_secs(2),
             answer: Duration::from_secs(120),

@@ -160,7 +160,7 @@ mod tests {
         let count = parents.len();
         for (at, node) in parents.into_iter().step_by(100).enumerate() {
             let split = node.children[5].0 + (1 << 19);
-            node.children.insert(6, (split, 1 << 40 | at as u64 * 64));
+            node.children.insert(6, (split, (1 << 40) + at as u64 * 64));
         }
         let budget = Budget { fat_root_ranges: 300, ..Budget::bmv2() };
         let old = plan(&before, &[], &budget, 3);

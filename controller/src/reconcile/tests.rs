@@ -89,7 +89,7 @@ impl World {
             switches: cluster.tree().switches().iter().map(|switch| (switch.id, Switch::default())).collect(),
             controller: Controller::new(&cluster, 100, 0),
             disk: None,
-            has_disk: seed % 3 > 0,
+            has_disk: !seed.is_multiple_of(3),
             trees,
             connections: BTreeMap::new(),
             epochs: BTreeMap::new(),
@@ -225,7 +225,7 @@ impl World {
     fn split(&mut self) {
         let key = self.key();
         self.splits += 1;
-        let free = 1 << 40 | self.splits * 64;
+        let free = (1 << 40) + self.splits * 64;
         let tops = Arc::make_mut(&mut self.trees.0);
         let top = &mut tops[(key >> 62) as usize];
         let free = u64::from(top.partition.id) << 48 | free;

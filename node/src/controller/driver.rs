@@ -57,6 +57,14 @@ struct Sync {
     reply: Reply,
 }
 
+/// The way to the switches' keepers, and from everybody.
+pub(super) struct Channels {
+    pub(super) desired: watch::Sender<(u64, Arc<Desired>)>,
+    pub(super) sync: watch::Sender<u64>,
+    pub(super) switches: mpsc::Receiver<(SwitchId, KeeperNews)>,
+    pub(super) others: mpsc::Receiver<Input>,
+}
+
 pub(super) struct Driver {
     pub(super) controller: Controller,
     pub(super) planner: Planner,
@@ -97,17 +105,14 @@ const PAUSE: Duration = Duration::from_millis(500);
 const KEYS: usize = 1 << 16;
 
 impl Driver {
-    #[allow(clippy::too_many_arguments, reason = "made in one place")]
     pub(super) fn new(
         controller: Controller,
         planner: Planner,
         follow: FollowOptions,
         folder: Option<StateFolder>,
-        desired: watch::Sender<(u64, Arc<Desired>)>,
-        sync: watch::Sender<u64>,
-        switches: mpsc::Receiver<(SwitchId, KeeperNews)>,
-        others: mpsc::Receiver<Input>,
+        channels: Channels,
     ) -> Self {
+        let Channels { desired, sync, switches, others } = channels;
         Self {
             controller,
             planner,

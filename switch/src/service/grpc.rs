@@ -4,9 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 
 use fatbtree_p4runtime::client::{MAX_HEADERS, MAX_MESSAGE};
-use fatbtree_p4runtime::tonic::transport::server::TcpIncoming;
 use fatbtree_p4runtime::tonic::service::interceptor::InterceptedService;
 use fatbtree_p4runtime::tonic::transport;
+use fatbtree_p4runtime::tonic::transport::server::TcpIncoming;
 use fatbtree_p4runtime::tonic::{self, Status, Streaming};
 use fatbtree_p4runtime::v1::p4_runtime_server::{P4Runtime, P4RuntimeServer};
 use fatbtree_p4runtime::v1::{self, StreamMessageRequest, StreamMessageResponse};
