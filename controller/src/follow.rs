@@ -244,7 +244,8 @@ impl Plan {
         };
         let astray = &mut visits.iter().filter(|(key, _)| !tree.leads_to(*key, self.land(*key).address));
         let (astray, all) = (sum(astray), sum(&mut visits.iter()));
-        if all > 0.0 { astray / all } else { 0.0 }
+        // The sum of nothing is -0.
+        if all > 0.0 && astray > 0.0 { astray / all } else { 0.0 }
     }
 
     /// Round trips of an average visit from where index reads under this plan end down to the leaf; what leads astray counts as a walk

@@ -54,8 +54,10 @@ impl StateFolder {
     }
 
     fn try_to_keep(&self, plan: &Plan, made_of: &Incarnations, stay: &[u8]) -> io::Result<()> {
+        // A [`SavedPlan`]; a plan is large, and is not turned into a tree of values and back on the way.
+        let (made_of, text) = (serde_json::to_string(made_of)?, plan.to_json());
         let mut file = tempfile::NamedTempFile::new_in(&self.0)?;
-        serde_json::to_writer(&mut file, &saved(plan, made_of))?;
+        write!(file, "{{\"made_of\":{made_of},\"plan\":{text}}}")?;
         file.flush()?;
         file.as_file().sync_all()?;
         file.persist(self.0.join(format!("epoch-{}.json", plan.epoch())))?;
