@@ -88,6 +88,7 @@ pub struct Program {
     pub(crate) info: P4InfoIndex,
     pub(crate) tables: Tables,
     pub(crate) device_config: Vec<u8>,
+    cookie: Option<u64>,
 }
 
 impl Program {
@@ -95,18 +96,13 @@ impl Program {
     fn new(target: Target, role: Role, device_config: Vec<u8>) -> Result<Arc<Self>, ProgramError> {
         let info = P4InfoIndex::from_text(target.p4info(role))?;
         let tables = Tables::new(&info)?;
-        Ok(Arc::new(Self { info, tables, device_config }))
+        let cookie = cookie(&info, &device_config);
+        Ok(Arc::new(Self { info, tables, device_config, cookie }))
     }
 
     /// A number by which a switch says that it runs this program and no other; none where the binary is not known.
     pub fn cookie(&self) -> Option<u64> {
-        if self.device_config.is_empty() {
-            return None;
-        }
-        let digest =
-            Sha256::new().chain_update(self.info.p4info().encode_to_vec()).chain_update(&self.device_config);
-        let bytes: [u8; 32] = digest.finalize().into();
-        bytes.first_chunk().map(|first| u64::from_be_bytes(*first))
+        self.cookie
     }
 
     /// Its tables.
@@ -118,6 +114,16 @@ impl Program {
     pub fn info(&self) -> &P4InfoIndex {
         &self.info
     }
+}
+
+/// Of a program whose binary is known.
+fn cookie(info: &P4InfoIndex, device_config: &[u8]) -> Option<u64> {
+    if device_config.is_empty() {
+        return None;
+    }
+    let digest = Sha256::new().chain_update(info.p4info().encode_to_vec()).chain_update(device_config);
+    let bytes: [u8; 32] = digest.finalize().into();
+    bytes.first_chunk().map(|first| u64::from_be_bytes(*first))
 }
 
 /// The program of each role.
