@@ -146,11 +146,6 @@ impl Follower {
         self.fresh = self.fresh.saturating_add(keys.len());
     }
 
-    /// The newest keys that were sampled.
-    pub fn keys(&self) -> impl Iterator<Item = u64> + '_ {
-        self.keys.iter().copied()
-    }
-
     /// Levels that the switches walk for an average recent key.
     fn recent_levels(&self) -> Option<f64> {
         let recent = self.keys.iter().rev().take(RECENT);
