@@ -8,7 +8,7 @@ use std::time::Duration;
 use fatbtree_topology::{Cluster, HostId, SwitchId};
 use serde::{Deserialize, Serialize};
 
-use super::{Desired, Held, InForce, Loaded};
+use super::{Desired, InForce, Loaded, Serving};
 use crate::connection::{Connection, ConnectionError};
 use crate::plan::{Placement, Plan, PlanError, next_epoch};
 
@@ -226,14 +226,14 @@ impl Controller {
 
     // ---- switches ----
 
-    /// A switch answers, and was read.
-    pub fn switch_read(&mut self, switch: SwitchId, held: &Held) {
+    /// A switch answers, and was read: it sends packets there.
+    pub fn switch_read(&mut self, switch: SwitchId, serving: Option<Serving>) {
         self.switches.insert(switch, SwitchState::Converging);
         if switch == self.core && self.desired.in_force == InForce::Unread {
             let mut saved = std::mem::take(&mut self.saved).into_iter();
-            let last = held.serving().map_or(u8::MAX, |serving| serving.epoch);
+            let last = serving.map_or(u8::MAX, |serving| serving.epoch);
             self.last_begun = (0..2 * (self.draw / 2)).fold(last, |epoch, _| next_epoch(epoch));
-            let in_force = match held.serving() {
+            let in_force = match serving {
                 None => InForce::Nothing,
                 Some(serving) => match saved.find(|(plan, _)| plan.epoch() == serving.epoch) {
                     Some((plan, made_of)) => {
@@ -316,23 +316,10 @@ impl Controller {
 
     /// A memory server has accepted a connection.
     pub fn opened(&mut self, partition: u16, connection: Registration) {
-        let Registration { client, queue_pair, rkey, root } = connection;
-        let registered = self.host_of(client).and_then(|host| {
-            let wanted = Connection { client: host, partition, dest_qp: queue_pair, rkey, root };
-            let Self { cluster, placement, .. } = &*self;
-            let (tree, mut all) = (cluster.tree(), self.desired.connections.clone());
-            let (edge, change) = all.register(tree, placement, wanted)?;
-            let room = self.connections_per_switch;
-            match all.of_switch(edge).count() > room {
-                true => Err(ConnectionError::Full { switch: tree.switch(edge).name(), room }),
-                false => Ok((edge, change.is_some(), all)),
-            }
-        });
-        match registered {
-            Ok((edge, changed, all)) => {
-                if changed {
-                    self.change(|desired| desired.connections = all);
-                }
+        let Registration { client, queue_pair, .. } = connection;
+        match self.register(partition, &connection) {
+            Ok((edge, changed)) => {
+                self.version += u64::from(changed);
                 self.pending.insert((partition, client, queue_pair), (self.version, edge));
                 if let Some(server) = self.servers.get_mut(&partition) {
                     server.connections.insert((client, queue_pair), connection);
@@ -352,12 +339,32 @@ impl Controller {
         server.connections.remove(&(client, queue_pair));
         self.pending.remove(&(partition, client, queue_pair));
         let Ok(host) = self.host_of(client) else { return };
-        let Self { cluster, placement, .. } = &*self;
-        let (cluster, placement) = (cluster.clone(), placement.clone());
-        self.change(|desired| {
-            // It was registered with the same numbers.
-            let _ = desired.connections.unregister(cluster.tree(), &placement, host, partition, queue_pair);
-        });
+        let Self { cluster, placement, desired, .. } = self;
+        let connections = &mut Arc::make_mut(desired).connections;
+        // It was registered with the same numbers.
+        let _ = connections.unregister(cluster.tree(), placement, host, partition, queue_pair);
+        self.version += 1;
+    }
+
+    /// Wants a connection at its client's first switch, if there is room; says which switch that is, and whether anything changes.
+    fn register(
+        &mut self,
+        partition: u16,
+        connection: &Registration,
+    ) -> Result<(SwitchId, bool), ConnectionError> {
+        let Registration { client, queue_pair, rkey, root } = *connection;
+        let host = self.host_of(client)?;
+        let Self { cluster, placement, desired, connections_per_switch: room, .. } = self;
+        let (tree, room) = (cluster.tree(), *room);
+        let connections = &mut Arc::make_mut(desired).connections;
+        let wanted = Connection { client: host, partition, dest_qp: queue_pair, rkey, root };
+        let (edge, change) = connections.register(tree, placement, wanted)?;
+        if connections.of_switch(edge).count() > room {
+            // It was registered just now.
+            let _ = connections.unregister(tree, placement, host, partition, queue_pair);
+            return Err(ConnectionError::Full { switch: tree.switch(edge).name(), room });
+        }
+        Ok((edge, change.is_some()))
     }
 
     /// A server's tree has another root.

@@ -152,7 +152,7 @@ impl World {
         }
         let Some(known) = &mut switch.known else {
             switch.known = Some(switch.holds.clone());
-            self.controller.switch_read(id, &switch.holds.clone());
+            self.controller.switch_read(id, switch.holds.serving());
             return;
         };
         let Some(changes) = desired.wanted(id).next_changes(known) else {
@@ -448,6 +448,22 @@ fn fits(holds: &Held, change: &Change) -> bool {
         Change::Modify(entry) | Change::Delete(entry) => has(entry),
         Change::CoreRoute(_) => true,
     }
+}
+
+#[test]
+fn a_first_switch_that_is_full_takes_no_more_connections() {
+    let mut world = World::new(1);
+    world.controller = Controller::new(&world.cluster, 2, 0);
+    let client = world.cluster.tree().host(world.cluster.clients()[0].host).ip;
+    for queue_pair in 2..5 {
+        world.controller.opened(0, Registration { client, queue_pair, rkey: 1, root: 64 });
+    }
+    let registered = |world: &World| world.controller.desired().1.connections.len();
+    assert_eq!((registered(&world), world.controller.refused_connections()), (2, 1));
+    assert_eq!(world.controller.connections(0).count(), 2);
+    world.controller.closed(0, client, 2);
+    world.controller.opened(0, Registration { client, queue_pair: 4, rkey: 1, root: 64 });
+    assert_eq!((registered(&world), world.controller.refused_connections()), (2, 1));
 }
 
 #[test]

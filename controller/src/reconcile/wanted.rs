@@ -17,7 +17,7 @@ pub(super) enum Keep {
 }
 
 /// What one switch should hold.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Routes and connections, in key order.
     pub(super) fixed: Vec<Entry>,

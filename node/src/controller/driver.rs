@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fatbtree_controller::grpc::{ClientReport, Input, Registered, ServerNews};
-use fatbtree_controller::operator::{Question, Synced};
+use fatbtree_controller::operator::{Question, Reloaded, Synced};
 use fatbtree_controller::{
     Controller, Desired, FollowOptions, Follower, Incarnations, Notice, Plan, Replanned, SwitchState,
 };
@@ -173,11 +173,11 @@ impl Driver {
         let name = || self.planner.cluster.tree().switch(switch).name();
         let was_silent = matches!(self.controller.switch(switch), Some(SwitchState::Silent(_)));
         match news {
-            KeeperNews::Read(held) => {
+            KeeperNews::Read(serving) => {
                 if was_silent {
                     tell(ControllerNews::Switch { name: name(), trouble: None });
                 }
-                self.controller.switch_read(switch, &held);
+                self.controller.switch_read(switch, serving);
                 self.restore_follower();
             }
             KeeperNews::Converging => self.controller.switch_converging(switch),
@@ -303,12 +303,7 @@ impl Driver {
                     let entries = self.controller.plan().map_or(0, |(loaded, _)| loaded.len());
                     let because = std::mem::take(&mut self.because);
                     tell(ControllerNews::Reloaded { epoch, entries, changes, took, because });
-                    let done = fatbtree_controller::operator::Reloaded {
-                        epoch,
-                        entries,
-                        changes,
-                        seconds: took.as_secs_f64(),
-                    };
+                    let done = Reloaded { epoch, entries, changes, seconds: took.as_secs_f64() };
                     self.waiting.drain(..).for_each(|reply| answer(reply, Ok(&done)));
                     self.follow_plan();
                     if let Some(follower) = &mut self.follower {

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fatbtree_controller::{Desired, Fleet, FleetOptions, Held, Programs, PushError};
+use fatbtree_controller::{Desired, Fleet, FleetOptions, Held, Programs, PushError, Serving, Wanted};
 use fatbtree_topology::{Cluster, SwitchId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
@@ -13,8 +13,8 @@ use tokio::time::MissedTickBehavior;
 /// What becomes of a switch.
 #[derive(Debug)]
 pub(super) enum KeeperNews {
-    /// It answers, and was read.
-    Read(Held),
+    /// It answers, and was read: it sends packets there.
+    Read(Option<Serving>),
     /// It is given what it lacks.
     Converging,
     /// It holds what was desired at a version.
@@ -119,6 +119,8 @@ impl Keeper {
         let mut mended = 0;
         self.reachable.set(switch, Some(Arc::clone(fleet)));
         let mut is_told = None;
+        // What it was seen to hold: mostly something else is wanted of another switch.
+        let mut settled: Option<Wanted> = None;
         // However often something else is wanted: connections come and go all the time when the way to servers is broken, and it may be
         // this switch that has come back empty.
         let mut looks = tokio::time::interval(LOOK);
@@ -126,7 +128,11 @@ impl Keeper {
         let mut session = pin!(fleet.session_ends(switch));
         loop {
             let (version, desired) = self.desired.borrow_and_update().clone();
-            if let Some(changes) = desired.wanted(switch).next_changes(&held) {
+            let wanted = desired.wanted(switch);
+            if settled.as_ref() != Some(&wanted)
+                && let Some(changes) = wanted.next_changes(&held)
+            {
+                settled = None;
                 if is_told.take().is_some() {
                     self.tell(KeeperNews::Converging).await?;
                 }
@@ -135,6 +141,7 @@ impl Keeper {
                 mended += changes.len();
                 continue;
             }
+            settled = Some(wanted);
             if is_told != Some(version) {
                 is_told = Some(version);
                 let (entries, epoch) = held.planned();
@@ -149,12 +156,12 @@ impl Keeper {
                 changed = self.sync.changed() => {
                     changed.map_err(|_| Stopped)?;
                     (sync, mended) = (Some(*self.sync.borrow_and_update()), 0);
-                    (held, is_told) = (self.read(fleet).await?, None);
+                    (held, is_told, settled) = (self.read(fleet).await?, None, None);
                 }
                 _ = looks.tick() => {
                     if !runs_ours(fleet.cookie(switch).await?) {
                         fleet.set_pipeline().await?;
-                        (held, is_told) = (self.read(fleet).await?, None);
+                        (held, is_told, settled) = (self.read(fleet).await?, None, None);
                     }
                 }
             }
@@ -163,7 +170,7 @@ impl Keeper {
 
     async fn read(&self, fleet: &Fleet) -> Result<Held, End> {
         let held = fleet.read_back().await?.remove(&self.switch).unwrap_or_default();
-        self.tell(KeeperNews::Read(held.clone())).await?;
+        self.tell(KeeperNews::Read(held.serving())).await?;
         Ok(held)
     }
 }
