@@ -18,6 +18,7 @@ use crate::role;
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree switch core-0 --cluster cluster.toml            a switch of a cluster: its ports are in the file
+  fatbtree switch core-0 --cluster cluster.toml --threads 4    as many cores forward its packets
   fatbtree switch                                          waits for a controller on 127.0.0.1:9559
   fatbtree switch --grpc 127.0.0.1:50051 --device-id 7
   fatbtree switch --port 0=127.0.0.1:6000,127.0.0.1:7000   port 0 receives on 6000 and sends to 7000
@@ -41,6 +42,10 @@ pub(crate) struct Arguments {
     /// A port: number, address to receive on, address to send to. Repeat it.
     #[arg(long = "port", value_name = "N=LOCAL,REMOTE")]
     ports: Vec<Port>,
+    /// Threads that forward packets, each with some of the ports, and with tables of its own as a pipe of a Tofino has. Control software sees
+    /// one switch. Programs with registers need one thread.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    threads: u64,
     #[command(flatten)]
     end: role::End,
 }
@@ -71,6 +76,7 @@ impl FromStr for Port {
 impl Arguments {
     fn options(&self) -> Result<SwitchOptions> {
         let limit = self.end.seconds.map(Duration::from_secs);
+        let threads = self.threads as usize;
         let Some(name) = &self.name else {
             let mut seen = std::collections::BTreeSet::new();
             if let Some(twice) = self.ports.iter().find(|port| !seen.insert(port.number)) {
@@ -93,6 +99,7 @@ impl Arguments {
                 trust,
                 device_id,
                 ports: ports.collect(),
+                threads,
                 limit,
             });
         };
@@ -109,7 +116,7 @@ impl Arguments {
         let trust = crate::topology::trust(&cluster, file, &switch.name())?;
         let (grpc, device_id) = (endpoint.address.clone(), endpoint.device_id);
         let metrics = cluster.metrics(&switch.name()).map(str::to_owned);
-        Ok(SwitchOptions { metrics, grpc, trust, device_id, ports, limit })
+        Ok(SwitchOptions { metrics, grpc, trust, device_id, ports, threads, limit })
     }
 }
 

@@ -27,6 +27,9 @@ pub(crate) struct Arguments {
     /// Folder in which memory servers keep their trees, each in one of its own below it.
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
+    /// Threads in each switch that forward packets.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    switch_threads: u64,
     /// Leave a role that dies dead.
     #[arg(long)]
     no_restart: bool,
@@ -43,6 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         trust: crate::topology::trust(&cluster, &arguments.file, OPERATOR)?,
         cluster,
         memory_server_arguments: arguments.begin.words(),
+        switch_arguments: vec!["--threads".to_owned(), arguments.switch_threads.to_string()],
         data: arguments.data.clone(),
         restart: !arguments.no_restart,
         patience: Duration::from_secs(arguments.patience),

@@ -74,6 +74,7 @@ fn be_the_switch(first_port: u16) -> Result<(), Failure> {
         device_id: 1,
         ports,
         limit: None,
+        threads: 1,
         metrics: None,
         trust: fatbtree_trust::Trust::default(),
     };

@@ -130,6 +130,11 @@ impl Collector for Metrics {
 pub(crate) struct Questions(mpsc::Receiver<oneshot::Sender<Metrics>>);
 
 impl Questions {
+    /// Whether something was asked.
+    pub(crate) fn are_waiting(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// Answers what was asked.
     pub(crate) fn answer(&mut self, metrics: impl Fn() -> Metrics) {
         while let Ok(reply) = self.0.try_recv() {

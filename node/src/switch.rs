@@ -1,18 +1,24 @@
-//! The software switch as a process: its ports, its pipeline in one thread, P4Runtime beside it.
+//! The software switch as a process: its ports, threads that forward packets, P4Runtime beside them.
+
+mod forwarder;
+mod worker;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fatbtree_port::{BATCH, Batch, Counters, Port, PortSpec, Waiter};
+use fatbtree_port::{Counters, PortSpec, Wire};
 use fatbtree_switch::service::{Inbox, Switch, mailbox_with_waker, serve};
-use fatbtree_switch::{DropReason, Drops, Output};
+use fatbtree_switch::{DropReason, Drops, Pipe, Pipeline};
 use fatbtree_trust::{Door, Trust};
 use tokio::runtime::Runtime;
 
 use crate::NodeError;
 use crate::metrics::{Metrics, Questions, serve_thread};
-use crate::stop::{Stopper, control_runtime_behind, listen, stopper_of};
+use crate::stop::{Stopper, control_runtime_behind, listen};
+use forwarder::Forwarder;
+use worker::{Counted, Worker};
 
 /// What a switch process is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,24 +33,26 @@ pub struct SwitchOptions {
     pub device_id: u64,
     /// Ports by number.
     pub ports: Vec<(u16, PortSpec)>,
+    /// Threads that forward packets; more than there are ports have nothing to do.
+    pub threads: usize,
     /// End after so long.
     pub limit: Option<Duration>,
 }
 
 /// A switch with open ports, and a control plane that listens.
+///
+/// ```text
+///   ports 0, 2 ──▶ first thread: pipe 0, control plane's mailbox ──▶ all ports
+///   ports 1, 3 ──▶ worker:       pipe 1                           ──▶ all ports
+/// ```
 pub struct SwitchProcess {
     switch: Switch,
     inbox: Inbox,
-    /// In the order of `numbers`.
-    ports: Vec<Box<dyn Port>>,
-    numbers: Vec<u16>,
-    /// By a port's number: its place in `ports`.
-    places: Vec<Option<usize>>,
-    waiter: Waiter,
+    forwarder: Forwarder,
+    workers: Vec<Worker>,
     stopper: Stopper,
     limit: Option<Duration>,
     grpc: SocketAddr,
-    report: SwitchReport,
     questions: Questions,
     _control: Runtime,
 }
@@ -53,7 +61,7 @@ impl fmt::Debug for SwitchProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SwitchProcess")
             .field("grpc", &self.grpc)
-            .field("ports", &self.numbers)
+            .field("threads", &(1 + self.workers.len()))
             .finish_non_exhaustive()
     }
 }
@@ -76,14 +84,8 @@ pub struct SwitchReport {
 impl fmt::Display for SwitchReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.ports)?;
-        let program = DropReason::ALL.map(|reason| (reason.name(), self.drops.count(reason)));
-        let own = [
-            ("came without a program", self.without_program),
-            ("for ports that are not there", self.no_such_port),
-            ("for ports that were full", self.port_full),
-        ];
-        let all = own.iter().chain(&program).filter(|(_, count)| *count > 0);
-        all.into_iter().try_for_each(|(what, count)| write!(f, ", {count} {what}"))
+        let mut lost = self.lost().filter(|(_, count)| *count > 0);
+        lost.try_for_each(|(what, count)| write!(f, ", {count} {what}"))
     }
 }
 
@@ -94,34 +96,32 @@ impl SwitchProcess {
     /// When an address is taken, or a port cannot be opened.
     pub fn open(options: &SwitchOptions) -> Result<Self, NodeError> {
         let control = control_runtime_behind()?;
-        let waiter = Waiter::new()?;
-        let waker = waiter.waker();
-        let (mailbox, inbox) = mailbox_with_waker(move || waker.wake());
+        // What is taken by others is found first.
         let listener = listen(&control, &options.grpc)?;
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
-        let questions = serve_thread(&control, options.metrics.as_deref(), waiter.waker())?;
-        let stopper = stopper_of(&waiter);
+        let open = |(number, spec): &(u16, PortSpec)| Ok((*number, spec.open_wire()?));
+        let wires: Arc<[(u16, Wire)]> = options.ports.iter().map(open).collect::<Result<_, NodeError>>()?;
+        let threads = options.threads.clamp(1, wires.len().max(1));
+        let began = Instant::now();
+        let forwarder = Forwarder::new(&wires, 0, threads, began)?;
+        let workers = (1..threads).map(|thread| Worker::start(&wires, thread, threads, began));
+        let workers = workers.collect::<Result<_, _>>()?;
+        let waker = forwarder.waker();
+        let (mailbox, inbox) = mailbox_with_waker(move || waker.wake());
+        let questions = serve_thread(&control, options.metrics.as_deref(), forwarder.waker())?;
+        let waker = forwarder.waker();
+        let stopper = Stopper::new(move || waker.wake());
         stopper.at_signals(&control)?;
-        let (mut ports, mut places) = (Vec::new(), Vec::new());
-        for (place, (number, spec)) in options.ports.iter().enumerate() {
-            ports.push(spec.open()?);
-            let number = usize::from(*number);
-            places.resize(places.len().max(number + 1), None);
-            places[number] = Some(place);
-        }
         let door = Door { trust: options.trust.clone(), ..Door::from(listener) };
         control.spawn(serve(door, mailbox, std::future::pending()));
         Ok(Self {
-            switch: Switch::new(options.device_id),
+            switch: Switch::with_pipes(options.device_id, threads),
             inbox,
-            ports,
-            numbers: options.ports.iter().map(|(number, _)| *number).collect(),
-            places,
-            waiter,
+            forwarder,
+            workers,
             stopper,
             limit: options.limit,
             grpc,
-            report: SwitchReport::default(),
             questions,
             _control: control,
         })
@@ -140,80 +140,82 @@ impl SwitchProcess {
     /// Forwards frames and answers controllers until it is told to stop.
     ///
     /// A batch from each port that has one, then a look into the mailbox, where a large request is only answered for a
-    /// [part](Inbox::SLICE) of itself.
+    /// [part](Inbox::SLICE) of itself. Meanwhile the other threads wait.
     pub fn run(mut self) -> SwitchReport {
         let began = Instant::now();
-        let (mut batch, mut output, mut ready) = (Batch::new(), Output::new(), Vec::new());
-        let mut leaving = vec![false; self.ports.len()];
         while !self.stopper.is_told() {
             let rest = self.limit.map(|limit| limit.saturating_sub(began.elapsed()));
             if rest.is_some_and(|rest| rest.is_zero()) {
                 break;
             }
-            let patience = if self.inbox.is_waiting() { Some(Duration::ZERO) } else { rest };
-            self.waiter.wait(&self.ports, patience, &mut ready);
-            for (place, ready) in ready.iter().enumerate() {
-                if !ready || self.ports[place].receive(&mut batch) == 0 {
-                    continue;
-                }
-                let (now, number) = (began.elapsed().as_nanos() as u64, self.numbers[place]);
-                output.clear();
-                for frame in batch.iter() {
-                    self.switch.handle_frame(now, number, frame, &mut output);
-                }
-                self.transmit(&output, &mut leaving);
+            let Self { switch, forwarder, inbox, .. } = &mut self;
+            let patience = if inbox.is_waiting() { Some(Duration::ZERO) } else { rest };
+            forwarder
+                .turn(patience, |now, port, frame, output| switch.handle_frame(now, port, frame, output));
+            if self.inbox.is_waiting() || self.questions.are_waiting() {
+                self.take_pipes_back();
+                self.inbox.try_drain(&mut self.switch);
+                let Self { questions, switch, forwarder, workers, .. } = &mut self;
+                questions.answer(|| metrics(switch, &counted(switch, forwarder, workers)));
+                self.lend_pipes();
             }
-            self.inbox.try_drain(&mut self.switch);
-            let Self { questions, switch, ports, numbers, report, .. } = &mut self;
-            questions.answer(|| metrics(switch, ports, numbers, report));
         }
-        self.ports.iter().for_each(|port| self.report.ports.add(&port.counters()));
-        self.report.without_program = self.switch.frames_without_program();
-        self.report.drops = self.switch.pipeline().map(|pipeline| *pipeline.drops()).unwrap_or_default();
-        self.report
+        self.take_pipes_back();
+        let report = report(&self.switch, &counted(&self.switch, &self.forwarder, &self.workers));
+        self.workers.into_iter().for_each(Worker::stop);
+        report
     }
 
-    /// Sends each port its frames together.
-    fn transmit(&mut self, output: &Output, leaving: &mut [bool]) {
-        for (number, _) in output {
-            match self.places.get(usize::from(number)).copied().flatten() {
-                Some(place) => leaving[place] = true,
-                None => self.report.no_such_port += 1,
-            }
-        }
-        for (place, leaving) in leaving.iter_mut().enumerate().filter(|(_, leaving)| **leaving) {
-            *leaving = false;
-            let (port, number) = (&mut self.ports[place], self.numbers[place]);
-            let mut frames: [&[u8]; BATCH] = [&[]; BATCH];
-            let mut count = 0;
-            let mut send =
-                |frames: &[&[u8]]| self.report.port_full += (frames.len() - port.send(frames)) as u64;
-            for (_, frame) in output.iter().filter(|(to, _)| *to == number) {
-                frames[count] = frame;
-                count += 1;
-                if count == BATCH {
-                    send(&frames);
-                    count = 0;
-                }
-            }
-            send(&frames[..count]);
-        }
+    fn take_pipes_back(&mut self) {
+        self.workers.iter().for_each(Worker::want);
+        let pipes: Vec<Pipe> = self.workers.iter().filter_map(Worker::take_back).collect();
+        self.switch.take_back(pipes);
+    }
+
+    fn lend_pipes(&mut self) {
+        let mut pipes = self.switch.lend().into_iter();
+        self.workers.iter().for_each(|worker| worker.go_on(pipes.next()));
     }
 }
 
-fn metrics(switch: &Switch, ports: &[Box<dyn Port>], numbers: &[u16], report: &SwitchReport) -> Metrics {
+/// What all threads have counted, whose pipes were taken back.
+fn counted(switch: &Switch, forwarder: &Forwarder, workers: &[Worker]) -> Counted {
+    let mut counted = Counted::default();
+    counted.add(forwarder, switch.frames_without_program());
+    workers.iter().fold(counted, |counted, worker| worker.count(counted))
+}
+
+fn report(switch: &Switch, counted: &Counted) -> SwitchReport {
+    let mut ports = Counters::default();
+    counted.ports.values().for_each(|counters| ports.add(counters));
+    SwitchReport {
+        ports,
+        drops: switch.pipeline().map(Pipeline::drops).unwrap_or_default(),
+        without_program: counted.without_program,
+        no_such_port: counted.no_such_port,
+        port_full: counted.port_full,
+    }
+}
+
+impl SwitchReport {
+    /// Frames that were not forwarded, by reason.
+    fn lost(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let own = [
+            ("came without a program", self.without_program),
+            ("for ports that are not there", self.no_such_port),
+            ("for ports that were full", self.port_full),
+        ];
+        own.into_iter().chain(DropReason::ALL.map(|reason| (reason.name(), self.drops.count(reason))))
+    }
+}
+
+fn metrics(switch: &Switch, counted: &Counted) -> Metrics {
     let mut metrics = Metrics::default();
-    let counters: Vec<(u16, Counters)> =
-        numbers.iter().zip(ports).map(|(number, port)| (*number, port.counters())).collect();
-    metrics.ports(&counters);
-    let drops = switch.pipeline().map(|pipeline| *pipeline.drops()).unwrap_or_default();
-    let own = [
-        ("came without a program", switch.frames_without_program()),
-        ("for ports that are not there", report.no_such_port),
-        ("for ports that were full", report.port_full),
-    ];
-    let all = DropReason::ALL.map(|reason| (reason.name(), drops.count(reason))).into_iter().chain(own);
-    let reasons = all.map(|(reason, count)| (vec![("reason", reason.to_owned())], count));
+    let ports: Vec<(u16, Counters)> =
+        counted.ports.iter().map(|(number, counters)| (*number, *counters)).collect();
+    metrics.ports(&ports);
+    let report = report(switch, counted);
+    let reasons = report.lost().map(|(reason, count)| (vec![("reason", reason.to_owned())], count));
     metrics.labelled_counter("switch_drops", "Frames that were not forwarded", reasons);
     if let Some(pipeline) = switch.pipeline() {
         let program = pipeline.program();

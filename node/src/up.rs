@@ -30,6 +30,8 @@ pub struct UpOptions {
     pub trust: Trust,
     /// Further arguments of memory servers.
     pub memory_server_arguments: Vec<String>,
+    /// And to each switch's.
+    pub switch_arguments: Vec<String>,
     /// Memory servers keep their trees below this folder, and the controller its plans.
     pub data: Option<PathBuf>,
     /// Whether a role that dies is started again.

@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use fatbtree_controller::{Fleet, FleetOptions, Programs, cluster_base};
@@ -16,7 +16,9 @@ use fatbtree_topology::Cluster;
 /// A network of two hosts, on UDP ports that were free a moment ago.
 fn cluster() -> Cluster {
     let free = |first: u16| (first..first + 12).all(|port| UdpSocket::bind(("127.0.0.1", port)).is_ok());
-    let somewhere = 20_000 + (std::process::id() % 500) as u16 * 20;
+    // Tests of one process run side by side.
+    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    let somewhere = 20_000 + (std::process::id() % 500) as u16 * 20 + TAKEN.fetch_add(200, Ordering::Relaxed);
     let first = (somewhere..).step_by(20).find(|first| free(*first)).expect("free ports");
     let text = format!(
         "[network]\nk = 2\n[wires]\nfirst_port = {first}\n[[memory_server]]\nhost = \"host-0-0-0\"\ngrpc = \"127.0.0.1:1\"\n"
@@ -44,6 +46,17 @@ fn other_end(spec: &PortSpec) -> Box<dyn Port> {
 
 #[test]
 fn frames_pass_between_the_parts_of_a_large_write() {
+    pass_between_the_parts_of_a_large_write(1);
+}
+
+/// What the control plane writes is in force in all threads, and what it reads is the sum of theirs.
+#[test]
+fn frames_pass_in_several_threads() {
+    pass_between_the_parts_of_a_large_write(2);
+}
+
+#[expect(clippy::print_stdout, reason = "figures for whoever runs it by hand")]
+fn pass_between_the_parts_of_a_large_write(threads: usize) {
     let cluster = cluster();
     let switch = cluster.tree().switch_by_name("edge-0-0").expect("k = 2 has it").id;
     let ports = switch_ports(&cluster, switch).expect("there are wires");
@@ -55,6 +68,7 @@ fn frames_pass_between_the_parts_of_a_large_write() {
         device_id: grpc.device_id,
         ports,
         limit: None,
+        threads,
         metrics: None,
         trust: fatbtree_trust::Trust::default(),
     };
@@ -98,11 +112,15 @@ fn frames_pass_between_the_parts_of_a_large_write() {
             let (mut agg, mut host) = (other_end(&to_agg), [other_end(&to_host)]);
             let (mut passed, mut longest) = (0u32, Duration::ZERO);
             while !stop.load(Ordering::Relaxed) {
-                let sent = Instant::now();
-                assert_eq!(agg.send(&[&bytes]), 1);
-                waiter.wait(&host, Some(Duration::from_secs(10)), &mut ready);
-                assert_eq!(host[0].receive(&mut batch), 1, "the frame has passed");
-                (passed, longest) = (passed + 1, longest.max(sent.elapsed()));
+                // From both ports in turn: each thread has one.
+                for from_host in [false, true] {
+                    let sent = Instant::now();
+                    let from = if from_host { &mut host[0] } else { &mut agg };
+                    assert_eq!(from.send(&[&bytes]), 1);
+                    waiter.wait(&host, Some(Duration::from_secs(10)), &mut ready);
+                    assert_eq!(host[0].receive(&mut batch), 1, "the frame has passed");
+                    (passed, longest) = (passed + 1, longest.max(sent.elapsed()));
+                }
             }
             (passed, longest)
         });

@@ -6,7 +6,7 @@ use crate::entry::{
 use crate::error::TableError;
 use crate::machine::State;
 use crate::pipeline::Pipeline;
-use crate::program::{KeyField, Program, TableInfo};
+use crate::program::{KeyField, Program, TableInfo, TableKind};
 use crate::table::contents::Contents;
 use crate::table::ones;
 use crate::table::store::Pair;
@@ -59,11 +59,13 @@ impl Pipeline {
         if self.find(table, &pairs, entry.priority).is_some() {
             return Err(TableError::Duplicate { table: info.name.clone() });
         }
-        let contents = &mut self.state.tables[table.index()];
-        if contents.len() >= info.max_size || info.key.is_empty() {
+        if self.len(table) >= info.max_size || info.key.is_empty() {
             return Err(TableError::Full { table: info.name.clone(), size: info.max_size });
         }
-        contents.insert(self.program.kind(table), &pairs, entry.priority, &words);
+        let kind = self.program.kind(table);
+        for pipe in self.pipes.iter_mut() {
+            pipe.state.tables[table.index()].insert(kind, &pairs, entry.priority, &words);
+        }
         if !entry.metadata.is_empty() {
             self.metadata.insert((table.0, pairs, entry.priority), entry.metadata.clone());
         }
@@ -80,8 +82,7 @@ impl Pipeline {
         self.refuse_const(table)?;
         let pairs = check_key(info, &entry.key, entry.priority)?;
         let words = self.check_action(info, entry.action, &entry.params)?;
-        let row = self.find_or_refuse(table, &pairs, entry.priority)?;
-        self.state.tables[table.index()].write(row, &words);
+        self.in_every_pipe(table, &pairs, entry.priority, |contents, _, row| contents.write(row, &words))?;
         let key = (table.0, pairs, entry.priority);
         if entry.metadata.is_empty() {
             self.metadata.remove(&key);
@@ -99,8 +100,7 @@ impl Pipeline {
         let info = self.program.table_info(table);
         self.refuse_const(table)?;
         let pairs = check_key(info, key, priority)?;
-        let row = self.find_or_refuse(table, &pairs, priority)?;
-        self.state.tables[table.index()].remove(self.program.kind(table), row);
+        self.in_every_pipe(table, &pairs, priority, Contents::remove)?;
         self.metadata.remove(&(table.0, pairs, priority));
         Ok(())
     }
@@ -112,9 +112,11 @@ impl Pipeline {
     pub fn clear_table(&mut self, table: TableRef) -> Result<(), TableError> {
         self.refuse_const(table)?;
         let at = table.index();
-        let default = std::mem::take(&mut self.state.tables[at].default);
-        let entries = self.program.tables[at].max_size;
-        self.state.tables[at] = Contents::new(&self.program.code.tables[at], entries, default);
+        let (code, entries) = (&self.program.code.tables[at], self.program.tables[at].max_size);
+        for pipe in self.pipes.iter_mut() {
+            let contents = &mut pipe.state.tables[at];
+            *contents = Contents::new(code, entries, std::mem::take(&mut contents.default));
+        }
         self.metadata.retain(|key, _| key.0 != table.0);
         Ok(())
     }
@@ -132,8 +134,10 @@ impl Pipeline {
     /// All entries of a table with their direct counters (zero where none is attached), const ones included,
     /// in an order that depends on the table's history only.
     pub fn entries(&self, table: TableRef) -> impl Iterator<Item = (Entry, CounterData)> + '_ {
-        let contents = &self.state.tables[table.index()];
-        contents.rows().into_iter().map(move |row| (self.entry(table, row), contents.counter(row)))
+        self.contents(table)
+            .rows()
+            .into_iter()
+            .map(move |row| (self.entry(table, row), self.counted(table, row)))
     }
 
     /// The next entries of a table with their direct counters, about `most` of them, in an order that changes of other entries do not
@@ -148,10 +152,9 @@ impl Pipeline {
         most: usize,
         found: &mut Vec<(Entry, CounterData)>,
     ) -> Option<u64> {
-        let contents = &self.state.tables[table.index()];
         let mut rows = Vec::with_capacity(most.min(1024));
-        let next = contents.slice(from, most, &mut rows);
-        found.extend(rows.into_iter().map(|row| (self.entry(table, row), contents.counter(row))));
+        let next = self.contents(table).slice(from, most, &mut rows);
+        found.extend(rows.into_iter().map(|row| (self.entry(table, row), self.counted(table, row))));
         next
     }
 
@@ -159,13 +162,15 @@ impl Pipeline {
     /// no packet waits. It is given back with the pipeline otherwise.
     pub fn take_retired(&mut self) -> Vec<Vec<u64>> {
         let mut retired = Vec::new();
-        self.state.tables.iter_mut().for_each(|contents| contents.take_retired(&mut retired));
+        for pipe in self.pipes.iter_mut() {
+            pipe.state.tables.iter_mut().for_each(|contents| contents.take_retired(&mut retired));
+        }
         retired
     }
 
     /// Number of entries in a table.
     pub fn len(&self, table: TableRef) -> usize {
-        self.state.tables[table.index()].len()
+        self.contents(table).len()
     }
 
     /// True when a table has no entries.
@@ -176,7 +181,7 @@ impl Pipeline {
     /// The default action; `None`: a miss does nothing.
     pub fn default_action(&self, table: TableRef) -> Option<ActionCall> {
         let info = self.program.table_info(table);
-        let (&head, params) = self.state.tables[table.index()].default.split_first()?;
+        let (&head, params) = self.contents(table).default.split_first()?;
         let action = *info.actions.get((head as usize).checked_sub(1)?)?;
         Some(ActionCall { action, params: params.to_vec() })
     }
@@ -196,7 +201,9 @@ impl Pipeline {
             Some(call) => self.check_action(info, call.action, &call.params)?,
             None => initial_default(info),
         };
-        self.state.tables[table.index()].default = words;
+        for pipe in self.pipes.iter_mut() {
+            pipe.state.tables[table.index()].default.clone_from(&words);
+        }
         Ok(())
     }
 
@@ -210,8 +217,9 @@ impl Pipeline {
         key: &[MatchValue],
         priority: i32,
     ) -> Result<CounterData, TableError> {
-        let row = self.counted_row(table, key, priority)?;
-        Ok(self.state.tables[table.index()].counter(row))
+        let pairs = self.counted_key(table, key, priority)?;
+        let row = self.find_or_refuse(table, &pairs, priority)?;
+        Ok(self.counted(table, row))
     }
 
     /// Sets the direct counter of the entry with this key and priority.
@@ -225,9 +233,12 @@ impl Pipeline {
         priority: i32,
         data: CounterData,
     ) -> Result<(), TableError> {
-        let row = self.counted_row(table, key, priority)?;
-        self.state.tables[table.index()].set_counter(row, data);
-        Ok(())
+        let pairs = self.counted_key(table, key, priority)?;
+        // All of it in one of them.
+        let mut data = Some(data);
+        self.in_every_pipe(table, &pairs, priority, |contents, _, row| {
+            contents.set_counter(row, data.take().unwrap_or_default());
+        })
     }
 
     /// Sets all direct counters of a table to zero.
@@ -236,9 +247,11 @@ impl Pipeline {
     /// [`TableError::NoDirectCounter`].
     pub fn clear_direct_counters(&mut self, table: TableRef) -> Result<(), TableError> {
         self.refuse_uncounted(table)?;
-        let contents = &mut self.state.tables[table.index()];
-        for row in contents.rows() {
-            contents.set_counter(row, CounterData::default());
+        for pipe in self.pipes.iter_mut() {
+            let contents = &mut pipe.state.tables[table.index()];
+            for row in contents.rows() {
+                contents.set_counter(row, CounterData::default());
+            }
         }
         Ok(())
     }
@@ -248,10 +261,14 @@ impl Pipeline {
     /// # Errors
     /// [`TableError::OutOfRange`].
     pub fn counter(&self, counter: CounterRef, index: u64) -> Result<CounterData, TableError> {
-        let cells = &self.state.counters[usize::from(counter.0)];
-        let cell = usize::try_from(index).ok().and_then(|at| cells.get(at));
-        let cell = cell.map(|&[packets, bytes]| CounterData { packets, bytes });
-        cell.ok_or_else(|| self.outside_counter(counter, index))
+        let at = usize::try_from(index).unwrap_or(usize::MAX);
+        let mut sum = CounterData::default();
+        for pipe in self.pipes.iter() {
+            let cell = pipe.state.counters[usize::from(counter.0)].get(at);
+            let &[packets, bytes] = cell.ok_or_else(|| self.outside_counter(counter, index))?;
+            sum.add(CounterData { packets, bytes });
+        }
+        Ok(sum)
     }
 
     /// Sets one cell of an indirect counter array.
@@ -265,16 +282,20 @@ impl Pipeline {
         data: CounterData,
     ) -> Result<(), TableError> {
         self.counter(counter, index)?;
-        self.state.counters[usize::from(counter.0)][index as usize] = [data.packets, data.bytes];
+        // All of it in one of them.
+        let mut data = Some([data.packets, data.bytes]);
+        for pipe in self.pipes.iter_mut() {
+            pipe.state.counters[usize::from(counter.0)][index as usize] = data.take().unwrap_or_default();
+        }
         Ok(())
     }
 
-    /// One cell of a register array.
+    /// One cell of a register array, in the first pipe.
     ///
     /// # Errors
     /// [`TableError::OutOfRange`].
     pub fn register(&self, register: RegisterRef, index: u64) -> Result<u64, TableError> {
-        let cells = &self.state.registers[usize::from(register.0)];
+        let cells = &self.pipes.first.state.registers[usize::from(register.0)];
         let cell = usize::try_from(index).ok().and_then(|at| cells.get(at));
         cell.copied().ok_or_else(|| {
             let info = &self.program.registers[usize::from(register.0)];
@@ -282,14 +303,17 @@ impl Pipeline {
         })
     }
 
-    /// Sets one cell of a register array; bits beyond its width are cut off.
+    /// Sets one cell of a register array, in every pipe; bits beyond its width are cut off.
     ///
     /// # Errors
     /// [`TableError::OutOfRange`].
     pub fn set_register(&mut self, register: RegisterRef, index: u64, value: u64) -> Result<(), TableError> {
         self.register(register, index)?;
         let at = usize::from(register.0);
-        self.state.registers[at][index as usize] = value & ones(self.program.registers[at].width);
+        let value = value & ones(self.program.registers[at].width);
+        for pipe in self.pipes.iter_mut() {
+            pipe.state.registers[at][index as usize] = value;
+        }
         Ok(())
     }
 
@@ -310,14 +334,58 @@ impl Pipeline {
         Err(TableError::NoDirectCounter { table: self.program.table_info(table).name.clone() })
     }
 
-    fn counted_row(&self, table: TableRef, key: &[MatchValue], priority: i32) -> Result<u32, TableError> {
+    fn counted_key(
+        &self,
+        table: TableRef,
+        key: &[MatchValue],
+        priority: i32,
+    ) -> Result<Vec<Pair>, TableError> {
         self.refuse_uncounted(table)?;
-        let pairs = check_key(self.program.table_info(table), key, priority)?;
-        self.find_or_refuse(table, &pairs, priority)
+        check_key(self.program.table_info(table), key, priority)
+    }
+
+    /// What all pipes have counted of the entry that the first pipe has in this row.
+    fn counted(&self, table: TableRef, row: u32) -> CounterData {
+        let (contents, kind) = (self.contents(table), self.program.kind(table));
+        let mut sum = contents.counter(row);
+        if !self.pipes.others().is_empty() {
+            let (pairs, priority) = contents.key(kind, row);
+            for pipe in self.pipes.others() {
+                let contents = &pipe.state.tables[table.index()];
+                let row = contents.find(kind, &pairs, priority);
+                sum.add(row.map_or(CounterData::default(), |row| contents.counter(row)));
+            }
+        }
+        sum
+    }
+
+    /// A table, as all pipes have it but for counters.
+    fn contents(&self, table: TableRef) -> &Contents {
+        &self.pipes.first.state.tables[table.index()]
+    }
+
+    /// Changes an entry, by its row in each pipe; refuses when there is none.
+    fn in_every_pipe(
+        &mut self,
+        table: TableRef,
+        pairs: &[Pair],
+        priority: i32,
+        mut change: impl FnMut(&mut Contents, &TableKind, u32),
+    ) -> Result<(), TableError> {
+        let Self { program, pipes, .. } = self;
+        let kind = program.kind(table);
+        for pipe in pipes.iter_mut() {
+            let contents = &mut pipe.state.tables[table.index()];
+            let row = contents.find(kind, pairs, priority);
+            let row =
+                row.ok_or_else(|| TableError::NoSuchEntry { table: program.table_info(table).name.clone() })?;
+            change(contents, kind, row);
+        }
+        Ok(())
     }
 
     fn find(&self, table: TableRef, pairs: &[Pair], priority: i32) -> Option<u32> {
-        self.state.tables[table.index()].find(self.program.kind(table), pairs, priority)
+        self.contents(table).find(self.program.kind(table), pairs, priority)
     }
 
     fn find_or_refuse(&self, table: TableRef, pairs: &[Pair], priority: i32) -> Result<u32, TableError> {
@@ -327,7 +395,7 @@ impl Pipeline {
 
     fn entry(&self, table: TableRef, row: u32) -> Entry {
         let info = self.program.table_info(table);
-        let contents = &self.state.tables[table.index()];
+        let contents = self.contents(table);
         let words = contents.entry(row);
         let local = (words[0] as usize).saturating_sub(1);
         let action = info.actions.get(local).copied().unwrap_or(ActionRef(0));

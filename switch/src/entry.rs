@@ -138,3 +138,10 @@ pub struct CounterData {
     /// Bytes of those packets as they came in.
     pub bytes: u64,
 }
+
+impl CounterData {
+    pub(crate) fn add(&mut self, other: CounterData) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+}

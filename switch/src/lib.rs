@@ -62,6 +62,7 @@ mod lower;
 mod machine;
 mod native;
 mod output;
+mod pipe;
 mod pipeline;
 mod program;
 pub mod service;
@@ -73,5 +74,6 @@ pub use entry::{
 };
 pub use error::{ErrorClass, LoadError, TableError};
 pub use output::{DropReason, Drops, Frames, Output};
-pub use pipeline::{MAX_FRAME, Pipeline, Replica};
+pub use pipe::{MAX_FRAME, Pipe};
+pub use pipeline::{Pipeline, Replica};
 pub use program::{ActionInfo, ArrayInfo, KeyField, ParamInfo, Program, TableInfo};

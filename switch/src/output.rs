@@ -53,6 +53,10 @@ pub struct Drops {
 }
 
 impl Drops {
+    pub(crate) fn add_all(&mut self, others: &Drops) {
+        self.counts.iter_mut().zip(others.counts).for_each(|(count, other)| *count += other);
+    }
+
     /// Frames dropped for this reason.
     pub fn count(&self, reason: DropReason) -> u64 {
         self.counts[reason as usize]

@@ -1,37 +1,57 @@
-//! A pipeline: one program with its table contents, counters and registers. This file has the packet's way
-//! through it; what control software does to it is in [`control`](crate::control).
+//! A pipeline: one program with its table contents, counters and registers, in as many pipes as threads forward packets. What control
+//! software does to it is in [`control`](crate::control).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::control::initial_state;
-use crate::lower::DROP_PORT;
-use crate::machine::{Machine, State};
-use crate::output::{DropReason, Drops, Output};
-use crate::program::{Code, Program};
+use crate::output::{Drops, Output};
+use crate::pipe::Pipe;
+use crate::program::Program;
 use crate::table::store::Pair;
-
-/// Longest frame a pipeline takes, in bytes.
-pub const MAX_FRAME: usize = 65_535;
-
-/// Ports have 9 bits in v1model.
-const PORT_BITS: u64 = 0x1ff;
-
-/// `standard_metadata.instance_type` of a multicast copy, as BMv2 numbers it.
-const REPLICATION: u64 = 5;
 
 /// One switch's packet processor: a shared [`Program`] and this switch's own tables, counters and registers.
 ///
 /// Sans-IO: frames and time come in as arguments, frames go out in an [`Output`]. All memory is allocated when
 /// tables are filled, none while packets pass.
+///
+/// **Pipes.** As a Tofino has several pipes, each with tables of its own, a pipeline may have several [`Pipe`]s, one for each thread that
+/// forwards packets: nothing is shared while packets pass. Control software sees one pipeline: it changes all pipes, and reads the
+/// sum of their counters. For that the owner [takes them back](Pipeline::take_back) between batches, and [lends](Pipeline::lend) them
+/// again.
 #[derive(Debug)]
 pub struct Pipeline {
     pub(crate) program: Arc<Program>,
-    pub(crate) state: State,
-    drops: Drops,
+    pub(crate) pipes: Pipes,
     /// Opaque bytes of entries that have some, by table, key and priority.
     pub(crate) metadata: BTreeMap<(u16, Vec<Pair>, i32), Vec<u8>>,
-    multicast: BTreeMap<u16, Vec<Replica>>,
+}
+
+/// The pipes of a pipeline.
+#[derive(Debug)]
+pub(crate) struct Pipes {
+    /// The owner's.
+    pub(crate) first: Pipe,
+    /// Those of other threads, unless they are lent.
+    others: Vec<Pipe>,
+    count: usize,
+}
+
+impl Pipes {
+    /// All of them, to be changed alike.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pipe> {
+        assert_eq!(1 + self.others.len(), self.count, "whoever changes a pipeline has taken its pipes back");
+        std::iter::once(&mut self.first).chain(&mut self.others)
+    }
+
+    /// Those that are here.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Pipe> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// Those of other threads that are here.
+    pub(crate) fn others(&self) -> &[Pipe] {
+        &self.others
+    }
 }
 
 /// One copy that a multicast group makes.
@@ -44,15 +64,18 @@ pub struct Replica {
 }
 
 impl Pipeline {
-    /// A pipeline with empty tables, the program's const entries and default actions, and zero counters.
+    /// A pipeline of one pipe with empty tables, the program's const entries and default actions, and zero counters.
     pub fn new(program: Arc<Program>) -> Self {
-        Pipeline {
-            state: initial_state(&program),
-            program,
-            drops: Drops::default(),
-            metadata: BTreeMap::new(),
-            multicast: BTreeMap::new(),
-        }
+        Self::with_pipes(program, 1)
+    }
+
+    /// The same with several pipes, all of which are here. None counts as one.
+    pub fn with_pipes(program: Arc<Program>, count: usize) -> Self {
+        let count = count.max(1);
+        // P4's `random` is another in each.
+        let pipe = |number| Pipe::new(Arc::clone(&program), number as u64);
+        let pipes = Pipes { first: pipe(0), others: (1..count).map(pipe).collect(), count };
+        Pipeline { pipes, program, metadata: BTreeMap::new() }
     }
 
     /// The program it runs.
@@ -60,28 +83,47 @@ impl Pipeline {
         &self.program
     }
 
-    /// Frames dropped since the pipeline was made, by reason.
-    pub fn drops(&self) -> &Drops {
-        &self.drops
+    /// Gives the pipes away that other threads forward packets with: all but the first. Until they are [taken
+    /// back](Self::take_back), nothing may be changed, and counters are the first pipe's.
+    pub fn lend(&mut self) -> Vec<Pipe> {
+        std::mem::take(&mut self.pipes.others)
+    }
+
+    /// Takes pipes back that were [lent](Self::lend) by this pipeline.
+    pub fn take_back(&mut self, pipes: Vec<Pipe>) {
+        self.pipes.others.extend(pipes);
+    }
+
+    /// Frames dropped since the pipeline was made, by reason, in the pipes that are here.
+    pub fn drops(&self) -> Drops {
+        let mut all = Drops::default();
+        self.pipes.iter().for_each(|pipe| all.add_all(&pipe.drops));
+        all
     }
 
     /// Where P4's `random` starts; pipelines with the same seed and frames behave the same.
+    ///
+    /// # Panics
+    /// Here and wherever a pipeline is changed: when pipes are lent.
     pub fn seed_random(&mut self, seed: u64) {
-        self.state.random = seed;
+        for (number, pipe) in self.pipes.iter_mut().enumerate() {
+            pipe.state.random = seed.wrapping_add(number as u64);
+        }
     }
 
     /// Sets the copies that a multicast group (1 to 65535) makes; none removes the group.
     pub fn set_multicast_group(&mut self, group: u16, replicas: Vec<Replica>) {
-        if replicas.is_empty() {
-            self.multicast.remove(&group);
-        } else {
-            self.multicast.insert(group, replicas);
+        for pipe in self.pipes.iter_mut() {
+            match replicas.is_empty() {
+                true => pipe.multicast.remove(&group),
+                false => pipe.multicast.insert(group, replicas.clone()),
+            };
         }
     }
 
     /// The copies that a multicast group makes; `None` where there is no such group.
     pub fn multicast_group(&self, group: u16) -> Option<&[Replica]> {
-        self.multicast.get(&group).map(Vec::as_slice)
+        self.pipes.first.multicast.get(&group).map(Vec::as_slice)
     }
 
     /// All multicast groups by number.
@@ -91,152 +133,19 @@ impl Pipeline {
 
     /// The multicast groups with this number and above.
     pub fn multicast_groups_from(&self, from: u16) -> impl Iterator<Item = (u16, &[Replica])> + '_ {
-        self.multicast.range(from..).map(|(&group, replicas)| (group, replicas.as_slice()))
+        let groups = self.pipes.first.multicast.range(from..);
+        groups.map(|(&group, replicas)| (group, replicas.as_slice()))
     }
 
-    /// Processes one frame that came in at `now_ns` on `ingress_port`; appends what is sent to `out`.
-    ///
-    /// Takes any bytes: what is wrong with a frame is the program's to decide (`parser_error`,
-    /// `checksum_error`), as on BMv2. Drops are counted in `out` and in the pipeline.
+    /// [`Pipe::process`] in the first pipe.
+    #[inline]
     pub fn process(&mut self, now_ns: u64, ingress_port: u16, frame: &[u8], out: &mut Output) {
-        self.pass(now_ns, ingress_port, Frame::Lent(frame), out);
+        self.pipes.first.process(now_ns, ingress_port, frame, out);
     }
 
-    /// The same with a frame whose buffer the pipeline may keep: if there is nothing in `out` yet, and headers come and go at
-    /// one place at most, the frame is changed in place and the buffer goes to `out` (in exchange for its own). What `frame`
-    /// holds afterwards means nothing.
+    /// [`Pipe::forward`] in the first pipe.
+    #[inline]
     pub fn forward(&mut self, now_ns: u64, ingress_port: u16, frame: &mut Vec<u8>, out: &mut Output) {
-        self.pass(now_ns, ingress_port, Frame::Given(frame), out);
-    }
-
-    fn pass(&mut self, now_ns: u64, ingress_port: u16, frame: Frame<'_>, out: &mut Output) {
-        let Pipeline { program, state, drops, multicast, .. } = self;
-        let mut bench = out.take_workbench(program);
-        let machine = &mut bench.machine;
-        let mut pass = Pass { code: &program.code, state, machine, drops, multicast, now_ns };
-        if let Err(reason) = pass.forward(ingress_port, frame, out) {
-            drops.add(reason);
-            out.drops.add(reason);
-        }
-        out.workbench = Some(bench);
-    }
-}
-
-/// A frame that came in.
-enum Frame<'a> {
-    Lent(&'a [u8]),
-    Given(&'a mut Vec<u8>),
-}
-
-impl Frame<'_> {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Frame::Lent(bytes) => bytes,
-            Frame::Given(buffer) => buffer,
-        }
-    }
-}
-
-/// One frame's way through a pipeline.
-struct Pass<'a> {
-    code: &'a Code,
-    state: &'a mut State,
-    machine: &'a mut Machine,
-    drops: &'a mut Drops,
-    multicast: &'a BTreeMap<u16, Vec<Replica>>,
-    now_ns: u64,
-}
-
-impl Pass<'_> {
-    fn forward(&mut self, ingress_port: u16, frame: Frame<'_>, out: &mut Output) -> Result<(), DropReason> {
-        let bytes = frame.bytes();
-        if bytes.len() > MAX_FRAME {
-            return Err(DropReason::TooLong);
-        }
-        let code = self.code;
-        let metadata = &code.metadata;
-        let machine = &mut *self.machine;
-        machine.reset(code, bytes);
-        let mut set = |slot: Option<u16>, value: u64| {
-            if let Some(slot) = slot {
-                machine.slots.set(slot, value);
-            }
-        };
-        set(metadata.ingress_port, u64::from(ingress_port) & PORT_BITS);
-        set(metadata.packet_length, bytes.len() as u64);
-        set(metadata.ingress_timestamp, (self.now_ns / 1000) & ((1 << 48) - 1));
-        set(metadata.parser_error, code.no_error);
-
-        machine.run_before(code, self.state, bytes);
-        if let Some(reason) = machine.packet.fault {
-            return Err(reason);
-        }
-        let group = metadata.multicast_group.map_or(0, |slot| machine.slots.get(slot));
-        if group != 0 {
-            return self.replicate(group as u16, bytes, out);
-        }
-        let port = machine.slots.get(metadata.egress_spec);
-        if port == DROP_PORT {
-            return Err(DropReason::Ingress);
-        }
-        self.send(port, frame, out)
-    }
-
-    /// Egress, checksums and deparser for one copy of the packet.
-    fn send(&mut self, port: u64, frame: Frame<'_>, out: &mut Output) -> Result<(), DropReason> {
-        let code = self.code;
-        let metadata = &code.metadata;
-        let machine = &mut *self.machine;
-        let length = machine.packet.length.max(0) as u64;
-        let mut set = |slot: Option<u16>, value: u64| {
-            if let Some(slot) = slot {
-                machine.slots.set(slot, value);
-            }
-        };
-        let micros = (self.now_ns / 1000) & ((1 << 48) - 1);
-        set(metadata.egress_port, port & PORT_BITS);
-        // Anything but the drop port, as BMv2 does: egress may choose it.
-        set(Some(metadata.egress_spec), 0);
-        set(metadata.packet_length, length & 0xffff_ffff);
-        set(metadata.egress_timestamp, micros);
-        set(metadata.enqueue_timestamp, micros & 0xffff_ffff);
-        machine.run_after(code, self.state, frame.bytes());
-        if let Some(reason) = machine.packet.fault {
-            return Err(reason);
-        }
-        if machine.slots.get(metadata.egress_spec) == DROP_PORT {
-            return Err(DropReason::Egress);
-        }
-        match frame {
-            Frame::Given(buffer) if out.is_empty() => match machine.rewrite(code, buffer) {
-                true => std::mem::swap(&mut out.bytes, buffer),
-                false => machine.deparse(code, buffer, &mut out.bytes),
-            },
-            frame => machine.deparse(code, frame.bytes(), &mut out.bytes),
-        }
-        out.frames.push((port as u16, out.bytes.len()));
-        Ok(())
-    }
-
-    fn replicate(&mut self, group: u16, frame: &[u8], out: &mut Output) -> Result<(), DropReason> {
-        let code = self.code;
-        let replicas = self.multicast.get(&group).ok_or(DropReason::NoGroup)?;
-        let saved = self.machine.save(code);
-        for replica in replicas {
-            self.machine.restore(&saved);
-            if let Some(slot) = code.metadata.instance_type {
-                self.machine.slots.set(slot, REPLICATION);
-            }
-            if let Some(slot) = code.metadata.egress_rid {
-                self.machine.slots.set(slot, u64::from(replica.instance));
-            }
-            if let Err(reason) = self.send(u64::from(replica.port), Frame::Lent(frame), out) {
-                // One copy's end is not the others'.
-                self.drops.add(reason);
-                out.drops.add(reason);
-                self.machine.packet.fault = None;
-            }
-        }
-        Ok(())
+        self.pipes.first.forward(now_ns, ingress_port, frame, out);
     }
 }

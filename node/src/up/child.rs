@@ -72,8 +72,10 @@ impl Child {
             command.arg(name);
         }
         command.arg("--cluster").arg(&options.file);
-        if *kind == RoleKind::MemoryServer {
-            command.args(&options.memory_server_arguments);
+        match kind {
+            RoleKind::MemoryServer => _ = command.args(&options.memory_server_arguments),
+            RoleKind::Switch => _ = command.args(&options.switch_arguments),
+            RoleKind::Controller => {}
         }
         let folder = match kind {
             RoleKind::MemoryServer => Some("--data"),

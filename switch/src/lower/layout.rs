@@ -12,7 +12,7 @@ use super::{malformed, unknown, unsupported};
 const MAX_HEADERS: usize = 64;
 
 /// Bits of a header, about: those of the longest frame.
-const MAX_BITS: u32 = 8 * crate::pipeline::MAX_FRAME as u32;
+const MAX_BITS: u32 = 8 * crate::MAX_FRAME as u32;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Field {

@@ -69,14 +69,20 @@ pub(super) struct Prepared {
 
 impl Prepared {
     /// Checks that this switch can run a config, and compiles it. The message of an error says what it cannot.
-    pub(super) fn new(config: ForwardingPipelineConfig) -> Result<Self, String> {
-        Loaded::verify(config).map(Self::from)
+    pub(super) fn new(config: ForwardingPipelineConfig, pipes: usize) -> Result<Self, String> {
+        Self::of(Loaded::verify(config)?, pipes)
     }
-}
 
-impl From<Loaded> for Prepared {
-    fn from(loaded: Loaded) -> Self {
-        Self { pipeline: Pipeline::new(Arc::clone(&loaded.mapping.program)), loaded }
+    pub(super) fn of(loaded: Loaded, pipes: usize) -> Result<Self, String> {
+        let program = &loaded.mapping.program;
+        if let Some(register) = loaded.mapping.registers.first().filter(|_| pipes > 1) {
+            return Err(format!(
+                "register `{}`: this switch forwards packets in {pipes} threads, each of which would have cells of its own; start it with \
+                 one thread to run this program",
+                register.name
+            ));
+        }
+        Ok(Self { pipeline: Pipeline::with_pipes(Arc::clone(program), pipes), loaded })
     }
 }
 

@@ -75,6 +75,8 @@ pub struct ReadOutcome {
 #[derive(Debug)]
 pub struct ControlPlane {
     device_id: u64,
+    /// Of every pipeline.
+    pipes: usize,
     arbitration: Arbitration,
     running: Option<Loaded>,
     /// After VERIFY_AND_SAVE, reads and writes go to this program and state, until COMMIT puts them in force.
@@ -87,9 +89,15 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// The control plane of a switch without a program. `device_id` is what controllers call the switch, not 0.
     pub fn new(device_id: u64) -> Self {
+        Self::with_pipes(device_id, 1)
+    }
+
+    /// The same with pipelines of several [pipes](crate::Pipe). They are all there when a request is handled.
+    pub fn with_pipes(device_id: u64, pipes: usize) -> Self {
         let arbitration = Arbitration::new(device_id);
         Self {
             device_id,
+            pipes,
             arbitration,
             running: None,
             saved: None,
@@ -101,6 +109,11 @@ impl ControlPlane {
     /// The id controllers call this switch by.
     pub fn device_id(&self) -> u64 {
         self.device_id
+    }
+
+    /// Pipes of a pipeline.
+    pub(super) fn pipes(&self) -> usize {
+        self.pipes
     }
 
     /// The program in force.
@@ -117,7 +130,7 @@ impl ControlPlane {
         pipeline: &mut Option<Pipeline>,
         config: ForwardingPipelineConfig,
     ) -> Result<(), Status> {
-        self.commit(pipeline, Prepared::new(config).map_err(Status::invalid_argument)?);
+        self.commit(pipeline, Prepared::new(config, self.pipes).map_err(Status::invalid_argument)?);
         Ok(())
     }
 
@@ -132,7 +145,7 @@ impl ControlPlane {
         program: std::sync::Arc<crate::Program>,
     ) -> Result<(), Status> {
         let loaded = Loaded::with_program(config, program).map_err(Status::invalid_argument)?;
-        self.commit(pipeline, loaded.into());
+        self.commit(pipeline, Prepared::of(loaded, self.pipes).map_err(Status::invalid_argument)?);
         Ok(())
     }
 
@@ -271,7 +284,7 @@ impl ControlPlane {
         mut request: v1::SetForwardingPipelineConfigRequest,
     ) -> Result<(), Status> {
         self.check_set_pipeline(&request)?;
-        let prepared = prepare(&mut request)?;
+        let prepared = prepare(&mut request, self.pipes)?;
         let mut carry = match self.set_prepared(pipeline, &request, prepared)? {
             Step::Done(_) => return Ok(()),
             Step::Carry(carry) => carry,
@@ -433,6 +446,7 @@ pub(super) enum Step {
 /// Makes what a request to set the pipeline needs, out of its config: that takes long, and needs no switch.
 pub(super) fn prepare(
     request: &mut v1::SetForwardingPipelineConfigRequest,
+    pipes: usize,
 ) -> Result<Option<Prepared>, Status> {
     match (Action::try_from(request.action), request.config.take()) {
         (Ok(Action::Unspecified) | Err(_), _) => Err(Status::invalid_argument(format!(
@@ -444,6 +458,6 @@ pub(super) fn prepare(
             Err(Status::invalid_argument("expected no config with COMMIT: it was saved before"))
         }
         (Ok(_), None) => Err(Status::invalid_argument("expected a config for this action, found none")),
-        (Ok(_), Some(config)) => Prepared::new(config).map(Some).map_err(Status::invalid_argument),
+        (Ok(_), Some(config)) => Prepared::new(config, pipes).map(Some).map_err(Status::invalid_argument),
     }
 }

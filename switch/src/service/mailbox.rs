@@ -42,7 +42,8 @@ type ReadAnswer = (Box<Reading>, ReadResponse, Option<Result<(), Status>>);
 /// Parts of an answer that wait for whoever reads them.
 const PARTS: usize = 2;
 
-type MaySet = (Box<SetForwardingPipelineConfigRequest>, Result<(), Status>);
+/// With the number of pipes to prepare.
+type MaySet = (Box<SetForwardingPipelineConfigRequest>, Result<usize, Status>);
 
 enum Mail {
     Call(Request, oneshot::Sender<Answer>),
@@ -192,10 +193,10 @@ impl Mailbox {
     ) -> Result<SetForwardingPipelineConfigResponse, Status> {
         // Nobody has a program compiled here who may not set it.
         let (mut request, may) = self.ask(|reply| Mail::MaySet(request, reply)).await?;
-        may?;
+        let pipes = may?;
         let _one_at_a_time = self.shared.compiling.lock().await;
         let compiled = tokio::task::spawn_blocking(move || {
-            let prepared = prepare(&mut request);
+            let prepared = prepare(&mut request, pipes);
             prepared.map(|prepared| Box::new((*request, prepared)))
         });
         let compiled = compiled.await.map_err(|error| Status::internal(error.to_string()))??;
@@ -379,7 +380,8 @@ impl Inbox {
                 drop(reply.send((reading, part, end)));
             }
             Mail::MaySet(request, reply) => {
-                let may = switch.control().check_set_pipeline(&request);
+                let control = switch.control();
+                let may = control.check_set_pipeline(&request).map(|()| control.pipes());
                 drop(reply.send((request, may)));
             }
             Mail::Set(mail, reply) => {

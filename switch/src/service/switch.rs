@@ -10,7 +10,7 @@ use super::config::{Carry, Prepared};
 use super::control::{ControlPlane, Request, Response, Step};
 use super::read::Reading;
 use super::write_batch::Write;
-use crate::{Output, Pipeline, Program};
+use crate::{Output, Pipe, Pipeline, Program};
 
 /// A switch: frames and requests in, frames and responses out. No I/O, no clock.
 ///
@@ -39,7 +39,13 @@ pub struct Switch {
 impl Switch {
     /// A switch without a program, which waits for a controller to load one. `device_id` is not 0.
     pub fn new(device_id: u64) -> Self {
-        Self { control: ControlPlane::new(device_id), pipeline: None, frames_without_program: 0 }
+        Self::with_pipes(device_id, 1)
+    }
+
+    /// The same for so many threads that forward packets: see [`Pipeline`].
+    pub fn with_pipes(device_id: u64, pipes: usize) -> Self {
+        let control = ControlPlane::with_pipes(device_id, pipes);
+        Self { control, pipeline: None, frames_without_program: 0 }
     }
 
     /// Loads a program from this side, without a controller.
@@ -139,6 +145,18 @@ impl Switch {
     /// The pipeline, to change it from this side.
     pub fn pipeline_mut(&mut self) -> Option<&mut Pipeline> {
         self.pipeline.as_mut()
+    }
+
+    /// [`Pipeline::lend`]; nothing where there is no program.
+    pub fn lend(&mut self) -> Vec<Pipe> {
+        self.pipeline.as_mut().map(Pipeline::lend).unwrap_or_default()
+    }
+
+    /// [`Pipeline::take_back`], before a request is handled.
+    pub fn take_back(&mut self, pipes: Vec<Pipe>) {
+        if let Some(pipeline) = &mut self.pipeline {
+            pipeline.take_back(pipes);
+        }
     }
 
     /// Frames dropped because there was no program.

@@ -7,6 +7,7 @@ use fatbtree_p4runtime::v1::{
     get_forwarding_pipeline_config_request::ResponseType, set_forwarding_pipeline_config_request::Action,
 };
 use fatbtree_p4runtime::{ClientError, P4RuntimeClient};
+use fatbtree_switch::service::Switch;
 
 use crate::harness::{DEVICE, Harness, JSON, config, frame, info, refused};
 
@@ -175,4 +176,13 @@ async fn a_saved_program_takes_writes_and_runs_on_commit() {
     assert_eq!(status.code(), Code::InvalidArgument);
     client.set_pipeline_with(Action::Commit, None).await.expect("saved before");
     assert_eq!(port(&harness), [5]);
+}
+
+/// Each thread would have registers of its own, and packets could tell.
+#[test]
+fn registers_need_one_thread() {
+    let status = Switch::with_pipes(DEVICE, 2).load(config()).expect_err("it has registers");
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().contains("one thread"), "{status}");
+    Switch::with_pipes(DEVICE, 1).load(config()).expect("sound");
 }

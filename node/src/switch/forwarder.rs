@@ -1,0 +1,128 @@
+//! A switch's ports as one thread has them: it receives from some, and sends by all.
+
+use std::time::{Duration, Instant};
+
+use fatbtree_port::{BATCH, Batch, Counters, Port, Waiter, Waker, Wire};
+use fatbtree_switch::Output;
+
+use crate::NodeError;
+
+pub(super) struct Forwarder {
+    /// Those that it receives from come first.
+    ports: Vec<Box<dyn Port>>,
+    receives: usize,
+    /// In the order of `ports`.
+    numbers: Vec<u16>,
+    /// By a port's number: its place in `ports`.
+    places: Vec<Option<usize>>,
+    waiter: Waiter,
+    /// Time is counted from here.
+    began: Instant,
+    ready: Vec<bool>,
+    batch: Batch,
+    output: Output,
+    /// By a port's place: frames are waiting for it.
+    leaving: Vec<bool>,
+    /// Frames for ports that the switch does not have.
+    pub(super) no_such_port: u64,
+    /// Frames for ports that had no room for them.
+    pub(super) port_full: u64,
+}
+
+impl Forwarder {
+    /// The ports of thread `thread` of `threads`, each of which receives from as many.
+    pub(super) fn new(
+        wires: &[(u16, Wire)],
+        thread: usize,
+        threads: usize,
+        began: Instant,
+    ) -> Result<Self, NodeError> {
+        let is_mine = |place: &usize| place % threads == thread;
+        let order = (0..wires.len()).filter(is_mine).chain((0..wires.len()).filter(|place| !is_mine(place)));
+        let (mut ports, mut numbers, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, wire) in order.map(|place| &wires[place]) {
+            places.resize(places.len().max(usize::from(*number) + 1), None);
+            places[usize::from(*number)] = Some(ports.len());
+            ports.push(wire.port()?);
+            numbers.push(*number);
+        }
+        Ok(Self {
+            receives: (0..wires.len()).filter(is_mine).count(),
+            leaving: vec![false; ports.len()],
+            ports,
+            numbers,
+            places,
+            waiter: Waiter::new()?,
+            began,
+            ready: Vec::new(),
+            batch: Batch::new(),
+            output: Output::new(),
+            no_such_port: 0,
+            port_full: 0,
+        })
+    }
+
+    /// What ends a wait.
+    pub(super) fn waker(&self) -> Waker {
+        self.waiter.waker()
+    }
+
+    /// Waits for frames, a wake, or until patience is over; then forwards a batch from each port that has one. `process` is given
+    /// nanoseconds, the number of a port, and a frame from there.
+    pub(super) fn turn(
+        &mut self,
+        patience: Option<Duration>,
+        mut process: impl FnMut(u64, u16, &[u8], &mut Output),
+    ) {
+        self.waiter.wait(&self.ports[..self.receives], patience, &mut self.ready);
+        for place in 0..self.receives {
+            if !self.ready[place] || self.ports[place].receive(&mut self.batch) == 0 {
+                continue;
+            }
+            self.output.clear();
+            let (now, number) = (self.began.elapsed().as_nanos() as u64, self.numbers[place]);
+            for frame in self.batch.iter() {
+                process(now, number, frame, &mut self.output);
+            }
+            self.transmit();
+        }
+    }
+
+    /// Sends each port its frames together.
+    fn transmit(&mut self) {
+        for (number, _) in &self.output {
+            match self.places.get(usize::from(number)).copied().flatten() {
+                Some(place) => self.leaving[place] = true,
+                None => self.no_such_port += 1,
+            }
+        }
+        for (place, leaving) in self.leaving.iter_mut().enumerate().filter(|(_, leaving)| **leaving) {
+            *leaving = false;
+            let (port, number) = (&mut self.ports[place], self.numbers[place]);
+            let mut frames: [&[u8]; BATCH] = [&[]; BATCH];
+            let mut count = 0;
+            let mut send = |frames: &[&[u8]]| self.port_full += (frames.len() - port.send(frames)) as u64;
+            for (_, frame) in self.output.iter().filter(|(to, _)| *to == number) {
+                frames[count] = frame;
+                count += 1;
+                if count == BATCH {
+                    send(&frames);
+                    count = 0;
+                }
+            }
+            send(&frames[..count]);
+        }
+    }
+
+    /// What was received, sent and lost here, by the ports' numbers.
+    pub(super) fn counters(&self) -> impl Iterator<Item = (u16, Counters)> {
+        self.numbers.iter().zip(&self.ports).enumerate().map(|(place, (number, port))| {
+            let mut counters = port.counters();
+            if place >= self.receives {
+                // The wire has one queue, and whoever receives tells of it.
+                counters.queue_full = 0;
+            }
+            (*number, counters)
+        })
+    }
+}
