@@ -5,10 +5,20 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fatbtree_controller::{Desired, Fleet, FleetOptions, Held, Programs, PushError, Serving, Wanted};
+use fatbtree_controller::{Counts, Desired, Fleet, FleetOptions, Held, Programs, PushError, Serving, Wanted};
 use fatbtree_topology::{Cluster, SwitchId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
+
+/// What a switch holds, in numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HeldNow {
+    /// Entries of plans.
+    pub(super) entries: usize,
+    pub(super) epoch: Option<u8>,
+    /// Of all entries.
+    pub(super) counts: Counts,
+}
 
 /// What becomes of a switch.
 #[derive(Debug)]
@@ -18,7 +28,7 @@ pub(super) enum KeeperNews {
     /// It is given what it lacks.
     Converging,
     /// It holds what was desired at a version.
-    Settled { version: u64, entries: usize, epoch: Option<u8> },
+    Settled { version: u64, held: HeldNow },
     /// It was read back, because everybody was told to, for this time, and holds what it should after so many changes.
     Synced { number: u64, mended: usize },
     /// It does not answer, or refuses.
@@ -145,7 +155,8 @@ impl Keeper {
             if is_told != Some(version) {
                 is_told = Some(version);
                 let (entries, epoch) = held.planned();
-                self.tell(KeeperNews::Settled { version, entries, epoch }).await?;
+                let held = HeldNow { entries, epoch, counts: held.counts() };
+                self.tell(KeeperNews::Settled { version, held }).await?;
             }
             if let Some(number) = sync.take() {
                 self.tell(KeeperNews::Synced { number, mended }).await?;
