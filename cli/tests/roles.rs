@@ -47,7 +47,6 @@ fn everything_comes_up_serves_is_restarted_and_stops() {
         assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()));
         assert!(result["round_trips"].as_f64().is_some_and(|trips| trips < 3.0), "{result}");
     }
-    // Writes last: what they leave the next bench does not know.
     let writing = |workload| {
         let result = bench(cluster, &["--workload", workload]);
         assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{workload}: {result}");
