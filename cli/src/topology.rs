@@ -14,7 +14,7 @@ use fatbtree_trust::{CONTROLLER, OPERATOR, Trust, make_certificates};
   fatbtree topology show --cluster testbed.toml      a network of your own
   fatbtree topology show --svg network.svg           a drawing of it
   fatbtree topology example > cluster.toml           a file that works as it stands on one machine: `fatbtree up cluster.toml`
-  fatbtree topology example --testbed > testbed.toml the paper's network, with every setting explained
+  fatbtree topology example --testbed > testbed.toml   the paper's network, with every setting explained
   fatbtree topology check testbed.toml               is it right? Errors name line and field
   fatbtree topology certificates --cluster testbed.toml   fills the folder that its [trust] names, for tests and small installations")]
 pub(crate) struct Arguments {
