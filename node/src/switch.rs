@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fatbtree_port::{BATCH, Batch, Counters, Port, PortSpec, Waiter};
 use fatbtree_switch::service::{Inbox, Switch, mailbox_with_waker, serve};
 use fatbtree_switch::{DropReason, Drops, Output};
-use fatbtree_trust::{Door, Trust};
+use fatbtree_trust::{Door, Refused, Trust};
 use tokio::runtime::Runtime;
 
 use crate::NodeError;
@@ -46,6 +46,8 @@ pub struct SwitchProcess {
     grpc: SocketAddr,
     report: SwitchReport,
     questions: Questions,
+    /// gRPC connections that were closed at once.
+    refused: Refused,
     _control: Runtime,
 }
 
@@ -110,6 +112,7 @@ impl SwitchProcess {
             places[number] = Some(place);
         }
         let door = Door { trust: options.trust.clone(), ..Door::from(listener) };
+        let refused = door.refused.clone();
         control.spawn(serve(door, mailbox, std::future::pending()));
         Ok(Self {
             switch: Switch::new(options.device_id),
@@ -123,6 +126,7 @@ impl SwitchProcess {
             grpc,
             report: SwitchReport::default(),
             questions,
+            refused,
             _control: control,
         })
     }
@@ -164,8 +168,8 @@ impl SwitchProcess {
                 self.transmit(&output, &mut leaving);
             }
             self.inbox.try_drain(&mut self.switch);
-            let Self { questions, switch, ports, numbers, report, .. } = &mut self;
-            questions.answer(|| metrics(switch, ports, numbers, report));
+            let Self { questions, switch, ports, numbers, report, refused, .. } = &mut self;
+            questions.answer(|| metrics(switch, ports, numbers, report, refused));
         }
         self.ports.iter().for_each(|port| self.report.ports.add(&port.counters()));
         self.report.without_program = self.switch.frames_without_program();
@@ -201,11 +205,18 @@ impl SwitchProcess {
     }
 }
 
-fn metrics(switch: &Switch, ports: &[Box<dyn Port>], numbers: &[u16], report: &SwitchReport) -> Metrics {
+fn metrics(
+    switch: &Switch,
+    ports: &[Box<dyn Port>],
+    numbers: &[u16],
+    report: &SwitchReport,
+    refused: &Refused,
+) -> Metrics {
     let mut metrics = Metrics::default();
     let counters: Vec<(u16, Counters)> =
         numbers.iter().zip(ports).map(|(number, port)| (*number, port.counters())).collect();
     metrics.ports(&counters);
+    metrics.refused(refused);
     let drops = switch.pipeline().map(|pipeline| *pipeline.drops()).unwrap_or_default();
     let own = [
         ("came without a program", switch.frames_without_program()),
