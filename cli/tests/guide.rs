@@ -301,7 +301,6 @@ fn fetches(folder: &Path, line: &str) {
 fn go_through(folder: &Path, lines: &[Line]) {
     let mut staying = Vec::new();
     for (line, how) in lines {
-        let began = Instant::now();
         match how {
             Ends(words) => ends(folder, line, words),
             Serves(until, words) => {
@@ -311,7 +310,6 @@ fn go_through(folder: &Path, lines: &[Line]) {
             Stays(until, words) => staying.push((line, serves(folder, line, until, words))),
             Fetches => fetches(folder, line),
         }
-        println!("{:5.1} s  {line}", began.elapsed().as_secs_f64());
         if line.ends_with("example > cluster.toml") {
             let file = folder.join("cluster.toml");
             let text = std::fs::read_to_string(&file).expect("it was written");
