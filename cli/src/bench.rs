@@ -10,6 +10,7 @@ use comfy_table::{Table, presets};
 use fatbtree_client::measure::{Outcome, Recorder};
 use fatbtree_client::workload::{InsertOrder, KeyMap, OperationKind, Workload, WorkloadSpec};
 use fatbtree_client::{ClosedLoop, LoopOptions, Values};
+use fatbtree_index::value::STAMPED_BYTES;
 use fatbtree_index::{Pool, Start};
 use fatbtree_node::{ClientOptions, ClientProcess, NodeError, host_port};
 use fatbtree_topology::Named;
@@ -26,7 +27,10 @@ use crate::{count, progress};
   fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json
 
 Exit code 1: an answer was wrong, or an operation has failed.
-A run knows what was loaded and what it writes itself. After a workload that writes, load anew.")]
+Every value that a run writes says by itself which write of which run it comes from, and for which key. So runs may follow one another,
+and several may write at once (each as another client of the file); damaged values, other keys' values and values that were replaced
+are found all the same. Only when another run's value was written nobody here knows: one that was never read before is believed.
+Inserts of each run are keys of its own. `fatbtree load` begins anew.")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
@@ -167,7 +171,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         bail!("--workload {}: insertorder=ordered, but memory servers load hashed keys", arguments.workload);
     }
     let keys = KeyMap::from(spec.insert_order);
-    let values = Values::new(arguments.seed, arguments.value_bytes as usize);
+    let [insert, update, read_modify_write] =
+        [spec.proportions.insert, spec.proportions.update, spec.proportions.read_modify_write];
+    if insert + update + read_modify_write > 0.0 && (arguments.value_bytes as usize) < STAMPED_BYTES {
+        bail!(
+            "--value-bytes {}: --workload {} writes, and a value must have at least {STAMPED_BYTES} bytes to say who wrote it",
+            arguments.value_bytes,
+            arguments.workload
+        );
+    }
+    let run: u64 = rand::random();
+    let values = Values::new(arguments.seed, arguments.value_bytes as usize).among_others(run);
     let values = match spec.proportions.scan > 0.0 {
         true => {
             let mut loaded: Vec<u64> = (0..records).filter_map(|record| keys.key(record)).collect();
@@ -190,7 +204,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             process.run_for(WAIT)?;
         }
     }
-    let mut workload = Workload::new(&spec, keys, arguments.draw_seed)?;
+    let workload = Workload::new(&spec, keys, arguments.draw_seed)?;
+    // 2³¹ numbers for each of 2³² runs.
+    let mut workload = workload.inserting_from(records.saturating_add((run >> 32) << 31));
     let (mut done, client) = (ClosedLoop::new(), process.client().clone());
     let loop_options = LoopOptions { start, depth: arguments.depth.into() };
     let (bar, began) = (progress::bar("operations", arguments.operations), Instant::now());

@@ -14,7 +14,7 @@ use fatbtree_trust::{CONTROLLER, OPERATOR, Trust, make_certificates};
   fatbtree topology show --cluster testbed.toml      a network of your own
   fatbtree topology show --svg network.svg           a drawing of it
   fatbtree topology example > cluster.toml           a file that works as it stands on one machine: `fatbtree up cluster.toml`
-  fatbtree topology example --testbed > testbed.toml the paper's network, with every setting explained
+  fatbtree topology example --testbed > testbed.toml   the paper's network, with every setting explained
   fatbtree topology check testbed.toml               is it right? Errors name line and field
   fatbtree topology certificates --cluster testbed.toml   fills the folder that its [trust] names, for tests and small installations")]
 pub(crate) struct Arguments {
@@ -41,7 +41,9 @@ enum Command {
     /// Make an authority, and a certificate and key for every role of a cluster file and its operator, in the folder that it names.
     #[command(
         after_help = "Each machine gets ca.pem, and NAME.pem and NAME.key of the roles that run there; `operator` is whoever uses
-`fatbtree load` and `fatbtree control`. The authority's own key is not kept: for a further role make a new set."
+`fatbtree load` and `fatbtree control`. The authority's own key is not kept: for a further role make a new set.
+The certificates do not expire (their end is in the year 4096), and none can be taken back: whoever must not come in any more is kept out by
+a new set. An authority of your own can do both: its certificates are used as they are, renewed ones when a role is started again."
     )]
     Certificates {
         /// Cluster file (TOML), with a section [trust].

@@ -80,6 +80,21 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
         "{core_status}"
     );
     assert!(operator.asks(&["status"]).contains("in force"));
+    // How full it is: all entries of plans are in these tables, and a few that are always there.
+    let tables = core_status["tables"].as_array().expect("a list");
+    let sum = |memory: &str, what: &str| -> u64 {
+        let those = tables.iter().filter(|table| table["memory"] == memory);
+        those.map(|table| table["entries"][what].as_u64().expect("a number")).sum()
+    };
+    assert!(sum("tcam", "used") > 100 && sum("sram", "used") > 0, "{core_status}");
+    assert!(sum("tcam", "used") + sum("sram", "used") > core_status["entries"].as_u64().expect("a number"));
+    for table in tables {
+        let [used, size] = ["used", "size"].map(|what| table["entries"][what].as_u64().expect("a number"));
+        assert!(used <= size && size > 0, "{table}");
+    }
+    let text = operator.asks(&["status"]);
+    let line = text.lines().find(|line| line.contains("core-0")).expect("a line for each switch");
+    assert!(text.contains("TCAM") && text.contains("SRAM") && line.matches(" %").count() == 2, "{line}");
     assert!(operator.asks(&["show"]).contains("fat root in core-0"));
     let explained = operator.json(&["explain", "0x1234"]);
     assert_eq!(explained["steps"][0]["table"], "fat root");

@@ -57,6 +57,11 @@ fn every_role_tells_what_it_has_counted() {
     assert!(value(&controller, "fatbtree_controller_reloads_total") >= 1);
     assert!(value(&controller, "fatbtree_controller_entries") > 0);
     assert_eq!(value(&controller, "fatbtree_controller_switch_silent"), 0);
+    for role in [&core, &left, &controller] {
+        assert_eq!(value(role, "fatbtree_grpc_refused_connections_total"), 0);
+    }
+    let used = value(&controller, "fatbtree_controller_switch_table_entries");
+    assert!(used > 0 && used < value(&controller, "fatbtree_controller_switch_table_size"));
 
     // A client has its place while it runs.
     let client = Role::start(&["bench", "--cluster", path, "--operations", "2000000"]);

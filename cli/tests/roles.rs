@@ -47,7 +47,6 @@ fn everything_comes_up_serves_is_restarted_and_stops() {
         assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()));
         assert!(result["round_trips"].as_f64().is_some_and(|trips| trips < 3.0), "{result}");
     }
-    // Writes last: what they leave the next bench does not know.
     let writing = |workload| {
         let result = bench(cluster, &["--workload", workload]);
         assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{workload}: {result}");
@@ -87,6 +86,31 @@ fn a_running_client_outlives_a_server_that_dies_and_one_that_freezes() {
         (&result["operations"], &result["wrong"], &result["failed"]),
         (&20000.into(), &0.into(), &0.into())
     );
+}
+
+/// Its operations lose their connections again and again: for shorter than they have patience, though more often than at other times.
+#[test]
+fn operations_wait_for_a_frozen_switch_as_long_as_their_patience_lasts() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file(folder.path());
+    let cluster = file.to_str().expect("a plain path").to_owned();
+    let up = Role::start(&["up", &cluster, "--keys", "5000"]);
+    let first_hop = process(&up.until("edge-1-0 "));
+    up.until("ready");
+    let running = {
+        let cluster = cluster.clone();
+        std::thread::spawn(move || bench(&cluster, &["--operations", "100000", "--patience", "20"]))
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(kill("STOP", first_hop));
+    std::thread::sleep(Duration::from_secs(8));
+    assert!(kill("CONT", first_hop));
+    let result = running.join().expect("it ends well");
+    assert!(
+        result["seconds"].as_f64().is_some_and(|seconds| seconds > 7.0),
+        "it was frozen meanwhile: {result}"
+    );
+    assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
 }
 
 #[test]

@@ -18,6 +18,8 @@ use smallvec::{SmallVec, smallvec};
 pub struct Values {
     seed: u64,
     length: usize,
+    /// Others may write, too: stamps of this run's writes count on from here.
+    among_others: Option<u64>,
     /// Keys that were loaded, ascending, as far as they are known.
     loaded: Arc<[u64]>,
     state: RefCell<State>,
@@ -39,13 +41,26 @@ struct State {
     spare: Vec<Vec<u8>>,
 }
 
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// The key was not there.
+    Absent,
+    Loaded,
+    /// A write of this run, by number.
+    Write(u64),
+    /// Another run's, by its stamp.
+    Others(u64),
+}
+
 /// A value of a key, or none.
 #[derive(Clone, Copy, Debug)]
 struct Version {
-    /// Which write it comes from; 0: it was loaded. None: the key was not there.
-    write: Option<u64>,
+    source: Source,
+    /// Of a value of another run: the first read that has found it. What had ended before that read began was replaced by then.
     began: u64,
-    /// `u64::MAX` while it is being written, and when nobody knows what became of the write.
+    /// `u64::MAX` while it is being written, and when nobody knows what became of the write. Of a value of another run: when that first read
+    /// had it.
     ended: u64,
 }
 
@@ -59,7 +74,17 @@ type Versions = SmallVec<[Version; 2]>;
 impl Values {
     /// Keys have the values of `seed`, of `length` bytes each.
     pub fn new(seed: u64, length: usize) -> Self {
-        Self { seed, length, loaded: Arc::default(), state: RefCell::default() }
+        Self { seed, length, among_others: None, loaded: Arc::default(), state: RefCell::default() }
+    }
+
+    /// The same where others may write to the tree as well, or have written to it: values say who wrote them. `run` is a random number that no
+    /// other run has; it is 64 bits long so that all writes of all runs have numbers of their own.
+    ///
+    /// # Panics
+    /// At a write, when values are shorter than [`value::STAMPED_BYTES`]: they have no room for it.
+    #[must_use]
+    pub fn among_others(self, run: u64) -> Self {
+        Self { among_others: Some(run), ..self }
     }
 
     /// Tells which keys were loaded, ascending: then a scan that misses one of them is noticed. Keys are never deleted.
@@ -88,16 +113,13 @@ impl Values {
         let began = state.tick();
         state.writes += 1;
         let write = state.writes;
-        let first = Version { write: there.then_some(0), began: 0, ended: 0 };
-        let oldest = state.oldest();
-        let versions = state.written.entry(key).or_insert_with(|| smallvec![first]);
-        if versions.len() > 1 {
-            let all = versions.clone();
-            versions.retain(|version| !version.is_replaced(&all, oldest));
-        }
-        versions.push(Version { write: Some(write), began, ended: u64::MAX });
+        let first = if there { Source::Loaded } else { Source::Absent };
+        state.add(key, first, Version { source: Source::Write(write), began, ended: u64::MAX });
         let mut bytes = state.spare.pop().unwrap_or_else(|| vec![0; self.length]);
-        value::fill(key, self.seed_of(write), &mut bytes);
+        match self.among_others {
+            None => value::fill(key, self.seed_of(write), &mut bytes),
+            Some(run) => value::stamp(key, run.wrapping_add(write), &mut bytes),
+        }
         (write, bytes)
     }
 
@@ -112,28 +134,47 @@ impl Values {
         let now = state.tick();
         let State { written, inserted, .. } = &mut *state;
         let Some(versions) = written.get_mut(&key) else { return };
-        for version in versions.iter_mut().filter(|version| version.write == Some(write)) {
+        for version in versions.iter_mut().filter(|version| version.source == Source::Write(write)) {
             version.ended = now;
         }
-        if versions.first().is_some_and(|version| version.write.is_none()) {
+        if versions.first().is_some_and(|version| version.source == Source::Absent) {
             inserted.entry(key).or_insert(now);
         }
     }
 
     /// Whether a read of `key` that began then may answer this now.
     pub(crate) fn allows(&self, key: u64, began: &Began, found: Option<&[u8]>) -> bool {
-        let state = self.state.borrow();
-        let is = |write: Option<u64>| match (write, found) {
-            (None, None) => true,
-            (Some(write), Some(bytes)) => {
-                bytes.len() == self.length && value::check(key, self.seed_of(write), bytes)
+        let mut state = self.state.borrow_mut();
+        if found.is_some_and(|bytes| bytes.len() != self.length) {
+            return false;
+        }
+        let stamp = self.among_others.and_then(|run| Some((run, value::stamp_of(key, found?)?)));
+        if let Some((run, stamp)) = stamp {
+            let write = stamp.wrapping_sub(run);
+            let is_ours = (1..=state.writes).contains(&write);
+            let source = if is_ours { Source::Write(write) } else { Source::Others(stamp) };
+            let versions = state.written.get(&key).map_or(&[][..], |versions| versions);
+            if let Some(version) = versions.iter().find(|version| version.source == source) {
+                return !version.is_replaced(versions, began.0);
+            }
+            if !is_ours {
+                let ended = state.tick();
+                state.add(key, Source::Loaded, Version { source, began: began.0, ended });
+            }
+            return !is_ours;
+        }
+        let is = |source: Source| match (source, found) {
+            (Source::Absent, None) => true,
+            (Source::Loaded, Some(bytes)) => value::check(key, self.seed, bytes),
+            (Source::Write(write), Some(bytes)) if self.among_others.is_none() => {
+                value::check(key, self.seed_of(write), bytes)
             }
             _ => false,
         };
         match state.written.get(&key) {
-            None => is(Some(0)),
+            None => is(Source::Loaded),
             Some(versions) => {
-                versions.iter().any(|version| is(version.write) && !version.is_replaced(versions, began.0))
+                versions.iter().any(|version| is(version.source) && !version.is_replaced(versions, began.0))
             }
         }
     }
@@ -175,6 +216,21 @@ impl State {
     /// When the oldest operation under way began.
     fn oldest(&self) -> u64 {
         self.under_way.first().copied().unwrap_or(self.now)
+    }
+
+    /// A further version of a key; `first` is the one that it had before all others. What nobody may read any more is forgotten, but for the last
+    /// of another run's: that one would be believed once more.
+    fn add(&mut self, key: u64, first: Source, version: Version) {
+        let first = Version { source: first, began: 0, ended: 0 };
+        let oldest = self.oldest();
+        let versions = self.written.entry(key).or_insert_with(|| smallvec![first]);
+        if versions.len() > 1 {
+            let all = versions.clone();
+            let others = |version: &&Version| matches!(version.source, Source::Others(_));
+            let last = all.iter().filter(others).max_by_key(|version| version.ended).map(|last| last.source);
+            versions.retain(|version| Some(version.source) == last || !version.is_replaced(&all, oldest));
+        }
+        versions.push(version);
     }
 
     fn tick(&mut self) -> u64 {
@@ -277,6 +333,81 @@ mod tests {
                 && !allows(&after, 2, &[3, 4, 5])
         );
         assert!(!values.allows_scan(3, 1, &after, &[(3, loaded(5))]));
+    }
+
+    fn other_runs(key: u64, stamp: u64) -> Vec<u8> {
+        let mut bytes = vec![0; 16];
+        value::stamp(key, stamp, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn values_of_other_runs_are_known_by_themselves() {
+        let values = Values::new(5, 16).among_others(1 << 40);
+        let mut loaded = vec![0; 16];
+        value::fill(1, 5, &mut loaded);
+        let began = values.begin();
+        assert!(values.allows(1, &began, Some(&loaded)));
+        assert!(values.allows(1, &began, Some(&other_runs(1, 77))));
+        assert!(!values.allows(1, &began, Some(&other_runs(2, 77))), "another key's");
+        for bit in 0..128 {
+            let mut damaged = other_runs(1, 77);
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(!values.allows(1, &began, Some(&damaged)), "bit {bit}");
+        }
+        let torn = [&other_runs(1, 77)[..8], &other_runs(1, 78)[8..]].concat();
+        assert!(!values.allows(1, &began, Some(&torn)), "half of each");
+        assert!(!values.allows(1, &began, None) && !values.allows(1, &began, Some(&[0; 16])));
+        // Without others there are none.
+        let alone = Values::new(5, 16);
+        assert!(!alone.allows(1, &alone.begin(), Some(&other_runs(1, 77))));
+    }
+
+    #[test]
+    fn no_value_comes_back_once_it_was_replaced_whoever_wrote_it() {
+        let values = Values::new(5, 16).among_others(1 << 40);
+        let mut loaded = vec![0; 16];
+        value::fill(1, 5, &mut loaded);
+        let reads = |value: &[u8]| {
+            let began = values.begin();
+            let may = values.allows(1, &began, Some(value));
+            values.end(began);
+            may
+        };
+        let writes = || {
+            let (write, value) = values.write(1, true);
+            values.wrote(1, write);
+            value
+        };
+        let theirs = other_runs(1, 77);
+        assert!(reads(&loaded) && reads(&theirs));
+        assert!(!reads(&loaded), "theirs has taken its place");
+        let ours = writes();
+        assert!(reads(&ours));
+        assert!(!reads(&theirs) && !reads(&loaded));
+        // However many were written since.
+        let newest = (0..100).map(|_| writes()).last().unwrap();
+        assert!(!reads(&theirs) && !reads(&ours) && reads(&newest));
+        // Another run writes on; ours is gone then, and theirs from before does not come back either.
+        assert!(reads(&other_runs(1, 78)));
+        assert!(!reads(&newest) && reads(&other_runs(1, 78)));
+        assert!(!reads(&theirs));
+        // What this run has not written yet it cannot have read.
+        assert!(reads(&other_runs(1, (1 << 40) + 5000)), "by its number it is another run's");
+        let (_, damaged) = values.write(2, true);
+        assert!(!values.allows(1, &values.begin(), Some(&damaged)), "another key's of this run");
+    }
+
+    #[test]
+    fn reads_that_overlap_another_runs_write_may_have_either() {
+        let values = Values::new(5, 16).among_others(1 << 40);
+        let mut loaded = vec![0; 16];
+        value::fill(1, 5, &mut loaded);
+        let (early, late) = (values.begin(), values.begin());
+        assert!(values.allows(1, &late, Some(&other_runs(1, 77))));
+        assert!(values.allows(1, &early, Some(&loaded)), "it began before theirs was read");
+        let (_, ours) = values.write(1, true);
+        assert!(values.allows(1, &early, Some(&ours)) && values.allows(1, &late, Some(&other_runs(1, 77))));
     }
 
     #[test]

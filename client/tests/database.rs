@@ -6,13 +6,15 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_client::Client;
-use fatbtree_index::{Event, PoolConfig, RemoteSide, Scan, TreeConfig, ValueLayout};
+use fatbtree_client::measure::Summary;
+use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
+use fatbtree_client::{Client, ClosedLoop, LoopOptions, Values};
+use fatbtree_index::{Event, PoolConfig, RemoteSide, Scan, Start, TreeConfig, ValueLayout, value as values};
 use fatbtree_memserver::{
     ClientId, LoadOptions, MemoryServer, ServerOptions, SessionKey, Supply, load_cluster, varying,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
-use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::time::{Duration, Instant};
 
 const NOW: Instant = Instant::ZERO;
 const SERVERS: u16 = 3;
@@ -20,16 +22,23 @@ const SERVERS: u16 = 3;
 struct Database {
     client: Client<PlainDevice>,
     servers: Vec<(MemoryServer<PlainDevice>, SessionKey)>,
+    /// Goes on with every turn: what waits for a lock waits for a time.
+    now: Instant,
 }
 
 impl Database {
     /// With the keys 0, 10, ... 9,990; each has its digits as its value.
     fn new(values: ValueLayout) -> Self {
-        let tree = TreeConfig::new(4, 512, values).unwrap();
         let keys: Vec<u64> = (0..1_000).map(|key| key * 10).collect();
+        Self::filled(values, &keys, 8, |key, room| room.copy_from_slice(&value(key)))
+    }
+
+    /// With these keys, and values of so many bytes that `fill` makes.
+    fn filled(values: ValueLayout, keys: &[u64], bytes: u32, mut fill: impl FnMut(u64, &mut [u8])) -> Self {
+        let tree = TreeConfig::new(4, 512, values).unwrap();
         let options = LoadOptions { spare_bytes: 64 << 20, ..LoadOptions::new(tree, 0) };
-        let mut digits = varying(|_| 8, |key, room: &mut [u8]| room.copy_from_slice(&value(key)));
-        let loaded = load_cluster(&options, SERVERS, &keys, &mut digits).unwrap();
+        let mut made = varying(|_| bytes, |key, room: &mut [u8]| fill(key, room));
+        let loaded = load_cluster(&options, SERVERS, keys, &mut made).unwrap();
         let network = PlainNetwork::new();
         let config = PoolConfig { tree, ..PoolConfig::default() };
         let client = Client::new(network.device(), config, loaded.roots.clone(), 1).unwrap();
@@ -46,7 +55,7 @@ impl Database {
             (server, lease.session)
         };
         let servers = pool.connections().into_iter().zip(servers).map(connect).collect();
-        Self { client, servers }
+        Self { client, servers, now: NOW }
     }
 
     fn run<T>(&mut self, work: impl Future<Output = T>) -> T {
@@ -66,7 +75,8 @@ impl Database {
                 memory.publish(NOW, *session, chunk.address).unwrap();
                 client.pool().supply(chunk.address, chunk.bytes, kind);
             }
-            client.turn(NOW);
+            self.now += Duration::from_micros(1);
+            client.turn(self.now);
         }
     }
 }
@@ -144,5 +154,63 @@ fn every_operation_does_what_it_says() {
         assert_eq!((verified.partitions, verified.untold, verified.unsettled), (SERVERS.into(), 0, 0));
         let stats = client.pool().stats();
         assert!(stats.splits > 30 && stats.merges > 3, "{stats:?}");
+    }
+}
+
+const RECORDS: u64 = 300;
+const BYTES: usize = 24;
+
+impl Database {
+    /// A run of a workload among others; `run` is its number.
+    fn bench(&mut self, workload: &str, run: u64) -> Summary {
+        let mut properties = builtin(workload).unwrap();
+        properties.set("recordcount", &RECORDS.to_string());
+        let spec = WorkloadSpec::from_properties(&properties).unwrap();
+        let workload = Workload::new(&spec, KeyMap::Hashed, 1).unwrap();
+        let mut workload = workload.inserting_from(run << 31);
+        let options = LoopOptions { start: Start::Root, depth: 8 };
+        let (mut done, client) = (ClosedLoop::new(), self.client.clone());
+        let values = Values::new(5, BYTES).with_keys(loaded_keys().into()).among_others(run << 40);
+        self.run(done.run(&client, &mut workload, 2_000, options, &values)).unwrap();
+        done.summary(&client)
+    }
+}
+
+fn loaded_keys() -> Vec<u64> {
+    let mut keys: Vec<u64> = (0..RECORDS).filter_map(|record| KeyMap::Hashed.key(record)).collect();
+    keys.sort_unstable();
+    keys
+}
+
+/// What one run has written the next does not know; it finds out by the values.
+#[test]
+fn runs_follow_one_another_and_damage_is_found_all_the_same() {
+    for layout in [ValueLayout::Inline(BYTES as u8), ValueLayout::OutOfLine] {
+        let keys = loaded_keys();
+        let mut database =
+            Database::filled(layout, &keys, BYTES as u32, |key, room| values::fill(key, 5, room));
+        // Updates, inserts of the same workload again and again, scans over all of them.
+        for (run, workload) in (1..).zip(["a", "b", "a", "d", "d", "e", "e", "f", "c"]) {
+            let summary = database.bench(workload, run);
+            let sums = (summary.operations, summary.wrong_answers, summary.not_found, summary.failed);
+            assert_eq!(sums, (2_000, 0, 0, 0), "run {run} of {workload}");
+        }
+        // What no run has written.
+        let (client, hot) = (database.client.clone(), KeyMap::Hashed.key(0).unwrap());
+        let mut stamped = [0; BYTES];
+        values::stamp(hot, 4711, &mut stamped);
+        let mut other_keys = [0; BYTES];
+        values::stamp(keys[7], 4711, &mut other_keys);
+        let mut damaged = stamped;
+        damaged[BYTES - 1] ^= 0x80;
+        for (bad, what) in [(other_keys, "another key's"), (damaged, "damaged"), ([0; BYTES], "zeros")] {
+            assert!(database.run(client.update(hot, &bad)).unwrap());
+            assert!(database.bench("c", 20).wrong_answers > 0, "{what}");
+            assert!(database.bench("e", 21).wrong_answers > 0, "{what}");
+        }
+        assert!(database.run(client.update(hot, &stamped)).unwrap());
+        assert_eq!(database.bench("c", 22).wrong_answers, 0);
+        assert!(database.run(client.delete(hot)).unwrap());
+        assert!(database.bench("c", 23).not_found > 0);
     }
 }

@@ -59,6 +59,7 @@ mod device_config;
 mod follow;
 mod frequency;
 pub mod grpc;
+mod occupancy;
 pub mod operator;
 mod plan;
 mod program;
@@ -75,6 +76,7 @@ pub use connection::{Connection, ConnectionError, Connections};
 pub use device_config::{DeviceConfigFormat, TofinoOutput};
 pub use follow::{FollowError, FollowOptions, Follower, Replanned};
 pub use frequency::Frequencies;
+pub use occupancy::{Counts, Memory, Room, TableUse};
 pub use plan::{
     Budget, CachedChild, CachedNode, Diff, FatRootRange, LAYER_NAMES, LAYERS, Landing, LayerSummary,
     MAX_SET_NODES, Placement, Plan, PlanError, PlannedPartition, RangeMatch, STAGES, Summary, SwitchNodes,

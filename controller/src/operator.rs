@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::occupancy::TableUse;
 use crate::plan::Summary;
 use crate::reconcile::{Incarnations, Stage};
 
@@ -105,6 +106,8 @@ pub struct SwitchStatus {
     pub epoch: Option<u8>,
     /// Entries of plans that it holds.
     pub entries: usize,
+    /// How full its tables are, as far as it was read.
+    pub tables: Vec<TableUse>,
     /// Clients' connections that it admits.
     pub connections: usize,
     /// The program that it runs, as a short hash; none if it does not answer.

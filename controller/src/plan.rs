@@ -32,6 +32,8 @@ pub use diff::{Diff, diff};
 pub use execute::{Landing, WayPoint};
 pub use print::{LayerSummary, Summary, SwitchNodes};
 pub use ranges::RangeMatch;
+pub(crate) use ranges::tcam_rows;
+pub(crate) use sizes::stage_rows;
 
 use crate::frequency::Frequencies;
 use crate::tables::NodeSet;

@@ -16,6 +16,7 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::device_config::{DeviceConfigFormat, TofinoOutput};
+use crate::plan::{STAGES, stage_rows};
 use crate::tables::{TableError, Tables};
 
 /// What the P4 program was compiled for.
@@ -88,6 +89,7 @@ pub struct Program {
     pub(crate) info: P4InfoIndex,
     pub(crate) tables: Tables,
     pub(crate) device_config: Vec<u8>,
+    stage_rows: Option<[usize; STAGES]>,
     cookie: Option<u64>,
 }
 
@@ -97,7 +99,8 @@ impl Program {
         let info = P4InfoIndex::from_text(target.p4info(role))?;
         let tables = Tables::new(&info)?;
         let cookie = cookie(&info, &device_config);
-        Ok(Arc::new(Self { info, tables, device_config, cookie }))
+        let stage_rows = target.chip().map(stage_rows);
+        Ok(Arc::new(Self { info, tables, device_config, stage_rows, cookie }))
     }
 
     /// A number by which a switch says that it runs this program and no other; none where the binary is not known.
@@ -108,6 +111,11 @@ impl Program {
     /// Its tables.
     pub fn tables(&self) -> &Tables {
         &self.tables
+    }
+
+    /// TCAM rows of each `fat_root_*` table, where the chip's are known.
+    pub(crate) fn stage_rows(&self) -> Option<[usize; STAGES]> {
+        self.stage_rows
     }
 
     /// Its P4Info.

@@ -57,9 +57,61 @@ pub fn check(key: u64, seed: u64, bytes: &[u8]) -> bool {
     difference == 0 && *rest == last[..rest.len()]
 }
 
+/// Bytes of the shortest value that can be stamped: half of it says who wrote it, the other half that this is so.
+pub const STAMPED_BYTES: usize = 16;
+
+/// Fills `out` with a value of `key` that says by itself who wrote it: the stamp, little-endian, and behind it bytes that follow from stamp
+/// and key. Whoever knows the key can tell it from any other bytes, whatever wrote it.
+///
+/// ```
+/// use fatbtree_index::value;
+/// let mut bytes = [0; 100];
+/// value::stamp(7, 4711, &mut bytes);
+/// assert_eq!(value::stamp_of(7, &bytes), Some(4711));
+/// assert_eq!(value::stamp_of(8, &bytes), None);
+/// ```
+///
+/// # Panics
+/// When `out` is shorter than [`STAMPED_BYTES`].
+#[inline]
+pub fn stamp(key: u64, stamp: u64, out: &mut [u8]) {
+    assert!(
+        out.len() >= STAMPED_BYTES,
+        "a stamped value has at least {STAMPED_BYTES} bytes, this one {}",
+        out.len()
+    );
+    let (head, rest) = out.split_at_mut(8);
+    head.copy_from_slice(&stamp.to_le_bytes());
+    fill(key, stamp, rest);
+}
+
+/// The stamp of a value of `key`; none if [`stamp`] has not made it for this key.
+#[inline]
+#[must_use]
+pub fn stamp_of(key: u64, bytes: &[u8]) -> Option<u64> {
+    let (head, rest) = bytes.split_first_chunk()?;
+    let stamp = u64::from_le_bytes(*head);
+    (bytes.len() >= STAMPED_BYTES && check(key, stamp, rest)).then_some(stamp)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_bit_of_a_stamped_value_matters() {
+        for length in STAMPED_BYTES..40 {
+            let mut bytes = vec![0; length];
+            stamp(9, 0x1234_5678_9abc_def0, &mut bytes);
+            assert_eq!(stamp_of(9, &bytes), Some(0x1234_5678_9abc_def0));
+            for bit in 0..length * 8 {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(stamp_of(9, &bytes), None, "bit {bit} of {length} bytes");
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+            assert_eq!(stamp_of(9, &bytes[..STAMPED_BYTES - 1]), None);
+        }
+    }
 
     #[test]
     fn every_bit_matters_at_every_length() {

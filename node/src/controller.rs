@@ -24,7 +24,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fatbtree_controller::grpc::{ServiceOptions, serve};
 use fatbtree_controller::{Budget, FleetOptions, FollowOptions, Placement, Programs};
 use fatbtree_topology::{Cluster, Role};
-use fatbtree_trust::{Door, Trust};
+use fatbtree_trust::{Door, Refused, Trust};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -196,14 +196,20 @@ impl ControllerProcess {
             control.spawn(keeper.keep());
         }
         let happened = Arc::new(Happened::default());
+        let refused = Refused::default();
+        let roster = roster_of(&cluster).into();
+        let door = Door { listener, trust: trust.clone(), roster, refused: refused.clone() };
         if let Some(address) = &metrics {
             let (inputs, happened) = (inputs.clone(), Arc::clone(&happened));
             crate::metrics::serve(&control, address, move || {
-                let (inputs, happened) = (inputs.clone(), Arc::clone(&happened));
-                async move { Some(insight::metrics(&insight::status(&inputs).await?, &happened)) }
+                let (inputs, happened, refused) = (inputs.clone(), Arc::clone(&happened), refused.clone());
+                async move {
+                    let mut metrics = insight::metrics(&insight::status(&inputs).await?, &happened);
+                    metrics.refused(&refused);
+                    Some(metrics)
+                }
             })?;
         }
-        let door = Door { listener, trust: trust.clone(), roster: roster_of(&cluster).into() };
         control.spawn(serve(ServiceOptions::default(), door, inputs, std::future::pending()));
         let placement = Placement::of(&cluster);
         let planner = Planner { trust, cluster, placement, programs, budget, reachable };

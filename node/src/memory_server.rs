@@ -16,7 +16,7 @@ use fatbtree_memserver::{
 use fatbtree_nic::{Nic, NicStats};
 use fatbtree_port::{Counters, PortSpec, Waiter};
 use fatbtree_topology::{Host, MemoryServer as Described};
-use fatbtree_trust::{CONTROLLER, Door, Roster, Trust};
+use fatbtree_trust::{CONTROLLER, Door, Refused, Roster, Trust};
 use fatbtree_verbs::time::Instant;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -145,11 +145,16 @@ impl MemoryServerProcess {
         let server = MemoryServer::new(nic(&host)?, tree, &server_options, rand::random())?;
         let server = server.with_device_counters(|nic| nic.stats().counters());
         let (handle, mailbox) = mailbox_with_waker(MAILBOX, move || waker.wake());
+        let refused = Refused::default();
         if let Some(address) = &metrics {
-            let handle = handle.clone();
+            let (handle, refused) = (handle.clone(), refused.clone());
             crate::metrics::serve(&control, address, move || {
-                let handle = handle.clone();
-                async move { Some(counted(handle.statistics().await.ok()?)) }
+                let (handle, refused) = (handle.clone(), refused.clone());
+                async move {
+                    let mut metrics = counted(handle.statistics().await.ok()?);
+                    metrics.refused(&refused);
+                    Some(metrics)
+                }
             })?;
         }
         let registrar = controller.map(|controller| {
@@ -160,7 +165,7 @@ impl MemoryServerProcess {
         });
         let loading = Loading { storage, region_bytes, spare_bytes, ..Loading::in_memory() };
         let service = ServiceOptions::default();
-        let door = Door { listener, trust, roster: roster.into() };
+        let door = Door { listener, trust, roster: roster.into(), refused };
         control.spawn(serve_with(service, Some(loading), door, handle, std::future::pending()));
         Ok(Self { server, mailbox, link, stopper, limit, grpc, registrar, _control: control })
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fatbtree_port::{Counters, Waker};
+use fatbtree_trust::Refused;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -81,6 +82,12 @@ impl Metrics {
     ) {
         let values = values.into_iter().collect();
         self.0.push(Metric { name: name.to_owned(), help, kind: MetricType::Gauge, values });
+    }
+
+    /// Of a gRPC service.
+    pub(crate) fn refused(&mut self, refused: &Refused) {
+        let help = "gRPC connections closed at once: there were as many as may be";
+        self.counter("grpc_refused_connections", help, refused.count());
     }
 
     /// Of ports, by their numbers.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fatbtree_port::{Counters, PortSpec, Wire};
 use fatbtree_switch::service::{Inbox, Switch, mailbox_with_waker, serve};
 use fatbtree_switch::{DropReason, Drops, Pipe, Pipeline};
-use fatbtree_trust::{Door, Trust};
+use fatbtree_trust::{Door, Refused, Trust};
 use tokio::runtime::Runtime;
 
 use crate::NodeError;
@@ -54,6 +54,8 @@ pub struct SwitchProcess {
     limit: Option<Duration>,
     grpc: SocketAddr,
     questions: Questions,
+    /// gRPC connections that were closed at once.
+    refused: Refused,
     _control: Runtime,
 }
 
@@ -113,6 +115,7 @@ impl SwitchProcess {
         let stopper = Stopper::new(move || waker.wake());
         stopper.at_signals(&control)?;
         let door = Door { trust: options.trust.clone(), ..Door::from(listener) };
+        let refused = door.refused.clone();
         control.spawn(serve(door, mailbox, std::future::pending()));
         Ok(Self {
             switch: Switch::with_pipes(options.device_id, threads),
@@ -123,6 +126,7 @@ impl SwitchProcess {
             limit: options.limit,
             grpc,
             questions,
+            refused,
             _control: control,
         })
     }
@@ -155,8 +159,8 @@ impl SwitchProcess {
             if self.inbox.is_waiting() || self.questions.are_waiting() {
                 self.take_pipes_back();
                 self.inbox.try_drain(&mut self.switch);
-                let Self { questions, switch, forwarder, workers, .. } = &mut self;
-                questions.answer(|| metrics(switch, &counted(switch, forwarder, workers)));
+                let Self { questions, switch, forwarder, workers, refused, .. } = &mut self;
+                questions.answer(|| metrics(switch, &counted(switch, forwarder, workers), refused));
                 self.lend_pipes();
             }
         }
@@ -209,11 +213,12 @@ impl SwitchReport {
     }
 }
 
-fn metrics(switch: &Switch, counted: &Counted) -> Metrics {
+fn metrics(switch: &Switch, counted: &Counted, refused: &Refused) -> Metrics {
     let mut metrics = Metrics::default();
     let ports: Vec<(u16, Counters)> =
         counted.ports.iter().map(|(number, counters)| (*number, *counters)).collect();
     metrics.ports(&ports);
+    metrics.refused(refused);
     let report = report(switch, counted);
     let reasons = report.lost().map(|(reason, count)| (vec![("reason", reason.to_owned())], count));
     metrics.labelled_counter("switch_drops", "Frames that were not forwarded", reasons);

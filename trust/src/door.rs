@@ -1,14 +1,18 @@
 //! Where a service listens, and what it knows of whoever comes in.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::{Request, Status};
 use webpki::EndEntityCert;
 
 use crate::Trust;
+use crate::incoming::{Accepted, Connections, Refused, incoming};
 
 /// Who is who, by the names of the cluster file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,21 +32,29 @@ pub struct Door<L> {
     pub trust: Trust,
     /// Who is who.
     pub roster: Arc<Roster>,
+    /// Counts who found no place.
+    pub refused: Refused,
 }
 
 impl<L> From<L> for Door<L> {
     fn from(listener: L) -> Self {
-        Self { listener, trust: Trust::default(), roster: Arc::default() }
+        Self { listener, trust: Trust::default(), roster: Arc::default(), refused: Refused::default() }
+    }
+}
+
+impl Door<TcpListener> {
+    /// Begins to accept connections, so many at once; others are closed and counted. Gives them, and the door without its listener: what a
+    /// service keeps, to ask who somebody is.
+    ///
+    /// Must be called on a tokio runtime.
+    pub fn open(self, bound: Connections) -> (ReceiverStream<io::Result<Accepted>>, Door<()>) {
+        let Self { listener, trust, roster, refused } = self;
+        let accepted = incoming(listener, bound, refused.clone());
+        (accepted, Door { listener: (), trust, roster, refused })
     }
 }
 
 impl<L> Door<L> {
-    /// The same without the listener: what a service keeps, to ask who somebody is.
-    pub fn split(self) -> (L, Door<()>) {
-        let Self { listener, trust, roster } = self;
-        (listener, Door { listener: (), trust, roster })
-    }
-
     /// A server that lets in who has a certificate of the authority.
     ///
     /// # Errors

@@ -6,7 +6,8 @@
 //! elsewhere only in words.
 //!
 //! * [`make_certificates`] writes a set for tests and small installations; any authority's certificates do.
-//! * [`Trust`] is a role's own certificate; [`Peer`] somebody to connect to; [`Door`] where a service listens.
+//! * [`Trust`] is a role's own certificate; [`Peer`] somebody to connect to; [`Door`] where a service listens, and how many connections
+//!   it has at once ([`Connections`]).
 //! * [`Roster`]: which name is behind a partition and an address, as the cluster file says.
 //!
 //! Whose a certificate is stands in its DNS names (RFC 5280, subjectAltName): a role's name is one of them.
@@ -25,6 +26,7 @@
 
 mod certificates;
 mod door;
+mod incoming;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -33,6 +35,7 @@ use std::time::Duration;
 
 pub use certificates::{MakeError, make_certificates};
 pub use door::{Caller, Door, Roster};
+pub use incoming::{Accepted, Connections, Place, Places, Refused, host_of};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig};
 
 /// The name of whoever operates a cluster: asks its controller, loads its memory servers.

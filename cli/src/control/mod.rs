@@ -22,7 +22,7 @@ use crate::output::Output;
 /// Ask a cluster's controller, and tell it what to do.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  fatbtree control status --cluster cluster.toml            every role and its state
+  fatbtree control status --cluster cluster.toml            every role and its state, and how full switches are
   fatbtree control status --cluster cluster.toml --watch    the same, again and again, with hit rates
   fatbtree control plan --cluster cluster.toml --save p.json   what a plan made now would hold; keeps it
   fatbtree control diff --cluster cluster.toml              what it would change
@@ -42,7 +42,9 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Every role with its state, every switch with epoch, entries and program.
+    /// Every role with its state, every switch with epoch, entries, program, and how full the fullest of its tables in TCAM and SRAM are.
+    ///
+    /// `--json` tells of each table how many entries it has, and for how many it has room; of ranges in a Tofino, TCAM rows as well.
     Status {
         /// Show it again and again until Ctrl-C, with hit rates of the last second.
         #[arg(long, conflicts_with = "json")]

@@ -5,6 +5,7 @@ use fatbtree_controller::operator::{
     Counters, Difference, Explanation, Planned, Reloaded, RoleState, Status, Step, SwitchDifference,
     TableCounters,
 };
+use fatbtree_controller::{Memory, TableUse};
 
 pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
@@ -25,18 +26,26 @@ fn dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
+/// How full the fullest table in a memory is.
+fn fullest(tables: &[TableUse], memory: Memory) -> String {
+    dash(TableUse::fullest(tables, memory).map(|table| format!("{:.1} %", 100.0 * table.share())))
+}
+
 pub(super) fn status(status: &Status) {
     println!("{}", status_text(status));
 }
 
 pub(super) fn status_text(status: &Status) -> String {
-    let mut switches = table(["switch", "state", "epoch", "entries", "connections", "program", "P4Runtime"]);
+    let mut switches =
+        table(["switch", "state", "epoch", "entries", "TCAM", "SRAM", "connections", "program", "P4Runtime"]);
     for switch in &status.switches {
         switches.add_row([
             switch.name.clone(),
             state(switch.state).to_owned(),
             dash(switch.epoch),
             switch.entries.to_string(),
+            fullest(&switch.tables, Memory::Tcam),
+            fullest(&switch.tables, Memory::Sram),
             switch.connections.to_string(),
             dash(switch.program.as_ref()),
             switch.address.clone(),

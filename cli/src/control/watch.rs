@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -16,6 +17,8 @@ pub(super) async fn watch(asked: &Asked) -> Result<()> {
     let mut before: BTreeMap<String, TableCounters> = BTreeMap::new();
     let mut client = asked.connect().await?;
     let patience = Duration::from_secs(asked.patience);
+    // One for all the time: a Ctrl-C while the table is printed counts as well.
+    let mut stopped = pin!(tokio::signal::ctrl_c());
     loop {
         let answers = async {
             let status: Status = client.ask(&Question::Status, patience).await?;
@@ -23,7 +26,7 @@ pub(super) async fn watch(asked: &Asked) -> Result<()> {
             Ok::<_, anyhow::Error>((status, counters))
         };
         let text = tokio::select! {
-            _ = tokio::signal::ctrl_c() => return Ok(()),
+            _ = &mut stopped => return Ok(()),
             answers = answers => match answers {
                 Err(error) => format!("{error:#}"),
                 Ok((status, mut counters)) => {
@@ -46,7 +49,7 @@ pub(super) async fn watch(asked: &Asked) -> Result<()> {
         out.flush()?;
         drop(out);
         tokio::select! {
-            _ = tokio::signal::ctrl_c() => return Ok(()),
+            _ = &mut stopped => return Ok(()),
             () = tokio::time::sleep(PERIOD) => {}
         }
     }

@@ -17,7 +17,14 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// A cluster file like the example, on ports that were free a moment ago.
 pub(crate) fn cluster_file(folder: &Path) -> PathBuf {
     let example = run(&["topology", "example"]);
-    let mut text = String::from_utf8(example.stdout).expect("text");
+    let text = String::from_utf8(example.stdout).expect("text");
+    let file = folder.join("cluster.toml");
+    std::fs::write(&file, on_free_ports(text)).expect("the cluster file is written");
+    file
+}
+
+/// The example's text with other ports.
+pub(crate) fn on_free_ports(mut text: String) -> String {
     let free = |first: u16, count: u16, udp: bool| {
         (first..first + count).all(|port| match udp {
             true => UdpSocket::bind(("127.0.0.1", port)).is_ok(),
@@ -43,9 +50,7 @@ pub(crate) fn cluster_file(folder: &Path) -> PathBuf {
         assert!(text.contains(from), "{from} is not in the example");
         text = text.replace(from, &to);
     }
-    let file = folder.join("cluster.toml");
-    std::fs::write(&file, text).expect("the cluster file is written");
-    file
+    text
 }
 
 /// A process whose lines are read, and which ends with the test.
@@ -56,7 +61,14 @@ pub(crate) struct Role {
 
 impl Role {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = fatbtree().args(arguments).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut command = fatbtree();
+        command.args(arguments);
+        Self::of(command)
+    }
+
+    /// What this starts.
+    pub(crate) fn of(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
         let (line, lines) = mpsc::channel();
         std::thread::spawn(move || {
@@ -90,7 +102,14 @@ impl Role {
 
     pub(crate) fn stop(mut self, signal: &str) -> ExitStatus {
         assert!(kill(signal, self.id()));
-        self.child.wait().expect("it is ours")
+        let began = Instant::now();
+        loop {
+            match self.child.try_wait().expect("it is ours") {
+                Some(status) => return status,
+                None if began.elapsed() > PATIENCE => panic!("it goes on after SIG{signal}"),
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
     }
 }
 

@@ -139,6 +139,8 @@ pub struct Workload {
     scan_length: ScanLength,
     keys: KeyMap,
     records: u64,
+    /// Number of the first new record.
+    first_new: u64,
     client: u64,
     clients: u64,
     inserts: Inserts,
@@ -194,10 +196,18 @@ impl Workload {
             )?,
             keys,
             records: spec.record_count,
+            first_new: spec.record_count,
             client,
             clients,
             inserts: Inserts { next: spec.record_count, pending: VecDeque::new() },
         })
+    }
+
+    /// The same with new records that are numbered from `first` on, or from behind the loaded ones if that is more: so that runs one after the
+    /// other do not insert the same keys.
+    #[must_use]
+    pub fn inserting_from(self, first: u64) -> Self {
+        Self { first_new: first.max(self.records), ..self }
     }
 
     /// The next operation. Fails only when an insert finds the key file used up.
@@ -228,7 +238,7 @@ impl Workload {
     /// Tells that an insert drawn earlier is in the tree: from now on its record may be drawn, once all
     /// inserts before it are in too. Unknown or repeated record numbers change nothing.
     pub fn acknowledge_insert(&mut self, record: u64) {
-        let Some(beyond) = record.checked_sub(self.records) else { return };
+        let Some(beyond) = record.checked_sub(self.first_new) else { return };
         if beyond % self.clients == self.client {
             self.inserts.acknowledge(self.records + beyond / self.clients);
         }
@@ -242,7 +252,7 @@ impl Workload {
     /// A client counts its new records on without gaps; over all clients they interleave.
     fn global(&self, record: u64) -> u64 {
         match record.checked_sub(self.records) {
-            Some(beyond) => self.records + beyond * self.clients + self.client,
+            Some(beyond) => self.first_new + beyond * self.clients + self.client,
             None => record,
         }
     }

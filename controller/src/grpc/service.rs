@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fatbtree_trust::{CONTROLLER, Door, OPERATOR};
+use fatbtree_trust::{CONTROLLER, Connections, Door, OPERATOR};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -22,6 +22,10 @@ use crate::reconcile::{Incarnation, Registration};
 /// What peers can make the service hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceOptions {
+    /// TCP connections at once.
+    pub connections: usize,
+    /// TCP connections of one host at once.
+    pub connections_per_host: usize,
     /// Streams of memory servers and clients at once.
     pub streams: usize,
     /// Questions under way at once.
@@ -37,9 +41,11 @@ pub struct ServiceOptions {
 }
 
 impl Default for ServiceOptions {
-    /// 1,024 streams, 16 questions, 64 MiB, 4,096 messages; peers are gone after 4 s, answers come within 2 minutes.
+    /// 2,048 connections, 1,024 of each host; 1,024 streams, 16 questions, 64 MiB, 4,096 messages; peers are gone after 4 s, answers come within 2 minutes.
     fn default() -> Self {
         Self {
+            connections: 2048,
+            connections_per_host: 1024,
             streams: 1024,
             questions: 16,
             message_bytes: 64 << 20,
@@ -63,7 +69,8 @@ pub async fn serve(
 ) -> Result<(), tonic::transport::Error> {
     let door = door.into();
     let server = door.server()?;
-    let (listener, door) = door.split();
+    let bound = Connections { all: options.connections, per_host: options.connections_per_host };
+    let (connections, door) = door.open(bound);
     let service = Service {
         inputs,
         door,
@@ -76,9 +83,8 @@ pub async fn serve(
         .http2_keepalive_interval(Some(options.keep_alive))
         .http2_keepalive_timeout(Some(options.keep_alive))
         .max_concurrent_streams(Some(64))
-        .tcp_nodelay(true)
         .add_service(ControllerServer::new(service).max_decoding_message_size(options.message_bytes))
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop)
+        .serve_with_incoming_shutdown(connections, stop)
         .await
 }
 

@@ -58,7 +58,8 @@ pub(super) fn budget(target: Target) -> Budget {
     }
 }
 
-fn stage_rows(chip: &str) -> [usize; STAGES] {
+/// TCAM rows of each `fat_root_*` table of a chip.
+pub(crate) fn stage_rows(chip: &str) -> [usize; STAGES] {
     let sizes: Sizes =
         serde_json::from_str(fatbtree_p4::tofino::SIZES).expect("the committed sizes are ours");
     let core = &sizes.chips[chip][&Role::Core.to_string()];

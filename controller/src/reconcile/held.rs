@@ -1,6 +1,7 @@
 //! What one switch holds.
 
 use super::wanted::{Serving, is_planned};
+use crate::occupancy::Counts;
 use crate::plan::diff_switch;
 use crate::tables::{Change, Entry, core_route};
 
@@ -50,6 +51,11 @@ impl Held {
         let entries = self.entries.iter().filter(|entry| is_planned(entry)).count();
         let serving = self.serving().map(|serving| serving.epoch);
         (entries, serving.or_else(|| self.entries.iter().filter_map(epoch).max()))
+    }
+
+    /// How many entries of each table there are.
+    pub fn counts(&self) -> Counts {
+        Counts::of(&self.entries)
     }
 
     /// Takes note of changes that the switch has made, in any order.

@@ -7,7 +7,6 @@
 
 mod client;
 mod convert;
-mod incoming;
 mod load;
 mod loading;
 mod service;

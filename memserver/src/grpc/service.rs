@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use fatbtree_index::GlobalAddress;
-use fatbtree_trust::{Door, OPERATOR};
+use fatbtree_trust::{Connections, Door, OPERATOR, Places, host_of};
 use fatbtree_verbs::QueuePairNumber;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -14,7 +14,6 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Request, Response, Status};
 
 use super::convert::{MessageError, chunk_kind, missing};
-use super::incoming::{self, Places};
 use super::loading::{self, Loader, Loading};
 use super::{proto, stream};
 use crate::limits::ClientId;
@@ -95,9 +94,9 @@ pub async fn serve_with(
 ) -> Result<(), tonic::transport::Error> {
     let door = door.into();
     let server = door.server()?;
-    let (listener, door) = door.split();
+    let bound = Connections { all: options.connections, per_host: options.connections_per_host };
+    let (connections, door) = door.open(bound);
     let snapshots = Places::new(options.snapshots, options.snapshots_per_host);
-    let connections = Places::new(options.connections, options.connections_per_host);
     let loader = loading.map(|loading| {
         let loader = Loader::new(handle.clone(), loading, options.answer);
         let loader =
@@ -119,7 +118,7 @@ pub async fn serve_with(
         .http2_keepalive_timeout(Some(options.keep_alive))
         .add_service(service)
         .add_optional_service(loader)
-        .serve_with_incoming_shutdown(incoming::incoming(listener, connections), async move {
+        .serve_with_incoming_shutdown(connections, async move {
             stop.await;
             let _ = stopping.send(());
         });
@@ -213,7 +212,7 @@ impl From<Lease> for proto::Lease {
 
 /// Where a call comes from, as the transport tells.
 fn host<T>(request: &Request<T>) -> Result<IpAddr, Status> {
-    let peer = request.remote_addr().map(|peer| incoming::host(peer.ip()));
+    let peer = request.remote_addr().map(|peer| host_of(peer.ip()));
     peer.ok_or_else(|| Status::unavailable("the connection has ended"))
 }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fatbtree_index::TreeTop;
+use fatbtree_trust::Place;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::incoming::Place;
 use super::{convert, proto};
 
 /// Bytes of nodes in one message, about; gRPC's own limit is 4 MB.

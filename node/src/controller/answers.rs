@@ -66,7 +66,8 @@ impl Driver {
             Some(SwitchState::Converging) | None => (RoleState::Converging, None),
         };
         let held = self.held.get(&switch.id).copied().unwrap_or_default();
-        let cookie = self.planner.programs.of(switch.role).cookie().filter(|_| state != RoleState::Silent);
+        let program = self.planner.programs.of(switch.role);
+        let cookie = program.cookie().filter(|_| state != RoleState::Silent);
         SwitchStatus {
             name: switch.name(),
             role: switch.role.to_string(),
@@ -75,6 +76,7 @@ impl Driver {
             reason,
             epoch: held.epoch,
             entries: held.entries,
+            tables: program.occupancy(&held.counts),
             connections: self.controller.desired().1.connections.of_switch(switch.id).count(),
             program: cookie.map(|cookie| format!("{cookie:016x}")),
         }

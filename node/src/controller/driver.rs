@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::ControllerNews;
-use super::keeper::KeeperNews;
+use super::keeper::{HeldNow, KeeperNews};
 use super::planner::{Made, Planner};
 use super::state::{StateFolder, plan_of};
 
@@ -27,13 +27,6 @@ pub(super) struct Client {
     registered: mpsc::Sender<Registered>,
     pub(super) index_reads: u64,
     pub(super) astray: u64,
-}
-
-/// What the keeper of a switch said last.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Held {
-    pub(super) entries: usize,
-    pub(super) epoch: Option<u8>,
 }
 
 /// Why a plan is being made.
@@ -85,7 +78,8 @@ pub(super) struct Driver {
     /// Server streams: the newest of each partition counts.
     server_streams: BTreeMap<u16, u64>,
     pub(super) clients: BTreeMap<u64, Client>,
-    pub(super) held: BTreeMap<SwitchId, Held>,
+    /// What the keeper of a switch said last.
+    pub(super) held: BTreeMap<SwitchId, HeldNow>,
     /// Why there was no plan the last time.
     pub(super) trouble: Option<String>,
     /// Why the plan that is being loaded was made, and who waits for it.
@@ -181,8 +175,8 @@ impl Driver {
                 self.restore_follower();
             }
             KeeperNews::Converging => self.controller.switch_converging(switch),
-            KeeperNews::Settled { version, entries, epoch } => {
-                self.held.insert(switch, Held { entries, epoch });
+            KeeperNews::Settled { version, held } => {
+                self.held.insert(switch, held);
                 self.controller.switch_settled(switch, version);
             }
             KeeperNews::Synced { number, mended } => {

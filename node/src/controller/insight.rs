@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fatbtree_controller::TableUse;
 use fatbtree_controller::grpc::Input;
 use fatbtree_controller::operator::{Question, RoleState, Status};
 use tokio::sync::{mpsc, oneshot};
@@ -65,6 +66,22 @@ pub(super) fn metrics(status: &Status, happened: &Happened) -> Metrics {
     metrics.labelled_gauge("controller_switch_silent", "1 while a switch does not answer", silent);
     let held = switches.clone().map(|it| (of(&it.name), it.entries as u64));
     metrics.labelled_gauge("controller_switch_entries", "Entries of plans in a switch", held);
+    let each = |of: fn(&TableUse) -> usize| {
+        let tables = status.switches.iter().flat_map(|it| it.tables.iter().map(move |table| (it, table)));
+        let labels =
+            |name: &str, table: &TableUse| vec![("name", name.to_owned()), ("table", table.table.clone())];
+        tables.map(|(it, table)| (labels(&it.name, table), of(table) as u64)).collect::<Vec<_>>()
+    };
+    metrics.labelled_gauge(
+        "controller_switch_table_entries",
+        "Entries in a table of a switch",
+        each(|table| table.entries.used),
+    );
+    metrics.labelled_gauge(
+        "controller_switch_table_size",
+        "Entries for which a table of a switch has room",
+        each(|table| table.entries.size),
+    );
     let admitted = switches.map(|it| (of(&it.name), it.connections as u64));
     metrics.labelled_gauge("controller_switch_connections", "Connections that a switch admits", admitted);
     let servers = status.servers.iter();

@@ -5,10 +5,20 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fatbtree_controller::{Desired, Fleet, FleetOptions, Held, Programs, PushError, Serving, Wanted};
+use fatbtree_controller::{Counts, Desired, Fleet, FleetOptions, Held, Programs, PushError, Serving, Wanted};
 use fatbtree_topology::{Cluster, SwitchId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
+
+/// What a switch holds, in numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HeldNow {
+    /// Entries of plans.
+    pub(super) entries: usize,
+    pub(super) epoch: Option<u8>,
+    /// Of all entries.
+    pub(super) counts: Counts,
+}
 
 /// What becomes of a switch.
 #[derive(Debug)]
@@ -18,7 +28,7 @@ pub(super) enum KeeperNews {
     /// It is given what it lacks.
     Converging,
     /// It holds what was desired at a version.
-    Settled { version: u64, entries: usize, epoch: Option<u8> },
+    Settled { version: u64, held: HeldNow },
     /// It was read back, because everybody was told to, for this time, and holds what it should after so many changes.
     Synced { number: u64, mended: usize },
     /// It does not answer, or refuses.
@@ -145,7 +155,8 @@ impl Keeper {
             if is_told != Some(version) {
                 is_told = Some(version);
                 let (entries, epoch) = held.planned();
-                self.tell(KeeperNews::Settled { version, entries, epoch }).await?;
+                let held = HeldNow { entries, epoch, counts: held.counts() };
+                self.tell(KeeperNews::Settled { version, held }).await?;
             }
             if let Some(number) = sync.take() {
                 self.tell(KeeperNews::Synced { number, mended }).await?;
@@ -172,5 +183,117 @@ impl Keeper {
         let held = fleet.read_back().await?.remove(&self.switch).unwrap_or_default();
         self.tell(KeeperNews::Read(held.serving())).await?;
         Ok(held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc as requests;
+    use std::thread;
+    use std::time::Instant;
+
+    use fatbtree_controller::{Controller, Incarnation, Registration};
+    use fatbtree_switch::service::{Switch, mailbox_with_waker, serve};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const DEVICE: u64 = 5;
+
+    /// What is asked of the thread that owns the switch.
+    enum Ask {
+        /// It has begun anew: it is empty, and knows no session. Nobody who is connected is told so.
+        Restart,
+        /// How many connections it admits; none: it has no program.
+        Connections(requests::Sender<Option<usize>>),
+    }
+
+    /// A switch on a port of its own.
+    async fn a_switch() -> (String, requests::Sender<Ask>) {
+        let (asks, asked) = requests::channel::<Ask>();
+        let (give, mailbox) = requests::channel();
+        thread::spawn(move || {
+            let owner = thread::current();
+            let (mailbox, mut inbox) = mailbox_with_waker(move || owner.unpark());
+            give.send(mailbox).unwrap();
+            let mut switch = Switch::new(DEVICE);
+            loop {
+                inbox.try_drain(&mut switch);
+                match asked.try_recv() {
+                    Ok(Ask::Restart) => switch = Switch::new(DEVICE),
+                    Ok(Ask::Connections(reply)) => {
+                        let admitted = switch.pipeline().map(|pipeline| {
+                            let table =
+                                pipeline.program().table("ingress.first_hop.roce_connection").unwrap();
+                            pipeline.len(table)
+                        });
+                        reply.send(admitted).unwrap();
+                    }
+                    Err(requests::TryRecvError::Empty) => thread::park_timeout(Duration::from_millis(1)),
+                    Err(requests::TryRecvError::Disconnected) => return,
+                }
+            }
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(serve(listener, mailbox.recv().unwrap(), std::future::pending()));
+        (address, asks)
+    }
+
+    /// A switch that has restarted is noticed by what it runs, though something is wanted of other switches all the time: clients that
+    /// cannot reach their servers connect again and again.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_switch_that_comes_back_empty_gets_program_and_connections_while_others_change() {
+        let (address, asks) = a_switch().await;
+        let text = format!(
+            "[network]\nk = 2\n[[memory_server]]\nhost = \"host-0-0-0\"\ngrpc = \"127.0.0.1:1\"\n[[switch]]\nname = \"edge-1-0\"\np4runtime = \"{address}\"\ndevice_id = {DEVICE}\n",
+        );
+        let cluster = Arc::new(Cluster::from_toml(&text).unwrap());
+        let switch = cluster.tree().switch_by_name("edge-1-0").unwrap().id;
+        let client = cluster.tree().hosts().iter().find(|host| host.name() == "host-1-0-0").unwrap().ip;
+        let mut controller = Controller::new(&cluster, 100, 0);
+        let connection = Registration { client, queue_pair: 17, rkey: 4711, root: 64 };
+        controller.server_joined(0, Incarnation { number: 1, low: 0 }, &[connection]);
+        let (version, first) = controller.desired();
+        let (desired, wanted) = watch::channel((version, Arc::clone(first)));
+        let (_sync, sync) = watch::channel(0);
+        let (news, mut told) = mpsc::channel(16);
+        let keeper = Keeper {
+            switch,
+            cluster: Arc::clone(&cluster),
+            programs: Programs::v1model().unwrap(),
+            options: FleetOptions::default(),
+            desired: wanted,
+            sync,
+            reachable: Reachable::default(),
+            news,
+        };
+        tokio::spawn(keeper.keep());
+        tokio::spawn(async move { while told.recv().await.is_some() {} });
+        // Something else of another switch: of this one the same.
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                desired.send_modify(|(version, _)| *version += 1);
+            }
+        });
+        let admits_one = async || {
+            let began = Instant::now();
+            loop {
+                let (reply, answer) = requests::channel();
+                asks.send(Ask::Connections(reply)).unwrap();
+                if answer.recv().unwrap() == Some(1) {
+                    return;
+                }
+                assert!(
+                    began.elapsed() < Duration::from_secs(30),
+                    "it has no program, or not its connections"
+                );
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        admits_one().await;
+        asks.send(Ask::Restart).unwrap();
+        admits_one().await;
     }
 }

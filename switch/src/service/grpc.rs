@@ -6,11 +6,10 @@ use std::pin::Pin;
 use fatbtree_p4runtime::client::{MAX_HEADERS, MAX_MESSAGE};
 use fatbtree_p4runtime::tonic::service::interceptor::InterceptedService;
 use fatbtree_p4runtime::tonic::transport;
-use fatbtree_p4runtime::tonic::transport::server::TcpIncoming;
 use fatbtree_p4runtime::tonic::{self, Status, Streaming};
 use fatbtree_p4runtime::v1::p4_runtime_server::{P4Runtime, P4RuntimeServer};
 use fatbtree_p4runtime::v1::{self, StreamMessageRequest, StreamMessageResponse};
-use fatbtree_trust::{CONTROLLER, Door};
+use fatbtree_trust::{CONTROLLER, Connections, Door};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -28,6 +27,9 @@ const MAX_REQUESTS: usize = 8;
 /// HTTP/2 streams of a connection, sessions and answers that are being read included.
 const MAX_STREAMS: u32 = 64;
 
+/// TCP connections at once: controllers, and people who look. Each may have a session.
+const CONNECTIONS: Connections = Connections { all: 128, per_host: 64 };
+
 /// Serves P4Runtime at a door until `shutdown` completes; where there are certificates, to the controller only.
 ///
 /// # Errors
@@ -39,7 +41,7 @@ pub async fn serve(
 ) -> Result<(), transport::Error> {
     let door = door.into();
     let server = door.server()?;
-    let (listener, door) = door.split();
+    let (connections, door) = door.open(CONNECTIONS);
     let service = P4RuntimeServer::new(Service { mailbox })
         .max_decoding_message_size(MAX_REQUEST)
         .max_encoding_message_size(MAX_MESSAGE);
@@ -54,7 +56,7 @@ pub async fn serve(
         .concurrency_limit_per_connection(MAX_REQUESTS)
         .http2_max_header_list_size(MAX_HEADERS)
         .add_service(service)
-        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), shutdown)
+        .serve_with_incoming_shutdown(connections, shutdown)
         .await
 }
 

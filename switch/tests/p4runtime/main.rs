@@ -2,6 +2,7 @@
 
 mod arbitration;
 mod batches;
+mod bounds;
 mod errors;
 mod harness;
 mod multicast;

@@ -1,9 +1,11 @@
-//! Connections: as many as there may be, of each host and of all together.
+//! Connections: as many as there may be, of each host and of all together. What is over the bound is closed at once and counted, before a
+//! byte of it is read, and whatever it wants to be: TLS or not.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -18,16 +20,36 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What counts as one host. Who has an IPv6 address has all of its /64 network to choose from.
-pub(super) fn host(peer: IpAddr) -> IpAddr {
+pub fn host_of(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
         v4 => v4,
     }
 }
 
-/// Counts something per host and in all.
+/// How many connections a service has at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connections {
+    /// Of all hosts.
+    pub all: usize,
+    /// Of each.
+    pub per_host: usize,
+}
+
+/// Connections that were closed at once. Clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct Refused(Arc<AtomicU64>);
+
+impl Refused {
+    /// So many until now.
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts something per host and in all. Clones count together.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub struct Places {
     /// All, and by host; who has none is not in it.
     taken: Arc<Mutex<(usize, BTreeMap<IpAddr, usize>)>>,
     all: usize,
@@ -35,12 +57,13 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub(super) fn new(all: usize, per_host: usize) -> Self {
+    /// So many places in all, and so many for each host.
+    pub fn new(all: usize, per_host: usize) -> Self {
         Self { taken: Arc::default(), all, per_host }
     }
 
     /// A place for somebody of `host`, until it is dropped.
-    pub(super) fn take(&self, host: IpAddr) -> Option<Place> {
+    pub fn take(&self, host: IpAddr) -> Option<Place> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, hosts) = &mut *taken;
         let of_host = hosts.get(&host).copied().unwrap_or(0);
@@ -55,7 +78,7 @@ impl Places {
 
 /// One of the [`Places`].
 #[derive(Debug)]
-pub(super) struct Place {
+pub struct Place {
     places: Places,
     host: IpAddr,
 }
@@ -76,13 +99,18 @@ impl Drop for Place {
 
 /// A connection that has a place.
 #[derive(Debug)]
-pub(super) struct Accepted {
+pub struct Accepted {
     stream: TcpStream,
     _place: Place,
 }
 
 /// Accepts connections; those without a place are closed at once. Ends when the stream is dropped.
-pub(super) fn incoming(listener: TcpListener, places: Places) -> ReceiverStream<io::Result<Accepted>> {
+pub(crate) fn incoming(
+    listener: TcpListener,
+    bound: Connections,
+    refused: Refused,
+) -> ReceiverStream<io::Result<Accepted>> {
+    let places = Places::new(bound.all, bound.per_host);
     let (accepted, stream) = mpsc::channel(1);
     tokio::spawn(async move {
         loop {
@@ -95,8 +123,11 @@ pub(super) fn incoming(listener: TcpListener, places: Places) -> ReceiverStream<
                     tracing::warn!(%error, "cannot accept");
                     tokio::time::sleep(PAUSE).await;
                 }
-                Ok((stream, peer)) => match places.take(host(peer.ip())) {
-                    None => tracing::info!(%peer, "connection refused: as many as there may be"),
+                Ok((stream, peer)) => match places.take(host_of(peer.ip())) {
+                    None => {
+                        refused.0.fetch_add(1, Ordering::Relaxed);
+                        tracing::info!(%peer, "connection refused: as many as there may be");
+                    }
                     Some(place) => {
                         // Answers are short and waited for. Where it cannot be set, they only come later.
                         let _ = stream.set_nodelay(true);
@@ -179,7 +210,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_host_is_its_network_and_an_embedded_ipv4_address_is_itself() {
-        let of = |text: &str| host(text.parse().expect("an address")).to_string();
+        let of = |text: &str| host_of(text.parse().expect("an address")).to_string();
         assert_eq!(of("2001:db8:1:2:aaaa::1"), of("2001:db8:1:2:bbbb::2"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_eq!((of("::ffff:10.0.0.1"), of("10.0.0.2")), ("10.0.0.1".to_owned(), "10.0.0.2".to_owned()));

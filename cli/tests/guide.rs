@@ -1,0 +1,347 @@
+//! Everything that a person types in the guide is run as it stands there: the code blocks and command lines of `README.md` and of
+//! `scripts/deploy-tofino.md`, and the examples of every `--help`.
+//!
+//! A line that is not listed here fails the test, and so does one listed here that is nowhere in the guide: a new example needs a place, in the
+//! order in which lines build on each other. What has to be otherwise in a test (sizes, folders, ports) is said with the line.
+
+mod common;
+#[path = "common/processes.rs"]
+mod processes;
+
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::run;
+use fatbtree_topology::Cluster;
+use processes::{Role, on_free_ports};
+
+/// How a line is run. The words behind it take the place of the line's, and are other sizes, folders or ports.
+enum How {
+    /// To its end; it succeeds.
+    Ends(Words),
+    /// Until a line has come that contains this, and Ctrl-C; then it ends well.
+    Serves(&'static str, Words),
+    /// The same, but it goes on beside the lines behind it.
+    Stays(&'static str, Words),
+    /// Core-0's metrics are fetched.
+    Fetches,
+}
+
+type Words = &'static [(&'static str, &'static str)];
+type Line = (&'static str, How);
+
+use How::{Ends, Fetches, Serves, Stays};
+
+/// Lines about one cluster, in this order.
+const CLUSTER: &[Line] = &[
+    ("fatbtree topology example > cluster.toml", Ends(&[])),
+    ("fatbtree up cluster.toml", Serves("ready", &[])),
+    ("fatbtree up cluster.toml --keys 1000000", Serves("ready", &[("1000000", "20000")])),
+    ("fatbtree memserver left --cluster cluster.toml", Serves("gRPC on", &[])),
+    (
+        "fatbtree memserver left --cluster cluster.toml --keys 1000000",
+        Serves("gRPC on", &[("1000000", "20000")]),
+    ),
+    (
+        "fatbtree memserver left --cluster cluster.toml --data /var/lib/fatbtree/left",
+        Serves("gRPC on", &[("/var/lib/fatbtree", "var-lib")]),
+    ),
+    ("fatbtree switch core-0 --cluster cluster.toml", Serves("waits for a controller", &[])),
+    ("fatbtree controller --cluster cluster.toml", Serves("controller on", &[])),
+    ("fatbtree controller --cluster cluster.toml --state plans", Serves("controller on", &[])),
+    ("fatbtree up cluster.toml --data /var/tmp/fatbtree", Stays("ready", &[("/var/tmp", "var-tmp")])),
+    ("fatbtree load --cluster cluster.toml --keys keys.txt", Ends(&[])),
+    ("fatbtree load --cluster cluster.toml --keys people.csv", Ends(&[])),
+    ("fatbtree load --cluster cluster.toml --keys 1e6", Ends(&[("1e6", "1e5")])),
+    ("fatbtree bench --cluster cluster.toml --operations 100000", Ends(&[("100000", "10000")])),
+    (
+        "fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json",
+        Ends(&[("100000", "10000")]),
+    ),
+    ("fatbtree control --help", Ends(&[])),
+    ("fatbtree control status --cluster cluster.toml", Ends(&[])),
+    ("fatbtree control status --cluster cluster.toml --watch", Serves("in the last second", &[])),
+    ("fatbtree control plan --cluster cluster.toml --save p.json", Ends(&[])),
+    ("fatbtree control diff --cluster cluster.toml", Ends(&[])),
+    ("fatbtree control reload --cluster cluster.toml", Ends(&[])),
+    ("fatbtree control reload --cluster cluster.toml --plan p.json", Ends(&[])),
+    ("fatbtree control rollback --cluster cluster.toml", Ends(&[])),
+    ("fatbtree control show --cluster cluster.toml", Ends(&[])),
+    ("fatbtree control explain 4711 --cluster cluster.toml", Ends(&[])),
+    ("fatbtree control counters --cluster cluster.toml", Ends(&[])),
+    ("fatbtree control sync --cluster cluster.toml", Ends(&[])),
+    ("curl http://127.0.0.1:9800/metrics", Fetches),
+];
+
+const SMALL: (&str, &str) = ("demo", "demo --keys 5000 --lookups 500");
+const FEW: (&str, &str) = ("figures", "figures --keys 1000 --window 100");
+
+/// Lines that need no cluster, in this order.
+const ALONE: &[Line] = &[
+    ("fatbtree topology show", Ends(&[])),
+    ("fatbtree topology show --svg network.svg", Ends(&[])),
+    ("fatbtree topology example --testbed > testbed.toml", Ends(&[])),
+    ("fatbtree topology check testbed.toml", Ends(&[])),
+    ("fatbtree topology show --cluster testbed.toml", Ends(&[])),
+    ("fatbtree topology show --cluster testbed.toml --svg testbed.svg", Ends(&[])),
+    ("fatbtree topology certificates --cluster testbed.toml", Ends(&[])),
+    ("fatbtree topology certificates --cluster cluster.toml", Ends(&[])),
+    ("fatbtree switch", Serves("waits for a controller", &[("switch", "switch --grpc 127.0.0.1:$PORT")])),
+    (
+        "fatbtree switch --grpc 127.0.0.1:50051 --device-id 7",
+        Serves("waits for a controller", &[("50051", "$PORT")]),
+    ),
+    (
+        "fatbtree switch --port 0=127.0.0.1:6000,127.0.0.1:7000",
+        Serves(
+            "waits for a controller",
+            &[("switch", "switch --grpc 127.0.0.1:$PORT"), ("6000", "$PORT"), ("7000", "$PORT")],
+        ),
+    ),
+    ("fatbtree shell", Ends(&[])),
+    ("fatbtree shell --keys 100000 --trips", Ends(&[])),
+    ("fatbtree shell --keys 100000 --cache 1000000 --trips", Ends(&[])),
+    ("fatbtree shell --value-size 8 --fan-out 4", Ends(&[])),
+    ("printf 'put 1 one\\nget 1\\n' | fatbtree shell", Ends(&[])),
+    ("cargo run --release -p fatbtree -- shell", Ends(&[("cargo run --release -p fatbtree --", "fatbtree")])),
+    ("cargo demo", Ends(&[("cargo demo", "fatbtree demo"), SMALL])),
+    ("cargo demo --help", Ends(&[("cargo demo", "fatbtree demo")])),
+    (
+        "cargo demo --keys 2000000 --value-size 1000",
+        Ends(&[("cargo demo", "fatbtree demo"), ("2000000", "5000 --lookups 500")]),
+    ),
+    ("fatbtree demo", Ends(&[SMALL])),
+    ("fatbtree demo --keys 2000000 --value-size 1000", Ends(&[("2000000", "5000 --lookups 500")])),
+    (
+        "fatbtree demo --keys my-keys.txt --report out.html",
+        Ends(&[("my-keys.txt", "my-keys.txt --lookups 500")]),
+    ),
+    ("fatbtree demo --keys 100000 --lookups 20000", Ends(&[("100000", "10000"), ("20000", "2000")])),
+    ("fatbtree demo --workload a", Ends(&[SMALL])),
+    ("fatbtree demo --workload my-workload.properties", Ends(&[SMALL])),
+    ("fatbtree demo --k 6 --target tofino2", Ends(&[SMALL])),
+    ("fatbtree demo --plan zipf.json", Ends(&[SMALL])),
+    ("fatbtree demo --distribution uniform --plan flat.json", Ends(&[SMALL])),
+    ("fatbtree plan show zipf.json", Ends(&[])),
+    ("fatbtree plan compare zipf.json flat.json", Ends(&[])),
+    ("fatbtree plan check zipf.json --target tofino1", Ends(&[])),
+    ("fatbtree plan land zipf.json 0x1234", Ends(&[])),
+    ("fatbtree simulate", Ends(&[("simulate", "simulate --seeds 0..20")])),
+    ("fatbtree simulate --seed 4711", Ends(&[])),
+    ("fatbtree simulate --seeds 5000..100000", Ends(&[("100000", "5020")])),
+    ("fatbtree simulate --trees --seeds 0..5000", Ends(&[("5000", "20")])),
+    ("fatbtree simulate --trees --tonight 20000", Ends(&[("20000", "20")])),
+    ("fatbtree simulate --writers", Ends(&[("--writers", "--writers --seeds 0..2")])),
+    ("fatbtree figures", Ends(&[FEW])),
+    ("fatbtree figures --keys 30000 --window 500", Ends(&[("30000", "1000"), ("500", "100")])),
+    ("fatbtree figures --json figures.json", Ends(&[FEW])),
+    ("fatbtree figures --depth 32", Ends(&[FEW])),
+];
+
+/// Lines that cannot be run here, and why.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("cargo test", "this is it"),
+    ("cargo doc --open", "opens a browser"),
+    (
+        "cargo run --release -p fatbtree-sim --example threads -- 300",
+        "five minutes of another crate's example, whose own tests run it for a shorter time",
+    ),
+    ("p4/compile_tofino.sh target/tofino", "needs p4c with its Tofino back end"),
+    (
+        "fatbtree controller --cluster testbed.toml --target tofino1 --compiled target/tofino",
+        "needs what p4c has made for a Tofino",
+    ),
+    (
+        "fatbtree controller --cluster testbed.toml --target tofino1 --compiled target/tofino --state plans",
+        "needs what p4c has made for a Tofino",
+    ),
+    ("fatbtree control plan --cluster testbed.toml --save plan.json", "needs the testbed"),
+    ("fatbtree control reload --cluster testbed.toml", "needs the testbed"),
+    ("fatbtree control reload --cluster testbed.toml --plan plan.json", "needs the testbed"),
+    ("fatbtree control status --cluster testbed.toml", "needs the testbed"),
+];
+
+// ---- what the guide says ----
+
+/// What is typed of a line: a comment begins behind two spaces, or with a hash.
+fn typed(line: &str) -> &str {
+    let line = line.trim();
+    let ends = [line.find("  "), line.find(" #")].into_iter().flatten();
+    line[..ends.min().unwrap_or(line.len())].trim_end()
+}
+
+/// Of a page: lines of code blocks, and commands with arguments in the text.
+fn of_page(page: &str, lines: &mut BTreeSet<String>) {
+    let (mut block, mut text) = (None, String::new());
+    for line in page.lines() {
+        match (line.strip_prefix("```"), block) {
+            (Some(_), Some(_)) => block = None,
+            (Some(language), None) => block = Some(language),
+            (None, Some("sh")) if !line.trim().is_empty() => drop(lines.insert(typed(line).to_owned())),
+            (None, Some("console")) => {
+                lines.extend(line.strip_prefix("$ ").map(|line| typed(line).to_owned()));
+            }
+            (None, Some(_)) => {}
+            (None, None) => text.extend([line, " "]),
+        }
+    }
+    let is_command = |span: &&str| {
+        let program = ["fatbtree ", "cargo ", "curl "].iter().any(|program| span.starts_with(program));
+        program && (span.contains(" -") || span.contains("://"))
+    };
+    lines.extend(text.split('`').skip(1).step_by(2).filter(is_command).map(str::to_owned));
+}
+
+/// Of a command's help and those of all its subcommands.
+fn of_help(command: &[&str], lines: &mut BTreeSet<String>) {
+    let output = run(&[command, &["--help"]].concat());
+    assert!(output.status.success(), "{command:?} --help");
+    let help = String::from_utf8(output.stdout).expect("text");
+    let section = |title: &str| {
+        let lines = help.lines().skip_while(move |line| *line != title).skip(1);
+        // What is indented further goes on with the line before.
+        let lines = lines.take_while(|line| !line.trim().is_empty());
+        lines
+            .filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')))
+            .collect::<Vec<_>>()
+    };
+    lines.extend(section("Examples:").into_iter().map(|line| typed(line).to_owned()));
+    for line in section("Commands:") {
+        let name = line.split_whitespace().next().expect("a name");
+        if name != "help" {
+            of_help(&[command, &[name]].concat(), lines);
+        }
+    }
+}
+
+#[test]
+fn every_line_of_the_guide_has_its_place_here() {
+    let mut lines = BTreeSet::new();
+    of_page(include_str!("../../README.md"), &mut lines);
+    of_page(include_str!("../../scripts/deploy-tofino.md"), &mut lines);
+    of_help(&[], &mut lines);
+    let listed =
+        CLUSTER.iter().chain(ALONE).map(|(line, _)| *line).chain(ELSEWHERE.iter().map(|(line, _)| *line));
+    let listed: BTreeSet<String> = listed.map(str::to_owned).collect();
+    let unknown: Vec<_> = lines.difference(&listed).collect();
+    assert!(unknown.is_empty(), "no test runs these lines of the guide: {unknown:#?}");
+    let gone: Vec<_> = listed.difference(&lines).collect();
+    assert!(gone.is_empty(), "these lines are not in the guide: {gone:#?}");
+    assert_eq!(listed.len(), CLUSTER.len() + ALONE.len() + ELSEWHERE.len(), "each once");
+    let alias = include_str!("../../.cargo/config.toml");
+    assert!(
+        alias.contains("demo = \"run --release --package fatbtree -- demo\""),
+        "`cargo demo` is run as such"
+    );
+}
+
+// ---- running it ----
+
+fn shell(folder: &Path, line: &str, words: Words) -> Command {
+    let mut typed = line.to_owned();
+    for (from, to) in words {
+        assert!(typed.contains(from), "{from} is not in {line}");
+        typed = typed.replacen(from, to, 1);
+    }
+    // A signal goes to the program, not to the shell.
+    if !typed.contains('|') {
+        typed = format!("exec {typed}");
+    }
+    let program = Path::new(env!("CARGO_BIN_EXE_fatbtree")).parent().expect("a folder");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let port =
+        TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
+    let mut command = Command::new("sh");
+    command.args(["-c", &typed]).current_dir(folder).stdin(Stdio::null());
+    command.env("PATH", format!("{}:{path}", program.display())).env("PORT", port.port().to_string());
+    command
+}
+
+fn ends(folder: &Path, line: &str, words: Words) {
+    let began = Instant::now();
+    loop {
+        let output = shell(folder, line, words).output().expect("there is a shell");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() {
+            return;
+        }
+        // The controller plans by itself, too.
+        let is_busy = error.contains("try again") && began.elapsed() < Duration::from_secs(30);
+        assert!(is_busy, "{line}: {}: {error}", output.status);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn serves(folder: &Path, line: &str, until: &str, words: Words) -> Role {
+    let role = Role::of(shell(folder, line, words));
+    role.until(until);
+    role
+}
+
+/// Core-0's metrics have the first of their ports.
+fn fetches(folder: &Path, line: &str) {
+    assert_eq!(line, "curl http://127.0.0.1:9800/metrics");
+    let text = std::fs::read_to_string(folder.join("cluster.toml")).expect("the file");
+    let cluster = Cluster::from_toml(&text).expect("a good file");
+    let address = cluster.metrics("core-0").expect("the example has [metrics]");
+    let mut stream = TcpStream::connect(address).expect("core-0 is there");
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it is sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.contains("fatbtree_port_received_total"),
+        "{answer}"
+    );
+}
+
+fn go_through(folder: &Path, lines: &[Line]) {
+    let mut staying = Vec::new();
+    for (line, how) in lines {
+        match how {
+            Ends(words) => ends(folder, line, words),
+            Serves(until, words) => {
+                let status = serves(folder, line, until, words).stop("INT");
+                assert!(status.success(), "{line}: {status}");
+            }
+            Stays(until, words) => staying.push((line, serves(folder, line, until, words))),
+            Fetches => fetches(folder, line),
+        }
+        if line.ends_with("example > cluster.toml") {
+            let file = folder.join("cluster.toml");
+            let text = std::fs::read_to_string(&file).expect("it was written");
+            std::fs::write(file, on_free_ports(text)).expect("it is written");
+        }
+    }
+    for (line, role) in staying {
+        let status = role.stop("INT");
+        assert!(status.success(), "{line}: {status}");
+    }
+}
+
+fn write(folder: &Path, name: &str, text: &str) {
+    std::fs::write(folder.join(name), text).expect("a file is written");
+}
+
+#[test]
+fn lines_about_a_cluster_work() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let keys: String = (1..=3000).map(|key| format!("{}\n", key * 7)).collect();
+    write(folder.path(), "keys.txt", &keys);
+    write(folder.path(), "people.csv", "key,value\n1,Ada\n2,Grace\n3,\"Radia, too\"\n4,Barbara\n");
+    go_through(folder.path(), CLUSTER);
+}
+
+#[test]
+fn lines_that_need_no_cluster_work() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let keys: String = (1..=3000).map(|key| format!("{}\n", key * 7)).collect();
+    write(folder.path(), "my-keys.txt", &keys);
+    write(folder.path(), "my-workload.properties", "readproportion=0.9\nupdateproportion=0.1\n");
+    let example = String::from_utf8(run(&["topology", "example"]).stdout).expect("text");
+    write(folder.path(), "cluster.toml", &format!("[trust]\nfolder = \"certificates-too\"\n\n{example}"));
+    go_through(folder.path(), ALONE);
+}

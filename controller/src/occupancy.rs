@@ -1,0 +1,231 @@
+//! How full the tables of a switch are.
+//!
+//! ```text
+//!   Held ──Held::counts()──► Counts ──Program::occupancy()──► Vec<TableUse>
+//!   (entries)                (a number per table)             (beside what each table has room for)
+//! ```
+
+use fatbtree_p4runtime::index::MatchKind;
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{STAGES, tcam_rows};
+use crate::program::Program;
+use crate::tables::Entry;
+
+/// The tables that the controller writes, in the order of a packet's way.
+const TABLES: [&str; 14] = [
+    "roce_connection",
+    "fat_root_0",
+    "fat_root_1",
+    "fat_root_2",
+    "fat_root_3",
+    "node_set_a.coarse",
+    "node_set_a.fine",
+    "node_set_a.child",
+    "node_set_b.coarse",
+    "node_set_b.fine",
+    "node_set_b.child",
+    "partition_route",
+    "ipv4_route",
+    "last_hop",
+];
+const FAT_ROOT: usize = 1;
+const NODE_SETS: usize = FAT_ROOT + STAGES;
+const OTHERS: usize = NODE_SETS + 6;
+
+/// Where a table's keys are matched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Memory {
+    /// Ranges, prefixes and masks.
+    Tcam,
+    /// Exact keys.
+    Sram,
+}
+
+/// How much of something there is, and for how much there is room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// What there is.
+    pub used: usize,
+    /// For how much there is room.
+    pub size: usize,
+}
+
+impl Room {
+    /// From 0 to 1. What has no room is full.
+    pub fn share(self) -> f64 {
+        if self.size == 0 { 1.0 } else { self.used as f64 / self.size as f64 }
+    }
+}
+
+/// How full one table is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableUse {
+    /// Its name in P4, as far as the controller needs it.
+    pub table: String,
+    /// What it takes.
+    pub memory: Memory,
+    /// Entries, of all epochs.
+    pub entries: Room,
+    /// TCAM rows of a table of ranges, where the chip's are known: a range takes up to 7.
+    pub rows: Option<Room>,
+}
+
+impl TableUse {
+    /// From 0 to 1: of entries or of rows, whichever is nearer to its end.
+    pub fn share(&self) -> f64 {
+        self.rows.map_or(0.0, Room::share).max(self.entries.share())
+    }
+
+    /// The fullest of the tables in a memory.
+    pub fn fullest(tables: &[Self], memory: Memory) -> Option<&Self> {
+        let those = tables.iter().filter(|table| table.memory == memory);
+        those.max_by(|a, b| a.share().total_cmp(&b.share()))
+    }
+}
+
+/// How many entries of each table there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    entries: [usize; TABLES.len()],
+    /// TCAM rows that the entries of each stage of the fat root take.
+    rows: [usize; STAGES],
+}
+
+impl Counts {
+    pub(crate) fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Self {
+        let mut counts = Self::default();
+        for entry in entries {
+            let at = match entry {
+                Entry::RoceConnection(..) => 0,
+                Entry::FatRoot(key, _) => {
+                    let stage = usize::from(key.stage).min(STAGES - 1);
+                    counts.rows[stage] += tcam_rows(key.low.into(), key.high.into());
+                    FAT_ROOT + stage
+                }
+                Entry::Step(key, _) => NODE_SETS + 3 * key.set as usize + usize::from(key.quarter.is_some()),
+                Entry::Child(key, _) => NODE_SETS + 3 * key.set as usize + 2,
+                Entry::PartitionRoute(..) => OTHERS,
+                Entry::Ipv4Route(..) => OTHERS + 1,
+                Entry::LastHop(..) => OTHERS + 2,
+            };
+            counts.entries[at] += 1;
+        }
+        counts
+    }
+}
+
+impl Program {
+    /// How full the tables of a switch are that runs this program and holds so many entries. Tables that the program lacks are left out.
+    pub fn occupancy(&self, counts: &Counts) -> Vec<TableUse> {
+        let used = TABLES.iter().zip(counts.entries).enumerate().filter_map(|(at, (name, used))| {
+            let table = self.info().table(name).ok()?;
+            let is_exact = table.fields.iter().all(|field| field.kind == MatchKind::Exact);
+            let stage = at.checked_sub(FAT_ROOT).filter(|stage| *stage < STAGES);
+            let rows = stage
+                .zip(self.stage_rows())
+                .map(|(stage, sizes)| Room { used: counts.rows[stage], size: sizes[stage] });
+            Some(TableUse {
+                table: (*name).to_owned(),
+                memory: if is_exact { Memory::Sram } else { Memory::Tcam },
+                entries: Room { used, size: usize::try_from(table.size).unwrap_or(usize::MAX) },
+                rows,
+            })
+        });
+        used.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use fatbtree_topology::Role;
+
+    use super::*;
+    use crate::tables::{NodeSet, child, fat_root, last_hop, partition_route, roce_connection, step};
+    use crate::{Programs, Target};
+
+    fn of_fat_root(stage: u8, low: u16, high: u16) -> Entry {
+        let key = fat_root::Key { stage, sub_table: 2, low, high, priority: 1 };
+        Entry::FatRoot(key, fat_root::Action::NextTable { sub_table: 4 })
+    }
+
+    fn of_node(set: NodeSet, node_id: u16) -> [Entry; 3] {
+        let step = |quarter| {
+            let key = step::Key { set, epoch: 1, node_id, quarter };
+            Entry::Step(key, step::Action { last: [1, 2, 3] })
+        };
+        let key = child::Key { set, epoch: 1, node_id, branch: 3 };
+        [step(None), step(Some(2)), Entry::Child(key, child::Action { offset: 64, node_id: 0 })]
+    }
+
+    /// One of each table.
+    fn one_of_each() -> Vec<Entry> {
+        let ip = Ipv4Addr::new(10, 0, 0, 2);
+        let connection = roce_connection::Key { src_ip: ip, dst_ip: ip, dest_qp: 7 };
+        let mut entries = vec![
+            Entry::RoceConnection(connection, roce_connection::Action { rkey: 1, partition: 0, root: 64 }),
+            Entry::PartitionRoute(partition_route::Key { partition: 1 }, partition_route::Action { port: 1 }),
+            Entry::LastHop(last_hop::Key { port: 1 }, last_hop::Action),
+        ];
+        entries.extend((0..4).map(|stage| of_fat_root(stage, 1, 9)));
+        entries.extend(of_node(NodeSet::A, 1));
+        entries.extend(of_node(NodeSet::B, 1));
+        entries
+    }
+
+    #[test]
+    fn entries_count_where_they_are_written() {
+        let program = Programs::v1model().unwrap();
+        for entry in one_of_each() {
+            let tables = program.of(Role::Core).occupancy(&Counts::of([&entry]));
+            let used: Vec<&TableUse> = tables.iter().filter(|table| table.entries.used > 0).collect();
+            assert_eq!(used.len(), 1, "{entry:?}");
+            assert_eq!((&used[0].table, used[0].entries.used), (&entry.table(), 1), "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_the_programs() {
+        for target in Target::ALL {
+            let programs = Programs::tables_only(target).unwrap();
+            for role in [Role::Core, Role::Aggregation, Role::Edge] {
+                let program = programs.of(role);
+                let tables = program.occupancy(&Counts::default());
+                for table in &tables {
+                    let info = program.info().table(&table.table).unwrap();
+                    assert!(program.tables().is_ours(info), "{table:?}");
+                    assert_eq!((table.entries.used, table.entries.size as u64), (0, info.size), "{table:?}");
+                    let of_ranges = table.table.starts_with("fat_root");
+                    assert_eq!(table.rows.is_some(), of_ranges && target != Target::V1model, "{table:?}");
+                    let is_tcam = of_ranges || table.table == "ipv4_route";
+                    assert_eq!(table.memory == Memory::Tcam, is_tcam, "{table:?}");
+                }
+                // None is left out, but the one that has no entries.
+                let ours =
+                    program.info().tables().iter().filter(|table| program.tables().is_ours(table)).count();
+                assert_eq!(tables.len(), ours, "{target:?} {role}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_fullest_table_is_the_one_with_the_least_room() {
+        let programs = Programs::tables_only(Target::Tofino1).unwrap();
+        let core = programs.of(Role::Core);
+        // 7 rows each: more of the rows than of the entries.
+        let mut entries: Vec<Entry> = (0..100).map(|_| of_fat_root(2, 1, 0xfffe)).collect();
+        entries.push(of_fat_root(0, 0, 0xffff));
+        entries.extend((1..=3).flat_map(|node| of_node(NodeSet::A, node)));
+        let tables = core.occupancy(&Counts::of(&entries));
+        let fullest = |memory| TableUse::fullest(&tables, memory).unwrap();
+        let tcam = fullest(Memory::Tcam);
+        assert_eq!((tcam.table.as_str(), tcam.entries.used), ("fat_root_2", 100));
+        assert_eq!(tcam.rows.unwrap().used, 700);
+        assert!((tcam.share() - 700.0 / 6144.0).abs() < 1e-9, "{tcam:?}");
+        let sram = fullest(Memory::Sram);
+        assert_eq!((sram.table.as_str(), sram.entries.used), ("node_set_a.coarse", 3));
+    }
+}
