@@ -37,10 +37,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod adapter;
 mod client;
 mod controller;
 mod error;
-mod link;
 mod memory_server;
 mod metrics;
 mod roster;
@@ -49,6 +49,7 @@ mod switch;
 mod up;
 mod wires;
 
+pub use adapter::{Adapter, NicSpec};
 pub use client::{ClientOptions, ClientProcess};
 pub use controller::{ControllerNews, ControllerOptions, ControllerProcess};
 pub use error::NodeError;
