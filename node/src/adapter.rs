@@ -154,10 +154,19 @@ impl Adapter {
         }
     }
 
+    /// Others may have its port. A card is closed when the last client that has it is dropped.
+    pub(crate) fn close(&mut self) {
+        match &mut self.0 {
+            Kind::Software(software) => software.close(),
+            #[cfg(feature = "ibverbs")]
+            Kind::Card(_) => {}
+        }
+    }
+
     /// What a software NIC and its port have counted; a card counts for itself.
     pub(crate) fn counters(&self) -> Option<(Counters, NicStats)> {
         match &self.0 {
-            Kind::Software(software) => Some((software.port().counters(), software.nic.stats().clone())),
+            Kind::Software(software) => Some((software.port()?.counters(), software.nic.stats().clone())),
             #[cfg(feature = "ibverbs")]
             Kind::Card(_) => None,
         }

@@ -82,6 +82,13 @@ impl fmt::Debug for ClientProcess {
     }
 }
 
+impl Drop for ClientProcess {
+    /// Its port is free again, even where somebody has the client still.
+    fn drop(&mut self) {
+        self.client.pool().reactor().with(Adapter::close);
+    }
+}
+
 /// On the way to the controller.
 struct Reports {
     to: orders::Sender<ClientReport>,

@@ -13,8 +13,8 @@ use crate::NodeError;
 /// A NIC, the port that it sends and receives by, and what waits to be sent.
 pub(super) struct SoftwareNic {
     pub(super) nic: Nic,
-    /// One, as waiters want it.
-    port: [Box<dyn Port>; 1],
+    /// One, as waiters want it; none when it is closed.
+    port: Vec<Box<dyn Port>>,
     came: Batch,
     /// Frames that the NIC has made; those from `first` to `end` were not taken yet.
     leaving: Vec<Vec<u8>>,
@@ -36,7 +36,7 @@ pub(crate) const SILENCE: Duration = Duration::from_millis(100 * (1 + RETRIES as
 
 impl SoftwareNic {
     pub(super) fn open(spec: &PortSpec, host: &Host) -> Result<Self, NodeError> {
-        let port = [spec.open()?];
+        let port = vec![spec.open()?];
         let config = NicConfig {
             ack_timeout: ACK_TIMEOUT,
             retry_count: RETRIES,
@@ -47,13 +47,20 @@ impl SoftwareNic {
         Ok(Self { nic, port, came: Batch::new(), leaving: vec![Vec::new(); BATCH], first: 0, end: 0 })
     }
 
-    pub(super) fn port(&self) -> &dyn Port {
-        &*self.port[0]
+    /// None when it is closed.
+    pub(super) fn port(&self) -> Option<&dyn Port> {
+        self.port.first().map(|port| &**port)
+    }
+
+    /// Nothing is received or sent any more.
+    pub(super) fn close(&mut self) {
+        self.port.clear();
     }
 
     /// Hands a batch of frames in. Says whether there may be more.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
-        if self.port[0].receive(&mut self.came) == 0 {
+        let Some(port) = self.port.first_mut() else { return false };
+        if port.receive(&mut self.came) == 0 {
             return false;
         }
         self.came.iter().for_each(|frame| self.nic.handle_frame(now, frame));
@@ -62,6 +69,7 @@ impl SoftwareNic {
 
     /// Sends what the NIC has, as far as there is room.
     pub(super) fn send(&mut self, now: Instant) {
+        let Some(port) = self.port.first_mut() else { return };
         loop {
             if self.first == self.end {
                 (self.first, self.end) = (0, 0);
@@ -76,7 +84,7 @@ impl SoftwareNic {
             for (place, frame) in frames.iter_mut().zip(&self.leaving[self.first..self.end]) {
                 *place = frame;
             }
-            self.first += self.port[0].send(&frames[..self.end - self.first]);
+            self.first += port.send(&frames[..self.end - self.first]);
             if self.first < self.end {
                 return;
             }
