@@ -36,7 +36,7 @@ pub enum OpenError {
         /// What the system says.
         source: Errno,
     },
-    /// An event descriptor.
-    #[error("no file descriptor for an event: {0}; raise the limit (`ulimit -n`)")]
-    Event(Errno),
+    /// A file descriptor of its own, for an event or another thread.
+    #[error("no file descriptor: {0}; raise the limit (`ulimit -n`)")]
+    Descriptor(io::Error),
 }

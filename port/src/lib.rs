@@ -12,7 +12,8 @@
 //!          └───────────── Waker::wake ◄── control plane, from any thread
 //! ```
 //!
-//! * [`Port`]: the trait. [`UdpPort`], [`PacketPort`] and [`pair`] are its kinds; [`PortSpec`] is their name in files.
+//! * [`Port`]: the trait. [`UdpPort`], [`PacketPort`] and [`pair`] are its kinds; [`PortSpec`] is their name in files, [`Wire`] what several
+//!   threads send by.
 //! * [`Batch`]: frames that came together, in memory that is used again: nothing is allocated for a frame.
 //! * Trains: UDP frames of one length that leave together are one message, which goes through the kernel once and is cut where it arrives
 //!   (`UDP_SEGMENT`, `UDP_GRO`): by the kernel for a receiver that knows nothing of it. The way through the kernel is most of a frame's
@@ -61,7 +62,7 @@ pub use error::OpenError;
 pub use nix::errno::Errno;
 pub use packet::PacketPort;
 pub use pair::{PairPort, pair};
-pub use spec::PortSpec;
+pub use spec::{PortSpec, Wire};
 pub use udp::UdpPort;
 pub use wait::{Waiter, Waker};
 

@@ -7,7 +7,8 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce, UdpGroSegment, UdpGsoSegment};
 use nix::sys::socket::{
-    ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrLike, recvmmsg, recvmsg, sendmmsg, setsockopt,
+    ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrLike, recvmmsg, recvmsg, sendmmsg,
+    setsockopt,
 };
 
 use crate::batch::{BATCH, Batch};
@@ -28,11 +29,13 @@ pub(crate) struct Socket<A> {
     fd: OwnedFd,
     receive: MultiHeaders<A>,
     send: MultiHeaders<()>,
+    /// The same with a word to the kernel: where to cut a train.
+    send_trains: MultiHeaders<()>,
     /// Room for what the kernel says beside a message.
     control: Vec<u8>,
-    /// Frames of one length go through the kernel as one train, that is one message, which is cut at its end: at how many bytes now, 0 for
-    /// not at all. `None`: each frame is a message of its own.
-    trains: Option<usize>,
+    /// Frames of one length go through the kernel as one train, that is one message, which is cut at its end. Otherwise each frame is a
+    /// message of its own.
+    trains: bool,
     pub(crate) counters: Counters,
     pub(crate) last_error: Option<Errno>,
 }
@@ -54,8 +57,9 @@ impl<A: SockaddrLike + Copy> Socket<A> {
             fd,
             receive: MultiHeaders::preallocate(BATCH, None),
             send: MultiHeaders::preallocate(BATCH, None),
+            send_trains: MultiHeaders::preallocate(BATCH, Some(cmsg_space!(u16))),
             control: cmsg_space!(i32),
-            trains: None,
+            trains: false,
             counters: Counters::default(),
             last_error: None,
         }
@@ -68,7 +72,7 @@ impl<A: SockaddrLike + Copy> Socket<A> {
     pub(crate) fn with_trains(mut self) -> Self {
         // An old kernel cuts them, which takes it longer.
         let _ = setsockopt(&self.fd, UdpGroSegment, &true);
-        self.trains = setsockopt(&self.fd, UdpGsoSegment, &0).is_ok().then_some(0);
+        self.trains = setsockopt(&self.fd, UdpGsoSegment, &0).is_ok();
         self
     }
 
@@ -159,8 +163,10 @@ impl<A: SockaddrLike + Copy> Socket<A> {
             let segment = self.segment_for(rest);
             while end < rest.len() {
                 let frames = match segment {
-                    Some(length) if rest[end].len() == length => run(&rest[end..], length),
-                    Some(length) if rest[end].len() > length => break, // it would be cut; it is next
+                    Some(length) if rest[end].len() == usize::from(length) => {
+                        run(&rest[end..], usize::from(length))
+                    }
+                    Some(length) if rest[end].len() > usize::from(length) => break, // it would be cut; it is next
                     _ => 1,
                 };
                 messages[count] = &pieces[end..end + frames];
@@ -169,8 +175,17 @@ impl<A: SockaddrLike + Copy> Socket<A> {
                 count += 1;
             }
             const NO_ADDRESS: [Option<()>; BATCH] = [None; BATCH];
-            let (fd, headers) = (self.fd.as_raw_fd(), &mut self.send);
-            match sendmmsg(fd, headers, &messages[..count], NO_ADDRESS, [], MsgFlags::MSG_DONTWAIT) {
+            const FLAGS: MsgFlags = MsgFlags::MSG_DONTWAIT;
+            let (fd, messages) = (self.fd.as_raw_fd(), &messages[..count]);
+            // With every message, not once for the socket: several threads may send by it.
+            let sent = match &segment {
+                Some(length) => {
+                    let cut = [ControlMessage::UdpGsoSegments(length)];
+                    sendmmsg(fd, &mut self.send_trains, messages, NO_ADDRESS, cut, FLAGS)
+                }
+                None => sendmmsg(fd, &mut self.send, messages, NO_ADDRESS, [], FLAGS),
+            };
+            match sent {
                 Ok(taken) => {
                     let taken = taken.count().checked_sub(1).map_or(0, |last| ends[last]);
                     self.counters.sent += taken as u64;
@@ -181,7 +196,7 @@ impl<A: SockaddrLike + Copy> Socket<A> {
                 // What an earlier frame has met. This one was not sent yet, and is sent now.
                 Err(Errno::ECONNREFUSED) => self.counters.no_peer += 1,
                 // The way there takes no trains, or none of such long frames.
-                Err(_) if ends[0] > 1 => self.no_more_trains(),
+                Err(_) if ends[0] > 1 => self.trains = false,
                 Err(Errno::EMSGSIZE) => {
                     self.counters.too_long += 1;
                     done += 1;
@@ -195,31 +210,10 @@ impl<A: SockaddrLike + Copy> Socket<A> {
         done
     }
 
-    /// What the socket is to cut messages at for the next frames; `None` where every frame is a message of its own.
-    fn segment_for(&mut self, frames: &[&[u8]]) -> Option<usize> {
-        let trains = self.trains.as_mut()?;
+    /// Where the kernel is to cut the next messages; `None` where every frame is a message of its own.
+    fn segment_for(&self, frames: &[&[u8]]) -> Option<u16> {
         let length = frames[0].len();
-        let wanted = match run(frames, length) {
-            1 if length <= *trains => *trains, // goes as it is
-            1 => 0,
-            _ => length,
-        };
-        if wanted != *trains {
-            let set = i32::try_from(wanted).map_err(|_| Errno::EINVAL);
-            if set.and_then(|size| setsockopt(&self.fd, UdpGsoSegment, &size)).is_err() {
-                self.no_more_trains();
-                return None;
-            }
-            *trains = wanted;
-        }
-        (wanted > 0).then_some(wanted)
-    }
-
-    #[cold]
-    fn no_more_trains(&mut self) {
-        // Where it fails it was never set.
-        let _ = setsockopt(&self.fd, UdpGsoSegment, &0);
-        self.trains = None;
+        (self.trains && run(frames, length) > 1).then(|| u16::try_from(length).ok()).flatten()
     }
 
     #[cold]

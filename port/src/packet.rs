@@ -1,6 +1,6 @@
 //! A port on a network interface of this machine: AF_PACKET, which sees every frame. Needs CAP_NET_RAW.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
@@ -54,6 +54,16 @@ impl PacketPort {
         while socket.receive(&mut strangers, |_| true) > 0 {}
         socket.counters = Counters::default();
         Ok(Self { socket, interface: interface.to_owned() })
+    }
+
+    /// A port on an interface that is open.
+    pub(crate) fn on(fd: OwnedFd, interface: String) -> Self {
+        Self { socket: Socket::new(fd), interface }
+    }
+
+    /// The open interface, for other threads: see [`Wire`](crate::Wire).
+    pub(crate) fn wire(&self) -> Result<OwnedFd, OpenError> {
+        self.socket.as_fd().try_clone_to_owned().map_err(OpenError::Descriptor)
     }
 }
 

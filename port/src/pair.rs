@@ -34,8 +34,11 @@ impl std::fmt::Debug for PairPort {
 /// # Errors
 /// When the process has no file descriptors left.
 pub fn pair(queue: usize) -> Result<(PairPort, PairPort), OpenError> {
-    let event = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).map(Arc::new);
-    let (one, other) = (event().map_err(OpenError::Event)?, event().map_err(OpenError::Event)?);
+    let event = || {
+        let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).map(Arc::new);
+        event.map_err(|error| OpenError::Descriptor(error.into()))
+    };
+    let (one, other) = (event()?, event()?);
     let ((to_other, from_one), (to_one, from_other)) =
         (rtrb::RingBuffer::new(queue), rtrb::RingBuffer::new(queue));
     let ((back_to_one, empty_one), (back_to_other, empty_other)) =

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::str::FromStr;
 
 use crate::packet::PacketPort;
@@ -41,6 +42,48 @@ impl PortSpec {
         Ok(match self {
             Self::Udp { local, remote } => Box::new(UdpPort::open(*local, *remote)?),
             Self::Packet(interface) => Box::new(PacketPort::open(interface)?),
+        })
+    }
+
+    /// Opens it for several threads.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn open_wire(&self) -> Result<Wire, OpenError> {
+        Ok(Wire(match self {
+            Self::Udp { local, remote } => {
+                let port = UdpPort::open(*local, *remote)?;
+                End::Udp(port.wire()?, port.local())
+            }
+            Self::Packet(interface) => {
+                let port = PacketPort::open(interface)?;
+                End::Packet(port.wire()?, interface.clone())
+            }
+        }))
+    }
+}
+
+/// An open end of a wire that several threads send by. A [`Port`] belongs to one thread: each makes one of its own here, and one thread
+/// alone receives.
+#[derive(Debug)]
+pub struct Wire(End);
+
+#[derive(Debug)]
+enum End {
+    Udp(OwnedFd, SocketAddr),
+    Packet(OwnedFd, String),
+}
+
+impl Wire {
+    /// A port for the calling thread.
+    ///
+    /// # Errors
+    /// When the process has no file descriptors left.
+    pub fn port(&self) -> Result<Box<dyn Port>, OpenError> {
+        let copy = |fd: &OwnedFd| fd.try_clone().map_err(OpenError::Descriptor);
+        Ok(match &self.0 {
+            End::Udp(fd, local) => Box::new(UdpPort::on(copy(fd)?, *local)),
+            End::Packet(fd, interface) => Box::new(PacketPort::on(copy(fd)?, interface.clone())),
         })
     }
 }

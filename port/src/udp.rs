@@ -40,7 +40,17 @@ impl UdpPort {
         let asked =
             asked.and(setsockopt(&fd, SndBufForce, &QUEUE).or_else(|_| setsockopt(&fd, SndBuf, &QUEUE)));
         asked.map_err(|error| failed(error.into()))?;
-        Ok(Self { socket: Socket::new(fd).with_trains(), local })
+        Ok(Self::on(fd, local))
+    }
+
+    /// A port on an open end of a wire.
+    pub(crate) fn on(fd: OwnedFd, local: SocketAddr) -> Self {
+        Self { socket: Socket::new(fd).with_trains(), local }
+    }
+
+    /// The open end of the wire, for other threads: see [`Wire`](crate::Wire).
+    pub(crate) fn wire(&self) -> Result<OwnedFd, OpenError> {
+        self.socket.as_fd().try_clone_to_owned().map_err(OpenError::Descriptor)
     }
 
     /// Where it receives.

@@ -50,8 +50,8 @@ impl Waiter {
     /// # Errors
     /// When the process has no file descriptors left.
     pub fn new() -> Result<Self, OpenError> {
-        let event =
-            EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).map_err(OpenError::Event)?;
+        let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
+            .map_err(|error| OpenError::Descriptor(error.into()))?;
         Ok(Self { alarm: Waker(Arc::new(Alarm { event, ringing: AtomicBool::new(false) })) })
     }
 

@@ -108,6 +108,33 @@ fn trains_of_frames_arrive_as_frames() {
     assert_eq!((one.counters().sent, one.counters().lost()), (3 * frames.len() as u64, 0));
 }
 
+/// Where one thread has the kernel cut its trains is not where another has.
+#[test]
+fn threads_send_by_one_wire() {
+    let free = || UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).unwrap();
+    let (here, there) = (free(), free());
+    let wire = PortSpec::Udp { local: here, remote: there }.open_wire().unwrap();
+    let mut ports: Vec<Box<dyn Port>> = vec![Box::new(UdpPort::open(there, here).unwrap())];
+    const ROUNDS: usize = 50;
+    for _ in 0..ROUNDS {
+        std::thread::scope(|scope| {
+            for length in [60, 90, 1200] {
+                let wire = &wire;
+                scope.spawn(move || {
+                    let mut port = wire.port().unwrap();
+                    let frames: Vec<Vec<u8>> = (0..10).map(|n| frame(n, length)).collect();
+                    let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+                    assert_eq!((port.send(&slices), port.send(&slices[..1])), (10, 1));
+                    assert_eq!(port.counters().sent, 11);
+                });
+            }
+        });
+        let mut came = gather(&mut ports, 0, 33);
+        came.sort_by_key(Vec::len);
+        assert_eq!(came.iter().map(Vec::len).collect::<Vec<_>>(), [[60; 11], [90; 11], [1200; 11]].concat());
+    }
+}
+
 #[test]
 fn a_full_queue_takes_no_more_and_nothing_is_lost() {
     let (mut one, other) = pair(4).unwrap();
