@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use fatbtree_client::workload::{InsertOrder, KeyMap};
-use fatbtree_index::{TreeConfig, ValueLayout};
+use fatbtree_index::{Integrity, TreeConfig, ValueLayout};
 use fatbtree_node::{MemoryServerOptions, MemoryServerProcess, TreeSource, roster_of};
 use fatbtree_topology::Named;
 
@@ -36,6 +36,9 @@ pub(crate) struct Arguments {
     cluster: PathBuf,
     #[command(flatten)]
     nic: Nic,
+    /// Keep the tree with checksums though the device reads and writes lines whole: for the sake of other memory servers whose devices do not.
+    #[arg(long)]
+    checksums: bool,
     #[command(flatten)]
     begin: Begin,
     /// Folder to keep the tree in; by default the tree ends with the process.
@@ -101,7 +104,7 @@ fn pinned_spare_bytes(available: u64) -> u64 {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { name, cluster: file, nic, begin, data, end } = arguments;
+    let Arguments { name, cluster: file, nic, checksums, begin, data, end } = arguments;
     let cluster = crate::topology::load(file)?;
     let Some(Named::MemoryServer(described)) = cluster.named(name) else {
         let names: Vec<&str> = cluster.servers().iter().map(|server| server.name.as_str()).collect();
@@ -121,7 +124,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         keys: hashed_keys(count).filter(|key| range.contains(key)).collect(),
         value_bytes,
         seed,
-        config: TreeConfig::new(16, 1024, ValueLayout::OutOfLine)?,
+        config: TreeConfig::with_integrity(
+            16,
+            1024,
+            ValueLayout::OutOfLine,
+            Integrity::for_device(!checksums),
+        )?,
         spare_bytes,
     };
     let options = MemoryServerOptions {

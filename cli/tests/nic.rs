@@ -7,7 +7,7 @@ mod processes;
 use std::path::Path;
 
 use common::run;
-use processes::cluster_file;
+use processes::{Role, cluster_file};
 
 /// Exit status, and what was said, of a memory server and of a client with this device; nobody else runs.
 fn with(file: &Path, nic: &str) -> [(Option<i32>, String); 2] {
@@ -42,6 +42,28 @@ fn a_kind_of_nic_that_is_not_known_is_refused_with_those_that_are() {
         assert_eq!(code, Some(2), "{said}");
         assert!(said.contains("expected software, or an RDMA device such as ibverbs:mlx5_0"), "{said}");
     }
+}
+
+/// A tree on a device that tears lines has checksums; all memory servers keep theirs alike.
+#[test]
+fn trees_of_different_shapes_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = cluster_file(folder.path());
+    let cluster = file.to_str().expect("UTF-8");
+    let checksums = Role::start(&["memserver", "left", "--cluster", cluster, "--checksums"]);
+    let versions = Role::start(&["memserver", "right", "--cluster", cluster]);
+    for server in [&checksums, &versions] {
+        server.until("gRPC on");
+    }
+    let output = run(&["bench", "--cluster", cluster, "--operations", "1"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("all with --checksums"), "{said}");
+    assert!(versions.stop("TERM").success());
+    let alike = Role::start(&["memserver", "right", "--cluster", cluster, "--checksums"]);
+    alike.until("gRPC on");
+    // They fit now: no key is there.
+    let output = run(&["bench", "--cluster", cluster, "--operations", "1"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("memory servers are empty"), "{output:?}");
 }
 
 /// RDMA devices have cables of their own.

@@ -59,7 +59,10 @@ pub enum NodeError {
     )]
     Roots(#[from] fatbtree_index::SuperRootError),
     /// The memory servers' trees have different shapes.
-    #[error("memory servers {0} and {1} have trees of different shapes: load them alike")]
+    #[error(
+        "memory servers {0} and {1} have trees of different shapes: start them alike, all with --checksums where one has a device that \
+         tears lines, as soft RoCE does"
+    )]
     Shapes(String, String),
     /// A queue pair cannot be connected.
     #[error("connecting to a memory server: {0}")]
