@@ -169,7 +169,7 @@ def client_on_soft_roce(report, network, guest):
     def writes():
         return all_right(bench_in(guest, "--operations 1000 --workload a"), 1000)
 
-    run(report, "client on soft RoCE", [
+    run(report, guest, "client on soft RoCE", [
         ("switches, controller and memory server as processes", up),
         ("devices and addresses that are not there are refused", refused),
         ("bench in the guest, from the root", walking),
@@ -264,7 +264,7 @@ def server_on_soft_roce(report, network, guest):
     def stops():
         return guest.run("kill $! && wait $! && tail -n 1 /tmp/memserver")[-1]
 
-    run(report, "memory server on soft RoCE", [
+    run(report, guest, "memory server on soft RoCE", [
         ("in the guest, switches and controller on this machine", up),
         ("it is loaded", load),
         ("bench through our switches", reads),
@@ -276,9 +276,12 @@ def server_on_soft_roce(report, network, guest):
     ])
 
 
-def run(report, where, steps):
+def run(report, guest, where, steps):
     for what, step in steps:
         if not report.check(f"{where}: {what}", step):
+            # For the guest's log: what its role says, and where its threads are.
+            guest.say("cat /tmp/memserver; for t in /proc/$!/task/*; do cat $t/comm $t/stack; done; dmesg | tail -n 20")
+            guest.expect(r"\[\[done", COMMAND_SECONDS)
             raise LabError("the checks behind this one build on it")
 
 
