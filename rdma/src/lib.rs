@@ -80,7 +80,7 @@
 //!
 //! # Sleeping
 //!
-//! Whoever has nothing to do calls [`RdmaDevice::arm`], and sleeps until one of [`RdmaDevice::fds`] is readable. Both completion queues tell by
+//! Whoever has nothing to do calls `RdmaDevice::arm`, and sleeps until one of `RdmaDevice::fds` is readable. Both completion queues tell by
 //! one channel: requests that end, and queue pairs that fail. Looking again for some microseconds before that is the caller's choice: an
 //! interrupt and a sleeper's way back take longer than a READ in a rack.
 //!
