@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Checks this code against software that nobody here wrote: scapy, p4runtime-shell, and Linux's soft RoCE in two emulated
-# machines behind our switch, driven by a C program and by our verbs.  One line per check; ends with 1 if any fails.  What
+# machines behind our switch, driven by a C program, by our verbs and by our roles.  One line per check; ends with 1 if any fails.  What
 # cannot run fails, nothing is skipped.
 #
 #   scripts/interop_lab.sh                                 installs what is missing (Debian 12, as root), builds, checks
-#   FATBTREE_BIN=target/release/fatbtree scripts/interop_lab.sh      with a binary built before; verbs_lab is built all the same
+#   FATBTREE_BIN=target/release/fatbtree scripts/interop_lab.sh      with a binary built before, with the feature ibverbs; verbs_lab is
+#                                                                    built all the same
 #   FATBTREE_PROFILE=release scripts/interop_lab.sh        builds with another cargo profile than dev
 #
 # Everything fetched or made lies in target/interop-lab (or $CARGO_TARGET_DIR/interop-lab): logs there, too.
@@ -134,7 +135,7 @@ case ${FATBTREE_PROFILE:-dev} in dev) folder=debug ;; *) folder=$FATBTREE_PROFIL
 binary=${FATBTREE_BIN:-}
 build() {
     if [ -z "$binary" ]; then
-        cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree
+        cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree --features ibverbs
     fi
     gcc -O2 -Wall -Wextra -Werror -o "$work/index_peer" scripts/rxe_guest/index_peer.c -libverbs
     cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree-rdma --features ibverbs --example verbs_lab
@@ -171,10 +172,12 @@ binary=${binary:-$target/$folder/fatbtree}
 
 check "ICRC: the stored vectors are what scapy makes" icrc
 check "P4Runtime: p4runtime-shell programs the switch and reads it back" p4runtime
-# Prints its own lines.
+# They print their own lines.
 timeout 600 "$work/venv/bin/python3" scripts/interop_rxe.py --fatbtree "$binary" --kernel "$work/kernel" \
     --peer "$work/index_peer" --verbs-lab "$work/verbs_lab" --memory-server "$target/$folder/examples/udp_memserver" \
     --controller "$target/$folder/examples/lab_controller" --work "$work/rxe" </dev/null || failures=$((failures + 1))
+timeout 900 "$work/venv/bin/python3" scripts/interop_roles.py --fatbtree "$binary" --kernel "$work/kernel" --work "$work/roles" \
+    </dev/null || failures=$((failures + 1))
 
 finish
 echo "interop lab: all checks passed ($((SECONDS - began)) s)"

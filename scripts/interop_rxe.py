@@ -267,7 +267,7 @@ def main():
         tree = TreeNetwork(arguments, processes)
         state["tree"] = tree
         cards = {name: [datagram_card(0, MAC[name], theirs, ours)] for name, (ours, theirs) in udp.items()}
-        cards["client"] += [tree.client_card(1), forwarding_card(2, GUEST_GRPC, tree.grpc_port)]
+        cards["client"] += [tree.client_card(1), forwarding_card(2, [(GUEST_GRPC, tree.grpc_port)])]
         guests = {}
         for name in udp:
             guests[name] = start_guest(name, images[0], archive, cards[name], arguments.work / f"{name}.log")

@@ -12,11 +12,12 @@ use fatbtree_client::workload::{InsertOrder, KeyMap, OperationKind, Workload, Wo
 use fatbtree_client::{ClosedLoop, LoopOptions, Values};
 use fatbtree_index::value::STAMPED_BYTES;
 use fatbtree_index::{Pool, Start};
-use fatbtree_node::{ClientOptions, ClientProcess, NodeError, host_port};
+use fatbtree_node::{ClientOptions, ClientProcess, NodeError};
 use fatbtree_topology::Named;
 use fatbtree_verbs::Verbs;
 use serde::Serialize;
 
+use crate::nic::Nic;
 use crate::output::Output;
 use crate::{count, progress};
 
@@ -25,6 +26,7 @@ use crate::{count, progress};
 #[command(after_help = "Examples:
   fatbtree bench --cluster cluster.toml --operations 100000
   fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json
+  fatbtree bench --cluster cluster.toml --operations 100000 --nic ibverbs:mlx5_0   on an RDMA device
 
 Exit code 1: an answer was wrong, or an operation has failed.
 Every value that a run writes says by itself which write of which run it comes from, and for which key. So runs may follow one another,
@@ -38,6 +40,8 @@ pub(crate) struct Arguments {
     /// Which client of the file; by default the first.
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
+    #[command(flatten)]
+    nic: Nic,
     /// Operations to do.
     #[arg(long, value_name = "N", value_parser = count::positive)]
     operations: u64,
@@ -150,7 +154,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let options = ClientOptions {
         host: cluster.tree().host(described.host).clone(),
-        port: host_port(&cluster, described.host)?,
+        nic: arguments.nic.spec(&cluster, described.host)?,
         servers: cluster.servers().to_vec(),
         lanes: arguments.lanes,
         controller: cluster.controller().filter(|_| !arguments.root_to_leaf).map(str::to_owned),
@@ -265,7 +269,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if let Some(file) = file {
         file.write("result", &(json + "\n"))?;
     }
-    tracing::info!(%port, troubles = ?summary.troubles, "client");
+    tracing::info!(?port, troubles = ?summary.troubles, "client");
     if let Some(wrong) = result.first_wrong {
         bail!("{} operations wrong, {} failed; the first: {wrong}", result.wrong, result.failed);
     }

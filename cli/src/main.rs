@@ -28,6 +28,7 @@ mod demo;
 mod figures;
 mod load;
 mod memserver;
+mod nic;
 mod output;
 mod plan;
 mod progress;

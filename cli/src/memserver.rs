@@ -6,10 +6,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use fatbtree_client::workload::{InsertOrder, KeyMap};
-use fatbtree_index::{TreeConfig, ValueLayout};
-use fatbtree_node::{MemoryServerOptions, MemoryServerProcess, TreeSource, host_port, roster_of};
+use fatbtree_index::{Integrity, TreeConfig, ValueLayout};
+use fatbtree_node::{MemoryServerOptions, MemoryServerProcess, TreeSource, roster_of};
 use fatbtree_topology::Named;
 
+use crate::nic::Nic;
 use crate::{count, role, room};
 
 /// A memory server of a cluster.
@@ -18,6 +19,7 @@ use crate::{count, role, room};
   fatbtree memserver left --cluster cluster.toml                    empty: load it by `fatbtree load`, or insert
   fatbtree memserver left --cluster cluster.toml --keys 1000000     it loads those of its own partition at the start
   fatbtree memserver left --cluster cluster.toml --data /var/lib/fatbtree/left
+  fatbtree memserver left --cluster cluster.toml --nic ibverbs:mlx5_0    on an RDMA device, which pins the memory of the tree
 
 With --data the tree is in files of that folder: a server that was stopped or killed serves the same tree at the same addresses when
 it is started again, with all writes that were acknowledged. A folder that has a tree already keeps it: --keys is for a new one.
@@ -32,6 +34,11 @@ pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
+    #[command(flatten)]
+    nic: Nic,
+    /// Keep the tree with checksums though the device reads and writes lines whole: for the sake of other memory servers whose devices do not.
+    #[arg(long)]
+    checksums: bool,
     #[command(flatten)]
     begin: Begin,
     /// Folder to keep the tree in; by default the tree ends with the process.
@@ -91,8 +98,13 @@ pub(crate) fn hashed_keys(count: u64) -> impl Iterator<Item = u64> {
 /// Memory for what clients write, beside the tree.
 const SPARE_BYTES: u64 = 4 << 30;
 
+/// The same where all of it is held, written or not: of the memory that is left, a part that two trees can have while one is loaded.
+fn pinned_spare_bytes(available: u64) -> u64 {
+    SPARE_BYTES.min(available / 8)
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { name, cluster: file, begin, data, end } = arguments;
+    let Arguments { name, cluster: file, nic, checksums, begin, data, end } = arguments;
     let cluster = crate::topology::load(file)?;
     let Some(Named::MemoryServer(described)) = cluster.named(name) else {
         let names: Vec<&str> = cluster.servers().iter().map(|server| server.name.as_str()).collect();
@@ -102,27 +114,35 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (count, MadeValues { value_bytes, seed }) = (begin.keys.unwrap_or(0), begin.values);
     room::check(count, servers, value_bytes.into())?;
     let range = described.low..=described.high;
+    let available = room::available().unwrap_or(64 << 30);
+    // Untouched spare memory takes none, unless a card holds it.
+    let (spare_bytes, region_bytes) = match nic.pins_memory() {
+        true => (pinned_spare_bytes(available), available / 2),
+        false => (SPARE_BYTES, available / 2 + SPARE_BYTES),
+    };
     let tree = TreeSource {
         keys: hashed_keys(count).filter(|key| range.contains(key)).collect(),
         value_bytes,
         seed,
-        config: TreeConfig::new(16, 1024, ValueLayout::OutOfLine)?,
-        spare_bytes: SPARE_BYTES,
+        config: TreeConfig::with_integrity(
+            16,
+            1024,
+            ValueLayout::OutOfLine,
+            Integrity::for_device(!checksums),
+        )?,
+        spare_bytes,
     };
     let options = MemoryServerOptions {
         described: described.clone(),
         host: cluster.tree().host(described.host).clone(),
-        port: host_port(&cluster, described.host)?,
+        nic: nic.spec(&cluster, described.host)?,
         controller: cluster.controller().map(str::to_owned),
         trust: crate::topology::trust(&cluster, file, &described.name)?,
         roster: roster_of(&cluster),
         metrics: cluster.metrics(&described.name).map(str::to_owned),
         tree,
         data: data.clone(),
-        // Untouched spare memory takes none.
-        region_bytes: begin
-            .region_bytes
-            .unwrap_or_else(|| room::available().unwrap_or(64 << 30) / 2 + SPARE_BYTES),
+        region_bytes: begin.region_bytes.unwrap_or(region_bytes),
         limit: end.seconds.map(Duration::from_secs),
     };
     let process =
@@ -137,6 +157,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     );
     end.stop_with_stdin(process.stopper());
     let report = process.run(|event| println!("{event}"));
-    println!("stopped: {}; NIC: {}", report.port, report.nic);
+    match report.software {
+        Some((port, nic)) => println!("stopped: {port}; NIC: {nic}"),
+        None => println!("stopped"),
+    }
     Ok(())
 }

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::run;
 use fatbtree_client::Client;
-use fatbtree_nic::Nic;
-use fatbtree_node::{ClientOptions, ClientProcess, host_port};
+use fatbtree_node::{Adapter, ClientOptions, ClientProcess, NicSpec, host_port};
 use fatbtree_topology::Cluster;
 use processes::{Role, bench, cluster_file, kill, process as process_of};
 
@@ -21,7 +20,7 @@ fn client(file: &Path) -> ClientProcess {
     let host = cluster.clients()[0].host;
     let options = ClientOptions {
         host: cluster.tree().host(host).clone(),
-        port: host_port(&cluster, host).expect("it has a wire"),
+        nic: NicSpec::Software(host_port(&cluster, host).expect("it has a wire")),
         servers: cluster.servers().to_vec(),
         controller: None,
         trust: fatbtree_trust::Trust::default(),
@@ -32,7 +31,7 @@ fn client(file: &Path) -> ClientProcess {
     ClientProcess::open(&options).expect("the servers run")
 }
 
-async fn get(client: &Client<Nic>, key: u64) -> Result<Option<Vec<u8>>, String> {
+async fn get(client: &Client<Adapter>, key: u64) -> Result<Option<Vec<u8>>, String> {
     let found = client.get(key).await.map_err(|error| error.to_string())?;
     Ok(found.map(|value| value.to_vec()))
 }

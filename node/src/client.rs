@@ -1,4 +1,4 @@
-//! A client as a process: a software NIC behind a port, sessions with memory servers kept over gRPC.
+//! A client as a process: a software NIC behind a port or an RDMA device, sessions with memory servers kept over gRPC.
 
 mod desk;
 mod reporter;
@@ -15,17 +15,16 @@ use fatbtree_client::{Client, KeySample, Report};
 use fatbtree_controller::grpc::ClientReport;
 use fatbtree_index::{ConnectionId, Event, Limits, PoolConfig, PoolStats, RemoteSide};
 use fatbtree_memserver::{ServerInfo, grpc};
-use fatbtree_nic::Nic;
-use fatbtree_port::{Counters, PortSpec, Waiter};
+use fatbtree_port::{Counters, Waiter};
 use fatbtree_topology::{Host, MemoryServer};
 use fatbtree_trust::{CONTROLLER, Trust};
 use fatbtree_verbs::time::Instant;
-use fatbtree_verbs::{Alarm, Device};
+use fatbtree_verbs::{Alarm, Device as _};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc as orders;
 
 use crate::NodeError;
-use crate::link::{Link, SILENCE, nic};
+use crate::adapter::{Adapter, NicSpec, SILENCE, Side, Watch};
 use crate::metrics::{Metrics, Questions, serve_thread};
 use crate::stop::{Stopper, control_runtime, stopper_of};
 use desk::{Answer, Desk, Order, Out};
@@ -35,8 +34,8 @@ use desk::{Answer, Desk, Order, Out};
 pub struct ClientOptions {
     /// Its host's addresses.
     pub host: Host,
-    /// Its port.
-    pub port: PortSpec,
+    /// Its device.
+    pub nic: NicSpec,
     /// All memory servers of the cluster.
     pub servers: Vec<MemoryServer>,
     /// Queue pairs to each, at least 1. A queue pair has 16 READs under way at most.
@@ -57,8 +56,8 @@ pub struct ClientOptions {
 /// A connection that breaks is made anew, in a new session where the old one has ended; a server that comes back with another tree is
 /// believed.
 pub struct ClientProcess {
-    client: Client<Nic>,
-    link: Link,
+    client: Client<Adapter>,
+    watch: Watch,
     /// What each server has said last, by partition.
     infos: BTreeMap<u16, ServerInfo>,
     orders: BTreeMap<u16, orders::Sender<Order>>,
@@ -80,6 +79,13 @@ pub struct ClientProcess {
 impl fmt::Debug for ClientProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientProcess").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+impl Drop for ClientProcess {
+    /// Its port is free again, even where somebody has the client still.
+    fn drop(&mut self) {
+        self.client.pool().reactor().with(Adapter::close);
     }
 }
 
@@ -118,7 +124,8 @@ impl ClientProcess {
         let (waker, stopper) = (waiter.waker(), stopper_of(&waiter));
         stopper.at_signals(&control)?;
         let questions = serve_thread(&control, options.metrics.as_deref(), waiter.waker())?;
-        let link = Link::open(&options.port, waiter)?;
+        let adapter = Adapter::open(&options.nic, &options.host, Side::Asks)?;
+        let watch = Watch::new(waiter);
         let (answer, answers) = mpsc::channel();
         let (mut infos, mut to_desks, mut names) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for server in &options.servers {
@@ -152,18 +159,18 @@ impl ClientProcess {
             limits: limits(options.patience),
             ..PoolConfig::default()
         };
-        let client = Client::new(nic(&options.host)?, config, roots, rand::random())?;
+        let client = Client::new(adapter, config, roots, rand::random())?;
         let reports = options.controller.as_ref().map(|controller| {
             client.set_sample(Some(KeySample::new(SAMPLE, rand::random())));
             let (to, reports) = orders::channel(1);
             let out = Out { answers: answer, waker };
             let controller = options.trust.to(controller, CONTROLLER);
             control.spawn(reporter::serve(controller, options.host.ip, reports, out));
-            Reports { to, next: link.now() + REPORT }
+            Reports { to, next: watch.now() + REPORT }
         });
         let mut process = Self {
             client,
-            link,
+            watch,
             infos,
             orders: to_desks,
             answers,
@@ -187,14 +194,14 @@ impl ClientProcess {
                 return Err(NodeError::OutOfReach(id.to_string(), options.patience));
             }
             if process.pending > 0 {
-                process.link.wait(None);
+                process.wait(None);
             }
         }
         Ok(process)
     }
 
     /// What does the operations.
-    pub fn client(&self) -> &Client<Nic> {
+    pub fn client(&self) -> &Client<Adapter> {
         &self.client
     }
 
@@ -208,9 +215,9 @@ impl ClientProcess {
         self.stopper.clone()
     }
 
-    /// Its port's counters.
-    pub fn port(&self) -> Counters {
-        self.link.port().counters()
+    /// Its port's counters; none for an RDMA device, which counts for itself.
+    pub fn port(&self) -> Option<Counters> {
+        port(&self.client)
     }
 
     /// Runs a future of the client's to its end.
@@ -232,9 +239,9 @@ impl ClientProcess {
             self.chores.retain_mut(|chore| chore.as_mut().poll(&mut context).is_pending());
             self.turn();
             if !alarm.rings() {
-                let due = self.client.pool().reactor().with(|nic| nic.poll_timeout());
                 let report = self.reports.as_ref().map(|reports| reports.next);
-                self.link.wait(due.into_iter().chain(self.client.next_deadline()).chain(report).min());
+                let deadline = self.client.next_deadline();
+                self.wait(deadline.into_iter().chain(report).min());
             }
         }
         Err(NodeError::Stopped)
@@ -248,7 +255,7 @@ impl ClientProcess {
         let client = self.client.clone();
         let time = fatbtree_verbs::time::Duration::from_nanos(time.as_nanos() as u64);
         // The reactor's time stands still between two runs.
-        client.turn(self.link.now());
+        client.turn(self.watch.now());
         self.run(async { client.pool().reactor().sleep(time).await })
     }
 
@@ -266,20 +273,27 @@ impl ClientProcess {
         });
     }
 
+    /// Waits until something has come, or until `due`.
+    fn wait(&mut self, due: Option<Instant>) {
+        let Self { client, watch, .. } = self;
+        client.pool().reactor().with(|adapter| {
+            let due = due.into_iter().chain(adapter.poll_timeout()).min();
+            adapter.wait(watch, due);
+        });
+    }
+
     /// Sends what there is to send, takes what has come. Gives a connection that could not be made.
     fn turn(&mut self) -> Option<ConnectionId> {
-        let Self { client, link, .. } = self;
-        let reactor = client.pool().reactor();
-        reactor.with(|nic| {
-            link.send(nic);
-            link.receive(nic);
-            link.handle_timeout(nic);
+        let Self { client, watch, questions, .. } = self;
+        client.pool().reactor().with(|adapter| {
+            adapter.send(watch.now());
+            adapter.receive(watch.now());
+            adapter.handle_timeout(watch.now());
             // Acknowledgements, and what is sent again.
-            link.send(nic);
+            adapter.send(watch.now());
         });
-        client.turn(link.now());
-        let Self { questions, client, link, .. } = self;
-        questions.answer(|| metrics(&client.pool().stats(), link.port().counters()));
+        client.turn(watch.now());
+        questions.answer(|| metrics(&client.pool().stats(), port(client)));
         self.report();
         self.follow_events();
         self.take_answers()
@@ -288,7 +302,7 @@ impl ClientProcess {
     /// Tells the controller what the client was asked for. What it does not take is told later.
     fn report(&mut self) {
         let Some(reports) = &mut self.reports else { return };
-        let now = self.link.now();
+        let now = self.watch.now();
         if now < reports.next {
             return;
         }
@@ -421,9 +435,13 @@ impl ClientProcess {
     }
 }
 
-fn metrics(stats: &PoolStats, port: Counters) -> Metrics {
+fn port(client: &Client<Adapter>) -> Option<Counters> {
+    client.pool().reactor().with(|adapter| adapter.counters()).map(|(port, _)| port)
+}
+
+fn metrics(stats: &PoolStats, port: Option<Counters>) -> Metrics {
     let mut metrics = Metrics::default();
-    metrics.ports(&[(0, port)]);
+    metrics.ports(&port.map(|port| (0, port)).into_iter().collect::<Vec<_>>());
     for (name, help, value) in [
         ("client_lookups", "Lookups that have begun", stats.lookups),
         ("client_reads", "READs posted, index reads among them", stats.reads),

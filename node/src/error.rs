@@ -8,6 +8,16 @@ pub enum NodeError {
     /// A port.
     #[error(transparent)]
     Port(#[from] fatbtree_port::OpenError),
+    /// The program does without libibverbs.
+    #[error(
+        "--nic ibverbs:{0}: this program was built without libibverbs; build it with: apt-get install gcc libc6-dev libibverbs-dev; \
+         cargo build --release -p fatbtree --features ibverbs"
+    )]
+    NoIbverbs(String),
+    /// The RDMA device.
+    #[cfg(feature = "ibverbs")]
+    #[error("--nic ibverbs: {0}")]
+    Rdma(#[from] fatbtree_rdma::OpenError),
     /// The cluster file does not say where a wire is.
     #[error(transparent)]
     Wire(#[from] fatbtree_topology::NoWire),
@@ -49,7 +59,10 @@ pub enum NodeError {
     )]
     Roots(#[from] fatbtree_index::SuperRootError),
     /// The memory servers' trees have different shapes.
-    #[error("memory servers {0} and {1} have trees of different shapes: load them alike")]
+    #[error(
+        "memory servers {0} and {1} have trees of different shapes: start them alike, all with --checksums where one has a device that \
+         tears lines, as soft RoCE does"
+    )]
     Shapes(String, String),
     /// A queue pair cannot be connected.
     #[error("connecting to a memory server: {0}")]

@@ -5,14 +5,18 @@
 //!                         │                                       ┌─────────────────────────┐
 //!    ports ◄─────────► the role's thread ◄───── mailbox ◄─────────│ gRPC: P4Runtime, memory │◄──► controller, clients
 //!    (frames)          SwitchProcess: Switch       waker          │ server, Ctrl-C          │
-//!                      MemoryServerProcess: MemoryServer<Nic>     └─────────────────────────┘
-//!                      ClientProcess: Client<Nic>
+//!                      MemoryServerProcess: MemoryServer<Adapter> └─────────────────────────┘
+//!                      ClientProcess: Client<Adapter>
 //!                      ControllerProcess: Controller, without frames: a task for each switch, one that decides
 //!                      Supervisor: all of them as child processes
 //! ```
 //!
 //! Why a crate of its own: `switch` knows no socket, `memserver` and `client` know no NIC, and `cli` holds only arguments and print. What
 //! joins them stands above all of them, and can be tested without a command line.
+//!
+//! [`Adapter`] is a role's device with what moves it: the software NIC and its port, or, with the cargo feature `ibverbs`, an RDMA device of
+//! this machine. The loops are the same over both; over a card there are no frames, and a thread that waits sleeps until the card tells of a
+//! completion, or for 50 ms: of what clients write to a memory server a card tells nobody.
 //!
 //! A role's thread belongs to its frames. Between batches it looks into its mailbox; when there is nothing it sleeps
 //! ([`Waiter`](fatbtree_port::Waiter)). A switch's control plane stands behind it: its thread has less of a processor where these are short,
@@ -37,10 +41,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod adapter;
 mod client;
 mod controller;
 mod error;
-mod link;
 mod memory_server;
 mod metrics;
 mod roster;
@@ -49,6 +53,7 @@ mod switch;
 mod up;
 mod wires;
 
+pub use adapter::{Adapter, NicSpec};
 pub use client::{ClientOptions, ClientProcess};
 pub use controller::{ControllerNews, ControllerOptions, ControllerProcess};
 pub use error::NodeError;

@@ -1,4 +1,5 @@
-//! A memory server as a process: a software NIC behind a port, the tree in memory or in a folder, the gRPC service beside it.
+//! A memory server as a process: a software NIC behind a port or an RDMA device, the tree in memory or in a folder, the gRPC service beside
+//! it.
 
 mod registrar;
 
@@ -7,22 +8,23 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fatbtree_index::{KeyRange, TreeConfig};
+use fatbtree_index::{Integrity, KeyRange, TreeConfig};
 use fatbtree_memserver::grpc::{Loading, ServiceOptions, serve_with};
 use fatbtree_memserver::{
     Counter, Event, Folder, FolderOwner, LoadOptions, LoadedTree, Mailbox, MemoryServer, ServerInfo,
     ServerOptions, Storage, mailbox_with_waker, seeded, sort_keys,
 };
-use fatbtree_nic::{Nic, NicStats};
-use fatbtree_port::{Counters, PortSpec, Waiter};
+use fatbtree_nic::NicStats;
+use fatbtree_port::{Counters, Waiter};
 use fatbtree_topology::{Host, MemoryServer as Described};
 use fatbtree_trust::{CONTROLLER, Door, Refused, Roster, Trust};
+use fatbtree_verbs::Device as _;
 use fatbtree_verbs::time::Instant;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use crate::NodeError;
-use crate::link::{Link, nic};
+use crate::adapter::{Adapter, NicSpec, Side, Watch};
 use crate::metrics::Metrics;
 use crate::stop::{Stopper, control_runtime, listen, stopper_of};
 use registrar::Registrar;
@@ -41,7 +43,7 @@ pub struct TreeSource {
     pub value_bytes: u32,
     /// From which values are made, with the key: see [`fatbtree_index::value`].
     pub seed: u64,
-    /// The tree's shape.
+    /// The tree's shape; with checksums, where the device tears lines.
     pub config: TreeConfig,
     /// Memory for what will be written, in bytes. It costs nothing until it is used.
     pub spare_bytes: u64,
@@ -54,8 +56,8 @@ pub struct MemoryServerOptions {
     pub described: Described,
     /// Its host's addresses.
     pub host: Host,
-    /// Its port.
-    pub port: PortSpec,
+    /// Its device.
+    pub nic: NicSpec,
     /// Where the controller is, which registers connections; without one, nobody does.
     pub controller: Option<String>,
     /// Its certificate.
@@ -76,9 +78,9 @@ pub struct MemoryServerOptions {
 
 /// A memory server with a tree, an open port, and a service that listens.
 pub struct MemoryServerProcess {
-    server: MemoryServer<Nic>,
+    server: MemoryServer<Adapter>,
     mailbox: Mailbox,
-    link: Link,
+    watch: Watch,
     stopper: Stopper,
     limit: Option<Duration>,
     grpc: SocketAddr,
@@ -95,10 +97,8 @@ impl fmt::Debug for MemoryServerProcess {
 /// What a memory server has done.
 #[derive(Clone, Debug)]
 pub struct MemoryServerReport {
-    /// Its port.
-    pub port: Counters,
-    /// Its NIC.
-    pub nic: NicStats,
+    /// Its port and its software NIC; none for an RDMA device, which counts for itself (`rdma statistic`).
+    pub software: Option<(Counters, NicStats)>,
 }
 
 impl MemoryServerProcess {
@@ -110,7 +110,7 @@ impl MemoryServerProcess {
         let MemoryServerOptions {
             described,
             host,
-            port,
+            nic,
             controller,
             trust,
             roster,
@@ -126,7 +126,8 @@ impl MemoryServerProcess {
         // What is taken by others is found before the tree is built, which may take long.
         let listener = listen(&control, &described.grpc)?;
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
-        let link = Link::open(&port, waiter)?;
+        let adapter = Adapter::open(&nic, &host, Side::Answers)?;
+        let watch = Watch::new(waiter);
         stopper.at_signals(&control)?;
         let server_options = ServerOptions::writable();
         let mut storage = match data {
@@ -141,9 +142,12 @@ impl MemoryServerProcess {
             }
         };
         let spare_bytes = tree.spare_bytes;
+        let tree = fit_for(&adapter, tree)?;
         let tree = first_tree(&mut storage, tree, &described)?;
-        let server = MemoryServer::new(nic(&host)?, tree, &server_options, rand::random())?;
-        let server = server.with_device_counters(|nic| nic.stats().counters());
+        let server = MemoryServer::new(adapter, tree, &server_options, rand::random())?;
+        let server = server.with_device_counters(|adapter| {
+            adapter.counters().map_or_else(Vec::new, |(_, nic)| nic.counters())
+        });
         let (handle, mailbox) = mailbox_with_waker(MAILBOX, move || waker.wake());
         let refused = Refused::default();
         if let Some(address) = &metrics {
@@ -167,7 +171,7 @@ impl MemoryServerProcess {
         let service = ServiceOptions::default();
         let door = Door { listener, trust, roster: roster.into(), refused };
         control.spawn(serve_with(service, Some(loading), door, handle, std::future::pending()));
-        Ok(Self { server, mailbox, link, stopper, limit, grpc, registrar, _control: control })
+        Ok(Self { server, mailbox, watch, stopper, limit, grpc, registrar, _control: control })
     }
 
     /// Where clients and controllers connect.
@@ -187,18 +191,18 @@ impl MemoryServerProcess {
 
     /// Serves until it is told to stop. `tell` is given the server's events.
     pub fn run(mut self, mut tell: impl FnMut(Event)) -> MemoryServerReport {
-        let Self { server, mailbox, link, stopper, limit, registrar, .. } = &mut self;
+        let Self { server, mailbox, watch, stopper, limit, registrar, .. } = &mut self;
         let end = limit.map(|limit| Instant::from_nanos(limit.as_nanos() as u64));
-        while !stopper.is_told() && end.is_none_or(|end| link.now() < end) {
-            let more_frames = link.receive(server.device_mut());
-            let now = link.now();
+        while !stopper.is_told() && end.is_none_or(|end| watch.now() < end) {
+            let more_frames = server.device_mut().receive(watch.now());
+            let now = watch.now();
             mailbox.answer(now, server);
             if server.poll_timeout().is_some_and(|at| at <= now) {
                 server.handle_timeout(now);
             }
-            link.handle_timeout(server.device_mut());
+            server.device_mut().handle_timeout(now);
             let more_nodes = server.work(now, NODES);
-            link.send(server.device_mut());
+            server.device_mut().send(watch.now());
             while let Some(event) = server.poll_event() {
                 if let Some(registrar) = registrar {
                     // It takes them as long as the control plane runs.
@@ -207,16 +211,26 @@ impl MemoryServerProcess {
                 tell(event);
             }
             if !more_frames && !more_nodes {
-                link.wait(
-                    [server.poll_timeout(), server.device().poll_timeout(), end].into_iter().flatten().min(),
-                );
+                let due = [server.poll_timeout(), server.device().poll_timeout(), end];
+                server.device_mut().wait(watch, due.into_iter().flatten().min());
             }
         }
         if let Err(error) = self.server.memory().sync() {
             tracing::warn!(%error, "the tree may not have reached the disk");
         }
-        MemoryServerReport { port: self.link.port().counters(), nic: self.server.device().stats().clone() }
+        MemoryServerReport { software: self.server.device().counters() }
     }
+}
+
+/// What a new tree is made of, with checksums if the device would tear lines.
+fn fit_for(adapter: &Adapter, source: TreeSource) -> Result<TreeSource, NodeError> {
+    if adapter.capabilities().line_atomicity {
+        return Ok(source);
+    }
+    let shape = source.config;
+    let (fan_out, leaf_bytes, values) = (shape.fan_out(), shape.leaf_bytes(), shape.values());
+    let config = TreeConfig::with_integrity(fan_out, leaf_bytes, values, Integrity::Checksums);
+    Ok(TreeSource { config: config.map_err(fatbtree_memserver::ServerError::from)?, ..source })
 }
 
 /// The tree that a server begins with: the one in its folder, or a new one.

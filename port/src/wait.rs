@@ -1,6 +1,6 @@
 //! Sleeping until a port or somebody else has something.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -65,18 +65,29 @@ impl Waiter {
     ///
     /// A patience of zero only looks. A signal ends it as well.
     pub fn wait(&self, ports: &[Box<dyn Port>], patience: Option<Duration>, ready: &mut Vec<bool>) {
+        self.wait_for(ports.iter().map(|port| port.fd()), patience, ready);
+    }
+
+    /// The same for whatever can be read: where an RDMA card tells of completions, say.
+    pub fn wait_for<'f>(
+        &self,
+        readable: impl Iterator<Item = BorrowedFd<'f>>,
+        patience: Option<Duration>,
+        ready: &mut Vec<bool>,
+    ) {
         let mut places: SmallVec<[PollFd<'_>; MANY]> = SmallVec::new();
-        places.extend(ports.iter().map(|port| PollFd::new(port.fd(), PollFlags::POLLIN)));
+        places.extend(readable.map(|place| PollFd::new(place, PollFlags::POLLIN)));
+        let count = places.len();
         places.push(PollFd::new(self.alarm.0.event.as_fd(), PollFlags::POLLIN));
         // A signal ends it: whoever waits should look for what it means.
         if let Err(Errno::EINTR) = ppoll(&mut places, patience.map(Into::into), None) {
             ready.clear();
-            ready.resize(ports.len(), true);
+            ready.resize(count, true);
             return;
         }
         ready.clear();
-        ready.extend(places.iter().take(ports.len()).map(|place| place.any().unwrap_or(true)));
-        if places[ports.len()].any().unwrap_or(true) {
+        ready.extend(places.iter().take(count).map(|place| place.any().unwrap_or(true)));
+        if places[count].any().unwrap_or(true) {
             let _already_read = self.alarm.0.event.read();
             // After it is read: who wakes in between finds it ringing, and we are awake.
             self.alarm.0.ringing.store(false, Ordering::Release);

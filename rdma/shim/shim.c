@@ -39,6 +39,13 @@ int fatbtree_device_names(char (*names)[NAME_BYTES], int max)
     return count;
 }
 
+/* Whoever reads from it never waits; 0 or an error number. */
+static int never_wait(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ? errno : 0;
+}
+
 /* Opens the device of that name; null with errno = ENODEV when there is none. Its events are read without waiting. */
 struct ibv_context *fatbtree_open(const char *name)
 {
@@ -55,9 +62,9 @@ struct ibv_context *fatbtree_open(const char *name)
     }
     ibv_free_device_list(devices);
     if (context) {
-        int flags = fcntl(context->async_fd, F_GETFL);
-        if (flags < 0 || fcntl(context->async_fd, F_SETFL, flags | O_NONBLOCK) < 0) {
-            error = errno;
+        int refused = never_wait(context->async_fd);
+        if (refused) {
+            error = refused;
             ibv_close_device(context);
             context = NULL;
         }
@@ -167,6 +174,9 @@ int fatbtree_event(struct ibv_context *context, struct fatbtree_event *event)
     ibv_ack_async_event(&found);
     return 0;
 }
+
+/* Readable when there is an asynchronous event. */
+int fatbtree_event_fd(struct ibv_context *context) { return context->async_fd; }
 
 /* --- memory ----------------------------------------------------------------------------------------------------------- */
 
@@ -411,6 +421,34 @@ static uint32_t status_of(enum ibv_wc_status status)
     default: return 6;
     }
 }
+
+/* Where completion queues tell that something has come. It is read without waiting. */
+struct ibv_comp_channel *fatbtree_channel(struct ibv_context *context)
+{
+    struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+    int refused = channel ? never_wait(channel->fd) : 0;
+    if (refused) {
+        ibv_destroy_comp_channel(channel);
+        errno = refused;
+        channel = NULL;
+    }
+    return channel;
+}
+
+/* Readable when a queue has told something. */
+int fatbtree_channel_fd(struct ibv_comp_channel *channel) { return channel->fd; }
+
+/* Forgets what queues have told. */
+void fatbtree_forget_told(struct ibv_comp_channel *channel)
+{
+    struct ibv_cq *queue;
+    void *of_caller;
+    /* At once: destroying a queue waits for this. */
+    while (ibv_get_cq_event(channel, &queue, &of_caller) == 0) ibv_ack_cq_events(queue, 1);
+}
+
+/* Has the queue tell, once, of what comes from now on. */
+int fatbtree_arm(struct ibv_cq *queue) { return error_of(ibv_req_notify_cq(queue, 0)); }
 
 /* Completions, at most 32 and at most `max`; how many, or a negative number when the queue is of no more use. */
 int fatbtree_poll(struct ibv_cq *queue, struct fatbtree_completion *completions, int max)

@@ -21,7 +21,7 @@ opaque! {
     ibv_dm: "Memory on the device.",
     ibv_cq: "A completion queue.",
     ibv_qp: "A queue pair.",
-    ibv_comp_channel: "Where completions would be announced; not used.",
+    ibv_comp_channel: "Where completion queues tell that something has come.",
 }
 
 pub(crate) const NAME_BYTES: usize = 64;
@@ -155,6 +155,7 @@ unsafe extern "C" {
     pub(crate) fn fatbtree_limits(context: *mut ibv_context, port: u8, limits: *mut Limits) -> c_int;
     pub(crate) fn fatbtree_gids(context: *mut ibv_context, gids: *mut Gid, max: c_int) -> c_int;
     pub(crate) fn fatbtree_event(context: *mut ibv_context, event: *mut Event) -> c_int;
+    pub(crate) fn fatbtree_event_fd(context: *mut ibv_context) -> c_int;
     pub(crate) fn fatbtree_register(
         pd: *mut ibv_pd,
         memory: *mut c_void,
@@ -188,6 +189,10 @@ unsafe extern "C" {
     pub(crate) fn fatbtree_connect(queue_pair: *mut ibv_qp, to: *const Connection, step: *mut u32) -> c_int;
     pub(crate) fn fatbtree_leave(queue_pair: *mut ibv_qp, error: u32) -> c_int;
     pub(crate) fn fatbtree_post(queue_pair: *mut ibv_qp, requests: *const Request, count: u32) -> c_int;
+    pub(crate) fn fatbtree_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
+    pub(crate) fn fatbtree_channel_fd(channel: *mut ibv_comp_channel) -> c_int;
+    pub(crate) fn fatbtree_forget_told(channel: *mut ibv_comp_channel);
+    pub(crate) fn fatbtree_arm(queue: *mut ibv_cq) -> c_int;
     pub(crate) fn fatbtree_poll(queue: *mut ibv_cq, completions: *mut WorkCompletion, max: c_int) -> c_int;
 
     // Of libibverbs.
@@ -195,6 +200,7 @@ unsafe extern "C" {
     pub(crate) fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
     pub(crate) fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
     pub(crate) fn ibv_dereg_mr(region: *mut ibv_mr) -> c_int;
+    pub(crate) fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
     pub(crate) fn ibv_create_cq(
         context: *mut ibv_context,
         entries: c_int,

@@ -78,6 +78,20 @@
 //! * No masked atomics, no device memory, at most 32,767 entries in a completion queue.
 //! * It copies with `memcpy`, word by word at best: a reader can see half of a line.
 //!
+//! # Sleeping
+//!
+//! Whoever has nothing to do calls `RdmaDevice::arm`, and sleeps until one of `RdmaDevice::fds` is readable. Both completion queues tell by
+//! one channel: requests that end, and queue pairs that fail. Looking again for some microseconds before that is the caller's choice: an
+//! interrupt and a sleeper's way back take longer than a READ in a rack.
+//!
+//! # Roles on soft RoCE
+//!
+//! `fatbtree bench` and `fatbtree memserver` with `--nic ibverbs:rxe0` run in the lab, in a guest, against roles with software NICs. As the
+//! side that answers, soft RoCE drops a READ that comes again to another address, as behind a reload: the queue pair fails, and the
+//! client connects anew. Without masked atomics locks are taken by a plain compare-and-swap of the word, and without device memory they
+//! lie in the host's. Memory is pinned when it is registered, touched or not. Linux (from 6.5 on) does not pin files of a disk: a memory server
+//! with `--data` keeps them in a file system in memory then.
+//!
 //! # Lookups on a memory server
 //!
 //! `examples/verbs_lab` is, in its role `lookup`, a database client over this crate: it opens a session with a memory server over

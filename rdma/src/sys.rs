@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
+use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -88,6 +89,12 @@ impl Context {
         // those exist, because destroying one takes its events away and waits for those that are being read.
         let error = unsafe { ffi::fatbtree_event(self.0.as_ptr(), &mut event) };
         (error == 0).then_some(event)
+    }
+
+    /// Readable when there is an event.
+    pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the device is open, and its descriptor with it, as long as `self` lives, which what is returned borrows.
+        unsafe { BorrowedFd::borrow_raw(ffi::fatbtree_event_fd(self.0.as_ptr())) }
     }
 }
 
@@ -267,10 +274,49 @@ impl Drop for MemoryRegion {
     }
 }
 
+/// Where completion queues tell that something has come.
+pub(crate) struct Channel {
+    raw: NonNull<ffi::ibv_comp_channel>,
+    context: Arc<Context>,
+}
+
+// SAFETY: libibverbs allows every call from any thread, whichever made the channel.
+unsafe impl Send for Channel {}
+// SAFETY: of a channel a descriptor is read and what it says acknowledged, under a lock of the queue that it speaks of.
+unsafe impl Sync for Channel {}
+
+impl Channel {
+    pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
+        // SAFETY: the device is open, and stays so as long as the channel lives, which has a share in it.
+        let raw = given(unsafe { ffi::fatbtree_channel(context.0.as_ptr()) })?;
+        Ok(Arc::new(Self { raw, context: Arc::clone(context) }))
+    }
+
+    /// Readable when a queue has told something.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is open, and its descriptor with it, as long as `self` lives, which what is returned borrows.
+        unsafe { BorrowedFd::borrow_raw(ffi::fatbtree_channel_fd(self.raw.as_ptr())) }
+    }
+
+    /// Forgets what queues have told.
+    pub(crate) fn forget_told(&self) {
+        // SAFETY: the channel is open. The shim acknowledges to queues that told something: those exist, because destroying one
+        // takes away what it has told, and waits for what is being acknowledged.
+        unsafe { ffi::fatbtree_forget_told(self.raw.as_ptr()) };
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: this is the only owner, and queues keep it alive: there are none left.
+        unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) };
+    }
+}
+
 /// A completion queue.
 pub(crate) struct CompletionQueue {
     raw: NonNull<ffi::ibv_cq>,
-    _context: Arc<Context>,
+    _channel: Arc<Channel>,
 }
 
 // SAFETY: libibverbs allows every call from any thread, whichever made the queue.
@@ -279,12 +325,20 @@ unsafe impl Send for CompletionQueue {}
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    pub(crate) fn new(context: &Arc<Context>, entries: u32) -> io::Result<Arc<Self>> {
+    /// A queue that tells by `channel`, when it is [armed](Self::arm).
+    pub(crate) fn new(channel: &Arc<Channel>, entries: u32) -> io::Result<Arc<Self>> {
         let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
-        // SAFETY: the device is open, and stays so as long as the queue lives, which has a share in it; no channel is wanted.
-        let raw =
-            unsafe { ffi::ibv_create_cq(context.0.as_ptr(), entries, ptr::null_mut(), ptr::null_mut(), 0) };
-        Ok(Arc::new(Self { raw: given(raw)?, _context: Arc::clone(context) }))
+        let (context, raw) = (channel.context.0.as_ptr(), channel.raw.as_ptr());
+        // SAFETY: channel and device are open, and stay so as long as the queue lives, which has a share in the channel, and that one in
+        // the device.
+        let raw = unsafe { ffi::ibv_create_cq(context, entries, ptr::null_mut(), raw, 0) };
+        Ok(Arc::new(Self { raw: given(raw)?, _channel: Arc::clone(channel) }))
+    }
+
+    /// Has it tell, once, of what comes from now on.
+    pub(crate) fn arm(&self) -> io::Result<()> {
+        // SAFETY: the queue lives as long as `self`.
+        done(unsafe { ffi::fatbtree_arm(self.raw.as_ptr()) })
     }
 
     /// Takes completions into `found`; how many, or `None` when the queue is of no more use.

@@ -80,9 +80,10 @@ def module_order(kernel):
     return [folder / file for file in order]
 
 
-def initramfs(kernel, ours):
-    """The archive both guests boot from: busybox, the RDMA tools and what they load, kernel modules, our init and programs."""
-    files = {}
+def initramfs(kernel, ours, texts=None):
+    """The archive guests boot from: busybox, the RDMA tools and what they load, kernel modules, our init and programs; beside these
+    `texts`, by their names."""
+    files = {f"lab/{name}": text.encode() for name, text in (texts or {}).items()}
     modules = module_order(kernel)
     for path in modules:
         files[f"modules/{path.name}"] = path.read_bytes()
@@ -171,9 +172,9 @@ class Process:
             self.child.wait()
 
 
-def free_ports(count):
-    """Free UDP ports of the loopback interface. All are held until all are known, so that they differ."""
-    held = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+def free_ports(count, kind=socket.SOCK_DGRAM):
+    """Free UDP ports of the loopback interface, or TCP ports. All are held until all are known, so that they differ."""
+    held = [socket.socket(socket.AF_INET, kind) for _ in range(count)]
     for one in held:
         one.bind(("127.0.0.1", 0))
     ports = [one.getsockname()[1] for one in held]
@@ -191,19 +192,21 @@ def datagram_card(number, mac, local, remote):
     ]
 
 
-def forwarding_card(number, guest_address, port):
-    """A card on which nothing is reachable but one TCP address; each connection there becomes one to `port` of this machine."""
-    host, guest_port = guest_address
+def forwarding_card(number, to_host, to_guest=()):
+    """A card on which nothing is reachable but TCP addresses: each connection to one of `to_host`, pairs of an address and a port of this
+    machine, becomes one to that port; each to a port of this machine of `to_guest`, one to that port of the guest, 10.0.2.15."""
+    forwards = [f"guestfwd=tcp:{host}:{guest_port}-cmd:busybox nc 127.0.0.1 {port}" for (host, guest_port), port in to_host]
+    forwards += [f"hostfwd=tcp:127.0.0.1:{port}-10.0.2.15:{guest_port}" for port, guest_port in to_guest]
     return [
-        "-netdev", f"user,id=n{number},restrict=on,guestfwd=tcp:{host}:{guest_port}-cmd:busybox nc 127.0.0.1 {port}",
+        "-netdev", f"user,id=n{number},restrict=on,{','.join(forwards)}",
         "-device", f"virtio-net-pci,netdev=n{number},romfile=",
     ]
 
 
-def start_guest(name, kernel_image, archive, cards, log):
+def start_guest(name, kernel_image, archive, cards, log, megabytes=256):
     """A guest with these cards: eth0, eth1, ... in this order."""
     return Process(f"guest {name}", [
-        "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-m", "256", "-nodefaults", "-display", "none", "-no-reboot",
+        "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-m", str(megabytes), "-nodefaults", "-display", "none", "-no-reboot",
         "-serial", "stdio", "-kernel", str(kernel_image), "-initrd", str(archive),
         "-append", "console=ttyS0 quiet loglevel=3 panic=-1 no_timer_check nokaslr mitigations=off random.trust_cpu=on cryptomgr.notests",
         *(option for card in cards for option in card),

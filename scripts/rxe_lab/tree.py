@@ -41,6 +41,7 @@ class Relay:
         self.mute = False  # everything is lost that comes from the second end
         self.lost = self.reads = self.keyed = self.elsewhere = 0
         self.addresses = {}
+        self.queue_pairs = set()
         self.random = random.Random(7)
         self.running = True
         self.ends = []
@@ -71,6 +72,7 @@ class Relay:
             self.reads += 1
             self.keyed += frame[62:66] == b"\0\0\0\0"
             # By queue pair and PSN: the same READ, sent again behind a reload, may be rewritten to another node.
+            self.queue_pairs.add(frame[47:50])
             name, address = frame[47:50] + frame[51:54], frame[54:62]
             self.elsewhere += self.addresses.setdefault(name, address) != address
 

@@ -4,8 +4,9 @@ use std::future::Future;
 use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use fatbtree_port::Waiter;
 use fatbtree_rdma::{Config, RdmaDevice};
 use fatbtree_verbs::conformance::{Bench, Responder};
 use fatbtree_verbs::{
@@ -20,10 +21,11 @@ type Verdict = Result<(), String>;
 /// A check by name: it is given the device and the responder's address.
 type Check = (&'static str, fn(&str, &str) -> Verdict);
 
-pub(crate) const CHECKS: [Check; 6] = [
+pub(crate) const CHECKS: [Check; 7] = [
     ("a device hands out as many queue pairs as it was told to, then refuses", count_of_queue_pairs),
     ("100 queue pairs come and go, each broken by a refused READ, through queues for 16", come_and_go),
     ("completions that nobody takes are bounded", untaken_completions),
+    ("who sleeps is told of what has come, and of nothing else", sleeping),
     ("connecting to nobody is refused, and the queue pair is as new", connect_to_nobody),
     ("memory at an address that is not on a page is refused with a reason", off_page),
     ("eight tasks, 800 chains of WRITE, FAA and READ by a reactor", futures),
@@ -140,6 +142,31 @@ fn untaken_completions(device: &str, address: &str) -> Verdict {
     post(&mut bench, second, 16, read(&region)).map_err(said)?;
     let completion = take(&mut bench)?;
     ensure!(completion.tag == 16 && completion.result.is_ok(), "then: {completion:?}");
+    Ok(())
+}
+
+fn sleeping(device: &str, address: &str) -> Verdict {
+    let mut bench = small(device, address, 4)?;
+    let region = bench.responder.register(4096, Access::ALL)?;
+    let bad = Region { rkey: region.rkey ^ 0x0080_0000, ..region };
+    let (queue_pair, _) = connect(&mut bench)?;
+    let waiter = Waiter::new().map_err(said)?;
+    let is_told = |bench: &TwoMachines, patience| {
+        let mut ready = Vec::new();
+        waiter.wait_for(bench.verbs.fds().into_iter(), Some(patience), &mut ready);
+        ready.contains(&true)
+    };
+    for (tag, region) in [(0, &region), (1, &region), (2, &bad)] {
+        ensure!(bench.verbs.arm().map_err(said)?, "{tag}: something is there before anything was asked");
+        ensure!(!is_told(&bench, Duration::from_millis(50)), "{tag}: told of nothing");
+        post(&mut bench, queue_pair, tag, read(region)).map_err(said)?;
+        ensure!(is_told(&bench, Duration::from_secs(10)), "{tag}: not told of an answer in 10 s");
+        ensure!(!bench.verbs.arm().map_err(said)?, "{tag}: to be slept over though it is there");
+        take(&mut bench)?;
+    }
+    ensure!(bench.verbs.has_news(), "a broken queue pair is no news");
+    ensure!(bench.verbs.poll_broken() == Some(queue_pair), "the queue pair is not named as broken");
+    ensure!(bench.verbs.arm().map_err(said)?, "there is news of which nobody speaks");
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use fatbtree_verbs::{
@@ -17,17 +18,19 @@ use fatbtree_verbs::{
 use crate::config::Config;
 use crate::ffi::{self, Connection, WorkCompletion};
 use crate::queue::SendQueue;
-use crate::sys::{CompletionQueue, Context, MemoryRegion, ProtectionDomain, RawQueuePair, Step};
+use crate::sys::{Channel, CompletionQueue, Context, MemoryRegion, ProtectionDomain, RawQueuePair, Step};
 use crate::table::Table;
 
 /// Bytes of a page: the unit in which the kernel maps addresses of requests to memory.
 const PAGE: u64 = 4096;
+/// Bad address, as Linux numbers errors.
+const EFAULT: i32 = 14;
 
 /// An RDMA device of this machine, by libibverbs. Any number of them may be open at a time, on the same card as well.
 ///
 /// Who owns it drives it: nothing happens between calls but what the card does. [`poll`](fatbtree_verbs::Verbs::poll) takes
 /// completions, [`poll_broken`](Device::poll_broken) looks for queue pairs that have failed; a memory server calls the latter
-/// now and then. [`state`](Device::state) tells what these two have seen.
+/// now and then. [`state`](Device::state) tells what these two have seen. Who has nothing else to do sleeps: see [`arm`](Self::arm).
 ///
 /// Nothing waits for another machine but [`connect`](Device::connect), while the kernel looks for the other side's MAC address: a
 /// second or so where nobody has it.
@@ -50,6 +53,8 @@ pub struct RdmaDevice {
     buffers: BufferPool,
     /// Of requests, and of the receives that tell of a queue pair's end.
     queues: [Arc<CompletionQueue>; 2],
+    /// By which these tell that something has come.
+    channel: Arc<Channel>,
     domain: Arc<ProtectionDomain>,
     context: Arc<Context>,
 }
@@ -106,6 +111,33 @@ impl RdmaDevice {
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.under_way
+    }
+
+    /// Whether [`poll`](fatbtree_verbs::Verbs::poll) or [`poll_broken`](Device::poll_broken) would find something.
+    pub fn has_news(&mut self) -> bool {
+        self.collect();
+        self.look();
+        !self.completions.is_empty() || self.broken.iter().any(|&broken| self.has_heard_all(broken))
+    }
+
+    /// Has the card tell of what comes from now on: then one of [`fds`](Self::fds) becomes readable. Says whether nothing has come until
+    /// now: if so, sleep until they are readable, if not, take what there is instead.
+    ///
+    /// What other machines do with registered memory is no news: nobody is told of it.
+    ///
+    /// # Errors
+    /// When the driver refuses: sleep a little then, and look.
+    pub fn arm(&mut self) -> io::Result<bool> {
+        self.channel.forget_told();
+        self.queues.iter().try_for_each(|queue| queue.arm())?;
+        // What came before they were armed is not told.
+        Ok(!self.has_news())
+    }
+
+    /// Readable when there may be something to take, after [`arm`](Self::arm).
+    #[must_use]
+    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.channel.fd(), self.context.event_fd()]
     }
 
     /// Notes that a queue pair has failed; says so once.
@@ -388,8 +420,11 @@ impl RdmaDevice {
 /// A region whose key is not 0, which would say "index read".
 fn with_key(len: u64, make: impl Fn() -> io::Result<MemoryRegion>) -> Result<MemoryRegion, RegisterError> {
     let said = |error: io::Error| {
-        let advice = match error.kind() {
-            io::ErrorKind::OutOfMemory => "; raise the limit of locked memory: ulimit -l unlimited",
+        let advice = match (error.kind(), error.raw_os_error()) {
+            (io::ErrorKind::OutOfMemory, _) => "; raise the limit of locked memory: ulimit -l unlimited",
+            (_, Some(EFAULT)) => {
+                "; Linux lets no card write to files of a disk, from 6.5 on: keep them in memory (tmpfs, /dev/shm)"
+            }
             _ => "",
         };
         RegisterError::Driver { len, reason: format!("{error}{advice}") }

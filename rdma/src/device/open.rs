@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::error::OpenError;
 use crate::ffi::{self, Limits};
 use crate::host::Host;
-use crate::sys::{self, CompletionQueue, Context, MemoryRegion, ProtectionDomain, RawQueuePair};
+use crate::sys::{self, Channel, CompletionQueue, Context, MemoryRegion, ProtectionDomain, RawQueuePair};
 use crate::table::Table;
 
 impl RdmaDevice {
@@ -49,11 +49,12 @@ impl RdmaDevice {
         let queue_pairs = config.queue_pairs.min(limits.queue_pairs).max(1);
         // Nothing is posted for whose completion there would be no room.
         let room = u64::from(queue_pairs).saturating_mul(send_queue.into()).min(limits.completions.into());
+        let channel = Channel::new(&context).map_err(refused("make a channel for completions", ""))?;
         let sends =
-            CompletionQueue::new(&context, room as u32).map_err(refused("make a completion queue", ""))?;
+            CompletionQueue::new(&channel, room as u32).map_err(refused("make a completion queue", ""))?;
         let watching = queue_pairs.min(limits.completions);
         let watching =
-            CompletionQueue::new(&context, watching).map_err(refused("make a completion queue", ""))?;
+            CompletionQueue::new(&channel, watching).map_err(refused("make a completion queue", ""))?;
         let queues = [sends, watching];
 
         let buffers = BufferPool::new(&config.buffers).map_err(refused("map buffers", ""))?;
@@ -92,6 +93,7 @@ impl RdmaDevice {
             buffer_region,
             buffers,
             queues,
+            channel,
             domain,
             context,
         })

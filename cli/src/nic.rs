@@ -1,0 +1,57 @@
+//! `--nic`: how a role reaches the network.
+
+use clap::Args;
+use fatbtree_node::{NicSpec, NodeError, host_port};
+use fatbtree_topology::{Cluster, HostId};
+
+/// The device of a role.
+#[derive(Args)]
+pub(crate) struct Nic {
+    /// How it reaches the network: `software`, a NIC in software behind the wire of the cluster file, or `ibverbs:DEVICE`, an RDMA device of
+    /// this machine, as `rdma link` names it, whose port has the address that the cluster file gives the host.
+    #[arg(long, value_name = "software|ibverbs:DEVICE", default_value = "software", value_parser = parse)]
+    nic: Choice,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Choice {
+    Software,
+    Ibverbs(String),
+}
+
+fn parse(text: &str) -> Result<Choice, String> {
+    match text.split_once(':') {
+        None if text == "software" => Ok(Choice::Software),
+        Some(("ibverbs", device)) if !device.is_empty() => Ok(Choice::Ibverbs(device.to_owned())),
+        _ => Err("expected software, or an RDMA device such as ibverbs:mlx5_0 or ibverbs:rxe0".to_owned()),
+    }
+}
+
+impl Nic {
+    /// For a host of the cluster.
+    pub(crate) fn spec(&self, cluster: &Cluster, host: HostId) -> Result<NicSpec, NodeError> {
+        Ok(match &self.nic {
+            Choice::Software => NicSpec::Software(host_port(cluster, host)?),
+            Choice::Ibverbs(device) => NicSpec::Ibverbs(device.clone()),
+        })
+    }
+
+    /// Whether memory that others reach is held in this machine's, touched or not.
+    pub(crate) fn pins_memory(&self) -> bool {
+        self.nic != Choice::Software
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_by_their_kind() {
+        assert_eq!(parse("software"), Ok(Choice::Software));
+        assert_eq!(parse("ibverbs:mlx5_0"), Ok(Choice::Ibverbs("mlx5_0".to_owned())));
+        for bad in ["", "ibverbs", "ibverbs:", "mlx5_0", "udp:1", "software:rxe0"] {
+            assert!(parse(bad).is_err_and(|error| error.contains("ibverbs:rxe0")), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! A role's device, and what moves it: a software NIC behind a port, or an RDMA device of this machine, which moves by itself.
+//!
+//! A role's loop is the same over both: [`receive`](Adapter::receive), [`handle_timeout`](Adapter::handle_timeout) and
+//! [`send`](Adapter::send) do nothing where a card does the work, and [`wait`](Adapter::wait) sleeps until the card tells of something.
+
+#[cfg(feature = "ibverbs")]
+mod card;
+mod software;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fatbtree_nic::NicStats;
+use fatbtree_port::{Counters, PortSpec, Waiter};
+use fatbtree_topology::Host;
+use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::{
+    Access, Agreed, Capabilities, Completion, ConnectError, Device, DeviceMemoryError, Endpoint, Memory,
+    PostError, QueuePair, QueuePairState, Region, RegisterError, Verbs, WorkRequest,
+};
+
+use crate::NodeError;
+#[cfg(feature = "ibverbs")]
+use card::Card;
+use software::SoftwareNic;
+
+pub(crate) use software::SILENCE;
+
+/// How a role reaches the network.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NicSpec {
+    /// By a software NIC behind this port.
+    Software(PortSpec),
+    /// By the RDMA device of this name. It needs the cargo feature `ibverbs`.
+    Ibverbs(String),
+}
+
+/// What a role does with its device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    /// It posts requests.
+    Asks,
+    /// It has memory, and many clients.
+    Answers,
+}
+
+/// The device of a role.
+pub struct Adapter(Kind);
+
+enum Kind {
+    Software(Box<SoftwareNic>),
+    #[cfg(feature = "ibverbs")]
+    Card(Box<Card>),
+}
+
+/// The same call of either device.
+macro_rules! either {
+    ($adapter:expr, $call:ident($($argument:expr),*)) => {
+        match $adapter {
+            Kind::Software(software) => software.nic.$call($($argument),*),
+            #[cfg(feature = "ibverbs")]
+            Kind::Card(card) => card.device.$call($($argument),*),
+        }
+    };
+}
+
+impl fmt::Debug for Adapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.0 {
+            Kind::Software(_) => "Adapter: a software NIC",
+            #[cfg(feature = "ibverbs")]
+            Kind::Card(_) => "Adapter: an RDMA device",
+        })
+    }
+}
+
+/// What a role's thread waits with, and tells the time by.
+pub(crate) struct Watch {
+    waiter: Waiter,
+    ready: Vec<bool>,
+    began: std::time::Instant,
+}
+
+impl Watch {
+    pub(crate) fn new(waiter: Waiter) -> Self {
+        Self { waiter, ready: Vec::new(), began: std::time::Instant::now() }
+    }
+
+    /// Time since it was made.
+    pub(crate) fn now(&self) -> Instant {
+        Instant::from_nanos(self.began.elapsed().as_nanos() as u64)
+    }
+}
+
+impl Adapter {
+    /// The device of a host. What is wrong with it is told now.
+    #[cfg_attr(not(feature = "ibverbs"), expect(unused_variables, reason = "software NICs do both"))]
+    pub(crate) fn open(spec: &NicSpec, host: &Host, side: Side) -> Result<Self, NodeError> {
+        match spec {
+            NicSpec::Software(port) => Ok(Self(Kind::Software(Box::new(SoftwareNic::open(port, host)?)))),
+            #[cfg(feature = "ibverbs")]
+            NicSpec::Ibverbs(device) => Ok(Self(Kind::Card(Box::new(Card::open(device, host.ip, side)?)))),
+            #[cfg(not(feature = "ibverbs"))]
+            NicSpec::Ibverbs(device) => Err(NodeError::NoIbverbs(device.clone())),
+        }
+    }
+
+    /// Hands in a batch of what has come. Says whether there may be more.
+    pub(crate) fn receive(&mut self, now: Instant) -> bool {
+        match &mut self.0 {
+            Kind::Software(software) => software.receive(now),
+            #[cfg(feature = "ibverbs")]
+            Kind::Card(_) => false,
+        }
+    }
+
+    /// Sends what there is to send, as far as there is room.
+    pub(crate) fn send(&mut self, now: Instant) {
+        match &mut self.0 {
+            Kind::Software(software) => software.send(now),
+            #[cfg(feature = "ibverbs")]
+            Kind::Card(_) => {}
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        match &self.0 {
+            Kind::Software(software) => software.nic.poll_timeout(),
+            #[cfg(feature = "ibverbs")]
+            Kind::Card(_) => None,
+        }
+    }
+
+    /// Does what is due.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        match &mut self.0 {
+            Kind::Software(software) => software.handle_timeout(now),
+            #[cfg(feature = "ibverbs")]
+            Kind::Card(_) => {}
+        }
+    }
+
+    /// Waits until something has come, for a wake, or until `due`; without, as long as it may be. May end early.
+    pub(crate) fn wait(&mut self, watch: &mut Watch, due: Option<Instant>) {
+        let now = watch.now();
+        let patience =
+            due.map(|due| Duration::from_nanos(if due > now { (due - now).as_nanos() } else { 0 }));
+        match &mut self.0 {
+            Kind::Software(software) => software.wait(watch, patience),
+            #[cfg(feature = "ibverbs")]
+            Kind::Card(card) => card.wait(watch, patience),
+        }
+    }
+
+    /// Others may have its port. A card is closed when the last client that has it is dropped.
+    pub(crate) fn close(&mut self) {
+        match &mut self.0 {
+            Kind::Software(software) => software.close(),
+            #[cfg(feature = "ibverbs")]
+            Kind::Card(_) => {}
+        }
+    }
+
+    /// What a software NIC and its port have counted; a card counts for itself.
+    pub(crate) fn counters(&self) -> Option<(Counters, NicStats)> {
+        match &self.0 {
+            Kind::Software(software) => Some((software.port()?.counters(), software.nic.stats().clone())),
+            #[cfg(feature = "ibverbs")]
+            Kind::Card(_) => None,
+        }
+    }
+}
+
+impl Device for Adapter {
+    fn capabilities(&self) -> Capabilities {
+        either!(&self.0, capabilities())
+    }
+
+    fn register(&mut self, memory: &Arc<Memory>, iova: u64, access: Access) -> Result<Region, RegisterError> {
+        either!(&mut self.0, register(memory, iova, access))
+    }
+
+    fn register_device_memory(
+        &mut self,
+        len: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Region, RegisterError> {
+        either!(&mut self.0, register_device_memory(len, iova, access))
+    }
+
+    fn read_device_memory(&self, rkey: u32, offset: u64, into: &mut [u8]) -> Result<(), DeviceMemoryError> {
+        either!(&self.0, read_device_memory(rkey, offset, into))
+    }
+
+    fn deregister(&mut self, rkey: u32) {
+        either!(&mut self.0, deregister(rkey));
+    }
+
+    fn create(&mut self) -> Result<QueuePair, ConnectError> {
+        either!(&mut self.0, create())
+    }
+
+    fn endpoint(&self, queue_pair: QueuePair) -> Result<Endpoint, ConnectError> {
+        either!(&self.0, endpoint(queue_pair))
+    }
+
+    fn connect(&mut self, queue_pair: QueuePair, remote: &Endpoint) -> Result<Agreed, ConnectError> {
+        either!(&mut self.0, connect(queue_pair, remote))
+    }
+
+    fn state(&self, queue_pair: QueuePair) -> Option<QueuePairState> {
+        either!(&self.0, state(queue_pair))
+    }
+
+    fn destroy(&mut self, queue_pair: QueuePair) {
+        either!(&mut self.0, destroy(queue_pair));
+    }
+
+    fn poll_broken(&mut self) -> Option<QueuePair> {
+        either!(&mut self.0, poll_broken())
+    }
+}
+
+impl Verbs for Adapter {
+    #[inline]
+    fn post(&mut self, queue_pair: QueuePair, chain: &[WorkRequest<'_>]) -> Result<(), PostError> {
+        either!(&mut self.0, post(queue_pair, chain))
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Option<Completion> {
+        either!(&mut self.0, poll())
+    }
+}
