@@ -51,6 +51,7 @@ const CLUSTER: &[Line] = &[
         Serves("gRPC on", &[("/var/lib/fatbtree", "var-lib")]),
     ),
     ("fatbtree switch core-0 --cluster cluster.toml", Serves("waits for a controller", &[])),
+    ("fatbtree switch core-0 --cluster cluster.toml --threads 4", Serves("waits for a controller", &[])),
     ("fatbtree controller --cluster cluster.toml", Serves("controller on", &[])),
     ("fatbtree controller --cluster cluster.toml --state plans", Serves("controller on", &[])),
     ("fatbtree up cluster.toml --data /var/tmp/fatbtree", Stays("ready", &[("/var/tmp", "var-tmp")])),
@@ -149,6 +150,22 @@ const ELSEWHERE: &[(&str, &str)] = &[
     (
         "cargo run --release -p fatbtree-sim --example threads -- 300",
         "five minutes of another crate's example, whose own tests run it for a shorter time",
+    ),
+    (
+        "apt-get install gcc libc6-dev libibverbs-dev ibverbs-providers",
+        "needs root; the interop lab installs them",
+    ),
+    (
+        "cargo build --release -p fatbtree --features ibverbs",
+        "needs these packages; the interop lab builds with the feature",
+    ),
+    (
+        "fatbtree memserver left --cluster cluster.toml --nic ibverbs:mlx5_0",
+        "needs an RDMA device; the interop lab runs it with soft RoCE",
+    ),
+    (
+        "fatbtree bench --cluster cluster.toml --operations 100000 --nic ibverbs:mlx5_0",
+        "needs an RDMA device; the interop lab runs it with soft RoCE",
     ),
     ("p4/compile_tofino.sh target/tofino", "needs p4c with its Tofino back end"),
     (
