@@ -1,5 +1,6 @@
 //! `fatbtree controller`: the controller as a process.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,6 +40,9 @@ pub(crate) struct Arguments {
     /// What plans may need (TOML: fat_root_ranges, set_nodes, ...); by default as much as the target's programs have room for.
     #[arg(long, value_name = "FILE")]
     budget: Option<PathBuf>,
+    /// Changes of table entries that are written in a second at most, to all switches together: so many do not slow down packets much.
+    #[arg(long, value_name = "N", default_value = "60000")]
+    writes_per_s: NonZeroU32,
     /// Changes of table entries per second that plans made by itself may come to on average.
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
     entries_per_s: u64,
@@ -101,6 +105,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let options = ControllerOptions {
         programs: programs(arguments, target)?,
         budget,
+        writes_per_s: arguments.writes_per_s,
         follow: FollowOptions { entries_per_s: arguments.entries_per_s as f64, ..FollowOptions::default() },
         state: arguments.state.clone(),
         election_id: arguments.election_id,

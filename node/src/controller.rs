@@ -12,11 +12,13 @@ mod answers;
 mod driver;
 mod insight;
 mod keeper;
+mod pace;
 mod planner;
 mod state;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -34,6 +36,7 @@ use crate::stop::{Stopper, control_runtime, listen};
 use driver::{Channels, Driver};
 use insight::Happened;
 use keeper::{Keeper, Reachable};
+use pace::Pace;
 use planner::Planner;
 use state::StateFolder;
 
@@ -52,6 +55,8 @@ pub struct ControllerOptions {
     pub programs: Programs,
     /// What plans may need.
     pub budget: Budget,
+    /// Changes of table entries that are written in a second at most, to all switches together.
+    pub writes_per_s: NonZeroU32,
     /// When planning anew is worth it.
     pub follow: FollowOptions,
     /// Where plans are kept for a controller that is started again.
@@ -150,6 +155,7 @@ impl ControllerProcess {
             metrics,
             programs,
             budget,
+            writes_per_s,
             follow,
             state,
             election_id,
@@ -182,12 +188,14 @@ impl ControllerProcess {
         fleet.trust = trust.clone();
         fleet.election_id = election_id.map_or(now, u128::from);
         (fleet.client.answer_timeout, fleet.client.connect_timeout) = (patience, patience);
+        let pace = Pace::new(f64::from(writes_per_s.get()));
         for switch in cluster.tree().switches() {
             let keeper = Keeper {
                 switch: switch.id,
                 cluster: Arc::clone(&cluster),
                 programs: programs.clone(),
                 options: fleet.clone(),
+                pace: pace.clone(),
                 desired: wanted.clone(),
                 sync: syncs.clone(),
                 reachable: reachable.clone(),

@@ -10,6 +10,8 @@ use fatbtree_topology::{Cluster, SwitchId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
+use super::pace::{PIECE, Pace};
+
 /// What a switch holds, in numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeldNow {
@@ -59,6 +61,7 @@ pub(super) struct Keeper {
     pub(super) cluster: Arc<Cluster>,
     pub(super) programs: Programs,
     pub(super) options: FleetOptions,
+    pub(super) pace: Pace,
     pub(super) desired: watch::Receiver<(u64, Arc<Desired>)>,
     /// Counted up when all switches are to be read back.
     pub(super) sync: watch::Receiver<u64>,
@@ -146,9 +149,16 @@ impl Keeper {
                 if is_told.take().is_some() {
                     self.tell(KeeperNews::Converging).await?;
                 }
-                fleet.apply(&[(switch, changes.clone())].into(), None).await?;
-                held.apply(&changes);
-                mended += changes.len();
+                for piece in changes.chunks(PIECE) {
+                    self.pace.admit(piece.len()).await;
+                    fleet.apply(&[(switch, piece.to_vec())].into(), None).await?;
+                    held.apply(piece);
+                    mended += piece.len();
+                    // What is wanted by now comes before the rest of what was: a client's connection, or no plan at all.
+                    if self.desired.has_changed().map_err(|_| Stopped)? {
+                        break;
+                    }
+                }
                 continue;
             }
             settled = Some(wanted);
@@ -263,6 +273,7 @@ mod tests {
             cluster: Arc::clone(&cluster),
             programs: Programs::v1model().unwrap(),
             options: FleetOptions::default(),
+            pace: Pace::new(1e6),
             desired: wanted,
             sync,
             reachable: Reachable::default(),
