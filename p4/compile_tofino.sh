@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Compiles the data plane for Tofino, every role for both chips, and records what of it fits where.
 #
-#   ./compile_tofino.sh [DIR]      keeps the whole output, with the binaries for a switch, in DIR
+#   ./compile_tofino.sh [DIR]                  keeps the whole output, with the binaries for a switch, in DIR
+#   SPARE_STAGE=1 ./compile_tofino.sh [DIR]    the smaller tables of Tofino 1 that leave a stage free in each gress; all
+#                                              results, P4Info and sizes.json too, go to DIR alone
 #
 # Needs p4c with its Tofino back end (https://github.com/p4lang/p4c, configured with -DENABLE_TOFINO=ON): p4c-barefoot and
 # bfas on the PATH.  Five minutes on one core; ROLES and CHIPS choose less.
@@ -18,18 +20,23 @@ for tool in p4c-barefoot bfas; do
     fi
 done
 
-mkdir -p build/tofino
+build=build/tofino report=RESOURCES.md sizes=() chips="tofino tofino2"
+if [ -n "${SPARE_STAGE:-}" ]; then
+    build=$out report=$out/RESOURCES.md sizes=(-DSPARE_STAGE) chips=tofino
+    cp RESOURCES.md "$report"
+fi
+mkdir -p "$build"
 
 compile() { # CHIP ROLE
     local chip=$1 role=$2 arch=tna number=1 upper
-    local dir=$out/$chip-$role info=build/tofino/$chip-$role.p4info.txtpb
+    local dir=$out/$chip-$role info=$build/$chip-$role.p4info.txtpb
     if [ "$chip" = tofino2 ]; then arch=t2na number=2; fi
     upper=$(echo "$role" | tr a-z A-Z)
     echo "compiling $role for $chip"
     rm -rf "$dir" && mkdir -p "$dir"
     # Warnings: the fat root's last stage names no next one, const tables have the size of their entries, and variables are
     # read only behind the tables that write them.
-    p4c-barefoot --target "$chip" --arch $arch --std p4-16 -D__TARGET_TOFINO__=$number -DROLE_"$upper" \
+    p4c-barefoot --target "$chip" --arch $arch --std p4-16 -D__TARGET_TOFINO__=$number -DROLE_"$upper" "${sizes[@]}" \
         --p4runtime-files "$info" --p4runtime-force-std-externs --bf-rt-schema "$dir/bfrt.json" -o "$dir" fatbtree_tna.p4 >"$dir/p4c.log" 2>&1 ||
         { grep -A8 'error:' "$dir/p4c.log" >&2; exit 1; }
     # The assembler makes the binary that goes to the switch, and refuses what cannot be.
@@ -38,10 +45,10 @@ compile() { # CHIP ROLE
         { grep -i error "$dir/bfas.log" >&2; exit 1; }
 }
 
-for chip in ${CHIPS:-tofino tofino2}; do
+for chip in ${CHIPS:-$chips}; do
     for role in ${ROLES:-core aggregation edge}; do
         compile "$chip" "$role"
     done
 done
-python3 tofino_resources.py "$out" build/tofino/sizes.json RESOURCES.md "$(p4c-barefoot --version 2>&1 | sed -n 's/^Version //p'), commit ${P4C_COMMIT:-unknown}"
-sha256sum include/*.p4 *.p4 >build/tofino/sources.sha256
+python3 tofino_resources.py "$out" "$build/sizes.json" "$report" "$(p4c-barefoot --version 2>&1 | sed -n 's/^Version //p'), commit ${P4C_COMMIT:-unknown}"
+sha256sum include/*.p4 *.p4 >"$build/sources.sha256"

@@ -102,7 +102,7 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
                 first_hop.apply(hdr);
             } else
 #endif
-            if (hdr.index.isValid() && hdr.index.node_id != 0) {
+            if (hdr.index.isValid() && hdr.index.flags & INDEX_INNER != 0) {
                 take_away.apply(hdr);
                 node_set_a.apply(hdr.index, hdr.reth.va);
                 put_back.apply(hdr);
@@ -170,7 +170,7 @@ control FatBTreeEgress(inout headers_t hdr, inout metadata_t meta,
 
     apply {
         if (hdr.index.isValid()) {
-            if (hdr.index.node_id != 0) {
+            if (hdr.index.flags & INDEX_INNER != 0) {
                 take_away.apply(hdr);
                 EGRESS_NODE_SET.apply(hdr.index, hdr.reth.va);
                 put_back.apply(hdr);

@@ -25,8 +25,11 @@ typedef bit<9> port_t;
 
 // 1024 ranges are the paper's limit; two epochs side by side, at most 3n entries a stage and epoch.
 #define FAT_ROOT_STAGE_ENTRIES 8192
-#define NODE_SET_NODES 16384
-#define NODE_SET_CHILDREN (16 * NODE_SET_NODES)
+// As many slots as there are, in each of two epochs.
+#define NODE_SET_NODES 131072
+#define NODE_SET_WHOLE_NODES 32768
+#define NODE_SET_CHILDREN 262144
+#define NODE_SET_STRIDES 256
 #define ROCE_CONNECTIONS 4096
 #define SWITCH_PORTS 512
 #define PARTITIONS 1024
@@ -102,15 +105,15 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         }
         standard_metadata.egress_spec = port;
 
-        if (at_core == 1 || (hdr.index.isValid() && hdr.index.node_id != 0)) {
+        if (at_core == 1 || (hdr.index.isValid() && hdr.index.flags & INDEX_INNER != 0)) {
             take_away.apply(hdr);
             if (at_core == 1) {
                 fat_root.apply(hdr.index, hdr.reth.va, epoch, root_sub_table);
             }
-            if (hdr.index.node_id != 0) {
+            if (hdr.index.flags & INDEX_INNER != 0) {
                 node_set_a.apply(hdr.index, hdr.reth.va);
             }
-            if (hdr.index.node_id != 0) {
+            if (hdr.index.flags & INDEX_INNER != 0) {
                 node_set_b.apply(hdr.index, hdr.reth.va);
             }
             put_back.apply(hdr);

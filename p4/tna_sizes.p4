@@ -1,16 +1,40 @@
-/* Table sizes of each role on each chip: the largest that fit (RESOURCES.md).  Tables of the tree hold two epochs side
- * by side: a node set of 8192 entries is one of 4096 nodes that can be reloaded without a gap. */
+/* Table sizes of each role on each chip: the largest tried that fit, on Tofino 2 with a stage free in each gress
+ * (RESOURCES.md).  Tables of the tree hold two epochs side by side: a node set of 8192 entries is one of 4096 nodes that can be
+ * reloaded without a gap.
+ *
+ * SPARE_STAGE chooses smaller ones for Tofino 1, which leave a stage free in each gress for additions. */
 
 #if __TARGET_TOFINO__ == 2
-#define NODE_SET_NODES 16384
-#elif defined(ROLE_CORE)
-#define NODE_SET_NODES 16384
+#if defined(ROLE_CORE)
+#define NODE_SET_NODES 98304
 #elif defined(ROLE_AGGREGATION)
-#define NODE_SET_NODES 10240
+#define NODE_SET_NODES 65536
 #else
-#define NODE_SET_NODES 8192
+#define NODE_SET_NODES 61440
 #endif
-#define NODE_SET_CHILDREN (16 * NODE_SET_NODES)
+#define NODE_SET_WHOLE_NODES 4096
+#elif defined(SPARE_STAGE)
+#if defined(ROLE_CORE)
+#define NODE_SET_NODES 49152
+#elif defined(ROLE_AGGREGATION)
+#define NODE_SET_NODES 20480
+#else
+#define NODE_SET_NODES 12288
+#endif
+#define NODE_SET_WHOLE_NODES 1024
+#else
+#if defined(ROLE_CORE)
+#define NODE_SET_NODES 49152
+#elif defined(ROLE_AGGREGATION)
+#define NODE_SET_NODES 32768
+#else
+#define NODE_SET_NODES 24576
+#endif
+#define NODE_SET_WHOLE_NODES 2048
+#endif
+// For one node in sixteen, if all of these have sixteen children.
+#define NODE_SET_CHILDREN NODE_SET_NODES
+#define NODE_SET_STRIDES 256
 
 // TCAM rows: all 24 blocks of a stage (of two on Tofino 2), two blocks wide.  A range takes 1 to 7 of them; how many,
 // the controller counts for the plan at hand, so the compiler is told to add as good as none (one range, 6 rows).

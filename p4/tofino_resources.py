@@ -157,6 +157,8 @@ def report(sizes):
                     f"| {phv['ingress']} / {phv['egress']} | {used['hash_bits']} |"
                 )
     for chip, (name, *_) in CHIPS.items():
+        if chip not in sizes["chips"]:
+            continue
         lines += ["", f"### {name}, tables", "", "| role | table | entries | SRAM blocks | TCAM blocks | TCAM rows | stages |", "|---|---|---|---|---|---|---|"]
         for role in ROLES:
             for table, of in sizes["chips"].get(chip, {}).get(role, {}).get("tables", {}).items():

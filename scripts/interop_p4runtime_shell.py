@@ -158,13 +158,13 @@ def main():
             refused(f"{table}: a second delete", 5, entry.delete)
             return entry
 
-        child = name(p4info.tables, "node_set_a.child")
+        node = name(p4info.tables, "node_set_a.coarse")
         exact = cycle(
-            child,
-            "descend_to",
-            {"epoch": "3", "node_id": "17", "branch": "7"},
-            {"offset": 0x0001_0000_0400, "node_id": 4097},
-            {"offset": 0xFFFF_FFFF_FFFF, "node_id": 0},
+            node,
+            "quarter_by_high",
+            {"epoch": "3", "address": "0x0002000000000400"},
+            {"last_1": 1, "last_2": 2, "last_3": 3, "slot": 17, "first_child": 0x0001_0000_0400, "stride": 8, "inner": 1},
+            {"last_1": 0, "last_2": 0, "last_3": 0xFFFF_FFFF, "slot": 17, "first_child": 0xFFFF_FFFF_FFFF, "stride": 0, "inner": 0},
         )
         route = name(p4info.tables, "ipv4_route")
         cycle(route, "forward", {"dst_ip": "10.1.0.0/16"}, {"port": 1}, {"port": 511})
@@ -173,8 +173,8 @@ def main():
             root,
             "land",
             {"sub_table": "5", "slice": "100..4095"},
-            {"address": 0x400, "partition": 1, "node_id": 1},
-            {"address": 0x800, "partition": 2, "node_id": 65535},
+            {"address": 0x400, "partition": 1, "inner": 0},
+            {"address": 0x800, "partition": 2, "inner": 1},
             priority=10,
         )
 
@@ -192,12 +192,12 @@ def main():
         exact.insert()
         exact.counter_data  # asking for it makes the shell send the field
         counted = next(exact.read())
-        check(f"{child}: direct counter beside the entry", counted.counter_data.packet_count, 0)
-        direct = sh.DirectCounterEntry(name(p4info.direct_counters, "node_set_a.child_hits"))
+        check(f"{node}: direct counter beside the entry", counted.counter_data.packet_count, 0)
+        direct = sh.DirectCounterEntry(name(p4info.direct_counters, "node_set_a.visits"))
         direct.table_entry = exact
         direct.packet_count = 42
         direct.modify()
-        check(f"{child}: direct counter after writing it", next(direct.read()).packet_count, 42)
+        check(f"{node}: direct counter after writing it", next(direct.read()).packet_count, 42)
         drops = sh.CounterEntry(name(p4info.counters, "drops"))
         cells = list(drops.read())
         size = next(c.size for c in p4info.counters if c.preamble.name == drops.name)

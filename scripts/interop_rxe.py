@@ -192,30 +192,30 @@ def index_reads(report, tables, server, client):
 
     # One range in the first stage, 0x0100 … 0x01ff in the key's first 16 bits: a child of the fat root at region + 2 nodes.
     tables.insert("fat_root_0", {"sub_table": 1, "slice": "0x0100..0x01ff"}, "land_0",
-                  {"address": region + 2 * NODE, "partition": 1, "node_id": 0}, priority=1)
+                  {"address": region + 2 * NODE, "partition": 1, "inner": 0}, priority=1)
     tables.set_default("core_route", "descend", {"epoch": 1, "sub_table": 1})
     report.check("soft RoCE: index read ends at a child of the fat root", lambda: expect_bytes(client, key, 0, 2 * NODE))
     report.check("soft RoCE: index read of a key outside the fat root ends at the root",
                  lambda: expect_bytes(client, 0xFFFF_FFFF_FFFF_FFFF, 0, 0))
 
-    # Another range leads to node 1 in node set A: two children, the second from key 0x0280… on.
+    # Another range leads to a node in node set A: two children one behind the other, the second from key 0x0280… on.
     middle = 0x0280 << 48
     tables.insert("fat_root_0", {"sub_table": 1, "slice": "0x0200..0x02ff"}, "land_0",
-                  {"address": region + 3 * NODE, "partition": 1, "node_id": 1}, priority=1)
-    none = {f"last_{i}": 0xFFFF_FFFF_FFFF_FFFF for i in (1, 2, 3)}
-    tables.insert("node_set_a.coarse", {"epoch": 1, "node_id": 1}, "compare_quarters", none)
-    tables.insert("node_set_a.fine", {"epoch": 1, "node_id": 1, "quarter": 0}, "compare_children",
-                  none | {"last_1": middle - 1})
-    for branch, offset in ((0, 4 * NODE), (1, 5 * NODE)):
-        tables.insert("node_set_a.child", {"epoch": 1, "node_id": 1, "branch": branch}, "descend_to",
-                      {"offset": (region + offset) & 0xFFFF_FFFF_FFFF, "node_id": 0})
+                  {"address": region + 3 * NODE, "partition": 1, "inner": 1}, priority=1)
+    none = {f"last_{i}": 0xFFFF_FFFF for i in (1, 2, 3)}
+    tables.insert("node_set_a.coarse", {"epoch": 1, "address": region + 3 * NODE}, "quarter_by_high",
+                  none | {"slot": 1, "first_child": (region + 4 * NODE) & 0xFFFF_FFFF_FFFF, "stride": NODE // 64, "inner": 0})
+    tables.insert("node_set_a.fine", {"epoch": 1, "slot": 1, "quarter": 0}, "child_by_high",
+                  none | {"last_1": (middle >> 32) - 1})
+    for branch in (0, 1):
+        tables.insert("node_set_a.run", {"stride": NODE // 64, "branch": branch}, "descend_by", {"distance": branch * NODE})
     report.check("soft RoCE: index read, key one below the pivot, ends at the first child of a cached node",
                  lambda: expect_bytes(client, middle - 1, 0, 4 * NODE))
     report.check("soft RoCE: index read, key equal to the pivot, ends at the second child of a cached node",
                  lambda: expect_bytes(client, middle, 0, 5 * NODE))
 
     def counters():
-        found = (tables.hits("fat_root_0"), tables.hits("node_set_a.child"))
+        found = (tables.hits("fat_root_0"), tables.hits("node_set_a.coarse"))
         if found[0] < 3 or found[1] < 2:
             raise LabError(f"expected at least 3 hits in the fat root and 2 in the node set, found {found}")
         return f"{found[0]} hits in the fat root, {found[1]} in the node set, read by p4runtime-shell"

@@ -207,6 +207,6 @@ fn what_cannot_work_is_refused_before_anything_starts() {
     }
     assert_eq!(run(&["demo", "--k", "254"]).status.code(), Some(2));
     assert_eq!(run(&["demo", "--keys", "1.5"]).status.code(), Some(2));
-    assert_eq!(run(&["demo", "--layer", "9000"]).status.code(), Some(2));
+    assert_eq!(run(&["demo", "--layer", "70000"]).status.code(), Some(2));
     assert_eq!(run(&["demo", "--target", "tofino3"]).status.code(), Some(2));
 }

@@ -143,7 +143,7 @@ impl Lab {
         for (switch, entry, packets) in self.fleet.read_counters().await? {
             match entry {
                 Entry::FatRoot(_, fat_root::Action::Land { .. }) => fat_root += packets,
-                Entry::Child(..) => *nodes.entry(switch).or_default() += packets,
+                Entry::Coarse(..) => *nodes.entry(switch).or_default() += packets,
                 _ => {}
             }
         }

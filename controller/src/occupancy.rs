@@ -13,17 +13,23 @@ use crate::program::Program;
 use crate::tables::Entry;
 
 /// The tables that the controller writes, in the order of a packet's way.
-const TABLES: [&str; 14] = [
+const TABLES: [&str; 20] = [
     "roce_connection",
     "fat_root_0",
     "fat_root_1",
     "fat_root_2",
     "fat_root_3",
     "node_set_a.coarse",
+    "node_set_a.coarse_whole",
     "node_set_a.fine",
+    "node_set_a.fine_whole",
+    "node_set_a.run",
     "node_set_a.child",
     "node_set_b.coarse",
+    "node_set_b.coarse_whole",
     "node_set_b.fine",
+    "node_set_b.fine_whole",
+    "node_set_b.run",
     "node_set_b.child",
     "partition_route",
     "ipv4_route",
@@ -31,7 +37,9 @@ const TABLES: [&str; 14] = [
 ];
 const FAT_ROOT: usize = 1;
 const NODE_SETS: usize = FAT_ROOT + STAGES;
-const OTHERS: usize = NODE_SETS + 6;
+/// Tables of a node set.
+const OF_SET: usize = 6;
+const OTHERS: usize = NODE_SETS + 2 * OF_SET;
 
 /// Where a table's keys are matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,8 +112,10 @@ impl Counts {
                     counts.rows[stage] += tcam_rows(key.low.into(), key.high.into());
                     FAT_ROOT + stage
                 }
-                Entry::Step(key, _) => NODE_SETS + 3 * key.set as usize + usize::from(key.quarter.is_some()),
-                Entry::Child(key, _) => NODE_SETS + 3 * key.set as usize + 2,
+                Entry::Coarse(key, _) => NODE_SETS + OF_SET * key.set as usize + usize::from(key.whole),
+                Entry::Fine(key, _) => NODE_SETS + OF_SET * key.set as usize + 2 + usize::from(key.whole),
+                Entry::Run(key, _) => NODE_SETS + OF_SET * key.set as usize + 4,
+                Entry::Child(key, _) => NODE_SETS + OF_SET * key.set as usize + 5,
                 Entry::PartitionRoute(..) => OTHERS,
                 Entry::Ipv4Route(..) => OTHERS + 1,
                 Entry::LastHop(..) => OTHERS + 2,
@@ -144,7 +154,10 @@ mod tests {
     use fatbtree_topology::Role;
 
     use super::*;
-    use crate::tables::{NodeSet, child, fat_root, last_hop, partition_route, roce_connection, step};
+    use crate::tables::pivots::Last;
+    use crate::tables::{
+        NodeSet, child, coarse, fat_root, fine, last_hop, partition_route, roce_connection, run,
+    };
     use crate::{Programs, Target};
 
     fn of_fat_root(stage: u8, low: u16, high: u16) -> Entry {
@@ -152,13 +165,16 @@ mod tests {
         Entry::FatRoot(key, fat_root::Action::NextTable { sub_table: 4 })
     }
 
-    fn of_node(set: NodeSet, node_id: u16) -> [Entry; 3] {
-        let step = |quarter| {
-            let key = step::Key { set, epoch: 1, node_id, quarter };
-            Entry::Step(key, step::Action { last: [1, 2, 3] })
-        };
-        let key = child::Key { set, epoch: 1, node_id, branch: 3 };
-        [step(None), step(Some(2)), Entry::Child(key, child::Action { offset: 64, node_id: 0 })]
+    fn of_node(set: NodeSet, slot: u16, whole: bool) -> [Entry; 4] {
+        let last = if whole { Last::Whole([1, 2, 3]) } else { Last::Low([1, 2, 3]) };
+        let key = coarse::Key { set, whole, epoch: 1, address: slot.into() };
+        let action = coarse::Action { last, slot, first_child: 0, stride: 0, inner: false };
+        let coarse = Entry::Coarse(key, action);
+        let key = fine::Key { set, whole, epoch: 1, slot, quarter: 2 };
+        let fine = Entry::Fine(key, fine::Action { last });
+        let run = Entry::Run(run::Key { set, stride: 1, branch: 3 }, run::Action { distance: 192 });
+        let key = child::Key { set, epoch: 1, slot, branch: 3 };
+        [coarse, fine, run, Entry::Child(key, child::Action { offset: 64 })]
     }
 
     /// One of each table.
@@ -171,8 +187,10 @@ mod tests {
             Entry::LastHop(last_hop::Key { port: 1 }, last_hop::Action),
         ];
         entries.extend((0..4).map(|stage| of_fat_root(stage, 1, 9)));
-        entries.extend(of_node(NodeSet::A, 1));
-        entries.extend(of_node(NodeSet::B, 1));
+        for (set, whole) in [(NodeSet::A, false), (NodeSet::A, true), (NodeSet::B, false), (NodeSet::B, true)]
+        {
+            entries.extend(of_node(set, 1, whole));
+        }
         entries
     }
 
@@ -218,7 +236,7 @@ mod tests {
         // 7 rows each: more of the rows than of the entries.
         let mut entries: Vec<Entry> = (0..100).map(|_| of_fat_root(2, 1, 0xfffe)).collect();
         entries.push(of_fat_root(0, 0, 0xffff));
-        entries.extend((1..=3).flat_map(|node| of_node(NodeSet::A, node)));
+        entries.extend((1..=3).flat_map(|node| of_node(NodeSet::A, node, false)));
         let tables = core.occupancy(&Counts::of(&entries));
         let fullest = |memory| TableUse::fullest(&tables, memory).unwrap();
         let tcam = fullest(Memory::Tcam);
@@ -226,6 +244,6 @@ mod tests {
         assert_eq!(tcam.rows.unwrap().used, 700);
         assert!((tcam.share() - 700.0 / 6144.0).abs() < 1e-9, "{tcam:?}");
         let sram = fullest(Memory::Sram);
-        assert_eq!((sram.table.as_str(), sram.entries.used), ("node_set_a.coarse", 3));
+        assert_eq!((sram.table.as_str(), sram.entries.used), ("node_set_a.run", 3));
     }
 }

@@ -222,8 +222,8 @@ pub struct Step {
     pub next: Option<u64>,
     /// The node that it leads to.
     pub address: u64,
-    /// That node's id, where it is cached further on; 0: nowhere.
-    pub node_id: u16,
+    /// Whether that node is cached further on.
+    pub cached: bool,
 }
 
 /// What the switches have counted since the plan was loaded.

@@ -19,6 +19,7 @@ mod need;
 mod network;
 mod print;
 mod ranges;
+mod shape;
 mod sizes;
 
 use std::collections::BTreeMap;
@@ -33,11 +34,14 @@ pub use execute::{Landing, WayPoint};
 pub use print::{LayerSummary, Summary, SwitchNodes};
 pub use ranges::RangeMatch;
 pub(crate) use ranges::tcam_rows;
+pub use shape::Pivots;
+pub(crate) use shape::Run;
 pub(crate) use sizes::stage_rows;
 
 use crate::frequency::Frequencies;
 use crate::tables::NodeSet;
 use crate::tree::{NONE, Tree};
+use budget::SetRoom;
 use ranges::RangeTables;
 
 /// Node sets on every path: core A, aggregation A and B, edge A and B.
@@ -147,19 +151,6 @@ pub fn next_epoch(epoch: u8) -> u8 {
     if epoch == u8::MAX { 2 } else { epoch + 1 }
 }
 
-/// Node ids of a layer: more than a set can hold, so that nodes which are added beside others have ids that none of those has.
-const LAYER_IDS: usize = u16::MAX as usize / LAYERS;
-
-/// The first id of a layer.
-fn first_id(layer: usize) -> u16 {
-    u16::try_from(layer * LAYER_IDS + 1).expect("all ids are 16 bits")
-}
-
-/// The layer of an id, which is not 0.
-fn layer_of(id: u16) -> usize {
-    usize::from(id - 1) / LAYER_IDS
-}
-
 /// Sub-table id of table `table` of a fat root of this parity, 0 or 1: unique among two fat roots that follow each other, never 0.
 fn sub_table(table: u32, parity: u8) -> u16 {
     let id = 2 * (table + 1) + u32::from(parity);
@@ -188,8 +179,8 @@ pub struct FatRootRange {
     pub address: u64,
     /// Its partition.
     pub partition: u16,
-    /// Its node id where it is cached below, else 0.
-    pub node_id: u16,
+    /// Whether it is an inner node, which may be cached further on.
+    pub inner: bool,
     /// Sampled visits.
     pub weight: u64,
 }
@@ -201,15 +192,13 @@ pub struct CachedChild {
     pub low: u64,
     /// Its address.
     pub address: u64,
-    /// Its node id where it is cached further down the path, else 0.
-    pub node_id: u16,
 }
 
 /// One node in a node set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachedNode {
-    /// Unique on every path: the ids of a layer come after those of the layer above.
-    pub id: u16,
+    /// What most of its entries are called by in its set.
+    pub slot: u16,
     /// Layer in path order, 0 to 4.
     pub layer: u8,
     /// The switch.
@@ -222,6 +211,8 @@ pub struct CachedNode {
     pub level: u8,
     /// Sampled visits.
     pub weight: u64,
+    /// Which part of the keys it is searched by.
+    pub pivots: Pivots,
     /// 1 to 16 children in key order.
     pub children: Vec<CachedChild>,
 }
@@ -236,13 +227,13 @@ pub struct Plan {
     /// In key order.
     partitions: Vec<PlannedPartition>,
     fat_root: Vec<FatRootRange>,
-    /// By layer, switch and id.
+    /// By layer, switch and slot.
     nodes: Vec<CachedNode>,
     total_weight: u64,
     budget: Budget,
     switch_names: Vec<(SwitchId, String)>,
-    /// By layer and switch: the id that was given last in this epoch, where that is not the highest one.
-    newest_ids: Vec<(u8, SwitchId, u16)>,
+    /// By layer and switch: the slot that was given last in this epoch, where that is not the highest one.
+    newest_slots: Vec<(u8, SwitchId, u16)>,
     // From here on derived from the above.
     tables: RangeTables,
     index: execute::Index,
@@ -293,12 +284,7 @@ impl Plan {
             })
             .collect::<Result<Vec<_>, PlanError>>()?;
         let (children, tables) = fat_root::build(tree, frequencies, &favour, budget)?;
-        let placed = layers::place(tree, frequencies, &favour, &children, &homes, &budget.set_nodes);
-        let mut ids = vec![0u16; tree.node_count()];
-        for node in &placed {
-            ids[node.node as usize] = node.id;
-        }
-        let id_of = |node: u32| if node == NONE { 0 } else { ids[node as usize] };
+        let placed = layers::place(tree, frequencies, &favour, &children, &homes, budget);
         let partition_id = |index: u16| tree.partitions()[usize::from(index)].id;
         let fat_root = children
             .iter()
@@ -307,7 +293,7 @@ impl Plan {
                 low: child.low,
                 address: child.address,
                 partition: partition_id(child.partition),
-                node_id: id_of(child.node),
+                inner: child.node != NONE,
                 weight: frequencies
                     .of_keys(child.low, children.get(at + 1).map_or(u64::MAX, |next| next.low - 1)),
             })
@@ -316,19 +302,16 @@ impl Plan {
             .iter()
             .map(|place| {
                 let node = tree.node(place.node);
-                let child = |c: &crate::tree::TreeChild| CachedChild {
-                    low: c.low,
-                    address: c.address,
-                    node_id: id_of(c.node),
-                };
+                let child = |c: &crate::tree::TreeChild| CachedChild { low: c.low, address: c.address };
                 CachedNode {
-                    id: place.id,
+                    slot: place.slot,
                     layer: u8::try_from(place.layer).expect("five layers"),
                     switch: place.switch,
                     partition: partition_id(node.partition),
                     address: node.address,
                     level: node.level,
                     weight: frequencies.of(place.node),
+                    pivots: tree.pivots(place.node),
                     children: tree.children(place.node).iter().map(child).collect(),
                 }
             })
@@ -352,11 +335,11 @@ impl Plan {
             total_weight: frequencies.total(),
             budget: budget.clone(),
             switch_names: used.into_iter().map(|id| (id, topology.switch(id).name())).collect(),
-            newest_ids: Vec::new(),
+            newest_slots: Vec::new(),
             tables,
             index: execute::Index::default(),
         };
-        plan.index = execute::Index::of(&plan);
+        plan.index = execute::Index::of(&plan.nodes);
         Ok(plan)
     }
 
@@ -380,7 +363,7 @@ impl Plan {
         &self.fat_root
     }
 
-    /// Cached nodes by layer, switch and id.
+    /// Cached nodes by layer, switch and slot.
     pub fn nodes(&self) -> &[CachedNode] {
         &self.nodes
     }
@@ -404,12 +387,17 @@ impl Plan {
         budget.check_ranges(self.fat_root.len(), &self.tables)?;
         for nodes in self.nodes.chunk_by(|a, b| (a.layer, a.switch) == (b.layer, b.switch)) {
             let layer = usize::from(nodes[0].layer);
-            let limit = budget.set_nodes[layer];
-            if nodes.len() > limit {
-                let switch = self.switch_name(nodes[0].switch);
-                let table = format!("node set {} of {switch} (nodes)", LAYER_NAMES[layer]);
-                return Err(PlanError::OverBudget { table, need: nodes.len(), limit });
-            }
+            let mut taken = SetRoom::default();
+            nodes.iter().for_each(|node| taken.add(node.pivots, node.run().is_some(), node.children.len()));
+            let room = SetRoom::of(budget, layer);
+            let switch = self.switch_name(nodes[0].switch);
+            let over = |what: &str, need: usize, limit: usize| {
+                let table = format!("node set {} of {switch} ({what})", LAYER_NAMES[layer]);
+                if need > limit { Err(PlanError::OverBudget { table, need, limit }) } else { Ok(()) }
+            };
+            over("nodes", taken.nodes, room.nodes)?;
+            over("nodes of whole keys", taken.whole, room.whole)?;
+            over("children of irregular nodes", taken.children, room.children)?;
         }
         Ok(())
     }

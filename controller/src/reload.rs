@@ -14,13 +14,13 @@
 //! [`ReloadSteps`] is a value: [`Fleet::reload`](crate::Fleet::reload) pushes it phase by phase, and a simulator applies the
 //! same value at moments of its own choosing. Within a phase, order does not matter, neither between nor inside switches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fatbtree_p4runtime::v1::{Update, WriteRequest};
 use fatbtree_topology::SwitchId;
 
 use crate::plan::Plan;
-use crate::tables::{Change, Entry, TableError, Tables, step};
+use crate::tables::{Change, Entry, TableError, Tables};
 
 /// Two plans that cannot follow one another.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -132,10 +132,12 @@ impl ReloadSteps {
                 .map(|(switch, entries)| (switch, entries.into_iter().map(change).collect()))
                 .collect()
         };
-        let (retire, delete) = old.map(|old| split(old.entries())).unwrap_or_default();
+        let (mut before, mut after) = (old.map(Plan::entries).unwrap_or_default(), new.entries());
+        leave_what_stays(&mut before, &mut after);
+        let (retire, delete) = split(before);
         let flip = BTreeMap::from([(new.core(), vec![Change::CoreRoute(new.descend())])]);
         let mut phases = vec![
-            Phase { kind: PhaseKind::Write, changes: changes(new.entries(), Change::Insert) },
+            Phase { kind: PhaseKind::Write, changes: changes(after, Change::Insert) },
             Phase { kind: PhaseKind::Flip, changes: flip },
             Phase { kind: PhaseKind::Retire, changes: changes(retire, Change::Delete) },
             Phase { kind: PhaseKind::Delete, changes: changes(delete, Change::Delete) },
@@ -160,10 +162,20 @@ impl ReloadSteps {
 
 type PerSwitch = BTreeMap<SwitchId, Vec<Entry>>;
 
+/// Takes out what both have: entries that are the same for all epochs.
+fn leave_what_stays(before: &mut PerSwitch, after: &mut PerSwitch) {
+    for (switch, before) in before {
+        let Some(after) = after.get_mut(switch) else { continue };
+        let stay: BTreeSet<Entry> =
+            before.iter().filter(|entry| after.binary_search(entry).is_ok()).copied().collect();
+        before.retain(|entry| !stay.contains(entry));
+        after.retain(|entry| !stay.contains(entry));
+    }
+}
+
 /// What makes packets use an epoch, and the rest of it.
 fn split(entries: PerSwitch) -> (PerSwitch, PerSwitch) {
-    let leads_in =
-        |entry: &Entry| matches!(entry, Entry::FatRoot(..) | Entry::Step(step::Key { quarter: None, .. }, _));
+    let leads_in = |entry: &Entry| matches!(entry, Entry::FatRoot(..) | Entry::Coarse(..));
     let (mut retire, mut delete) = (PerSwitch::new(), PerSwitch::new());
     for (switch, entries) in entries {
         let (first, rest) = entries.into_iter().partition(leads_in);

@@ -8,13 +8,16 @@
 //! role (a Tofino edge switch has no fat root) simply lacks some tables: using one of those is an error, having none is not.
 
 pub mod child;
+pub mod coarse;
 pub mod core_route;
 pub mod fat_root;
+pub mod fine;
 pub mod ipv4_route;
 pub mod last_hop;
 pub mod partition_route;
+pub mod pivots;
 pub mod roce_connection;
-pub mod step;
+pub mod run;
 
 use std::cmp::Ordering;
 
@@ -71,6 +74,14 @@ pub enum TableError {
     },
 }
 
+impl TableError {
+    /// An entry with an action that the controller writes nowhere.
+    fn foreign_action(table: &TableInfo) -> Self {
+        let problem = "its action, or a value of it, is none that the controller writes".to_owned();
+        Self::Foreign { table: table.name.clone(), problem }
+    }
+}
+
 /// A typed table entry. Ordered by table, key, action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Entry {
@@ -78,9 +89,13 @@ pub enum Entry {
     RoceConnection(roce_connection::Key, roce_connection::Action),
     /// One range of a fat-root sub-table.
     FatRoot(fat_root::Key, fat_root::Action),
-    /// A step of searching a cached node: which quarter, which child.
-    Step(step::Key, step::Action),
-    /// One child of a cached node.
+    /// A cached node: which quarter of it, and where its children lie.
+    Coarse(coarse::Key, coarse::Action),
+    /// A quarter of a cached node: which child.
+    Fine(fine::Key, fine::Action),
+    /// One child of cached nodes whose children lie at equal distances.
+    Run(run::Key, run::Action),
+    /// One child of a cached node whose children do not.
     Child(child::Key, child::Action),
     /// The way down to a partition.
     PartitionRoute(partition_route::Key, partition_route::Action),
@@ -96,7 +111,9 @@ impl Entry {
         match (self, other) {
             (Self::RoceConnection(a, _), Self::RoceConnection(b, _)) => a.cmp(b),
             (Self::FatRoot(a, _), Self::FatRoot(b, _)) => a.cmp(b),
-            (Self::Step(a, _), Self::Step(b, _)) => a.cmp(b),
+            (Self::Coarse(a, _), Self::Coarse(b, _)) => a.cmp(b),
+            (Self::Fine(a, _), Self::Fine(b, _)) => a.cmp(b),
+            (Self::Run(a, _), Self::Run(b, _)) => a.cmp(b),
             (Self::Child(a, _), Self::Child(b, _)) => a.cmp(b),
             (Self::PartitionRoute(a, _), Self::PartitionRoute(b, _)) => a.cmp(b),
             (Self::Ipv4Route(a, _), Self::Ipv4Route(b, _)) => a.cmp(b),
@@ -108,22 +125,31 @@ impl Entry {
     /// Bytes of an entry of a plan: key and action data, every field in whole bytes. Entries that are there with any plan, or none,
     /// count nothing.
     pub fn bytes(&self) -> usize {
+        let last = |whole: bool| 3 * if whole { 8 } else { 4 };
         match self {
             Self::FatRoot(_, action) => {
                 let sub_table_and_slice = 2 + 2 + 2;
                 sub_table_and_slice
                     + match action {
                         fat_root::Action::NextTable { .. } => 2,
-                        fat_root::Action::Land { .. } => 8 + 2 + 2,
+                        fat_root::Action::Land { .. } => 8 + 2 + 1,
                     }
             }
-            Self::Step(key, _) => {
-                let epoch_and_node = 1 + 2;
-                epoch_and_node + usize::from(key.quarter.is_some()) + 3 * 8
+            Self::Coarse(key, _) => {
+                let (epoch_and_address, slot_first_child_stride_and_inner) = (1 + 8, 2 + 6 + 1 + 1);
+                epoch_and_address + last(key.whole) + slot_first_child_stride_and_inner
+            }
+            Self::Fine(key, _) => {
+                let epoch_slot_and_quarter = 1 + 2 + 1;
+                epoch_slot_and_quarter + last(key.whole)
+            }
+            Self::Run(..) => {
+                let (stride_and_branch, distance) = (1 + 1, 4);
+                stride_and_branch + distance
             }
             Self::Child(..) => {
-                let (epoch_node_and_branch, offset_and_node) = (1 + 2 + 1, 6 + 2);
-                epoch_node_and_branch + offset_and_node
+                let (epoch_slot_and_branch, offset) = (1 + 2 + 1, 6);
+                epoch_slot_and_branch + offset
             }
             Self::RoceConnection(..) | Self::PartitionRoute(..) | Self::Ipv4Route(..) | Self::LastHop(..) => {
                 0
@@ -136,7 +162,9 @@ impl Entry {
         match self {
             Self::RoceConnection(..) => "roce_connection".to_owned(),
             Self::FatRoot(key, _) => format!("fat_root_{}", key.stage),
-            Self::Step(key, _) => format!("{}.{}", key.set.name(), step::NAMES[key.step()]),
+            Self::Coarse(key, _) => format!("{}.{}", key.set.name(), COARSE[usize::from(key.whole)]),
+            Self::Fine(key, _) => format!("{}.{}", key.set.name(), FINE[usize::from(key.whole)]),
+            Self::Run(key, _) => format!("{}.run", key.set.name()),
             Self::Child(key, _) => format!("{}.child", key.set.name()),
             Self::PartitionRoute(..) => "partition_route".to_owned(),
             Self::Ipv4Route(..) => "ipv4_route".to_owned(),
@@ -179,8 +207,10 @@ pub struct Tables {
     roce_connection: Option<roce_connection::Table>,
     core_route: Option<core_route::Table>,
     fat_root: [Option<fat_root::Table>; 4],
-    /// By set and step.
-    step: [[Option<step::Table>; 2]; 2],
+    /// By set; halves and whole keys.
+    coarse: [[Option<coarse::Table>; 2]; 2],
+    fine: [[Option<fine::Table>; 2]; 2],
+    run: [Option<run::Table>; 2],
     child: [Option<child::Table>; 2],
     partition_route: Option<partition_route::Table>,
     ipv4_route: Option<ipv4_route::Table>,
@@ -192,8 +222,10 @@ pub struct Tables {
 enum Which {
     RoceConnection,
     FatRoot(u8),
-    /// Set and step.
-    Step(NodeSet, usize),
+    /// Set, and whether of whole keys.
+    Coarse(NodeSet, bool),
+    Fine(NodeSet, bool),
+    Run(NodeSet),
     Child(NodeSet),
     PartitionRoute,
     Ipv4Route,
@@ -201,6 +233,9 @@ enum Which {
 }
 
 const SETS: [NodeSet; 2] = [NodeSet::A, NodeSet::B];
+/// Tables of halves, and of whole keys.
+const COARSE: [&str; 2] = ["coarse", "coarse_whole"];
+const FINE: [&str; 2] = ["fine", "fine_whole"];
 
 /// `Ok(None)` when the program has no such table, an error when it has another one of that name.
 fn optional<T>(
@@ -238,16 +273,23 @@ impl Tables {
             note(&name, Which::FatRoot(stage));
             *slot = optional(index, &name, |table| fat_root::Table::new(table, stage))?;
         }
-        let mut steps = [const { [const { None }; 2] }; 2];
-        let mut child = [const { None }; 2];
+        let mut coarse = [const { [const { None }; 2] }; 2];
+        let mut fine = [const { [const { None }; 2] }; 2];
+        let (mut run, mut child) = ([const { None }; 2], [const { None }; 2]);
         for set in SETS {
             let at = set as usize;
             let name = |table: &str| format!("{}.{table}", set.name());
-            for (step, slot) in steps[at].iter_mut().enumerate() {
-                let name = name(step::NAMES[step]);
-                note(&name, Which::Step(set, step));
-                *slot = optional(index, &name, |table| step::Table::new(table, step))?;
+            for whole in [false, true] {
+                let (of_coarse, of_fine) = (name(COARSE[usize::from(whole)]), name(FINE[usize::from(whole)]));
+                note(&of_coarse, Which::Coarse(set, whole));
+                note(&of_fine, Which::Fine(set, whole));
+                coarse[at][usize::from(whole)] =
+                    optional(index, &of_coarse, |table| coarse::Table::new(table, whole))?;
+                fine[at][usize::from(whole)] =
+                    optional(index, &of_fine, |table| fine::Table::new(table, whole))?;
             }
+            note(&name("run"), Which::Run(set));
+            run[at] = optional(index, &name("run"), run::Table::new)?;
             note(&name("child"), Which::Child(set));
             child[at] = optional(index, &name("child"), child::Table::new)?;
         }
@@ -255,7 +297,9 @@ impl Tables {
             roce_connection: optional(index, "roce_connection", roce_connection::Table::new)?,
             core_route: optional(index, "core_route", core_route::Table::new)?,
             fat_root,
-            step: steps,
+            coarse,
+            fine,
+            run,
             child,
             partition_route: optional(index, "partition_route", partition_route::Table::new)?,
             ipv4_route: optional(index, "ipv4_route", ipv4_route::Table::new)?,
@@ -320,8 +364,16 @@ impl Tables {
                     self.fat_root.get(usize::from(key.stage)).and_then(Option::as_ref).ok_or_else(missing)?;
                 table.entry(*key, with_action.then_some(*action))
             }
-            Entry::Step(key, action) => {
-                let table = self.step[key.set as usize][key.step()].as_ref().ok_or_else(missing)?;
+            Entry::Coarse(key, action) => {
+                let table = self.coarse[key.set as usize][usize::from(key.whole)].as_ref();
+                table.ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            }
+            Entry::Fine(key, action) => {
+                let table = self.fine[key.set as usize][usize::from(key.whole)].as_ref();
+                table.ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            }
+            Entry::Run(key, action) => {
+                let table = self.run[key.set as usize].as_ref().ok_or_else(missing)?;
                 table.entry(*key, with_action.then_some(*action))
             }
             Entry::Child(key, action) => {
@@ -360,10 +412,19 @@ impl Tables {
                 let (key, action) = table.read(entry)?;
                 Entry::FatRoot(key, action)
             }
-            Which::Step(set, step) => {
-                let (key, action) =
-                    self.step[set as usize][step].as_ref().ok_or_else(missing)?.read(entry, set)?;
-                Entry::Step(key, action)
+            Which::Coarse(set, whole) => {
+                let table = self.coarse[set as usize][usize::from(whole)].as_ref();
+                let (key, action) = table.ok_or_else(missing)?.read(entry, set, whole)?;
+                Entry::Coarse(key, action)
+            }
+            Which::Fine(set, whole) => {
+                let table = self.fine[set as usize][usize::from(whole)].as_ref();
+                let (key, action) = table.ok_or_else(missing)?.read(entry, set, whole)?;
+                Entry::Fine(key, action)
+            }
+            Which::Run(set) => {
+                let (key, action) = self.run[set as usize].as_ref().ok_or_else(missing)?.read(entry, set)?;
+                Entry::Run(key, action)
             }
             Which::Child(set) => {
                 let (key, action) =
@@ -384,6 +445,12 @@ impl Tables {
             }
         }))
     }
+}
+
+/// The action that an entry read back has, and its arguments.
+fn action_of<const N: usize>(table: &TableInfo, entry: &TableEntry) -> Result<(u32, [u64; N]), TableError> {
+    let (action, _) = table.view(entry)?.action()?.ok_or_else(|| TableError::foreign_action(table))?;
+    Ok((action.id, arguments(table, entry, &action.clone())?))
 }
 
 /// The arguments of the action that an entry read back must have.

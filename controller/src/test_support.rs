@@ -13,17 +13,28 @@ pub(crate) fn arb_tops() -> impl Strategy<Value = Vec<TreeTop>> {
         (0u64..1000).prop_map(|k| u64::MAX - k),
         (0u64..70_000).prop_map(|k| k << 32)
     ];
-    (prop::collection::btree_set(key, 1..400), 1usize..=4, prop::collection::vec(1usize..20, 200)).prop_map(
-        |(keys, partitions, widths)| {
-            let keys: Vec<u64> = keys.into_iter().collect();
-            let per = keys.len().div_ceil(partitions);
-            let tops = keys.chunks(per).enumerate().map(|(n, leaves)| {
-                let id = [2, 0, 7, 65535][n];
-                top(id, if n == 0 { 0 } else { leaves[0] }, leaves, &widths[n * 50..])
-            });
-            tops.collect()
-        },
-    )
+    let shape = (1usize..=4, prop::collection::vec(1usize..20, 200), 2u64..200);
+    (prop::collection::btree_set(key, 1..400), shape).prop_map(|(keys, (partitions, widths, gap))| {
+        let keys: Vec<u64> = keys.into_iter().collect();
+        let per = keys.len().div_ceil(partitions);
+        let tops = keys.chunks(per).enumerate().map(|(n, leaves)| {
+            let id = [2, 0, 7, 65535][n];
+            let mut top = top(id, if n == 0 { 0 } else { leaves[0] }, leaves, &widths[n * 50..]);
+            scatter(&mut top, gap);
+            top
+        });
+        tops.collect()
+    })
+}
+
+/// Leaves a gap after so many nodes: siblings on both sides of it lie at other distances than the rest.
+fn scatter(top: &mut TreeTop, gap: u64) {
+    let moved = |address: u64| address + 64 * ((address >> 6 & 0xffff) / gap);
+    top.partition.root = GlobalAddress(moved(top.partition.root.raw()));
+    for node in &mut top.nodes {
+        node.address = moved(node.address);
+        node.children.iter_mut().for_each(|(_, address)| *address = moved(*address));
+    }
 }
 
 /// A tree whose leaves begin at `leaves` (the first at `low`), fan-outs taken from `widths` in turn.

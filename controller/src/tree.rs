@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use fatbtree_index::{TopNode, TreeTop};
 
+use crate::plan::Pivots;
+
 /// Branches of a node that a switch can hold (paper §III-A).
 pub const MAX_BRANCHES: usize = 16;
 
@@ -88,7 +90,8 @@ pub(crate) struct TreeNode {
     pub(crate) level: u8,
     /// Low fence, as the node says.
     pub(crate) low: u64,
-    /// Last key that descends to it.
+    /// First and last key that descend to it.
+    pub(crate) from: u64,
     pub(crate) high: u64,
     first_child: u32,
     child_count: u32,
@@ -168,7 +171,7 @@ impl Tree {
             }
             let index = u16::try_from(n).expect("partition ids are 16 bits and unique");
             let node = by_address.remove(&root).map_or(NONE, |node| {
-                let first = tree.push(index, id, node, high);
+                let first = tree.push(index, id, node, (low, high));
                 tree.walk(first, id, &mut by_address);
                 first
             });
@@ -178,7 +181,7 @@ impl Tree {
         Ok(tree)
     }
 
-    fn push(&mut self, partition: u16, id: u16, node: &TopNode, high: u64) -> u32 {
+    fn push(&mut self, partition: u16, id: u16, node: &TopNode, (from, high): (u64, u64)) -> u32 {
         let index = u32::try_from(self.nodes.len()).expect("a snapshot has fewer than 2^32 nodes");
         let first_child =
             u32::try_from(self.children.len()).expect("a snapshot has fewer than 2^32 children");
@@ -189,6 +192,7 @@ impl Tree {
             partition,
             level: node.level,
             low: node.low(),
+            from,
             high,
             first_child,
             child_count: u32::try_from(node.children.len()).expect("a node has fewer than 2^32 children"),
@@ -201,7 +205,7 @@ impl Tree {
     /// Breadth first from `next`; takes what it reaches out of `by_address`, so nothing is reached twice.
     fn walk(&mut self, mut next: u32, id: u16, by_address: &mut BTreeMap<u64, &TopNode>) {
         while (next as usize) < self.nodes.len() {
-            let TreeNode { partition, level, high, .. } = self.nodes[next as usize];
+            let TreeNode { partition, level, from, high, .. } = self.nodes[next as usize];
             let children = self.child_range(next);
             for at in children.clone() {
                 let TreeChild { low, address, .. } = self.children[at];
@@ -210,7 +214,8 @@ impl Tree {
                     && let Some(node) = by_address.remove(&address)
                 {
                     let child_high = if at + 1 < children.end { self.children[at + 1].low - 1 } else { high };
-                    self.children[at].node = self.push(partition, id, node, child_high);
+                    let child_from = if at == children.start { from } else { low };
+                    self.children[at].node = self.push(partition, id, node, (child_from, child_high));
                 }
             }
             next += 1;
@@ -275,6 +280,12 @@ impl Tree {
             Some((children[child].address, children[child].node))
         })
         .map(|(at, _)| at)
+    }
+
+    /// Which part of the keys a node is searched by.
+    pub(crate) fn pivots(&self, node: u32) -> Pivots {
+        let TreeNode { from, high, .. } = *self.node(node);
+        Pivots::of(from, high, self.children(node).iter().skip(1).map(|child| child.low))
     }
 
     /// Whether a node set may hold this node.

@@ -229,7 +229,7 @@ async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
     }
 
     let counters = fleet.read_counters().await.unwrap();
-    let counted = |entry: &Entry| matches!(entry, Entry::FatRoot(..) | Entry::Child(..));
+    let counted = |entry: &Entry| matches!(entry, Entry::FatRoot(..) | Entry::Coarse(..));
     assert_eq!(counters.len(), wanted.values().flatten().filter(|entry| counted(entry)).count());
     assert!(counters.iter().all(|(_, entry, packets)| counted(entry) && *packets == 3));
     assert!(!two.visits(counters, &[]).is_empty());

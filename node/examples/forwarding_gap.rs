@@ -174,15 +174,15 @@ fn key(children: &[&TableInfo; 2], i: u64) -> Option<TableEntry> {
     let child = children.get((i >> 18) as usize)?;
     let field = |name| child.field(name).ok();
     let entry = child.entry().exact(field("epoch")?, 1 + (i >> 16 & 3));
-    entry.exact(field("node_id")?, 1 + (i >> 4 & 4095)).exact(field("branch")?, i & 15).build().ok()
+    entry.exact(field("slot")?, 1 + (i >> 4 & 4095)).exact(field("branch")?, i & 15).build().ok()
 }
 
 fn with_action(children: &[&TableInfo; 2], i: u64) -> Option<Update> {
     let child = children.get((i >> 18) as usize)?;
     let field = |name| child.field(name).ok();
     let entry = child.entry().exact(field("epoch")?, 1 + (i >> 16 & 3));
-    let entry = entry.exact(field("node_id")?, 1 + (i >> 4 & 4095)).exact(field("branch")?, i & 15);
-    Some(insert(entry.action(child.action("descend_to").ok()?, &[i << 10, 1]).build().ok()?))
+    let entry = entry.exact(field("slot")?, 1 + (i >> 4 & 4095)).exact(field("branch")?, i & 15);
+    Some(insert(entry.action(child.action("descend_to").ok()?, &[i << 10]).build().ok()?))
 }
 
 /// The controller's threads stand behind the switch's and the one with the frames where processors are short: it would run elsewhere.

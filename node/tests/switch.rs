@@ -140,12 +140,12 @@ fn pass_between_the_parts_of_a_large_write(threads: usize) {
     let info: P4InfoIndex = runtime.block_on(client.p4info()).expect("it has a program");
     let child = info.table("node_set_a.child").expect("the program has it");
     let field = |name| child.field(name).expect("the table has it");
-    let (epoch, node, branch) = (field("epoch"), field("node_id"), field("branch"));
+    let (epoch, node, branch) = (field("epoch"), field("slot"), field("branch"));
     let descend = child.action("descend_to").expect("the table has it");
     let updates: Vec<_> = (0..ENTRIES)
         .map(|n| {
             let entry = child.entry().exact(epoch, 1).exact(node, 1 + n / 16).exact(branch, n % 16);
-            insert(entry.action(descend, &[n << 10, 1]).build().expect("in range"))
+            insert(entry.action(descend, &[n << 10]).build().expect("in range"))
         })
         .collect();
     // In one go there would be a handful of frames, before and after; so there is at least one between most of some hundred parts.

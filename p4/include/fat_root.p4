@@ -11,11 +11,11 @@
         COUNT(fat_root_hits_##stage) \
         sub_table = next; \
     } \
-    action land_##stage(address_t address, partition_t partition, node_id_t node_id) { \
+    action land_##stage(address_t address, partition_t partition, @name("inner") bit<1> inner) { \
         COUNT(fat_root_hits_##stage) \
         child_address = address; \
         child_partition = partition; \
-        child_node_id = node_id; \
+        child_is_inner = inner; \
         landed = 1; \
     } \
     action no_range_##stage() { sub_table = 0; } \
@@ -38,7 +38,7 @@ control FatRoot(inout index_t index, inout address_t va, in epoch_t epoch, in su
     bit<1>      landed = 0;
     address_t   child_address = 0;
     partition_t child_partition = 0;
-    node_id_t   child_node_id = 0;
+    bit<1>      child_is_inner = 0;
 
     FAT_ROOT_STAGE(0, 63:48, FAT_ROOT_STAGE_ENTRIES)
     FAT_ROOT_STAGE(1, 47:32, FAT_ROOT_STAGE_ENTRIES)
@@ -46,7 +46,7 @@ control FatRoot(inout index_t index, inout address_t va, in epoch_t epoch, in su
     FAT_ROOT_STAGE(3, 15:0,  FAT_ROOT_STAGE_ENTRIES)
 
     apply {
-        index.flags = index.flags & ~INDEX_CLIMBING;
+        index.flags = 0;
         index.epoch = epoch;
         // A miss names no sub-table: later stages miss as well, and the packet goes on with the root of its partition.
         fat_root_0.apply();
@@ -57,7 +57,7 @@ control FatRoot(inout index_t index, inout address_t va, in epoch_t epoch, in su
         // than the client's view of the partitions: end at the root of the client's choice.
         if (landed == 1 && child_partition == index.partition) {
             va = child_address;
-            index.node_id = child_node_id;
+            index.flags[1:1] = child_is_inner;
             index.levels = index.levels + 1;
         }
     }

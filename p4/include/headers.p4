@@ -9,7 +9,8 @@ typedef bit<32> ipv4_addr_t;
 typedef bit<64> db_key_t;      // a key of the B+Tree
 typedef bit<64> address_t;     // where a node lies: server (16) and offset (48), as RETH carries it
 typedef bit<48> offset_t;      // where it lies in its server: the children of a node are on the node's server
-typedef bit<16> node_id_t;     // compact name of a cached node, unique along every path; 0 = not cached below
+typedef bit<16> slot_t;        // compact name of a cached node in its set
+typedef bit<8>  stride_t;      // distance of siblings in units of 64 bytes; 0 = not all at the same distance
 typedef bit<16> partition_t;
 typedef bit<16> sub_table_t;   // one of the 16-bit range tables that make up the fat root; 0 = none
 typedef bit<8>  epoch_t;       // number of a complete cache load
@@ -20,8 +21,9 @@ const bit<16> UDP_PORT_ROCE   = 4791;
 const bit<16> UDP_PORT_INDEX  = 4792; // only between first and last hop: a parser never has to guess
 const bit<8>  RC_RDMA_READ_REQUEST = 0x0C;
 
-const bit<8>  INDEX_VERSION  = 1;
+const bit<8>  INDEX_VERSION  = 2;
 const bit<8>  INDEX_CLIMBING = 1;     // flag: not yet at the core switch that holds the fat root
+const bit<8>  INDEX_INNER    = 2;     // flag: `va` is an inner node, which may be cached further on
 const bit<16> INDEX_BYTES    = 16;
 // A READ request is BTH 12 + RETH 16 + ICRC 4 behind UDP 8: its lengths are known, so others are not index reads.
 const bit<16> READ_REQUEST_UDP_BYTES = 40;
@@ -65,7 +67,7 @@ header index_t {
     epoch_t     epoch;
     bit<8>      levels;      // how many levels of the tree the network has walked
     partition_t partition;
-    node_id_t   node_id;
+    bit<16>     reserved;    // 0
     db_key_t    key;
 }
 

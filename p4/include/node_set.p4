@@ -1,23 +1,32 @@
 /* A node set: thousands of ordinary 16-branch nodes in SRAM exact tables (paper section III-A), each searched in two
  * steps of four:
  *
- *   coarse    node           -> last keys before children 4, 8 and 12          which quarter of the node
- *   fine      node, quarter  -> last keys before the quarter's other three     which child of the quarter
- *   child     node, branch   -> where the child lies, and the child's own node id
+ *   coarse    node            -> last keys before children 4, 8 and 12; where its children lie    which quarter of the node
+ *   fine      slot, quarter   -> last keys before the quarter's other three                       which child of the quarter
+ *   run       stride, branch  -> how far that child lies behind the first one
+ *   child     slot, branch    -> where the child lies, for nodes whose children do not lie at equal distances
  *
- * The paper compares with all pivots at a time: 16 tables of pivots and 16 of results.  Two steps take two tables and six
- * compares, have three differences alive at a time, and match a 4-bit branch instead of 16 result bits.
+ * The paper compares with all pivots at a time: 16 tables of pivots, 16 of results, and 16 addresses of children.  Two steps
+ * take two tables and six compares, and siblings that were written one behind the other need one address for all of them.
+ *
+ * A node is called by its address, which the packet carries anyway: so it says nothing about its children whether they are
+ * cached, and where.  `coarse` matches the address; the slot is what the rest of the node is called by in this set.
  *
  * What is stored is not the pivot but the key before it, the last one of the child before: chips subtract from a
- * table's data, not the other way round, and `last < key` then needs no test of the low half for zero.  The first child
- * needs none: a key comes here only because it is in the node's range.  Children that a node does not have begin behind
- * the last of all keys.
+ * table's data, not the other way round, and `last < key` then needs no test for zero.  The first child needs none: a key comes
+ * here only because it is in the node's range.  Children that a node does not have begin behind the last of all keys.
+ *
+ * Most nodes need only one half of their pivots.  The action of an entry says which one: the high half where no pivot has
+ * anything in its low half (separators of a tree are short ones), the low half where all keys of the node have the same high
+ * half.  Others are in tables of their own, `coarse_whole` and `fine_whole`.
  *
  * 64-bit comparison from 32-bit pieces.  With d = last - key for each half:
  *
  *   high halves differ, same top bit        last < key  iff  d_high has top bit 1
  *   high halves differ, other top bit       last < key  iff  key has top bit 1
- *   high halves equal                       the low halves likewise */
+ *   high halves equal                       the low halves likewise
+ *
+ * Where the low half alone counts, d_high is 0; where the high half alone counts, the low halves say no. */
 
 #ifndef FATBTREE_NODE_SET_P4
 #define FATBTREE_NODE_SET_P4
@@ -26,16 +35,22 @@
 #define KEY_LOW index.key[31:0]
 
 #define COMPARE_VARIABLES(step, i) \
-    bit<32> step##_difference_high_##i; \
-    bit<32> step##_difference_low_##i; \
-    bit<1> step##_last_sign_high_##i; \
-    bit<1> step##_last_sign_low_##i;
+    bit<32> step##_difference_high_##i = 0; \
+    bit<32> step##_difference_low_##i = 0; \
+    bit<1> step##_last_sign_high_##i = 0; \
+    bit<1> step##_last_sign_low_##i = 0;
 
-#define SUBTRACT(step, i) \
-    step##_difference_high_##i = last_##i[63:32] - KEY_HIGH; \
-    step##_difference_low_##i = last_##i[31:0] - KEY_LOW; \
-    step##_last_sign_high_##i = last_##i[63:63]; \
-    step##_last_sign_low_##i = last_##i[31:31];
+#define SUBTRACT_HIGH(step, i, last) \
+    step##_difference_high_##i = last - index.key[63:32]; \
+    step##_last_sign_high_##i = last[31:31];
+#define SUBTRACT_LOW(step, i, last) \
+    step##_difference_low_##i = last - index.key[31:0]; \
+    step##_last_sign_low_##i = last[31:31];
+
+// As if the high halves were equal; the last one's sign is then never below the key's.
+#define EQUAL_HIGH(step, i) step##_difference_high_##i = 0; step##_last_sign_high_##i = 1;
+// As if the low half of the key were not above this one.
+#define NOT_ABOVE_LOW(step, i) step##_difference_low_##i = 0; step##_last_sign_low_##i = 1;
 
 // A hit: the key is above the last one, and these two bits of the branch are `i`.
 #define COMPARE(step, i, bits) \
@@ -52,85 +67,163 @@
         actions = { step##_is_##i; @defaultonly NoAction; } \
         const default_action = NoAction(); \
         const entries = { \
-            (_, _, 1, 0, _, _)                       : step##_is_##i(); \
-            (0x80000000 &&& 0x80000000, _, 0, 0, _, _) : step##_is_##i(); \
-            (0x80000000 &&& 0x80000000, _, 1, 1, _, _) : step##_is_##i(); \
             (0, _, _, _, 1, 0)                       : step##_is_##i(); \
             (0, 1, _, _, 0, 0)                       : step##_is_##i(); \
             (0, 1, _, _, 1, 1)                       : step##_is_##i(); \
+            (_, _, 1, 0, _, _)                       : step##_is_##i(); \
+            (0x80000000 &&& 0x80000000, _, 0, 0, _, _) : step##_is_##i(); \
+            (0x80000000 &&& 0x80000000, _, 1, 1, _, _) : step##_is_##i(); \
         } \
     }
 
 control NodeSet(inout index_t index, inout address_t va) {
     bit<4> branch = 0;
+    slot_t slot = 0;
+    bit<16> first_child_high = 0;
+    bit<32> first_child_low = 0;
+    stride_t stride = 0;
+    bit<1> inner = 0;
     COMPARE_VARIABLES(coarse, 1) COMPARE_VARIABLES(coarse, 2) COMPARE_VARIABLES(coarse, 3)
     COMPARE_VARIABLES(fine, 1) COMPARE_VARIABLES(fine, 2) COMPARE_VARIABLES(fine, 3)
 
-    action compare_quarters(db_key_t last_1, db_key_t last_2, db_key_t last_3) {
-        SUBTRACT(coarse, 1) SUBTRACT(coarse, 2) SUBTRACT(coarse, 3)
-    }
+#define COMPARE_HIGH(step) \
+    SUBTRACT_HIGH(step, 1, last_1) SUBTRACT_HIGH(step, 2, last_2) SUBTRACT_HIGH(step, 3, last_3) \
+    NOT_ABOVE_LOW(step, 1) NOT_ABOVE_LOW(step, 2) NOT_ABOVE_LOW(step, 3)
+#define COMPARE_LOW(step) \
+    SUBTRACT_LOW(step, 1, last_1) SUBTRACT_LOW(step, 2, last_2) SUBTRACT_LOW(step, 3, last_3) \
+    EQUAL_HIGH(step, 1) EQUAL_HIGH(step, 2) EQUAL_HIGH(step, 3)
+#define COMPARE_WHOLE(step) \
+    SUBTRACT_HIGH(step, 1, last_1[63:32]) SUBTRACT_HIGH(step, 2, last_2[63:32]) SUBTRACT_HIGH(step, 3, last_3[63:32]) \
+    SUBTRACT_LOW(step, 1, last_1[31:0]) SUBTRACT_LOW(step, 2, last_2[31:0]) SUBTRACT_LOW(step, 3, last_3[31:0])
+#define HALVES bit<32> last_1, bit<32> last_2, bit<32> last_3
+#define WHOLES db_key_t last_1, db_key_t last_2, db_key_t last_3
+
+    DIRECT_COUNTER(visits)
+    DIRECT_COUNTER(whole_visits)
+#define NODE \
+    @name("slot") slot_t slot_, offset_t first_child, @name("stride") stride_t stride_, @name("inner") bit<1> inner_
+#define IS_HERE \
+    slot = slot_; \
+    first_child_high = first_child[47:32]; \
+    first_child_low = first_child[31:0]; \
+    stride = stride_; \
+    inner = inner_;
+    action quarter_by_high(HALVES, NODE) { COUNT(visits) IS_HERE COMPARE_HIGH(coarse) }
+    action quarter_by_low(HALVES, NODE) { COUNT(visits) IS_HERE COMPARE_LOW(coarse) }
+    action quarter_by_whole(WHOLES, NODE) { COUNT(whole_visits) IS_HERE COMPARE_WHOLE(coarse) }
     table coarse {
         key = {
-            index.epoch   : exact @name("epoch");
-            index.node_id : exact @name("node_id");
+            index.epoch : exact @name("epoch");
+            va          : exact @name("address");
         }
-        actions = { compare_quarters; @defaultonly NoAction; }
+        actions = { quarter_by_high; quarter_by_low; @defaultonly NoAction; }
         const default_action = NoAction();
+        ATTACH_COUNTER(visits)
         size = NODE_SET_NODES;
+    }
+    table coarse_whole {
+        key = {
+            index.epoch : exact @name("epoch");
+            va          : exact @name("address");
+        }
+        actions = { quarter_by_whole; @defaultonly NoAction; }
+        const default_action = NoAction();
+        ATTACH_COUNTER(whole_visits)
+        size = NODE_SET_WHOLE_NODES;
     }
     COMPARE(coarse, 1, 3:2) COMPARE(coarse, 2, 3:2) COMPARE(coarse, 3, 3:2)
 
-    action compare_children(db_key_t last_1, db_key_t last_2, db_key_t last_3) {
-        SUBTRACT(fine, 1) SUBTRACT(fine, 2) SUBTRACT(fine, 3)
-    }
+    action child_by_high(HALVES) { COMPARE_HIGH(fine) }
+    action child_by_low(HALVES) { COMPARE_LOW(fine) }
+    action child_by_whole(WHOLES) { COMPARE_WHOLE(fine) }
     table fine {
         key = {
             index.epoch   : exact @name("epoch");
-            index.node_id : exact @name("node_id");
+            slot          : exact @name("slot");
             branch[3:2]   : exact @name("quarter");
         }
-        actions = { compare_children; @defaultonly NoAction; }
+        actions = { child_by_high; child_by_low; @defaultonly NoAction; }
         const default_action = NoAction();
         size = 4 * NODE_SET_NODES;
     }
+    table fine_whole {
+        key = {
+            index.epoch   : exact @name("epoch");
+            slot          : exact @name("slot");
+            branch[3:2]   : exact @name("quarter");
+        }
+        actions = { child_by_whole; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = 4 * NODE_SET_WHOLE_NODES;
+    }
     COMPARE(fine, 1, 1:0) COMPARE(fine, 2, 1:0) COMPARE(fine, 3, 1:0)
 
-    DIRECT_COUNTER(child_hits)
-    action descend_to(offset_t offset, node_id_t node_id) {
-        COUNT(child_hits)
-        va[47:0] = offset;
-        index.node_id = node_id;
-        index.levels = index.levels + 1;
-    }
+    // The children of a node are inner nodes, all of them or none.
+#define DESCEND \
+    index.flags[1:1] = inner; \
+    index.levels = index.levels + 1;
     // The node is here but the child is not: the walk ends, for every later set as well.
-    action stop() { index.node_id = 0; }
+    action stop() { index.flags[1:1] = 0; }
+
+    // Runs do not cross a border of 4 GB, so nothing is carried.
+    action descend_by(bit<32> distance) {
+        va[31:0] = first_child_low + distance;
+        va[47:32] = first_child_high;
+        DESCEND
+    }
+    table run {
+        key = {
+            stride : exact @name("stride");
+            branch : exact @name("branch");
+        }
+        actions = { descend_by; @defaultonly stop; }
+        const default_action = stop();
+        size = NODE_SET_STRIDES;
+    }
+
+    action descend_to(offset_t offset) {
+        va[47:0] = offset;
+        DESCEND
+    }
     table child {
         key = {
             index.epoch   : exact @name("epoch");
-            index.node_id : exact @name("node_id");
+            slot          : exact @name("slot");
             branch        : exact @name("branch");
         }
         actions = { descend_to; @defaultonly stop; }
         const default_action = stop();
-        ATTACH_COUNTER(child_hits)
         size = NODE_SET_CHILDREN;
     }
 
+    bit<1> is_here = 0;
+
     apply {
-        // A node that is not in this set passes unchanged: its id may belong to a set further down.
+        // A node that is not in this set passes unchanged: it may be in a set further down.
         if (coarse.apply().hit) {
+            is_here = 1;
+        } else if (coarse_whole.apply().hit) {
+            is_here = 1;
+        }
+        if (is_here == 1) {
             if (!coarse_compare_3.apply().hit) {
                 if (!coarse_compare_2.apply().hit) {
                     coarse_compare_1.apply();
                 }
             }
-            fine.apply();
+            if (!fine.apply().hit) {
+                fine_whole.apply();
+            }
             if (!fine_compare_3.apply().hit) {
                 if (!fine_compare_2.apply().hit) {
                     fine_compare_1.apply();
                 }
             }
-            child.apply();
+            if (stride != 0) {
+                run.apply();
+            } else {
+                child.apply();
+            }
         }
     }
 }

@@ -59,7 +59,7 @@ control FirstHop(inout headers_t hdr) {
     ICRC_CONTRIBUTION(key_read, { 64w0, 64w0, 48w0, 8w0, hdr.reth.va, 32w0, 32w0 })
     ICRC_CONTRIBUTION(in_flight, {
         hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
-        hdr.index.partition, hdr.index.node_id, hdr.index.key,
+        hdr.index.partition, hdr.index.reserved, hdr.index.key,
         hdr.ethernet.src_addr, hdr.bth.reserved, hdr.reth.va, hdr.reth.rkey, 32w0 })
 
     // The partition's root is where the read ends when no switch knows better: whatever is loaded, and be it
@@ -71,7 +71,7 @@ control FirstHop(inout headers_t hdr) {
         hdr.index.epoch = 0;
         hdr.index.levels = 0;
         hdr.index.partition = partition;
-        hdr.index.node_id = 0;
+        hdr.index.reserved = 0;
         hdr.index.key = hdr.reth.va;
         hdr.reth.va = root;
         hdr.reth.rkey = rkey;
@@ -106,7 +106,7 @@ control FirstHop(inout headers_t hdr) {
 control MendWalked(inout headers_t hdr) {
     ICRC_CONTRIBUTION(walked, {
         8w0, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
-        16w0, hdr.index.node_id, 64w0,
+        16w0, 16w0, 64w0,
         48w0, 8w0, hdr.reth.va, 32w0, 32w0 })
     apply {
         walked.apply();
@@ -118,7 +118,7 @@ control MendWalked(inout headers_t hdr) {
 control LastHop(inout headers_t hdr, in port_t egress_port) {
     ICRC_CONTRIBUTION(index_header, {
         hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
-        hdr.index.partition, hdr.index.node_id, hdr.index.key,
+        hdr.index.partition, hdr.index.reserved, hdr.index.key,
         hdr.ethernet.src_addr, hdr.bth.reserved, 64w0, 32w0, 32w0 })
 
     action strip() {

@@ -14,7 +14,7 @@
 //!
 //! ```
 //! assert!(fatbtree_p4::P4INFO.contains("fat_root_0"));
-//! assert!(fatbtree_p4::PROGRAM.contains("node_set_a.child"));
+//! assert!(fatbtree_p4::PROGRAM.contains("node_set_a.coarse"));
 //! ```
 
 /// The BMv2 program (JSON, format 2.x), for the software switch and for BMv2's `simple_switch_grpc`.

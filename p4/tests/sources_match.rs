@@ -65,8 +65,10 @@ fn the_program_names_every_table_of_the_design() {
     for set in ["node_set_a", "node_set_b"] {
         for step in ["coarse", "fine"] {
             expected.push(format!("{set}.{step}"));
+            expected.push(format!("{set}.{step}_whole"));
             expected.extend((1..=3).map(|i| format!("{set}.{step}_compare_{i}")));
         }
+        expected.push(format!("{set}.run"));
         expected.push(format!("{set}.child"));
     }
     for name in expected {

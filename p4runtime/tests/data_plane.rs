@@ -22,20 +22,27 @@ fn expected() -> Vec<Expected> {
     for stage in 0..4 {
         let name = format!("fat_root_{stage}");
         let key = || vec![("sub_table", 16, Exact), ("slice", 16, Range)];
-        tables.push((name.clone(), key(), "land", vec![("address", 64), ("partition", 16), ("node_id", 16)]));
+        tables.push((name.clone(), key(), "land", vec![("address", 64), ("partition", 16), ("inner", 1)]));
         tables.push((name, key(), "next_table", vec![]));
     }
     for set in ["node_set_a", "node_set_b"] {
-        let key = |more: Option<(&'static str, u32)>| {
-            let mut key = vec![("epoch", 8, Exact), ("node_id", 16, Exact)];
-            key.extend(more.map(|(name, width)| (name, width, Exact)));
-            key
-        };
-        let last = || vec![("last_1", 64), ("last_2", 64), ("last_3", 64)];
-        tables.push((format!("{set}.coarse"), key(None), "compare_quarters", last()));
-        tables.push((format!("{set}.fine"), key(Some(("quarter", 2))), "compare_children", last()));
-        let child = vec![("offset", 48), ("node_id", 16)];
-        tables.push((format!("{set}.child"), key(Some(("branch", 4))), "descend_to", child));
+        let node = || vec![("epoch", 8, Exact), ("address", 64, Exact)];
+        let quarter = || vec![("epoch", 8, Exact), ("slot", 16, Exact), ("quarter", 2, Exact)];
+        for (quarter_by, child_by, suffix, width) in [
+            ("quarter_by_high", "child_by_high", "", 32),
+            ("quarter_by_low", "child_by_low", "", 32),
+            ("quarter_by_whole", "child_by_whole", "_whole", 64),
+        ] {
+            let lasts = || ["last_1", "last_2", "last_3"].map(|last| (last, width)).to_vec();
+            let mut params = lasts();
+            params.extend([("slot", 16), ("first_child", 48), ("stride", 8), ("inner", 1)]);
+            tables.push((format!("{set}.coarse{suffix}"), node(), quarter_by, params));
+            tables.push((format!("{set}.fine{suffix}"), quarter(), child_by, lasts()));
+        }
+        let key = vec![("stride", 8, Exact), ("branch", 4, Exact)];
+        tables.push((format!("{set}.run"), key, "descend_by", vec![("distance", 32)]));
+        let key = vec![("epoch", 8, Exact), ("slot", 16, Exact), ("branch", 4, Exact)];
+        tables.push((format!("{set}.child"), key, "descend_to", vec![("offset", 48)]));
     }
     tables
 }
@@ -53,7 +60,7 @@ fn check(index: &P4InfoIndex) {
             let found = action.param(param).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(found.bitwidth, bitwidth, "{name}: {}({param})", action.name);
         }
-        let counted = name.contains("fat_root") || name.ends_with("child");
+        let counted = name.contains("fat_root") || name.contains(".coarse");
         assert_eq!(table.direct_counter.is_some(), counted, "direct counter of {name}");
         assert_eq!(table.needs_priority, name.contains("fat_root"), "priority in {name}");
     }

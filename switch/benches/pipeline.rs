@@ -10,6 +10,9 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use fatbtree_switch::{ActionCall, Entry, MatchValue, Output, Pipeline, Program, TableRef};
 
 const FATBTREE: &str = include_str!("../../p4/build/fatbtree_v1model.json");
+/// Flags of the index header.
+const CLIMBING: u64 = 1;
+const INNER: u64 = 2;
 const EXACT: fn(u64) -> MatchValue = MatchValue::Exact;
 
 fn insert(
@@ -40,11 +43,11 @@ fn routed(program: &Arc<Program>) -> Pipeline {
     pipeline
 }
 
-/// Ethernet, IPv4, UDP, BTH and `rest`, with the index header `(flags, node, key)` if there is one.
-fn frame(index: Option<(u64, u64, u64)>, opcode: u8, rest: &[u8]) -> Vec<u8> {
+/// Ethernet, IPv4, UDP, BTH and `rest`, with the index header `(flags, key)` if there is one.
+fn frame(index: Option<(u64, u64)>, opcode: u8, rest: &[u8]) -> Vec<u8> {
     let mut udp = vec![0xc0, 1, 0x12, if index.is_some() { 0xb8 } else { 0xb7 }, 0, 0, 0, 0];
-    if let Some((flags, node, key)) = index {
-        udp.extend((1 << 56 | flags << 48 | 3 << 40 | 1 << 16 | node).to_be_bytes());
+    if let Some((flags, key)) = index {
+        udp.extend((2 << 56 | flags << 48 | 3 << 40 | 1 << 16).to_be_bytes());
         udp.extend(key.to_be_bytes());
     }
     udp.extend([opcode, 0, 0xff, 0xff, 0, 0, 0, 0x77, 0x80, 0, 0, 5]);
@@ -60,9 +63,10 @@ fn frame(index: Option<(u64, u64, u64)>, opcode: u8, rest: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0], ip.as_slice(), udp.as_slice()].concat()
 }
 
-/// RETH and ICRC of a READ request with this rkey.
-fn reth(rkey: u8) -> [u8; 20] {
+/// RETH and ICRC of a READ request with this address and rkey.
+fn reth(va: u64, rkey: u8) -> [u8; 20] {
     let mut bytes = [0; 20];
+    bytes[..8].copy_from_slice(&va.to_be_bytes());
     bytes[11] = rkey;
     bytes
 }
@@ -82,9 +86,9 @@ fn bench(c: &mut Criterion, name: &str, pipeline: &mut Pipeline, frames: &[Vec<u
 fn frames(c: &mut Criterion) {
     let program = Program::load(FATBTREE).unwrap();
     let mut plain = routed(&program);
-    bench(c, "frame/plain READ request, 74 bytes", &mut plain, &[frame(None, 12, &reth(1))]);
+    bench(c, "frame/plain READ request, 74 bytes", &mut plain, &[frame(None, 12, &reth(0, 1))]);
     bench(c, "frame/plain READ response, 1 KB", &mut plain, &[frame(None, 16, &[0; 1028])]);
-    bench(c, "frame/index packet, nothing cached", &mut plain, &[frame(Some((0, 0, 5)), 12, &reth(1))]);
+    bench(c, "frame/index packet, nothing cached", &mut plain, &[frame(Some((0, 5)), 12, &reth(0, 1))]);
 
     let mut first = routed(&program);
     let connection = [EXACT(0x0a00_0001), EXACT(0x0a01_0001), EXACT(0x77)];
@@ -96,30 +100,33 @@ fn frames(c: &mut Criterion) {
         "ingress.first_hop.admit",
         &[9, 1, 64],
     );
-    bench(c, "frame/first hop", &mut first, &[frame(None, 12, &reth(0))]);
+    bench(c, "frame/first hop", &mut first, &[frame(None, 12, &reth(0, 0))]);
 
     let mut last = routed(&program);
     insert(&mut last, "egress.last_hop.last_hop", 0, &[EXACT(6)], "egress.last_hop.strip", &[]);
-    bench(c, "frame/last hop", &mut last, &[frame(Some((0, 0, 5)), 12, &reth(1))]);
+    bench(c, "frame/last hop", &mut last, &[frame(Some((0, 5)), 12, &reth(0, 1))]);
 
     let mut node_set = routed(&program);
+    // Nodes of 512 bytes one behind the other, and so their children.
     for id in 1..=4096 {
         let mut put = |table: &str, key: &[u64], action: &str, params: &[u64]| {
-            let key: Vec<_> = [3, id].iter().chain(key).copied().map(EXACT).collect();
+            let key: Vec<_> = [3].iter().chain(key).copied().map(EXACT).collect();
             let name = |what: &str| format!("ingress.node_set_a.{what}");
             insert(&mut node_set, &name(table), 0, &key, &name(action), params);
         };
-        let last_before = |branch: u64| (id << 32 | branch << 20) - 1;
-        put("coarse", &[], "compare_quarters", &[4, 8, 12].map(last_before));
+        let last_before = |branch: u64| id << 16 | (branch - 1);
+        let [l1, l2, l3] = [4, 8, 12].map(last_before);
+        put("coarse", &[id << 9], "quarter_by_high", &[l1, l2, l3, id, id << 13, 8, 0]);
         for quarter in 0..4 {
             let last = [1, 2, 3].map(|child| last_before(4 * quarter + child));
-            put("fine", &[quarter], "compare_children", &last);
-        }
-        for branch in 0..16 {
-            put("child", &[branch], "descend_to", &[id << 20 | branch, 5000 + id]);
+            put("fine", &[id, quarter], "child_by_high", &last);
         }
     }
-    let ask = |id: u64| frame(Some((0, id, id << 32 | (id % 16) << 20 | 3)), 12, &reth(1));
+    for branch in 0..16 {
+        let (table, action) = ("ingress.node_set_a.run", "ingress.node_set_a.descend_by");
+        insert(&mut node_set, table, 0, &[EXACT(8), EXACT(branch)], action, &[branch << 9]);
+    }
+    let ask = |id: u64| frame(Some((INNER, id << 48 | (id % 16) << 32 | 3)), 12, &reth(id << 9, 1));
     bench(c, "frame/node set hit, the same node", &mut node_set, &[ask(9)]);
     let scattered: Vec<_> = (0..4096).map(|i| ask(i * 1_664_525 % 4096 + 1)).collect();
     bench(c, "frame/node set hit, 4096 nodes", &mut node_set, &scattered);
@@ -139,7 +146,7 @@ fn frames(c: &mut Criterion) {
             insert(&mut core, &table, 1, &key, &format!("ingress.fat_root.{action}_{stage}"), &params);
         }
     }
-    let climbing = |i: u64| frame(Some((1, 0, i.wrapping_mul(0x9e37_79b9_7f4a_7c15))), 12, &reth(1));
+    let climbing = |i: u64| frame(Some((CLIMBING, i.wrapping_mul(0x9e37_79b9_7f4a_7c15))), 12, &reth(0, 1));
     bench(
         c,
         "frame/core, four stages of 256 ranges",
@@ -157,7 +164,7 @@ fn control(c: &mut Criterion) {
     let exact = program.table("ingress.node_set_a.child").unwrap();
     let descend = program.table_action(exact, "ingress.node_set_a.descend_to").unwrap();
     let entries: Vec<Entry> = (0..65_536)
-        .map(|i| Entry::new(vec![EXACT(1), EXACT(i >> 4), EXACT(i & 15)], descend, vec![i, 1]))
+        .map(|i| Entry::new(vec![EXACT(1), EXACT(i >> 4), EXACT(i & 15)], descend, vec![i]))
         .collect();
     insert_all(c, "control/insert 65536 exact entries", &program, exact, &entries);
 

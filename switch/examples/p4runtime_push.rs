@@ -4,7 +4,7 @@
 //! cargo run --release -p fatbtree-switch --example p4runtime_push -- PROGRAM.json PROGRAM.p4info.txtpb [ENTRIES]
 //! ```
 //!
-//! Pushes ENTRIES (default 100000) entries into `node_set_a.child`, reads them back with their counters, verifies
+//! Pushes ENTRIES (default 50000, at most 65536) entries into `node_set_a.coarse`, reads them back with their counters, verifies
 //! every one, and deletes them. Client, server and switch share this process and its four threads. Beside the time on the
 //! clock it reports the CPU time that all of them took together (Linux only), which other work on the machine does not
 //! change much.
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let usage = "usage: p4runtime_push PROGRAM.json PROGRAM.p4info.txtpb [ENTRIES]";
     let program = std::fs::read(arguments.next().ok_or(usage)?)?;
     let info = P4InfoIndex::from_text(&std::fs::read_to_string(arguments.next().ok_or(usage)?)?)?;
-    let count = arguments.next().map_or(Ok(100_000), |text| text.parse::<u64>())?;
+    let count = arguments.next().map_or(Ok(50_000), |text| text.parse::<u64>())?;
 
     let (mailbox, mut inbox) = mailbox();
     let owner = std::thread::spawn(move || inbox.run(&mut Switch::new(1)));
@@ -39,40 +39,35 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         client.set_pipeline(info.p4info().clone(), program).await?;
         println!("pipeline set in {:.1?}", started.clock.elapsed());
 
-        let child = info.table("node_set_a.child")?;
-        let (epoch, node_id, branch) =
-            (child.field("epoch")?, child.field("node_id")?, child.field("branch")?);
-        let descend = child.action("descend_to")?;
-        let key = |i: u64| (1 + i / 65_536, 1 + i / 16 % 4096, i % 16);
-        let entry = |i: u64| {
-            let (e, n, b) = key(i);
-            child.entry().exact(epoch, e).exact(node_id, n).exact(branch, b)
-        };
+        let coarse = info.table("node_set_a.coarse")?;
+        let (epoch, address) = (coarse.field("epoch")?, coarse.field("address")?);
+        let quarter_by_high = coarse.action("quarter_by_high")?;
+        // The node at `i * 512`: its last keys, slot, first child, stride, and whether its children are inner nodes.
+        let params = |i: u64| [i, i + 1, i + 2, i, i << 13, 8, i & 1];
+        let entry = |i: u64| coarse.entry().exact(epoch, 1).exact(address, i << 9);
 
         let started = Mark::now();
-        let inserts = (0..count)
-            .map_while(|i| entry(i).action(descend, &[i << 10, i % 65_536]).build().ok())
-            .map(insert);
+        let inserts =
+            (0..count).map_while(|i| entry(i).action(quarter_by_high, &params(i)).build().ok()).map(insert);
         client.write(inserts).await?;
         started.report("inserted", count);
 
         let started = Mark::now();
-        let found = client.read_table(child, true).await?;
+        let found = client.read_table(coarse, true).await?;
         started.report("read", count);
         assert_eq!(found.len() as u64, count);
         for message in &found {
-            let view = child.view(message)?;
-            let (e, n, b) =
-                (view.exact(epoch)? as u64, view.exact(node_id)? as u64, view.exact(branch)? as u64);
-            let i = (e - 1) * 65_536 + (n - 1) * 16 + b;
-            let (_, params) = view.action()?.ok_or("an entry without an action")?;
-            assert_eq!(params, [u128::from(i) << 10, u128::from(i % 65_536)]);
+            let view = coarse.view(message)?;
+            assert_eq!(view.exact(epoch)?, 1);
+            let node = (view.exact(address)? >> 9) as u64;
+            let (_, found) = view.action()?.ok_or("an entry without an action")?;
+            assert_eq!(found, params(node).map(u128::from));
         }
 
         let started = Mark::now();
         client.write((0..count).map_while(|i| entry(i).build().ok()).map(delete)).await?;
         started.report("deleted", count);
-        assert!(client.read_table(child, false).await?.is_empty());
+        assert!(client.read_table(coarse, false).await?.is_empty());
 
         drop(client);
         let _ = stop.send(());

@@ -2,15 +2,17 @@
 //! (UDP destination port [`INDEX_UDP_PORT`](crate::INDEX_UDP_PORT)). Big endian:
 //!
 //! ```text
-//! byte 0        1       2       3        4..6        6..8      8..16
-//! | version = 1 | flags | epoch | levels | partition | node id | key |
+//! byte 0        1       2       3        4..6        6..8       8..16
+//! | version = 2 | flags | epoch | levels | partition | reserved | key |
 //! ```
+//!
+//! A packet says by its address where it stands: nodes have no other name.
 
 use crate::error::{Expected, Header, ParseError};
 use std::fmt;
 
 /// The version this crate reads and writes.
-pub const INDEX_HEADER_VERSION: u8 = 1;
+pub const INDEX_HEADER_VERSION: u8 = 2;
 
 /// Flag bits of an [`IndexHeader`]: open, unknown bits are kept and print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -20,6 +22,9 @@ impl IndexFlags {
     /// The packet is on its way up to the core switch that holds the fat root.
     pub const CLIMBING: IndexFlags = IndexFlags(1);
 
+    /// The address in RETH is that of an inner node, which may be cached further on. Node sets leave a packet without this flag alone.
+    pub const INNER: IndexFlags = IndexFlags(2);
+
     /// True when every bit of `other` is set.
     pub const fn contains(self, other: IndexFlags) -> bool {
         self.0 & other.0 == other.0
@@ -28,12 +33,19 @@ impl IndexFlags {
 
 impl fmt::Display for IndexFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unknown = self.0 & !IndexFlags::CLIMBING.0;
-        match (self.contains(IndexFlags::CLIMBING), unknown) {
-            (false, 0) => f.write_str("none"),
-            (true, 0) => f.write_str("CLIMBING"),
-            (false, bits) => write!(f, "unknown {bits:#04x}"),
-            (true, bits) => write!(f, "CLIMBING, unknown {bits:#04x}"),
+        let mut rest = self.0;
+        let mut separator = "";
+        for (flag, name) in [(IndexFlags::CLIMBING, "CLIMBING"), (IndexFlags::INNER, "INNER")] {
+            if self.contains(flag) {
+                write!(f, "{separator}{name}")?;
+                separator = ", ";
+            }
+            rest &= !flag.0;
+        }
+        match rest {
+            0 if self.0 == 0 => f.write_str("none"),
+            0 => Ok(()),
+            bits => write!(f, "{separator}unknown {bits:#04x}"),
         }
     }
 }
@@ -49,8 +61,9 @@ pub struct IndexHeader {
     pub levels: u8,
     /// Memory server the packet goes to.
     pub partition: u16,
-    /// Cached node the packet stands at; 0 is none.
-    pub node_id: u16,
+    /// Sent as 0. Any value is read, kept and written back: every hop's ICRC arithmetic covers these bytes, so one that refused
+    /// or cleared them would differ from the switches, which pass them on. Damage here shows in the ICRC like any other.
+    pub reserved: u16,
     /// The key that is looked up.
     pub key: u64,
 }
@@ -62,7 +75,7 @@ impl IndexHeader {
     /// Reads a header; the version must be [`INDEX_HEADER_VERSION`].
     #[inline]
     pub fn parse(bytes: &[u8; IndexHeader::LEN]) -> Result<IndexHeader, ParseError> {
-        let [version, flags, epoch, levels, p0, p1, n0, n1, key @ ..] = *bytes;
+        let [version, flags, epoch, levels, p0, p1, r0, r1, key @ ..] = *bytes;
         if version != INDEX_HEADER_VERSION {
             return Err(ParseError::Field {
                 header: Header::Index,
@@ -76,7 +89,7 @@ impl IndexHeader {
             epoch,
             levels,
             partition: u16::from_be_bytes([p0, p1]),
-            node_id: u16::from_be_bytes([n0, n1]),
+            reserved: u16::from_be_bytes([r0, r1]),
             key: u64::from_be_bytes(key),
         })
     }
@@ -87,7 +100,7 @@ impl IndexHeader {
         let mut bytes = [0; IndexHeader::LEN];
         bytes[..4].copy_from_slice(&[INDEX_HEADER_VERSION, self.flags.0, self.epoch, self.levels]);
         bytes[4..6].copy_from_slice(&self.partition.to_be_bytes());
-        bytes[6..8].copy_from_slice(&self.node_id.to_be_bytes());
+        bytes[6..8].copy_from_slice(&self.reserved.to_be_bytes());
         bytes[8..].copy_from_slice(&self.key.to_be_bytes());
         bytes
     }
@@ -100,14 +113,14 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let header = IndexHeader {
-            flags: IndexFlags::CLIMBING,
+            flags: IndexFlags::INNER,
             epoch: 2,
             levels: 3,
             partition: 0x0405,
-            node_id: 0x0607,
+            reserved: 0x0607,
             key: 0x0809_0a0b_0c0d_0e0f,
         };
-        let golden = [1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+        let golden = [2, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
         assert_eq!(header.to_bytes(), golden);
         assert_eq!(IndexHeader::parse(&golden), Ok(header));
     }
@@ -115,8 +128,11 @@ mod tests {
     #[test]
     fn another_version_is_refused_and_unknown_flags_print() {
         let mut bytes = IndexHeader::default().to_bytes();
-        bytes[0] = 2;
+        bytes[0] = 1;
         assert_eq!(IndexHeader::parse(&bytes).unwrap_err().header(), Header::Index);
-        assert_eq!(IndexFlags(0x81).to_string(), "CLIMBING, unknown 0x80");
+        assert_eq!(IndexFlags(0x83).to_string(), "CLIMBING, INNER, unknown 0x80");
+        assert_eq!(IndexFlags(0x40).to_string(), "unknown 0x40");
+        assert_eq!(IndexFlags::INNER.to_string(), "INNER");
+        assert_eq!(IndexFlags(0).to_string(), "none");
     }
 }

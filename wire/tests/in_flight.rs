@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
 
 const KEY: u64 = 0x0123_4567_89ab_cdef;
 const ROOT: u64 = 0x0003_0000_0000_1000;
+const INNER_NODE: u64 = 0x0003_0000_0000_5000;
 const NODE: u64 = 0x0003_0000_0004_2400;
 const RKEY: u32 = 0xdead_1001;
 
@@ -42,11 +43,10 @@ fn first_hop() -> Vec<u8> {
 fn core_hop(frame: &mut [u8]) -> bool {
     hops::step(frame, |header, va, _| {
         if header.flags.contains(IndexFlags::CLIMBING) {
-            header.flags = IndexFlags(0);
+            header.flags = if header.key >= 0x100 { IndexFlags::INNER } else { IndexFlags(0) };
             header.epoch = 4;
             header.levels += 2;
-            header.node_id = if header.key >= 0x100 { 77 } else { 78 };
-            *va = if header.partition == 3 { 0x0003_0000_0000_5000 } else { 0x0002_0000_0000_6000 };
+            *va = if header.partition == 3 { INNER_NODE } else { 0x0002_0000_0000_6000 };
         }
     })
 }
@@ -54,9 +54,9 @@ fn core_hop(frame: &mut [u8]) -> bool {
 /// A lower switch with a node set.
 fn edge_hop(frame: &mut [u8]) -> bool {
     hops::step(frame, |header, va, _| {
-        if header.node_id == 77 && header.epoch == 4 {
+        if header.flags.contains(IndexFlags::INNER) && *va == INNER_NODE && header.epoch == 4 {
             header.levels += 1;
-            header.node_id = 0;
+            header.flags = IndexFlags(0);
             *va = NODE;
         }
     })

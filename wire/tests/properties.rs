@@ -63,7 +63,7 @@ fn an_index_frame() -> impl Strategy<Value = Vec<u8>> {
             epoch: header.1,
             levels: header.2,
             partition: header.3,
-            node_id: header.4,
+            reserved: header.4,
             key: header.5,
         };
         assert!(hops::admit(&mut out, &index, root, rkey));

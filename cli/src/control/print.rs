@@ -124,9 +124,9 @@ pub(super) fn difference(difference: &Difference) {
 pub(super) fn explanation(explanation: &Explanation) {
     let Explanation { key, epoch, partition, address, steps, because } = explanation;
     println!("key {key:#x} in epoch {epoch}, partition {partition}");
-    for Step { switch, table, low, next, address, node_id } in steps {
+    for Step { switch, table, low, next, address, cached } in steps {
         let until = next.map_or("the end".to_owned(), |next| format!("{next:#x}"));
-        let further = if *node_id == 0 { String::new() } else { format!(", node {node_id} further on") };
+        let further = if *cached { ", cached further on" } else { "" };
         println!("  {switch:<10} {table:<14} keys from {low:#x} to {until}: {address:#x}{further}");
     }
     println!("it ends at {address:#x}: {because}");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use fatbtree_client::workload::{KeyFile, KeyMap, OperationKind, RequestDistribution, WorkloadSpec, builtin};
-use fatbtree_controller::{Budget, Target};
+use fatbtree_controller::{Budget, MAX_SET_NODES, Target};
 use fatbtree_index::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
 
 use crate::controller::TargetName;
@@ -55,9 +55,9 @@ pub(crate) struct Arguments {
     /// Most ranges of the fat root; fewer where its tables are full before. As many as the target has unless given.
     #[arg(long, value_name = "RANGES")]
     fat_root: Option<usize>,
-    /// Most nodes of each node set, where the target has room for more.
-    #[arg(long, value_name = "NODES", default_value_t = 8192, value_parser = clap::value_parser!(u16).range(0..=8192))]
-    layer: u16,
+    /// Most nodes of each node set, where the target has room for more. As many as the target has unless given.
+    #[arg(long, value_name = "NODES", value_parser = clap::value_parser!(u32).range(0..=MAX_SET_NODES as i64))]
+    layer: Option<u32>,
     /// Node sets in use, in path order: core A, aggregation A and B, edge A and B.
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=5))]
     layers: u8,
@@ -155,7 +155,8 @@ impl Arguments {
                 self.servers
             );
         }
-        let mut set_nodes = compiled.set_nodes.map(|nodes| nodes.min(self.layer.into()));
+        let mut set_nodes =
+            compiled.set_nodes.map(|nodes| self.layer.map_or(nodes, |layer| nodes.min(layer as usize)));
         set_nodes[usize::from(self.layers)..].fill(0);
         let mut properties = workload::properties(&self.workload)?;
         properties.set("recordcount", &records.to_string());

@@ -343,13 +343,8 @@ impl Lab {
             if self.strict && seen.1 != landing {
                 return;
             }
-            let header = IndexHeader {
-                epoch: 1,
-                partition: server as u16,
-                node_id: 1,
-                key: reth.va,
-                ..IndexHeader::default()
-            };
+            let header =
+                IndexHeader { epoch: 1, partition: server as u16, key: reth.va, ..IndexHeader::default() };
             assert!(hops::admit(&mut frame, &header, 64, self.servers[server].rkey));
             assert!(hops::step(&mut frame, |_, va, _| *va = landing.raw()));
             assert!(hops::strip(&mut frame));

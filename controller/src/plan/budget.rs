@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::need::Need;
 use super::ranges::{RangeMatch, RangeTables};
-use super::{LAYERS, PlanError, STAGES, sizes};
+use super::{LAYERS, Pivots, PlanError, STAGES, sizes};
 use crate::program::Target;
 
-/// A node set holds no more: what is added beside it must have ids of its own, and a layer has 13,107.
-pub const MAX_SET_NODES: usize = 8192;
+/// Slots of a node set, for each epoch: it holds no more nodes.
+pub const MAX_SET_NODES: usize = 1 << 16;
 
 /// Room in the switches. Node and range numbers are per epoch, and the tables behind them hold `live_epochs` of them.
 ///
@@ -19,7 +19,7 @@ pub const MAX_SET_NODES: usize = 8192;
 ///
 /// let budget = Budget::from_toml("fat_root_ranges = 600\nset_nodes = [3600, 3600, 3600, 0, 0]")?;
 /// assert_eq!((budget.fat_root_ranges, budget.stage_entries), (600, Budget::bmv2().stage_entries));
-/// assert!(Budget::from_toml("set_nodes = [9000, 0, 0, 0, 0]").is_err(), "a set has 8192 nodes");
+/// assert!(Budget::from_toml("set_nodes = [70000, 0, 0, 0, 0]").is_err(), "a set has 65,536 slots");
 /// # Ok::<(), fatbtree_controller::PlanError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +37,10 @@ pub struct Budget {
     pub range_match: RangeMatch,
     /// Nodes per switch in the node set of each layer: core A, aggregation A and B, edge A and B.
     pub set_nodes: [usize; LAYERS],
+    /// Of these, at most so many that are searched by [whole keys](super::Pivots::Whole): they have tables of their own.
+    pub whole_nodes: [usize; LAYERS],
+    /// The same for children of nodes whose children are no run.
+    pub children: [usize; LAYERS],
     /// Epochs that are in the tables at one time: 2, or 1 where reloads may empty them first.
     pub live_epochs: usize,
 }
@@ -147,6 +151,32 @@ impl Budget {
     }
 }
 
+/// What a node set has room for in one epoch, or how much of it is taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SetRoom {
+    pub(super) nodes: usize,
+    pub(super) whole: usize,
+    pub(super) children: usize,
+}
+
+impl SetRoom {
+    pub(super) fn of(budget: &Budget, layer: usize) -> Self {
+        let Budget { set_nodes, whole_nodes, children, .. } = budget;
+        Self { nodes: set_nodes[layer], whole: whole_nodes[layer], children: children[layer] }
+    }
+
+    /// One more node.
+    pub(super) fn add(&mut self, pivots: Pivots, is_run: bool, children: usize) {
+        self.nodes += 1;
+        self.whole += usize::from(pivots == Pivots::Whole);
+        self.children += if is_run { 0 } else { children };
+    }
+
+    pub(super) fn is_within(&self, room: &Self) -> bool {
+        self.nodes <= room.nodes && self.whole <= room.whole && self.children <= room.children
+    }
+}
+
 /// What a fat root can be ended by.
 enum Resource {
     Ranges,
@@ -170,7 +200,7 @@ mod tests {
             budget.validate().unwrap();
             // What the paper has: 1024 children and 4096 nodes a set; here in each of two epochs.
             assert_eq!(budget.fat_root_ranges, 1024);
-            assert!(budget.set_nodes.iter().all(|nodes| *nodes >= 4096), "{:?}", budget.set_nodes);
+            assert!(budget.set_nodes.iter().all(|nodes| *nodes >= 3 * 4096), "{:?}", budget.set_nodes);
             assert!(budget.stage_rows.unwrap().iter().all(|rows| *rows >= 6144), "{:?}", budget.stage_rows);
         }
     }

@@ -4,67 +4,131 @@ use std::collections::{BTreeMap, HashMap};
 
 use fatbtree_topology::SwitchId;
 
-use super::{CachedNode, Plan};
-use crate::tables::{Entry, child, fat_root};
+use super::{LAYERS, Plan};
+use crate::tables::{Entry, fat_root};
 
 /// A visit in units that can be divided among samples.
 const VISIT: u64 = 1 << 16;
+
+/// Where packets stop descending: at a child of the fat root, or at any child of a cached node that is not cached itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Stop {
+    /// By position in the plan's fat root.
+    Range(usize),
+    /// By position in the plan's nodes.
+    Below(usize),
+}
+
+/// Packets of each range of the fat root, and of each node.
+struct Packets {
+    ranges: Vec<u64>,
+    nodes: Vec<u64>,
+}
 
 impl Plan {
     /// Visits of keys while this plan was in force, for [`Frequencies::from_weighted`](crate::Frequencies::from_weighted): how
     /// many, the switches have counted, and which keys, the clients have sampled. Only ratios between the visits mean something.
     ///
-    /// A switch counts where packets stop descending. (Entries that led on to a cached node are counted there again, so they
-    /// give nothing.) It cannot tell keys *below* such a child apart, so the packets are divided evenly among the sampled keys that
-    /// end there; where there are none, the first key of the child stands for all of them. A sampled key where nothing was counted
-    /// is one visit. Entries of other plans are ignored.
+    /// A switch counts the packets that come to a node, so those that stop below it are these less those that come to a cached child. It
+    /// cannot tell its other children apart, or keys below them: packets are divided evenly among the sampled keys that stop there; where
+    /// there are none, evenly among the children, and the first key of each stands for all of its keys. A sampled key where nothing was
+    /// counted is one visit. Entries of other plans are ignored.
     pub fn visits(
         &self,
         counters: impl IntoIterator<Item = (SwitchId, Entry, u64)>,
         sampled: &[u64],
     ) -> Vec<(u64, u64)> {
-        let counted = self.stops(counters);
-        let mut samples: HashMap<u64, u64> = HashMap::with_capacity(counted.len());
-        let stops: Vec<u64> = sampled.iter().map(|key| self.land(*key).address).collect();
+        let counted = self.stops(&self.packets(counters));
+        let mut samples: HashMap<Stop, u64> = HashMap::with_capacity(counted.len());
+        let stops: Vec<Stop> = sampled.iter().map(|key| self.stop(*key)).collect();
         for stop in &stops {
             *samples.entry(*stop).or_default() += 1;
         }
+        let share = |packets: u64, of: u64| packets.saturating_mul(VISIT) / of.max(1);
         let mut visits: Vec<(u64, u64)> = sampled
             .iter()
             .zip(&stops)
             .map(|(key, stop)| {
-                let packets = counted.get(stop).map_or(samples[stop], |(_, packets)| *packets);
-                (*key, (packets.saturating_mul(VISIT) / samples[stop]).max(1))
+                let packets = counted.get(stop).map_or(samples[stop], |packets| *packets);
+                (*key, share(packets, samples[stop]).max(1))
             })
             .collect();
-        let unsampled = counted.iter().filter(|(stop, _)| !samples.contains_key(stop));
-        visits.extend(unsampled.map(|(_, (low, packets))| (*low, packets.saturating_mul(VISIT))));
+        for (stop, packets) in counted.iter().filter(|(stop, _)| !samples.contains_key(stop)) {
+            match *stop {
+                Stop::Range(at) => visits.push((self.fat_root[at].low, share(*packets, 1))),
+                Stop::Below(at) => {
+                    let is_end = |child: &&super::CachedChild| self.index.position(child.address).is_none();
+                    let ends = || self.nodes[at].children.iter().filter(is_end);
+                    let count = ends().count() as u64;
+                    visits.extend(ends().map(|child| (child.low, share(*packets, count))));
+                }
+            }
+        }
         visits
     }
 
-    /// Children at which packets stopped descending, by address: the first key, and how many packets.
-    fn stops(&self, counters: impl IntoIterator<Item = (SwitchId, Entry, u64)>) -> BTreeMap<u64, (u64, u64)> {
-        let ranges: BTreeMap<u64, u64> =
-            self.fat_root.iter().map(|range| (range.address, range.low)).collect();
-        let nodes: BTreeMap<(SwitchId, u16), &CachedNode> =
-            self.nodes.iter().map(|node| ((node.switch, node.id), node)).collect();
-        let mut stops: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    /// Index reads that found a child in each table, the fat root and then the layers, and how many of them went no further.
+    pub fn hits_and_stops(
+        &self,
+        counters: impl IntoIterator<Item = (SwitchId, Entry, u64)>,
+    ) -> [(u64, u64); LAYERS + 1] {
+        let packets = self.packets(counters);
+        let mut sums = [(0u64, 0u64); LAYERS + 1];
+        sums[0].0 = packets.ranges.iter().fold(0, |sum, packets| sum.saturating_add(*packets));
+        for (node, packets) in self.nodes.iter().zip(&packets.nodes) {
+            let (hits, _) = &mut sums[1 + usize::from(node.layer)];
+            *hits = hits.saturating_add(*packets);
+        }
+        for (stop, packets) in self.stops(&packets) {
+            let table = match stop {
+                Stop::Range(_) => 0,
+                Stop::Below(at) => 1 + usize::from(self.nodes[at].layer),
+            };
+            let (_, stops) = &mut sums[table];
+            *stops = stops.saturating_add(packets);
+        }
+        sums
+    }
+
+    fn packets(&self, counters: impl IntoIterator<Item = (SwitchId, Entry, u64)>) -> Packets {
+        let ranges: HashMap<u64, usize> =
+            self.fat_root.iter().enumerate().map(|(at, range)| (range.address, at)).collect();
+        let mut sums = Packets { ranges: vec![0; self.fat_root.len()], nodes: vec![0; self.nodes.len()] };
         for (switch, entry, packets) in counters {
-            let stop = match entry {
-                Entry::FatRoot(_, fat_root::Action::Land { address, node_id: 0, .. }) => {
-                    ranges.get(&address).map(|low| (address, *low))
+            let sum = match entry {
+                Entry::FatRoot(_, fat_root::Action::Land { address, .. }) => {
+                    ranges.get(&address).map(|at| &mut sums.ranges[*at])
                 }
-                Entry::Child(key, child::Action { node_id: 0, .. }) if key.epoch == self.epoch => nodes
-                    .get(&(switch, key.node_id))
-                    .and_then(|node| node.children.get(usize::from(key.branch)))
-                    .map(|child| (child.address, child.low)),
+                Entry::Coarse(key, _) if key.epoch == self.epoch => {
+                    let position = self.index.position(key.address);
+                    let position = position.filter(|position| self.nodes[*position].switch == switch);
+                    position.map(|position| &mut sums.nodes[position])
+                }
                 _ => None,
             };
-            if let Some((address, low)) = stop.filter(|_| packets > 0) {
-                let (_, sum) = stops.entry(address).or_insert((low, 0));
+            if let Some(sum) = sum {
                 *sum = sum.saturating_add(packets);
             }
         }
-        stops
+        sums
+    }
+
+    /// How many packets stopped where; places where none did are left out.
+    fn stops(&self, packets: &Packets) -> BTreeMap<Stop, u64> {
+        let cached =
+            |address: u64| self.index.position(address).map_or(0, |position| packets.nodes[position]);
+        let ranges =
+            self.fat_root.iter().zip(&packets.ranges).enumerate().map(|(at, (range, packets))| {
+                (Stop::Range(at), packets.saturating_sub(cached(range.address)))
+            });
+        let nodes = self.nodes.iter().zip(&packets.nodes).enumerate().map(|(at, (node, packets))| {
+            let on = node.children.iter().fold(0u64, |on, child| on.saturating_add(cached(child.address)));
+            (Stop::Below(at), packets.saturating_sub(on))
+        });
+        ranges.chain(nodes).filter(|(_, packets)| *packets > 0).collect()
+    }
+
+    fn stop(&self, key: u64) -> Stop {
+        self.nodes_of(key).last().map_or_else(|| Stop::Range(self.range_of(key)), Stop::Below)
     }
 }

@@ -1,15 +1,16 @@
 //! A plan as a difference to the one in force: in the same epoch, with the ids of what stays.
 //!
-//! A node that stays as it is keeps its id, so nothing of it is written. A node that has changed is added beside its former self under an id
-//! that nobody had of late, and one write moves the pointer to it; only then does the former self go. So a packet meets a node whole, of the
-//! one plan or the other. A fat root whose borders are the same changes entry by entry, each a whole answer; another one is written
-//! beside it, and the flip moves packets to it.
+//! A node that stays as it is keeps its slot, so nothing of it is written. A node that has changed gets another slot, which nobody had of late:
+//! what it consists of is written beside its former self. While both plans are there, packets are led only into nodes that are the same in
+//! both; then the fat root changes, and then nodes that are new or have changed are led into. So no packet goes by half of a node, or by one
+//! node of the old tree and one of the new. A fat root whose borders are the same changes entry by entry, each a whole answer; another one is
+//! written beside it, and the flip moves packets to it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use fatbtree_topology::SwitchId;
 
-use super::{CachedChild, CachedNode, LAYER_IDS, Plan, PlannedPartition, execute, first_id, layer_of};
+use super::{CachedNode, Plan, PlannedPartition};
 
 /// Where a node is, and which one it is.
 type Place = (u8, SwitchId, u16, u64);
@@ -18,15 +19,9 @@ fn place(node: &CachedNode) -> Place {
     (node.layer, node.switch, node.partition, node.address)
 }
 
-/// Whether nothing but the ids of children differs.
-fn is_same(a: &CachedNode, b: &CachedNode) -> bool {
-    let what = |child: &CachedChild| (child.low, child.address);
-    a.children.len() == b.children.len() && a.children.iter().map(what).eq(b.children.iter().map(what))
-}
-
 impl Plan {
     /// The same plan as a difference to `old`, which is in force: it is loaded beside it in the same epoch. None where they have too little in
-    /// common, or ids have run out: then a new epoch is written.
+    /// common, or slots have run out: then a new epoch is written.
     #[must_use]
     pub fn beside(&self, old: &Plan) -> Option<Plan> {
         let homes = |plan: &Plan| -> Vec<_> {
@@ -41,72 +36,47 @@ impl Plan {
         let before: HashMap<Place, &CachedNode> = old.nodes.iter().map(|node| (place(node), node)).collect();
         let mut taken: BTreeMap<(u8, SwitchId), BTreeSet<u16>> = BTreeMap::new();
         for node in &old.nodes {
-            taken.entry((node.layer, node.switch)).or_default().insert(node.id);
+            taken.entry((node.layer, node.switch)).or_default().insert(node.slot);
         }
-        // By the id in this plan: what it is from now on.
-        let mut ids: HashMap<(SwitchId, u16), u16> = HashMap::new();
-        let mut kept = 0;
-        // Ids go round, so that one which was given up is not given again while packets are under way with it.
+        // Slots go round, so that one which was given up is not given again while a switch may still hold something of it.
         let mut newest: BTreeMap<(u8, SwitchId), u16> = BTreeMap::new();
-        let highest = old.nodes.iter().map(|node| (node.layer, node.switch, node.id));
-        for (layer, switch, id) in highest.chain(old.newest_ids.iter().copied()) {
-            newest.insert((layer, switch), id);
+        let highest = old.nodes.iter().map(|node| (node.layer, node.switch, node.slot));
+        for (layer, switch, slot) in highest.chain(old.newest_slots.iter().copied()) {
+            newest.insert((layer, switch), slot);
         }
-        for node in &self.nodes {
-            let id = match before.get(&place(node)).filter(|before| is_same(before, node)) {
-                Some(before) => {
-                    kept += 1;
-                    before.id
-                }
-                None => {
-                    let set = (node.layer, node.switch);
-                    let taken = taken.entry(set).or_default();
-                    if taken.len() >= LAYER_IDS {
-                        return None;
-                    }
-                    let first = first_id(node.layer.into());
-                    let after = |id: u16| {
-                        let next =
-                            id.checked_add(1).filter(|next| layer_of(*next) == usize::from(node.layer));
-                        next.unwrap_or(first)
-                    };
-                    let newest =
-                        newest.entry(set).and_modify(|newest| *newest = after(*newest)).or_insert(first);
-                    while taken.contains(newest) {
-                        *newest = after(*newest);
-                    }
-                    taken.insert(*newest);
-                    *newest
-                }
-            };
-            ids.insert((node.switch, node.id), id);
-        }
-        if 2 * kept < self.nodes.len() {
-            return None;
-        }
-        let homes: HashMap<u16, &PlannedPartition> =
-            self.partitions.iter().map(|home| (home.id, home)).collect();
-        let now = |partition: u16, id: u16| match id {
-            0 => Some(0),
-            id => ids.get(&(homes.get(&partition)?.switches[layer_of(id)], id)).copied(),
-        };
         let mut plan = self.clone();
         plan.epoch = old.epoch;
+        let mut kept = 0;
         for node in &mut plan.nodes {
-            node.id = ids[&(node.switch, node.id)];
-            for child in &mut node.children {
-                child.node_id = now(node.partition, child.node_id)?;
+            let is_same =
+                |before: &&&CachedNode| before.pivots == node.pivots && before.children == node.children;
+            if let Some(before) = before.get(&place(node)).filter(is_same) {
+                node.slot = before.slot;
+                kept += 1;
+                continue;
             }
+            let set = (node.layer, node.switch);
+            let taken = taken.entry(set).or_default();
+            if taken.len() > usize::from(u16::MAX) {
+                return None;
+            }
+            let newest = newest.entry(set).or_insert(u16::MAX);
+            *newest = newest.wrapping_add(1);
+            while taken.contains(newest) {
+                *newest = newest.wrapping_add(1);
+            }
+            taken.insert(*newest);
+            node.slot = *newest;
         }
-        for range in &mut plan.fat_root {
-            range.node_id = now(range.partition, range.node_id)?;
+        if 2 * kept < plan.nodes.len() {
+            return None;
         }
-        plan.nodes.sort_unstable_by_key(|node| (node.layer, node.switch, node.id));
+        plan.nodes.sort_unstable_by_key(|node| (node.layer, node.switch, node.slot));
         let lows = |plan: &Plan| plan.fat_root.iter().map(|range| range.low).collect::<Vec<_>>();
         let is_same_root = lows(self) == lows(old) && self.budget.range_match == old.budget.range_match;
         plan.parity = if is_same_root { old.parity } else { 1 - old.parity };
-        plan.newest_ids = newest.into_iter().map(|((layer, switch), id)| (layer, switch, id)).collect();
-        plan.index = execute::Index::of(&plan);
+        plan.newest_slots = newest.into_iter().map(|((layer, switch), slot)| (layer, switch, slot)).collect();
+        plan.index = super::execute::Index::of(&plan.nodes);
         Some(plan)
     }
 
@@ -184,7 +154,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// One difference after another: each leads where its plan does, is whole, and gives no id to two nodes.
+        /// One difference after another: each leads where its plan does, is whole, and gives no slot to two nodes.
         #[test]
         fn a_difference_leads_as_its_plan_does(
             tops in arb_tops(),

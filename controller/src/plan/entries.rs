@@ -1,12 +1,13 @@
 //! From the plan to typed table entries per switch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fatbtree_topology::SwitchId;
 
 use super::ranges::Target;
+use super::shape::{OFFSET, Pivots, Run};
 use super::{CachedNode, LAYER_SETS, Plan, RangeMatch, sub_table};
-use crate::tables::{Entry, child, core_route, fat_root, step};
+use crate::tables::{Entry, NodeSet, child, coarse, core_route, fat_root, fine, run};
 
 impl Plan {
     /// Every entry of this epoch by switch, in key order: fat root and node sets.
@@ -15,8 +16,14 @@ impl Plan {
     pub fn entries(&self) -> BTreeMap<SwitchId, Vec<Entry>> {
         let mut all: BTreeMap<SwitchId, Vec<Entry>> = BTreeMap::new();
         self.fat_root_entries(all.entry(self.core).or_default());
+        let mut strides = BTreeSet::new();
         for node in &self.nodes {
             node_entries(node, self.epoch, all.entry(node.switch).or_default());
+            let (_, set) = LAYER_SETS[usize::from(node.layer)];
+            strides.extend(node.run().map(|run| (node.switch, set, run.stride)));
+        }
+        for (switch, set, stride) in strides {
+            all.entry(switch).or_default().extend(run_entries(set, stride));
         }
         for entries in all.values_mut() {
             entries.sort_unstable();
@@ -58,7 +65,7 @@ impl Plan {
                         fat_root::Action::Land {
                             address: range.address,
                             partition: range.partition,
-                            node_id: range.node_id,
+                            inner: range.inner,
                         }
                     }
                 };
@@ -68,26 +75,40 @@ impl Plan {
     }
 }
 
-/// The part of an address that says where in its server.
-const OFFSET: u64 = (1 << 48) - 1;
-
 fn node_entries(node: &CachedNode, epoch: u8, entries: &mut Vec<Entry>) {
     let (_, set) = LAYER_SETS[usize::from(node.layer)];
+    let CachedNode { slot, address, pivots, .. } = *node;
+    let whole = pivots == Pivots::Whole;
     // No key is above the last of all: children that are not there are never found. And none but the first begins at key 0.
-    let last_before =
-        |branch: usize| node.children.get(branch).map_or(u64::MAX, |child| child.low.saturating_sub(1));
-    let node_id = node.id;
-    let mut compare = |quarter, branches: [usize; 3]| {
-        let last = branches.map(last_before);
-        entries.push(Entry::Step(step::Key { set, epoch, node_id, quarter }, step::Action { last }));
+    let last_before = |branch: usize| {
+        let child = node.children.get(branch);
+        child.map_or(u64::MAX, |child| child.low.saturating_sub(1))
     };
-    compare(None, [4, 8, 12]);
+    let last = |branches: [usize; 3]| pivots.last(branches.map(last_before));
+    let run = node.run();
+    let action = coarse::Action {
+        last: last([4, 8, 12]),
+        slot,
+        first_child: run.map_or(0, |run| run.first),
+        stride: run.map_or(0, |run| run.stride),
+        inner: node.level > 1,
+    };
+    entries.push(Entry::Coarse(coarse::Key { set, whole, epoch, address }, action));
     for quarter in 0..4u8 {
-        compare(Some(quarter), [1, 2, 3].map(|at| 4 * usize::from(quarter) + at));
+        let last = last([1, 2, 3].map(|at| 4 * usize::from(quarter) + at));
+        entries.push(Entry::Fine(fine::Key { set, whole, epoch, slot, quarter }, fine::Action { last }));
     }
-    for (branch, child) in (0u8..).zip(&node.children) {
-        // Cached nodes are those whose children are on their own server.
-        let action = child::Action { offset: child.address & OFFSET, node_id: child.node_id };
-        entries.push(Entry::Child(child::Key { set, epoch, node_id, branch }, action));
+    if run.is_none() {
+        for (branch, child) in (0u8..).zip(&node.children) {
+            // Cached nodes are those whose children are on their own server.
+            let action = child::Action { offset: child.address & OFFSET };
+            entries.push(Entry::Child(child::Key { set, epoch, slot, branch }, action));
+        }
     }
+}
+
+/// The distances of siblings that nodes of a set have.
+fn run_entries(set: NodeSet, stride: u8) -> impl Iterator<Item = Entry> {
+    Run::distances(stride)
+        .map(move |(branch, distance)| Entry::Run(run::Key { set, stride, branch }, run::Action { distance }))
 }

@@ -1,8 +1,10 @@
 //! The plan in software: where does a key land?
 
+use std::collections::HashMap;
+
 use fatbtree_topology::SwitchId;
 
-use super::{CachedNode, FatRootRange, LAYERS, Plan, layer_of};
+use super::{CachedChild, CachedNode, FatRootRange, Plan};
 
 /// Where an index read for a key ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,49 +18,21 @@ pub struct Landing {
     pub levels: u8,
 }
 
-/// Where each partition's nodes of each layer begin in [`Plan::nodes`].
+/// By address: position in [`Plan::nodes`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Index {
-    /// Partition ids, ascending, and for each layer the range of positions of its switch's nodes.
-    partitions: Vec<(u16, [(usize, usize); LAYERS])>,
-}
+pub(super) struct Index(HashMap<u64, u32>);
 
 impl Index {
-    pub(super) fn of(plan: &Plan) -> Self {
-        let mut partitions: Vec<_> = plan
-            .partitions
-            .iter()
-            .map(|partition| {
-                let mut spans = [(0, 0); LAYERS];
-                for (layer, span) in spans.iter_mut().enumerate() {
-                    let home = (layer, partition.switches[layer]);
-                    let start =
-                        plan.nodes.partition_point(|node| (usize::from(node.layer), node.switch) < home);
-                    let end =
-                        plan.nodes.partition_point(|node| (usize::from(node.layer), node.switch) <= home);
-                    *span = (start, end);
-                }
-                (partition.id, spans)
-            })
-            .collect();
-        partitions.sort_unstable();
-        Self { partitions }
+    pub(super) fn of(nodes: &[CachedNode]) -> Self {
+        Self((0..).zip(nodes).map(|(position, node)| (node.address, position)).collect())
     }
 
-    /// Position in [`Plan::nodes`] of the node called `id` on the way to `partition`.
-    pub(super) fn position(&self, nodes: &[CachedNode], partition: u16, id: u16) -> Option<usize> {
-        if id == 0 {
-            return None;
-        }
-        let at = self.partitions.binary_search_by_key(&partition, |(id, _)| *id).ok()?;
-        let (start, end) = *self.partitions[at].1.get(layer_of(id))?;
-        // Mostly ids follow each other.
-        let set = &nodes[start..end];
-        let guess = usize::from(id - set.first()?.id.min(id));
-        if set.get(guess).is_some_and(|node| node.id == id) {
-            return Some(start + guess);
-        }
-        set.binary_search_by_key(&id, |node| node.id).ok().map(|at| start + at)
+    pub(super) fn position(&self, address: u64) -> Option<usize> {
+        self.0.get(&address).map(|position| *position as usize)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 }
 
@@ -75,34 +49,26 @@ pub struct WayPoint {
     pub next: Option<u64>,
     /// The child.
     pub address: u64,
-    /// Its id where it is cached further on, else 0.
-    pub node_id: u16,
+    /// Whether it is cached further on.
+    pub cached: bool,
 }
 
 impl Plan {
     /// The way of an index read for `key`, table by table; the last one says where it ends.
     pub fn way(&self, key: u64) -> Vec<WayPoint> {
-        let at = self.fat_root.partition_point(|range| range.low <= key).saturating_sub(1);
-        let range = &self.fat_root[at];
+        let at = self.range_of(key);
+        let FatRootRange { low, address, .. } = self.fat_root[at];
         let mut next = self.fat_root.get(at + 1).map(|next| next.low);
-        let FatRootRange { low, address, node_id, partition, .. } = *range;
-        let mut way = vec![WayPoint { switch: self.core, layer: None, low, next, address, node_id }];
-        let mut id = node_id;
-        while let Some(position) = self.index.position(&self.nodes, partition, id) {
+        let cached = |address| self.index.position(address).is_some();
+        let mut way =
+            vec![WayPoint { switch: self.core, layer: None, low, next, address, cached: cached(address) }];
+        for position in self.nodes_of(key) {
             let node = &self.nodes[position];
-            let at = node.children.partition_point(|child| child.low <= key).saturating_sub(1);
-            let child = &node.children[at];
+            let at = node.branch(key);
+            let CachedChild { low, address } = node.children[at];
             next = node.children.get(at + 1).map(|next| next.low).or(next);
             let (switch, layer) = (node.switch, Some(node.layer));
-            way.push(WayPoint {
-                switch,
-                layer,
-                low: child.low,
-                next,
-                address: child.address,
-                node_id: child.node_id,
-            });
-            id = child.node_id;
+            way.push(WayPoint { switch, layer, low, next, address, cached: cached(address) });
         }
         way
     }
@@ -110,17 +76,36 @@ impl Plan {
     /// Where an index read for `key` ends when every switch holds this plan, and the client's connection is to the
     /// key's partition.
     pub fn land(&self, key: u64) -> Landing {
+        let FatRootRange { address, partition, .. } = self.fat_root[self.range_of(key)];
+        self.nodes_of(key).fold(Landing { address, partition, levels: 1 }, |landing, position| {
+            let node = &self.nodes[position];
+            let address = node.children[node.branch(key)].address;
+            Landing { address, levels: landing.levels + 1, ..landing }
+        })
+    }
+
+    /// The range of the fat root that a key is in.
+    pub(super) fn range_of(&self, key: u64) -> usize {
         let after = self.fat_root.partition_point(|range| range.low <= key);
-        let range = &self.fat_root[after.checked_sub(1).expect("the first range begins at key 0")];
-        let partition = range.partition;
-        let (mut address, mut id, mut levels) = (range.address, range.node_id, 1);
-        while let Some(position) = self.index.position(&self.nodes, partition, id) {
-            let children = &self.nodes[position].children;
-            // A key comes to a node because it is in the node's range: none is below the first child.
-            let child = children.partition_point(|child| child.low <= key).saturating_sub(1);
-            (address, id) = (children[child].address, children[child].node_id);
-            levels += 1;
-        }
-        Landing { address, partition, levels }
+        after.checked_sub(1).expect("the first range begins at key 0")
+    }
+
+    /// Positions of the cached nodes on a key's way, in its order.
+    pub(super) fn nodes_of(&self, key: u64) -> impl Iterator<Item = usize> + '_ {
+        let range = &self.fat_root[self.range_of(key)];
+        let first = Some(range.address).filter(|_| range.inner);
+        std::iter::successors(first.and_then(|address| self.index.position(address)), move |position| {
+            let node = &self.nodes[*position];
+            // Packets pass sets once, in the order of layers.
+            let next = self.index.position(node.children[node.branch(key)].address)?;
+            (self.nodes[next].layer > node.layer).then_some(next)
+        })
+    }
+}
+
+impl CachedNode {
+    /// Which child a key belongs to. A key comes to a node because it is in the node's range: none is below the first child.
+    pub(super) fn branch(&self, key: u64) -> usize {
+        self.children.partition_point(|child| child.low <= key).saturating_sub(1)
     }
 }

@@ -4,13 +4,13 @@ use fatbtree_topology::SwitchId;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Budget, CachedNode, FatRootRange, LAYERS, Plan, PlanError, PlannedPartition, SLICE_BITS, STAGES, Summary,
-    execute, first_id, layer_of, ranges::RangeTables,
+    Budget, CachedNode, FatRootRange, LAYERS, Pivots, Plan, PlanError, PlannedPartition, SLICE_BITS, STAGES,
+    Summary, execute, ranges::RangeTables,
 };
 use crate::tree::MAX_BRANCHES;
 
 /// Version of the file's format.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct File {
@@ -30,7 +30,7 @@ struct File {
     fat_root: Vec<FatRootRange>,
     nodes: Vec<CachedNode>,
     #[serde(default)]
-    newest_ids: Vec<(u8, SwitchId, u16)>,
+    newest_slots: Vec<(u8, SwitchId, u16)>,
 }
 
 impl Plan {
@@ -48,7 +48,7 @@ impl Plan {
             partitions: self.partitions.clone(),
             fat_root: self.fat_root.clone(),
             nodes: self.nodes.clone(),
-            newest_ids: self.newest_ids.clone(),
+            newest_slots: self.newest_slots.clone(),
         };
         serde_json::to_string(&file).expect("numbers, strings and lists always serialise")
     }
@@ -82,13 +82,13 @@ impl Plan {
             total_weight: file.total_weight,
             budget: file.budget,
             switch_names: file.switch_names,
-            newest_ids: file.newest_ids,
+            newest_slots: file.newest_slots,
             tables: RangeTables::build(&lows, SLICE_BITS, STAGES),
             index: execute::Index::default(),
         };
         plan.check_nodes().map_err(damaged)?;
-        plan.index = execute::Index::of(&plan);
-        plan.check_ids().map_err(damaged)?;
+        plan.index = execute::Index::of(&plan.nodes);
+        plan.check_ways().map_err(damaged)?;
         plan.check(&plan.budget)?;
         Ok(plan)
     }
@@ -99,18 +99,14 @@ impl Plan {
         }
         let mut previous = None;
         for node in &self.nodes {
-            let place = format!("node {} of {}", node.id, self.switch_name(node.switch));
+            let place = format!("node {:#x} of {}", node.address, self.switch_name(node.switch));
             let layer = usize::from(node.layer);
             if layer >= LAYERS {
                 return Err(format!("{place}: expected a layer from 0 to {}, found {layer}", LAYERS - 1));
             }
-            let key = (node.layer, node.switch, node.id);
-            let is_in_order = node.id != 0 && layer_of(node.id) == layer && previous < Some(key);
-            if !is_in_order {
-                let first = first_id(layer);
-                return Err(format!(
-                    "{place}: expected an id of its layer, from {first} on, ordered by layer, switch and id"
-                ));
+            let key = (node.layer, node.switch, node.slot);
+            if previous >= Some(key) {
+                return Err(format!("{place}: expected nodes in order of layer, switch and slot, each once"));
             }
             previous = Some(key);
             let count = node.children.len();
@@ -127,19 +123,23 @@ impl Plan {
         Ok(())
     }
 
-    /// Every id that something points to leads further down the path.
-    fn check_ids(&self) -> Result<(), String> {
-        let pointers = self.fat_root.iter().map(|r| (r.partition, 0, r.address, r.node_id));
-        let children = self.nodes.iter().flat_map(|node| {
-            let below = usize::from(node.layer) + 1;
-            node.children.iter().map(move |child| (node.partition, below, child.address, child.node_id))
-        });
-        for (partition, below, address, id) in pointers.chain(children).filter(|(.., id)| *id != 0) {
-            let found = self.index.position(&self.nodes, partition, id).map(|at| self.nodes[at].address);
-            if found != Some(address) || layer_of(id) < below {
+    /// Every node is there once, and what leads to it is further up the path.
+    fn check_ways(&self) -> Result<(), String> {
+        if self.index.len() < self.nodes.len() {
+            return Err("expected each node once, found an address twice".to_owned());
+        }
+        for node in &self.nodes {
+            let below = node.children.iter().filter_map(|child| self.index.position(child.address));
+            if let Some(child) = below.map(|at| &self.nodes[at]).find(|child| child.layer <= node.layer) {
+                let (child, parent) = (child.address, node.address);
                 return Err(format!(
-                    "partition {partition}: node id {id} should name the node at {address:#x} further down"
+                    "node {child:#x}: expected it further down than node {parent:#x}, whose child it is"
                 ));
+            }
+            let pivots = node.children.iter().skip(1).map(|child| child.low);
+            // Whether one half is enough depends on keys that are not here, but not for high halves.
+            if node.pivots == Pivots::High && Pivots::of(0, u64::MAX, pivots) != Pivots::High {
+                return Err(format!("node {:#x}: its pivots have low halves", node.address));
             }
         }
         Ok(())

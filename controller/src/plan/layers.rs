@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 use fatbtree_topology::SwitchId;
 
+use super::budget::SetRoom;
 use super::fat_root::Child;
 use super::favour::Favour;
-use super::{LAYERS, first_id};
+use super::{Budget, LAYERS, Run};
 use crate::frequency::Frequencies;
 use crate::tree::{NONE, Tree};
 
@@ -20,23 +21,23 @@ pub(super) struct Placed {
     pub(super) node: u32,
     pub(super) layer: usize,
     pub(super) switch: SwitchId,
-    /// Unique on every path, because a path has one switch per layer.
-    pub(super) id: u16,
+    /// Unique in its set.
+    pub(super) slot: u16,
 }
 
-/// Places nodes; the result is ordered by layer, switch and id. `homes` are the switches of each partition by layer.
+/// Places nodes; the result is ordered by layer, switch and slot. `homes` are the switches of each partition by layer.
 pub(super) fn place(
     tree: &Tree,
     frequencies: &Frequencies,
     favour: &Favour,
     fat_root: &[Child],
     homes: &[[SwitchId; LAYERS]],
-    room: &[usize; LAYERS],
+    budget: &Budget,
 ) -> Vec<Placed> {
     let mut frontier: Vec<u32> =
         fat_root.iter().map(|child| child.node).filter(|node| *node != NONE).collect();
     let mut placed = Vec::new();
-    for (layer, room) in room.iter().enumerate() {
+    for (layer, room) in (0..LAYERS).map(|layer| (layer, SetRoom::of(budget, layer))) {
         let mut by_switch: BTreeMap<SwitchId, Vec<u32>> = BTreeMap::new();
         let mut next = Vec::new();
         for node in frontier {
@@ -48,24 +49,30 @@ pub(super) fn place(
             }
         }
         for (switch, mut nodes) in by_switch {
-            if nodes.len() > *room {
-                let rank = |node: &u32| {
-                    let (visits, leaves, place) = frequencies.rank(tree, *node);
-                    std::cmp::Reverse((
-                        favour.in_layer(layer, tree.node(*node).address, visits),
-                        leaves,
-                        place,
-                    ))
-                };
-                nodes.select_nth_unstable_by_key(*room, rank);
-                next.extend(nodes.drain(*room..));
-            }
+            let rank = |node: &u32| {
+                let (visits, leaves, place) = frequencies.rank(tree, *node);
+                std::cmp::Reverse((favour.in_layer(layer, tree.node(*node).address, visits), leaves, place))
+            };
+            nodes.sort_by_cached_key(rank);
+            let mut taken = SetRoom::default();
+            nodes.retain(|node| {
+                let children = tree.children(*node);
+                let is_run = Run::of(children.iter().map(|child| child.address)).is_some();
+                let mut with = taken;
+                with.add(tree.pivots(*node), is_run, children.len());
+                let fits = with.is_within(&room);
+                if fits {
+                    taken = with;
+                } else {
+                    next.push(*node);
+                }
+                fits
+            });
             // Slots in key order, so that equal plans are equal whatever order the queue had.
             nodes.sort_unstable_by_key(|node| (tree.node(*node).partition, tree.node(*node).low, *node));
             for (slot, node) in nodes.into_iter().enumerate() {
-                let slot = u16::try_from(slot).expect("a set has at most 8192 nodes");
-                let id = first_id(layer) + slot;
-                placed.push(Placed { node, layer, switch, id });
+                let slot = u16::try_from(slot).expect("the budget keeps nodes within the slots");
+                placed.push(Placed { node, layer, switch, slot });
                 next.extend(
                     tree.children(node).iter().map(|child| child.node).filter(|child| *child != NONE),
                 );

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use fatbtree_topology::SwitchId;
 use serde::{Deserialize, Serialize};
 
-use super::{LAYER_NAMES, LAYERS, Plan, STAGES};
+use super::{LAYER_NAMES, LAYERS, Pivots, Plan, STAGES};
 
 /// The numbers of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +37,14 @@ pub struct LayerSummary {
     pub nodes: usize,
     /// Room per switch.
     pub room: usize,
+    /// Of the nodes: those that are searched by high halves, by low halves, and by whole keys.
+    pub high: usize,
+    /// See `high`.
+    pub low: usize,
+    /// See `high`.
+    pub whole: usize,
+    /// Of the nodes: those whose children are a run, which take no entries for them.
+    pub regular: usize,
     /// Share of sampled visits that this layer leads one level on, 0 to 1.
     pub share: f64,
     /// The switches that hold any.
@@ -62,6 +70,10 @@ impl Plan {
                 name: LAYER_NAMES[layer].to_owned(),
                 nodes: 0,
                 room: self.budget.set_nodes[layer],
+                high: 0,
+                low: 0,
+                whole: 0,
+                regular: 0,
                 share: 0.0,
                 switches: Vec::new(),
             })
@@ -73,13 +85,20 @@ impl Plan {
             let layer = &mut layers[usize::from(nodes[0].layer)];
             let (id, name) = (nodes[0].switch, self.switch_name(nodes[0].switch).to_owned());
             layer.nodes += nodes.len();
+            for node in nodes {
+                *match node.pivots {
+                    Pivots::High => &mut layer.high,
+                    Pivots::Low => &mut layer.low,
+                    Pivots::Whole => &mut layer.whole,
+                } += 1;
+                layer.regular += usize::from(node.is_regular());
+            }
             layer.switches.push(SwitchNodes { id, name, nodes: nodes.len() });
             let part = share(nodes.iter().map(|node| node.weight).sum());
             layer.share += part;
             walked += part;
         }
         let stage_entries: [usize; STAGES] = self.tables.entries_per_stage();
-        let set_entries: usize = self.nodes.iter().map(|node| 1 + 4 + node.children.len()).sum();
         Summary {
             epoch: self.epoch,
             ranges: self.fat_root.len(),
@@ -87,7 +106,7 @@ impl Plan {
             stage_rows: self.tables.rows_per_stage(self.budget.range_match),
             sub_tables: self.tables.tables_per_stage(),
             layers,
-            entries: stage_entries.iter().sum::<usize>() + set_entries,
+            entries: self.entries().values().map(Vec::len).sum(),
             expected_levels: walked,
         }
     }
@@ -138,6 +157,12 @@ impl Plan {
                 layer.room,
                 100.0 * layer.share
             ));
+            if layer.nodes > 0 {
+                line(format_args!(
+                    "    regular {}, searched by high halves {}, by low halves {}, by whole keys {}",
+                    layer.regular, layer.high, layer.low, layer.whole
+                ));
+            }
             for switch in &layer.switches {
                 line(format_args!("    {:<12} {:>6}", switch.name, switch.nodes));
             }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::ranges::RangeMatch;
 use super::{Budget, LAYER_SETS, MAX_SET_NODES, STAGES};
 use crate::program::Target;
+use crate::tables::NodeSet;
 
 /// `p4/build/tofino/sizes.json`, as far as it counts here.
 #[derive(Deserialize)]
@@ -41,12 +42,13 @@ pub(super) fn budget(target: Target) -> Budget {
     let roles = [Role::Core, Role::Aggregation, Role::Edge].map(|role| (role, info(role)));
     let [(_, core), ..] = &roles;
     let stage_entries = (0..STAGES).map(|stage| entries(core, &format!("fat_root_{stage}"))).min();
-    let set_nodes = LAYER_SETS.map(|(role, set)| {
+    let of_set = |(role, set): (Role, NodeSet), table: &str| {
         let (_, info) = roles.iter().find(|(own, _)| *own == role).expect("all roles are there");
-        let of = |table: &str| entries(info, &format!("{}.{table}", set.name()));
-        let nodes = of("coarse").min(of("fine") / 4).min(of("child") / 16);
-        MAX_SET_NODES.min(nodes / LIVE_EPOCHS)
-    });
+        entries(info, &format!("{}.{table}", set.name())) / LIVE_EPOCHS
+    };
+    let whole_nodes = LAYER_SETS.map(|set| of_set(set, "coarse_whole").min(of_set(set, "fine_whole") / 4));
+    let set_nodes =
+        LAYER_SETS.map(|set| of_set(set, "coarse").min(of_set(set, "fine") / 4).min(MAX_SET_NODES));
     Budget {
         target: target.name().to_owned(),
         fat_root_ranges: RANGES,
@@ -54,6 +56,8 @@ pub(super) fn budget(target: Target) -> Budget {
         stage_rows: target.chip().map(stage_rows),
         range_match: if target == Target::V1model { RangeMatch::Exact } else { RangeMatch::OneSided },
         set_nodes,
+        whole_nodes,
+        children: LAYER_SETS.map(|set| of_set(set, "child")),
         live_epochs: LIVE_EPOCHS,
     }
 }

@@ -9,14 +9,16 @@ use proptest::prelude::*;
 use super::*;
 use crate::program::Target;
 use crate::reload::{PhaseKind, ReloadSteps};
-use crate::tables::{Change, Entry, NodeSet, child, core_route, fat_root, step};
+use crate::tables::{Change, Entry, NodeSet, child, coarse, core_route, fat_root, fine, run};
 use crate::test_support::{arb_tops, naive_path, top};
 
 /// The entries of one switch, as its tables hold them.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Switch {
     fat_root: BTreeMap<fat_root::Key, fat_root::Action>,
-    steps: BTreeMap<step::Key, step::Action>,
+    coarse: BTreeMap<coarse::Key, coarse::Action>,
+    fine: BTreeMap<fine::Key, fine::Action>,
+    runs: BTreeMap<run::Key, run::Action>,
     children: BTreeMap<child::Key, child::Action>,
 }
 
@@ -50,14 +52,22 @@ impl Network {
             Change::Insert(Entry::FatRoot(key, action)) | Change::Modify(Entry::FatRoot(key, action)) => {
                 put(tables.fat_root.insert(key, action).is_some(), &change);
             }
-            Change::Insert(Entry::Step(key, action)) | Change::Modify(Entry::Step(key, action)) => {
-                put(tables.steps.insert(key, action).is_some(), &change);
+            Change::Insert(Entry::Coarse(key, action)) | Change::Modify(Entry::Coarse(key, action)) => {
+                put(tables.coarse.insert(key, action).is_some(), &change);
+            }
+            Change::Insert(Entry::Fine(key, action)) | Change::Modify(Entry::Fine(key, action)) => {
+                put(tables.fine.insert(key, action).is_some(), &change);
+            }
+            Change::Insert(Entry::Run(key, action)) | Change::Modify(Entry::Run(key, action)) => {
+                put(tables.runs.insert(key, action).is_some(), &change);
             }
             Change::Insert(Entry::Child(key, action)) | Change::Modify(Entry::Child(key, action)) => {
                 put(tables.children.insert(key, action).is_some(), &change);
             }
             Change::Delete(Entry::FatRoot(key, _)) => assert!(tables.fat_root.remove(&key).is_some()),
-            Change::Delete(Entry::Step(key, _)) => assert!(tables.steps.remove(&key).is_some()),
+            Change::Delete(Entry::Coarse(key, _)) => assert!(tables.coarse.remove(&key).is_some()),
+            Change::Delete(Entry::Fine(key, _)) => assert!(tables.fine.remove(&key).is_some()),
+            Change::Delete(Entry::Run(key, _)) => assert!(tables.runs.remove(&key).is_some()),
             Change::Delete(Entry::Child(key, _)) => assert!(tables.children.remove(&key).is_some()),
             other => panic!("{other:?} is none of a plan's"),
         }
@@ -77,7 +87,7 @@ impl Network {
         let core_route::Action::Descend { epoch, mut sub_table } = before.route else {
             panic!("S_c descends")
         };
-        let mut node = 0;
+        let mut is_inner = false;
         for stage in 0..4u8 {
             let slice = (key >> (48 - 16 * stage)) as u16;
             let tables = &before.switches.get(&self.core).unwrap_or(&none).fat_root;
@@ -90,9 +100,9 @@ impl Network {
             match hit {
                 None => {}
                 Some((_, fat_root::Action::NextTable { sub_table: next })) => sub_table = *next,
-                Some((_, fat_root::Action::Land { address, partition, node_id })) => {
+                Some((_, fat_root::Action::Land { address, partition, inner })) => {
                     if *partition == home.id {
-                        (landing.address, landing.levels, node) = (*address, 1, *node_id);
+                        (landing.address, landing.levels, is_inner) = (*address, 1, *inner);
                     }
                     break;
                 }
@@ -101,20 +111,32 @@ impl Network {
         let [core, aggregation, _, edge, _] = home.switches;
         for switch in [core, aggregation, edge].map(at) {
             for set in [NodeSet::A, NodeSet::B] {
-                let above = |quarter| {
-                    let step = switch.steps.get(&step::Key { set, epoch, node_id: node, quarter })?;
-                    Some(step.last.iter().filter(|last| key > **last).count() as u8)
-                };
-                let Some(quarter) = above(None).filter(|_| node != 0) else { continue };
+                let address = landing.address;
+                let node = [false, true].iter().find_map(|whole| {
+                    let action = switch.coarse.get(&coarse::Key { set, whole: *whole, epoch, address })?;
+                    Some((*whole, *action))
+                });
+                let Some((whole, node)) = node.filter(|_| is_inner) else { continue };
+                let (slot, quarter) = (node.slot, node.last.below(key) as u8);
+                let found = switch.fine.get(&fine::Key { set, whole, epoch, slot, quarter });
                 // A quarter that is missing is compared with nothing: the differences are all zero.
-                let branch = 4 * quarter + above(Some(quarter)).unwrap_or(0);
-                match switch.children.get(&child::Key { set, epoch, node_id: node, branch }) {
-                    None => node = 0,
-                    Some(action) => {
-                        landing.address = landing.address >> 48 << 48 | action.offset;
-                        node = action.node_id;
-                        landing.levels += 1;
+                let branch = 4 * quarter + found.map_or(0, |found| found.last.below(key) as u8);
+                let offset = match node.stride {
+                    0 => switch
+                        .children
+                        .get(&child::Key { set, epoch, slot, branch })
+                        .map(|child| child.offset),
+                    stride => {
+                        let run = switch.runs.get(&run::Key { set, stride, branch });
+                        // Without a carry.
+                        let low = |run: &run::Action| (node.first_child as u32).wrapping_add(run.distance);
+                        run.map(|run| node.first_child >> 32 << 32 | u64::from(low(run)))
                     }
+                };
+                is_inner = node.inner && offset.is_some();
+                if let Some(offset) = offset {
+                    landing.address = landing.address >> 48 << 48 | offset;
+                    landing.levels += 1;
                 }
             }
         }
@@ -157,15 +179,29 @@ fn arb_placement() -> impl Strategy<Value = Placement> {
 
 fn arb_budget() -> impl Strategy<Value = Budget> {
     let rows = prop_oneof![Just(None), prop::array::uniform4(8usize..160).prop_map(Some)];
+    let sets = (
+        prop::array::uniform5(0usize..12),
+        prop::array::uniform5(0usize..6),
+        prop::array::uniform5(prop_oneof![Just(0usize), Just(20), Just(1000)]),
+    );
     let how = prop_oneof![Just(RangeMatch::Exact), Just(RangeMatch::OneSided)];
-    (4usize..60, 16usize..200, rows, how, prop::array::uniform5(0usize..12), 1usize..3).prop_map(
-        |(fat_root_ranges, stage_entries, stage_rows, range_match, set_nodes, live_epochs)| Budget {
+    (4usize..60, 16usize..200, rows, how, sets, 1usize..3).prop_map(
+        |(
+            fat_root_ranges,
+            stage_entries,
+            stage_rows,
+            range_match,
+            (set_nodes, whole_nodes, children),
+            live_epochs,
+        )| Budget {
             target: "test".to_owned(),
             fat_root_ranges,
             stage_entries,
             stage_rows,
             range_match,
             set_nodes,
+            whole_nodes,
+            children,
             live_epochs,
         },
     )
@@ -198,37 +234,27 @@ fn plan(
     }
 }
 
-/// Budgets are kept, ids are unique on every path, and a cached node can be reached.
+/// Budgets are kept, slots are unique in their sets, and a cached node can be reached.
 fn check_structure(plan: &Plan, budget: &Budget) {
     plan.check(budget).unwrap();
     assert!(plan.fat_root().len() <= budget.fat_root_ranges);
-    let mut per_set: BTreeMap<(u8, SwitchId), usize> = BTreeMap::new();
-    for node in plan.nodes() {
-        *per_set.entry((node.layer, node.switch)).or_default() += 1;
-        assert!((1..=16).contains(&node.children.len()));
+    for nodes in plan.nodes().chunk_by(|a, b| (a.layer, a.switch) == (b.layer, b.switch)) {
+        let layer = usize::from(nodes[0].layer);
+        let count = |is: &dyn Fn(&&CachedNode) -> bool| nodes.iter().filter(is).count();
+        assert!(nodes.len() <= budget.set_nodes[layer]);
+        assert!(count(&|node| node.pivots == Pivots::Whole) <= budget.whole_nodes[layer]);
+        let irregular = nodes.iter().filter(|node| !node.is_regular());
+        assert!(irregular.map(|node| node.children.len()).sum::<usize>() <= budget.children[layer]);
+        let slots: BTreeSet<u16> = nodes.iter().map(|node| node.slot).collect();
+        assert_eq!(slots.len(), nodes.len());
+        assert!(nodes.iter().all(|node| (1..=16).contains(&node.children.len())));
     }
-    assert!(per_set.iter().all(|((layer, _), nodes)| *nodes <= budget.set_nodes[usize::from(*layer)]));
-    for partition in plan.partitions() {
-        let on_path = |node: &&CachedNode| node.switch == partition.switches[usize::from(node.layer)];
-        let ids: Vec<u16> = plan.nodes().iter().filter(on_path).map(|node| node.id).collect();
-        assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
-        let roots =
-            plan.fat_root().iter().filter(|r| r.partition == partition.id).map(|r| (r.address, r.node_id, 0));
-        let below = plan
-            .nodes()
-            .iter()
-            .filter(|n| n.partition == partition.id)
-            .flat_map(|n| n.children.iter().map(|c| (c.address, c.node_id, n.id)));
-        let pointed: BTreeMap<u64, (u16, u16)> =
-            roots.chain(below).map(|(address, id, from)| (address, (id, from))).collect();
-        for node in plan.nodes().iter().filter(|n| n.partition == partition.id) {
-            let (id, from) = pointed[&node.address];
-            assert_eq!(id, node.id);
-            assert!(
-                from == 0 || layer_of(from) < usize::from(node.layer),
-                "a node is led to from an earlier layer"
-            );
-        }
+    // The layer from which each address is led to.
+    let roots = plan.fat_root().iter().map(|range| (range.address, None));
+    let below = plan.nodes().iter().flat_map(|n| n.children.iter().map(|c| (c.address, Some(n.layer))));
+    let led: BTreeMap<u64, Option<u8>> = roots.chain(below).collect();
+    for node in plan.nodes() {
+        assert!(led[&node.address] < Some(node.layer), "a node is led to from an earlier layer");
     }
 }
 
@@ -270,8 +296,9 @@ proptest! {
             let node = tree.nodes().iter().position(|n| n.address == range.address)?;
             tree.cacheable(node as u32).then_some(range)
         }).collect();
-        let least = children.iter().filter(|range| range.node_id != 0).map(|range| range.weight).min();
-        let left = children.iter().filter(|range| range.node_id == 0).map(|range| range.weight).max();
+        let cached = |range: &&&FatRootRange| plan.nodes().iter().any(|node| node.address == range.address);
+        let least = children.iter().filter(cached).map(|range| range.weight).min();
+        let left = children.iter().filter(|range| !cached(range)).map(|range| range.weight).max();
         prop_assert_eq!(plan.nodes().len(), room.min(children.len()));
         if let (Some(least), Some(left)) = (least, left) {
             prop_assert!(least >= left, "{} is cached, {} is not", least, left);
@@ -410,13 +437,35 @@ fn counters_become_visits() {
     let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20], ..Budget::bmv2() };
     let plan = plan(&tops, &Placement::of(&cluster), &[], &budget, 5).unwrap();
     let entries = plan.entries();
-    let counters: Vec<_> = entries
-        .iter()
-        .flat_map(|(switch, entries)| entries.iter().map(|entry| (*switch, *entry, 3)))
-        .collect();
+    // Three packets for each leaf below.
+    let leaves_below = |address: u64| -> u64 {
+        let mut next = vec![address];
+        let mut leaves = 0;
+        while let Some(at) = next.pop() {
+            match tops.iter().flat_map(|top| &top.nodes).find(|node| node.address == at) {
+                Some(node) => next.extend(node.children.iter().map(|child| child.1)),
+                None => leaves += 1,
+            }
+        }
+        leaves
+    };
+    // A range may be several entries.
+    let mut ranges = BTreeSet::new();
+    let mut packets = |entry: &Entry| match entry {
+        Entry::FatRoot(_, fat_root::Action::Land { address, .. }) if ranges.insert(*address) => {
+            3 * leaves_below(*address)
+        }
+        Entry::Coarse(key, _) => 3 * leaves_below(key.address),
+        _ => 0,
+    };
+    let mut counters: Vec<(SwitchId, Entry, u64)> = Vec::new();
+    for (switch, entries) in &entries {
+        counters.extend(entries.iter().map(|entry| (*switch, *entry, packets(entry))));
+    }
     let visits = plan.visits(counters.iter().copied(), &[]);
-    let ends = plan.nodes().iter().flat_map(|n| &n.children).filter(|c| c.node_id == 0).count()
-        + plan.fat_root().iter().filter(|r| r.node_id == 0).count();
+    let is_end = |address: &u64| plan.nodes().iter().all(|node| node.address != *address);
+    let children = plan.nodes().iter().flat_map(|n| &n.children).map(|c| c.address);
+    let ends = children.chain(plan.fat_root().iter().map(|r| r.address)).filter(is_end).count();
     assert_eq!(visits.len(), ends);
     let least = visits.iter().map(|visit| visit.1).min().unwrap();
     for (low, _) in &visits {
@@ -451,7 +500,7 @@ fn what_switches_hold_is_counted() {
     assert_eq!(held(4, [0; 5]).0, 0, "nothing but the super-root");
     let (some, bytes) = held(4, [3, 0, 0, 0, 0]);
     assert_eq!(some, 3);
-    assert!(bytes > 3 * (27 + 4 * 28), "each with five steps of search, and with its children");
+    assert!(bytes > 3 * (31 + 4 * 16), "each with five steps of search");
     assert!(held(60, [3, 0, 0, 0, 0]).0 > some, "and those merged into the fat root");
     assert_eq!(held(4, [8192; 5]).0, tree.node_count());
     assert_eq!(held(1024, [8192; 5]).0, tree.node_count());
@@ -520,16 +569,17 @@ fn damaged_files_are_refused() {
         let error = Plan::from_json(&bad.to_string()).unwrap_err().to_string();
         assert!(error.contains(reason), "expected {reason:?} in: {error}");
     };
-    refuse(&|v| v["format"] = 2.into(), "expected format 1");
+    refuse(&|v| v["format"] = 1.into(), "expected format 2");
     refuse(&|v| v["epoch"] = 0.into(), "epoch from 1");
     refuse(&|v| v["fat_root"][0]["low"] = 1.into(), "from key 0");
-    refuse(&|v| v["fat_root"][1]["node_id"] = 4242.into(), "node id 4242");
     refuse(&|v| v["nodes"][0]["layer"] = 5.into(), "layer from 0 to 4");
-    refuse(&|v| v["nodes"][0]["id"] = 9.into(), "expected an id of its layer");
-    refuse(&|v| v["nodes"][3]["id"] = 3.into(), "expected an id of its layer");
+    refuse(&|v| v["nodes"][0]["slot"] = 9.into(), "in order of layer, switch and slot");
+    refuse(&|v| v["nodes"][3]["slot"] = 2.into(), "in order of layer, switch and slot");
+    refuse(&|v| v["nodes"][1]["address"] = v["nodes"][0]["address"].clone(), "an address twice");
     refuse(&|v| v["nodes"][0]["partition"] = 9.into(), "is not below this switch");
     refuse(&|v| v["nodes"][0]["children"] = serde_json::json!([]), "1 to 16 children");
-    refuse(&|v| v["nodes"][0]["children"][0]["node_id"] = 1.into(), "further down");
+    refuse(&|v| v["nodes"][0]["children"][0]["address"] = v["nodes"][1]["address"].clone(), "further down");
+    refuse(&|v| v["nodes"][0]["pivots"] = "high".into(), "low halves");
     refuse(
         &|v| v["budget"]["set_nodes"][0] = 7.into(),
         "node set core A of core-0 (nodes) needs 8, the limit is 7",

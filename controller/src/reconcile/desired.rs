@@ -123,8 +123,10 @@ impl Desired {
         let mut fixed: Vec<Entry> = base.map(|base| base.entries.clone()).unwrap_or_default();
         fixed.extend(self.connections.of_switch(switch));
         fixed.sort();
-        let plans = self.in_force.plan().into_iter().chain(&self.beside);
-        let plans = plans.filter_map(|loaded| loaded.entries.get(&switch).cloned()).collect();
+        let plans = || self.in_force.plan().into_iter().chain(&self.beside);
+        let epochs: Vec<u8> = plans().map(|loaded| loaded.plan.epoch()).collect();
+        let is_difference = matches!(epochs[..], [one, other] if one == other);
+        let plans = plans().filter_map(|loaded| loaded.entries.get(&switch).cloned()).collect();
         let keep = match self.in_force {
             InForce::Unread => Keep::All,
             InForce::Unknown(serving) => Keep::Of(serving),
@@ -137,6 +139,6 @@ impl Desired {
             InForce::Nothing => base_route,
             InForce::Plan(loaded) => Some(loaded.plan.descend()),
         };
-        Wanted { fixed, plans, keep, serving: self.in_force.serving(), core_route }
+        Wanted { fixed, plans, is_difference, keep, serving: self.in_force.serving(), core_route }
     }
 }

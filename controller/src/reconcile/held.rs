@@ -44,7 +44,8 @@ impl Held {
     /// Entries of plans, and the epoch that packets are sent into from here, or else the newest of them.
     pub fn planned(&self) -> (usize, Option<u8>) {
         let epoch = |entry: &Entry| match entry {
-            Entry::Step(key, _) => Some(key.epoch),
+            Entry::Coarse(key, _) => Some(key.epoch),
+            Entry::Fine(key, _) => Some(key.epoch),
             Entry::Child(key, _) => Some(key.epoch),
             _ => None,
         };

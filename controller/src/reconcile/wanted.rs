@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Held;
-use crate::tables::{Change, Entry, core_route, step};
+use crate::tables::{Change, Entry, core_route};
 
 /// Entries of plans that stay as they are, although nobody knows the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct Wanted {
     pub(super) fixed: Vec<Entry>,
     /// Its entries of the plan that is in force, and of the one beside it; each in key order.
     pub(super) plans: Vec<Arc<Vec<Entry>>>,
+    /// Whether these are plans of one epoch: packets are led only into nodes on which they agree.
+    pub(super) is_difference: bool,
     pub(super) keep: Keep,
     /// Where packets are sent.
     pub(super) serving: Option<Serving>,
@@ -43,6 +45,9 @@ impl Wanted {
         self.plans.iter().for_each(|entries| wanted.extend_from_slice(entries));
         // A few sorted runs: merged in one pass. Where plans differ about an entry, the one in force is right, which comes first.
         wanted.sort_by(Entry::cmp_keys);
+        if self.is_difference {
+            wanted = agreed(&wanted);
+        }
         wanted.dedup_by(|later, first| later.cmp_keys(first).is_eq());
         let mut phases: [Vec<Change>; PHASES] = [const { Vec::new() }; PHASES];
         for change in held.changes_to(&wanted) {
@@ -84,6 +89,14 @@ impl Wanted {
     }
 }
 
+/// Without the nodes that are not the same in both of two plans. A packet may have been led by the one plan in another switch.
+fn agreed(wanted: &[Entry]) -> Vec<Entry> {
+    let alike = wanted.chunk_by(|a, b| a.cmp_keys(b).is_eq());
+    let stay = alike
+        .filter(|alike| !matches!(alike[0], Entry::Coarse(..)) || alike.len() == 2 && alike[0] == alike[1]);
+    stay.flatten().copied().collect()
+}
+
 /// Packets are sent nowhere before anything else, if that is what is wanted.
 const STOP: usize = 0;
 /// What cannot be reached goes: what leads in, then the rest.
@@ -97,12 +110,17 @@ const PHASES: usize = 8;
 
 /// Whether a packet finds a node, or the fat root, by this entry: without it, the others of that node mean nothing.
 fn leads_in(entry: &Entry) -> bool {
-    matches!(entry, Entry::FatRoot(..) | Entry::Step(step::Key { quarter: None, .. }, _))
+    matches!(entry, Entry::FatRoot(..) | Entry::Coarse(..))
 }
 
 /// Whether it is of a plan.
 pub(super) fn is_planned(entry: &Entry) -> bool {
-    matches!(entry, Entry::FatRoot(..) | Entry::Step(..) | Entry::Child(..))
+    match entry {
+        Entry::FatRoot(..) | Entry::Coarse(..) | Entry::Fine(..) | Entry::Run(..) | Entry::Child(..) => true,
+        Entry::RoceConnection(..) | Entry::PartitionRoute(..) | Entry::Ipv4Route(..) | Entry::LastHop(..) => {
+            false
+        }
+    }
 }
 
 /// Where packets are sent: the nodes of an epoch, and the fat root of a parity.
@@ -119,7 +137,10 @@ impl Serving {
     fn reaches(self, entry: &Entry) -> bool {
         match entry {
             Entry::FatRoot(key, _) => key.sub_table & 1 == u16::from(self.parity),
-            Entry::Step(key, _) => key.epoch == self.epoch,
+            Entry::Coarse(key, _) => key.epoch == self.epoch,
+            Entry::Fine(key, _) => key.epoch == self.epoch,
+            // Whatever the epoch.
+            Entry::Run(..) => true,
             Entry::Child(key, _) => key.epoch == self.epoch,
             _ => false,
         }

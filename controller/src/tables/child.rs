@@ -1,4 +1,4 @@
-//! `child` of a node set: epoch, node and branch → where the child lies, and its node id.
+//! `child` of a node set: epoch, slot and branch → where the child lies, for nodes whose children are no [run](super::run).
 
 use fatbtree_p4runtime::index::{ActionInfo, MatchFieldInfo, TableInfo};
 use fatbtree_p4runtime::v1::TableEntry;
@@ -13,8 +13,8 @@ pub struct Key {
     pub set: NodeSet,
     /// Epoch.
     pub epoch: u8,
-    /// Node, from 1.
-    pub node_id: u16,
+    /// The node.
+    pub slot: u16,
     /// Which child, 0 to 15.
     pub branch: u8,
 }
@@ -24,15 +24,13 @@ pub struct Key {
 pub struct Action {
     /// Its offset, 48 bits, in the memory server of its node.
     pub offset: u64,
-    /// Its node id where it is cached further down, else 0.
-    pub node_id: u16,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     table: TableInfo,
     epoch: MatchFieldInfo,
-    node_id: MatchFieldInfo,
+    slot: MatchFieldInfo,
     branch: MatchFieldInfo,
     descend_to: ActionInfo,
 }
@@ -41,7 +39,7 @@ impl Table {
     pub(super) fn new(table: &TableInfo) -> Result<Self, LookupError> {
         Ok(Self {
             epoch: table.field("epoch")?.clone(),
-            node_id: table.field("node_id")?.clone(),
+            slot: table.field("slot")?.clone(),
             branch: table.field("branch")?.clone(),
             descend_to: table.action("descend_to")?.clone(),
             table: table.clone(),
@@ -54,11 +52,11 @@ impl Table {
             .table
             .entry()
             .exact(&self.epoch, key.epoch.into())
-            .exact(&self.node_id, key.node_id.into())
+            .exact(&self.slot, key.slot.into())
             .exact(&self.branch, key.branch.into());
         match action {
             None => entry,
-            Some(Action { offset, node_id }) => entry.action(&self.descend_to, &[offset, node_id.into()]),
+            Some(Action { offset }) => entry.action(&self.descend_to, &[offset]),
         }
         .build()
     }
@@ -66,9 +64,9 @@ impl Table {
     pub(super) fn read(&self, entry: &TableEntry, set: NodeSet) -> Result<(Key, Action), TableError> {
         let view = self.table.view(entry)?;
         let epoch = narrow(&self.table, view.exact(&self.epoch)?)?;
-        let node_id = narrow(&self.table, view.exact(&self.node_id)?)?;
+        let slot = narrow(&self.table, view.exact(&self.slot)?)?;
         let branch = narrow(&self.table, view.exact(&self.branch)?)?;
-        let [offset, child] = arguments(&self.table, entry, &self.descend_to)?;
-        Ok((Key { set, epoch, node_id, branch }, Action { offset, node_id: narrow(&self.table, child)? }))
+        let [offset] = arguments(&self.table, entry, &self.descend_to)?;
+        Ok((Key { set, epoch, slot, branch }, Action { offset }))
     }
 }

@@ -35,8 +35,8 @@ pub enum Action {
         address: u64,
         /// Its partition.
         partition: u16,
-        /// Its node id where it is cached below, else 0.
-        node_id: u16,
+        /// Whether it is an inner node, which may be cached further on.
+        inner: bool,
     },
 }
 
@@ -72,8 +72,8 @@ impl Table {
         match action {
             None => entry,
             Some(Action::NextTable { sub_table }) => entry.action(&self.next_table, &[sub_table.into()]),
-            Some(Action::Land { address, partition, node_id }) => {
-                entry.action(&self.land, &[address, partition.into(), node_id.into()])
+            Some(Action::Land { address, partition, inner }) => {
+                entry.action(&self.land, &[address, partition.into(), inner.into()])
             }
         }
         .build()
@@ -94,9 +94,8 @@ impl Table {
             let [sub_table] = arguments(&self.table, entry, &self.next_table)?;
             Action::NextTable { sub_table: narrow(&self.table, sub_table)? }
         } else {
-            let [address, partition, node_id] = arguments(&self.table, entry, &self.land)?;
-            let (partition, node_id) = (narrow(&self.table, partition)?, narrow(&self.table, node_id)?);
-            Action::Land { address, partition, node_id }
+            let [address, partition, inner] = arguments(&self.table, entry, &self.land)?;
+            Action::Land { address, partition: narrow(&self.table, partition)?, inner: inner != 0 }
         };
         Ok((key, action))
     }

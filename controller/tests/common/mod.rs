@@ -7,8 +7,11 @@ use fatbtree_topology::Cluster;
 /// A tree of `leaves` leaves, `fanout` children per node.
 pub(crate) fn top(id: u16, low: u64, leaves: u64, fanout: usize) -> TreeTop {
     let mut address = u64::from(id) << 48;
+    let mut number = 0;
+    // Now and then with a gap: siblings on both sides of it are no run.
     let mut fresh = || {
-        address += 512;
+        number += 1;
+        address += if number % 101 == 0 { 1024 } else { 512 };
         address
     };
     let mut level: Vec<(u64, u64)> = (0..leaves).map(|n| (low + n * 977, fresh())).collect();

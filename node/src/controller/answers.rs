@@ -1,13 +1,13 @@
 //! What operators are told.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fatbtree_controller::operator::{
     ClientStatus, Counters, Difference, Explanation, Planned, Question, ReloadStatus, RoleState,
     ServerStatus, Status, Step, SwitchDifference, SwitchStatus, TableCounters,
 };
-use fatbtree_controller::{Change, Entry, LAYER_NAMES, NodeSet, Plan, SwitchState, WayPoint, diff};
-use fatbtree_topology::{Role, Switch};
+use fatbtree_controller::{Change, LAYER_NAMES, Plan, SwitchState, WayPoint, diff};
+use fatbtree_topology::Switch;
 
 use super::driver::{Driver, Reply, answer};
 use super::planner::{Counted, Made};
@@ -104,8 +104,8 @@ impl Driver {
             |layer: Option<u8>| layer.map_or(FAT_ROOT, |layer| LAYER_NAMES[usize::from(layer)]).to_owned();
         let last = way.last().copied();
         let steps = way.into_iter().map(|point| {
-            let WayPoint { switch, layer, low, next, address, node_id } = point;
-            Step { switch: tree.switch(switch).name(), table: name(layer), low, next, address, node_id }
+            let WayPoint { switch, layer, low, next, address, cached } = point;
+            Step { switch: tree.switch(switch).name(), table: name(layer), low, next, address, cached }
         });
         let landing = plan.land(key);
         let because = match last.and_then(|point| point.layer) {
@@ -121,10 +121,11 @@ impl Driver {
 
     pub(super) fn count(&self, reply: Reply) {
         let (planner, epoch) = (self.planner.clone(), self.controller.desired().1.in_force.epoch());
+        let loaded = self.controller.plan().map(|(loaded, _)| Arc::clone(loaded));
         tokio::spawn(async move {
             let (counted, silent) = planner.counters().await;
             let tree = planner.cluster.tree();
-            let tables = tables(&counted, epoch, |switch| tree.switch(switch).role);
+            let tables = loaded.map_or_else(Vec::new, |loaded| tables(loaded.plan(), counted));
             let silent = silent.into_iter().map(|switch| tree.switch(switch).name()).collect();
             answer(reply, Ok(&Counters { epoch, tables, silent }));
         });
@@ -167,34 +168,8 @@ impl Driver {
 }
 
 /// Sums over all switches.
-fn tables(
-    counted: &Counted,
-    epoch: Option<u8>,
-    role: impl Fn(fatbtree_topology::SwitchId) -> Role,
-) -> Vec<TableCounters> {
-    let mut sums: BTreeMap<usize, (u64, u64)> =
-        (0..=LAYER_NAMES.len()).map(|table| (table, (0, 0))).collect();
-    for (switch, entry, packets) in counted {
-        let (table, node_id) = match entry {
-            Entry::FatRoot(_, fatbtree_controller::tables::fat_root::Action::Land { node_id, .. }) => {
-                (0, *node_id)
-            }
-            Entry::Child(key, action) if Some(key.epoch) == epoch => {
-                let layer = match (role(*switch), key.set) {
-                    (Role::Core, _) => 0,
-                    (Role::Aggregation, NodeSet::A) => 1,
-                    (Role::Aggregation, NodeSet::B) => 2,
-                    (Role::Edge, NodeSet::A) => 3,
-                    (Role::Edge, NodeSet::B) => 4,
-                };
-                (layer + 1, action.node_id)
-            }
-            _ => continue,
-        };
-        let (hits, stops) = sums.entry(table).or_default();
-        *hits += packets;
-        *stops += if node_id == 0 { *packets } else { 0 };
-    }
-    let name = |table: usize| table.checked_sub(1).map_or(FAT_ROOT, |layer| LAYER_NAMES[layer]).to_owned();
-    sums.into_iter().map(|(table, (hits, stops))| TableCounters { table: name(table), hits, stops }).collect()
+fn tables(plan: &Plan, counted: Counted) -> Vec<TableCounters> {
+    let names = std::iter::once(FAT_ROOT).chain(LAYER_NAMES);
+    let sums = names.zip(plan.hits_and_stops(counted));
+    sums.map(|(table, (hits, stops))| TableCounters { table: table.to_owned(), hits, stops }).collect()
 }

@@ -37,7 +37,7 @@ const HOP: Duration = Duration::from_nanos(500);
 /// Between two batches of a reload.
 const WRITE: Duration = Duration::from_micros(20);
 /// Changes in one batch.
-const BATCH: usize = 64;
+const BATCH: usize = 24;
 /// Sessions do not end before the test does.
 const LEASE: Duration = Duration::from_secs(1 << 33);
 

@@ -9,16 +9,20 @@ use crate::{FATBTREE, FILTER, GROUPS, ROUTER, Switch, TUNNEL, load};
 #[test]
 fn a_program_tells_what_it_has() {
     let program = load(FATBTREE);
-    let table = program.table("ingress.node_set_a.child").unwrap();
+    let table = program.table("ingress.node_set_a.coarse").unwrap();
     let info = program.table_info(table);
     let kinds: Vec<_> = info.key.iter().map(|f| (f.name.as_str(), f.kind, f.width)).collect();
     let exact = MatchKind::Exact;
-    assert_eq!(kinds, [("epoch", exact, 8), ("node_id", exact, 16), ("branch", exact, 4)]);
+    assert_eq!(kinds, [("epoch", exact, 8), ("address", exact, 64)]);
     assert!(info.direct_counter.is_some() && info.const_default && !info.const_entries && !info.has_priority);
-    let action = program.table_action(table, "ingress.node_set_a.descend_to").unwrap();
+    let action = program.table_action(table, "ingress.node_set_a.quarter_by_high").unwrap();
     let params: Vec<_> =
         program.action_info(action).params.iter().map(|p| (p.name.as_str(), p.width)).collect();
-    assert_eq!(params, [("offset", 48), ("node_id", 16)]);
+    let lasts = [("last_1", 32), ("last_2", 32), ("last_3", 32)];
+    assert_eq!(
+        params,
+        [&lasts[..], &[("slot", 16), ("first_child", 48), ("stride", 8), ("inner", 1)]].concat()
+    );
     assert!(program.table_action(table, "ingress.fat_root.land_0").is_none(), "an action of another table");
     assert!(program.table("ingress.nothing").is_none());
 }

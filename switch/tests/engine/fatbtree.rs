@@ -1,7 +1,5 @@
 //! The project's own data plane: what one switch does to an index packet, against the definitions.
 
-use std::collections::BTreeMap;
-
 use fatbtree_switch::{ActionCall, MatchValue};
 use proptest::prelude::*;
 
@@ -17,7 +15,6 @@ struct Index {
     epoch: u8,
     levels: u8,
     partition: u16,
-    node_id: u16,
     key: u64,
 }
 
@@ -32,14 +29,17 @@ struct Read {
 const SERVER: u32 = 0x0a01_0001;
 const CLIENT: u32 = 0x0a00_0001;
 const QP: u32 = 0x77;
+/// Flags of the index header.
+const CLIMBING: u8 = 1;
+const INNER: u8 = 2;
 /// FECN and BECN in BTH, which the ICRC leaves out.
 const CONGESTION: u8 = 0x80;
 
 impl Index {
     fn bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![1, self.flags, self.epoch, self.levels];
+        let mut bytes = vec![2, self.flags, self.epoch, self.levels];
         bytes.extend(self.partition.to_be_bytes());
-        bytes.extend(self.node_id.to_be_bytes());
+        bytes.extend([0, 0]);
         bytes.extend(self.key.to_be_bytes());
         bytes
     }
@@ -70,16 +70,9 @@ impl Read {
         let with_index = frame.len() == 14 + 20 + 56;
         let reth = if with_index { 70 } else { 54 };
         let index = with_index.then(|| {
-            assert_eq!(word(42) >> 24, 1);
+            assert_eq!((word(42) >> 24, word(46) as u16), (2, 0));
             let [_, flags, epoch, levels] = word(42).to_be_bytes();
-            Index {
-                flags,
-                epoch,
-                levels,
-                partition: (word(46) >> 16) as u16,
-                node_id: word(46) as u16,
-                key: long(50),
-            }
+            Index { flags, epoch, levels, partition: (word(46) >> 16) as u16, key: long(50) }
         });
         (Read { index, va: long(reth), rkey: word(reth + 8) }, word(reth + 16).swap_bytes())
     }
@@ -137,7 +130,7 @@ fn first_hop_core_and_last_hop() {
         &[99, 2, 0x2_0000_0000_0040],
     );
     default_action(&mut first, "ingress.forwarding.core_route", "ingress.forwarding.climb", &[7]);
-    let index = Index { flags: 1, epoch: 0, levels: 0, partition: 2, node_id: 0, key: ask.va };
+    let index = Index { flags: CLIMBING, epoch: 0, levels: 0, partition: 2, key: ask.va };
     let climbing = Read { index: Some(index), va: 0x2_0000_0000_0040, rkey: 99 };
     check(&mut first, ask, 7, climbing);
 
@@ -157,30 +150,30 @@ fn first_hop_core_and_last_hop() {
         "ingress.fat_root.fat_root_0",
         &range(20, 0xb000, 0xffff),
         "ingress.fat_root.land_0",
-        &[0xb, 2, 5],
+        &[0xb, 2, 0],
     );
     core.insert_at(
         1,
         "ingress.fat_root.fat_root_1",
         &range(22, 0, 0xffff),
         "ingress.fat_root.land_1",
-        &[0xa, 2, 4],
+        &[0xa, 2, 1],
     );
-    let landed = |address, node_id| {
-        let index = Index { flags: 0, epoch: 6, levels: 1, node_id, ..index };
+    let landed = |address, flags| {
+        let index = Index { flags, epoch: 6, levels: 1, ..index };
         Read { index: Some(index), va: address, rkey: 99 }
     };
-    check(&mut core, climbing, 3, landed(0xa, 4));
+    check(&mut core, climbing, 3, landed(0xa, INNER));
     let mut other_key = climbing;
     other_key.index = Some(Index { key: 0xffff_ffff_ffff_ffff, ..index });
-    let mut expected = landed(0xb, 5);
+    let mut expected = landed(0xb, 0);
     expected.index = expected.index.map(|i| Index { key: u64::MAX, ..i });
     check(&mut core, other_key, 3, expected);
 
     let mut last = Switch::new(FATBTREE);
     last.insert("ingress.forwarding.partition_route", &[EXACT(2)], "ingress.forwarding.forward", &[9]);
     last.insert("egress.last_hop.last_hop", &[EXACT(9)], "egress.last_hop.strip", &[]);
-    check(&mut last, landed(0xa, 4), 9, Read { index: None, va: 0xa, rkey: 99 });
+    check(&mut last, landed(0xa, INNER), 9, Read { index: None, va: 0xa, rkey: 99 });
 }
 
 #[test]
@@ -199,61 +192,321 @@ fn packets_that_are_no_index_reads_are_routed_or_dropped() {
     assert_eq!(counts, [1, 0, 1, 1]);
 }
 
-/// A cached node with children that begin at these keys, at most 16.
-fn load_node(switch: &mut Switch, set: char, id: u64, pivots: &[u64]) {
-    let set = format!("ingress.node_set_{set}");
-    let last_before = |branch: usize| pivots.get(branch).map_or(u64::MAX, |pivot| pivot - 1);
-    let mut insert = |table: &str, key: &[u64], action: &str, params: &[u64]| {
-        let key: Vec<_> = [3, id].iter().chain(key).copied().map(EXACT).collect();
-        switch.insert(&format!("{set}.{table}"), &key, &format!("{set}.{action}"), params);
-    };
-    insert("coarse", &[], "compare_quarters", &[4, 8, 12].map(last_before));
-    for quarter in 0..4 {
-        let last = [1, 2, 3].map(|child| last_before(4 * quarter + child));
-        insert("fine", &[quarter as u64], "compare_children", &last);
+/// Where the children of a node lie.
+#[derive(Debug, Clone)]
+enum Children {
+    /// One behind the other, this many times 64 bytes from one to the next.
+    Run {
+        first: u64,
+        stride: u64,
+    },
+    Irregular(Vec<u64>),
+}
+
+/// A node of epoch 3, at most 16 children.
+#[derive(Debug, Clone)]
+struct Node {
+    address: u64,
+    slot: u64,
+    /// All keys that come here.
+    range: (u64, u64),
+    /// The first keys of all children but the first.
+    pivots: Vec<u64>,
+    children: Children,
+    /// The children are inner nodes.
+    inner: bool,
+}
+
+impl Node {
+    fn child_of(&self, key: u64) -> usize {
+        self.pivots.partition_point(|&pivot| pivot <= key)
     }
-    for child in 0..pivots.len() {
-        insert("child", &[child as u64], "descend_to", &[address(id, child), 100 + child as u64]);
+
+    /// Where a child lies: in this node's server.
+    fn child_address(&self, child: usize) -> u64 {
+        let offset = match &self.children {
+            Children::Run { first, stride } => first + 64 * stride * child as u64,
+            Children::Irregular(offsets) => offsets[child],
+        };
+        self.address >> 48 << 48 | offset
+    }
+
+    /// Writes all entries but those of the children that are `absent`. Where several forms of an entry would do, `choice` says
+    /// which. Returns the table that counts the visits of this node.
+    fn load(&self, switch: &mut Switch, set: char, absent: u16, choice: usize) -> String {
+        let set = format!("ingress.node_set_{set}");
+        let mut insert = |table: &str, key: &[u64], action: &str, params: &[u64]| {
+            let key: Vec<_> = key.iter().copied().map(EXACT).collect();
+            switch.insert(&format!("{set}.{table}"), &key, &format!("{set}.{action}"), params);
+        };
+        let (first, stride) = match self.children {
+            Children::Run { first, stride } => (first, stride),
+            Children::Irregular(_) => (0, 0),
+        };
+        let (form, lasts) = self.lasts(self.range, [4, 8, 12], choice);
+        let coarse = if form == "whole" { "coarse_whole" } else { "coarse" };
+        let node = [self.slot, first, stride, self.inner.into()];
+        insert(coarse, &[3, self.address], &format!("quarter_by_{form}"), &[&lasts[..], &node].concat());
+        for quarter in 0..4 {
+            let begin = |branch: usize| branch.checked_sub(1).map(|i| self.pivots.get(i));
+            let low = begin(4 * quarter).map_or(Some(self.range.0), |found| found.copied());
+            let Some(low) = low else { break };
+            let high = begin(4 * quarter + 4).flatten().map_or(self.range.1, |next| next - 1);
+            let branches = [1, 2, 3].map(|branch| 4 * quarter + branch);
+            let (form, lasts) = self.lasts((low, high), branches, choice + quarter + 1);
+            let fine = if form == "whole" { "fine_whole" } else { "fine" };
+            insert(fine, &[3, self.slot, quarter as u64], &format!("child_by_{form}"), &lasts);
+        }
+        for child in (0..=self.pivots.len()).filter(|child| absent >> child & 1 == 0) {
+            let branch = child as u64;
+            match &self.children {
+                Children::Run { stride, .. } => {
+                    insert("run", &[*stride, branch], "descend_by", &[64 * stride * branch]);
+                }
+                Children::Irregular(offsets) => {
+                    insert("child", &[3, self.slot, branch], "descend_to", &[offsets[child]]);
+                }
+            }
+        }
+        format!("{set}.{coarse}")
+    }
+
+    /// The last keys before these branches, for a step to which keys of `range` come, in one of the forms that would do.
+    fn lasts(&self, range: (u64, u64), branches: [usize; 3], choice: usize) -> (&'static str, [u64; 3]) {
+        let lasts = branches.map(|branch| self.pivots.get(branch - 1).map_or(u64::MAX, |pivot| pivot - 1));
+        let mut forms = vec![("whole", lasts)];
+        if lasts.iter().all(|&last| last as u32 == u32::MAX) {
+            forms.push(("high", lasts.map(|last| last >> 32)));
+        }
+        if range.0 >> 32 == range.1 >> 32 {
+            forms.push(("low", lasts.map(|last| last & 0xffff_ffff)));
+        }
+        // Later ones cost a chip less.
+        forms[(forms.len() - 1).saturating_sub(choice % 3)]
     }
 }
 
 const SERVER_OF_NODE: u64 = 0xabcd << 48;
+const FOUR_GB: u64 = 1 << 32;
 
-fn address(id: u64, child: usize) -> u64 {
-    id << 20 | (child as u64) << 8
+/// Keys and pivots that differ in one half only, or in the top bits, are the interesting ones.
+const HALVES: [u64; 16] = [
+    0,
+    1,
+    2,
+    0x7f,
+    0x80,
+    0xffff,
+    0x3fff_ffff,
+    0x7fff_fffe,
+    0x7fff_ffff,
+    0x8000_0000,
+    0x8000_0001,
+    0x8000_ffff,
+    0xc000_0000,
+    0xffff_fff0,
+    0xffff_fffe,
+    0xffff_ffff,
+];
+
+/// Pivots that differ in their high halves alone, in their low halves alone, or in both; and the range of the node.
+fn pivots() -> impl Strategy<Value = (Vec<u64>, (u64, u64))> {
+    let half = || prop::sample::select(HALVES.to_vec());
+    let pivots =
+        |set: std::collections::BTreeSet<u64>, first| set.into_iter().filter(|&k| k > first).collect();
+    let halves = move || prop::collection::btree_set(half(), 0..16);
+    let wholes =
+        prop::collection::btree_set((half(), half()).prop_map(|(high, low)| high << 32 | low), 0..16);
+    prop_oneof![
+        halves().prop_map(move |set| {
+            (pivots(set.into_iter().map(|high| high << 32).collect(), 0), (0, u64::MAX))
+        }),
+        (half(), halves()).prop_map(move |(high, set)| {
+            let range = (high << 32, high << 32 | 0xffff_ffff);
+            (pivots(set.into_iter().map(|low| range.0 | low).collect(), range.0), range)
+        }),
+        wholes.prop_map(move |set| (pivots(set, 0), (0, u64::MAX))),
+    ]
+}
+
+/// Runs that begin behind a border of 4 GB, end before one, or lie anywhere between two; and children that lie anywhere.
+fn children() -> impl Strategy<Value = Children> {
+    let stride = || prop_oneof![1..=255u64, Just(1), Just(8), Just(255)];
+    prop_oneof![
+        (1..0x1_0000u64, stride()).prop_map(|(border, stride)| Children::Run {
+            first: border * FOUR_GB - 16 * 64 * stride,
+            stride
+        }),
+        (0..0x1_0000u64, stride())
+            .prop_map(|(border, stride)| Children::Run { first: border * FOUR_GB, stride }),
+        (0..0x1_0000u64, stride(), 0..FOUR_GB / 64 - 16 * 255)
+            .prop_map(|(high, stride, low)| Children::Run { first: high * FOUR_GB + 64 * low, stride }),
+        prop::collection::vec(0..1u64 << 48, 16).prop_map(Children::Irregular),
+    ]
+}
+
+fn node() -> impl Strategy<Value = Node> {
+    let address = prop_oneof![Just(SERVER_OF_NODE | 0x1240), any::<u64>()];
+    let slot = prop_oneof![Just(0), Just(0xffff), 0..0x1_0000u64];
+    (pivots(), children(), address, slot, any::<bool>()).prop_map(
+        |((pivots, range), children, address, slot, inner)| {
+            let mut children = children;
+            // To the border exactly, however many children there are.
+            if let Children::Run { first, stride } = &mut children
+                && *first % FOUR_GB == FOUR_GB - 16 * 64 * *stride
+            {
+                *first += (15 - pivots.len() as u64) * 64 * *stride;
+            }
+            Node { address, slot, range, pivots, children, inner }
+        },
+    )
+}
+
+/// A switch that sends partition 1 to port 5.
+fn routed() -> Switch {
+    let mut switch = Switch::new(FATBTREE);
+    switch.insert("ingress.forwarding.partition_route", &[EXACT(1)], "ingress.forwarding.forward", &[5]);
+    switch
+}
+
+/// An index read that stands at this address.
+fn at(va: u64, key: u64) -> Read {
+    let index = Index { flags: INNER, epoch: 3, levels: 4, partition: 1, key };
+    Read { index: Some(index), va, rkey: 8 }
+}
+
+fn with_flags(read: Read, flags: u8) -> Read {
+    Read { index: read.index.map(|index| Index { flags, ..index }), ..read }
+}
+
+/// One level further down.
+fn below(read: Read, va: u64, inner: bool) -> Read {
+    let flags = if inner { INNER } else { 0 };
+    let index = read.index.map(|index| Index { flags, levels: index.levels + 1, ..index });
+    Read { index, va, ..read }
+}
+
+fn counted(switch: &Switch, table: &str) -> u64 {
+    let table = switch.table(table);
+    switch.pipeline.entries(table).map(|(_, counter)| counter.packets).sum()
 }
 
 proptest! {
-    /// Wherever the key lies, the packet goes on to the child whose range it is in. The comparison is made of 32-bit pieces: keys and pivots that differ in one half only, or
-    /// in the top bits, are the interesting ones.
+    /// Wherever the key lies, the packet goes on to the child whose range it is in.
     #[test]
     fn a_node_set_finds_the_child(
-        halves in prop::collection::btree_set((0..6usize, 0..6usize), 1..16),
-        probes in prop::collection::vec((0..6usize, 0..6usize, -1..=1i64), 1..20),
-        random in prop::collection::vec(any::<u64>(), 0..5),
-        set in prop::bool::ANY,
+        node in node(),
+        set in prop::sample::select(vec!['a', 'b']),
+        absent in prop_oneof![Just(0u16), any::<u16>()],
+        choice in 0..3usize,
+        random in prop::collection::vec((any::<u64>(), 0..16usize, 0..16usize), 0..10),
     ) {
-        const HALVES: [u64; 6] = [0, 1, 0x7fff_ffff, 0x8000_0000, 0x8000_0001, 0xffff_ffff];
-        let key = |(high, low): (usize, usize)| HALVES[high] << 32 | HALVES[low];
-        // The first child's range begins where the node's does: here, at 0.
-        let pivots: Vec<u64> = [0].into_iter().chain(halves.into_iter().map(key).filter(|&k| k > 0)).collect();
-        let mut switch = Switch::new(FATBTREE);
-        load_node(&mut switch, if set { 'a' } else { 'b' }, 9, &pivots);
-        switch.insert("ingress.forwarding.partition_route", &[EXACT(1)], "ingress.forwarding.forward", &[5]);
-        let near = probes.into_iter().map(|(high, low, by)| key((high, low)).wrapping_add_signed(by));
-        let mut hits = BTreeMap::new();
-        for key in near.chain(random) {
-            let index = Index { flags: 0, epoch: 3, levels: 4, partition: 1, node_id: 9, key };
-            let read = Read { index: Some(index), va: SERVER_OF_NODE | 0x55, rkey: 8 };
-            let child = pivots.partition_point(|&pivot| pivot <= key) - 1;
-            *hits.entry(child).or_insert(0u64) += 1;
-            let index = Index { node_id: 100 + child as u16, levels: 5, ..index };
-            // The server, the upper 16 bits of the address, stays.
-            let expected = Read { index: Some(index), va: SERVER_OF_NODE | address(9, child), ..read };
+        let mut switch = routed();
+        let table = node.load(&mut switch, set, absent, choice);
+        let mut keys = vec![node.range.0, node.range.1];
+        for pivot in &node.pivots {
+            keys.extend([pivot - 1, *pivot, pivot.saturating_add(1).min(node.range.1)]);
+        }
+        for (key, high, low) in random {
+            keys.extend([key, HALVES[high] << 32 | HALVES[low]].map(|key| key.clamp(node.range.0, node.range.1)));
+        }
+        for &key in &keys {
+            let read = at(node.address, key);
+            let child = node.child_of(key);
+            // A child without an entry: the walk ends at the node, for every set to come as well.
+            let expected = match absent >> child & 1 {
+                0 => below(read, node.child_address(child), node.inner),
+                _ => with_flags(read, 0),
+            };
             check(&mut switch, read, 5, expected);
         }
-        let child = switch.table(if set { "ingress.node_set_a.child" } else { "ingress.node_set_b.child" });
-        let counted: u64 = switch.pipeline.entries(child).map(|(_, counter)| counter.packets).sum();
-        prop_assert_eq!(counted, hits.values().sum::<u64>());
+        prop_assert_eq!(counted(&switch, &table), keys.len() as u64);
+        for other in ["coarse", "coarse_whole"] {
+            let other = format!("ingress.node_set_{set}.{other}");
+            if other != table {
+                prop_assert_eq!(counted(&switch, &other), 0);
+            }
+        }
     }
+
+    /// Neither do packets for other nodes, whichever bit of address or epoch differs, nor those that no longer stand at an inner node.
+    #[test]
+    fn a_node_set_leaves_other_packets_alone(node in node(), choice in 0..3usize, bit in 0..72) {
+        let mut switch = routed();
+        let key = node.range.0;
+        let tables = ['a', 'b'].map(|set| node.load(&mut switch, set, 0, choice));
+        let ended = with_flags(at(node.address, key), 0);
+        check(&mut switch, ended, 5, ended);
+        let mut elsewhere = at(node.address, key);
+        match bit {
+            0..64 => elsewhere.va ^= 1 << bit,
+            _ => elsewhere.index = elsewhere.index.map(|i| Index { epoch: 3 ^ 1 << (bit - 64), ..i }),
+        }
+        check(&mut switch, elsewhere, 5, elsewhere);
+        for table in &tables {
+            prop_assert_eq!(counted(&switch, table), 0);
+        }
+    }
+
+    /// Nodes that lie together in one set, of all forms, do not disturb each other.
+    #[test]
+    fn nodes_share_a_set(nodes in prop::collection::vec(node(), 2..5), choice in 0..3usize) {
+        let mut switch = routed();
+        let nodes: Vec<Node> = (1..)
+            .zip(nodes)
+            .map(|(i, node)| {
+                // Strides are not shared here: `load` would write an entry of `run` twice.
+                let children = match node.children {
+                    Children::Run { first, .. } => Children::Run { first: first / FOUR_GB * FOUR_GB, stride: 7 * i },
+                    irregular => irregular,
+                };
+                Node { slot: i, address: node.address / 8 * 8 + i, children, ..node }
+            })
+            .collect();
+        for node in &nodes {
+            node.load(&mut switch, 'a', 0, choice);
+        }
+        for node in &nodes {
+            for &key in node.pivots.iter().chain([&node.range.0, &node.range.1]) {
+                let read = at(node.address, key);
+                let expected = below(read, node.child_address(node.child_of(key)), node.inner);
+                if nodes.iter().all(|other| other.address != expected.va) {
+                    check(&mut switch, read, 5, expected);
+                }
+            }
+        }
+    }
+}
+
+/// From a node of the first set to one of the second, and no further where its children are leaves.
+#[test]
+fn a_packet_walks_down_both_sets() {
+    let mut switch = routed();
+    let upper = Node {
+        address: SERVER_OF_NODE | 0x4000,
+        slot: 7,
+        range: (0, u64::MAX),
+        pivots: vec![1 << 40, 1 << 41, 1 << 42],
+        children: Children::Run { first: FOUR_GB - 4 * 512, stride: 8 },
+        inner: true,
+    };
+    let lower = Node {
+        address: upper.child_address(3),
+        slot: 7,
+        range: (1 << 42, u64::MAX),
+        pivots: vec![(1 << 42) + 5],
+        children: Children::Irregular(vec![0x1_0000, 0x7_0000_0040]),
+        inner: false,
+    };
+    assert_eq!(lower.address & 0xffff_ffff, FOUR_GB - 512, "the last child ends at the border");
+    let tables = [upper.load(&mut switch, 'a', 0, 0), lower.load(&mut switch, 'b', 0, 0)];
+    for (key, child) in [(1 << 42, 0), ((1 << 42) + 5, 1)] {
+        let read = at(upper.address, key);
+        let expected = below(below(read, lower.address, true), lower.child_address(child), false);
+        check(&mut switch, read, 5, expected);
+    }
+    // The other children of the upper node are not cached here: the packet may find them further on.
+    let read = at(upper.address, 1 << 40);
+    check(&mut switch, read, 5, below(read, upper.child_address(1), true));
+    assert_eq!(tables.map(|table| counted(&switch, &table)), [3, 2]);
 }
