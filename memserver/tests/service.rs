@@ -87,6 +87,7 @@ async fn round_trip_over_loopback() {
     let other = Endpoint { ip: Ipv4Addr::new(10, 0, 0, 8), ..client_end(Mtu::B1024) };
     let refused = client.connect_queue_pair(session, other, None).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::PermissionDenied), "{refused}");
+    assert!(refused.is_final());
 
     let mut chunks = vec![];
     for kind in ChunkKind::ALL {

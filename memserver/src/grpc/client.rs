@@ -145,6 +145,13 @@ impl ClientError {
         }
     }
 
+    /// Whether the server says no for good. One that is late itself, because its data path does not answer, or is about to end, may say yes
+    /// later; so may one that was not reached.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.code().is_some_and(|code| !matches!(code, Code::DeadlineExceeded | Code::Unavailable))
+    }
+
     /// Whether the session that was named has ended: open another, and connect anew in it.
     #[must_use]
     pub fn session_has_ended(&self) -> bool {

@@ -129,8 +129,7 @@ impl Desk {
                         out,
                     });
                 }
-                Err(error @ ClientError::Refused { .. }) => return Err(error),
-                Err(error) if began.elapsed() >= patience => return Err(error),
+                Err(error) if error.is_final() || began.elapsed() >= patience => return Err(error),
                 Err(_) => tokio::time::sleep(PAUSE).await,
             }
         }
@@ -230,7 +229,7 @@ impl Desk {
                 Err(error) => error,
                 Ok(endpoint) => return Ok(endpoint),
             };
-            if began.elapsed() >= self.patience || matches!(error, ClientError::Refused { .. }) {
+            if error.is_final() || began.elapsed() >= self.patience {
                 return Err(error);
             }
             tokio::time::sleep(PAUSE).await;

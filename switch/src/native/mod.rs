@@ -37,7 +37,7 @@ type Function = unsafe extern "C" fn(*mut Run<'_>, *mut Words);
 pub(crate) struct Native {
     before: Function,
     after: Function,
-    /// Owns the memory that the functions lie in. Locked by nobody but the drop.
+    /// Owns the memory that the functions lie in. Only `drop` takes the lock.
     module: Mutex<Option<JITModule>>,
 }
 
