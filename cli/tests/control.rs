@@ -199,6 +199,8 @@ fn a_controller_that_is_killed_goes_on_with_its_plan() {
     assert!(kill("KILL", controller));
     up.until("ended");
     up.until("ready");
+    // Every role answers; the controller may still be reading the switches.
+    operator.waits("it has read the switches", |operator| operator.epoch().is_some());
     assert_eq!(operator.epoch(), epoch);
     assert_eq!(operator.json(&["show"]), plan);
     assert_eq!(bench(&operator.cluster, &[])["wrong"], 0);

@@ -111,7 +111,7 @@ impl Desk {
                 let mut server = Client::connect(peer.clone()).await?;
                 let info = server.info().await?;
                 let session = server.open_session(roce).await?;
-                Ok((server, info, session))
+                Ok::<_, ClientError>((server, info, session))
             };
             match opened.await {
                 Ok((server, info, session)) => {
