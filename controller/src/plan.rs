@@ -35,7 +35,7 @@ pub use print::{LayerSummary, Summary, SwitchNodes};
 pub use ranges::RangeMatch;
 pub(crate) use ranges::tcam_rows;
 pub use shape::Pivots;
-pub(crate) use shape::Run;
+pub(crate) use shape::stride;
 pub(crate) use sizes::stage_rows;
 
 use crate::frequency::Frequencies;
@@ -213,6 +213,8 @@ pub struct CachedNode {
     pub weight: u64,
     /// Which part of the keys it is searched by.
     pub pivots: Pivots,
+    /// The distance of its children in units of [`STRIDE_BYTES`](crate::tables::run::STRIDE_BYTES); 0 where they are no run.
+    pub stride: u8,
     /// 1 to 16 children in key order.
     pub children: Vec<CachedChild>,
 }
@@ -312,6 +314,7 @@ impl Plan {
                     level: node.level,
                     weight: frequencies.of(place.node),
                     pivots: tree.pivots(place.node),
+                    stride: tree.stride(place.node),
                     children: tree.children(place.node).iter().map(child).collect(),
                 }
             })
@@ -388,7 +391,7 @@ impl Plan {
         for nodes in self.nodes.chunk_by(|a, b| (a.layer, a.switch) == (b.layer, b.switch)) {
             let layer = usize::from(nodes[0].layer);
             let mut taken = SetRoom::default();
-            nodes.iter().for_each(|node| taken.add(node.pivots, node.run().is_some(), node.children.len()));
+            nodes.iter().for_each(|node| taken.add(node.pivots, node.is_regular(), node.children.len()));
             let room = SetRoom::of(budget, layer);
             let switch = self.switch_name(nodes[0].switch);
             let over = |what: &str, need: usize, limit: usize| {

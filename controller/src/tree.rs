@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fatbtree_index::{TopNode, TreeTop};
 
-use crate::plan::Pivots;
+use crate::plan::{Pivots, stride};
 
 /// Branches of a node that a switch can hold (paper §III-A).
 pub const MAX_BRANCHES: usize = 16;
@@ -129,7 +129,12 @@ pub struct Tree {
     partitions: Vec<TreePartition>,
     nodes: Vec<TreeNode>,
     children: Vec<TreeChild>,
+    /// Distances of siblings that most nodes have: those of nodes that were written one behind the other.
+    strides: Vec<u8>,
 }
+
+/// Distances of siblings that switches are told of: nodes have few sizes, but any two nodes have a distance.
+const MAX_STRIDES: usize = 4;
 
 impl Tree {
     /// Builds the tree from the tops of all partitions, in any order. They need not be of one moment: writers go on while
@@ -147,8 +152,8 @@ impl Tree {
         if let Some(twice) = tops.iter().find(|top| !ids.insert(top.partition.id)) {
             return Err(SnapshotError::TwicePartition { id: twice.partition.id });
         }
-        let mut tree =
-            Self { partitions: Vec::with_capacity(order.len()), nodes: Vec::new(), children: Vec::new() };
+        let partitions = Vec::with_capacity(order.len());
+        let mut tree = Self { partitions, nodes: Vec::new(), children: Vec::new(), strides: Vec::new() };
         for (n, top) in order.iter().enumerate() {
             let (id, root) = (top.partition.id, top.partition.root.raw());
             let next = order.get(n + 1).map(|next| (next.partition.id, next.partition.range.low));
@@ -178,7 +183,32 @@ impl Tree {
             tree.partitions.push(TreePartition { id, low, high, root, node });
         }
         tree.count_leaves();
+        tree.strides = tree.common_strides();
         Ok(tree)
+    }
+
+    fn common_strides(&self) -> Vec<u8> {
+        let mut counts: BTreeMap<u8, usize> = BTreeMap::new();
+        for stride in (0..self.nodes.len()).filter_map(|node| self.own_stride(node as u32)) {
+            *counts.entry(stride).or_default() += 1;
+        }
+        let mut strides: Vec<(usize, u8)> =
+            counts.into_iter().map(|(stride, count)| (count, stride)).collect();
+        strides.sort_unstable_by_key(|(count, stride)| (std::cmp::Reverse(*count), *stride));
+        strides.into_iter().take(MAX_STRIDES).map(|(_, stride)| stride).collect()
+    }
+
+    fn own_stride(&self, node: u32) -> Option<u8> {
+        stride(self.children(node).iter().map(|child| child.address))
+    }
+
+    /// The distance of a node's children, or 0 where they are no run of a distance that many have.
+    pub(crate) fn stride(&self, node: u32) -> u8 {
+        let is_common = |stride: &u8| self.strides.contains(stride);
+        match self.children(node) {
+            [_] => self.strides.first().copied().unwrap_or(0),
+            _ => self.own_stride(node).filter(is_common).unwrap_or(0),
+        }
     }
 
     fn push(&mut self, partition: u16, id: u16, node: &TopNode, (from, high): (u64, u64)) -> u32 {
@@ -360,6 +390,24 @@ mod tests {
         let partitions: Vec<_> = tree.partitions().iter().map(|p| (p.id, p.low, p.high)).collect();
         assert_eq!(partitions, [(3, 0, 999), (7, 1000, u64::MAX)]);
         assert_eq!(tree.children(2).iter().map(|c| c.low).collect::<Vec<_>>(), [50, 70, 80]);
+    }
+
+    #[test]
+    fn few_distances_are_told_to_switches() {
+        let leaves: Vec<u64> = (0..400).map(|n| n * 10).collect();
+        let mut tops = [crate::test_support::top(0, 0, &leaves, &[2])];
+        // Pairs, most of them side by side; every third pair lies at a distance of its own.
+        let pairs = tops[0].nodes.iter_mut().filter(|node| node.level == 1);
+        for (at, pair) in pairs.enumerate().filter(|(at, _)| at % 3 == 0) {
+            pair.children[1].1 = pair.children[0].1 + 64 * (2 + at as u64);
+        }
+        let tree = Tree::new(&tops).unwrap();
+        let strides: std::collections::BTreeSet<u8> =
+            (0..tree.node_count() as u32).map(|node| tree.stride(node)).collect();
+        assert!(
+            strides.contains(&0) && strides.contains(&1) && strides.len() <= 1 + MAX_STRIDES,
+            "{strides:?}"
+        );
     }
 
     #[test]

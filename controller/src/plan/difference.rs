@@ -1,4 +1,4 @@
-//! A plan as a difference to the one in force: in the same epoch, with the ids of what stays.
+//! A plan as a difference to the one in force: in the same epoch, with the slots of what stays.
 //!
 //! A node that stays as it is keeps its slot, so nothing of it is written. A node that has changed gets another slot, which nobody had of late:
 //! what it consists of is written beside its former self. While both plans are there, packets are led only into nodes that are the same in
@@ -48,8 +48,10 @@ impl Plan {
         plan.epoch = old.epoch;
         let mut kept = 0;
         for node in &mut plan.nodes {
-            let is_same =
-                |before: &&&CachedNode| before.pivots == node.pivots && before.children == node.children;
+            let is_same = |before: &&&CachedNode| {
+                let what = |node: &CachedNode| (node.pivots, node.stride);
+                what(before) == what(node) && before.children == node.children
+            };
             if let Some(before) = before.get(&place(node)).filter(is_same) {
                 node.slot = before.slot;
                 kept += 1;

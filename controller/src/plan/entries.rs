@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fatbtree_topology::SwitchId;
 
 use super::ranges::Target;
-use super::shape::{OFFSET, Pivots, Run};
+use super::shape::{OFFSET, Pivots, distances};
 use super::{CachedNode, LAYER_SETS, Plan, RangeMatch, sub_table};
 use crate::tables::{Entry, NodeSet, child, coarse, core_route, fat_root, fine, run};
 
@@ -20,7 +20,7 @@ impl Plan {
         for node in &self.nodes {
             node_entries(node, self.epoch, all.entry(node.switch).or_default());
             let (_, set) = LAYER_SETS[usize::from(node.layer)];
-            strides.extend(node.run().map(|run| (node.switch, set, run.stride)));
+            strides.extend(node.is_regular().then_some((node.switch, set, node.stride)));
         }
         for (switch, set, stride) in strides {
             all.entry(switch).or_default().extend(run_entries(set, stride));
@@ -85,12 +85,12 @@ fn node_entries(node: &CachedNode, epoch: u8, entries: &mut Vec<Entry>) {
         child.map_or(u64::MAX, |child| child.low.saturating_sub(1))
     };
     let last = |branches: [usize; 3]| pivots.last(branches.map(last_before));
-    let run = node.run();
+    let first = node.children.first().map_or(0, |child| child.address & OFFSET);
     let action = coarse::Action {
         last: last([4, 8, 12]),
         slot,
-        first_child: run.map_or(0, |run| run.first),
-        stride: run.map_or(0, |run| run.stride),
+        first_child: if node.is_regular() { first } else { 0 },
+        stride: node.stride,
         inner: node.level > 1,
     };
     entries.push(Entry::Coarse(coarse::Key { set, whole, epoch, address }, action));
@@ -98,7 +98,7 @@ fn node_entries(node: &CachedNode, epoch: u8, entries: &mut Vec<Entry>) {
         let last = last([1, 2, 3].map(|at| 4 * usize::from(quarter) + at));
         entries.push(Entry::Fine(fine::Key { set, whole, epoch, slot, quarter }, fine::Action { last }));
     }
-    if run.is_none() {
+    if !node.is_regular() {
         for (branch, child) in (0u8..).zip(&node.children) {
             // Cached nodes are those whose children are on their own server.
             let action = child::Action { offset: child.address & OFFSET };
@@ -109,6 +109,6 @@ fn node_entries(node: &CachedNode, epoch: u8, entries: &mut Vec<Entry>) {
 
 /// The distances of siblings that nodes of a set have.
 fn run_entries(set: NodeSet, stride: u8) -> impl Iterator<Item = Entry> {
-    Run::distances(stride)
+    distances(stride)
         .map(move |(branch, distance)| Entry::Run(run::Key { set, stride, branch }, run::Action { distance }))
 }

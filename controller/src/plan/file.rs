@@ -136,6 +136,9 @@ impl Plan {
                     "node {child:#x}: expected it further down than node {parent:#x}, whose child it is"
                 ));
             }
+            if !node.stride_is_right() {
+                return Err(format!("node {:#x}: its children do not lie as its stride says", node.address));
+            }
             let pivots = node.children.iter().skip(1).map(|child| child.low);
             // Whether one half is enough depends on keys that are not here, but not for high halves.
             if node.pivots == Pivots::High && Pivots::of(0, u64::MAX, pivots) != Pivots::High {

@@ -11,7 +11,7 @@ use fatbtree_topology::SwitchId;
 use super::budget::SetRoom;
 use super::fat_root::Child;
 use super::favour::Favour;
-use super::{Budget, LAYERS, Run};
+use super::{Budget, LAYERS};
 use crate::frequency::Frequencies;
 use crate::tree::{NONE, Tree};
 
@@ -57,7 +57,7 @@ pub(super) fn place(
             let mut taken = SetRoom::default();
             nodes.retain(|node| {
                 let children = tree.children(*node);
-                let is_run = Run::of(children.iter().map(|child| child.address)).is_some();
+                let is_run = tree.stride(*node) != 0;
                 let mut with = taken;
                 with.add(tree.pivots(*node), is_run, children.len());
                 let fits = with.is_within(&room);

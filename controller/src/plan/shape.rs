@@ -47,47 +47,35 @@ impl Pivots {
     }
 }
 
-/// Children that lie at equal distances.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
-    /// Offset of the first child.
-    pub(crate) first: u64,
-    /// Units of [`STRIDE_BYTES`].
-    pub(crate) stride: u8,
+/// The distance of children that lie at equal ones, in units of [`STRIDE_BYTES`]; none, if those at these addresses, in key order, do not, or
+/// there is but one.
+pub(crate) fn stride(addresses: impl Iterator<Item = u64> + Clone) -> Option<u8> {
+    let offsets = addresses.map(|address| address & OFFSET);
+    let first = offsets.clone().next()?;
+    let distance = offsets.clone().nth(1)?.checked_sub(first)?;
+    let stride = u8::try_from(distance / STRIDE_BYTES).ok()?;
+    let is_run = (0..).zip(offsets.clone()).all(|(branch, offset)| offset == first + branch * distance);
+    let last = offsets.last()?;
+    let is_whole = distance.is_multiple_of(STRIDE_BYTES) && stride != 0;
+    (is_whole && is_run && first & !LOW == last & !LOW).then_some(stride)
 }
 
-impl Run {
-    /// None, if the children at these addresses, in key order, are no run.
-    pub(crate) fn of(addresses: impl Iterator<Item = u64> + Clone) -> Option<Self> {
-        let offsets = addresses.map(|address| address & OFFSET);
-        let first = offsets.clone().next()?;
-        let distance = match offsets.clone().nth(1) {
-            Some(second) => second.checked_sub(first)?,
-            None => STRIDE_BYTES,
-        };
-        let stride =
-            u8::try_from(distance / STRIDE_BYTES).ok().filter(|_| distance.is_multiple_of(STRIDE_BYTES))?;
-        let at = |branch: u64| first + branch * distance;
-        let is_run = stride != 0 && (0..).zip(offsets.clone()).all(|(branch, offset)| offset == at(branch));
-        let last = offsets.last()?;
-        (is_run && first & !LOW == last & !LOW).then_some(Self { first, stride })
-    }
-
-    /// How far each child lies behind the first one, in bytes.
-    pub(super) fn distances(stride: u8) -> impl Iterator<Item = (u8, u32)> {
-        let bytes = u32::from(stride) * STRIDE_BYTES as u32;
-        (0..MAX_BRANCHES as u8).map(move |branch| (branch, u32::from(branch) * bytes))
-    }
+/// How far each child lies behind the first one, in bytes.
+pub(super) fn distances(stride: u8) -> impl Iterator<Item = (u8, u32)> {
+    let bytes = u32::from(stride) * STRIDE_BYTES as u32;
+    (0..MAX_BRANCHES as u8).map(move |branch| (branch, u32::from(branch) * bytes))
 }
 
 impl CachedNode {
     /// Whether its children are a run: such a node takes no entries for them.
     pub fn is_regular(&self) -> bool {
-        self.run().is_some()
+        self.stride != 0
     }
 
-    pub(super) fn run(&self) -> Option<Run> {
-        Run::of(self.children.iter().map(|child| child.address))
+    /// Whether its children lie as its stride says.
+    pub(super) fn stride_is_right(&self) -> bool {
+        let found = stride(self.children.iter().map(|child| child.address));
+        self.stride == 0 || self.children.len() == 1 || found == Some(self.stride)
     }
 }
 
@@ -113,16 +101,15 @@ mod tests {
 
     #[test]
     fn a_run_has_equal_distances_and_no_carry() {
-        let of = |addresses: &[u64]| Run::of(addresses.iter().copied());
+        let of = |addresses: &[u64]| stride(addresses.iter().copied());
         let server = 7 << 48;
-        assert_eq!(of(&[server | 640]), Some(Run { first: 640, stride: 1 }));
-        assert_eq!(of(&[server | 640, server | 1664, server | 2688]), Some(Run { first: 640, stride: 16 }));
-        for none in [&[0, 64, 192][..], &[64, 0], &[64, 64], &[0, 65], &[0, 256 * 64], &[]] {
+        assert_eq!(of(&[server | 640, server | 1664, server | 2688]), Some(16));
+        for none in [&[0, 64, 192][..], &[64, 0], &[64, 64], &[0, 65], &[0, 256 * 64], &[640], &[]] {
             assert_eq!(of(none), None, "{none:?}");
         }
         let border = 3 << 32;
-        assert_eq!(of(&[border - 128, border - 64]), Some(Run { first: border - 128, stride: 1 }));
+        assert_eq!(of(&[border - 128, border - 64]), Some(1));
         assert_eq!(of(&[border - 64, border]), None);
-        assert_eq!(of(&[border, border + 255 * 64]), Some(Run { first: border, stride: 255 }));
+        assert_eq!(of(&[border, border + 255 * 64]), Some(255));
     }
 }

@@ -580,6 +580,7 @@ fn damaged_files_are_refused() {
     refuse(&|v| v["nodes"][0]["children"] = serde_json::json!([]), "1 to 16 children");
     refuse(&|v| v["nodes"][0]["children"][0]["address"] = v["nodes"][1]["address"].clone(), "further down");
     refuse(&|v| v["nodes"][0]["pivots"] = "high".into(), "low halves");
+    refuse(&|v| v["nodes"][0]["stride"] = 2.into(), "as its stride says");
     refuse(
         &|v| v["budget"]["set_nodes"][0] = 7.into(),
         "node set core A of core-0 (nodes) needs 8, the limit is 7",
