@@ -75,6 +75,12 @@ checks! {
     RecordChecksum,
     /// It is the one that the entry was written with.
     RecordVersion,
+    /// A record that switches have led to is the one that its key's leaf entry names.
+    Published,
+    /// A record is marked as one that no leaf leads to before its entry leads elsewhere.
+    UnpublishedFirst,
+    /// A record is marked as one that a leaf leads to after its entry does.
+    PublishedLast,
     /// The superblock is one, whole.
     Superblock,
 }
@@ -93,25 +99,25 @@ mod switch {
     use super::Check;
     use std::cell::Cell;
 
-    thread_local!(static OFF: Cell<u32> = const { Cell::new(0) });
+    thread_local!(static OFF: Cell<u64> = const { Cell::new(0) });
 
     impl Check {
         /// Whether the check is made in this thread.
         #[inline]
         pub(crate) fn on(self) -> bool {
-            OFF.get() & 1 << self as u32 == 0
+            OFF.get() & 1 << self as u64 == 0
         }
 
         /// Does something without the check, in this thread.
         pub fn without<T>(self, work: impl FnOnce() -> T) -> T {
-            struct Restore(u32);
+            struct Restore(u64);
             impl Drop for Restore {
                 fn drop(&mut self) {
                     OFF.set(self.0);
                 }
             }
             let _restore = Restore(OFF.get());
-            OFF.set(OFF.get() | 1 << self as u32);
+            OFF.set(OFF.get() | 1 << self as u64);
             work()
         }
     }

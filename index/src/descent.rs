@@ -1,12 +1,15 @@
 //! The way down a tree, shared by all operations: reads nodes, checks them, follows siblings, begins again.
 
+use std::ops::Range;
+
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{Buffer, PostError, Verbs};
+use fatbtree_verbs::{Buffer, IndexTarget, PostError, Verbs};
 
 use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::node::{LINE, Node, NodeFault, NodeHeader};
 use crate::pool::{BreakReason, ConnectionId, Pool, Trouble};
+use crate::record::{RECORD_HEAD, is_record, read_led_to};
 use crate::space::{ChunkKind, Want};
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
@@ -50,6 +53,8 @@ pub struct Trips {
     pub levels: u32,
     /// Level of the node on which the index read landed, if there was one and it was accepted.
     pub landed: Option<u8>,
+    /// The index read landed on the record of the key, which was the answer.
+    pub landed_on_record: bool,
 }
 
 /// Why an operation came to nothing.
@@ -204,6 +209,16 @@ impl From<Trouble> for Reason {
 enum Step {
     Index,
     Node { address: GlobalAddress, level: u8 },
+}
+
+/// What the switches have led a lookup to.
+pub(crate) enum Led {
+    /// The record of the key.
+    Record { record: Buffer, value: Range<usize> },
+    /// Something else, to be taken for a node.
+    Node(Buffer),
+    /// A record that does not count.
+    Stale,
 }
 
 /// What a checked node leads to.
@@ -478,11 +493,23 @@ impl<'p, V: Verbs> Descent<'p, V> {
         &mut self,
         start: Start,
         level: u8,
+        arrive: impl FnMut(&Node<'_>, &[u8]) -> Result<T, NodeFault>,
+    ) -> Result<(Buffer, T), Reason> {
+        self.descend_from(start, None, level, arrive).await
+    }
+
+    /// The same where the node at the start may have been read already.
+    #[inline]
+    pub(crate) async fn descend_from<T>(
+        &mut self,
+        start: Start,
+        mut first: Option<Buffer>,
+        level: u8,
         mut arrive: impl FnMut(&Node<'_>, &[u8]) -> Result<T, NodeFault>,
     ) -> Result<(Buffer, T), Reason> {
         let mut step = self.first_step(start);
         loop {
-            let (bytes, arrived) = self.take_step(&mut step, level, &mut arrive).await?;
+            let (bytes, arrived) = self.take_step(&mut step, first.take(), level, &mut arrive).await?;
             if let Some(what) = arrived {
                 return Ok((bytes, what));
             }
@@ -500,7 +527,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 return Ok(address);
             }
             let mut arrive = |node: &Node<'_>, _: &[u8]| Ok(node.header().address);
-            if let Some(address) = self.take_step(&mut step, level, &mut arrive).await?.1 {
+            if let Some(address) = self.take_step(&mut step, None, level, &mut arrive).await?.1 {
                 return Ok(address);
             }
         }
@@ -519,6 +546,30 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
     }
 
+    /// Lets the switches lead to the key, be it to its record. For lookups where values are out of line.
+    #[inline]
+    pub(crate) async fn ask_switches(&mut self) -> Result<Led, Reason> {
+        let len = self.pool.config().tree.max_node_bytes();
+        let id = self.connection();
+        let bytes = self.pool.index_read(id, self.key, len, IndexTarget::NodeOrRecord).await?;
+        self.trips.round_trips += 1;
+        if !is_record(&bytes) {
+            return Ok(Led::Node(bytes));
+        }
+        let value = read_led_to(&bytes, self.key).map(|value| RECORD_HEAD..RECORD_HEAD + value.len());
+        let Ok(value) = value else {
+            // Whatever is wrong with it, also if it was written meanwhile: the way by the leaf is as long as asking once more.
+            self.pool.count(|stats| {
+                stats.astray += 1;
+                stats.stale_records += 1;
+            });
+            return Ok(Led::Stale);
+        };
+        self.trips.landed_on_record = true;
+        self.pool.count(|stats| stats.records += 1);
+        Ok(Led::Record { record: bytes, value })
+    }
+
     /// The node that was read is not the key's any more. If the switches have led here, they are behind the tree.
     fn count_astray(&mut self) {
         if std::mem::take(&mut self.by_switches) {
@@ -531,14 +582,21 @@ impl<'p, V: Verbs> Descent<'p, V> {
     async fn take_step<T>(
         &mut self,
         step: &mut Step,
+        mut first: Option<Buffer>,
         level: u8,
         arrive: &mut impl FnMut(&Node<'_>, &[u8]) -> Result<T, NodeFault>,
     ) -> Result<(Buffer, Option<T>), Reason> {
         let mut torn = 0;
         let mut asked = None;
         loop {
-            let bytes = self.read_step(*step).await?;
-            self.trips.round_trips += 1;
+            let bytes = match first.take() {
+                Some(bytes) => bytes,
+                None => {
+                    let bytes = self.read_step(*step).await?;
+                    self.trips.round_trips += 1;
+                    bytes
+                }
+            };
             match self.decide(*step, level, &bytes, asked, arrive) {
                 Ok(Decision::Arrived(what)) => return Ok((bytes, Some(what))),
                 Ok(Decision::Go(next)) => {
@@ -637,7 +695,14 @@ impl<'p, V: Verbs> Descent<'p, V> {
     async fn read_step(&self, step: Step) -> Result<Buffer, Trouble> {
         let tree = &self.pool.config().tree;
         match step {
-            Step::Index => self.pool.index_read(self.connection(), self.key, tree.max_node_bytes()).await,
+            Step::Index => {
+                // Where values are in line there are no records, and all that switches know are nodes.
+                let target = match tree.leaf_shape().is_inline() {
+                    true => IndexTarget::NodeOrRecord,
+                    false => IndexTarget::Node,
+                };
+                self.pool.index_read(self.connection(), self.key, tree.max_node_bytes(), target).await
+            }
             Step::Node { address, level } => self.pool.read(self.lane, address, tree.node_bytes(level)).await,
         }
     }

@@ -56,7 +56,7 @@
 //!
 //! let roots = SuperRoot::new(vec![Partition { id: 0, range: KeyRange::ALL, root: address, root_level: 0 }])?;
 //! let mut client = PlainClient::new(&Regions::new([(0, memory.into())]), &config, &roots);
-//! client.set_landing(move |_key| address); // where the switches let the index read land
+//! client.set_landing(move |_key, _target| address); // where the switches let the index read land
 //! let found = client.lookup(u64::MAX, Start::IndexRead);
 //! assert_eq!(found.result?.as_deref(), Some(&b"hello"[..]));
 //! assert_eq!((found.trips.round_trips, found.trips.landed), (1, Some(0)));

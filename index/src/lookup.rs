@@ -6,7 +6,7 @@ use std::ops::Deref;
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Buffer, Verbs};
 
-use crate::descent::{Descent, OperationError, Reason, Start, Trips};
+use crate::descent::{Descent, Led, OperationError, Reason, Start, Trips};
 use crate::node::{EntryValue, Node, NodeFault};
 use crate::pool::Pool;
 use crate::record::{RecordPointer, read_record, record_bytes};
@@ -90,7 +90,19 @@ impl<V: Verbs> Descent<'_, V> {
     #[inline]
     pub(crate) async fn get(&mut self, start: Start) -> Result<Option<Value>, Reason> {
         let key = self.key();
-        let (leaf, place) = self.descend(start, 0, |node, bytes| place_of(node, bytes, key)).await?;
+        let mut first = None;
+        if start == Start::IndexRead && !self.pool().config().tree.leaf_shape().is_inline() {
+            match self.ask_switches().await? {
+                Led::Record { record, value } => {
+                    let (start, len) = (value.start as u32, value.len() as u32);
+                    return Ok(Some(Value { buffer: record, start, len }));
+                }
+                Led::Node(node) => first = Some(node),
+                Led::Stale => {}
+            }
+        }
+        let arrive = |node: &Node<'_>, bytes: &[u8]| place_of(node, bytes, key);
+        let (leaf, place) = self.descend_from(start, first, 0, arrive).await?;
         match place {
             Place::Nowhere => Ok(None),
             Place::Inline { start, len } => Ok(Some(Value { buffer: leaf, start, len })),

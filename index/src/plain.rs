@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
-use fatbtree_verbs::{Access, Device, Remote};
+use fatbtree_verbs::{Access, Device, IndexTarget, Remote};
 
 use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
@@ -17,7 +17,7 @@ use crate::walk::Regions;
 
 /// Plays the switches: given a key, the node on which its index read lands; null means that they let it pass as it is, which
 /// the server refuses.
-type Landing = Box<dyn FnMut(u64) -> GlobalAddress>;
+type Landing = Box<dyn FnMut(u64, IndexTarget) -> GlobalAddress>;
 
 /// A client that is connected to all regions, with switches played by a function.
 pub struct PlainClient {
@@ -58,11 +58,11 @@ impl PlainClient {
             let region = server.register(region, iova, Access::ALL).expect("offsets have 48 bits");
             rkeys.push((number, region.rkey));
         }
-        let landing: Rc<RefCell<Landing>> = Rc::new(RefCell::new(Box::new(|_| GlobalAddress::NULL)));
+        let landing: Rc<RefCell<Landing>> = Rc::new(RefCell::new(Box::new(|_, _| GlobalAddress::NULL)));
         device.set_landing({
             let (landing, rkeys) = (Rc::clone(&landing), rkeys.clone());
-            move |key| {
-                let address = landing.borrow_mut()(key);
+            move |key, target| {
+                let address = landing.borrow_mut()(key, target);
                 let rkey = rkeys.iter().find(|(server, _)| *server == address.server())?.1;
                 (!address.is_null()).then_some(Remote { address: address.raw(), rkey })
             }
@@ -82,7 +82,7 @@ impl PlainClient {
     }
 
     /// Plays the switches from now on.
-    pub fn set_landing(&mut self, landing: impl FnMut(u64) -> GlobalAddress + 'static) {
+    pub fn set_landing(&mut self, landing: impl FnMut(u64, IndexTarget) -> GlobalAddress + 'static) {
         *self.landing.borrow_mut() = Box::new(landing);
     }
 

@@ -318,7 +318,7 @@ mod tests {
     fn records_begin_at_multiples_of_eight() {
         let mut space = Space::default();
         space.supply(GlobalAddress::new(0, 64), 120, ChunkKind::Records);
-        let records = [13, 9, 21, 8].map(|length| space.take_record(0, length).map(|place| place.address));
+        let records = [13, 8, 21, 8].map(|length| space.take_record(0, length).map(|place| place.address));
         let at = |offset| Some(GlobalAddress::new(0, offset));
         assert_eq!(records, [at(64), at(104), at(136), None]);
     }

@@ -25,7 +25,7 @@ use crate::descent::{Descent, OperationError};
 use crate::keys::KeyRange;
 use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault, NodeHeader};
 use crate::pool::Pool;
-use crate::record::{RecordPointer, read_record, record_bytes};
+use crate::record::{RecordHead, RecordPointer, read_record, record_bytes};
 use crate::scan::Patience;
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
@@ -48,6 +48,9 @@ pub struct Verified {
     pub keys: u64,
     /// Records, each checked; none where values lie in leaves.
     pub records: u64,
+    /// Records among them that are not marked as the ones that count, although they do: their writers died. Switches that lead to
+    /// them cost a round trip.
+    pub unpublished: u64,
     /// Level of the highest root.
     pub height: u8,
     /// Nodes that no parent knows, found by their left neighbours.
@@ -82,6 +85,7 @@ impl AddAssign for Verified {
         self.leaves += other.leaves;
         self.keys += other.keys;
         self.records += other.records;
+        self.unpublished += other.unpublished;
         self.height = self.height.max(other.height);
         self.untold += other.untold;
         self.unsettled += other.unsettled;
@@ -430,6 +434,9 @@ impl<'p, V: Verbs> Walk<'p, V> {
                 VerifyError::Node { address: leaf, level: 0, damage }
             })?;
             self.found.records += 1;
+            let head = bytes.first_chunk().map(RecordHead::parse);
+            let is_published = head.is_some_and(|head| head.is_published(key, record));
+            self.found.unpublished += u64::from(!is_published);
         }
         Ok(())
     }

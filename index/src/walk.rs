@@ -7,7 +7,7 @@ use fatbtree_verbs::Memory;
 use crate::address::GlobalAddress;
 use crate::config::{MAX_PATH_MTU, TreeConfig};
 use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault};
-use crate::record::{read_record, record_bytes};
+use crate::record::{RECORD_HEAD, RecordHead, RecordPointer, read_record, record_bytes};
 use crate::super_root::Partition;
 
 /// The memory of several servers; each server's begins at its offset 0.
@@ -142,6 +142,24 @@ impl<'m> Tree<'m> {
                 value.map(|value| Some(value.to_vec())).map_err(|fault| WalkError::Damaged { address, fault })
             }
         }
+    }
+
+    /// Where the record of `key` lies, for switches that lead index reads there; none where values are in line, where the key is not
+    /// there, and where its record is not marked as the one that counts (its writer died, or is at work).
+    ///
+    /// # Errors
+    /// When a node on the way is damaged.
+    pub fn record_of(&self, key: u64) -> Result<Option<RecordPointer>, WalkError> {
+        let bytes = self.descend(key, |_| {})?;
+        let Node::Leaf(leaf) = bytes.node(&self.config) else {
+            unreachable!("a descent ends at level 0, and only leaves are there")
+        };
+        let address = leaf.header().address;
+        let found = leaf.find(key).map_err(|fault| WalkError::Damaged { address, fault })?;
+        let Some(EntryValue::Record(pointer)) = found else { return Ok(None) };
+        let mut head = [0; RECORD_HEAD];
+        self.memory.read(pointer.address, &mut head)?;
+        Ok(RecordHead::parse(&head).is_published(key, pointer).then_some(pointer))
     }
 
     /// Shows every internal node to `visit`: level by level from the root down, each level from left to right.

@@ -38,7 +38,7 @@ impl Lab {
     fn client(&mut self, cache: Option<&Arc<IndexCache>>) -> Client {
         self.clients += 1;
         let landing = Rc::clone(&self.landing);
-        let client = self.servers.client_behind(self.clients, true, move |_| Some(landing.get()));
+        let client = self.servers.client_behind(self.clients, true, move |_, _| Some(landing.get()));
         client.set_roots(fatbtree_index::SuperRoot::new(vec![self.root()]).unwrap()).unwrap();
         client.set_cache(cache.cloned());
         client

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fatbtree_index::node::{LeafBuilder, NodeFault, NodeSpec, write_internal};
 use fatbtree_index::plain::PlainClient;
-use fatbtree_index::record::{RecordPointer, write_record};
+use fatbtree_index::record::{RecordPointer, UNPUBLISHED, write_record};
 use fatbtree_index::{
     GlobalAddress, Integrity, KeyRange, Limits, Lookup, OperationError, Partition, Regions, Start, SuperRoot,
     Superblock, TreeConfig, ValueLayout,
@@ -125,7 +125,7 @@ fn an_index_read_lands_on_a_node_of_its_server() {
         [(there, 1, None), (place(3), 1, None), (place(2), 0, Some(0)), (place(0), 0, Some(1))]
     {
         let mut client = PlainClient::new(&regions, &config(), &roots);
-        client.set_landing(move |_| landing);
+        client.set_landing(move |_, _| landing);
         let lookup = client.lookup(60, Start::IndexRead);
         assert_eq!(value(&lookup), Some(1), "{landing}");
         assert_eq!((lookup.trips.restarts, lookup.trips.landed), (restarts, landed), "{landing}");
@@ -228,8 +228,8 @@ fn a_record_of_another_key_is_not_taken() {
     let mut leaf = LeafBuilder::new(&mut bytes, config.leaf_shape(), spec(place(0), 0, KeyRange::ALL, None));
     for key in [1, 2] {
         leaf.push_record(key, RecordPointer { address: place(key), length: 8, version: 1 });
-        let mut record = [0; 28];
-        write_record(&mut record, 1, 1, |value| value.fill(7));
+        let mut record = [0; 32];
+        write_record(&mut record, 1, 1, UNPUBLISHED, |value| value.fill(7));
         memory.write(place(key).offset(), &record).unwrap();
     }
     leaf.finish();
@@ -256,7 +256,7 @@ fn an_index_read_may_land_on_a_node_that_is_larger_than_a_leaf() {
     memory.write(place(5).offset(), &bytes).unwrap();
     let roots = SuperRoot::new(vec![partition(5, 1)]).unwrap();
     let mut client = PlainClient::new(&Regions::new([(0, memory)]), &config, &roots);
-    client.set_landing(|_| place(5));
+    client.set_landing(|_, _| place(5));
     let lookup = client.lookup(60, Start::IndexRead);
     assert_eq!((value(&lookup), lookup.trips.restarts, lookup.trips.landed), (Some(1), 0, Some(1)));
 }
@@ -270,7 +270,7 @@ fn index_reads_that_lead_astray_are_counted() {
     let roots = SuperRoot::new(vec![partition(0, 1)]).unwrap();
     let counted = |landing: u64| {
         let mut client = PlainClient::new(&regions, &config(), &roots);
-        client.set_landing(move |_| place(landing));
+        client.set_landing(move |_, _| place(landing));
         assert_eq!(value(&client.lookup(60, Start::IndexRead)), Some(1), "landing {landing}");
         client.lookup(60, Start::Root);
         client.lookup(60, at(1, 0));

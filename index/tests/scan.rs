@@ -74,7 +74,7 @@ type Switches = Rc<RefCell<Vec<(u64, GlobalAddress)>>>;
 
 fn client_behind(lab: &mut Lab, owner: u16, switches: &Switches) -> Client {
     let seen = Rc::clone(switches);
-    lab.client_behind(owner, true, move |key| {
+    lab.client_behind(owner, true, move |key, _| {
         let leaves = seen.borrow();
         let behind = leaves.partition_point(|(low, _)| *low <= key);
         leaves.get(behind.checked_sub(1)?).map(|(_, leaf)| *leaf)

@@ -154,7 +154,7 @@ fn writers_find_their_leaf_wherever_the_switches_send_them() {
         let mut lab = Lab::new(config);
         let landing = Rc::new(Cell::new(lab.servers[0].partition.root));
         let seen = Rc::clone(&landing);
-        let client = lab.client_behind(3, true, move |_| Some(seen.get()));
+        let client = lab.client_behind(3, true, move |_, _| Some(seen.get()));
         let mut model = BTreeMap::new();
         let mut nodes = vec![lab.servers[0].partition.root];
         for number in 1..600u64 {

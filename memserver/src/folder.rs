@@ -34,7 +34,7 @@ use crate::storage::BuildError;
 use crate::values::ValueSource;
 
 /// The version of files and layouts in them.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 const LOCK: &str = "lock";
 const STATE: &str = "state.json";

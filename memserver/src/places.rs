@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use fatbtree_index::record::{RECORD_ALIGN, RECORD_HEAD, place_bytes};
+use fatbtree_index::record::{RECORD_ALIGN, RECORD_HEAD, is_record, place_bytes};
 use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, Pool, SUPERBLOCK_BYTES, TreeConfig};
 use fatbtree_verbs::{Memory, Verbs};
 
@@ -244,7 +244,7 @@ impl PlaceLists {
         length.is_some_and(|length| place_bytes(length) == bytes && bytes <= place_bytes(MAX_VALUE))
             && offset.is_multiple_of(RECORD_ALIGN)
             && memory.read(offset, &mut head).is_ok()
-            && head.iter().any(|&byte| byte != 0)
+            && is_record(&head)
     }
 }
 

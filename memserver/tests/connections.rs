@@ -39,7 +39,7 @@ impl World {
         let admitted: Rc<Cell<Option<FirstHop>>> = Rc::default();
         client.device.set_landing({
             let admitted = Rc::clone(&admitted);
-            move |_| admitted.get().map(|hop| Remote { address: hop.root.raw(), rkey: hop.rkey })
+            move |_, _| admitted.get().map(|hop| Remote { address: hop.root.raw(), rkey: hop.rkey })
         });
         let info = *lab.server.info();
         let roots = SuperRoot::new(vec![info.partition]).unwrap();

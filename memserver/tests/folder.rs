@@ -178,7 +178,7 @@ fn folders_of_others_and_damaged_ones_are_refused() {
         std::fs::write(&file, whole).unwrap();
     };
     damage("state.json", &|text| text.truncate(40), "move the folder away");
-    damage("state.json", &|text| *text = br#"{"format": 2}"#.to_vec(), "another version");
+    damage("state.json", &|text| *text = br#"{"format": 1}"#.to_vec(), "another version");
     damage("tree-1", &|bytes| bytes[10] ^= 1, "no whole superblock");
     damage("tree-1", &|bytes| bytes.truncate(5000), "it has 5000 bytes");
     damage("tree-1", &|bytes| bytes.truncate(5), "not inside of 5 bytes");

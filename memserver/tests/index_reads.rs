@@ -39,7 +39,7 @@ fn landing(client: &mut PlainClient) -> Rc<Cell<GlobalAddress>> {
     let at = Rc::new(Cell::new(GlobalAddress::NULL));
     client.set_landing({
         let at = Rc::clone(&at);
-        move |_| at.get()
+        move |_, _| at.get()
     });
     at
 }

@@ -54,7 +54,7 @@ fn torn_lines_are_read_again() {
                     let offset = step.address.offset() + line * 64 + version;
                     let mut torn = false;
                     let mut client = common::client(&tree);
-                    client.set_landing(move |_| root);
+                    client.set_landing(move |_, _| root);
                     let (found, trips) = get_while(&client, key, start, |reads| {
                         if (reads == depth) != torn {
                             flip(&tree, offset);

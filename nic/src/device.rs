@@ -13,7 +13,7 @@ impl Nic {
     /// As [`register`](Device::register) under an rkey of your choice, as tests and replays need.
     ///
     /// # Errors
-    /// When the rkey is 0 or taken, or as [`register`](Device::register).
+    /// When the rkey is one of index reads or taken, or as [`register`](Device::register).
     pub fn register_with_rkey(
         &mut self,
         rkey: u32,
@@ -22,7 +22,9 @@ impl Nic {
         access: Access,
     ) -> Result<Region, RegisterError> {
         if !self.regions.is_free(rkey) {
-            let reason = format!("expected a free rkey other than 0, found {rkey:#x} taken; choose another");
+            let reason = format!(
+                "expected a free rkey other than those of index reads, found {rkey:#x} taken; choose another"
+            );
             return Err(RegisterError::Driver { len: memory.len(), reason });
         }
         self.regions.register(Arc::clone(memory), iova, access, || rkey)

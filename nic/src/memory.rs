@@ -1,6 +1,6 @@
 //! Memory regions: what remote queue pairs may touch, where, and how.
 
-use fatbtree_verbs::{Access, DeviceMemoryError, Memory, Region, RegisterError};
+use fatbtree_verbs::{Access, DeviceMemoryError, IndexTarget, Memory, Region, RegisterError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Regions {
 
     /// Whether a region could be registered under `rkey`.
     pub(crate) fn is_free(&self, rkey: u32) -> bool {
-        rkey != 0 && !self.by_rkey.contains_key(&rkey)
+        IndexTarget::of_rkey(rkey).is_none() && !self.by_rkey.contains_key(&rkey)
     }
 
     /// Registers memory under the first rkey of `candidates` that is free.
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn key_range_and_right_are_checked() {
         let mut regions = Regions::new(0);
-        let mut candidates = [0, 7, 7, 0, 9, 11].into_iter();
+        let mut candidates = [0, 1, 7, 7, 0, 9, 11].into_iter();
         let mut register = |len, iova, access| {
             regions.register(Memory::shared(len).unwrap(), iova, access, || candidates.next().unwrap())
         };
@@ -122,7 +122,7 @@ mod tests {
         let first = register(100, iova, Access::READ).unwrap();
         assert_eq!((first.rkey, first.iova, first.len), (7, iova, 100));
         let second = register(8, 0, Access::ALL).unwrap();
-        assert_eq!(second.rkey, 9, "0 and taken keys are passed over");
+        assert_eq!(second.rkey, 9, "keys of index reads and taken ones are passed over");
         let beyond = register(102, iova, Access::READ);
         assert_eq!(beyond, Err(RegisterError::Range { iova, len: 102 }));
 
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn device_memory_is_bounded_and_comes_back() {
         let mut regions = Regions::new(1000);
-        let mut last = 0;
+        let mut last = 10;
         let mut register = |regions: &mut Regions, len| {
             regions.register_on_device(len, 0, Access::ALL, || {
                 last += 1;

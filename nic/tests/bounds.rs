@@ -264,7 +264,7 @@ fn requests_on_their_way_span_a_quarter_of_the_psns() {
         ..client_config()
     };
     let mut pair = Pair::with(1, client, server_config(), QueuePairOptions::default(), FaultRates::NONE);
-    let long = read(0, 1, 512 << 20);
+    let long = read(0, 7, 512 << 20);
     let tag = WorkRequest { tag: 1, signalled: true, operation: long };
     let queue_pair = pair.queue_pair;
     let (limit, what) = (1 << 22, "packets");
@@ -274,7 +274,7 @@ fn requests_on_their_way_span_a_quarter_of_the_psns() {
     assert_eq!(pair.client.buffers().free(), 3);
     pair.client.post(queue_pair, &[tag; 2]).unwrap();
     let found = limit + 1;
-    assert_eq!(pair.post(2, write(0, 1, b"x")), Err(PostError::Full { queue_pair, what, found, limit }));
+    assert_eq!(pair.post(2, write(0, 7, b"x")), Err(PostError::Full { queue_pair, what, found, limit }));
 }
 
 /// NICs may share buffers; a NIC that only answers needs none.

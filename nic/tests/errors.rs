@@ -10,8 +10,8 @@ use fatbtree_nic::faults::FaultRates;
 use fatbtree_nic::{DropReason, Nic, NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
-    Access, ConnectError, Device, Endpoint, Failure, Memory, Mtu, Operation, PostError, QueuePair,
-    QueuePairNumber, QueuePairState, Region, RegisterError, Remote, Verbs, WorkRequest,
+    Access, ConnectError, Device, Endpoint, Failure, IndexTarget, Memory, Mtu, Operation, PostError,
+    QueuePair, QueuePairNumber, QueuePairState, Region, RegisterError, Remote, Verbs, WorkRequest,
 };
 use fatbtree_wire::{Bth, Extension, Flow, HeaderTemplate, Opcode, Reth};
 use std::sync::Arc;
@@ -158,7 +158,7 @@ fn posts_that_cannot_be_are_refused_at_once_and_change_nothing() {
         ),
         (&[good, request(write(0, 1, &long))], PostError::TooLong { found: largest + 1, limit: largest }),
         (
-            &[good, request(Operation::IndexRead { key: 5, len: 1025 })],
+            &[good, request(Operation::IndexRead { key: 5, len: 1025, target: IndexTarget::NodeOrRecord })],
             PostError::IndexReadTooLong { found: 1025, limit: 1024 },
         ),
         (&[good, request(read(5, 0, 1025))], PostError::IndexReadTooLong { found: 1025, limit: 1024 }),
@@ -216,11 +216,14 @@ fn the_agreed_path_mtu_bounds_packets_and_index_reads() {
         assert_eq!(pair.bytes(), [3; 1000]);
         assert_eq!(pair.server.stats().frames_sent, 4);
 
-        for operation in [Operation::IndexRead { key: 7, len: 257 }, read(7, 0, 257)] {
-            let refused = pair.post(2, operation);
-            assert_eq!(refused, Err(PostError::IndexReadTooLong { found: 257, limit: 256 }));
+        for target in IndexTarget::ALL {
+            for operation in [Operation::IndexRead { key: 7, len: 257, target }, read(7, target.rkey(), 257)]
+            {
+                let refused = pair.post(2, operation);
+                assert_eq!(refused, Err(PostError::IndexReadTooLong { found: 257, limit: 256 }));
+            }
+            pair.post(3, Operation::IndexRead { key: 7, len: 256, target }).unwrap();
         }
-        pair.post(3, Operation::IndexRead { key: 7, len: 256 }).unwrap();
     }
 }
 

@@ -7,7 +7,9 @@ use common::{LATENCY, Pair, client_config, drain, fetch_add, read, server_config
 use fatbtree_nic::faults::FaultRates;
 use fatbtree_nic::{NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{Access, Device, Failure, Operation, Output, QueuePairState, Verbs, WorkRequest};
+use fatbtree_verbs::{
+    Access, Device, Failure, IndexTarget, Operation, Output, QueuePairState, Verbs, WorkRequest,
+};
 use fatbtree_wire::{Extension, Frame, IndexHeader, Opcode, Reth, hops};
 
 fn reth(frame: &[u8]) -> (u32, Reth) {
@@ -138,7 +140,7 @@ fn an_index_read_is_sent_again_as_it_was_posted() {
         assert!(hops::strip(&mut frame));
         frame
     };
-    pair.post(1, Operation::IndexRead { key, len: 512 }).unwrap();
+    pair.post(1, Operation::IndexRead { key, len: 512, target: IndexTarget::NodeOrRecord }).unwrap();
     let sent = drain(&mut pair.client, pair.now);
     assert_eq!(reth(&sent[0]).1, Reth { va: key, rkey: 0, length: 512 });
     pair.server.handle_frame(pair.now, &walk(&sent[0], region.iova));
@@ -153,15 +155,20 @@ fn an_index_read_is_sent_again_as_it_was_posted() {
     assert_eq!(pair.bytes(), vec![2; 512]);
 }
 
-/// No switch on the way: the server refuses rkey 0 and both queue pairs fail.
+/// No switch on the way: the server refuses the rkeys of index reads, and both queue pairs fail.
 #[test]
 fn an_index_read_nobody_rewrote_is_refused() {
-    let mut pair = Pair::new(5);
-    pair.register(&[0; 1024], 1 << 48, Access::READ);
-    pair.post(1, Operation::IndexRead { key: 77, len: 512 }).unwrap();
-    pair.drive();
-    assert_eq!(pair.outcomes(), [(1, Some(Failure::RemoteAccess))]);
-    assert_eq!(pair.server.state(pair.peer), Some(QueuePairState::Error));
+    for target in IndexTarget::ALL {
+        let mut pair = Pair::new(5);
+        pair.register(&[0; 1024], 1 << 48, Access::READ);
+        pair.post(1, Operation::IndexRead { key: 77, len: 512, target }).unwrap();
+        let sent = drain(&mut pair.client, pair.now);
+        assert_eq!(reth(&sent[0]).1, Reth { va: 77, rkey: target.rkey(), length: 512 });
+        pair.server.handle_frame(pair.now, &sent[0]);
+        pair.drive();
+        assert_eq!(pair.outcomes(), [(1, Some(Failure::RemoteAccess))]);
+        assert_eq!(pair.server.state(pair.peer), Some(QueuePairState::Error));
+    }
 }
 
 #[test]

@@ -98,7 +98,7 @@
 //! gRPC, connects two queue pairs, and looks keys up by ordinary READs and by index reads. In the lab, soft RoCE asks our
 //! software NIC through a FatTree of five switches that rewrite the index reads. Seen there, of soft RoCE as the side that asks:
 //!
-//! * A READ with rkey 0 is posted and sent like any other, with the key where the address is, and sent again as such.
+//! * A READ with an rkey of index reads is posted and sent like any other, with the key where the address is, and sent again as such.
 //! * The answer of a READ that the switches lead elsewhere when it is sent again, behind a reload, is taken. (As the side
 //!   that answers, soft RoCE drops such a READ.)
 //! * An index read that no switch rewrites is refused, and completes as remote access error; what was posted behind it is flushed. The

@@ -80,4 +80,4 @@ pub use endpoint::{Agreed, Endpoint, EndpointError, Mtu, QueuePairNumber};
 pub use error::{ConnectError, DeviceMemoryError, Error, PostError, RegisterError};
 pub use memory::{Memory, OutOfBounds};
 pub use reactor::{Alarm, Broken, Chain, Reactor, Sleep};
-pub use request::{Operation, Remote, WorkRequest};
+pub use request::{IndexTarget, Operation, RKEY_NODE, RKEY_NODE_OR_RECORD, Remote, WorkRequest};

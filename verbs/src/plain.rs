@@ -18,7 +18,7 @@ use crate::device::{Device, QueuePair, QueuePairState, Region, Verbs};
 use crate::endpoint::{Agreed, Endpoint, Mtu, QueuePairNumber};
 use crate::error::{ConnectError, DeviceMemoryError, PostError, RegisterError};
 use crate::memory::Memory;
-use crate::request::{Operation, Remote, WorkRequest};
+use crate::request::{IndexTarget, Operation, Remote, WorkRequest};
 
 /// Joins plain devices.
 #[derive(Clone, Debug, Default)]
@@ -53,8 +53,8 @@ struct Pair {
     under_way: usize,
 }
 
-/// Chooses where an index read lands: given the key, a place on the queue pair's peer; `None` leaves it to the peer to refuse.
-pub type Landing = Box<dyn FnMut(u64) -> Option<Remote>>;
+/// Chooses where an index read lands: given the key and what it may be led to, a place on the queue pair's peer; `None` leaves it to the peer to refuse.
+pub type Landing = Box<dyn FnMut(u64, IndexTarget) -> Option<Remote>>;
 
 /// A device of a [`PlainNetwork`].
 pub struct PlainDevice {
@@ -98,7 +98,7 @@ impl PlainNetwork {
             number: hosts.len() - 1,
             mtu: Mtu::B4096,
             pool,
-            landing: Box::new(|_| None),
+            landing: Box::new(|_, _| None),
             completions: VecDeque::new(),
         }
     }
@@ -106,7 +106,7 @@ impl PlainNetwork {
 
 impl PlainDevice {
     /// Plays the switches for this device's index reads.
-    pub fn set_landing(&mut self, landing: impl FnMut(u64) -> Option<Remote> + 'static) {
+    pub fn set_landing(&mut self, landing: impl FnMut(u64, IndexTarget) -> Option<Remote> + 'static) {
         self.landing = Box::new(landing);
     }
 
@@ -170,8 +170,8 @@ impl PlainDevice {
                 return Err(PostError::Misaligned { address });
             }
             match *operation {
-                Operation::IndexRead { len, .. } | Operation::Read { from: Remote { rkey: 0, .. }, len }
-                    if len > mtu =>
+                Operation::IndexRead { len, .. } | Operation::Read { len, .. }
+                    if len > mtu && operation.as_index_read().is_some() =>
                 {
                     return Err(PostError::IndexReadTooLong { found: len, limit: mtu });
                 }
@@ -194,7 +194,9 @@ impl PlainDevice {
         buffer: Option<crate::Buffer>,
     ) -> Result<Output, Failure> {
         let from = match *operation {
-            Operation::IndexRead { key, .. } => (self.landing)(key).ok_or(Failure::RemoteAccess)?,
+            Operation::IndexRead { key, target, .. } => {
+                (self.landing)(key, target).ok_or(Failure::RemoteAccess)?
+            }
             Operation::Read { from, .. } => from,
             Operation::Write { to, .. } => to,
             Operation::CompareSwap { at, .. }

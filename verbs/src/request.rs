@@ -9,6 +9,48 @@ pub struct Remote {
     pub rkey: u32,
 }
 
+/// The rkey of an index read that may land on a node or on the record of its key; see [`IndexTarget`].
+pub const RKEY_NODE_OR_RECORD: u32 = 0;
+
+/// The rkey of an index read that must land on a node; see [`IndexTarget`].
+pub const RKEY_NODE: u32 = 1;
+
+/// What an index read may be led to.
+///
+/// A switch cannot ask the client, so the READ says it by its rkey: beside address and length that is the only thing of a READ
+/// that verbs let a client choose freely. No region has either rkey, so one that no switch rewrites is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IndexTarget {
+    /// A node on the way to the key, or the record of the key: rkey 0.
+    NodeOrRecord,
+    /// A node on the way to the key: rkey 1. For whoever must know the leaf.
+    Node,
+}
+
+impl IndexTarget {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::NodeOrRecord, Self::Node];
+
+    /// The rkey that says it.
+    #[must_use]
+    pub const fn rkey(self) -> u32 {
+        match self {
+            Self::NodeOrRecord => RKEY_NODE_OR_RECORD,
+            Self::Node => RKEY_NODE,
+        }
+    }
+
+    /// What a READ with this rkey may be led to; `None`: it is no index read.
+    #[must_use]
+    pub const fn of_rkey(rkey: u32) -> Option<Self> {
+        match rkey {
+            RKEY_NODE_OR_RECORD => Some(Self::NodeOrRecord),
+            RKEY_NODE => Some(Self::Node),
+            _ => None,
+        }
+    }
+}
+
 /// One operation on remote memory. Data to write is copied when it is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
@@ -19,14 +61,16 @@ pub enum Operation<'a> {
         /// Bytes.
         len: u32,
     },
-    /// An RDMA READ with the key where the address would be and `rkey = 0`; the switches on the way choose the address.
-    /// It must fit in one packet: a READ of several that loses one is resumed at `address + bytes received`, which
-    /// would be another key.
+    /// An RDMA READ with the key where the address would be and an rkey that no region has; the switches on the way choose
+    /// the address. It must fit in one packet: a READ of several that loses one is resumed at `address + bytes received`,
+    /// which would be another key.
     IndexRead {
         /// The key.
         key: u64,
         /// Bytes; at most the path MTU.
         len: u32,
+        /// What the switches may lead it to. It travels as the rkey.
+        target: IndexTarget,
     },
     /// RDMA WRITE.
     Write {
@@ -77,6 +121,19 @@ pub enum Operation<'a> {
 }
 
 impl Operation<'_> {
+    /// Key and target of an index read, however it is asked for: a READ with an rkey of index reads is one.
+    #[must_use]
+    pub const fn as_index_read(&self) -> Option<(u64, IndexTarget)> {
+        match *self {
+            Operation::IndexRead { key, target, .. } => Some((key, target)),
+            Operation::Read { from, .. } => match IndexTarget::of_rkey(from.rkey) {
+                Some(target) => Some((from.address, target)),
+                None => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Whether it brings something back: bytes, or what an atomic found.
     #[must_use]
     pub const fn has_result(&self) -> bool {
@@ -133,7 +190,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const AT: Remote = Remote { address: 0, rkey: 1 };
+    const AT: Remote = Remote { address: 0, rkey: 7 };
 
     #[test]
     fn masked_compare_swap_touches_its_bits_only() {

@@ -106,7 +106,7 @@ impl Mixtures<'_> {
         let mut device = network.device();
         let rkeys: Vec<u32> = servers.iter().map(|(_, region)| region.rkey).collect();
         let plan = Rc::clone(plan);
-        device.set_landing(move |key| {
+        device.set_landing(move |key, _| {
             let landing = plan.land(key);
             Some(Remote { address: landing.address, rkey: rkeys[usize::from(landing.partition)] })
         });

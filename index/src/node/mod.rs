@@ -166,6 +166,12 @@ pub enum NodeFault {
         /// What the entry says, 11 bits.
         expected: u32,
     },
+    /// The switches have led to a record that no leaf leads to, or not yet, or no more.
+    #[error("record of version {version} is not the one that its leaf leads to")]
+    Unpublished {
+        /// The record's version.
+        version: u32,
+    },
     /// No superblock lies there, or one that was written meanwhile.
     #[error("no whole superblock here: magic {found:#x} found")]
     Superblock {

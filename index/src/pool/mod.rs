@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
-    Agreed, Broken, Buffer, Endpoint, Error, Failure, Operation, Output, PostError, QueuePair,
+    Agreed, Broken, Buffer, Endpoint, Error, Failure, IndexTarget, Operation, Output, PostError, QueuePair,
     QueuePairNumber, Reactor, Remote, Verbs,
 };
 use rand::{RngExt, SeedableRng};
@@ -546,13 +546,19 @@ impl<V: Verbs> Pool<V> {
 
     /// Lets the switches choose what is read.
     #[inline]
-    pub(crate) async fn index_read(&self, id: ConnectionId, key: u64, len: u32) -> Result<Buffer, Trouble> {
+    pub(crate) async fn index_read(
+        &self,
+        id: ConnectionId,
+        key: u64,
+        len: u32,
+        target: IndexTarget,
+    ) -> Result<Buffer, Trouble> {
         let (queue_pair, _) = self.link(id)?;
         self.count(|stats| {
             stats.reads += 1;
             stats.index_reads += 1;
         });
-        self.brings(id, queue_pair, Operation::IndexRead { key, len }).await
+        self.brings(id, queue_pair, Operation::IndexRead { key, len, target }).await
     }
 
     /// Pauses before the `attempt`th time that the same is read again: twice as long each time, with a random part, so that

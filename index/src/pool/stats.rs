@@ -9,9 +9,14 @@ pub struct PoolStats {
     pub reads: u64,
     /// Index reads among them.
     pub index_reads: u64,
-    /// Index reads among them that led to a node which was not the key's any more: it had been split, merged or freed since it was
-    /// put into the switches. Each cost a round trip or more. Where they become many, planning anew pays.
+    /// Index reads among them that led to a node or record which was not the key's any more: it had been split, merged, replaced or
+    /// freed since it was put into the switches. Each cost a round trip or more. Where they become many, planning anew pays.
     pub astray: u64,
+    /// Index reads that led to the record of their key: lookups of one round trip.
+    pub records: u64,
+    /// Index reads among those led astray that led to a record which was not the key's any more, or is about to be: it had been
+    /// replaced, deleted or used again since its place was put into the switches. Each cost a round trip.
+    pub stale_records: u64,
     /// Lookups that were to begin with an index read on a connection that is not registered, and walked.
     pub unregistered: u64,
     /// Times something was read again because it was torn.

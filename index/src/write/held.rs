@@ -500,7 +500,7 @@ fn word_of(output: &Output) -> Result<u64, Reason> {
 }
 
 impl<V: Verbs> Descent<'_, V> {
-    /// Writes a node that nobody knows, on any server, in the session in which its memory was given to this client.
+    /// Writes something on any server, in the session of `writer`: a node that nobody knows, or the mark of a record.
     pub(super) async fn write_elsewhere(&mut self, part: &Part<'_>, writer: &Writer) -> Result<(), Reason> {
         let id = ConnectionId { server: part.at.server(), lane: self.lane() };
         let parts = std::slice::from_ref(part);

@@ -13,7 +13,8 @@ use crate::descent::{Descent, LockedPlace, Reason, Start};
 use crate::locks::Writer;
 use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
 use crate::record::{
-    RECORD_HEAD, RecordPointer, next_record_version, place_bytes, record_bytes, write_record,
+    RECORD_HEAD, RecordPointer, UNPUBLISHED, next_record_version, place_bytes, published, record_bytes,
+    write_record,
 };
 use crate::space::{ChunkKind, Want};
 
@@ -81,8 +82,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
             let slot = slot.expect("only what is there is deleted");
             let changed = self.written_back(editor.remove(slot));
             let left = editor.count();
-            let part = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
-            held.write_back(&[part], &mut self.trips_mut().round_trips).await?;
+            let entry = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
+            self.write_entry(held, entry, old, None).await?;
             self.free_record(old);
             let is_thin = is_thin(&self.pool().config().tree, 0, left);
             return Ok(if is_thin { Outcome::Thin } else { Outcome::Done(true) });
@@ -102,14 +103,50 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Some(record) => NewValue::Record(record.pointer),
             None => NewValue::Inline(value),
         };
-        let record = record.as_ref().map(|record| Part { at: record.pointer.address, bytes: &record.bytes });
         let changed = self.written_back(editor.put(slot, self.key(), new));
         let entry = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
-        let parts = [record.unwrap_or(entry), entry];
-        let parts = if record.is_some() { &parts } else { &parts[1..] };
-        held.write_back(parts, &mut self.trips_mut().round_trips).await?;
+        self.write_entry(held, entry, old, record.as_ref()).await?;
         self.free_record(old);
         Ok(Outcome::Done(true))
+    }
+
+    /// Writes an entry back and gives the lock back, and what has to go with them of the records that the entry led to and will
+    /// lead to, in the order that [`record`](crate::record) explains.
+    async fn write_entry(
+        &mut self,
+        held: Held<'p, V>,
+        entry: Part<'_>,
+        mut old: Option<RecordPointer>,
+        new: Option<&NewRecord>,
+    ) -> Result<(), Reason> {
+        if let Some(record) = old.take_if(|old| old.address.server() != entry.at.server())
+            && let Err(reason) = self.unpublish_elsewhere(record).await
+        {
+            return self.without(held, reason).await;
+        }
+        let unpublish = old.map(|old| Part { at: old.address, bytes: &UNPUBLISHED });
+        let mark = new.map_or(UNPUBLISHED, |new| published(new.pointer.version));
+        let new = new.map(|new| {
+            let at = new.pointer.address;
+            (Part { at, bytes: &new.bytes }, Part { at, bytes: &mark })
+        });
+        let parts: &[Part<'_>] = match (new, unpublish) {
+            (None, None) => &[entry],
+            (None, Some(unpublish)) if !Check::UnpublishedFirst.on() => &[entry, unpublish],
+            (Some((record, publish)), Some(unpublish)) if !Check::UnpublishedFirst.on() => {
+                &[record, entry, unpublish, publish]
+            }
+            (None, Some(unpublish)) => &[unpublish, entry],
+            (Some((record, publish)), None) => &[record, entry, publish],
+            (Some((record, publish)), Some(unpublish)) => &[record, unpublish, entry, publish],
+        };
+        held.write_back(parts, &mut self.trips_mut().round_trips).await
+    }
+
+    /// Takes the mark away from a record on another server than its leaf.
+    async fn unpublish_elsewhere(&mut self, record: RecordPointer) -> Result<(), Reason> {
+        let writer = self.pool().writer(record.address.server())?;
+        self.write_elsewhere(&Part { at: record.address, bytes: &UNPUBLISHED }, &writer).await
     }
 
     /// Locks the node of `level` that is responsible for the key, wherever it has moved since `node` was found, and reads it. Brings
@@ -213,7 +250,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
             },
         };
         let mut bytes = vec![0; record_bytes(length) as usize];
-        write_record(&mut bytes, self.key(), version, |room| room.copy_from_slice(value));
+        let mark = if Check::PublishedLast.on() { UNPUBLISHED } else { published(version) };
+        write_record(&mut bytes, self.key(), version, mark, |room| room.copy_from_slice(value));
         let pointer = RecordPointer { address: place.address, length, version };
         Ok(Some(NewRecord { pointer, bytes }))
     }

@@ -16,7 +16,7 @@ use fatbtree_index::{
     SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Writer,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
-use fatbtree_verbs::{Access, Device, Memory, Region, Remote};
+use fatbtree_verbs::{Access, Device, IndexTarget, Memory, Region, Remote};
 
 pub(crate) const REGION: u64 = 4 << 20;
 const CHUNK: u64 = 4 << 10;
@@ -108,7 +108,7 @@ impl Lab {
     }
 
     pub(crate) fn client(&mut self, owner: u16, masked_atomics: bool) -> Client {
-        self.client_behind(owner, masked_atomics, |_| None)
+        self.client_behind(owner, masked_atomics, |_, _| None)
     }
 
     /// A client whose index reads land where `landing` says.
@@ -116,13 +116,13 @@ impl Lab {
         &mut self,
         owner: u16,
         masked_atomics: bool,
-        mut landing: impl FnMut(u64) -> Option<GlobalAddress> + 'static,
+        mut landing: impl FnMut(u64, IndexTarget) -> Option<GlobalAddress> + 'static,
     ) -> Client {
         let config = PoolConfig { tree: self.config, allocation: self.allocation, ..PoolConfig::default() };
         let mut device = self.network.device();
         let rkeys: Vec<u32> = self.servers.iter().map(|server| server.tree.rkey).collect();
-        device.set_landing(move |key| {
-            landing(key).map(|at| Remote { address: at.raw(), rkey: rkeys[usize::from(at.server())] })
+        device.set_landing(move |key, target| {
+            landing(key, target).map(|at| Remote { address: at.raw(), rkey: rkeys[usize::from(at.server())] })
         });
         let pool = Pool::new(device, config, self.roots(), u64::from(owner)).unwrap();
         for id in pool.connections() {
@@ -177,7 +177,7 @@ impl Lab {
     }
 
     /// Does something with each partition's tree where it lies.
-    fn each_tree(&self, mut work: impl FnMut(&Server, &Tree<'_>)) {
+    pub(crate) fn each_tree(&self, mut work: impl FnMut(&Server, &Tree<'_>)) {
         let memories = self.servers.iter().map(|server| (server.partition.id, Arc::clone(&server.memory)));
         let regions = Regions::new(memories);
         for server in &self.servers {

@@ -1,7 +1,7 @@
 //! Writes nodes and records, level by level from the leaves up.
 
 use fatbtree_index::node::{LINE, LeafBuilder, NodeSpec, next_version, offsets, write_internal};
-use fatbtree_index::record::{RecordPointer, next_record_version, record_bytes, write_record};
+use fatbtree_index::record::{RecordPointer, next_record_version, published, record_bytes, write_record};
 use fatbtree_index::{GlobalAddress, KeyRange, SUPERBLOCK_BYTES, TreeConfig, cut_keys, cut_nodes};
 
 use super::cuts::Cuts;
@@ -90,7 +90,7 @@ impl Builder<'_> {
                     let bytes = &mut records[record_at as usize..][..record_bytes(length) as usize];
                     let version = if self.refill { next_record_version(bytes) } else { 1 };
                     leaf.push_record(key, RecordPointer { address, length, version });
-                    write_record(bytes, key, version, |value| values.fill(key, value));
+                    write_record(bytes, key, version, published(version), |value| values.fill(key, value));
                     if self.refill {
                         // Behind the record its place is empty: a former node might lie there whole.
                         let behind = record_at + u64::from(record_bytes(length))..record_at + stride(length);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use fatbtree_verbs::{
     Access, Agreed, BufferPool, Capabilities, Completion, ConnectError, Device, DeviceMemoryError, Endpoint,
-    Failure, Memory, QueuePair, QueuePairNumber, QueuePairState, Region, RegisterError,
+    Failure, IndexTarget, Memory, QueuePair, QueuePairNumber, QueuePairState, Region, RegisterError,
 };
 
 use crate::config::Config;
@@ -417,7 +417,7 @@ impl RdmaDevice {
     }
 }
 
-/// A region whose key is not 0, which would say "index read".
+/// A region whose key is none of index reads.
 fn with_key(len: u64, make: impl Fn() -> io::Result<MemoryRegion>) -> Result<MemoryRegion, RegisterError> {
     let said = |error: io::Error| {
         let advice = match (error.kind(), error.raw_os_error()) {
@@ -429,12 +429,15 @@ fn with_key(len: u64, make: impl Fn() -> io::Result<MemoryRegion>) -> Result<Mem
         };
         RegisterError::Driver { len, reason: format!("{error}{advice}") }
     };
-    let region = make().map_err(said)?;
-    if region.remote_key() != 0 {
-        return Ok(region);
+    // Another one gets another key, as long as those before are taken.
+    let mut taken = Vec::new();
+    loop {
+        let region = make().map_err(said)?;
+        if IndexTarget::of_rkey(region.remote_key()).is_none() {
+            return Ok(region);
+        }
+        taken.push(region);
     }
-    // Another one gets another key, as long as this one is taken.
-    make().map_err(said)
 }
 
 /// The largest power of two that is not larger; at least 1.

@@ -49,8 +49,8 @@ impl RdmaDevice {
             };
         }
         let found = match *operation {
-            Operation::IndexRead { len, .. } | Operation::Read { from: Remote { rkey: 0, .. }, len }
-                if len > mtu =>
+            Operation::IndexRead { len, .. } | Operation::Read { len, .. }
+                if len > mtu && operation.as_index_read().is_some() =>
             {
                 return Err(PostError::IndexReadTooLong { found: len, limit: mtu });
             }
@@ -76,10 +76,10 @@ impl RdmaDevice {
                 buffer.resize(len as usize);
                 (Request { len, ..to(ffi::READ, from) }, buffer, Kind::Read)
             }
-            Operation::IndexRead { key, len } => {
+            Operation::IndexRead { key, len, target } => {
                 let mut buffer = take(len.into())?;
                 buffer.resize(len as usize);
-                let nobody = Remote { address: key, rkey: 0 };
+                let nobody = Remote { address: key, rkey: target.rkey() };
                 (Request { len, ..to(ffi::READ, nobody) }, buffer, Kind::Read)
             }
             Operation::Write { to: at, data } => {

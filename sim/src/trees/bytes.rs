@@ -3,7 +3,7 @@
 use fatbtree_index::node::{
     LINE, LeafBuilder, LeafEditor, NewValue, NodeHeader, NodeSpec, mark_free, next_version, write_internal,
 };
-use fatbtree_index::record::{record_bytes, write_record};
+use fatbtree_index::record::{UNPUBLISHED, record_bytes, write_record};
 use fatbtree_index::{GlobalAddress, Integrity, Superblock, ValueLayout};
 use rand::RngExt as _;
 
@@ -20,6 +20,7 @@ impl Model {
     pub(super) fn place(&self, step: Step) -> (GlobalAddress, u32) {
         match step {
             Step::Record { at, length, .. } => (at, record_bytes(length)),
+            Step::Mark { at, mark } => (at, mark.len() as u32),
             Step::Entry { leaf, .. } => (leaf, self.config.leaf_bytes()),
             Step::Node(at) => (at, self.config.node_bytes(self.nodes[&at].level)),
             Step::Free(at) => (at, LINE as u32),
@@ -37,8 +38,9 @@ impl Model {
         let place = self.place(step).0;
         match step {
             Step::Record { key, word, version, .. } => {
-                write_record(&mut memory, key, version, |value| values::fill(key, word, value));
+                write_record(&mut memory, key, version, UNPUBLISHED, |value| values::fill(key, word, value));
             }
+            Step::Mark { mark, .. } => memory = mark.to_vec(),
             Step::Entry { leaf, key } => {
                 let range = self.entry(leaf, key, &mut memory)?;
                 let at = GlobalAddress::new(self.server, place.offset() + range.start as u64);

@@ -6,7 +6,7 @@
 use std::ops::RangeInclusive;
 
 use fatbtree_index::node::{LINE, LeafBuilder, NodeSpec, offsets, write_internal};
-use fatbtree_index::record::{RECORD_HEAD, RecordPointer, write_record};
+use fatbtree_index::record::{RECORD_HEAD, RecordPointer, UNPUBLISHED, write_record};
 use fatbtree_index::{GlobalAddress, Integrity, KeyRange, TreeConfig, ValueLayout};
 use fatbtree_verbs::Memory;
 use rand::RngExt as _;
@@ -204,7 +204,7 @@ impl Builder<'_> {
     fn record(&mut self, key: u64, word: u64) -> Option<RecordPointer> {
         let at = self.room()?;
         let mut bytes = vec![0; self.length as usize + RECORD_HEAD];
-        write_record(&mut bytes, key, 1, |value| values::fill(key, word, value));
+        write_record(&mut bytes, key, 1, UNPUBLISHED, |value| values::fill(key, word, value));
         self.memory.write(at.offset(), &bytes).ok()?;
         let record = RecordPointer { address: at, length: self.length, version: 1 };
         self.litter.records.push((key, record));

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fatbtree_index::record::RecordPointer;
+use fatbtree_index::record::{MARK_BYTES, RecordPointer, UNPUBLISHED, published};
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, TreeConfig};
 use rand::RngExt as _;
 
@@ -45,6 +45,8 @@ pub(super) struct Node {
 pub(super) enum Step {
     /// A record.
     Record { at: GlobalAddress, key: u64, word: u64, length: u32, version: u32 },
+    /// The mark of a record.
+    Mark { at: GlobalAddress, mark: [u8; MARK_BYTES] },
     /// The entry of a key in a leaf.
     Entry { leaf: GlobalAddress, key: u64 },
     /// A whole node.
@@ -156,17 +158,16 @@ impl Model {
         if entries.len() >= capacity && !entries.contains_key(&key) {
             return None;
         }
-        let mut change = Change::default();
         let mut record = None;
         if !is_inline {
-            let (at, version) = self.space.take_record(key, random)?;
-            change.steps.push_back(Step::Record { at, key, word, length, version });
-            record = Some(RecordPointer { address: at, length, version });
+            let (address, version) = self.space.take_record(key, random)?;
+            record = Some(RecordPointer { address, length, version });
         }
-        let old = entries.insert(key, Payload { word, record });
-        change.freed.extend(old.and_then(|old| old.record).map(|old| Freed::Record(old.address)));
-        change.steps.push_back(Step::Entry { leaf: at, key });
-        Some(change)
+        let old = entries.insert(key, Payload { word, record }).and_then(|old| old.record);
+        let write = record.map(|RecordPointer { address: at, length, version }| {
+            (Step::Record { at, key, word, length, version }, Step::Mark { at, mark: published(version) })
+        });
+        Some(self.change_of_entry(Step::Entry { leaf: at, key }, write, old))
     }
 
     /// Takes a key away; none where it is not there.
@@ -174,9 +175,21 @@ impl Model {
         let at = self.node_of(0, key);
         let Body::Leaf(entries) = &mut self.nodes.get_mut(&at)?.body else { return None };
         let old = entries.remove(&key)?;
-        let mut change = Change::of([Step::Entry { leaf: at, key }]);
-        change.freed.extend(old.record.map(|old| Freed::Record(old.address)));
-        Some(change)
+        Some(self.change_of_entry(Step::Entry { leaf: at, key }, None, old.record))
+    }
+
+    /// The steps that change an entry: before it the new record and the mark of the old one, behind it the mark of the new one.
+    fn change_of_entry(&self, entry: Step, new: Option<(Step, Step)>, old: Option<RecordPointer>) -> Change {
+        let (record, publish) = new.unzip();
+        let unpublish = old.map(|old| Step::Mark { at: old.address, mark: UNPUBLISHED });
+        let steps = match self.broken {
+            Some(Rule::UnpublishedFirst) => [record, Some(entry), unpublish, publish],
+            Some(Rule::PublishedLast) => [record, unpublish, publish, Some(entry)],
+            _ => [record, unpublish, Some(entry), publish],
+        };
+        let mut change = Change::of(steps.into_iter().flatten());
+        change.freed.extend(old.map(|old| Freed::Record(old.address)));
+        change
     }
 
     /// Writes a node anew, its entries in another order.
@@ -368,8 +381,11 @@ impl Change {
 
     /// This change of an entry as a part of a split: the nodes of the split are written with it.
     pub(super) fn within(mut self, split: Change) -> Self {
-        self.steps.retain(|step| matches!(step, Step::Record { .. }));
+        let is_entry = |step: &Step| matches!(step, Step::Entry { .. });
+        let at = self.steps.iter().position(is_entry).expect("a change of an entry writes it");
+        let behind = self.steps.split_off(at);
         self.steps.extend(split.steps);
+        self.steps.extend(behind.into_iter().skip(1));
         self.freed.extend(split.freed);
         self
     }

@@ -11,6 +11,10 @@ pub enum Rule {
     EntryVersionsGoOn,
     /// A record's version goes on from the one that its place had before.
     RecordVersionsGoOn,
+    /// A record is marked as one that no leaf leads to before its entry leads elsewhere.
+    UnpublishedFirst,
+    /// A record is marked as one that a leaf leads to after its entry does.
+    PublishedLast,
     /// Memory that was a node is never a record.
     NodesStayNodes,
     /// Memory that was a record is never a node.
@@ -34,6 +38,8 @@ impl Rule {
         Rule::VersionsAreNew,
         Rule::EntryVersionsGoOn,
         Rule::RecordVersionsGoOn,
+        Rule::UnpublishedFirst,
+        Rule::PublishedLast,
         Rule::NodesStayNodes,
         Rule::RecordsStayRecords,
         Rule::FreedMark,

@@ -121,9 +121,15 @@ impl Space {
         }
     }
 
-    /// A freed node whose memory is to be used for something else.
-    pub(super) fn misuse_node(&mut self) -> Option<GlobalAddress> {
-        self.freed.pop().map(|(at, _)| at)
+    /// A freed node whose memory is to be used for something else, and how many bytes before it are to be, too.
+    pub(super) fn misuse_node(&mut self) -> Option<(GlobalAddress, usize)> {
+        let before = u64::from(self.config.max_node_bytes());
+        let find = |freed: &[(GlobalAddress, bool)], raw| freed.iter().position(|(at, _)| at.raw() == raw);
+        let has_one_before =
+            |&(at, _): &(GlobalAddress, bool)| find(&self.freed, at.raw() - before).is_some();
+        let (at, _) = *self.freed.iter().find(|freed| has_one_before(freed))?;
+        self.freed.retain(|(freed, _)| *freed != at && freed.raw() != at.raw() - before);
+        Some((at, before as usize))
     }
 
     /// The record that was freed last, its version and its key, if its memory is to be used for something else and lies so in its line.

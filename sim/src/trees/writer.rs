@@ -12,7 +12,7 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Device as _, Error, Operation, Output, QueuePair, Remote};
 use rand::RngExt as _;
 
-use super::misuse::{PIVOT, node_like_record, record_like_node};
+use super::misuse::{CHILD, node_like_record, record_like_node};
 use super::model::{Change, Model, Step};
 use super::rules::Rule;
 use super::setting::Setting;
@@ -313,13 +313,14 @@ impl Writer {
             Some(Rule::NodesStayNodes) => {
                 let record = self.setting.litter[self.tree].records.first().copied();
                 record.and_then(|(key, record)| {
-                    let at = self.tended(|tended, _| tended.model.space.misuse_node())?;
-                    Some((at, node_like_record(&config, at, key, record)))
+                    let (at, before) = self.tended(|tended, _| tended.model.space.misuse_node())?;
+                    let bytes = node_like_record(&config, at, before, key, record);
+                    Some((GlobalAddress(at.raw() - before as u64), bytes))
                 })
             }
             Some(Rule::RecordsStayRecords) => {
                 let length = self.setting.scenario.lengths[0];
-                let record = self.tended(|tended, _| tended.model.space.misuse_record(PIVOT));
+                let record = self.tended(|tended, _| tended.model.space.misuse_record(CHILD));
                 record.and_then(|(address, version, key)| {
                     record_like_node(&config, RecordPointer { address, length, version }, key)
                 })

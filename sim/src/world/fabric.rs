@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
-    Access, BufferPool, Completion, Memory, QueuePair, QueuePairState, Region, RegisterError,
+    Access, BufferPool, Completion, IndexTarget, Memory, QueuePair, QueuePairState, Region, RegisterError,
 };
 use rand::{Rng as _, RngExt as _};
 
@@ -356,7 +356,7 @@ impl Fabric {
         let regions = &mut self.hosts[machine.0 as usize].regions;
         let rkey = loop {
             let rkey = self.random.next_u32();
-            if rkey != 0 && !regions.contains_key(&rkey) {
+            if IndexTarget::of_rkey(rkey).is_none() && !regions.contains_key(&rkey) {
                 break rkey;
             }
         };

@@ -2,7 +2,7 @@
 
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
-    Completion, Failure, Operation, Output, PostError, QueuePair, QueuePairState, Remote, WorkRequest,
+    Completion, Failure, Operation, Output, PostError, QueuePair, QueuePairState, WorkRequest,
 };
 use rand::RngExt as _;
 
@@ -29,15 +29,6 @@ fn read_len(operation: &Operation<'_>) -> u64 {
     match *operation {
         Operation::Read { len, .. } | Operation::IndexRead { len, .. } => u64::from(len),
         _ => 0,
-    }
-}
-
-/// The key of a request that the switches choose the address of.
-pub(super) fn index_key(operation: &Operation<'_>) -> Option<u64> {
-    match *operation {
-        Operation::IndexRead { key, .. } => Some(key),
-        Operation::Read { from: Remote { rkey: 0, address }, .. } => Some(address),
-        _ => None,
     }
 }
 
@@ -70,7 +61,7 @@ impl Fabric {
                 Kind::Write => self.counts.writes += 1,
                 Kind::Atomic => self.counts.atomics += 1,
             }
-            self.counts.index_reads += u64::from(index_key(operation).is_some());
+            self.counts.index_reads += u64::from(operation.as_index_read().is_some());
         }
         self.send_on(number, true);
         Ok(())
@@ -81,7 +72,7 @@ impl Fabric {
         let (mut data, mut buffer) = (Vec::new(), None);
         let (operation, len) = match request.operation {
             Operation::Read { from, len } => (Operation::Read { from, len }, len),
-            Operation::IndexRead { key, len } => (Operation::IndexRead { key, len }, len),
+            Operation::IndexRead { key, len, target } => (Operation::IndexRead { key, len, target }, len),
             Operation::Write { to, data: bytes } => {
                 data = self.spare.pop().unwrap_or_default();
                 data.extend_from_slice(bytes);
@@ -139,7 +130,7 @@ impl Fabric {
             let len = match *operation {
                 Operation::Read { len, .. } | Operation::IndexRead { len, .. } => {
                     // A READ of no bytes needs no key.
-                    if index_key(operation).is_some() && len > mtu {
+                    if operation.as_index_read().is_some() && len > mtu {
                         return Err(PostError::IndexReadTooLong { found: len, limit: mtu });
                     }
                     u64::from(len)
@@ -216,7 +207,7 @@ impl Fabric {
         (slot.pair, slot.number, slot.from, slot.until) = (number, request, from, until);
         (slot.started, slot.left, slot.arrives) = (now, left, arrives);
         (slot.landing, slot.lost) = (None, false);
-        if index_key(&operation).is_some() && len > 0 {
+        if operation.as_index_read().is_some() && len > 0 {
             // A message that waits, waits before the switches: they are asked when they let it go.
             let from_there = (sending.arrives - sending.passes).as_nanos();
             let passes = Instant::from_nanos(arrives.as_nanos() - from_there);

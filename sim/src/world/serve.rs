@@ -1,7 +1,7 @@
 //! The responder: bounds, rights and order; carrying out; answering.
 
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{Access, Failure, Operation, QueuePair, Remote};
+use fatbtree_verbs::{Access, Failure, Operation, QueuePair};
 use rand::{Rng as _, RngExt as _};
 
 use super::MachineId;
@@ -9,7 +9,7 @@ use super::access::{Begun, Deed, Plan, Verdict};
 use super::events::Event;
 use super::fabric::{Fabric, Journey, Registered};
 use super::pair::{Responder, noted};
-use super::send::{index_key, kind_of};
+use super::send::kind_of;
 use super::switches::{IndexRead, Landing};
 use super::timing::Kind;
 
@@ -35,7 +35,7 @@ impl Fabric {
             (self.packets[packet].pair, self.packets[packet].number, self.packets[packet].arrives);
         let requester = &self.pairs[pair as usize];
         if let Some(posted) = requester.requester.get(number)
-            && let Some(key) = index_key(&posted.operation)
+            && let Some((key, target)) = posted.operation.as_index_read()
             && let Some(peer) = requester.peer
         {
             let read = IndexRead {
@@ -43,6 +43,7 @@ impl Fabric {
                 server: self.pairs[peer as usize].owner,
                 queue_pair: QueuePair(u64::from(pair)),
                 key,
+                target,
                 len: posted.len,
             };
             let landing = self.switches.land(self.now.at, &read, &mut self.random);
@@ -144,16 +145,15 @@ impl Fabric {
     /// The region that a request is for, and the offset in it, if it is allowed.
     fn allowed(&self, request: &Request) -> Result<Option<(Registered, u32, u64)>, Failure> {
         let (remote, right) = match request.operation {
-            Operation::IndexRead { .. } | Operation::Read { from: Remote { rkey: 0, .. }, .. } => {
-                match request.landing {
-                    Some(Landing::At(remote)) => (remote, Access::READ),
-                    Some(Landing::Unregistered) | None if request.len > 0 => {
-                        return Err(Failure::RemoteAccess);
-                    }
-                    Some(Landing::Unregistered) | None => return Ok(None),
+            operation if operation.as_index_read().is_some() => match request.landing {
+                Some(Landing::At(remote)) => (remote, Access::READ),
+                Some(Landing::Unregistered) | None if request.len > 0 => {
+                    return Err(Failure::RemoteAccess);
                 }
-            }
+                Some(Landing::Unregistered) | None => return Ok(None),
+            },
             Operation::Read { from, .. } => (from, Access::READ),
+            Operation::IndexRead { .. } => unreachable!("an index read is one"),
             Operation::Write { to, .. } => (to, Access::WRITE),
             Operation::CompareSwap { at, .. } | Operation::FetchAdd { at, .. } => (at, Access::ATOMIC),
             Operation::MaskedCompareSwap { at, .. } | Operation::MaskedFetchAdd { at, .. } => {

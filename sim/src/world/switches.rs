@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{QueuePair, Remote};
+use fatbtree_verbs::{IndexTarget, QueuePair, Remote};
 
 use super::{MachineId, Random};
 
@@ -20,6 +20,8 @@ pub struct IndexRead {
     pub queue_pair: QueuePair,
     /// The key.
     pub key: u64,
+    /// What it may be led to.
+    pub target: IndexTarget,
     /// Bytes it asks for.
     pub len: u32,
 }

@@ -18,7 +18,7 @@ use fatbtree_switch::Output;
 use fatbtree_switch::service::Switch;
 use fatbtree_topology::{FatTree, HostId, Peer};
 use fatbtree_verbs::time::Instant;
-use fatbtree_verbs::{Device, Operation, QueuePair, Verbs, WorkRequest};
+use fatbtree_verbs::{Device, IndexTarget, Operation, QueuePair, Verbs, WorkRequest};
 use fatbtree_wire::{Extension, Frame, Reth};
 
 pub const NOW: Instant = Instant::ZERO;
@@ -195,7 +195,11 @@ impl Bench {
 
 /// An index read of the largest node.
 pub fn index_read(key: u64) -> WorkRequest<'static> {
-    WorkRequest { tag: 0, signalled: true, operation: Operation::IndexRead { key, len: 1024 } }
+    WorkRequest {
+        tag: 0,
+        signalled: true,
+        operation: Operation::IndexRead { key, len: 1024, target: IndexTarget::NodeOrRecord },
+    }
 }
 
 fn nic(tree: &FatTree, host: HostId) -> Nic {

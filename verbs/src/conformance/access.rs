@@ -5,7 +5,7 @@ use crate::access::Access;
 use crate::completion::Failure;
 use crate::device::Region;
 use crate::error::PostError;
-use crate::request::{Operation, Remote};
+use crate::request::{IndexTarget, Operation, RKEY_NODE, RKEY_NODE_OR_RECORD, Remote};
 
 pub(super) fn cases<B: Bench>(cases: &mut Vec<Case<B>>) {
     cases.extend([
@@ -24,7 +24,8 @@ pub(super) fn cases<B: Bench>(cases: &mut Vec<Case<B>>) {
         },
         Case { name: "an atomic behind its region is refused", run: atomic_behind },
         Case { name: "an unknown key is refused", run: unknown_key },
-        Case { name: "key 0 is refused", run: key_zero },
+        Case { name: "the key of index reads is refused", run: index_keys },
+        Case { name: "the key of index reads to nodes is refused", run: index_key_of_nodes },
         Case { name: "reading needs its right", run: no_right_to_read },
         Case { name: "writing needs its right", run: no_right_to_write },
         Case { name: "atomics need their right", run: no_right_to_atomics },
@@ -32,6 +33,10 @@ pub(super) fn cases<B: Bench>(cases: &mut Vec<Case<B>>) {
         Case {
             name: "an index read that no switch rewrites is refused and breaks the queue pair",
             run: unregistered,
+        },
+        Case {
+            name: "an index read to nodes that no switch rewrites is refused and breaks the queue pair",
+            run: unregistered_to_nodes,
         },
         Case { name: "an index read of several packets is refused when it is posted", run: long_index_read },
     ]);
@@ -63,8 +68,16 @@ fn unknown_key<B: Bench>(lab: &mut Lab<B>) -> Verdict {
     lab.fails(Operation::Read { from, len: 8 }, REFUSED)
 }
 
-fn key_zero<B: Bench>(lab: &mut Lab<B>) -> Verdict {
-    let from = Remote { rkey: 0, ..lab.at(0) };
+fn index_keys<B: Bench>(lab: &mut Lab<B>) -> Verdict {
+    for target in IndexTarget::ALL {
+        ensure!(lab.region.rkey != target.rkey(), "a region has the rkey of index reads, {}", target.rkey());
+    }
+    let from = Remote { rkey: RKEY_NODE_OR_RECORD, ..lab.at(0) };
+    lab.fails(Operation::Read { from, len: 8 }, REFUSED)
+}
+
+fn index_key_of_nodes<B: Bench>(lab: &mut Lab<B>) -> Verdict {
+    let from = Remote { rkey: RKEY_NODE, ..lab.at(0) };
     lab.fails(Operation::Read { from, len: 8 }, REFUSED)
 }
 
@@ -102,13 +115,23 @@ fn deregistered<B: Bench>(lab: &mut Lab<B>) -> Verdict {
 }
 
 fn unregistered<B: Bench>(lab: &mut Lab<B>) -> Verdict {
-    lab.fails(Operation::IndexRead { key: 0x1234_5678_9abc_def0, len: 64 }, REFUSED)
+    let target = IndexTarget::NodeOrRecord;
+    lab.fails(Operation::IndexRead { key: 0x1234_5678_9abc_def0, len: 64, target }, REFUSED)
+}
+
+fn unregistered_to_nodes<B: Bench>(lab: &mut Lab<B>) -> Verdict {
+    let target = IndexTarget::Node;
+    lab.fails(Operation::IndexRead { key: 0x1234_5678_9abc_def0, len: 64, target }, REFUSED)
 }
 
 fn long_index_read<B: Bench>(lab: &mut Lab<B>) -> Verdict {
     let mtu = lab.agreed.mtu.bytes() as u32;
-    let nameless = Operation::Read { from: Remote { address: 99, rkey: 0 }, len: mtu + 1 };
-    for operation in [Operation::IndexRead { key: 99, len: mtu + 1 }, nameless] {
+    let len = mtu + 1;
+    let operations = IndexTarget::ALL.into_iter().flat_map(|target| {
+        let nameless = Operation::Read { from: Remote { address: 99, rkey: target.rkey() }, len };
+        [Operation::IndexRead { key: 99, len, target }, nameless]
+    });
+    for operation in operations {
         let refused = lab.post(&[operation]);
         ensure!(
             matches!(refused, Err(error @ PostError::IndexReadTooLong { limit, .. }) if limit == mtu && error.queue_pair_survived()),

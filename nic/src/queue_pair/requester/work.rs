@@ -1,7 +1,7 @@
 //! Requests in the send queue.
 
 use crate::{Psn, atomic};
-use fatbtree_verbs::{Buffer, BufferPool, Operation, Output, PostError, Remote, WorkRequest};
+use fatbtree_verbs::{Buffer, BufferPool, IndexTarget, Operation, Output, PostError, Remote, WorkRequest};
 use fatbtree_wire::{Extension, Opcode, Reth};
 
 /// Longest message: so long that any path MTU can number its packets, half of what the specification allows (IBTA volume 1,
@@ -48,8 +48,8 @@ impl Task {
     ) -> Result<Task, PostError> {
         match request.operation {
             Operation::Read { from, len } => Task::read(from, len, pool, mtu, longest),
-            Operation::IndexRead { key, len } => {
-                Task::read(Remote { address: key, rkey: 0 }, len, pool, mtu, longest)
+            Operation::IndexRead { key, len, target } => {
+                Task::read(Remote { address: key, rkey: target.rkey() }, len, pool, mtu, longest)
             }
             Operation::Write { to, data } => {
                 let reth = Reth { va: to.address, rkey: to.rkey, length: data.len() as u32 };
@@ -78,8 +78,8 @@ impl Task {
 
     #[inline]
     fn read(from: Remote, len: u32, pool: &BufferPool, mtu: usize, longest: u64) -> Result<Task, PostError> {
-        // Whoever asks for it: an rkey of 0 makes the address a key, and a READ that is resumed has another address.
-        if from.rkey == 0 && len as usize > mtu {
+        // Whoever asks for it: these rkeys make the address a key, and a READ that is resumed has another address.
+        if IndexTarget::of_rkey(from.rkey).is_some() && len as usize > mtu {
             return Err(PostError::IndexReadTooLong { found: len, limit: mtu as u32 });
         }
         let buffer = buffer(pool, u64::from(len), longest)?;

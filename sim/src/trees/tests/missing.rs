@@ -100,7 +100,7 @@ fn aim(rule: Rule, scenario: &mut Scenario) -> bool {
         }
         Rule::RecordsStayRecords => {
             (scenario.hot, scenario.lengths) = (0.8, vec![8]);
-            out_of_line && scenario.config.fan_out() > 2 && lines
+            out_of_line && scenario.config.fan_out() > 3 && lines
         }
         _ => true,
     }

@@ -1,7 +1,9 @@
 //! Index reads: where they land, when caches are behind, when they pass twice.
 
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{Device as _, Error, Failure, Operation, Output, QueuePairState, Remote};
+use fatbtree_verbs::{
+    Device as _, Error, Failure, Operation, Output, QueuePairState, RKEY_NODE, RKEY_NODE_OR_RECORD, Remote,
+};
 
 use super::{LONG, Lab};
 use crate::world::{
@@ -29,11 +31,13 @@ fn they_land_where_the_caches_say_when_they_pass() {
     switches.forget(lab.server.id(), 6..=6);
     assert_eq!([find(5), find(6), find(7)], [b"rite", b"root", b"rite"]);
     assert_eq!(lab.world.counts().index_reads, 8);
-    // A READ with key 0 is the same on the wire.
-    let named = wire.clone();
-    let read = Operation::Read { from: Remote { address: 7, rkey: 0 }, len: 4 };
-    let outputs = lab.run(async move { named.post([read]).await }).unwrap();
-    assert!(matches!(&outputs, [Output::Read(bytes)] if **bytes == *b"rite"), "{outputs:?}");
+    // A READ with an rkey of index reads is the same on the wire.
+    for rkey in [RKEY_NODE_OR_RECORD, RKEY_NODE] {
+        let named = wire.clone();
+        let read = Operation::Read { from: Remote { address: 7, rkey }, len: 4 };
+        let outputs = lab.run(async move { named.post([read]).await }).unwrap();
+        assert!(matches!(&outputs, [Output::Read(bytes)] if **bytes == *b"rite"), "{outputs:?}");
+    }
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Links that lose and delay.
 
 use fatbtree_verbs::time::Duration;
-use fatbtree_verbs::{Device as _, Error, Failure, Operation, Output, Remote, Verbs as _, WorkRequest};
+use fatbtree_verbs::{
+    Device as _, Error, Failure, IndexTarget, Operation, Output, Remote, Verbs as _, WorkRequest,
+};
 
 use super::{LONG, Lab};
 use crate::world::{CachedSwitches, Duplicates, LinkFaults, MachineOptions, Options, Retry, Tearing, random};
@@ -246,7 +248,7 @@ fn late_messages_keep_their_order() {
             for _ in 0..10 {
                 let read = Operation::Read { from: wire.at(0), len: 64 };
                 let write = Operation::Write { to: wire.at(64), data: b"in order" };
-                let index = Operation::IndexRead { key: 7, len: 64 };
+                let index = Operation::IndexRead { key: 7, len: 64, target: IndexTarget::NodeOrRecord };
                 wire.post([read, index, write, read, write, index, index, write, read, index, read])
                     .await
                     .unwrap();

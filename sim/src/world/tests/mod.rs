@@ -15,7 +15,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use fatbtree_verbs::time::Duration;
-use fatbtree_verbs::{Access, Device as _, Error, Memory, Operation, Output, QueuePair, Region, Remote};
+use fatbtree_verbs::{
+    Access, Device as _, Error, IndexTarget, Memory, Operation, Output, QueuePair, Region, Remote,
+};
 
 use super::{Machine, MachineOptions, Options, SimDevice, Task, World};
 
@@ -126,7 +128,7 @@ impl Wire {
     }
 
     async fn index_read(&self, key: u64, len: u32) -> Result<Vec<u8>, Error> {
-        match self.post([Operation::IndexRead { key, len }]).await? {
+        match self.post([Operation::IndexRead { key, len, target: IndexTarget::NodeOrRecord }]).await? {
             [Output::Read(bytes)] => Ok(bytes.to_vec()),
             other => panic!("an index read gave {other:?}"),
         }
