@@ -98,7 +98,7 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
             // A packet that comes in at its first hop has no node yet, and where it goes does not depend on the walk: written
             // like this, a chip does them side by side.
 #ifdef ROLE_EDGE
-            if (hdr.reth.isValid() && !hdr.index.isValid() && hdr.reth.rkey == 0) {
+            if (hdr.reth.isValid() && !hdr.index.isValid() && IS_KEY_READ(hdr.reth)) {
                 first_hop.apply(hdr);
             } else
 #endif

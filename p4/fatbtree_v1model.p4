@@ -31,6 +31,7 @@ typedef bit<9> port_t;
 #define NODE_SET_CHILDREN 262144
 #define NODE_SET_STRIDES 256
 #define ROCE_CONNECTIONS 4096
+#define HOT_KEYS 262144
 #define SWITCH_PORTS 512
 #define PARTITIONS 1024
 #define IPV4_ROUTES 4096
@@ -95,7 +96,7 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         }
         hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
 
-        if (hdr.reth.isValid() && !hdr.index.isValid() && hdr.reth.rkey == 0) {
+        if (hdr.reth.isValid() && !hdr.index.isValid() && IS_KEY_READ(hdr.reth)) {
             first_hop.apply(hdr);
         }
         forwarding.apply(hdr, port, routed, at_core, epoch, root_sub_table);

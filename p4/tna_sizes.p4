@@ -45,6 +45,7 @@
 #endif
 
 #define ROCE_CONNECTIONS 4096
+#define HOT_KEYS 65536
 #define SWITCH_PORTS 512
 #define PARTITIONS 1024
 #define IPV4_ROUTES 1024

@@ -19,20 +19,20 @@
 //! The same mechanism follows what clients ask for: when other keys are asked for than the plan in force was made for, the switches walk
 //! fewer levels. That is seen from the sampled keys alone; whether another plan would save round trips, the tops and counters say.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use fatbtree_index::TreeTop;
 use fatbtree_topology::{FatTree, SwitchId};
 
 use crate::frequency::Frequencies;
-use crate::plan::{Placement, Plan, PlanError, next_epoch};
+use crate::plan::{HotKeys, LAYERS, Located, Placement, Plan, PlanError, hottest, next_epoch};
 use crate::reload::{ReloadError, ReloadSteps};
 use crate::tables::Entry;
 use crate::tree::{SnapshotError, Tree};
 
-/// Sampled keys that are kept, the newest of them.
-const SAMPLES: usize = 1 << 16;
+/// Sampled keys that are kept, the newest of them: four for each hot key of a Tofino's edge switch.
+const SAMPLES: usize = 1 << 18;
 
 /// Sampled keys that say something about what is asked for now: the newest.
 const RECENT: usize = 1 << 12;
@@ -146,10 +146,14 @@ impl Follower {
         self.fresh = self.fresh.saturating_add(keys.len());
     }
 
-    /// Levels that the switches walk for an average recent key.
+    /// Levels that the switches walk for an average recent key. They spare those of hot keys all levels.
     fn recent_levels(&self) -> Option<f64> {
         let recent = self.keys.iter().rev().take(RECENT);
-        let levels: u64 = recent.clone().map(|key| u64::from(self.in_force.land(*key).levels)).sum();
+        let levels_of = |key: u64| match self.in_force.hot_address(key) {
+            Some(_) => 1 + LAYERS as u64,
+            None => u64::from(self.in_force.land(key).levels),
+        };
+        let levels: u64 = recent.clone().map(|key| levels_of(*key)).sum();
         let count = recent.count();
         (count > 0).then(|| levels as f64 / count as f64)
     }
@@ -171,9 +175,15 @@ impl Follower {
         (enough || self.has_drifted()).then_some(self.not_before)
     }
 
+    /// The keys that the next plan may make hot: memory servers are to be asked where their records lie.
+    pub fn hot_candidates(&self) -> Vec<u64> {
+        let visits: Vec<(u64, u64)> = self.keys.iter().map(|key| (*key, 1)).collect();
+        hottest(&visits, 2 * self.in_force.budget().hot_keys)
+    }
+
     /// Plans the next epoch, if that is worth it now. `tops` are the trees' as the memory servers have read them of late, `counters` what
-    /// [`Fleet::read_counters`](crate::Fleet::read_counters) says, or nothing. Asked without being [`due`](Self::due), it decides by
-    /// the tops alone.
+    /// [`Fleet::read_counters`](crate::Fleet::read_counters) says, or nothing; `located` where the
+    /// [candidates](Self::hot_candidates) lie. Asked without being [`due`](Self::due), it decides by tops and places alone.
     ///
     /// # Errors
     /// When there can be no plan. The next attempt is as far off as if there had been one.
@@ -182,6 +192,7 @@ impl Follower {
         now: Duration,
         tops: &[TreeTop],
         counters: impl IntoIterator<Item = (SwitchId, Entry, u64)>,
+        located: &[Located],
     ) -> Result<Option<Replanned>, FollowError> {
         if now < self.not_before {
             return Ok(None);
@@ -193,15 +204,17 @@ impl Follower {
         (self.usual_levels, self.fresh) = (self.recent_levels(), 0);
         let tree = Tree::new(tops)?;
         let visits = self.in_force.visits(counters, self.keys.make_contiguous());
-        let astray = self.in_force.share_astray(&tree, &visits);
+        let astray = self.in_force.share_astray(&tree, &visits, located);
         let leads_astray = astray >= self.options.worth && astray > 0.0;
         if !leads_astray && !has_drifted {
             return Ok(None);
         }
-        let frequencies = Frequencies::from_weighted(&tree, &visits);
         let (epoch, budget) = (next_epoch(self.in_force.epoch()), self.in_force.budget());
         let (topology, placement, in_force) = (&self.topology, &self.placement, Some(&self.in_force));
+        let (hot, rest) = HotKeys::choose(&visits, located, budget.hot_keys, in_force);
+        let frequencies = Frequencies::from_weighted(&tree, &rest);
         let plan = Plan::following(topology, placement, &tree, &frequencies, budget, epoch, in_force)?;
+        let plan = plan.with_hot_keys(hot);
         let trips = (self.in_force.trips(&tree, &visits), plan.trips(&tree, &visits));
         if !leads_astray && trips.0 - trips.1 < self.options.gain * trips.0 {
             return Ok(None);
@@ -231,24 +244,33 @@ impl Follower {
 }
 
 impl Plan {
-    /// The share of `visits` that index reads under this plan lead astray in a tree: to a node that is not on the key's way. Of the tree
-    /// that the plan was made from, it is 0.
-    pub fn share_astray(&self, tree: &Tree, visits: &[(u64, u64)]) -> f64 {
+    /// The share of `visits` that index reads under this plan lead astray in a tree: to a node that is not on the key's way or, if the key is
+    /// hot, to where it does not lie any more; `located` says where keys lie now. Of the tree that the plan was made from, it is 0.
+    pub fn share_astray(&self, tree: &Tree, visits: &[(u64, u64)], located: &[Located]) -> f64 {
         let sum = |visits: &mut dyn Iterator<Item = &(u64, u64)>| -> f64 {
             visits.map(|(_, weight)| *weight as f64).sum()
         };
-        let astray = &mut visits.iter().filter(|(key, _)| !tree.leads_to(*key, self.land(*key).address));
+        let now: HashMap<u64, u64> = located.iter().map(|at| (at.key, at.address)).collect();
+        let is_astray = |key: u64| match self.hot_address(key) {
+            Some(led) => now.get(&key).is_some_and(|now| *now != led),
+            None => !tree.leads_to(key, self.land(key).address),
+        };
+        let astray = &mut visits.iter().filter(|(key, _)| is_astray(*key));
         let (astray, all) = (sum(astray), sum(&mut visits.iter()));
         // The sum of nothing is -0.
         if all > 0.0 && astray > 0.0 { astray / all } else { 0.0 }
     }
 
     /// Round trips of an average visit from where index reads under this plan end down to the leaf; what leads astray counts as a walk
-    /// from the root. 0 without visits.
+    /// from the root, and what leads to a record saves all of them. 0 without visits.
     pub fn trips(&self, tree: &Tree, visits: &[(u64, u64)]) -> f64 {
         let (mut trips, mut all) = (0.0, 0.0);
         for (key, weight) in visits {
-            trips += *weight as f64 * f64::from(tree.trips(*key, self.land(*key).address));
+            let trips_of_key = match self.hot_address(*key) {
+                Some(address) => u32::from(tree.leads_to(*key, address)),
+                None => tree.trips(*key, self.land(*key).address),
+            };
+            trips += *weight as f64 * f64::from(trips_of_key);
             all += *weight as f64;
         }
         if all > 0.0 { trips / all } else { 0.0 }
@@ -316,7 +338,7 @@ mod tests {
         (0..40_000).step_by(1000).for_each(|key| split(&mut tops, key));
         follower.report(10_000, 1_000, &keys());
         assert_eq!(follower.due(), Some(Duration::ZERO));
-        let next = follower.replan(SECOND, &tops, []).unwrap().expect("many are led astray");
+        let next = follower.replan(SECOND, &tops, [], &[]).unwrap().expect("many are led astray");
         assert!((0.01..0.05).contains(&next.astray), "{}", next.astray);
         assert_eq!((next.steps.from, next.steps.to, next.plan.epoch()), (Some(255), 2, 2));
         for key in keys() {
@@ -340,7 +362,7 @@ mod tests {
                 follower.report(1_000, 0, &hot(first));
             }
             now = now.max(follower.due().expect("other keys are asked for, or none were known"));
-            let next = follower.replan(now, &tops, []).unwrap().expect("it saves round trips");
+            let next = follower.replan(now, &tops, [], &[]).unwrap().expect("it saves round trips");
             assert!(next.trips.1 < 0.97 * next.trips.0, "{:?}", next.trips);
             follower.loaded(next.plan);
             follower.report(1_000, 0, &hot(first));
@@ -353,13 +375,13 @@ mod tests {
         let tops = tops();
         let mut follower = follower(&tops, FollowOptions::default());
         follower.report(1_000, 500, &keys());
-        assert!(follower.replan(SECOND, &tops, []).unwrap().is_none(), "the parents know of no split");
+        assert!(follower.replan(SECOND, &tops, [], &[]).unwrap().is_none(), "the parents know of no split");
         assert_eq!(follower.due(), None, "what was told was looked into");
         follower.report(1_000, 500, &keys());
         let due = follower.due().expect("again");
         assert!(due > SECOND, "tops are not read all the time: {due:?}");
         // Tops that cannot be are told; and asked for again as late as others.
-        let error = follower.replan(due, &[], []).unwrap_err();
+        let error = follower.replan(due, &[], [], &[]).unwrap_err();
         assert_eq!(error, FollowError::Snapshot(SnapshotError::Empty));
         follower.report(1_000, 500, &keys());
         assert!(follower.due().expect("once more") > due);
@@ -377,7 +399,7 @@ mod tests {
                 split(&mut tops, u64::from(second * 7919 + leaf * 2003) % 40_000);
             }
             follower.report(1_000, 900, &keys());
-            if let Some(next) = follower.replan(second * SECOND, &tops, []).unwrap() {
+            if let Some(next) = follower.replan(second * SECOND, &tops, [], &[]).unwrap() {
                 written += next.steps.len();
                 reloads += 1;
                 first.get_or_insert(next.steps.len());
@@ -408,11 +430,11 @@ mod tests {
             keys in prop::collection::vec((any::<u64>(), 1u64..9), 1..200),
         ) {
             let plan = follower(&old, FollowOptions::default()).in_force().clone();
-            prop_assert_eq!(plan.share_astray(&Tree::new(&old).unwrap(), &keys), 0.0);
+            prop_assert_eq!(plan.share_astray(&Tree::new(&old).unwrap(), &keys, &[]), 0.0);
             let is_astray = |key: &u64| !naive_path(&new, *key).contains(&plan.land(*key).address);
             let weight: u64 = keys.iter().filter(|(key, _)| is_astray(key)).map(|(_, weight)| weight).sum();
             let all: u64 = keys.iter().map(|(_, weight)| weight).sum();
-            let share = plan.share_astray(&Tree::new(&new).unwrap(), &keys);
+            let share = plan.share_astray(&Tree::new(&new).unwrap(), &keys, &[]);
             prop_assert!((share - weight as f64 / all as f64).abs() < 1e-9);
         }
     }

@@ -13,8 +13,9 @@ use crate::program::Program;
 use crate::tables::Entry;
 
 /// The tables that the controller writes, in the order of a packet's way.
-const TABLES: [&str; 20] = [
+const TABLES: [&str; 21] = [
     "roce_connection",
+    "hot_key",
     "fat_root_0",
     "fat_root_1",
     "fat_root_2",
@@ -35,7 +36,7 @@ const TABLES: [&str; 20] = [
     "ipv4_route",
     "last_hop",
 ];
-const FAT_ROOT: usize = 1;
+const FAT_ROOT: usize = 2;
 const NODE_SETS: usize = FAT_ROOT + STAGES;
 /// Tables of a node set.
 const OF_SET: usize = 6;
@@ -107,6 +108,7 @@ impl Counts {
         for entry in entries {
             let at = match entry {
                 Entry::RoceConnection(..) => 0,
+                Entry::HotKey(..) => 1,
                 Entry::FatRoot(key, _) => {
                     let stage = usize::from(key.stage).min(STAGES - 1);
                     counts.rows[stage] += tcam_rows(key.low.into(), key.high.into());

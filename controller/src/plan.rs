@@ -14,6 +14,7 @@ mod execute;
 mod fat_root;
 mod favour;
 mod file;
+mod hot;
 mod layers;
 mod need;
 mod network;
@@ -22,7 +23,8 @@ mod ranges;
 mod shape;
 mod sizes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 
 use fatbtree_topology::{Cluster, FatTree, HostId, Role, SwitchId};
 use serde::{Deserialize, Serialize};
@@ -31,6 +33,7 @@ pub use budget::{Budget, MAX_SET_NODES};
 pub(crate) use diff::diff_switch;
 pub use diff::{Diff, diff};
 pub use execute::{Landing, WayPoint};
+pub use hot::{HotKey, HotKeys, Located, hottest};
 pub use print::{LayerSummary, Summary, SwitchNodes};
 pub use ranges::RangeMatch;
 pub(crate) use ranges::tcam_rows;
@@ -74,7 +77,7 @@ pub enum PlanError {
     },
     /// More is needed than there is.
     #[error(
-        "over budget: {table} needs {need}, the limit is {limit}; lower the fat root's ranges or the nodes per set"
+        "over budget: {table} needs {need}, the limit is {limit}; lower the fat root's ranges, the nodes per set or the hot keys"
     )]
     OverBudget {
         /// Which table, and in what unit.
@@ -118,30 +121,47 @@ pub enum PlanError {
     },
 }
 
-/// Where the memory servers are: partition → host.
+/// Where the memory servers are, partition → host, and where the clients are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Placement(BTreeMap<u16, HostId>);
+pub struct Placement {
+    servers: BTreeMap<u16, HostId>,
+    clients: BTreeSet<HostId>,
+}
 
 impl Placement {
     /// The placement of a cluster file.
     pub fn of(cluster: &Cluster) -> Self {
-        cluster.servers().iter().map(|server| (server.partition, server.host)).collect()
+        let servers = cluster.servers().iter().map(|server| (server.partition, server.host));
+        servers.collect::<Self>().with_clients(cluster.clients().iter().map(|client| client.host))
+    }
+
+    /// The same with clients on these hosts: their first switches get hot keys.
+    #[must_use]
+    pub fn with_clients(self, clients: impl IntoIterator<Item = HostId>) -> Self {
+        Self { clients: clients.into_iter().collect(), ..self }
     }
 
     /// The host of a partition's memory server.
     pub fn host(&self, partition: u16) -> Option<HostId> {
-        self.0.get(&partition).copied()
+        self.servers.get(&partition).copied()
     }
 
-    /// All of it, by partition.
+    /// All memory servers, by partition.
     pub fn iter(&self) -> impl Iterator<Item = (u16, HostId)> + '_ {
-        self.0.iter().map(|(partition, host)| (*partition, *host))
+        self.servers.iter().map(|(partition, host)| (*partition, *host))
+    }
+
+    /// The first switches of all clients.
+    fn first_hops(&self, topology: &FatTree) -> Vec<SwitchId> {
+        let edges: BTreeSet<SwitchId> = self.clients.iter().map(|host| topology.edge_of(*host).id).collect();
+        edges.into_iter().collect()
     }
 }
 
 impl FromIterator<(u16, HostId)> for Placement {
+    /// Memory servers, and no clients.
     fn from_iter<I: IntoIterator<Item = (u16, HostId)>>(pairs: I) -> Self {
-        Self(pairs.into_iter().collect())
+        Self { servers: pairs.into_iter().collect(), clients: BTreeSet::new() }
     }
 }
 
@@ -166,6 +186,8 @@ pub struct PlannedPartition {
     pub low: u64,
     /// Its root when the snapshot was taken.
     pub root: u64,
+    /// The address of its memory server's host.
+    pub ip: Ipv4Addr,
     /// The switch of each layer on the way down to it.
     pub switches: [SwitchId; LAYERS],
 }
@@ -231,6 +253,12 @@ pub struct Plan {
     fat_root: Vec<FatRootRange>,
     /// By layer, switch and slot.
     nodes: Vec<CachedNode>,
+    /// In key order.
+    hot: Vec<HotKey>,
+    /// Keys that would be hot, but for their records, which had moved since the plan before; in key order.
+    restless: Vec<Located>,
+    /// The switches that have the hot keys: the first ones of all clients, ascending.
+    first_hops: Vec<SwitchId>,
     total_weight: u64,
     budget: Budget,
     switch_names: Vec<(SwitchId, String)>,
@@ -282,9 +310,10 @@ impl Plan {
             .map(|partition| {
                 let host =
                     placement.host(partition.id).ok_or(PlanError::Unplaced { partition: partition.id })?;
-                Ok(homes(topology, host))
+                Ok((topology.host(host).ip, homes(topology, host)))
             })
             .collect::<Result<Vec<_>, PlanError>>()?;
+        let (ips, homes): (Vec<Ipv4Addr>, Vec<_>) = homes.into_iter().unzip();
         let (children, tables) = fat_root::build(tree, frequencies, &favour, budget)?;
         let placed = layers::place(tree, frequencies, &favour, &children, &homes, budget);
         let partition_id = |index: u16| tree.partitions()[usize::from(index)].id;
@@ -320,13 +349,20 @@ impl Plan {
             })
             .collect();
         let core = topology.chosen_core().id;
-        let used: std::collections::BTreeSet<SwitchId> =
-            homes.iter().flatten().copied().chain([core]).collect();
+        let first_hops = placement.first_hops(topology);
+        let used: BTreeSet<SwitchId> =
+            homes.iter().flatten().chain(&first_hops).copied().chain([core]).collect();
         let partitions = tree
             .partitions()
             .iter()
-            .zip(&homes)
-            .map(|(p, switches)| PlannedPartition { id: p.id, low: p.low, root: p.root, switches: *switches })
+            .zip(ips.into_iter().zip(&homes))
+            .map(|(p, (ip, switches))| PlannedPartition {
+                id: p.id,
+                low: p.low,
+                root: p.root,
+                ip,
+                switches: *switches,
+            })
             .collect();
         let mut plan = Self {
             epoch,
@@ -335,6 +371,9 @@ impl Plan {
             partitions,
             fat_root,
             nodes,
+            hot: Vec::new(),
+            restless: Vec::new(),
+            first_hops,
             total_weight: frequencies.total(),
             budget: budget.clone(),
             switch_names: used.into_iter().map(|id| (id, topology.switch(id).name())).collect(),
@@ -401,6 +440,10 @@ impl Plan {
             over("nodes", taken.nodes, room.nodes)?;
             over("nodes of whole keys", taken.whole, room.whole)?;
             over("children of irregular nodes", taken.children, room.children)?;
+        }
+        let (need, limit) = (self.hot.len(), budget.hot_keys);
+        if need > limit && !self.first_hops.is_empty() {
+            return Err(PlanError::OverBudget { table: "hot_key (keys)".to_owned(), need, limit });
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Changing from one epoch to the next while lookups go on (DESIGN §4 "A reload").
 //!
 //! ```text
+//!  Forget   first hops     delete hot keys that the new plan does not have, or has elsewhere: there is no room for both
 //!  Write    every switch   insert the new epoch's entries beside the old ones; no packet has this epoch yet
 //!  Flip     S_c            core_route := descend(new epoch): one MODIFY moves all later packets
 //!  Retire   every switch   delete the old fat root and the old coarse entries: packets still under way with the old epoch
@@ -49,6 +50,8 @@ pub enum ReloadError {
 /// What a phase is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PhaseKind {
+    /// Hot keys go that do not stay as they are.
+    Forget,
     /// The new epoch beside the old.
     Write,
     /// The one change that moves packets to it.
@@ -134,9 +137,11 @@ impl ReloadSteps {
         };
         let (mut before, mut after) = (old.map(Plan::entries).unwrap_or_default(), new.entries());
         leave_what_stays(&mut before, &mut after);
+        let forget = take_hot_keys(&mut before);
         let (retire, delete) = split(before);
         let flip = BTreeMap::from([(new.core(), vec![Change::CoreRoute(new.descend())])]);
         let mut phases = vec![
+            Phase { kind: PhaseKind::Forget, changes: changes(forget, Change::Delete) },
             Phase { kind: PhaseKind::Write, changes: changes(after, Change::Insert) },
             Phase { kind: PhaseKind::Flip, changes: flip },
             Phase { kind: PhaseKind::Retire, changes: changes(retire, Change::Delete) },
@@ -171,6 +176,12 @@ fn leave_what_stays(before: &mut PerSwitch, after: &mut PerSwitch) {
         before.retain(|entry| !stay.contains(entry));
         after.retain(|entry| !stay.contains(entry));
     }
+}
+
+/// Takes out the hot keys.
+fn take_hot_keys(entries: &mut PerSwitch) -> PerSwitch {
+    let is_hot = |entry: &mut Entry| matches!(entry, Entry::HotKey(..));
+    entries.iter_mut().map(|(switch, entries)| (*switch, entries.extract_if(.., is_hot).collect())).collect()
 }
 
 /// What makes packets use an epoch, and the rest of it.

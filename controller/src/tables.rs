@@ -12,6 +12,7 @@ pub mod coarse;
 pub mod core_route;
 pub mod fat_root;
 pub mod fine;
+pub mod hot_key;
 pub mod ipv4_route;
 pub mod last_hop;
 pub mod partition_route;
@@ -87,6 +88,8 @@ impl TableError {
 pub enum Entry {
     /// A client's connection, at its first hop.
     RoceConnection(roce_connection::Key, roce_connection::Action),
+    /// A key that is asked for often.
+    HotKey(hot_key::Key, hot_key::Action),
     /// One range of a fat-root sub-table.
     FatRoot(fat_root::Key, fat_root::Action),
     /// A cached node: which quarter of it, and where its children lie.
@@ -110,6 +113,7 @@ impl Entry {
     pub fn cmp_keys(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::RoceConnection(a, _), Self::RoceConnection(b, _)) => a.cmp(b),
+            (Self::HotKey(a, _), Self::HotKey(b, _)) => a.cmp(b),
             (Self::FatRoot(a, _), Self::FatRoot(b, _)) => a.cmp(b),
             (Self::Coarse(a, _), Self::Coarse(b, _)) => a.cmp(b),
             (Self::Fine(a, _), Self::Fine(b, _)) => a.cmp(b),
@@ -127,6 +131,10 @@ impl Entry {
     pub fn bytes(&self) -> usize {
         let last = |whole: bool| 3 * if whole { 8 } else { 4 };
         match self {
+            Self::HotKey(..) => {
+                let (server_key_and_kind, address) = (4 + 8 + 1, 8);
+                server_key_and_kind + address
+            }
             Self::FatRoot(_, action) => {
                 let sub_table_and_slice = 2 + 2 + 2;
                 sub_table_and_slice
@@ -161,6 +169,7 @@ impl Entry {
     pub fn table(&self) -> String {
         match self {
             Self::RoceConnection(..) => "roce_connection".to_owned(),
+            Self::HotKey(..) => "hot_key".to_owned(),
             Self::FatRoot(key, _) => format!("fat_root_{}", key.stage),
             Self::Coarse(key, _) => format!("{}.{}", key.set.name(), COARSE[usize::from(key.whole)]),
             Self::Fine(key, _) => format!("{}.{}", key.set.name(), FINE[usize::from(key.whole)]),
@@ -205,6 +214,7 @@ impl Change {
 #[derive(Clone, Debug)]
 pub struct Tables {
     roce_connection: Option<roce_connection::Table>,
+    hot_key: Option<hot_key::Table>,
     core_route: Option<core_route::Table>,
     fat_root: [Option<fat_root::Table>; 4],
     /// By set; halves and whole keys.
@@ -221,6 +231,7 @@ pub struct Tables {
 #[derive(Clone, Copy, Debug)]
 enum Which {
     RoceConnection,
+    HotKey,
     FatRoot(u8),
     /// Set, and whether of whole keys.
     Coarse(NodeSet, bool),
@@ -264,6 +275,7 @@ impl Tables {
             }
         };
         note("roce_connection", Which::RoceConnection);
+        note("hot_key", Which::HotKey);
         note("partition_route", Which::PartitionRoute);
         note("ipv4_route", Which::Ipv4Route);
         note("last_hop", Which::LastHop);
@@ -295,6 +307,7 @@ impl Tables {
         }
         Ok(Self {
             roce_connection: optional(index, "roce_connection", roce_connection::Table::new)?,
+            hot_key: optional(index, "hot_key", hot_key::Table::new)?,
             core_route: optional(index, "core_route", core_route::Table::new)?,
             fat_root,
             coarse,
@@ -359,6 +372,9 @@ impl Tables {
             Entry::RoceConnection(key, action) => {
                 self.roce_connection.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
             }
+            Entry::HotKey(key, action) => {
+                self.hot_key.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            }
             Entry::FatRoot(key, action) => {
                 let table =
                     self.fat_root.get(usize::from(key.stage)).and_then(Option::as_ref).ok_or_else(missing)?;
@@ -406,6 +422,10 @@ impl Tables {
             Which::RoceConnection => {
                 let (key, action) = self.roce_connection.as_ref().ok_or_else(missing)?.read(entry)?;
                 Entry::RoceConnection(key, action)
+            }
+            Which::HotKey => {
+                let (key, action) = self.hot_key.as_ref().ok_or_else(missing)?.read(entry)?;
+                Entry::HotKey(key, action)
             }
             Which::FatRoot(stage) => {
                 let table = self.fat_root[usize::from(stage)].as_ref().ok_or_else(missing)?;

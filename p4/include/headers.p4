@@ -20,6 +20,9 @@ const bit<8>  IP_PROTOCOL_UDP = 17;
 const bit<16> UDP_PORT_ROCE   = 4791;
 const bit<16> UDP_PORT_INDEX  = 4792; // only between first and last hop: a parser never has to guess
 const bit<8>  RC_RDMA_READ_REQUEST = 0x0C;
+// A READ with a key where its address would be has an rkey that is none: 0 for whatever brings the value in the fewest round
+// trips, 1 for a node of the tree.
+#define IS_KEY_READ(reth) (reth.rkey[31:1] == 0)
 
 const bit<8>  INDEX_VERSION  = 2;
 const bit<8>  INDEX_CLIMBING = 1;     // flag: not yet at the core switch that holds the fat root
@@ -83,7 +86,7 @@ header bth_t {
 
 header reth_t {
     bit<64> va;              // key at the client; node address from the first hop on
-    bit<32> rkey;            // 0 at the client; the real one from the first hop on
+    bit<32> rkey;            // 0 or 1 at the client; the real one from the first hop on
     bit<32> length;
 }
 

@@ -53,10 +53,10 @@
 // the CRC of 39 zeros.
 const bit<32> CRC32_OF_ZEROS = 0x80f2f420;
 
-/// First hop: a READ with rkey = 0 on a connection the controller registered becomes an index packet.
+/// First hop: a READ with rkey 0 or 1 on a connection the controller registered becomes an index packet.
 control FirstHop(inout headers_t hdr) {
     INDIRECT_COUNTER(unregistered_index_reads, 1)
-    ICRC_CONTRIBUTION(key_read, { 64w0, 64w0, 48w0, 8w0, hdr.reth.va, 32w0, 32w0 })
+    ICRC_CONTRIBUTION(key_read, { 64w0, 64w0, 48w0, 8w0, hdr.reth.va, hdr.reth.rkey, 32w0 })
     ICRC_CONTRIBUTION(in_flight, {
         hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
         hdr.index.partition, hdr.index.reserved, hdr.index.key,
@@ -91,11 +91,38 @@ control FirstHop(inout headers_t hdr) {
         const default_action = unregistered();
         size = ROCE_CONNECTIONS;
     }
+
+    // Keys that are asked for so often that they have an entry each: where the key's record lies in the server or, where values
+    // are in the leaves, its leaf. Such a read passes by the fat root and all node sets. Entries have no epoch: each is a hint by
+    // itself, and who reads checks what it finds. Entries are for reads that do not want a node.
+    bit<1> is_hot = 0;
+    address_t hot_address = 0;
+    action go_to(address_t address) {
+        hot_address = address;
+        is_hot = 1;
+    }
+    table hot_key {
+        key = {
+            hdr.ipv4.dst_addr  : exact @name("dst_ip");
+            hdr.reth.va        : exact @name("key");
+            hdr.reth.rkey[0:0] : exact @name("wants_node");
+        }
+        actions = { go_to; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = HOT_KEYS;
+    }
+
     apply {
         key_read.apply();
+        // Whether or not the connection is known: a chip does both at once.
+        hot_key.apply();
         if (roce_connection.apply().hit) {
-            // `va` was the key and `rkey` was 0.
+            // `va` was the key, and `rkey` 0 or 1.
             key_read_into_icrc.apply();
+            if (is_hot == 1) {
+                hdr.reth.va = hot_address;
+                hdr.index.flags = 0;
+            }
             in_flight.apply();
             in_flight_into_icrc.apply();
         }

@@ -41,6 +41,8 @@ pub struct Budget {
     pub whole_nodes: [usize; LAYERS],
     /// The same for children of nodes whose children are no run.
     pub children: [usize; LAYERS],
+    /// Hot keys of each first switch: their table holds them once, for all epochs.
+    pub hot_keys: usize,
     /// Epochs that are in the tables at one time: 2, or 1 where reloads may empty them first.
     pub live_epochs: usize,
 }

@@ -17,6 +17,8 @@ enum Stop {
     Range(usize),
     /// By position in the plan's nodes.
     Below(usize),
+    /// It is hot: it went another way, and was not counted.
+    Hot,
 }
 
 /// Packets of each range of the fat root, and of each node.
@@ -32,7 +34,8 @@ impl Plan {
     /// A switch counts the packets that come to a node, so those that stop below it are these less those that come to a cached child. It
     /// cannot tell its other children apart, or keys below them: packets are divided evenly among the sampled keys that stop there; where
     /// there are none, evenly among the children, and the first key of each stands for all of its keys. A sampled key where nothing was
-    /// counted is one visit. Entries of other plans are ignored.
+    /// counted is one visit. A sampled hot key, which is not counted, stands for as many as an average key that is. Entries of other
+    /// plans are ignored.
     pub fn visits(
         &self,
         counters: impl IntoIterator<Item = (SwitchId, Entry, u64)>,
@@ -45,10 +48,17 @@ impl Plan {
             *samples.entry(*stop).or_default() += 1;
         }
         let share = |packets: u64, of: u64| packets.saturating_mul(VISIT) / of.max(1);
+        // What a sampled key stands for, if it is like the others.
+        let all = counted.values().fold(0u64, |sum, packets| sum.saturating_add(*packets));
+        let hot = samples.get(&Stop::Hot).copied().unwrap_or(0);
+        let of_hot = share(all, stops.len() as u64 - hot).max(VISIT);
         let mut visits: Vec<(u64, u64)> = sampled
             .iter()
             .zip(&stops)
             .map(|(key, stop)| {
+                if *stop == Stop::Hot {
+                    return (*key, of_hot);
+                }
                 let packets = counted.get(stop).map_or(samples[stop], |packets| *packets);
                 (*key, share(packets, samples[stop]).max(1))
             })
@@ -62,6 +72,7 @@ impl Plan {
                     let count = ends().count() as u64;
                     visits.extend(ends().map(|child| (child.low, share(*packets, count))));
                 }
+                Stop::Hot => {}
             }
         }
         visits
@@ -83,6 +94,7 @@ impl Plan {
             let table = match stop {
                 Stop::Range(_) => 0,
                 Stop::Below(at) => 1 + usize::from(self.nodes[at].layer),
+                Stop::Hot => continue,
             };
             let (_, stops) = &mut sums[table];
             *stops = stops.saturating_add(packets);
@@ -129,6 +141,9 @@ impl Plan {
     }
 
     fn stop(&self, key: u64) -> Stop {
+        if self.hot_address(key).is_some() {
+            return Stop::Hot;
+        }
         self.nodes_of(key).last().map_or_else(|| Stop::Range(self.range_of(key)), Stop::Below)
     }
 }

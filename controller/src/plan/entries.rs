@@ -7,10 +7,10 @@ use fatbtree_topology::SwitchId;
 use super::ranges::Target;
 use super::shape::{OFFSET, Pivots, distances};
 use super::{CachedNode, LAYER_SETS, Plan, RangeMatch, sub_table};
-use crate::tables::{Entry, NodeSet, child, coarse, core_route, fat_root, fine, run};
+use crate::tables::{Entry, NodeSet, child, coarse, core_route, fat_root, fine, hot_key, run};
 
 impl Plan {
-    /// Every entry of this epoch by switch, in key order: fat root and node sets.
+    /// Every entry by switch, in key order: hot keys, and fat root and node sets of this epoch.
     ///
     /// What makes packets use them is [`Plan::descend`], and comes last.
     pub fn entries(&self) -> BTreeMap<SwitchId, Vec<Entry>> {
@@ -25,6 +25,10 @@ impl Plan {
         for (switch, set, stride) in strides {
             all.entry(switch).or_default().extend(run_entries(set, stride));
         }
+        let hot: Vec<Entry> = self.hot_entries().collect();
+        for switch in self.first_hops.iter().filter(|_| !hot.is_empty()) {
+            all.entry(*switch).or_default().extend(&hot);
+        }
         for entries in all.values_mut() {
             entries.sort_unstable();
         }
@@ -34,6 +38,14 @@ impl Plan {
     /// The default action of `core_route` in S_c that sends packets into this epoch.
     pub fn descend(&self) -> core_route::Action {
         core_route::Action::Descend { epoch: self.epoch, sub_table: self.root_sub_table() }
+    }
+
+    fn hot_entries(&self) -> impl Iterator<Item = Entry> {
+        self.hot.iter().filter_map(|hot| {
+            let at = self.partitions.iter().find(|partition| u64::from(partition.id) == hot.address >> 48)?;
+            let key = hot_key::Key { dst_ip: at.ip, key: hot.key };
+            Some(Entry::HotKey(key, hot_key::Action { address: hot.address }))
+        })
     }
 
     fn fat_root_entries(&self, entries: &mut Vec<Entry>) {

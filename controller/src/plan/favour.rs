@@ -41,6 +41,6 @@ impl Favour {
 }
 
 /// An eighth more; and more than nothing, so that ties go to what stays.
-fn favoured(is_held: bool, brings: u64) -> u64 {
+pub(super) fn favoured(is_held: bool, brings: u64) -> u64 {
     if is_held { brings.saturating_add(brings / 8).saturating_add(1) } else { brings }
 }

@@ -4,13 +4,13 @@ use fatbtree_topology::SwitchId;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Budget, CachedNode, FatRootRange, LAYERS, Pivots, Plan, PlanError, PlannedPartition, SLICE_BITS, STAGES,
+    Budget, CachedNode, FatRootRange, HotKey, LAYERS, Located, Pivots, Plan, PlanError, PlannedPartition, SLICE_BITS, STAGES,
     Summary, execute, ranges::RangeTables,
 };
 use crate::tree::MAX_BRANCHES;
 
 /// Version of the file's format.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 #[derive(Serialize, Deserialize)]
 struct File {
@@ -29,6 +29,9 @@ struct File {
     partitions: Vec<PlannedPartition>,
     fat_root: Vec<FatRootRange>,
     nodes: Vec<CachedNode>,
+    hot: Vec<HotKey>,
+    restless: Vec<Located>,
+    first_hops: Vec<SwitchId>,
     #[serde(default)]
     newest_slots: Vec<(u8, SwitchId, u16)>,
 }
@@ -48,6 +51,9 @@ impl Plan {
             partitions: self.partitions.clone(),
             fat_root: self.fat_root.clone(),
             nodes: self.nodes.clone(),
+            hot: self.hot.clone(),
+            restless: self.restless.clone(),
+            first_hops: self.first_hops.clone(),
             newest_slots: self.newest_slots.clone(),
         };
         serde_json::to_string(&file).expect("numbers, strings and lists always serialise")
@@ -79,6 +85,9 @@ impl Plan {
             partitions: file.partitions,
             fat_root: file.fat_root,
             nodes: file.nodes,
+            hot: file.hot,
+            restless: file.restless,
+            first_hops: file.first_hops,
             total_weight: file.total_weight,
             budget: file.budget,
             switch_names: file.switch_names,
@@ -89,6 +98,7 @@ impl Plan {
         plan.check_nodes().map_err(damaged)?;
         plan.index = execute::Index::of(&plan.nodes);
         plan.check_ways().map_err(damaged)?;
+        plan.check_hot_keys().map_err(damaged)?;
         plan.check(&plan.budget)?;
         Ok(plan)
     }
@@ -118,6 +128,20 @@ impl Plan {
             let home = self.partitions.iter().find(|p| p.id == node.partition).map(|p| p.switches[layer]);
             if home != Some(node.switch) {
                 return Err(format!("{place}: partition {} is not below this switch", node.partition));
+            }
+        }
+        Ok(())
+    }
+
+    /// Each is there once, and is led to the server of its partition.
+    fn check_hot_keys(&self) -> Result<(), String> {
+        if !self.hot.is_sorted_by(|a, b| a.key < b.key) {
+            return Err("expected hot keys in ascending order, each once".to_owned());
+        }
+        for HotKey { key, address, .. } in &self.hot {
+            let partition = self.fat_root[self.range_of(*key)].partition;
+            if address >> 48 != u64::from(partition) {
+                return Err(format!("hot key {key:#x}: expected it on server {partition}, found {address:#x}"));
             }
         }
         Ok(())

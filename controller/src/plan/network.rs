@@ -44,6 +44,11 @@ impl Plan {
         let placement = Placement::of(cluster);
         for partition in &self.partitions {
             let Some(host) = placement.host(partition.id) else { continue };
+            let ip = tree.host(host).ip;
+            if partition.ip != ip {
+                let what = format!("the address of the memory server of partition {}", partition.id);
+                return Err(differs(what, partition.ip.to_string(), ip.to_string()));
+            }
             let here = homes(tree, host);
             if partition.switches != here {
                 let names = |switches: &[_]| -> String {

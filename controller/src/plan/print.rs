@@ -22,9 +22,13 @@ pub struct Summary {
     pub sub_tables: [usize; STAGES],
     /// The node sets in path order.
     pub layers: Vec<LayerSummary>,
+    /// Hot keys, in the first switch of each client.
+    pub hot_keys: usize,
+    /// Share of sampled visits that these lead to their record or leaf at once, 0 to 1.
+    pub hot_share: f64,
     /// Table entries in all switches together.
     pub entries: usize,
-    /// Levels that the network walks for an average sample; 1 without samples means the fat root alone.
+    /// Levels that the network walks for an average sample of keys that are not hot; 1 without samples means the fat root alone.
     pub expected_levels: f64,
 }
 
@@ -78,8 +82,9 @@ impl Plan {
                 switches: Vec::new(),
             })
             .collect();
-        let share =
-            |weight: u64| if self.total_weight == 0 { 0.0 } else { weight as f64 / self.total_weight as f64 };
+        let part_of = |weight: u64, all: u64| if all == 0 { 0.0 } else { weight as f64 / all as f64 };
+        let hot = self.hot.iter().fold(0u64, |sum, hot| sum.saturating_add(hot.weight));
+        let walkers = self.total_weight.saturating_sub(hot);
         let mut walked = 1.0;
         for nodes in self.nodes.chunk_by(|a, b| (a.layer, a.switch) == (b.layer, b.switch)) {
             let layer = &mut layers[usize::from(nodes[0].layer)];
@@ -94,9 +99,9 @@ impl Plan {
                 layer.regular += usize::from(node.is_regular());
             }
             layer.switches.push(SwitchNodes { id, name, nodes: nodes.len() });
-            let part = share(nodes.iter().map(|node| node.weight).sum());
-            layer.share += part;
-            walked += part;
+            let weight = nodes.iter().map(|node| node.weight).sum();
+            layer.share += part_of(weight, self.total_weight);
+            walked += part_of(weight, walkers);
         }
         let stage_entries: [usize; STAGES] = self.tables.entries_per_stage();
         Summary {
@@ -106,6 +111,8 @@ impl Plan {
             stage_rows: self.tables.rows_per_stage(self.budget.range_match),
             sub_tables: self.tables.tables_per_stage(),
             layers,
+            hot_keys: self.hot.len(),
+            hot_share: part_of(hot, self.total_weight),
             entries: self.entries().values().map(Vec::len).sum(),
             expected_levels: walked,
         }
@@ -122,6 +129,13 @@ impl Plan {
                     Some((_, lines)) => lines.push(line),
                     None => all.push((switch.id, vec![line])),
                 }
+            }
+        }
+        for switch in self.first_hops.iter().filter(|_| !self.hot.is_empty()) {
+            let line = format!("{} hot keys", self.hot.len());
+            match all.iter_mut().find(|(id, _)| id == switch) {
+                Some((_, lines)) => lines.push(line),
+                None => all.push((*switch, vec![line])),
             }
         }
         all
@@ -167,8 +181,19 @@ impl Plan {
                 line(format_args!("    {:<12} {:>6}", switch.name, switch.nodes));
             }
         }
+        if !self.hot.is_empty() {
+            line(format_args!(
+                "  hot keys       {:>6} of {} in the first switch of each client, {:>5.1} % of samples",
+                summary.hot_keys,
+                self.budget.hot_keys,
+                100.0 * summary.hot_share
+            ));
+            for switch in &self.first_hops {
+                line(format_args!("    {:<12} {:>6}", self.switch_name(*switch), summary.hot_keys));
+            }
+        }
         line(format_args!(
-            "  {} table entries; an average sample walks {:.2} levels",
+            "  {} table entries; the switches walk {:.2} levels for an average sample that is not hot",
             summary.entries, summary.expected_levels
         ));
         out

@@ -3,18 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fatbtree_index::TreeTop;
-use fatbtree_topology::{Cluster, FatTree, SwitchId};
+use fatbtree_topology::{Cluster, FatTree, HostId, SwitchId};
 use proptest::prelude::*;
 
 use super::*;
 use crate::program::Target;
 use crate::reload::{PhaseKind, ReloadSteps};
-use crate::tables::{Change, Entry, NodeSet, child, coarse, core_route, fat_root, fine, run};
+use crate::tables::{Change, Entry, NodeSet, child, coarse, core_route, fat_root, fine, hot_key, run};
 use crate::test_support::{arb_tops, naive_path, top};
+
+/// Room for hot keys in these tests.
+const HOT_KEYS: usize = 6;
 
 /// The entries of one switch, as its tables hold them.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Switch {
+    hot: BTreeMap<hot_key::Key, hot_key::Action>,
     fat_root: BTreeMap<fat_root::Key, fat_root::Action>,
     coarse: BTreeMap<coarse::Key, coarse::Action>,
     fine: BTreeMap<fine::Key, fine::Action>,
@@ -49,6 +53,10 @@ impl Network {
                 assert_eq!(switch, self.core);
                 self.route = action;
             }
+            Change::Insert(Entry::HotKey(key, action)) | Change::Modify(Entry::HotKey(key, action)) => {
+                put(tables.hot.insert(key, action).is_some(), &change);
+                assert!(tables.hot.len() <= HOT_KEYS, "the table is full");
+            }
             Change::Insert(Entry::FatRoot(key, action)) | Change::Modify(Entry::FatRoot(key, action)) => {
                 put(tables.fat_root.insert(key, action).is_some(), &change);
             }
@@ -64,6 +72,7 @@ impl Network {
             Change::Insert(Entry::Child(key, action)) | Change::Modify(Entry::Child(key, action)) => {
                 put(tables.children.insert(key, action).is_some(), &change);
             }
+            Change::Delete(Entry::HotKey(key, _)) => assert!(tables.hot.remove(&key).is_some()),
             Change::Delete(Entry::FatRoot(key, _)) => assert!(tables.fat_root.remove(&key).is_some()),
             Change::Delete(Entry::Coarse(key, _)) => assert!(tables.coarse.remove(&key).is_some()),
             Change::Delete(Entry::Fine(key, _)) => assert!(tables.fine.remove(&key).is_some()),
@@ -173,9 +182,13 @@ fn topology() -> FatTree {
 
 fn arb_placement() -> impl Strategy<Value = Placement> {
     Just((0..16u32).collect::<Vec<_>>()).prop_shuffle().prop_map(|hosts| {
-        [2u16, 0, 7, 65535].into_iter().zip(hosts).map(|(p, h)| (p, fatbtree_topology::HostId(h))).collect()
+        let servers = [2u16, 0, 7, 65535].into_iter().zip(hosts).map(|(p, h)| (p, HostId(h)));
+        servers.collect::<Placement>().with_clients(CLIENTS)
     })
 }
+
+/// Hosts of clients, behind different first switches; some of them may have a memory server as well.
+const CLIENTS: [HostId; 2] = [HostId(5), HostId(9)];
 
 fn arb_budget() -> impl Strategy<Value = Budget> {
     let rows = prop_oneof![Just(None), prop::array::uniform4(8usize..160).prop_map(Some)];
@@ -202,6 +215,7 @@ fn arb_budget() -> impl Strategy<Value = Budget> {
             set_nodes,
             whole_nodes,
             children,
+            hot_keys: HOT_KEYS,
             live_epochs,
         },
     )
@@ -234,6 +248,28 @@ fn plan(
     }
 }
 
+/// Where the record of a key lies, if it is odd, or its leaf.
+fn located(tops: &[TreeTop], keys: impl IntoIterator<Item = u64>) -> Vec<Located> {
+    let at = |key: u64| {
+        let leaf = *naive_path(tops, key).last().unwrap();
+        Located { key, address: if key & 1 == 1 { leaf >> 48 << 48 | 1 << 47 | key << 4 >> 20 } else { leaf } }
+    };
+    keys.into_iter().map(at).collect()
+}
+
+/// The same with hot keys.
+fn plan_with_hot_keys(
+    tops: &[TreeTop],
+    placement: &Placement,
+    weights: &[(u64, u64)],
+    budget: &Budget,
+    epoch: u8,
+) -> Option<Plan> {
+    let located = located(tops, hottest(weights, 2 * HOT_KEYS));
+    let (hot, rest) = HotKeys::choose(weights, &located, budget.hot_keys, None);
+    plan(tops, placement, &rest, budget, epoch).map(|plan| plan.with_hot_keys(hot))
+}
+
 /// Budgets are kept, slots are unique in their sets, and a cached node can be reached.
 fn check_structure(plan: &Plan, budget: &Budget) {
     plan.check(budget).unwrap();
@@ -260,6 +296,41 @@ fn check_structure(plan: &Plan, budget: &Budget) {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn hot_keys_go_straight(
+        tops in arb_tops(), placement in arb_placement(), weights in weights(), budget in arb_budget(),
+    ) {
+        let Some(plan) = plan_with_hot_keys(&tops, &placement, &weights, &budget, 1) else { return Ok(()) };
+        check_structure(&plan, &budget);
+        let network = load(&plan);
+        let lies = located(&tops, weights.iter().map(|(key, _)| *key));
+        let mut useful = BTreeMap::new();
+        for Located { key, address } in lies {
+            let led = plan.hot_address(key);
+            prop_assert!(led.is_none_or(|led| led == address));
+            if plan.land(key).address != address {
+                let visits = weights.iter().filter(|(other, _)| *other == key).map(|(_, weight)| weight).sum::<u64>();
+                useful.insert(key, (visits, led.is_some()));
+            } else {
+                prop_assert_eq!(led, None, "all others come to {:#x} at once as well", key);
+            }
+            for hop in CLIENTS.map(|host| topology().edge_of(host).id) {
+                let tables = network.switches.get(&hop).cloned().unwrap_or_default();
+                let here = tables.hot.get(&hot_key::Key { dst_ip: home(&plan, key).ip, key });
+                prop_assert_eq!(here.map(|action| action.address), led);
+            }
+        }
+        let least = useful.values().filter(|(_, hot)| *hot).map(|(visits, _)| *visits).min();
+        let entries = useful.values().filter(|(_, hot)| *hot).count();
+        prop_assert_eq!(entries, plan.hot_keys().len());
+        // Only candidates can be chosen, and some of them are of no use.
+        let left = hottest(&weights, HOT_KEYS).into_iter().filter_map(|key| useful.get(&key)).filter(|(_, hot)| !hot);
+        for (visits, _) in left {
+            prop_assert!(entries == HOT_KEYS && least >= Some(*visits));
+        }
+        prop_assert_eq!(&Plan::from_json(&plan.to_json()).unwrap(), &plan);
+    }
 
     #[test]
     fn tree_plan_and_entries_agree(
@@ -310,14 +381,16 @@ proptest! {
         tops in arb_tops(), placement in arb_placement(), budget in arb_budget(),
         before in weights(), after in weights(), epochs in prop_oneof![Just((3, 3)), Just((3, 4))],
     ) {
-        let old = plan(&tops, &placement, &before, &budget, epochs.0);
-        let new = plan(&tops, &placement, &after, &budget, epochs.1);
+        let old = plan_with_hot_keys(&tops, &placement, &before, &budget, epochs.0);
+        let new = plan_with_hot_keys(&tops, &placement, &after, &budget, epochs.1);
         let (Some(old), Some(new)) = (old, new) else { return Ok(()) };
         let mut network = load(&old);
         let changes = diff(&old.entries(), &new.entries());
         let touched: usize = changes.values().map(Vec::len).sum();
         for (switch, changes) in changes {
-            changes.into_iter().for_each(|change| network.apply(switch, change));
+            // What goes first, for a table may be full.
+            let (go, come): (Vec<_>, Vec<_>) = changes.into_iter().partition(|change| matches!(change, Change::Delete(_)));
+            go.into_iter().chain(come).for_each(|change| network.apply(switch, change));
         }
         let wanted = load(&new);
         for (switch, tables) in &network.switches {
@@ -336,11 +409,11 @@ proptest! {
         before in weights(), after in weights(), random in prop::collection::vec(any::<u64>(), 5),
         order in any::<u64>(), epoch in 1u8..=255,
     ) {
-        let old = plan(&tops, &placement, &before, &budget, epoch);
-        let new = plan(&tops, &placement, &after, &budget, next_epoch(epoch));
+        let old = plan_with_hot_keys(&tops, &placement, &before, &budget, epoch);
+        let new = plan_with_hot_keys(&tops, &placement, &after, &budget, next_epoch(epoch));
         let (Some(old), Some(new)) = (old, new) else { return Ok(()) };
         let steps = ReloadSteps::new(Some(&old), &new).unwrap();
-        prop_assert_eq!(steps.phases[0].kind, PhaseKind::Write);
+        prop_assert!(matches!(steps.phases[0].kind, PhaseKind::Forget | PhaseKind::Write));
         let first = load(&old);
         let mut network = first.clone();
         let every: Vec<u64> = keys(&tops, &random);
@@ -365,7 +438,7 @@ proptest! {
                         let landing = network.read_under_way(before, home(&old, *key), *key);
                         prop_assert!(path.contains(&landing.address), "{:?}, key {key:#x}: {landing:?}", phase.kind);
                     }
-                    if phase.kind == PhaseKind::Write {
+                    if matches!(phase.kind, PhaseKind::Forget | PhaseKind::Write) {
                         prop_assert_eq!(network.read(home(&old, *key), *key), old.land(*key));
                     } else {
                         prop_assert_eq!(network.read(home(&new, *key), *key), new.land(*key));
@@ -569,7 +642,7 @@ fn damaged_files_are_refused() {
         let error = Plan::from_json(&bad.to_string()).unwrap_err().to_string();
         assert!(error.contains(reason), "expected {reason:?} in: {error}");
     };
-    refuse(&|v| v["format"] = 1.into(), "expected format 2");
+    refuse(&|v| v["format"] = 1.into(), "expected format 3");
     refuse(&|v| v["epoch"] = 0.into(), "epoch from 1");
     refuse(&|v| v["fat_root"][0]["low"] = 1.into(), "from key 0");
     refuse(&|v| v["nodes"][0]["layer"] = 5.into(), "layer from 0 to 4");

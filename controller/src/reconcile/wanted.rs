@@ -42,7 +42,12 @@ impl Wanted {
     /// goes.
     pub fn next_changes(&self, held: &Held) -> Option<Vec<Change>> {
         let mut wanted = self.fixed.clone();
-        self.plans.iter().for_each(|entries| wanted.extend_from_slice(entries));
+        // Hot keys of the one plan only: their table has no room for those of two.
+        for (at, entries) in self.plans.iter().enumerate() {
+            let is_in_force = at == 0;
+            let stays = |entry: &&Entry| is_in_force || !matches!(entry, Entry::HotKey(..));
+            wanted.extend(entries.iter().filter(stays).copied());
+        }
         // A few sorted runs: merged in one pass. Where plans differ about an entry, the one in force is right, which comes first.
         wanted.sort_by(Entry::cmp_keys);
         if self.is_difference {
@@ -116,7 +121,12 @@ fn leads_in(entry: &Entry) -> bool {
 /// Whether it is of a plan.
 pub(super) fn is_planned(entry: &Entry) -> bool {
     match entry {
-        Entry::FatRoot(..) | Entry::Coarse(..) | Entry::Fine(..) | Entry::Run(..) | Entry::Child(..) => true,
+        Entry::HotKey(..)
+        | Entry::FatRoot(..)
+        | Entry::Coarse(..)
+        | Entry::Fine(..)
+        | Entry::Run(..)
+        | Entry::Child(..) => true,
         Entry::RoceConnection(..) | Entry::PartitionRoute(..) | Entry::Ipv4Route(..) | Entry::LastHop(..) => {
             false
         }
