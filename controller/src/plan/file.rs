@@ -4,8 +4,8 @@ use fatbtree_topology::SwitchId;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Budget, CachedNode, FatRootRange, HotKey, LAYERS, Located, Pivots, Plan, PlanError, PlannedPartition, SLICE_BITS, STAGES,
-    Summary, execute, ranges::RangeTables,
+    Budget, CachedNode, FatRootRange, HotKey, LAYERS, Located, Pivots, Plan, PlanError, PlannedPartition,
+    SLICE_BITS, STAGES, Summary, execute, ranges::RangeTables,
 };
 use crate::tree::MAX_BRANCHES;
 
@@ -141,7 +141,9 @@ impl Plan {
         for HotKey { key, address, .. } in &self.hot {
             let partition = self.fat_root[self.range_of(*key)].partition;
             if address >> 48 != u64::from(partition) {
-                return Err(format!("hot key {key:#x}: expected it on server {partition}, found {address:#x}"));
+                return Err(format!(
+                    "hot key {key:#x}: expected it on server {partition}, found {address:#x}"
+                ));
             }
         }
         Ok(())

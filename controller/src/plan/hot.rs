@@ -155,6 +155,9 @@ mod tests {
         let at = |key: u64| Located { key, address: key << 8 };
         let (hot, rest) = HotKeys::choose(&visits, &[at(1), at(2), at(3)], 2, None);
         assert_eq!(rest, [(3, 1), (4, 8)], "4 is hot, but nobody knows where it lies");
-        assert_eq!(hot.keys.iter().map(|hot| (hot.key, hot.weight)).collect::<Vec<_>>(), [(2, 10), (1, 5), (3, 1)]);
+        assert_eq!(
+            hot.keys.iter().map(|hot| (hot.key, hot.weight)).collect::<Vec<_>>(),
+            [(2, 10), (1, 5), (3, 1)]
+        );
     }
 }

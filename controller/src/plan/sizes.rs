@@ -58,7 +58,10 @@ pub(super) fn budget(target: Target) -> Budget {
         set_nodes,
         whole_nodes,
         children: LAYER_SETS.map(|set| of_set(set, "child")),
-        hot_keys: roles.iter().find(|(role, _)| *role == Role::Edge).map_or(0, |(_, info)| entries(info, "hot_key")),
+        hot_keys: roles
+            .iter()
+            .find(|(role, _)| *role == Role::Edge)
+            .map_or(0, |(_, info)| entries(info, "hot_key")),
         live_epochs: LIVE_EPOCHS,
     }
 }

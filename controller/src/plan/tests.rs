@@ -252,7 +252,10 @@ fn plan(
 fn located(tops: &[TreeTop], keys: impl IntoIterator<Item = u64>) -> Vec<Located> {
     let at = |key: u64| {
         let leaf = *naive_path(tops, key).last().unwrap();
-        Located { key, address: if key & 1 == 1 { leaf >> 48 << 48 | 1 << 47 | key << 4 >> 20 } else { leaf } }
+        Located {
+            key,
+            address: if key & 1 == 1 { leaf >> 48 << 48 | 1 << 47 | key << 4 >> 20 } else { leaf },
+        }
     };
     keys.into_iter().map(at).collect()
 }
