@@ -154,3 +154,21 @@ fn only_lookups_are_led_to_records() {
     assert_eq!(hot.lab.run(&hot.client, change).trips.restarts, 0);
     assert_eq!((hot.client.stats().records, hot.client.stats().stale_records), (0, 0));
 }
+
+/// Marks take two WRITEs of two bytes for an update, one for an insertion or deletion, and no round trip.
+#[test]
+fn what_marks_cost() {
+    let hot = Hot::new();
+    let cost = |wish: Wish<'_>| {
+        let before = hot.client.stats().written_bytes;
+        let change = hot.lab.run(&hot.client, hot.client.change(KEY, wish, Start::Root));
+        assert!(change.result.unwrap());
+        (hot.client.stats().written_bytes - before, change.trips.round_trips)
+    };
+    let trips = hot.lab.run(&hot.client, hot.client.lookup(KEY, Start::Root)).trips;
+    // To the leaf, lock and read it, write and unlock: as many as without marks. The lookup reads leaf and record.
+    let (record, entry, round_trips) = (24 + 8, 1 + 8 + 12, trips.round_trips);
+    assert_eq!(cost(Wish::Update(&[1; 8])), (record + 2 + entry + 2, round_trips));
+    assert_eq!(cost(Wish::Delete), (2 + entry, round_trips));
+    assert_eq!(cost(Wish::Insert(&[2; 8])), (record + entry + 2, round_trips));
+}

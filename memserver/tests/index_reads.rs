@@ -11,6 +11,7 @@ use std::sync::Arc;
 use common::{client, get, load, map_of, memory, probes, roots, value_of, values, walk};
 use fatbtree_index::node::{LINE, NodeFault, mark_free};
 use fatbtree_index::plain::PlainClient;
+use fatbtree_index::record::record_bytes;
 use fatbtree_index::{
     GlobalAddress, KeyRange, Limits, OperationError, Partition, Regions, Start, SuperRoot, TreeConfig,
     ValueLayout,
@@ -87,6 +88,16 @@ proptest! {
                 // The same from a client's own cache.
                 let start = Start::Node { address: step.address, level: step.level };
                 prop_assert_eq!(&get(&client, key, start).0, &expected);
+            }
+            // Loaded records are marked as the ones that count.
+            let place = walk.record_of(key).unwrap();
+            prop_assert_eq!(u32::from(place.is_some()), record);
+            if let Some(place) = place {
+                lands.set(place.address);
+                let (found, trips) = get(&client, key, Start::IndexRead);
+                prop_assert_eq!(&found, &expected);
+                let fits = record_bytes(place.length) <= config.max_node_bytes();
+                prop_assert_eq!((trips.landed_on_record, trips.round_trips == 1), (fits, fits));
             }
         }
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use common::lab::{Lab, SERVER, options};
 use fatbtree_index::GlobalAddress;
+use fatbtree_index::record::{RECORD_HEAD, UNPUBLISHED, write_record};
 use fatbtree_memserver::{
     Chunk, ChunkKind, GivenBack, Limits, PLACES_AT_ONCE, Refusal, Request, ServerOptions, SessionKey, Supply,
     TooManyPlaces,
@@ -145,7 +146,9 @@ fn records_have_a_list_for_each_size_of_place() {
     let (mut lab, session, _) = lab(100);
     let chunk = lab.allocate(session, RECORDS).unwrap();
     let at = |offset| GlobalAddress(chunk.address.raw() + offset);
-    let write = |lab: &Lab, offset: u64| lab.server.memory().write(at(offset).offset(), &[1; 20]).unwrap();
+    let mut record = [0; RECORD_HEAD];
+    write_record(&mut record, 1, 1, UNPUBLISHED, |_| {});
+    let write = |lab: &Lab, offset: u64| lab.server.memory().write(at(offset).offset(), &record).unwrap();
     [0, 128, 2048].into_iter().for_each(|offset| write(&lab, offset));
     assert_eq!(back(&mut lab, session, RECORDS, 64, &[at(0)]), refused(1), "not published");
     lab.server.publish(lab.now, session, chunk.address).unwrap();

@@ -126,7 +126,7 @@ fn versions_of_records_go_on() {
     let mut tree = load(&options, &[12]);
     for version in 1..4 {
         let mut found = [0; 4];
-        tree.region.read(64 + 1024 + 12, &mut found).unwrap();
+        tree.region.read(64 + 1024 + 4, &mut found).unwrap();
         assert_eq!(u32::from_le_bytes(found), version);
         tree = again(tree, &options, &[12]).unwrap();
     }

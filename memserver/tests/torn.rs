@@ -81,7 +81,7 @@ fn wide_entries_and_records_are_compared_too() {
             // The second copy of an entry's state, in its second line.
             ValueLayout::Inline(_) => 64 + 64 + 126,
             // The last byte of a record of 7 bytes.
-            ValueLayout::OutOfLine => 64 + 1024 + 20 + 6,
+            ValueLayout::OutOfLine => 64 + 1024 + 24 + 6,
         };
         flip(&tree, rear);
         let client = common::client(&tree);
@@ -112,17 +112,17 @@ fn wide_entries_and_records_are_compared_too() {
 fn record_that_now_belongs_to_another_key_is_not_believed() {
     let config = TreeConfig::default();
     let tree = load(&LoadOptions::new(config, 0), &[12, 17]);
-    // 12 % 5 = 2: a value of 12 bytes in a record of 32, the first of all.
-    let record = 64 + 1024;
+    // The key in the first record of all.
+    let record_key = 64 + 1024 + 8;
     let mut key = [0];
-    tree.region.read(record, &mut key).unwrap();
+    tree.region.read(record_key, &mut key).unwrap();
     assert_eq!(key, [12]);
     let client = common::client(&tree);
     let mut stale = false;
     let (found, trips) = get_while(&client, 12, Start::Root, |reads| {
         // The second read is that of the record; then comes the walk from the root.
         if (reads == 1) != stale {
-            tree.region.write(record, &[if reads == 1 { 13 } else { 12 }]).unwrap();
+            tree.region.write(record_key, &[if reads == 1 { 13 } else { 12 }]).unwrap();
             stale = reads == 1;
         }
     });

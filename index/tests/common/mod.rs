@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_index::node::{LeafBuilder, NodeSpec};
+use fatbtree_index::record::{RECORD_ALIGN, is_record, read_led_to};
 use fatbtree_index::{
     Allocation, Event, GlobalAddress, Integrity, KeyRange, Partition, Pool, PoolConfig, Regions, RemoteSide,
     SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Writer,
@@ -185,9 +186,10 @@ impl Lab {
         }
     }
 
-    /// All keys and values, by a walk over the leaves that checks each node's place in the tree.
+    /// All keys and values, by a walk over the leaves that checks each node's place in the tree, and that no record is marked but those
+    /// which entries lead to.
     pub(crate) fn contents(&self) -> BTreeMap<u64, Vec<u8>> {
-        let mut found = BTreeMap::new();
+        let (mut found, mut named) = (BTreeMap::new(), BTreeMap::new());
         self.each_tree(|server, tree| {
             let mut keys = Vec::new();
             let mut next = Some(server.partition.range.low);
@@ -201,9 +203,31 @@ impl Lab {
             for key in keys {
                 let value = tree.get(key).unwrap().expect("it was just there");
                 assert!(found.insert(key, value).is_none(), "a key is in two leaves");
+                named.extend(tree.record_of(key).unwrap().map(|record| (record.address, key)));
             }
         });
+        assert_eq!(self.marked(), named, "who is led to a record that is marked takes its value");
         found
+    }
+
+    /// All records that a reader would take who is led to them, with their keys.
+    fn marked(&self) -> BTreeMap<GlobalAddress, u64> {
+        let mut marked = BTreeMap::new();
+        for server in &self.servers {
+            let mut bytes = vec![0; server.next_chunk.get() as usize];
+            server.memory.read(0, &mut bytes).unwrap();
+            for at in (0..bytes.len()).step_by(RECORD_ALIGN as usize) {
+                let record = &bytes[at..];
+                if is_record(record)
+                    && let Some(key) = record.get(8..16).and_then(|key| key.first_chunk())
+                    && read_led_to(record, u64::from_le_bytes(*key)).is_ok()
+                {
+                    let address = GlobalAddress::new(server.partition.id, at as u64);
+                    marked.insert(address, u64::from_le_bytes(*key));
+                }
+            }
+        }
+        marked
     }
 
     /// All nodes: leaves first.

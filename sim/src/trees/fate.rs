@@ -93,8 +93,31 @@ fn bring_back(setting: &Rc<Setting>, life: u64) {
     }
 }
 
+/// Tells the switches where the record of a key lies, or its leaf where values are in line: what is right now, or was right once.
+fn heat(setting: &Setting, random: &mut Random) {
+    let tree = random.random_range(0..setting.trees.len());
+    let server = setting.servers[tree].machine.id();
+    let key = setting.draw_key(tree, random);
+    let model = &setting.trees[tree].borrow().model;
+    let is_right = random.random_range(0..4) > 0;
+    let at = if model.config.leaf_shape().is_inline() {
+        let all = &model.space.all_nodes;
+        Some(if is_right { model.node_of(0, key) } else { all[random.random_range(0..all.len())] })
+    } else if is_right {
+        model.get(key).and_then(|payload| payload.record).map(|record| record.address)
+    } else {
+        model.space.any_record(random)
+    };
+    if let Some(at) = at {
+        setting.switches.cache_key(server, key, at);
+    }
+}
+
 /// Writes one range of a cache: what is right now, what was right once, or litter.
 pub(super) fn reload(setting: &Setting, random: &mut Random) {
+    for _ in 0..random.random_range(1..=3) {
+        heat(setting, random);
+    }
     let tree = random.random_range(0..setting.trees.len());
     let server = setting.servers[tree].machine.id();
     let model = &setting.trees[tree].borrow().model;

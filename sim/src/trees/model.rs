@@ -137,7 +137,7 @@ impl Model {
     }
 
     /// The node of a level that is responsible for a key.
-    fn node_of(&self, level: u8, key: u64) -> GlobalAddress {
+    pub(super) fn node_of(&self, level: u8, key: u64) -> GlobalAddress {
         let found = self.nodes.iter().find(|(_, node)| node.level == level && node.range.contains(key));
         *found.expect("the nodes of each level cover all keys of the partition").0
     }

@@ -87,6 +87,8 @@ pub struct Outcome {
     pub siblings: u64,
     /// Lookups whose index read landed on a node that was accepted.
     pub landed: u64,
+    /// Lookups whose index read landed on the record of their key.
+    pub records: u64,
     /// Queue pairs of clients that broke.
     pub broken_connections: u64,
     /// Of those, because an index read was refused.
@@ -107,6 +109,7 @@ impl Outcome {
         self.restarts += u64::from(trips.restarts);
         self.siblings += u64::from(trips.siblings_followed);
         self.landed += u64::from(trips.landed.is_some());
+        self.records += u64::from(trips.landed_on_record);
     }
 }
 
@@ -125,6 +128,7 @@ impl std::ops::AddAssign for Outcome {
             restarts,
             siblings,
             landed,
+            records,
             broken_connections,
             refused_index_reads,
             deaths,
@@ -142,6 +146,7 @@ impl std::ops::AddAssign for Outcome {
         self.restarts += restarts;
         self.siblings += siblings;
         self.landed += landed;
+        self.records += records;
         self.broken_connections += broken_connections;
         self.refused_index_reads += refused_index_reads;
         self.deaths += deaths;

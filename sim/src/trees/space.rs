@@ -156,6 +156,13 @@ impl Space {
         Some(taken)
     }
 
+    /// Any place for records, used or not: where a stale address may lead.
+    pub(super) fn any_record(&self, random: &mut Random) -> Option<GlobalAddress> {
+        let all = self.records.len() + self.taken.len();
+        let number = random.random_range(0..all.max(1));
+        self.records.iter().chain(&self.taken).nth(number).map(|place| place.at)
+    }
+
     pub(super) fn give_record(&mut self, at: GlobalAddress) {
         if let Some(number) = self.taken.iter().position(|place| place.at == at) {
             self.records.push(self.taken.swap_remove(number));

@@ -1,4 +1,4 @@
-//! The switches between clients and trees: caches by key range that nobody keeps up to date, and the rkey of each connection.
+//! The switches between clients and trees: caches by key range and of hot keys that nobody keeps up to date, and the rkey of each connection.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,6 +28,11 @@ impl TreeSwitches {
     /// Index reads of these keys land there from now on.
     pub(crate) fn cache(&self, server: MachineId, keys: std::ops::RangeInclusive<u64>, at: GlobalAddress) {
         self.cached.cache(server, keys, Remote { address: at.raw(), rkey: 0 });
+    }
+
+    /// Index reads of this key that may land on records land there from now on.
+    pub(crate) fn cache_key(&self, server: MachineId, key: u64, at: GlobalAddress) {
+        self.cached.cache_key(server, key, Remote { address: at.raw(), rkey: 0 });
     }
 }
 

@@ -82,6 +82,7 @@ impl Switches for NoSwitches {
 /// assert_eq!(switches.find(server, 55), Some(at(128)));
 /// assert_eq!(switches.find(server, 99), Some(at(64)));
 /// assert_eq!(switches.find(server, 100), None, "lands at the root");
+/// switches.cache_key(server, 55, at(192)); // for reads that may be led to records
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct CachedSwitches(Rc<RefCell<Cached>>);
@@ -92,6 +93,8 @@ struct Cached {
     registered: BTreeMap<QueuePair, Remote>,
     /// By server and first key: the last key, and where it leads.
     ranges: BTreeMap<(MachineId, u64), (u64, Remote)>,
+    /// Hot keys by server: where reads lead that may be led to records.
+    keys: BTreeMap<(MachineId, u64), Remote>,
     /// Nothing passes before.
     still_until: Instant,
     dark: bool,
@@ -111,13 +114,23 @@ impl CachedSwitches {
     /// Index reads of these keys land at `at` from now on.
     pub fn cache(&self, server: MachineId, keys: std::ops::RangeInclusive<u64>, at: Remote) {
         let (low, high) = keys.into_inner();
-        self.forget(server, low..=high);
+        self.forget_ranges(server, low, high);
         self.0.borrow_mut().ranges.insert((server, low), (high, at));
+    }
+
+    /// Index reads of this key land at `at` from now on if they may land on records, whatever ranges say.
+    pub fn cache_key(&self, server: MachineId, key: u64, at: Remote) {
+        self.0.borrow_mut().keys.insert((server, key), at);
     }
 
     /// Index reads of these keys land at the root from now on.
     pub fn forget(&self, server: MachineId, keys: std::ops::RangeInclusive<u64>) {
         let (low, high) = keys.into_inner();
+        self.forget_ranges(server, low, high);
+        self.0.borrow_mut().keys.retain(|&(at, key), _| at != server || !(low..=high).contains(&key));
+    }
+
+    fn forget_ranges(&self, server: MachineId, low: u64, high: u64) {
         let ranges = &mut self.0.borrow_mut().ranges;
         let touched: Vec<_> = ranges
             .range((server, 0)..=(server, high))
@@ -165,7 +178,11 @@ impl Switches for CachedSwitches {
         let Some(&root) = self.0.borrow().registered.get(&read.queue_pair) else {
             return Landing::Unregistered;
         };
-        Landing::At(self.find(read.server, read.key).unwrap_or(root))
+        let hot = match read.target {
+            IndexTarget::NodeOrRecord => self.0.borrow().keys.get(&(read.server, read.key)).copied(),
+            IndexTarget::Node => None,
+        };
+        Landing::At(hot.or_else(|| self.find(read.server, read.key)).unwrap_or(root))
     }
 
     fn pass(&mut self, now: Instant, _from: MachineId, _to: MachineId, _random: &mut Random) -> Passage {

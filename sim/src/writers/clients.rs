@@ -278,7 +278,7 @@ impl Living {
         let (word, scenario) = (self.setting.next_word(), &self.setting.scenario);
         let len = match scenario.config.values() {
             ValueLayout::Inline(len) => usize::from(len),
-            ValueLayout::OutOfLine => random.random_range(8..200),
+            ValueLayout::OutOfLine => random.random_range(8..=scenario.longest),
         };
         let mut value = vec![0; len];
         values::fill(key, word, &mut value);
@@ -335,6 +335,8 @@ impl Living {
         self.setting.count(|outcome| {
             outcome.cache_hits += cache.hits;
             outcome.stale_starts += cache.stale;
+            outcome.records += stats.records;
+            outcome.stale_records += stats.stale_records;
             outcome.lock_retries += stats.lock_retries;
             outcome.inherited_locks += stats.inherited_locks;
             outcome.splits += stats.splits;

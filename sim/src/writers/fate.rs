@@ -93,8 +93,24 @@ fn freeze(server: &Server, setting: &Setting, random: &mut Random) {
     }
 }
 
+/// Tells the switches where the record of a key is or was, sometimes of another key; where values are in line, its leaf.
+fn heat(setting: &Setting, random: &mut Random) {
+    let seen = setting.seen_keys.borrow();
+    if seen.is_empty() {
+        return;
+    }
+    for _ in 0..random.random_range(1..=4) {
+        let (mut key, address) = seen[random.random_range(0..seen.len())];
+        if random.random_range(0..10) == 0 {
+            (key, _) = seen[random.random_range(0..seen.len())];
+        }
+        setting.switches.cache_key(setting.server(address.server()).machine.id(), key, address);
+    }
+}
+
 /// Caches a node that is or was there, or forgets all.
 fn reload(setting: &Setting, random: &mut Random) {
+    heat(setting, random);
     let seen = setting.seen.borrow();
     let (range, address, _) = seen[random.random_range(0..seen.len())];
     let server = setting.server(address.server());

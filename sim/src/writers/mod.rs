@@ -37,6 +37,8 @@ pub struct Scenario {
     config: TreeConfig,
     /// Of each server.
     keys: u64,
+    /// Bytes of the longest value out of line.
+    longest: usize,
     tasks: u32,
     operations: u32,
     /// Of 100 changes, so many delete.
@@ -109,6 +111,10 @@ pub struct Outcome {
     pub round_trips: u64,
     /// Attempts that began at a leaf that a client's cache knew.
     pub cache_hits: u64,
+    /// Index reads that led to the record of their key.
+    pub records: u64,
+    /// Index reads that led to a record which was not the key's any more.
+    pub stale_records: u64,
     /// Starts that a cache gave and that led to a wrong node, or to one that had been split.
     pub stale_starts: u64,
 }
@@ -135,6 +141,8 @@ impl std::ops::AddAssign for Outcome {
         self.round_trips += other.round_trips;
         self.cache_hits += other.cache_hits;
         self.stale_starts += other.stale_starts;
+        self.records += other.records;
+        self.stale_records += other.stale_records;
     }
 }
 
@@ -160,6 +168,7 @@ impl Scenario {
             seed,
             config,
             keys: draw.random_range(4..=60),
+            longest: 199,
             tasks: draw.random_range(1..=6),
             operations: draw.random_range(10..=60),
             deletes: draw.random_range(5..=70),

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use fatbtree_index::node::EntryValue;
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, Regions, SuperRoot, Tree};
 use rand::RngExt as _;
 
@@ -23,6 +24,8 @@ pub(super) struct Setting {
     pub(super) switches: TreeSwitches,
     /// Where nodes are and were: ranges, addresses, levels.
     pub(super) seen: RefCell<Vec<(KeyRange, GlobalAddress, u8)>>,
+    /// Where records of keys are and were; where values are in line, their leaves.
+    pub(super) seen_keys: RefCell<Vec<(u64, GlobalAddress)>>,
     pub(super) history: History,
     words: Cell<u64>,
     pub(super) outcome: RefCell<Outcome>,
@@ -61,6 +64,7 @@ impl Setting {
             clients,
             switches,
             seen: RefCell::new(seen),
+            seen_keys: RefCell::default(),
             history: History::default(),
             words: Cell::new(0),
             outcome: RefCell::default(),
@@ -99,6 +103,7 @@ impl Setting {
         let memories = (0..).zip(self.servers.iter().map(|server| Arc::clone(&server.memory)));
         let regions = Regions::new(memories);
         let mut seen = self.seen.borrow_mut();
+        let mut keys = self.seen_keys.borrow_mut();
         for server in &self.servers {
             let Ok(partition) = server.superblock() else { continue };
             let tree = Tree::new(&regions, &self.scenario.config, &partition);
@@ -108,9 +113,18 @@ impl Setting {
             let _ = tree.for_each_internal(|node| {
                 note(node.header().range(), node.header().address, node.header().level);
             });
-            let _ = tree.for_each_leaf(|leaf| note(leaf.header().range(), leaf.header().address, 0));
+            let _ = tree.for_each_leaf(|leaf| {
+                let address = leaf.header().address;
+                note(leaf.header().range(), address, 0);
+                keys.extend(leaf.entries().flatten().map(|(key, value)| match value {
+                    EntryValue::Inline(_) => (key, address),
+                    EntryValue::Record(record) => (key, record.address),
+                }));
+            });
         }
         let many = seen.len().saturating_sub(MOST * self.servers.len());
         seen.drain(..many);
+        let many = keys.len().saturating_sub(4 * MOST * self.servers.len());
+        keys.drain(..many);
     }
 }

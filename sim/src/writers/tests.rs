@@ -1,6 +1,6 @@
 //! All seeds pass; and where a safety mechanism is missing, some do not.
 
-use fatbtree_index::Check;
+use fatbtree_index::{Check, TreeConfig, ValueLayout};
 use fatbtree_verbs::time::Duration;
 
 use crate::seeds::{Campaign, Seeds};
@@ -18,6 +18,7 @@ fn every_answer_is_explained_and_all_succeed_in_the_end() {
     assert!(total.splits_elsewhere > 20_000 && total.merges_below_others > 300, "{total:?}");
     assert!(total.scans > 100_000 && total.scanned > 1_000_000, "{total:?}");
     assert!(total.unknown * 4 < total.answered, "{total:?}");
+    assert!(total.records > 1_000 && total.stale_records > 1_000, "{total:?}");
     assert!(total.cache_hits > 100_000 && total.stale_starts > 10_000, "{total:?}");
 }
 
@@ -41,6 +42,10 @@ const MECHANISMS: &[Check] = &[
     Check::ChildThere,
     Check::OwnerLife,
     Check::Session,
+    Check::RecordKey,
+    Check::Published,
+    Check::UnpublishedFirst,
+    Check::PublishedLast,
 ];
 
 /// Makes a scenario in which the mechanism matters more often.
@@ -57,6 +62,15 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
         Check::Session => {
             (scenario.deadly, scenario.lease, scenario.calm) =
                 (0, Duration::from_micros(150), Duration::from_micros(60));
+        }
+        // Few keys, whose records take the places of one another, and clients that die between two WRITEs.
+        Check::UnpublishedFirst | Check::PublishedLast => {
+            let config = &mut scenario.config;
+            let (fan_out, leaf, integrity) = (config.fan_out(), config.leaf_bytes(), config.integrity());
+            let out_of_line = TreeConfig::with_integrity(fan_out, leaf, ValueLayout::OutOfLine, integrity);
+            *config = out_of_line.expect("entries with pointers are among the smaller ones");
+            (scenario.keys, scenario.longest, scenario.deletes, scenario.scans) = (4, 8, 10, 0);
+            (scenario.deadly, scenario.servers, scenario.round_robin, scenario.ending) = (95, 1, 0, 0);
         }
         _ => {}
     }

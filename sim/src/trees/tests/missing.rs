@@ -23,11 +23,6 @@ const SECOND_LINE: &[(Check, &str)] = &[
         "a wrong count makes a walk take another child, or none (which the check of null pointers refuses); the child is checked \
          for itself, so it is the right one, or leads to it, or is refused",
     ),
-    (
-        Check::RecordKey,
-        "a place for records has another version for each record that is written to it, so a stale entry is refused by the version, \
-         whatever the key is",
-    ),
 ];
 
 /// Checks that only those who write make, or readers of what writers leave behind: [`writers`](crate::writers) finds them missing.
@@ -40,6 +35,8 @@ const OF_WRITERS: &[Check] = &[
     Check::VersionGoesOn,
     Check::PartnerFirst,
     Check::ChildThere,
+    Check::UnpublishedFirst,
+    Check::PublishedLast,
 ];
 
 fn first_failure(

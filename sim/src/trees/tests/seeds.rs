@@ -47,6 +47,7 @@ fn the_seeds_are_rough() {
         restarts,
         siblings,
         landed,
+        records,
         broken_connections,
         refused_index_reads,
         deaths,
@@ -55,7 +56,7 @@ fn the_seeds_are_rough() {
     assert!(lookups > 300 * seeds && found > lookups / 3 && failed < lookups / 50);
     assert!(answered > lookups && unknown > seeds && changes > 50 * seeds);
     assert!(torn_superblocks > seeds / 10 && deaths > 3 * seeds);
-    assert!(round_trips > 2 * lookups && landed > lookups / 4);
+    assert!(round_trips > 2 * lookups && landed > lookups / 4 && records > lookups / 50);
     assert!(retries > 5 * seeds && restarts > 50 * seeds && siblings > 50 * seeds);
     assert!(broken_connections > 5 * seeds && refused_index_reads > seeds / 3);
     assert!(overlapped > 2 * seeds);
