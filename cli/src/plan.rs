@@ -87,7 +87,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             println!("the plan fits {}", target.name());
         }
         Command::Land { plan, key } => {
-            let landing = load(plan)?.land(*key);
+            let plan = load(plan)?;
+            if let Some(address) = plan.hot_address(*key) {
+                println!("key {key:#x} is hot: lookups are led straight to {address:#x}; without that:");
+            }
+            let landing = plan.land(*key);
             println!(
                 "key {key:#x}: node {:#x} of partition {}, {} levels walked by switches",
                 landing.address, landing.partition, landing.levels

@@ -203,10 +203,21 @@ pub struct Explanation {
     pub partition: u16,
     /// The node at which it ends.
     pub address: u64,
+    /// Where lookups of the key are led at once, if it is a hot one; what follows is then the way of all other operations.
+    pub hot: Option<HotPlace>,
     /// What each switch does, in the order of the way.
     pub steps: Vec<Step>,
     /// Why it ends there.
     pub because: String,
+}
+
+/// Where a hot key lies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HotPlace {
+    /// The record or, where values are in the leaves, the leaf; as it was when the plan was made.
+    pub address: u64,
+    /// The switches that know it: the first ones of all clients.
+    pub switches: Vec<String>,
 }
 
 /// What a switch does with an index read.

@@ -18,6 +18,7 @@ mod hot;
 mod layers;
 mod need;
 mod network;
+mod next;
 mod print;
 mod ranges;
 mod shape;
@@ -34,6 +35,7 @@ pub(crate) use diff::diff_switch;
 pub use diff::{Diff, diff};
 pub use execute::{Landing, WayPoint};
 pub use hot::{HotKey, HotKeys, Located, by_partition, hottest};
+pub use next::NextBlock;
 pub use print::{LayerSummary, Summary, SwitchNodes};
 pub use ranges::RangeMatch;
 pub(crate) use ranges::tcam_rows;
@@ -259,6 +261,8 @@ pub struct Plan {
     restless: Vec<Located>,
     /// The switches that have the hot keys: the first ones of all clients, ascending.
     first_hops: Vec<SwitchId>,
+    /// What one more block of memory would bring.
+    next: Vec<NextBlock>,
     total_weight: u64,
     budget: Budget,
     switch_names: Vec<(SwitchId, String)>,
@@ -374,6 +378,7 @@ impl Plan {
             hot: Vec::new(),
             restless: Vec::new(),
             first_hops,
+            next: next::of_node_sets(tree, frequencies, &children, &placed, &homes, &budget.target),
             total_weight: frequencies.total(),
             budget: budget.clone(),
             switch_names: used.into_iter().map(|id| (id, topology.switch(id).name())).collect(),

@@ -32,7 +32,7 @@ use registrar::Registrar;
 /// Requests of the control plane that wait for the data path.
 const MAILBOX: usize = 64;
 /// Nodes read for a snapshot between two batches.
-const NODES: usize = 64;
+const NODES: usize = 256;
 
 /// What the tree of a server is made of when it starts.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,8 +2,8 @@
 
 use comfy_table::{Table, presets};
 use fatbtree_controller::operator::{
-    Counters, Difference, Explanation, Planned, Reloaded, RoleState, Status, Step, SwitchDifference,
-    TableCounters,
+    Counters, Difference, Explanation, HotPlace, Planned, Reloaded, RoleState, Status, Step,
+    SwitchDifference, TableCounters,
 };
 use fatbtree_controller::{Memory, TableUse};
 
@@ -122,8 +122,14 @@ pub(super) fn difference(difference: &Difference) {
 }
 
 pub(super) fn explanation(explanation: &Explanation) {
-    let Explanation { key, epoch, partition, address, steps, because } = explanation;
+    let Explanation { key, epoch, partition, address, hot, steps, because } = explanation;
     println!("key {key:#x} in epoch {epoch}, partition {partition}");
+    if let Some(HotPlace { address, switches }) = hot {
+        let switches = switches.join(", ");
+        println!(
+            "  it is hot: {switches} lead lookups straight to {address:#x}; what is not a lookup goes on:"
+        );
+    }
     for Step { switch, table, low, next, address, cached } in steps {
         let until = next.map_or("the end".to_owned(), |next| format!("{next:#x}"));
         let further = if *cached { ", cached further on" } else { "" };

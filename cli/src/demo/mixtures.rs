@@ -12,7 +12,7 @@ use fatbtree_client::workload::{KeyMap, OperationKind, Workload, WorkloadSpec};
 use fatbtree_controller::Plan;
 use fatbtree_index::{GlobalAddress, IndexCache, PoolConfig, RemoteSide, Start, SuperRoot};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
-use fatbtree_verbs::{Access, Device as _, Memory, Region, Remote};
+use fatbtree_verbs::{Access, Device as _, IndexTarget, Memory, Region, Remote};
 use serde::Serialize;
 
 /// Shares of what all inner nodes take in a client's cache, in parts of ten thousand.
@@ -106,9 +106,11 @@ impl Mixtures<'_> {
         let mut device = network.device();
         let rkeys: Vec<u32> = servers.iter().map(|(_, region)| region.rkey).collect();
         let plan = Rc::clone(plan);
-        device.set_landing(move |key, _| {
+        device.set_landing(move |key, target| {
             let landing = plan.land(key);
-            Some(Remote { address: landing.address, rkey: rkeys[usize::from(landing.partition)] })
+            let hot = plan.hot_address(key).filter(|_| target == IndexTarget::NodeOrRecord);
+            let address = hot.unwrap_or(landing.address);
+            Some(Remote { address, rkey: rkeys[usize::from(landing.partition)] })
         });
         let client = Client::new(device, self.pool, self.roots.clone(), self.seed)?;
         let pool = client.pool();

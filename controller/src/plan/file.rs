@@ -4,8 +4,8 @@ use fatbtree_topology::SwitchId;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Budget, CachedNode, FatRootRange, HotKey, LAYERS, Located, Pivots, Plan, PlanError, PlannedPartition,
-    SLICE_BITS, STAGES, Summary, execute, ranges::RangeTables,
+    Budget, CachedNode, FatRootRange, HotKey, LAYERS, Located, NextBlock, Pivots, Plan, PlanError,
+    PlannedPartition, SLICE_BITS, STAGES, Summary, execute, ranges::RangeTables,
 };
 use crate::tree::MAX_BRANCHES;
 
@@ -32,6 +32,7 @@ struct File {
     hot: Vec<HotKey>,
     restless: Vec<Located>,
     first_hops: Vec<SwitchId>,
+    next: Vec<NextBlock>,
     #[serde(default)]
     newest_slots: Vec<(u8, SwitchId, u16)>,
 }
@@ -54,6 +55,7 @@ impl Plan {
             hot: self.hot.clone(),
             restless: self.restless.clone(),
             first_hops: self.first_hops.clone(),
+            next: self.next.clone(),
             newest_slots: self.newest_slots.clone(),
         };
         serde_json::to_string(&file).expect("numbers, strings and lists always serialise")
@@ -88,6 +90,7 @@ impl Plan {
             hot: file.hot,
             restless: file.restless,
             first_hops: file.first_hops,
+            next: file.next,
             total_weight: file.total_weight,
             budget: file.budget,
             switch_names: file.switch_names,

@@ -15,10 +15,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use fatbtree_topology::SwitchId;
 use serde::{Deserialize, Serialize};
 
-use super::Plan;
 use super::favour::favoured;
+use super::{Plan, next};
 use crate::tree::Tree;
 
 /// A key that has an entry of its own.
@@ -120,11 +121,14 @@ impl Plan {
             hot.address >> 48 == u64::from(range.partition)
         };
         let useful = |hot: &HotKey| is_of_its_partition(hot) && self.land(hot.key).address != hot.address;
-        let mut chosen: Vec<HotKey> = keys.into_iter().filter(useful).take(room).collect();
+        let mut useful = keys.into_iter().filter(useful);
+        let mut chosen: Vec<HotKey> = useful.by_ref().take(room).collect();
+        let next = next::of_hot_keys(useful.map(|hot| hot.weight), &self.budget.target);
         chosen.sort_unstable_by_key(|hot| hot.key);
         restless.sort_unstable();
         let weight = |sum: u64, hot: &HotKey| sum.saturating_add(hot.weight);
         self.total_weight = chosen.iter().fold(self.total_weight, weight);
+        self.next.extend(next.filter(|_| !self.first_hops.is_empty()));
         (self.hot, self.restless) = (chosen, restless);
         self
     }
@@ -132,6 +136,11 @@ impl Plan {
     /// Hot keys, in key order.
     pub fn hot_keys(&self) -> &[HotKey] {
         &self.hot
+    }
+
+    /// The switches that have the hot keys: the first ones of all clients, ascending.
+    pub fn first_hops(&self) -> &[SwitchId] {
+        &self.first_hops
     }
 
     /// Where the first switches of clients lead an index read for `key` at once; none: it goes the way of all others.

@@ -66,6 +66,11 @@ pub struct SwitchNodes {
     pub nodes: usize,
 }
 
+/// A part of all, from 0 to 1; of nothing, 0.
+fn part_of(weight: u64, all: u64) -> f64 {
+    if all == 0 { 0.0 } else { weight as f64 / all as f64 }
+}
+
 impl Plan {
     /// The numbers of the plan.
     pub fn summary(&self) -> Summary {
@@ -82,7 +87,6 @@ impl Plan {
                 switches: Vec::new(),
             })
             .collect();
-        let part_of = |weight: u64, all: u64| if all == 0 { 0.0 } else { weight as f64 / all as f64 };
         let hot = self.hot.iter().fold(0u64, |sum, hot| sum.saturating_add(hot.weight));
         let walkers = self.total_weight.saturating_sub(hot);
         let mut walked = 1.0;
@@ -191,6 +195,15 @@ impl Plan {
             for switch in &self.first_hops {
                 line(format_args!("    {:<12} {:>6}", self.switch_name(*switch), summary.hot_keys));
             }
+        }
+        for next in self.next_blocks() {
+            let switch = next.switch.map_or("the first switches", |switch| self.switch_name(switch));
+            line(format_args!(
+                "  one block of SRAM more for {} in {switch} would save {:.4} round trips a lookup ({} more)",
+                next.table,
+                part_of(next.saves, self.total_weight),
+                next.entries
+            ));
         }
         line(format_args!(
             "  {} table entries; the switches walk {:.2} levels for an average sample that is not hot",

@@ -6,6 +6,7 @@ use fatbtree_p4runtime::P4InfoIndex;
 use fatbtree_topology::Role;
 use serde::Deserialize;
 
+use super::next::PerBlock;
 use super::ranges::RangeMatch;
 use super::{Budget, LAYER_SETS, MAX_SET_NODES, STAGES};
 use crate::program::Target;
@@ -24,6 +25,8 @@ struct Program {
 
 #[derive(Deserialize)]
 struct Table {
+    entries: usize,
+    sram_blocks: usize,
     tcam_rows: Option<usize>,
 }
 
@@ -64,6 +67,22 @@ pub(super) fn budget(target: Target) -> Budget {
             .map_or(0, |(_, info)| entries(info, "hot_key")),
         live_epochs: LIVE_EPOCHS,
     }
+}
+
+/// How much a block of SRAM holds of one epoch's nodes, and of hot keys; none where there are no blocks.
+pub(super) fn per_block(target: &str) -> Option<PerBlock> {
+    let target = Target::ALL.into_iter().find(|known| known.name() == target)?;
+    let sizes: Sizes =
+        serde_json::from_str(fatbtree_p4::tofino::SIZES).expect("the committed sizes are ours");
+    let programs = sizes.chips.get(target.chip()?)?;
+    let table = |role: Role, name: &str| &programs[&role.to_string()].tables[name];
+    let nodes = LAYER_SETS.map(|(role, set)| {
+        let of_set = |name: &str| table(role, &format!("{}.{name}", set.name()));
+        let blocks: usize = ["coarse", "fine", "child"].map(|name| of_set(name).sram_blocks).iter().sum();
+        (of_set("coarse").entries / LIVE_EPOCHS) as f64 / blocks as f64
+    });
+    let hot = table(Role::Edge, "first_hop.hot_key");
+    Some(PerBlock { nodes, hot_keys: hot.entries as f64 / hot.sram_blocks as f64 })
 }
 
 /// TCAM rows of each `fat_root_*` table of a chip.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fatbtree_controller::operator::{
-    ClientStatus, Counters, Difference, Explanation, Planned, Question, ReloadStatus, RoleState,
+    ClientStatus, Counters, Difference, Explanation, HotPlace, Planned, Question, ReloadStatus, RoleState,
     ServerStatus, Status, Step, SwitchDifference, SwitchStatus, TableCounters,
 };
 use fatbtree_controller::{Change, LAYER_NAMES, Plan, SwitchState, WayPoint, diff};
@@ -116,7 +116,12 @@ impl Driver {
             ),
         };
         let (epoch, partition, address) = (plan.epoch(), landing.partition, landing.address);
-        answer(reply, Ok(&Explanation { key, epoch, partition, address, steps: steps.collect(), because }));
+        let steps = steps.collect();
+        let hot = plan.hot_address(key).map(|address| HotPlace {
+            address,
+            switches: plan.first_hops().iter().map(|switch| tree.switch(*switch).name()).collect(),
+        });
+        answer(reply, Ok(&Explanation { key, epoch, partition, address, hot, steps, because }));
     }
 
     pub(super) fn count(&self, reply: Reply) {

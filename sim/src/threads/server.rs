@@ -22,7 +22,7 @@ pub(super) fn serve(
     is_over: &AtomicBool,
 ) {
     /// Nodes read at a time, to find out what ended sessions have left of their chunks.
-    const NODES: usize = 64;
+    const NODES: usize = 256;
     let mut frame = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
         let now = clock.now();
