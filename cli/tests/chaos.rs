@@ -251,8 +251,8 @@ impl World {
             let epoch = &status["epoch"];
             let is_settled = status["reload"].is_null()
                 && list(&status, "switches").iter().all(|switch| {
-                    // One that caches nothing holds no epoch.
-                    switch["state"] == "settled" && (switch["entries"] == 0 || switch["epoch"] == *epoch)
+                    // One that caches no nodes holds no epoch.
+                    switch["state"] == "settled" && (switch["epoch"].is_null() || switch["epoch"] == *epoch)
                 })
                 && list(&status, "servers")
                     .iter()
