@@ -40,7 +40,7 @@ fn follow(living: &mut Living, follower: &mut Follower) -> bool {
         return false;
     }
     let (now, tops) = (living.now(), living.tops());
-    let Some(next) = follower.replan(now, &tops, []).unwrap() else { return false };
+    let Some(next) = follower.replan(now, &tops, [], &[]).unwrap() else { return false };
     living.begin_reload(&next.steps);
     while living.reload_is_under_way() {
         living.mix(50, 0.1);
