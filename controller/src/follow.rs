@@ -37,6 +37,9 @@ const SAMPLES: usize = 1 << 18;
 /// Sampled keys that say something about what is asked for now: the newest.
 const RECENT: usize = 1 << 12;
 
+/// So many times as many keys say more about which are hot.
+const MORE: usize = 4;
+
 /// By so much fewer levels the switches must walk for recent keys than for those that the plan was made for, to look into it.
 const DRIFT: f64 = 0.03;
 
@@ -108,6 +111,8 @@ pub struct Follower {
     fresh: usize,
     /// Levels that the switches walk for an average key of those that the plan was made for; none if nobody knew any.
     usual_levels: Option<f64>,
+    /// How many keys were known when it was last looked into.
+    known: usize,
     /// The next attempt is made then at the earliest.
     not_before: Duration,
 }
@@ -125,6 +130,7 @@ impl Follower {
             keys: VecDeque::new(),
             fresh: 0,
             usual_levels: None,
+            known: 0,
             not_before: Duration::ZERO,
         }
     }
@@ -158,8 +164,11 @@ impl Follower {
         (count > 0).then(|| levels as f64 / count as f64)
     }
 
-    /// Whether other keys are asked for than the plan in force was made for.
+    /// Whether many more keys are known than before, or others are asked for than the plan in force was made for.
     fn has_drifted(&self) -> bool {
+        if self.keys.len() / MORE >= self.known.max(RECENT / MORE) {
+            return true;
+        }
         let fewer = || match (self.usual_levels, self.recent_levels()) {
             (Some(usual), Some(recent)) => recent < usual * (1.0 - DRIFT),
             (None, _) => true,
@@ -201,7 +210,7 @@ impl Follower {
         let changes = self.in_force.summary().entries;
         self.wait(now, 2 * changes);
         let has_drifted = self.has_drifted();
-        (self.usual_levels, self.fresh) = (self.recent_levels(), 0);
+        (self.usual_levels, self.fresh, self.known) = (self.recent_levels(), 0, self.keys.len());
         let tree = Tree::new(tops)?;
         let visits = self.in_force.visits(counters, self.keys.make_contiguous());
         let astray = self.in_force.share_astray(&tree, &visits, located);

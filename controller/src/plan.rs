@@ -33,7 +33,7 @@ pub use budget::{Budget, MAX_SET_NODES};
 pub(crate) use diff::diff_switch;
 pub use diff::{Diff, diff};
 pub use execute::{Landing, WayPoint};
-pub use hot::{HotKey, HotKeys, Located, hottest};
+pub use hot::{HotKey, HotKeys, Located, by_partition, hottest};
 pub use print::{LayerSummary, Summary, SwitchNodes};
 pub use ranges::RangeMatch;
 pub(crate) use ranges::tcam_rows;

@@ -299,6 +299,12 @@ impl Tree {
         from.map_or(all + 1, |from| all - from)
     }
 
+    /// The partition that a key is in.
+    pub fn partition_of(&self, key: u64) -> u16 {
+        let after = self.partitions.partition_point(|partition| partition.low <= key);
+        self.partitions[after.checked_sub(1).expect("the first partition begins at key 0")].id
+    }
+
     /// Addresses on the way of a key from its partition's root down to the leaf.
     fn way(&self, key: u64) -> impl Iterator<Item = u64> + '_ {
         let after = self.partitions.partition_point(|partition| partition.low <= key);

@@ -563,6 +563,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 stats.astray += 1;
                 stats.stale_records += 1;
             });
+            self.pool.note_moved(self.key);
             return Ok(Led::Stale);
         };
         self.trips.landed_on_record = true;

@@ -73,6 +73,7 @@ mod keys;
 mod limits;
 mod locks;
 mod lookup;
+mod moved;
 pub mod node;
 pub mod plain;
 mod pool;

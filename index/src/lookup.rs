@@ -91,7 +91,9 @@ impl<V: Verbs> Descent<'_, V> {
     pub(crate) async fn get(&mut self, start: Start) -> Result<Option<Value>, Reason> {
         let key = self.key();
         let mut first = None;
-        if start == Start::IndexRead && !self.pool().config().tree.leaf_shape().is_inline() {
+        let may_be_led_to_record =
+            start == Start::IndexRead && !self.pool().config().tree.leaf_shape().is_inline();
+        if may_be_led_to_record && !self.pool().avoids_record(key) {
             match self.ask_switches().await? {
                 Led::Record { record, value } => {
                     let (start, len) = (value.start as u32, value.len() as u32);

@@ -162,6 +162,21 @@ impl<'m> Tree<'m> {
         Ok(RecordHead::parse(&head).is_published(key, pointer).then_some(pointer))
     }
 
+    /// Where switches may lead index reads for `key`: to its record or, where values are in line, to its leaf. None where the key has
+    /// no record that counts, or one that is longer than an index read.
+    ///
+    /// # Errors
+    /// When a node on the way is damaged.
+    pub fn place_of(&self, key: u64) -> Result<Option<GlobalAddress>, WalkError> {
+        if self.config.leaf_shape().is_inline() {
+            let mut leaf = None;
+            self.descend(key, |step| leaf = Some(step.address))?;
+            return Ok(leaf);
+        }
+        let fits = |pointer: &RecordPointer| record_bytes(pointer.length) <= self.config.max_node_bytes();
+        Ok(self.record_of(key)?.filter(fits).map(|pointer| pointer.address))
+    }
+
     /// Shows every internal node to `visit`: level by level from the root down, each level from left to right.
     ///
     /// # Errors

@@ -100,7 +100,10 @@ pub use mailbox::{Handle, Mailbox, ServerGone, mailbox, mailbox_with_waker};
 pub use owners::NoOwner;
 pub use places::{GivenBack, PLACES_AT_ONCE, Places, Supply, TooManyPlaces};
 pub use refusal::Refusal;
-pub use server::{Counter, MemoryServer, NoRoot, Reply, Request, ServerError, ServerOptions, SnapshotError};
+pub use server::{
+    Counter, KeyPlaces, LocateError, MAX_LOCATE_KEYS, MemoryServer, NoRoot, Reply, Request, ServerError,
+    ServerOptions, SnapshotError,
+};
 pub use session::{Lease, SessionKey};
 pub use storage::{BuildError, Storage};
 pub use values::{FromClosures, ValueSource, fixed, seeded, varying};

@@ -13,7 +13,9 @@ use crate::limits::ClientId;
 use crate::load::LoadedTree;
 use crate::places::{GivenBack, Supply};
 use crate::refusal::Refusal;
-use crate::server::{Counter, MemoryServer, Reply, Request, ServerError, SnapshotError};
+use crate::server::{
+    Counter, KeyPlaces, LocateError, MemoryServer, Reply, Request, ServerError, SnapshotError,
+};
 use crate::session::{Lease, SessionKey};
 
 /// The data-path thread's end: looking into an empty mailbox is one atomic load, no lock.
@@ -97,6 +99,14 @@ impl Handle {
     /// When the server is gone; inside, when too many ask or the tree cannot be read.
     pub async fn snapshot(&self) -> Result<Result<Arc<TreeTop>, SnapshotError>, ServerGone> {
         self.ask(Request::Snapshot).await
+    }
+
+    /// Where keys lie, when they have been found.
+    ///
+    /// # Errors
+    /// When the server is gone; inside, when too many ask or there are too many keys.
+    pub async fn locate(&self, keys: Vec<u64>) -> Result<Result<KeyPlaces, LocateError>, ServerGone> {
+        self.ask(|reply| Request::Locate { keys, reply }).await
     }
 
     /// See [`MemoryServer::open_session`].

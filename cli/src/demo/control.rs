@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use fatbtree_controller::{
-    Budget, Connection, Connections, Fleet, FleetOptions, FollowOptions, Follower, Frequencies, OnProgress,
-    Placement, Plan, Programs, PushReport, ReloadSteps, Tree, cluster_base, next_epoch,
+    Budget, Connection, Connections, Fleet, FleetOptions, FollowOptions, Follower, Frequencies, HotKeys,
+    Located, OnProgress, Placement, Plan, Programs, PushReport, ReloadSteps, Tree, by_partition,
+    cluster_base, hottest, next_epoch,
 };
 use fatbtree_index::{IndexCache, RemoteSide, TreeTop};
 use fatbtree_memserver::grpc;
@@ -66,6 +67,17 @@ impl Control {
         Ok(tops)
     }
 
+    /// Where keys lie.
+    async fn locate(&mut self, tree: &Tree, keys: &[u64]) -> Result<Vec<Located>> {
+        let mut located = Vec::new();
+        for (partition, keys) in by_partition(tree, keys) {
+            let places = self.servers[usize::from(partition)].locate(&keys).await?;
+            let places = keys.into_iter().zip(places);
+            located.extend(places.filter_map(|(key, at)| Some(Located { key, address: at?.raw() })));
+        }
+        Ok(located)
+    }
+
     /// Who follows the tree from the plan in force on.
     pub(super) fn follower(&self, options: FollowOptions) -> Result<Follower> {
         let in_force = self.in_force.clone().context("no plan is loaded")?;
@@ -78,7 +90,8 @@ impl Control {
         let Some(due) = follower.due() else { return Ok(0) };
         tokio::time::sleep(due.saturating_sub(since.elapsed())).await;
         let (tops, counters) = (self.tops().await?, self.fleet.read_counters().await?);
-        let Some(next) = follower.replan(since.elapsed(), &tops, counters)? else { return Ok(0) };
+        let located = self.locate(&Tree::new(&tops)?, &follower.hot_candidates()).await?;
+        let Some(next) = follower.replan(since.elapsed(), &tops, counters, &located)? else { return Ok(0) };
         let report = self.fleet.reload(&next.steps, None).await?;
         self.in_force = Some(next.plan.clone());
         follower.loaded(next.plan);
@@ -93,12 +106,16 @@ impl Control {
             Some(plan) => plan.visits(self.fleet.read_counters().await?, sampled),
             None => Vec::new(),
         };
-        let started = Instant::now();
         let tree = Tree::new(&tops)?;
-        let frequencies = Frequencies::from_weighted(&tree, &visits);
+        let room = self.budget.hot_keys;
+        let located = self.locate(&tree, &hottest(&visits, 2 * room)).await?;
+        let started = Instant::now();
+        let (hot, rest) = HotKeys::choose(&visits, &located, room, self.in_force.as_ref());
+        let frequencies = Frequencies::from_weighted(&tree, &rest);
         let epoch = self.in_force.as_ref().map_or(1, |plan| next_epoch(plan.epoch()));
         let topology = self.cluster.tree();
         let plan = Plan::new(topology, &self.placement, &tree, &frequencies, &self.budget, epoch)?;
+        let plan = plan.with_hot_keys(hot);
         let seconds = started.elapsed().as_secs_f64();
         let nodes = tops.iter().flat_map(|top| &top.nodes);
         let inner_bytes = nodes.map(|node| IndexCache::entry_bytes(node.children.len())).sum();

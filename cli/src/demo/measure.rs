@@ -18,7 +18,7 @@ pub(super) const TURN: u64 = 10_000;
 const WARM_UP_TURNS: u64 = 2;
 
 /// Keys that a client samples at most.
-const SAMPLE: usize = 1 << 16;
+const SAMPLE: usize = 1 << 18;
 
 /// What the client keeps of inner nodes.
 #[derive(Clone)]

@@ -13,12 +13,13 @@
 //! finds the new place. So a key whose record has moved between two plans gets no entry, until it has stayed where it is from one plan
 //! to the next.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::Plan;
 use super::favour::favoured;
+use crate::tree::Tree;
 
 /// A key that has an entry of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +56,15 @@ fn weights(visits: &[(u64, u64)]) -> HashMap<u64, u64> {
         *sum = sum.saturating_add(*weight);
     }
     weights
+}
+
+/// Keys by the partition that each is in, in their order.
+pub fn by_partition(tree: &Tree, keys: &[u64]) -> BTreeMap<u16, Vec<u64>> {
+    let mut all: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
+    for key in keys {
+        all.entry(tree.partition_of(*key)).or_default().push(*key);
+    }
+    all
 }
 
 /// What of the hot keys a plan is to have.

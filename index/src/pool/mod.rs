@@ -25,6 +25,7 @@ use crate::config::TreeConfig;
 use crate::descent::Child;
 use crate::limits::Limits;
 use crate::locks::{LocalLocks, Writer};
+use crate::moved::MovedKeys;
 use crate::space::{ChunkKind, ReturnedPlaces, SURPLUS, Space, Want};
 use crate::super_root::{Partition, SuperRoot};
 use crate::techniques::Techniques;
@@ -94,6 +95,7 @@ struct State {
     last_allocated: u16,
     locks: LocalLocks,
     space: Space,
+    moved: MovedKeys,
 }
 
 impl<V> std::fmt::Debug for Pool<V> {
@@ -147,6 +149,7 @@ impl<V: Verbs> Pool<V> {
             last_allocated: u16::MAX,
             locks: LocalLocks::default(),
             space: Space::default(),
+            moved: MovedKeys::new(),
         });
         Ok(Self { reactor: Reactor::new(verbs), config, state })
     }
@@ -559,6 +562,17 @@ impl<V: Verbs> Pool<V> {
             stats.index_reads += 1;
         });
         self.brings(id, queue_pair, Operation::IndexRead { key, len, target }).await
+    }
+
+    /// Whether the switches are asked for a node rather than for the record of a key, which has moved.
+    #[inline]
+    pub(crate) fn avoids_record(&self, key: u64) -> bool {
+        self.state.borrow_mut().moved.avoids(key)
+    }
+
+    /// The record of a key is not where the switches think it is.
+    pub(crate) fn note_moved(&self, key: u64) {
+        self.state.borrow_mut().moved.note(key);
     }
 
     /// Pauses before the `attempt`th time that the same is read again: twice as long each time, with a random part, so that

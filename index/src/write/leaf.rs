@@ -259,6 +259,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// Lets the place of a record be used again, to which no leaf leads any more.
     fn free_record(&self, record: Option<RecordPointer>) {
         if let Some(record) = record {
+            self.pool().note_moved(self.key());
             self.pool().with_space(|space| space.free_record(record));
         }
     }

@@ -18,7 +18,7 @@ use super::proto::loader_client::LoaderClient;
 use super::proto::memory_server_client::MemoryServerClient;
 use crate::info::ServerInfo;
 use crate::places::{GivenBack, Supply};
-use crate::server::Counter;
+use crate::server::{Counter, KeyPlaces, MAX_LOCATE_KEYS};
 
 /// How long a call may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,9 @@ impl Default for Deadlines {
 
 /// Nodes of the largest snapshot that is believed.
 const SNAPSHOT_NODES: u64 = 1 << 24;
+
+/// Keys that are located at a time.
+const LOCATE_KEYS: usize = MAX_LOCATE_KEYS / 2;
 
 /// Between two renewals, whatever lease a server tells.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
@@ -232,6 +235,28 @@ impl Client {
             }
             header => Err(self.incomplete(header.map_or(0, |header| header.nodes), found)),
         }
+    }
+
+    /// Where keys lie: the record or, where values are in the leaves, the leaf; one for each key, in their order. None for keys that are
+    /// not there, and for records that an index read cannot bring.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn locate(&mut self, keys: &[u64]) -> Result<KeyPlaces, ClientError> {
+        const CALL: &str = "to locate keys";
+        let mut places = KeyPlaces::with_capacity(keys.len());
+        for keys in keys.chunks(LOCATE_KEYS) {
+            let request = proto::LocateRequest { keys: keys.to_vec() };
+            let reply = self.call(CALL, |mut stub| async move { stub.locate(request).await }).await?;
+            let found = reply.addresses.len();
+            if found != keys.len() {
+                let (field, expected, found) = ("addresses", "as many as keys", found as u64);
+                return Err(self.nonsense(CALL, MessageError::Field { field, expected, found }));
+            }
+            let place = |address: u64| (address != 0).then_some(GlobalAddress(address));
+            places.extend(reply.addresses.into_iter().map(place));
+        }
+        Ok(places)
     }
 
     /// All counters, by name.

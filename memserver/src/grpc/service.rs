@@ -21,7 +21,7 @@ use crate::mailbox::{Handle, ServerGone};
 use crate::owners::NoOwner;
 use crate::places::GivenBack;
 use crate::refusal::Refusal;
-use crate::server::SnapshotError;
+use crate::server::{LocateError, SnapshotError};
 use crate::session::{Lease, SessionKey};
 
 /// What peers can make the service hold. Start from the default and change what you need.
@@ -184,6 +184,16 @@ impl From<Refusal> for Status {
     }
 }
 
+impl From<LocateError> for Status {
+    fn from(error: LocateError) -> Self {
+        let code = match error {
+            LocateError::Busy { .. } => Code::ResourceExhausted,
+            LocateError::TooMany { .. } => Code::InvalidArgument,
+        };
+        Status::new(code, error.to_string())
+    }
+}
+
 impl From<SnapshotError> for Status {
     fn from(error: SnapshotError) -> Self {
         let code = match error {
@@ -234,6 +244,12 @@ impl proto::memory_server_server::MemoryServer for Service {
         })?;
         let top = self.answer(self.handle.snapshot()).await??;
         Ok(Response::new(stream::send(top, place, self.options.stall)))
+    }
+
+    async fn locate(&self, request: Request<proto::LocateRequest>) -> Reply<proto::LocateReply> {
+        let places = self.answer(self.handle.locate(request.into_inner().keys)).await??;
+        let addresses = places.into_iter().map(|place| place.map_or(0, GlobalAddress::raw)).collect();
+        Ok(Response::new(proto::LocateReply { addresses }))
     }
 
     async fn get_statistics(&self, _: Request<proto::StatisticsRequest>) -> Reply<proto::StatisticsReply> {

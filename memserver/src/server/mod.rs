@@ -1,6 +1,7 @@
 //! A memory server as a value: its device, its memory, and what clients hold of both.
 
 mod clients;
+mod finder;
 mod request;
 mod root;
 mod snapshots;
@@ -26,10 +27,12 @@ use crate::owners::{Locks, Owners};
 use crate::places::PlaceLists;
 use crate::session::{SessionKey, Sessions};
 
+pub use finder::{LocateError, MAX_LOCATE_KEYS, Places as KeyPlaces};
 pub use request::{Reply, Request};
 pub use root::NoRoot;
 pub use snapshots::SnapshotError;
 
+use finder::Finder;
 use snapshots::Snapshots;
 
 /// A counter by name.
@@ -140,6 +143,7 @@ pub struct MemoryServer<D> {
     accounts: Accounts,
     events: Events,
     snapshots: Snapshots,
+    finder: Finder,
     counters: Counters,
     device_counters: Option<DeviceCounters<D>>,
 }
@@ -232,6 +236,7 @@ impl<D: Device> MemoryServer<D> {
             accounts: Accounts::new(&options.limits),
             events: Events::default(),
             snapshots: Snapshots::new(options.limits.snapshot_nodes, options.limits.snapshot_requests),
+            finder: Finder::new(options.limits.locate_requests),
             counters: Counters::default(),
             device_counters: None,
             options: options.clone(),
@@ -301,6 +306,7 @@ impl<D: Device> MemoryServer<D> {
             ("sessions", total(Resource::Sessions)),
             ("sessions_lapsed", counters.sessions_lapsed),
             ("sessions_opened", counters.sessions_opened),
+            ("keys_located", self.finder.looked_for),
             ("snapshots", self.snapshots.finished),
             ("snapshots_failed", self.snapshots.failed),
             ("snapshots_waiting", self.snapshots.waiting() as u64),
@@ -328,7 +334,7 @@ impl<D: Device> MemoryServer<D> {
         self.advance(now);
     }
 
-    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots, and as many to find out what ended
+    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots, as many to locate keys, and as many to find out what ended
     /// sessions have left of their chunks. Says whether there is more to read.
     pub fn work(&mut self, now: Instant, budget: usize) -> bool {
         self.advance(now);
@@ -338,7 +344,9 @@ impl<D: Device> MemoryServer<D> {
         for client in relieved {
             self.accounts.release(client, Resource::Chunks);
         }
-        more | self.snapshots.work(&self.memory, &self.info.config, &self.info.partition, budget)
+        let (memory, info) = (&self.memory, &self.info);
+        more | self.snapshots.work(memory, &info.config, &info.partition, budget)
+            | self.finder.work(memory, &info.config, &info.partition, budget)
     }
 
     /// Serves another tree of the same partition and shape instead: all sessions end, and the former tree's memory is given back. Clients

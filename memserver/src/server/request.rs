@@ -7,7 +7,7 @@ use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::oneshot;
 
-use super::{Counter, MemoryServer, ServerError, SnapshotError};
+use super::{Counter, KeyPlaces, LocateError, MemoryServer, ServerError, SnapshotError};
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
 use crate::load::LoadedTree;
@@ -27,6 +27,13 @@ pub enum Request {
     Statistics(Reply<Vec<Counter>>),
     /// The top of the tree: answered when it has been read.
     Snapshot(Reply<Result<Arc<TreeTop>, SnapshotError>>),
+    /// Where keys lie: answered when they have been found.
+    Locate {
+        /// Which.
+        keys: Vec<u64>,
+        /// The way back.
+        reply: Reply<Result<KeyPlaces, LocateError>>,
+    },
     /// A session.
     Open {
         /// Who asks.
@@ -134,6 +141,7 @@ impl<D: Device> MemoryServer<D> {
                 let _ = reply.send(self.statistics());
             }
             Request::Snapshot(reply) => self.snapshots.ask(reply),
+            Request::Locate { keys, reply } => self.finder.ask(keys, reply),
             Request::Open { client, reply } => {
                 let answer = self.open_session(now, client);
                 if let Some(lease) = self.tell(reply, answer) {

@@ -96,7 +96,7 @@ const TICK: Duration = Duration::from_millis(250);
 /// After a plan that could not be made.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Sampled keys that are kept.
-const KEYS: usize = 1 << 16;
+const KEYS: usize = 1 << 18;
 
 impl Driver {
     pub(super) fn new(

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fatbtree_controller::{
-    Budget, Entry, Follower, Frequencies, Incarnations, Loaded, Placement, Plan, Programs, Replanned, Tree,
+    Budget, Entry, Follower, Frequencies, HotKeys, Incarnations, Loaded, Located, Placement, Plan, Programs,
+    Replanned, Tree, by_partition, hottest,
 };
 use fatbtree_index::TreeTop;
 use fatbtree_memserver::grpc::{self, Deadlines};
@@ -56,6 +57,27 @@ impl Planner {
         tasks.join_all().await.into_iter().collect()
     }
 
+    /// Where keys lie, as far as memory servers say so in time: an index read that has no entry of its own goes the way of all others.
+    async fn locate(&self, tree: &Tree, keys: &[u64]) -> Vec<Located> {
+        let mut tasks = JoinSet::new();
+        for (partition, keys) in by_partition(tree, keys) {
+            let Some(server) = self.cluster.server(partition) else { continue };
+            let (name, to) = (server.name.clone(), self.trust.to(&server.grpc, &server.name));
+            tasks.spawn(async move {
+                let places = async { grpc::Client::connect_with(to, DEADLINES).await?.locate(&keys).await };
+                match places.await {
+                    Ok(places) => keys.into_iter().zip(places).collect(),
+                    Err(error) => {
+                        tracing::warn!(server = name, %error, "no hot keys of this memory server");
+                        Vec::new()
+                    }
+                }
+            });
+        }
+        let places = tasks.join_all().await.into_iter().flatten();
+        places.filter_map(|(key, at)| Some(Located { key, address: at?.raw() })).collect()
+    }
+
     /// What the switches that answer have counted; the others count nothing. Second: those that did not answer.
     pub(super) async fn counters(&self) -> (Counted, Vec<SwitchId>) {
         let mut tasks = JoinSet::new();
@@ -103,18 +125,27 @@ impl Planner {
             Some(_) => self.counters().await.0,
             None => Counted::new(),
         };
-        blocking(move || {
+        let room = self.budget.hot_keys;
+        let known = in_force.clone();
+        let (tree, visits, candidates) = blocking(move || {
             let tree = Tree::new(&tops).map_err(|error| error.to_string())?;
-            let visits = match &in_force {
+            let visits = match &known {
                 Some(loaded) => loaded.plan().visits(counters, &keys),
                 None => keys.iter().map(|key| (*key, 1)).collect(),
             };
-            let frequencies = Frequencies::from_weighted(&tree, &visits);
-            let topology = self.cluster.tree();
+            let candidates = hottest(&visits, 2 * room);
+            Ok((tree, visits, candidates))
+        })
+        .await?;
+        let located = self.locate(&tree, &candidates).await;
+        blocking(move || {
             let old = in_force.as_ref().map(|loaded| loaded.plan());
+            let (hot, rest) = HotKeys::choose(&visits, &located, room, old);
+            let frequencies = Frequencies::from_weighted(&tree, &rest);
+            let topology = self.cluster.tree();
             let plan =
                 Plan::following(topology, &self.placement, &tree, &frequencies, &self.budget, epoch, old);
-            let plan = plan.map_err(|error| error.to_string())?;
+            let plan = plan.map_err(|error| error.to_string())?.with_hot_keys(hot);
             let trips = plan.trips(&tree, &visits);
             let trips_in_force = in_force.map(|loaded| loaded.plan().trips(&tree, &visits));
             Ok(Made { plan, made_of, trips_in_force, trips })
@@ -132,10 +163,17 @@ impl Planner {
             Ok(tops) => tops,
             Err(error) => return (follower, Err(error)),
         };
+        let candidates = follower.hot_candidates();
+        let located = match Tree::new(&tops) {
+            Ok(tree) => self.locate(&tree, &candidates).await,
+            // The follower says what is wrong with them.
+            Err(_) => Vec::new(),
+        };
         let counters = self.glance().await;
         let kept = follower.clone();
         let replanned = blocking(move || {
-            let replanned = follower.replan(now, &tops, counters).map_err(|error| error.to_string());
+            let replanned =
+                follower.replan(now, &tops, counters, &located).map_err(|error| error.to_string());
             Ok((follower, replanned))
         });
         replanned.await.unwrap_or_else(|error: String| (kept, Err(error)))

@@ -1,0 +1,98 @@
+//! Where keys lie: asked for by whoever tells switches of hot keys, and found some at a time while others write.
+
+use std::collections::VecDeque;
+
+use fatbtree_index::{GlobalAddress, Partition, Regions, Tree, TreeConfig};
+use tokio::sync::oneshot;
+
+/// Keys of one request at most.
+pub const MAX_LOCATE_KEYS: usize = 1 << 11;
+
+/// Why nobody is told where keys lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LocateError {
+    /// Enough requests wait already.
+    #[error(
+        "{waiting} requests to locate keys wait already, as many as may; ask again when some are answered"
+    )]
+    Busy {
+        /// Requests that wait.
+        waiting: usize,
+    },
+    /// Too many keys.
+    #[error(
+        "{found} keys in one request to locate them, at most {MAX_LOCATE_KEYS} are taken; ask several times"
+    )]
+    TooMany {
+        /// Keys in the request.
+        found: usize,
+    },
+}
+
+/// For each key, in the order of the request: where its record lies, or its leaf where values are in line. None for keys that are not
+/// there, and for records that an index read cannot bring.
+pub type Places = Vec<Option<GlobalAddress>>;
+
+/// Where the places go to.
+pub(super) type Waiter = oneshot::Sender<Result<Places, LocateError>>;
+
+#[derive(Debug)]
+struct Search {
+    keys: Vec<u64>,
+    found: Places,
+    waiter: Waiter,
+}
+
+/// Requests in the order in which they came.
+#[derive(Debug)]
+pub(super) struct Finder {
+    searches: VecDeque<Search>,
+    /// Requests that may wait.
+    bound: usize,
+    /// Keys that were looked for.
+    pub(super) looked_for: u64,
+}
+
+impl Finder {
+    pub(super) fn new(bound: usize) -> Self {
+        Self { searches: VecDeque::new(), bound, looked_for: 0 }
+    }
+
+    pub(super) fn ask(&mut self, keys: Vec<u64>, waiter: Waiter) {
+        self.searches.retain(|search| !search.waiter.is_closed());
+        let (waiting, found) = (self.searches.len(), keys.len());
+        // Who has gone meanwhile does not mind being told nothing.
+        if found > MAX_LOCATE_KEYS {
+            let _ = waiter.send(Err(LocateError::TooMany { found }));
+        } else if waiting >= self.bound {
+            let _ = waiter.send(Err(LocateError::Busy { waiting }));
+        } else {
+            self.searches.push_back(Search { keys, found: Vec::with_capacity(found), waiter });
+        }
+    }
+
+    /// Reads about `budget` nodes; says whether there is more to do.
+    pub(super) fn work(
+        &mut self,
+        memory: &Regions,
+        config: &TreeConfig,
+        partition: &Partition,
+        budget: usize,
+    ) -> bool {
+        let Some(search) = self.searches.front_mut() else { return false };
+        let tree = Tree::new(memory, config, partition);
+        let nodes_of_key = usize::from(partition.root_level) + 1;
+        let next = search.keys.iter().skip(search.found.len());
+        let before = search.found.len();
+        // What cannot be read now is being written.
+        let places = next.take((budget / nodes_of_key).max(1)).map(|key| tree.place_of(*key).ok().flatten());
+        search.found.extend(places);
+        self.looked_for += (search.found.len() - before) as u64;
+        if search.found.len() == search.keys.len()
+            && let Some(done) = self.searches.pop_front()
+        {
+            let _ = done.waiter.send(Ok(done.found));
+        }
+        !self.searches.is_empty()
+    }
+}
