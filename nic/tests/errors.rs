@@ -153,7 +153,7 @@ fn posts_that_cannot_be_are_refused_at_once_and_change_nothing() {
     let cases: [(&[WorkRequest<'_>], PostError); 7] = [
         (&[good, request(fetch_add(9, rkey, 1))], PostError::Misaligned { address: 9 }),
         (
-            &[good, request(read(0, 1, u32::MAX))],
+            &[good, request(read(0, 7, u32::MAX))],
             PostError::TooLong { found: u32::MAX.into(), limit: largest },
         ),
         (&[good, request(write(0, 1, &long))], PostError::TooLong { found: largest + 1, limit: largest }),

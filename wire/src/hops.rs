@@ -20,8 +20,8 @@ const CHECKSUM_AT: usize = ETHERNET_LEN + 10;
 const PORT_AT: usize = ETHERNET_LEN + IPV4_LEN + 2;
 const UDP_LEN_AT: usize = ETHERNET_LEN + IPV4_LEN + 4;
 
-/// First hop: inserts `header`, replaces the key in RETH by the root's address and `rkey = 0` by the real one. Acts on READ
-/// requests to UDP port 4791 with `rkey = 0`.
+/// First hop: inserts `header`, replaces the key in RETH by the root's address and the rkey of index reads by the real one. Acts on READ
+/// requests to UDP port 4791 with `rkey = 0` or 1.
 pub fn admit(frame: &mut Vec<u8>, header: &IndexHeader, root: u64, rkey: u32) -> bool {
     const LEN: usize = PREFIX_LEN + Bth::LEN + Reth::LEN + ICRC_LEN;
     if frame.len() != LEN
@@ -32,7 +32,7 @@ pub fn admit(frame: &mut Vec<u8>, header: &IndexHeader, root: u64, rkey: u32) ->
     }
     let header = header.to_bytes();
     let (old_va, old_rkey) = reth_at(frame, PREFIX_LEN + Bth::LEN);
-    if old_rkey != 0 {
+    if old_rkey > 1 {
         return false;
     }
     let Some(left_out) = InFlightDelta::left_out_of(frame, PREFIX_LEN) else { return false };

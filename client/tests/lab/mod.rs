@@ -16,7 +16,7 @@ use fatbtree_index::{
 use fatbtree_memserver::{LoadOptions, LoadedTree, bulk_load, varying};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{Access, Device, QueuePair, QueuePairNumber};
+use fatbtree_verbs::{Access, Device, IndexTarget, QueuePair, QueuePairNumber};
 use fatbtree_wire::{Extension, Frame, IndexHeader, hops};
 use futures_core::Stream;
 use rand::{RngExt, SeedableRng};
@@ -332,7 +332,7 @@ impl Lab {
         let parsed = Frame::parse(&frame).unwrap();
         let server = usize::from(parsed.ipv4.destination.octets()[3]);
         if let Extension::Reth(reth) = parsed.extension
-            && reth.rkey == 0
+            && IndexTarget::of_rkey(reth.rkey).is_some()
             && self.registered.contains(&QueuePairNumber(parsed.bth.destination_qp))
         {
             let packet = (parsed.bth.destination_qp, parsed.bth.psn);

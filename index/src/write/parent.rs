@@ -124,8 +124,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
             return Ok(Told::Again);
         }
         // A tree that has grown before may have shrunk again, and the child gone with it. From here on it stays: a merge takes the
-        // lock of a parent, and there is none.
-        if !self.is_there(child).await? {
+        // lock of a parent, and there is none. Also a former root may have been split that nobody could mark as freed any more,
+        // since its writer died when it had made the tree lower: nothing of the tree is above the root.
+        if root_level + 1 < level || !self.is_there(child).await? {
             return self.nothing_to_tell(held).await;
         }
         let new = match self.new_node(id, level, false).await {
