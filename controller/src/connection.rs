@@ -62,9 +62,14 @@ pub enum ConnectionError {
         /// What was asked for.
         dest_qp: u32,
     },
-    /// An rkey of zero.
-    #[error("rkey 0 marks index reads and can be no region's; register the tree's region with another one")]
-    ZeroRkey,
+    /// An rkey that says something else.
+    #[error(
+        "rkey {rkey} marks index reads and can be no region's; register the tree's region with another one"
+    )]
+    IndexReadRkey {
+        /// 0 or 1.
+        rkey: u32,
+    },
     /// A root on another server.
     #[error("root {root:#x} is on server {}, expected server {partition} for partition {partition}", root >> 48)]
     ForeignRoot {
@@ -100,8 +105,8 @@ impl Connections {
     ) -> Result<(SwitchId, Option<Change>), ConnectionError> {
         let Connection { client, partition, dest_qp, rkey, root } = connection;
         let (switch, key) = place(topology, placement, client, partition, dest_qp)?;
-        if rkey == 0 {
-            return Err(ConnectionError::ZeroRkey);
+        if rkey <= 1 {
+            return Err(ConnectionError::IndexReadRkey { rkey });
         }
         if root >> 48 != u64::from(partition) {
             return Err(ConnectionError::ForeignRoot { root, partition });
@@ -213,6 +218,7 @@ mod tests {
             (Connection { dest_qp: 1, ..good }, "24 bits"),
             (Connection { dest_qp: 1 << 24, ..good }, "24 bits"),
             (Connection { rkey: 0, ..good }, "rkey 0"),
+            (Connection { rkey: 1, ..good }, "rkey 1"),
             (Connection { root: 64, ..good }, "server 0"),
         ] {
             let error = register(bad).unwrap_err().to_string();

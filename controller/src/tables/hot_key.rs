@@ -49,7 +49,7 @@ impl Table {
             .table
             .entry()
             .exact(&self.dst_ip, u32::from(key.dst_ip).into())
-            .exact(&self.key, key.key.into())
+            .exact(&self.key, key.key)
             .exact(&self.wants_node, 0);
         match action {
             None => entry,

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use fatbtree_index::{
     ConfigError, GlobalAddress, Integrity, KeyRange, Partition, TopNode, TreeConfig, ValueLayout,
 };
-use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, Region};
+use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, RKEY_NODE, RKEY_NODE_OR_RECORD, Region};
 
 use super::proto;
 use crate::chunk::Chunk;
@@ -173,8 +173,8 @@ impl TryFrom<proto::Region> for Region {
     type Error = MessageError;
 
     fn try_from(region: proto::Region) -> Result<Self, MessageError> {
-        if region.rkey == 0 {
-            return Err(field("rkey", "not 0, which marks index reads", 0));
+        if matches!(region.rkey, RKEY_NODE_OR_RECORD | RKEY_NODE) {
+            return Err(field("rkey", "neither 0 nor 1, which mark index reads", region.rkey.into()));
         }
         Ok(Self { rkey: region.rkey, iova: region.iova, len: region.bytes })
     }
