@@ -56,8 +56,8 @@ pub(super) fn of_node_sets(
     let mut visits: BTreeMap<(usize, SwitchId), Vec<u64>> = BTreeMap::new();
     for (node, first) in from.into_iter().filter(|(node, _)| *node != NONE && tree.cacheable(*node)) {
         let homes = &homes[usize::from(tree.node(node).partition)];
-        for layer in first..LAYERS {
-            visits.entry((layer, homes[layer])).or_default().push(frequencies.of(node));
+        for (layer, switch) in homes.iter().enumerate().skip(first) {
+            visits.entry((layer, *switch)).or_default().push(frequencies.of(node));
         }
     }
     let next = visits.into_iter().map(|((layer, switch), mut visits)| {
@@ -101,7 +101,7 @@ mod tests {
     fn the_next_nodes_are_the_most_visited_that_are_left() {
         let lows: Vec<u64> = (0..1024).map(|leaf| leaf << 20).collect();
         let tree = Tree::new(&[top(3, 0, &lows, &[16, 16])]).unwrap();
-        let visits: Vec<(u64, u64)> = (0..64).map(|node| (node * 16 << 20, node)).collect();
+        let visits: Vec<(u64, u64)> = (0..64).map(|node| ((node * 16) << 20, node)).collect();
         let frequencies = Frequencies::from_weighted(&tree, &visits);
         let placement: Placement = [(3, HostId(0))].into_iter().collect();
         let placement = placement.with_clients([HostId(9)]);
@@ -115,7 +115,7 @@ mod tests {
         let plan = |set_nodes| {
             let plan = Plan::new(&topology, &placement, &tree, &frequencies, &budget(set_nodes), 1).unwrap();
             let located = [(0u64, 7u64), (1, 5), (2, 9)]
-                .map(|(key, weight)| (Located { key, address: 3 << 48 | 1 << 40 | key }, weight));
+                .map(|(key, weight)| (Located { key, address: (3 << 48) | (1 << 40) | key }, weight));
             let visits: Vec<(u64, u64)> = located.iter().map(|(at, weight)| (at.key, *weight)).collect();
             let (hot, _) = HotKeys::choose(&visits, &located.map(|(at, _)| at), 1, None);
             plan.with_hot_keys(hot)
