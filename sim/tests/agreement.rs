@@ -7,9 +7,10 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::{Bench, Setup};
-use fatbtree_controller::Budget;
+use fatbtree_controller::{Budget, Plan};
 use fatbtree_index::Tree;
 use fatbtree_topology::Peer;
+use fatbtree_verbs::IndexTarget;
 use fatbtree_wire::{Extension, Frame};
 use proptest::prelude::*;
 
@@ -62,8 +63,10 @@ proptest! {
     #[test]
     fn plan_switches_and_tree_agree(keys in keys(), servers in 1..=4u16, budget in prop::option::weighted(0.9, budget())) {
         let mut bench = Bench::new(&Setup { keys, servers, budget, registered: true });
-        for key in boundary_keys(&bench) {
-            let frame = bench.index_read(key);
+        let mut asked = boundary_keys(&bench);
+        asked.extend(bench.plan.iter().flat_map(|plan| plan.hot_keys()).map(|hot| hot.key));
+        for (key, target) in asked.into_iter().flat_map(|key| [(key, IndexTarget::NodeOrRecord), (key, IndexTarget::Node)]) {
+            let frame = bench.index_read_of(key, target);
             let hops = bench.hops(bench.client_host, &frame);
             let last = hops.last().expect("the first switch forwards it");
             let Peer::Host(host) = last.at else { panic!("{key:#x} ends inside of the network") };
@@ -73,10 +76,14 @@ proptest! {
             prop_assert!(parsed.index.is_none());
             prop_assert_eq!(parsed.icrc, parsed.expected_icrc());
             let Extension::Reth(reth) = parsed.extension else { panic!("not a READ") };
-            prop_assert_ne!(reth.rkey, 0);
+            prop_assert!(reth.rkey > 1);
 
             let root = bench.roots.partition(partition).unwrap();
-            let planned = bench.plan.as_ref().map_or(root.root.raw(), |plan| plan.land(key).address);
+            let led = |plan: &Plan| {
+                let hot = plan.hot_address(key).filter(|_| target == IndexTarget::NodeOrRecord);
+                hot.unwrap_or_else(|| plan.land(key).address)
+            };
+            let planned = bench.plan.as_ref().map_or(root.root.raw(), led);
             prop_assert_eq!(reth.va, planned, "the switches and the plan disagree on {:#x}", key);
 
             let path = Tree::new(&bench.memory, &bench.config, root).find_node_path(key).unwrap();

@@ -9,7 +9,9 @@
 
 use std::collections::BTreeSet;
 
-use fatbtree_controller::{Budget, Connection, Connections, Frequencies, Placement, Plan, ReloadSteps, Tree};
+use fatbtree_controller::{
+    Budget, Connection, Connections, Frequencies, HotKeys, Located, Placement, Plan, ReloadSteps, Tree,
+};
 use fatbtree_index::{Regions, SuperRoot, TreeConfig, TreeTop, ValueLayout};
 use fatbtree_memserver::{ClientId, LoadOptions, ServerOptions, load_cluster, seeded};
 use fatbtree_nic::{Nic, NicConfig};
@@ -50,6 +52,9 @@ pub struct Bench {
     pub tops: Vec<TreeTop>,
 }
 
+/// Hot keys at most.
+const HOT_KEYS: usize = 50;
+
 /// What to build.
 pub struct Setup {
     pub keys: BTreeSet<u64>,
@@ -68,6 +73,7 @@ impl Bench {
         let server_hosts = in_first_pod;
         let client_host = tree.hosts().iter().find(|host| host.pod == 1).unwrap().id;
         let placement: Placement = (0..).zip(server_hosts.iter().copied()).collect();
+        let placement = placement.with_clients([client_host]);
 
         let config = TreeConfig::new(16, 1024, ValueLayout::Inline(8)).unwrap();
         let sorted: Vec<u64> = setup.keys.iter().copied().collect();
@@ -82,8 +88,16 @@ impl Bench {
         let mut switches = network.switches().unwrap();
         let plan = setup.budget.as_ref().map(|budget| {
             let tree = Tree::new(&tops).unwrap();
-            let frequencies = Frequencies::from_keys(&tree, &sorted);
-            Plan::new(network.tree(), network.placement(), &tree, &frequencies, budget, 1).unwrap()
+            let visits: Vec<(u64, u64)> = sorted.iter().map(|key| (*key, 1)).collect();
+            let some = sorted.iter().step_by(7).map(|key| {
+                let partition = roots.partition_of(*key);
+                let place = fatbtree_index::Tree::new(&memory, &config, partition).place_of(*key).unwrap();
+                Located { key: *key, address: place.unwrap().raw() }
+            });
+            let (hot, rest) = HotKeys::choose(&visits, &some.collect::<Vec<_>>(), HOT_KEYS, None);
+            let frequencies = Frequencies::from_weighted(&tree, &rest);
+            let plan = Plan::new(network.tree(), network.placement(), &tree, &frequencies, budget, 1);
+            plan.unwrap().with_hot_keys(hot)
         });
         if let Some(plan) = &plan {
             for phase in ReloadSteps::new(None, plan).unwrap().phases {
@@ -146,9 +160,14 @@ impl Bench {
     /// The frame of an index read for `key`: the one read that the client's NIC has posted to the key's server, asking
     /// for this key.
     pub fn index_read(&self, key: u64) -> Vec<u8> {
+        self.index_read_of(key, IndexTarget::NodeOrRecord)
+    }
+
+    /// The same for what is wanted.
+    pub fn index_read_of(&self, key: u64, target: IndexTarget) -> Vec<u8> {
         let partition = self.roots.partition_of(key).id;
         let mut read = Frame::parse(&self.posted[usize::from(partition)]).unwrap();
-        read.extension = Extension::Reth(Reth { va: key, rkey: 0, length: 1024 });
+        read.extension = Extension::Reth(Reth { va: key, rkey: target.rkey(), length: 1024 });
         let mut frame = Vec::new();
         read.emit(&mut frame);
         let icrc = Frame::parse(&frame).unwrap().expected_icrc();

@@ -176,6 +176,38 @@ fn first_hop_core_and_last_hop() {
     check(&mut last, landed(0xa, INNER), 9, Read { index: None, va: 0xa, rkey: 99 });
 }
 
+/// A hot key's read goes where its entry says and does not climb, if its connection is registered and it does not want a node.
+#[test]
+fn a_hot_key_goes_straight_to_its_place() {
+    let (key, root, record) = (0xabcd_0000_0000_0001, 0x2_0000_0000_0040, 0x2_0000_0123_4568);
+    let ask = Read { index: None, va: key, rkey: 0 };
+    let mut first = Switch::new(FATBTREE);
+    let plain_route = [MatchValue::Lpm { value: u64::from(SERVER), prefix_len: 32 }];
+    first.insert("ingress.forwarding.ipv4_route", &plain_route, "ingress.forwarding.forward", &[4]);
+    default_action(&mut first, "ingress.forwarding.core_route", "ingress.forwarding.climb", &[7]);
+    let hot = [EXACT(u64::from(SERVER)), EXACT(key), EXACT(0)];
+    first.insert("ingress.first_hop.hot_key", &hot, "ingress.first_hop.go_to", &[record]);
+    check(&mut first, ask, 4, ask); // not registered: it passes unchanged, whatever is hot
+    let connection = [EXACT(u64::from(CLIENT)), EXACT(u64::from(SERVER)), EXACT(u64::from(QP))];
+    first.insert("ingress.first_hop.roce_connection", &connection, "ingress.first_hop.admit", &[99, 2, root]);
+
+    let index = Index { flags: 0, epoch: 0, levels: 0, partition: 2, key };
+    let straight = Read { index: Some(index), va: record, rkey: 99 };
+    check(&mut first, ask, 4, straight);
+    let climbing = Read { index: Some(Index { flags: CLIMBING, ..index }), va: root, rkey: 99 };
+    check(&mut first, Read { rkey: 1, ..ask }, 7, climbing); // it wants a node
+    let other = Read { va: key + 1, ..ask };
+    let mut climbing = climbing;
+    climbing.index = Some(Index { flags: CLIMBING, key: key + 1, ..index });
+    check(&mut first, other, 7, climbing);
+    check(&mut first, Read { rkey: 2, ..ask }, 4, Read { rkey: 2, ..ask }); // an ordinary READ
+
+    let mut last = Switch::new(FATBTREE);
+    last.insert("ingress.forwarding.partition_route", &[EXACT(2)], "ingress.forwarding.forward", &[9]);
+    last.insert("egress.last_hop.last_hop", &[EXACT(9)], "egress.last_hop.strip", &[]);
+    check(&mut last, straight, 9, Read { index: None, va: record, rkey: 99 });
+}
+
 #[test]
 fn packets_that_are_no_index_reads_are_routed_or_dropped() {
     let mut switch = Switch::new(FATBTREE);
