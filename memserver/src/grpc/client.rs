@@ -42,6 +42,9 @@ const SNAPSHOT_NODES: u64 = 1 << 24;
 /// Keys that are located at a time.
 const LOCATE_KEYS: usize = MAX_LOCATE_KEYS / 2;
 
+/// Requests to locate keys that are on their way at once.
+const LOCATE_REQUESTS: usize = 8;
+
 /// Between two renewals, whatever lease a server tells.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
@@ -243,20 +246,33 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn locate(&mut self, keys: &[u64]) -> Result<KeyPlaces, ClientError> {
-        const CALL: &str = "to locate keys";
         let mut places = KeyPlaces::with_capacity(keys.len());
-        for keys in keys.chunks(LOCATE_KEYS) {
-            let request = proto::LocateRequest { keys: keys.to_vec() };
-            let reply = self.call(CALL, |mut stub| async move { stub.locate(request).await }).await?;
-            let found = reply.addresses.len();
-            if found != keys.len() {
-                let (field, expected, found) = ("addresses", "as many as keys", found as u64);
-                return Err(self.nonsense(CALL, MessageError::Field { field, expected, found }));
+        // Several requests are on their way at once, so that the server always has one to work at.
+        for group in keys.chunks(LOCATE_KEYS * LOCATE_REQUESTS) {
+            let mut asked = Vec::with_capacity(LOCATE_REQUESTS);
+            for keys in group.chunks(LOCATE_KEYS) {
+                let (mut client, keys, count) = (self.clone(), keys.to_vec(), keys.len());
+                asked.push((count, tokio::spawn(async move { client.locate_some(keys).await })));
             }
-            let place = |address: u64| (address != 0).then_some(GlobalAddress(address));
-            places.extend(reply.addresses.into_iter().map(place));
+            for (count, answer) in asked {
+                // A runtime that ends waits for no answer.
+                places.extend(answer.await.unwrap_or_else(|_| Ok(vec![None; count]))?);
+            }
         }
         Ok(places)
+    }
+
+    async fn locate_some(&mut self, keys: Vec<u64>) -> Result<KeyPlaces, ClientError> {
+        const CALL: &str = "to locate keys";
+        let expected = keys.len();
+        let request = proto::LocateRequest { keys };
+        let reply = self.call(CALL, |mut stub| async move { stub.locate(request).await }).await?;
+        if reply.addresses.len() != expected {
+            let (field, expected, found) = ("addresses", "as many as keys", reply.addresses.len() as u64);
+            return Err(self.nonsense(CALL, MessageError::Field { field, expected, found }));
+        }
+        let place = |address: u64| (address != 0).then_some(GlobalAddress(address));
+        Ok(reply.addresses.into_iter().map(place).collect())
     }
 
     /// All counters, by name.
