@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::frequency::Frequencies;
-use crate::plan::{Budget, Placement, Plan, next_epoch};
+use crate::plan::{Budget, HotKeys, Located, Placement, Plan, hottest, next_epoch};
 use crate::tables::{Change, Entry, NodeSet, child, core_route, fat_root, fine, run};
 use crate::test_support::{naive_path, top};
 use crate::tree::Tree;
@@ -55,6 +55,8 @@ struct World {
     /// What the plans of each epoch were made from, since it was begun last.
     epochs: BTreeMap<u8, Vec<Arc<Vec<TreeTop>>>>,
     keys: Vec<u64>,
+    /// How often the record of a key was written elsewhere.
+    moves: BTreeMap<u64, u64>,
     budget: Budget,
     last_begun: u8,
     differences: usize,
@@ -62,10 +64,15 @@ struct World {
     packets: Vec<Packet>,
     landed: usize,
     misled: usize,
+    /// Hot keys that were seen in the first switch of a client that was told to use it.
+    hot: usize,
     now: u64,
 }
 
 const KEYS: u64 = 40_000;
+
+/// As many hot keys as a first switch has room for.
+const HOT_KEYS: usize = 3;
 
 fn trees(random: &mut ChaCha8Rng, number: u64) -> Trees {
     let lows = [0, 1 << 62];
@@ -85,7 +92,8 @@ impl World {
         let cluster = Cluster::from_toml(Cluster::local_toml()).unwrap();
         let trees = trees(&mut random, 0);
         let set_nodes = [random.random_range(1..4); 5];
-        let budget = Budget { fat_root_ranges: random.random_range(2..20), set_nodes, ..Budget::bmv2() };
+        let fat_root_ranges = random.random_range(2..20);
+        let budget = Budget { fat_root_ranges, set_nodes, hot_keys: HOT_KEYS, ..Budget::bmv2() };
         let mut world = Self {
             core: cluster.tree().chosen_core().id,
             switches: cluster.tree().switches().iter().map(|switch| (switch.id, Switch::default())).collect(),
@@ -96,6 +104,7 @@ impl World {
             connections: BTreeMap::new(),
             epochs: BTreeMap::new(),
             keys: (0..50).map(|at| at * KEYS / 50).collect(),
+            moves: BTreeMap::new(),
             budget,
             last_begun: u8::MAX,
             differences: 0,
@@ -103,6 +112,7 @@ impl World {
             packets: Vec::new(),
             landed: 0,
             misled: 0,
+            hot: 0,
             now: 0,
             random,
             cluster,
@@ -204,11 +214,16 @@ impl World {
             let (at, key) = (self.random.random_range(0..self.keys.len()), self.key());
             self.keys[at] = key;
         }
-        let frequencies = Frequencies::from_keys(&tree, &self.keys);
+        let visits: Vec<(u64, u64)> = self.keys.iter().map(|key| (*key, 1)).collect();
+        let candidates = hottest(&visits, 2 * HOT_KEYS);
+        let located: Vec<Located> = candidates.iter().map(|key| self.locate(*key)).collect();
         let budget = self.budget.clone();
         let (topology, placement) = (self.cluster.tree(), Placement::of(&self.cluster));
         let in_force = self.controller.plan().map(|(loaded, _)| loaded.plan());
+        let (hot, rest) = HotKeys::choose(&visits, &located, HOT_KEYS, in_force);
+        let frequencies = Frequencies::from_weighted(&tree, &rest);
         let plan = Plan::following(topology, &placement, &tree, &frequencies, &budget, 1, in_force).unwrap();
+        let plan = plan.with_hot_keys(hot);
         if let Ok(epoch) = self.controller.load(plan, made_of.clone()) {
             if epoch == self.last_begun {
                 self.differences += 1;
@@ -221,6 +236,35 @@ impl World {
             let plan = self.controller.reload().expect("it was begun").0.plan().clone();
             if self.has_disk {
                 self.disk = Some((plan, made_of));
+            }
+        }
+    }
+
+    /// Where the record of a key lies. The address tells which tree it is of.
+    fn locate(&self, key: u64) -> Located {
+        let partition = key >> 62;
+        let incarnation = self.trees.1[&(partition as u16)].number;
+        let moves = self.moves.get(&key).copied().unwrap_or(0);
+        let address = partition << 48 | 1 << 47 | incarnation << 36 | moves << 20 | (key % KEYS) << 4;
+        Located { key, address }
+    }
+
+    /// No client is led to a record of a tree that its server does not have any more.
+    fn check_hot_keys(&mut self) {
+        let tree = self.cluster.tree();
+        let first_hop = tree.edge_of(self.cluster.clients()[0].host).id;
+        for (partition, made_of) in &self.trees.1 {
+            if !self.controller.connections(*partition).any(|(_, told)| told) {
+                continue;
+            }
+            let server = tree.host(self.cluster.server(*partition).unwrap().host).ip;
+            for entry in self.switches[&first_hop].holds.entries() {
+                if let Entry::HotKey(key, action) = entry
+                    && key.dst_ip == server
+                {
+                    assert_eq!(action.address >> 36 & 0x7ff, made_of.number, "key {:#x}", key.key);
+                    self.hot += 1;
+                }
             }
         }
     }
@@ -302,14 +346,18 @@ impl World {
                 self.servers_join();
             }
             16..26 => self.split(),
-            26..30 => self.split_inner(),
+            26..29 => self.split_inner(),
+            29 => {
+                let at = self.random.random_range(0..self.keys.len());
+                *self.moves.entry(self.keys[at]).or_default() += 1;
+            }
             4..8 => {
                 let partition = self.random.random_range(0..2u16);
                 let queue_pair = self.random.random_range(2..30);
                 let registration = Registration {
                     client: self.cluster.tree().host(self.cluster.clients()[0].host).ip,
                     queue_pair,
-                    rkey: self.random.random_range(1..1000),
+                    rkey: self.random.random_range(2..1000),
                     root: self.trees.0[usize::from(partition)].partition.root.raw(),
                 };
                 let of = self.connections.entry(partition).or_default();
@@ -334,6 +382,7 @@ impl World {
             _ => self.work_on(id, true),
         }
         while self.controller.poll_notice().is_some() {}
+        self.check_hot_keys();
     }
 
     // ---- packets, as the switches' tables lead them ----
@@ -488,10 +537,15 @@ fn low_of(tops: &[TreeTop], leaf: u64) -> Option<u64> {
     parents.flat_map(|node| &node.children).find(|(_, address)| *address == leaf).map(|(low, _)| *low)
 }
 
-/// Whether a switch takes a change: it inserts nothing twice, and modifies and deletes nothing that is not there.
+/// Whether a switch takes a change: it inserts nothing twice, and no more hot keys than it has room for; it modifies and deletes nothing
+/// that is not there.
 fn fits(holds: &Held, change: &Change) -> bool {
     let has = |entry: &Entry| holds.entries().binary_search_by(|held| held.cmp_keys(entry)).is_ok();
     match change {
+        Change::Insert(entry @ Entry::HotKey(..)) => {
+            let is_hot = |entry: &&Entry| matches!(entry, Entry::HotKey(..));
+            !has(entry) && holds.entries().iter().filter(is_hot).count() < HOT_KEYS
+        }
         Change::Insert(entry) => !has(entry),
         Change::Modify(entry) | Change::Delete(entry) => has(entry),
         Change::CoreRoute(_) => true,
@@ -504,20 +558,20 @@ fn a_first_switch_that_is_full_takes_no_more_connections() {
     world.controller = Controller::new(&world.cluster, 2, 0);
     let client = world.cluster.tree().host(world.cluster.clients()[0].host).ip;
     for queue_pair in 2..5 {
-        world.controller.opened(0, Registration { client, queue_pair, rkey: 1, root: 64 });
+        world.controller.opened(0, Registration { client, queue_pair, rkey: 7, root: 64 });
     }
     let registered = |world: &World| world.controller.desired().1.connections.len();
     assert_eq!((registered(&world), world.controller.refused_connections()), (2, 1));
     assert_eq!(world.controller.connections(0).count(), 2);
     world.controller.closed(0, client, 2);
-    world.controller.opened(0, Registration { client, queue_pair: 4, rkey: 1, root: 64 });
+    world.controller.opened(0, Registration { client, queue_pair: 4, rkey: 7, root: 64 });
     assert_eq!((registered(&world), world.controller.refused_connections()), (2, 1));
 }
 
 #[test]
 fn whatever_happens_the_fleet_converges() {
     let seeds = std::env::var("FATBTREE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(300);
-    let (mut landed, mut misled, mut reloads, mut differences) = (0, 0, 0, 0);
+    let (mut landed, mut misled, mut hot, mut reloads, mut differences) = (0, 0, 0, 0, 0);
     for seed in 0..seeds {
         println!("seed {seed}"); // Shown when the test fails.
         let mut world = World::new(seed);
@@ -526,6 +580,7 @@ fn whatever_happens_the_fleet_converges() {
         }
         landed += world.landed;
         misled += world.misled;
+        hot += world.hot;
         reloads += world.epochs.len();
         differences += world.differences;
         world.settle();
@@ -534,7 +589,7 @@ fn whatever_happens_the_fleet_converges() {
     let told =
         format!("{landed} packets, {misled} of them misled, {reloads} epochs, {differences} differences");
     println!("{told}");
-    assert!(landed > 0 && reloads > 2 * seeds as usize && differences > seeds as usize, "{told}");
+    assert!(landed > 0 && hot > 0 && reloads > 2 * seeds as usize && differences > seeds as usize, "{told}");
 }
 
 /// A packet that was led by a node of the one tree may be on its way to a node of the other.
