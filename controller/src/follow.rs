@@ -26,7 +26,7 @@ use fatbtree_index::TreeTop;
 use fatbtree_topology::{FatTree, SwitchId};
 
 use crate::frequency::Frequencies;
-use crate::plan::{HotKeys, LAYERS, Located, Placement, Plan, PlanError, hottest, next_epoch};
+use crate::plan::{HotKeys, LAYERS, Located, Placement, Plan, PlanError, next_epoch};
 use crate::reload::{ReloadError, ReloadSteps};
 use crate::tables::Entry;
 use crate::tree::{SnapshotError, Tree};
@@ -185,9 +185,9 @@ impl Follower {
     }
 
     /// The keys that the next plan may make hot: memory servers are to be asked where their records lie.
-    pub fn hot_candidates(&self) -> Vec<u64> {
+    pub fn hot_candidates(&self, tree: &Tree) -> Vec<u64> {
         let visits: Vec<(u64, u64)> = self.keys.iter().map(|key| (*key, 1)).collect();
-        hottest(&visits, 2 * self.in_force.budget().hot_keys)
+        self.in_force.hot_candidates(tree, &visits)
     }
 
     /// Plans the next epoch, if that is worth it now. `tops` are the trees' as the memory servers have read them of late, `counters` what
@@ -220,7 +220,7 @@ impl Follower {
         }
         let (epoch, budget) = (next_epoch(self.in_force.epoch()), self.in_force.budget());
         let (topology, placement, in_force) = (&self.topology, &self.placement, Some(&self.in_force));
-        let (hot, rest) = HotKeys::choose(&visits, located, budget.hot_keys, in_force);
+        let (hot, rest) = HotKeys::choose(&tree, &visits, located, budget.hot_keys, in_force);
         let frequencies = Frequencies::from_weighted(&tree, &rest);
         let plan = Plan::following(topology, placement, &tree, &frequencies, budget, epoch, in_force)?;
         let plan = plan.with_hot_keys(hot);

@@ -37,6 +37,23 @@ pub enum SnapshotError {
         /// Their low key.
         low: u64,
     },
+    /// A tree has keys of another partition.
+    #[error(
+        "partition {id}, node {address:#x}: pivot {pivot:#x} is outside of the partition's keys, {low:#x} to {high:#x}; the trees are of \
+         different loads: ask again when all are loaded"
+    )]
+    OtherPartition {
+        /// The partition.
+        id: u16,
+        /// The node.
+        address: u64,
+        /// Its pivot.
+        pivot: u64,
+        /// The partition's first key.
+        low: u64,
+        /// Its last key: the next partition begins behind it.
+        high: u64,
+    },
     /// A root lies on another server.
     #[error("partition {id}: expected a root on server {id}, found address {root:#x} on server {}", root >> 48)]
     ForeignRoot {
@@ -173,6 +190,18 @@ impl Tree {
                     return Err(SnapshotError::TwiceNode { id, address: node.address });
                 }
                 check(id, node)?;
+                // The first pivot of a node is where its keys begin; those of the leftmost ones do not matter.
+                let pivots = node.children.iter().map(|(pivot, _)| *pivot).enumerate();
+                let outside = |(at, pivot): &(usize, u64)| *pivot > high || *at > 0 && *pivot <= low;
+                if let Some((_, pivot)) = pivots.filter(outside).next() {
+                    return Err(SnapshotError::OtherPartition {
+                        id,
+                        address: node.address,
+                        pivot,
+                        low,
+                        high,
+                    });
+                }
             }
             let index = u16::try_from(n).expect("partition ids are 16 bits and unique");
             let node = by_address.remove(&root).map_or(NONE, |node| {
@@ -451,6 +480,19 @@ mod tests {
             refuse(&|tops| tops[1].partition.range.low = 0),
             SnapshotError::Overlap { first: 0, second: 1, low: 0 }
         );
+        // A server that was loaded anew with other borders, beside one that was not yet.
+        let pivots =
+            |top: &TreeTop| top.nodes.iter().flat_map(|node| node.children.iter().map(|child| child.0)).max();
+        let last = pivots(&top(0, 0)).unwrap();
+        assert!(matches!(
+            refuse(&|tops| tops[1].partition.range.low = last),
+            SnapshotError::OtherPartition { id: 0, pivot, high, .. } if pivot == last && high == last - 1
+        ));
+        let second = top(1, 500).nodes[0].children[1].0;
+        assert!(matches!(
+            refuse(&|tops| tops[1].partition.range.low = second),
+            SnapshotError::OtherPartition { id: 1, pivot, low, .. } if pivot == second && low == second
+        ));
         assert_eq!(
             refuse(&|tops| tops[1].partition.root = GlobalAddress(64)),
             SnapshotError::ForeignRoot { id: 1, root: 64 }

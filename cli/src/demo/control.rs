@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use fatbtree_controller::{
     Budget, Connection, Connections, Fleet, FleetOptions, FollowOptions, Follower, Frequencies, HotKeys,
     Located, OnProgress, Placement, Plan, Programs, PushReport, ReloadSteps, Tree, by_partition,
-    cluster_base, hottest, next_epoch,
+    cluster_base, next_epoch,
 };
 use fatbtree_index::{IndexCache, RemoteSide, TreeTop};
 use fatbtree_memserver::grpc;
@@ -90,7 +90,8 @@ impl Control {
         let Some(due) = follower.due() else { return Ok(0) };
         tokio::time::sleep(due.saturating_sub(since.elapsed())).await;
         let (tops, counters) = (self.tops().await?, self.fleet.read_counters().await?);
-        let located = self.locate(&Tree::new(&tops)?, &follower.hot_candidates()).await?;
+        let tree = Tree::new(&tops)?;
+        let located = self.locate(&tree, &follower.hot_candidates(&tree)).await?;
         let Some(next) = follower.replan(since.elapsed(), &tops, counters, &located)? else { return Ok(0) };
         let report = self.fleet.reload(&next.steps, None).await?;
         self.in_force = Some(next.plan.clone());
@@ -107,20 +108,28 @@ impl Control {
             None => Vec::new(),
         };
         let tree = Tree::new(&tops)?;
-        let room = self.budget.hot_keys;
-        let located = self.locate(&tree, &hottest(&visits, 2 * room)).await?;
-        let started = Instant::now();
-        let (hot, rest) = HotKeys::choose(&visits, &located, room, self.in_force.as_ref());
-        let frequencies = Frequencies::from_weighted(&tree, &rest);
         let epoch = self.in_force.as_ref().map_or(1, |plan| next_epoch(plan.epoch()));
-        let topology = self.cluster.tree();
-        let plan = Plan::new(topology, &self.placement, &tree, &frequencies, &self.budget, epoch)?;
+        let started = Instant::now();
+        let plan = self.plan_of(&tree, &visits, epoch)?;
+        let candidates = plan.hot_candidates(&tree, &visits);
+        let planned = started.elapsed();
+        let located = self.locate(&tree, &candidates).await?;
+        let started = Instant::now();
+        let room = self.budget.hot_keys;
+        let (hot, rest) = HotKeys::choose(&tree, &visits, &located, room, self.in_force.as_ref());
+        let plan = if rest.len() < visits.len() { self.plan_of(&tree, &rest, epoch)? } else { plan };
         let plan = plan.with_hot_keys(hot);
-        let seconds = started.elapsed().as_secs_f64();
+        let seconds = (planned + started.elapsed()).as_secs_f64();
         let nodes = tops.iter().flat_map(|top| &top.nodes);
         let inner_bytes = nodes.map(|node| IndexCache::entry_bytes(node.children.len())).sum();
         let (inner_nodes, held_nodes) = (tree.node_count(), plan.held_nodes(&tree));
         Ok(Planned { plan, seconds, inner_nodes, held_nodes, inner_bytes })
+    }
+
+    fn plan_of(&self, tree: &Tree, visits: &[(u64, u64)], epoch: u8) -> Result<Plan> {
+        let frequencies = Frequencies::from_weighted(tree, visits);
+        let topology = self.cluster.tree();
+        Ok(Plan::new(topology, &self.placement, tree, &frequencies, &self.budget, epoch)?)
     }
 
     /// Loads a plan into the switches beside the one in force, and takes that away.

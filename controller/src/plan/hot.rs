@@ -1,13 +1,15 @@
 //! Hot keys: those that are asked for so often that the first switches know where each of them lies (`hot_key`).
 //!
 //! ```text
-//!   visits ──hottest()──▶ keys ──memory servers──▶ where each lies ──HotKeys::choose()──▶ hot keys, and the visits of all others
-//!                                                                                            │                  │
-//!                                                     Plan::with_hot_keys() ◀────────────────┘    Frequencies ──▶ Plan::following()
+//!   visits ──Plan::following()──▶ plan ──hot_candidates()──▶ keys ──memory servers──▶ where each lies ──HotKeys::choose()──┐
+//!                                                                                                                      │
+//!                                  plan ◀──with_hot_keys()── Plan::following() ◀── the visits that are left ◀──────────┘
 //! ```
 //!
-//! An entry leads to the record of the key or, where values are in the leaves, to its leaf. So it saves all round trips but one,
-//! and its visits need neither fat root nor node sets: these are planned for the other keys.
+//! An entry leads to the record of the key or, where values are in the leaves, to its leaf: it saves all round trips but one. Lookups
+//! that are led to a record need neither fat root nor node sets, so these are planned once more for the other keys. Where values are in the
+//! leaves, node sets lead to most of the leaves that are asked for, and a node serves many keys: they are planned for all keys, and
+//! entries go to the hottest of the keys that they do not lead as far.
 //!
 //! Nobody tells switches when a record is written anew elsewhere. Its entry then costs a round trip and saves none, until the next plan
 //! finds the new place. So a key whose record has moved between two plans gets no entry, until it has stayed where it is from one plan
@@ -43,7 +45,7 @@ pub struct Located {
 }
 
 /// The most visited keys, the most visited one first; at most `count` of them. Of keys that are visited alike, the lower one comes first.
-pub fn hottest(visits: &[(u64, u64)], count: usize) -> Vec<u64> {
+pub(super) fn hottest(visits: &[(u64, u64)], count: usize) -> Vec<u64> {
     let mut keys: Vec<(u64, u64)> = weights(visits).into_iter().collect();
     keys.sort_unstable_by_key(|(key, weight)| (std::cmp::Reverse(*weight), *key));
     keys.truncate(count);
@@ -68,6 +70,9 @@ pub fn by_partition(tree: &Tree, keys: &[u64]) -> BTreeMap<u16, Vec<u64>> {
     all
 }
 
+/// One more candidate for so many that there is room for.
+const SPARE: usize = 8;
+
 /// What of the hot keys a plan is to have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HotKeys {
@@ -81,8 +86,9 @@ pub struct HotKeys {
 
 impl HotKeys {
     /// Chooses keys by their `visits`, of those that are `located`, for switches with room for so many. Second: the visits that the fat root
-    /// and the node sets are left with. `in_force` is the plan that they hold.
+    /// and the node sets are left with, all but those of records. `in_force` is the plan that they hold.
     pub fn choose(
+        tree: &Tree,
         visits: &[(u64, u64)],
         located: &[Located],
         room: usize,
@@ -105,7 +111,8 @@ impl HotKeys {
         let rank = |hot: &HotKey| (std::cmp::Reverse(favoured(is_held(hot), hot.weight)), hot.key);
         keys.sort_by_cached_key(rank);
         keys.dedup_by_key(|hot| hot.key);
-        let taken: HashSet<u64> = keys.iter().take(room).map(|hot| hot.key).collect();
+        let records = keys.iter().filter(|hot| !tree.leads_to(hot.key, hot.address));
+        let taken: HashSet<u64> = records.take(room).map(|hot| hot.key).collect();
         let rest = visits.iter().filter(|(key, _)| !taken.contains(key)).copied().collect();
         (Self { keys, room, restless }, rest)
     }
@@ -131,6 +138,20 @@ impl Plan {
         self.next.extend(next.filter(|_| !self.first_hops.is_empty()));
         (self.hot, self.restless) = (chosen, restless);
         self
+    }
+
+    /// The keys that are worth asking memory servers for where they lie: the most visited ones, and the most visited ones of those that this
+    /// plan does not lead to their leaf.
+    pub fn hot_candidates(&self, tree: &Tree, visits: &[(u64, u64)]) -> Vec<u64> {
+        let room = self.budget.hot_keys;
+        let ends_above = |key: u64| tree.trips(key, self.land(key).address) > 1;
+        let above: Vec<(u64, u64)> = visits.iter().filter(|(key, _)| ends_above(*key)).copied().collect();
+        // Some of them have moved, or are not there.
+        let mut keys = hottest(visits, room + room / SPARE);
+        keys.extend(hottest(&above, room + room / SPARE));
+        keys.sort_unstable();
+        keys.dedup();
+        keys
     }
 
     /// Hot keys, in key order.
@@ -159,6 +180,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_support::{naive_path, top};
 
     #[test]
     fn the_hottest_come_first_and_each_once() {
@@ -170,13 +192,23 @@ mod tests {
 
     #[test]
     fn what_has_an_entry_is_not_planned_for() {
+        let tops = [top(0, 0, &[0, 2, 4, 6], &[2])];
+        let tree = Tree::new(&tops).unwrap();
         let visits = [(1, 5), (2, 9), (3, 1), (2, 1), (4, 8)];
         let at = |key: u64| Located { key, address: key << 8 };
-        let (hot, rest) = HotKeys::choose(&visits, &[at(1), at(2), at(3)], 2, None);
+        let leaf = |key: u64| Located { key, address: *naive_path(&tops, key).last().unwrap() };
+        let (hot, rest) = HotKeys::choose(&tree, &visits, &[at(1), at(2), at(3)], 2, None);
         assert_eq!(rest, [(3, 1), (4, 8)], "4 is hot, but nobody knows where it lies");
         assert_eq!(
             hot.keys.iter().map(|hot| (hot.key, hot.weight)).collect::<Vec<_>>(),
             [(2, 10), (1, 5), (3, 1)]
         );
+        let (_, rest) = HotKeys::choose(&tree, &visits, &[leaf(1), leaf(2), at(3)], 2, None);
+        assert_eq!(
+            rest.len(),
+            4,
+            "nodes are planned for keys with values in the leaves, and these are hotter"
+        );
+        assert!(!rest.contains(&(3, 1)));
     }
 }

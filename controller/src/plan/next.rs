@@ -117,7 +117,7 @@ mod tests {
             let located = [(0u64, 7u64), (1, 5), (2, 9)]
                 .map(|(key, weight)| (Located { key, address: (3 << 48) | (1 << 40) | key }, weight));
             let visits: Vec<(u64, u64)> = located.iter().map(|(at, weight)| (at.key, *weight)).collect();
-            let (hot, _) = HotKeys::choose(&visits, &located.map(|(at, _)| at), 1, None);
+            let (hot, _) = HotKeys::choose(&tree, &visits, &located.map(|(at, _)| at), 1, None);
             plan.with_hot_keys(hot)
         };
         let few = plan([10, 0, 0, 0, 0]);

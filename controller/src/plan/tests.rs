@@ -268,8 +268,10 @@ fn plan_with_hot_keys(
     budget: &Budget,
     epoch: u8,
 ) -> Option<Plan> {
-    let located = located(tops, hottest(weights, 2 * HOT_KEYS));
-    let (hot, rest) = HotKeys::choose(weights, &located, budget.hot_keys, None);
+    let tree = Tree::new(tops).unwrap();
+    let first = plan(tops, placement, weights, budget, epoch)?;
+    let located = located(tops, first.hot_candidates(&tree, weights));
+    let (hot, rest) = HotKeys::choose(&tree, weights, &located, budget.hot_keys, None);
     plan(tops, placement, &rest, budget, epoch).map(|plan| plan.with_hot_keys(hot))
 }
 
@@ -328,7 +330,7 @@ proptest! {
         let entries = useful.values().filter(|(_, hot)| *hot).count();
         prop_assert_eq!(entries, plan.hot_keys().len());
         // Only candidates can be chosen, and some of them are of no use.
-        let left = hottest(&weights, HOT_KEYS).into_iter().filter_map(|key| useful.get(&key)).filter(|(_, hot)| !hot);
+        let left = super::hot::hottest(&weights, HOT_KEYS).into_iter().filter_map(|key| useful.get(&key)).filter(|(_, hot)| !hot);
         for (visits, _) in left {
             prop_assert!(entries == HOT_KEYS && least >= Some(*visits));
         }

@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::frequency::Frequencies;
-use crate::plan::{Budget, HotKeys, Located, Placement, Plan, hottest, next_epoch};
+use crate::plan::{Budget, HotKeys, Located, Placement, Plan, next_epoch};
 use crate::tables::{Change, Entry, NodeSet, child, core_route, fat_root, fine, run};
 use crate::test_support::{naive_path, top};
 use crate::tree::Tree;
@@ -215,12 +215,11 @@ impl World {
             self.keys[at] = key;
         }
         let visits: Vec<(u64, u64)> = self.keys.iter().map(|key| (*key, 1)).collect();
-        let candidates = hottest(&visits, 2 * HOT_KEYS);
-        let located: Vec<Located> = candidates.iter().map(|key| self.locate(*key)).collect();
+        let located: Vec<Located> = self.keys.iter().map(|key| self.locate(*key)).collect();
         let budget = self.budget.clone();
         let (topology, placement) = (self.cluster.tree(), Placement::of(&self.cluster));
         let in_force = self.controller.plan().map(|(loaded, _)| loaded.plan());
-        let (hot, rest) = HotKeys::choose(&visits, &located, HOT_KEYS, in_force);
+        let (hot, rest) = HotKeys::choose(&tree, &visits, &located, HOT_KEYS, in_force);
         let frequencies = Frequencies::from_weighted(&tree, &rest);
         let plan = Plan::following(topology, &placement, &tree, &frequencies, &budget, 1, in_force).unwrap();
         let plan = plan.with_hot_keys(hot);

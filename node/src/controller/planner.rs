@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fatbtree_controller::{
     Budget, Entry, Follower, Frequencies, HotKeys, Incarnations, Loaded, Located, Placement, Plan, Programs,
-    Replanned, Tree, by_partition, hottest,
+    Replanned, Tree, by_partition,
 };
 use fatbtree_index::TreeTop;
 use fatbtree_memserver::grpc::{self, Deadlines};
@@ -125,32 +125,45 @@ impl Planner {
             Some(_) => self.counters().await.0,
             None => Counted::new(),
         };
-        let room = self.budget.hot_keys;
-        let known = in_force.clone();
-        let (tree, visits, candidates) = blocking(move || {
+        let (planner, old) = (self.clone(), in_force.clone());
+        let (tree, visits, first, candidates) = blocking(move || {
             let tree = Tree::new(&tops).map_err(|error| error.to_string())?;
-            let visits = match &known {
+            let visits = match &old {
                 Some(loaded) => loaded.plan().visits(counters, &keys),
                 None => keys.iter().map(|key| (*key, 1)).collect(),
             };
-            let candidates = hottest(&visits, 2 * room);
-            Ok((tree, visits, candidates))
+            let plan = planner.plan_of(&tree, &visits, epoch, old.as_deref())?;
+            let candidates = plan.hot_candidates(&tree, &visits);
+            Ok((tree, visits, plan, candidates))
         })
         .await?;
         let located = self.locate(&tree, &candidates).await;
         blocking(move || {
             let old = in_force.as_ref().map(|loaded| loaded.plan());
-            let (hot, rest) = HotKeys::choose(&visits, &located, room, old);
-            let frequencies = Frequencies::from_weighted(&tree, &rest);
-            let topology = self.cluster.tree();
-            let plan =
-                Plan::following(topology, &self.placement, &tree, &frequencies, &self.budget, epoch, old);
-            let plan = plan.map_err(|error| error.to_string())?.with_hot_keys(hot);
+            let (hot, rest) = HotKeys::choose(&tree, &visits, &located, self.budget.hot_keys, old);
+            let plan = match rest.len() < visits.len() {
+                true => self.plan_of(&tree, &rest, epoch, in_force.as_deref())?,
+                false => first,
+            };
+            let plan = plan.with_hot_keys(hot);
             let trips = plan.trips(&tree, &visits);
             let trips_in_force = in_force.map(|loaded| loaded.plan().trips(&tree, &visits));
             Ok(Made { plan, made_of, trips_in_force, trips })
         })
         .await
+    }
+
+    fn plan_of(
+        &self,
+        tree: &Tree,
+        visits: &[(u64, u64)],
+        epoch: u8,
+        in_force: Option<&Loaded>,
+    ) -> Result<Plan, String> {
+        let frequencies = Frequencies::from_weighted(tree, visits);
+        let (topology, placement, old) = (self.cluster.tree(), &self.placement, in_force.map(Loaded::plan));
+        let plan = Plan::following(topology, placement, tree, &frequencies, &self.budget, epoch, old);
+        plan.map_err(|error| error.to_string())
     }
 
     /// Asks the follower whether another plan is worth its entries now.
@@ -163,9 +176,8 @@ impl Planner {
             Ok(tops) => tops,
             Err(error) => return (follower, Err(error)),
         };
-        let candidates = follower.hot_candidates();
         let located = match Tree::new(&tops) {
-            Ok(tree) => self.locate(&tree, &candidates).await,
+            Ok(tree) => self.locate(&tree, &follower.hot_candidates(&tree)).await,
             // The follower says what is wrong with them.
             Err(_) => Vec::new(),
         };

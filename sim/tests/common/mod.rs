@@ -94,7 +94,7 @@ impl Bench {
                 let place = fatbtree_index::Tree::new(&memory, &config, partition).place_of(*key).unwrap();
                 Located { key: *key, address: place.unwrap().raw() }
             });
-            let (hot, rest) = HotKeys::choose(&visits, &some.collect::<Vec<_>>(), HOT_KEYS, None);
+            let (hot, rest) = HotKeys::choose(&tree, &visits, &some.collect::<Vec<_>>(), HOT_KEYS, None);
             let frequencies = Frequencies::from_weighted(&tree, &rest);
             let plan = Plan::new(network.tree(), network.placement(), &tree, &frequencies, budget, 1);
             plan.unwrap().with_hot_keys(hot)
