@@ -186,7 +186,9 @@ impl Follower {
 
     /// The keys that the next plan may make hot: memory servers are to be asked where their records lie.
     pub fn hot_candidates(&self, tree: &Tree) -> Vec<u64> {
-        let visits: Vec<(u64, u64)> = self.keys.iter().map(|key| (*key, 1)).collect();
+        // Those that are hot already come last, as long as nobody has sampled them again.
+        let held = self.in_force.hot_keys().iter().map(|hot| (hot.key, 1));
+        let visits: Vec<(u64, u64)> = self.keys.iter().map(|key| (*key, 2)).chain(held).collect();
         self.in_force.hot_candidates(tree, &visits)
     }
 

@@ -34,8 +34,8 @@ impl Plan {
     /// A switch counts the packets that come to a node, so those that stop below it are these less those that come to a cached child. It
     /// cannot tell its other children apart, or keys below them: packets are divided evenly among the sampled keys that stop there; where
     /// there are none, evenly among the children, and the first key of each stands for all of its keys. A sampled key where nothing was
-    /// counted is one visit. A sampled hot key, which is not counted, stands for as many as an average key that is. Entries of other
-    /// plans are ignored.
+    /// counted is one visit. A sampled hot key, which is not counted, stands for as many as an average one of the other samples. A hot
+    /// key that was not sampled is visited less than all others, but is not forgotten. Entries of other plans are ignored.
     pub fn visits(
         &self,
         counters: impl IntoIterator<Item = (SwitchId, Entry, u64)>,
@@ -48,17 +48,10 @@ impl Plan {
             *samples.entry(*stop).or_default() += 1;
         }
         let share = |packets: u64, of: u64| packets.saturating_mul(VISIT) / of.max(1);
-        // What a sampled key stands for, if it is like the others.
-        let all = counted.values().fold(0u64, |sum, packets| sum.saturating_add(*packets));
-        let hot = samples.get(&Stop::Hot).copied().unwrap_or(0);
-        let of_hot = share(all, stops.len() as u64 - hot).max(VISIT);
         let mut visits: Vec<(u64, u64)> = sampled
             .iter()
             .zip(&stops)
             .map(|(key, stop)| {
-                if *stop == Stop::Hot {
-                    return (*key, of_hot);
-                }
                 let packets = counted.get(stop).map_or(samples[stop], |packets| *packets);
                 (*key, share(packets, samples[stop]).max(1))
             })
@@ -75,6 +68,19 @@ impl Plan {
                 Stop::Hot => {}
             }
         }
+        let is_hot = |stop: &Stop| *stop == Stop::Hot;
+        let hot = samples.get(&Stop::Hot).copied().unwrap_or(0);
+        let is_other = |at: usize| stops.get(at).is_none_or(|stop| !is_hot(stop));
+        let others = visits.iter().enumerate().filter(|(at, _)| is_other(*at));
+        let all = others.fold(0u64, |sum, (_, (_, visits))| sum.saturating_add(*visits));
+        let of_hot = match stops.len() as u64 - hot {
+            0 => all.max(VISIT),
+            others => (all / others).max(1),
+        };
+        for ((_, visits), _) in visits.iter_mut().zip(&stops).filter(|(_, stop)| is_hot(stop)) {
+            *visits = of_hot;
+        }
+        visits.extend(self.hot_keys().iter().map(|hot| (hot.key, 1)));
         visits
     }
 

@@ -179,8 +179,150 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
+    use fatbtree_topology::{Cluster, FatTree, HostId};
+
     use super::*;
+    use crate::frequency::Frequencies;
+    use crate::plan::{Budget, Placement};
+    use crate::tables::{Entry, fat_root};
     use crate::test_support::{naive_path, top};
+
+    const SERVER: u64 = 3;
+
+    /// The n-th place of a record.
+    fn place(n: u64) -> u64 {
+        SERVER << 48 | 1 << 47 | n << 6
+    }
+
+    fn at(key: u64, n: u64) -> Located {
+        Located { key, address: place(n) }
+    }
+
+    /// A plan of 64 leaves, one every 2^20 keys, with room for so many hot keys.
+    fn plan(visits: &[(u64, u64)], located: &[Located], room: usize, in_force: Option<&Plan>) -> Plan {
+        let lows: Vec<u64> = (0..64).map(|leaf| leaf << 20).collect();
+        let tree = Tree::new(&[top(SERVER as u16, 0, &lows, &[16, 16])]).unwrap();
+        let placement: Placement = [(SERVER as u16, HostId(0))].into_iter().collect();
+        let placement = placement.with_clients([HostId(9)]);
+        let budget = Budget { fat_root_ranges: 4, set_nodes: [0; 5], hot_keys: room, ..Budget::bmv2() };
+        let (hot, rest) = HotKeys::choose(&tree, visits, located, room, in_force);
+        let frequencies = Frequencies::from_weighted(&tree, &rest);
+        let topology = FatTree::spine(4).unwrap();
+        let plan = Plan::following(&topology, &placement, &tree, &frequencies, &budget, 1, in_force);
+        plan.unwrap().with_hot_keys(hot)
+    }
+
+    fn keys(plan: &Plan) -> Vec<u64> {
+        plan.hot_keys().iter().map(|hot| hot.key).collect()
+    }
+
+    /// A memory server that says of its keys that they lie on another one leads nobody there.
+    #[test]
+    fn places_on_other_servers_are_left_out() {
+        let lie = Located { key: 1, address: (SERVER + 1) << 48 | 64 };
+        assert_eq!(keys(&plan(&[(1, 9), (2, 1)], &[lie, at(2, 2)], 2, None)), [2]);
+        assert_eq!(keys(&plan(&[(1, 9)], &[Located { key: 1, address: 64 }], 2, None)), [0u64; 0]);
+    }
+
+    /// Whatever a memory server says of one key, the plan has it once.
+    #[test]
+    fn a_key_is_hot_once() {
+        let twice = plan(&[(1, 9), (2, 1)], &[at(1, 1), at(2, 2), at(1, 7)], 3, None);
+        assert_eq!(keys(&twice), [1, 2]);
+        assert_eq!(Plan::from_json(&twice.to_json()).unwrap(), twice);
+    }
+
+    #[test]
+    fn a_key_whose_record_moves_is_hot_again_when_it_has_stayed() {
+        let visits = [(1, 9), (2, 5)];
+        let first = plan(&visits, &[at(1, 1), at(2, 2)], 2, None);
+        assert_eq!(keys(&first), [1, 2]);
+        let second = plan(&visits, &[at(1, 11), at(2, 2)], 2, Some(&first));
+        assert_eq!(keys(&second), [2], "1 has moved");
+        let moved_again = plan(&visits, &[at(1, 12), at(2, 2)], 2, Some(&second));
+        assert_eq!(keys(&moved_again), [2]);
+        let third = plan(&visits, &[at(1, 11), at(2, 2)], 2, Some(&second));
+        assert_eq!((keys(&third), third.hot_address(1)), (vec![1, 2], Some(place(11))));
+    }
+
+    #[test]
+    fn who_is_hot_stays_so_unless_another_is_clearly_hotter() {
+        let places = [at(1, 1), at(2, 2)];
+        let first = plan(&[(1, 100), (2, 99)], &places, 1, None);
+        assert_eq!(keys(&first), [1]);
+        assert_eq!(keys(&plan(&[(1, 100), (2, 105)], &places, 1, Some(&first))), [1]);
+        assert_eq!(keys(&plan(&[(1, 100), (2, 105)], &places, 1, None)), [2]);
+        assert_eq!(keys(&plan(&[(1, 100), (2, 120)], &places, 1, Some(&first))), [2]);
+    }
+
+    /// Counters have counted for a second, and samples are of an hour: a hot key does not weigh more for it.
+    #[test]
+    fn a_sampled_hot_key_stands_for_as_many_as_others_do() {
+        let plan = plan(&[(1, 9)], &[at(1, 1)], 2, None);
+        let other = 40 << 20;
+        let range = &plan.fat_root[plan.range_of(other)];
+        let counted = plan.entries().into_iter().flat_map(|(switch, entries)| {
+            entries.into_iter().filter_map(move |entry| match entry {
+                Entry::FatRoot(_, fat_root::Action::Land { address, .. }) if address == range.address => {
+                    Some((switch, entry, 10))
+                }
+                _ => None,
+            })
+        });
+        let counted: Vec<_> = counted.take(1).collect();
+        assert_eq!(counted.len(), 1);
+        let sampled: Vec<u64> = (0..100).map(|n| other + n).chain([1]).collect();
+        let weights = weights(&plan.visits(counted, &sampled));
+        let (hot, other) = (weights[&1], weights[&other]);
+        assert!(hot.abs_diff(other) <= 1, "{hot} {other}");
+        // Of nothing that was counted, each sample is one visit.
+        let weights = super::weights(&plan.visits([], &sampled));
+        assert!(weights[&1].abs_diff(weights[&(40 << 20)]) <= 1);
+    }
+
+    /// A key that nobody has sampled this time makes room for those that somebody has, and for nobody else.
+    #[test]
+    fn hot_keys_stay_while_there_is_room() {
+        let first = plan(&[(1, 9), (2, 5)], &[at(1, 1), at(2, 2)], 2, None);
+        let visits = first.visits([], &[7, 2, 2]);
+        assert_eq!(hottest(&visits, 9), [2, 7, 1]);
+        let places = [at(1, 1), at(2, 2), at(7, 7)];
+        assert_eq!(keys(&plan(&visits, &places, 3, Some(&first))), [1, 2, 7]);
+        assert_eq!(keys(&plan(&visits, &places, 2, Some(&first))), [2, 7]);
+    }
+
+    #[test]
+    fn files_with_other_hot_keys_are_refused() {
+        let plan = plan(&[(1, 9), (2, 5)], &[at(1, 1), at(2, 2)], 2, None);
+        let good: serde_json::Value = serde_json::from_str(&plan.to_json()).unwrap();
+        let refuse = |change: &dyn Fn(&mut serde_json::Value), reason: &str| {
+            let mut bad = good.clone();
+            change(&mut bad);
+            let error = Plan::from_json(&bad.to_string()).unwrap_err().to_string();
+            assert!(error.contains(reason), "expected {reason:?} in: {error}");
+        };
+        refuse(&|v| v["hot"][0]["address"] = 64.into(), "expected it on server 3");
+        refuse(&|v| v["hot"][1]["key"] = 1.into(), "each once");
+        refuse(&|v| v["budget"]["hot_keys"] = 1.into(), "hot_key (keys) needs 2, the limit is 1");
+    }
+
+    /// The cluster has other clients than when the plan was made, or whoever wrote the file names switches that are not there.
+    #[test]
+    fn plans_for_other_first_switches_are_refused() {
+        let cluster = Cluster::from_toml(Cluster::local_toml()).unwrap();
+        let lows = [0, 1 << 62];
+        let tops = lows.iter().zip(0u16..).map(|(low, id)| top(id, *low, &[*low, low + 9], &[4]));
+        let tree = Tree::new(&tops.collect::<Vec<_>>()).unwrap();
+        let frequencies = Frequencies::from_weighted(&tree, &[]);
+        let (topology, placement) = (cluster.tree(), Placement::of(&cluster));
+        let plan = Plan::new(topology, &placement, &tree, &frequencies, &Budget::bmv2(), 1).unwrap();
+        plan.check_network(&cluster).unwrap();
+        for first_hops in [vec![], vec![SwitchId(9999)]] {
+            let other = Plan { first_hops, ..plan.clone() };
+            let error = other.check_network(&cluster).unwrap_err().to_string();
+            assert!(error.contains("first switches of clients"), "{error}");
+        }
+    }
 
     #[test]
     fn the_hottest_come_first_and_each_once() {

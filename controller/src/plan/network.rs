@@ -1,6 +1,6 @@
 //! Whether a saved plan is one for this network.
 
-use fatbtree_topology::Cluster;
+use fatbtree_topology::{Cluster, SwitchId};
 
 use super::{Placement, Plan, PlanError, homes};
 
@@ -59,6 +59,18 @@ impl Plan {
                 let there = here.map(|id| tree.switch(id).name()).join(", ");
                 return Err(differs(what, names(&partition.switches), there));
             }
+        }
+        let first_hops = placement.first_hops(tree);
+        if self.first_hops != first_hops {
+            let names = |switches: &[SwitchId]| -> String {
+                let each = switches.iter().map(|id| match self.switch_name(*id) {
+                    "unknown switch" => format!("switch number {}", id.0),
+                    name => name.to_owned(),
+                });
+                each.collect::<Vec<_>>().join(", ")
+            };
+            let there = first_hops.iter().map(|id| tree.switch(*id).name()).collect::<Vec<_>>().join(", ");
+            return Err(differs("first switches of clients".to_owned(), names(&self.first_hops), there));
         }
         Ok(())
     }

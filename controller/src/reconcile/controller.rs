@@ -192,7 +192,10 @@ impl Controller {
 
     /// Takes notice of a plan that was saved: if its epoch is found in force, it is the plan in force.
     pub fn restore(&mut self, plan: Plan, made_of: Incarnations) {
-        self.saved.push((plan, made_of));
+        match plan.check_network(&self.cluster) {
+            Ok(()) => self.saved.push((plan, made_of)),
+            Err(error) => tracing::warn!(epoch = plan.epoch(), %error, "a saved plan is left out"),
+        }
     }
 
     /// Time, counted from any moment on. It never goes back.
