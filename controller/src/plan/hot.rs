@@ -149,6 +149,11 @@ impl Plan {
         Some(self.hot[at].address)
     }
 
+    /// Whether there are keys that got no entry because their records had moved.
+    pub(crate) fn has_restless_keys(&self) -> bool {
+        !self.restless.is_empty()
+    }
+
     /// What is known of where records lay when the plan was made: of hot keys, and of those that have moved.
     fn located(&self) -> impl Iterator<Item = Located> {
         let hot = self.hot.iter().map(|hot| Located { key: hot.key, address: hot.address });
@@ -178,12 +183,7 @@ mod tests {
     }
 
     /// A plan of 64 leaves, one every 2^20 keys, with room for so many hot keys.
-    fn plan(
-        visits: &[(u64, u64)],
-        located: &[Located],
-        room: usize,
-        in_force: Option<&Plan>,
-    ) -> Plan {
+    fn plan(visits: &[(u64, u64)], located: &[Located], room: usize, in_force: Option<&Plan>) -> Plan {
         let lows: Vec<u64> = (0..64).map(|leaf| leaf << 20).collect();
         let tree = Tree::new(&[top(SERVER as u16, 0, &lows, &[16, 16])]).unwrap();
         let placement: Placement = [(SERVER as u16, HostId(0))].into_iter().collect();
