@@ -177,11 +177,17 @@ impl Follower {
         self.fresh >= RECENT && fewer()
     }
 
-    /// From when on it may be worth to read tops and counters and to [plan anew](Self::replan); none as long as clients are led right, and
-    /// as far as they were.
+    /// Whether keys that are not hot because their records moved may be found where they were by now. Whoever asks for nothing moves nothing,
+    /// and needs no entries.
+    fn may_have_settled(&self) -> bool {
+        self.in_force.has_restless_keys() && self.fresh >= MORE * RECENT
+    }
+
+    /// From when on it may be worth to read tops and counters and to [plan anew](Self::replan); none as long as clients are led right, as
+    /// far as they were, and no hot key waits for its record to stay where it is.
     pub fn due(&self) -> Option<Duration> {
         let enough = self.astray >= EVIDENCE.max((self.options.worth * self.index_reads as f64) as u64);
-        (enough || self.has_drifted()).then_some(self.not_before)
+        (enough || self.has_drifted() || self.may_have_settled()).then_some(self.not_before)
     }
 
     /// The keys that the next plan may make hot: memory servers are to be asked where their records lie.
@@ -211,7 +217,7 @@ impl Follower {
         (self.index_reads, self.astray) = (0, 0);
         let changes = self.in_force.summary().entries;
         self.wait(now, 2 * changes);
-        let has_drifted = self.has_drifted();
+        let has_drifted = self.has_drifted() || self.may_have_settled();
         (self.usual_levels, self.fresh, self.known) = (self.recent_levels(), 0, self.keys.len());
         let tree = Tree::new(tops)?;
         let visits = self.in_force.visits(counters, self.keys.make_contiguous());
@@ -361,6 +367,37 @@ mod tests {
     }
 
     /// The paper's figure 6: other keys become hot.
+    /// The records of all hot keys are written anew: the next plan has none of these keys, but the one after has them again, if their
+    /// records have stayed where they are.
+    #[test]
+    fn keys_whose_records_have_moved_are_hot_again() {
+        let tops = tops();
+        let mut follower = follower(&tops, FollowOptions::default());
+        let asked: Vec<u64> = (0..4 * 16_384).map(|n| n % 500 * 80).collect();
+        let located = |times: u64| -> Vec<Located> {
+            let keys = asked[..500].iter();
+            keys.map(|key| Located { key: *key, address: 1 << 47 | times << 40 | key << 4 }).collect()
+        };
+        let mut now = SECOND;
+        let mut look = |follower: &mut Follower, astray, times| {
+            follower.report(asked.len() as u64, astray, &asked);
+            now = now.max(follower.due()?);
+            let next = follower.replan(now, &tops, [], &located(times)).unwrap()?;
+            now += 100 * SECOND;
+            follower.loaded(next.plan);
+            Some(follower.in_force().hot_keys().len())
+        };
+        assert_eq!(look(&mut follower, 0, 0), Some(500));
+        assert_eq!(look(&mut follower, 30_000, 1), Some(0), "all have moved");
+        assert_eq!(look(&mut follower, 0, 1), Some(500), "they have not moved since");
+        assert!((0..3).all(|_| look(&mut follower, 0, 1).is_none()), "nothing is to be done");
+        assert_eq!(look(&mut follower, 30_000, 2), Some(0));
+        for times in 3..6 {
+            assert_eq!(look(&mut follower, 0, times), None, "they do not stay");
+        }
+        assert!(follower.in_force().hot_keys().is_empty());
+    }
+
     #[test]
     fn other_hot_keys_are_followed() {
         let lows: Vec<u64> = (0..8_000).map(|leaf| leaf * 100).collect();

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use common::plan;
 use fatbtree_controller::tables::core_route;
 use fatbtree_controller::{
-    Budget, Change, Connection, Connections, Entry, Placement, Programs, RangeMatch, ReloadSteps, TableError,
-    Tables, Target, base,
+    Budget, Change, Connection, Connections, Entry, HotKeys, Located, Placement, Programs, RangeMatch,
+    ReloadSteps, TableError, Tables, Target, base,
 };
 use fatbtree_p4runtime::P4InfoIndex;
 use fatbtree_p4runtime::v1::{self, update};
@@ -29,7 +29,7 @@ fn without(name: &str) -> P4InfoIndex {
 
 fn all_entries(cluster: &Cluster, range_match: RangeMatch) -> Vec<Entry> {
     let budget = Budget { fat_root_ranges: 60, set_nodes: [5, 9, 9, 9, 9], range_match, ..Budget::bmv2() };
-    let plan = plan(cluster, 900, &budget, &[], 7);
+    let plan = plan(cluster, 900, &budget, &[], 7).with_hot_keys(hot_keys(cluster, 20, budget.hot_keys));
     let placement = Placement::of(cluster);
     let mut entries: Vec<Entry> = plan.entries().into_values().flatten().collect();
     entries.extend(base(cluster.tree(), &placement).into_values().flat_map(|base| base.entries));
@@ -58,9 +58,9 @@ fn every_entry_lowers_and_reads_back() {
             assert_eq!(tables.read(&lowered).unwrap(), Some(*entry));
             assert_eq!(tables.key(entry).unwrap().action, None);
         }
-        // 4 fat root stages, connection, 2 routes, last hop; coarse, fine, run and child of each node set; some nodes need whole keys.
+        // 4 fat root stages, hot keys, connection, 2 routes, last hop; coarse, fine, run and child of each node set; some nodes need whole keys.
         let whole = kinds.iter().filter(|kind| kind.ends_with("_whole")).count();
-        assert!(whole > 0 && kinds.len() - whole == 4 + 4 + 2 * 4, "{kinds:?}");
+        assert!(whole > 0 && kinds.len() - whole == 4 + 5 + 2 * 4, "{kinds:?}");
     }
 }
 
@@ -148,6 +148,36 @@ fn phases_become_write_requests() {
     assert_eq!(steps.len(), 1 + all(&old).symmetric_difference(&all(&new)).count());
 }
 
+/// Hot keys are there once, for all epochs.
+fn epochs_of(entry: &Entry) -> u64 {
+    if matches!(entry, Entry::HotKey(..)) { 1 } else { 2 }
+}
+
+/// Keys of the first partition, of which so many may be hot.
+fn hot_keys(cluster: &Cluster, keys: u64, room: usize) -> HotKeys {
+    let first = cluster.servers().iter().min_by_key(|server| server.low).unwrap();
+    let visits: Vec<(u64, u64)> = (0..keys).map(|key| (key, 1)).collect();
+    let address = |key| u64::from(first.partition) << 48 | 1 << 47 | key << 4;
+    let located: Vec<Located> = (0..keys).map(|key| Located { key, address: address(key) }).collect();
+    HotKeys::choose(&visits, &located, room, None).0
+}
+
+/// Reads that want a node have no entries of ours.
+#[test]
+fn hot_keys_for_reads_that_want_a_node_are_foreign() {
+    let tables = Tables::new(&info()).unwrap();
+    let entries = all_entries(&Cluster::example(), RangeMatch::Exact);
+    let hot = entries.iter().find(|entry| entry.table() == "hot_key").unwrap();
+    let mut lowered = tables.entry(hot).unwrap();
+    let info = info();
+    let table = info.table("hot_key").unwrap();
+    let field = table.field("wants_node").unwrap().id;
+    let wants_node = lowered.r#match.iter_mut().find(|found| found.field_id == field).unwrap();
+    let exact = v1::field_match::Exact { value: vec![1] };
+    wants_node.field_match_type = Some(v1::field_match::FieldMatchType::Exact(exact));
+    assert!(matches!(tables.read(&lowered), Err(TableError::Foreign { .. })));
+}
+
 /// A plan that takes all a target has is one that its switches take: every entry lowers with the P4Info of its switch's
 /// role, into a table that is large enough for two epochs of it.
 #[test]
@@ -157,8 +187,10 @@ fn a_full_plan_fits_every_target() {
     for target in Target::ALL {
         let budget = Budget::compiled(target);
         let programs = Programs::tables_only(target).unwrap();
-        let plan = plan(&cluster, 200_000, &budget, &[], 1);
+        let hot = hot_keys(&cluster, budget.hot_keys as u64 + 50_000, budget.hot_keys);
+        let plan = plan(&cluster, 200_000, &budget, &[], 1).with_hot_keys(hot);
         plan.check(&budget).unwrap();
+        assert_eq!(plan.hot_keys().len(), budget.hot_keys);
         let bases = base(cluster.tree(), &placement);
         let entries = plan.entries();
         let mut kinds = BTreeSet::new();
@@ -167,7 +199,7 @@ fn a_full_plan_fits_every_target() {
             let mut sizes: BTreeMap<String, (u64, u64)> = BTreeMap::new();
             let cached = entries.get(&switch.id).into_iter().flatten();
             for (entry, epochs) in
-                cached.map(|e| (e, 2)).chain(bases[&switch.id].entries.iter().map(|e| (e, 1)))
+                cached.map(|e| (e, epochs_of(e))).chain(bases[&switch.id].entries.iter().map(|e| (e, 1)))
             {
                 let name = entry.table();
                 let lowered =
@@ -190,6 +222,7 @@ fn a_full_plan_fits_every_target() {
             "ipv4_route",
             "partition_route",
             "last_hop",
+            "hot_key",
         ] {
             assert!(kinds.contains(table), "{target:?} has entries in {table}: {kinds:?}");
         }

@@ -170,6 +170,11 @@ impl Plan {
         Some(self.hot[at].address)
     }
 
+    /// Whether there are keys that got no entry because their records had moved.
+    pub(crate) fn has_restless_keys(&self) -> bool {
+        !self.restless.is_empty()
+    }
+
     /// What is known of where records lay when the plan was made: of hot keys, and of those that have moved.
     fn located(&self) -> impl Iterator<Item = Located> {
         let hot = self.hot.iter().map(|hot| Located { key: hot.key, address: hot.address });

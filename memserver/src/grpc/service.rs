@@ -39,6 +39,10 @@ pub struct ServiceOptions {
     pub snapshots: usize,
     /// Snapshots on their way to one host at once.
     pub snapshots_per_host: usize,
+    /// Requests to locate keys at once.
+    pub locates: usize,
+    /// Requests of one host to locate keys at once.
+    pub locates_per_host: usize,
     /// How long a snapshot is kept for somebody who takes nothing of it.
     pub stall: Duration,
     /// How long the data path may take for an answer; a snapshot it must have read by then.
@@ -50,7 +54,8 @@ pub struct ServiceOptions {
 }
 
 impl Default for ServiceOptions {
-    /// 512 connections, 128 of each host, 32 calls on each; 16 snapshots, 4 to each host.
+    /// 512 connections, 128 of each host, 32 calls on each; 16 snapshots, 4 to each host; 64 requests
+    /// to locate keys, 16 of each host.
     fn default() -> Self {
         Self {
             connections: 512,
@@ -59,6 +64,8 @@ impl Default for ServiceOptions {
             message_bytes: 16 << 10,
             snapshots: 16,
             snapshots_per_host: 4,
+            locates: 64,
+            locates_per_host: 16,
             stall: Duration::from_secs(20),
             answer: Duration::from_secs(10),
             keep_alive: Duration::from_secs(20),
@@ -97,6 +104,7 @@ pub async fn serve_with(
     let bound = Connections { all: options.connections, per_host: options.connections_per_host };
     let (connections, door) = door.open(bound);
     let snapshots = Places::new(options.snapshots, options.snapshots_per_host);
+    let locates = Places::new(options.locates, options.locates_per_host);
     let loader = loading.map(|loading| {
         let loader = Loader::new(handle.clone(), loading, options.answer);
         let loader =
@@ -106,9 +114,14 @@ pub async fn serve_with(
             door.admit(&request, &[OPERATOR]).map(|()| request)
         })
     });
-    let service =
-        proto::memory_server_server::MemoryServerServer::new(Service { handle, options, snapshots, door })
-            .max_decoding_message_size(options.message_bytes);
+    let service = proto::memory_server_server::MemoryServerServer::new(Service {
+        handle,
+        options,
+        snapshots,
+        locates,
+        door,
+    })
+    .max_decoding_message_size(options.message_bytes);
     let (stopping, stopped) = oneshot::channel();
     let serving = server
         .concurrency_limit_per_connection(options.calls_per_connection as usize)
@@ -139,6 +152,7 @@ struct Service {
     handle: Handle,
     options: ServiceOptions,
     snapshots: Places,
+    locates: Places,
     door: Door<()>,
 }
 
@@ -247,6 +261,11 @@ impl proto::memory_server_server::MemoryServer for Service {
     }
 
     async fn locate(&self, request: Request<proto::LocateRequest>) -> Reply<proto::LocateReply> {
+        let _place = self.locates.take(host(&request)?).ok_or_else(|| {
+            Status::resource_exhausted(
+                "as many requests to locate keys are under way as may be; wait for those, or ask later",
+            )
+        })?;
         let places = self.answer(self.handle.locate(request.into_inner().keys)).await??;
         let addresses = places.into_iter().map(|place| place.map_or(0, GlobalAddress::raw)).collect();
         Ok(Response::new(proto::LocateReply { addresses }))

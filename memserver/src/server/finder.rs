@@ -59,7 +59,7 @@ impl Finder {
     }
 
     pub(super) fn ask(&mut self, keys: Vec<u64>, waiter: Waiter) {
-        self.searches.retain(|search| !search.waiter.is_closed());
+        self.forget_the_gone();
         let (waiting, found) = (self.searches.len(), keys.len());
         // Who has gone meanwhile does not mind being told nothing.
         if found > MAX_LOCATE_KEYS {
@@ -79,6 +79,7 @@ impl Finder {
         partition: &Partition,
         budget: usize,
     ) -> bool {
+        self.forget_the_gone();
         let Some(search) = self.searches.front_mut() else { return false };
         let tree = Tree::new(memory, config, partition);
         let nodes_of_key = usize::from(partition.root_level) + 1;
@@ -94,5 +95,15 @@ impl Finder {
             let _ = done.waiter.send(Ok(done.found));
         }
         !self.searches.is_empty()
+    }
+
+    /// There is another tree: where keys lay in the former one, nobody is told.
+    pub(super) fn begin_anew(&mut self) {
+        self.searches.iter_mut().for_each(|search| search.found.clear());
+    }
+
+    /// Nobody waits for these.
+    fn forget_the_gone(&mut self) {
+        self.searches.retain(|search| !search.waiter.is_closed());
     }
 }

@@ -334,8 +334,8 @@ impl<D: Device> MemoryServer<D> {
         self.advance(now);
     }
 
-    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots, as many to locate keys, and as many to find out what ended
-    /// sessions have left of their chunks. Says whether there is more to read.
+    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots, as many to locate keys, and as many to find out
+    /// what ended sessions have left of their chunks. Says whether there is more to read.
     pub fn work(&mut self, now: Instant, budget: usize) -> bool {
         self.advance(now);
         self.take_broken();
@@ -376,6 +376,7 @@ impl<D: Device> MemoryServer<D> {
         self.accounts = Accounts::new(&self.options.limits);
         self.info = ServerInfo { partition, generation, counts, tree: registered, ..self.info };
         self.snapshots.begin_anew();
+        self.finder.begin_anew();
         self.counters.trees_installed += 1;
         self.events.push(Event::NewTree { partition, generation });
         Ok(())
