@@ -80,7 +80,7 @@ pub use occupancy::{Counts, Memory, Room, TableUse};
 pub use plan::{
     Budget, CachedChild, CachedNode, Diff, FatRootRange, HotKey, HotKeys, LAYER_NAMES, LAYERS, Landing,
     LayerSummary, Located, MAX_SET_NODES, NextBlock, Pivots, Placement, Plan, PlanError, PlannedPartition,
-    RangeMatch, STAGES, Summary, SwitchNodes, WayPoint, by_partition, diff, next_epoch,
+    RangeMatch, STAGES, Summary, SwitchNodes, WayPoint, by_partition, diff, in_leaves, next_epoch, probe,
 };
 pub use program::{Program, ProgramError, Programs, Target};
 pub use push::{Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};

@@ -34,7 +34,7 @@ pub use budget::{Budget, MAX_SET_NODES};
 pub(crate) use diff::diff_switch;
 pub use diff::{Diff, diff};
 pub use execute::{Landing, WayPoint};
-pub use hot::{HotKey, HotKeys, Located, by_partition};
+pub use hot::{HotKey, HotKeys, Located, by_partition, in_leaves, probe};
 pub use next::NextBlock;
 pub use print::{LayerSummary, Summary, SwitchNodes};
 pub use ranges::RangeMatch;

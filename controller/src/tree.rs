@@ -191,9 +191,9 @@ impl Tree {
                 }
                 check(id, node)?;
                 // The first pivot of a node is where its keys begin; those of the leftmost ones do not matter.
-                let pivots = node.children.iter().map(|(pivot, _)| *pivot).enumerate();
+                let mut pivots = node.children.iter().map(|(pivot, _)| *pivot).enumerate();
                 let outside = |(at, pivot): &(usize, u64)| *pivot > high || *at > 0 && *pivot <= low;
-                if let Some((_, pivot)) = pivots.filter(outside).next() {
+                if let Some((_, pivot)) = pivots.find(outside) {
                     return Err(SnapshotError::OtherPartition {
                         id,
                         address: node.address,
@@ -326,6 +326,11 @@ impl Tree {
             all += 1;
         }
         from.map_or(all + 1, |from| all - from)
+    }
+
+    /// The leaf of a key, as far as its parent knows.
+    pub(crate) fn leaf_of(&self, key: u64) -> u64 {
+        self.way(key).last().expect("a way has at least a root")
     }
 
     /// The partition that a key is in.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use fatbtree_controller::{
     Budget, Connection, Connections, Fleet, FleetOptions, FollowOptions, Follower, Frequencies, HotKeys,
     Located, OnProgress, Placement, Plan, Programs, PushReport, ReloadSteps, Tree, by_partition,
-    cluster_base, next_epoch,
+    cluster_base, in_leaves, next_epoch, probe,
 };
 use fatbtree_index::{IndexCache, RemoteSide, TreeTop};
 use fatbtree_memserver::grpc;
@@ -71,11 +71,21 @@ impl Control {
     async fn locate(&mut self, tree: &Tree, keys: &[u64]) -> Result<Vec<Located>> {
         let mut located = Vec::new();
         for (partition, keys) in by_partition(tree, keys) {
-            let places = self.servers[usize::from(partition)].locate(&keys).await?;
-            let places = keys.into_iter().zip(places);
-            located.extend(places.filter_map(|(key, at)| Some(Located { key, address: at?.raw() })));
+            let (first, rest) = probe(&keys);
+            let found = self.ask(partition, first).await?;
+            match in_leaves(tree, &found, rest) {
+                Some(others) => located.extend(others),
+                None => located.extend(self.ask(partition, rest).await?),
+            }
+            located.extend(found);
         }
         Ok(located)
+    }
+
+    async fn ask(&mut self, partition: u16, keys: &[u64]) -> Result<Vec<Located>> {
+        let places = self.servers[usize::from(partition)].locate(keys).await?;
+        let places = keys.iter().zip(places);
+        Ok(places.filter_map(|(key, at)| Some(Located { key: *key, address: at?.raw() })).collect())
     }
 
     /// Who follows the tree from the plan in force on.

@@ -70,6 +70,20 @@ pub fn by_partition(tree: &Tree, keys: &[u64]) -> BTreeMap<u16, Vec<u64>> {
     all
 }
 
+/// So many keys tell whether values are in the leaves.
+const PROBE: usize = 64;
+
+/// The keys that a memory server is asked for first, and the others.
+pub fn probe(keys: &[u64]) -> (&[u64], &[u64]) {
+    keys.split_at(PROBE.min(keys.len()))
+}
+
+/// Where other keys lie, if those that were `found` lie in their leaves, as the tree says: none has a record then. None: ask for these, too.
+pub fn in_leaves(tree: &Tree, found: &[Located], keys: &[u64]) -> Option<Vec<Located>> {
+    let in_leaves = !found.is_empty() && found.iter().all(|at| tree.leads_to(at.key, at.address));
+    in_leaves.then(|| keys.iter().map(|key| Located { key: *key, address: tree.leaf_of(*key) }).collect())
+}
+
 /// One more candidate for so many that there is room for.
 const SPARE: usize = 8;
 
@@ -335,6 +349,20 @@ mod tests {
         assert_eq!(hottest(&visits, 3), [7, 3, 9]);
         assert_eq!(hottest(&visits, 9), [7, 3, 9, 1]);
         assert_eq!(hottest(&[], 9), [0u64; 0]);
+    }
+
+    #[test]
+    fn where_values_are_in_leaves_few_keys_are_asked_for() {
+        let tops = [top(0, 0, &[0, 2, 4, 6], &[2])];
+        let tree = Tree::new(&tops).unwrap();
+        let leaf = |key: u64| Located { key, address: *naive_path(&tops, key).last().unwrap() };
+        let keys: Vec<u64> = (0..100).collect();
+        let (first, rest) = probe(&keys);
+        assert_eq!((first.len(), rest.len()), (64, 36));
+        assert_eq!(in_leaves(&tree, &[leaf(1), leaf(7)], &[2, 5]).unwrap(), [leaf(2), leaf(5)]);
+        let record = Located { key: 7, address: 1 << 40 };
+        assert_eq!(in_leaves(&tree, &[leaf(1), record], rest), None);
+        assert_eq!(in_leaves(&tree, &[], rest), None, "none of the first keys is there: nobody knows");
     }
 
     #[test]

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use fatbtree_controller::{
     Budget, Entry, Follower, Frequencies, HotKeys, Incarnations, Loaded, Located, Placement, Plan, Programs,
-    Replanned, Tree, by_partition,
+    Replanned, Tree, by_partition, in_leaves, probe,
 };
 use fatbtree_index::TreeTop;
+use fatbtree_memserver::KeyPlaces;
 use fatbtree_memserver::grpc::{self, Deadlines};
 use fatbtree_topology::{Cluster, SwitchId};
 use fatbtree_trust::Trust;
@@ -58,24 +59,30 @@ impl Planner {
     }
 
     /// Where keys lie, as far as memory servers say so in time: an index read that has no entry of its own goes the way of all others.
-    async fn locate(&self, tree: &Tree, keys: &[u64]) -> Vec<Located> {
+    async fn locate(&self, tree: &Arc<Tree>, keys: &[u64]) -> Vec<Located> {
         let mut tasks = JoinSet::new();
         for (partition, keys) in by_partition(tree, keys) {
             let Some(server) = self.cluster.server(partition) else { continue };
             let (name, to) = (server.name.clone(), self.trust.to(&server.grpc, &server.name));
+            let tree = Arc::clone(tree);
             tasks.spawn(async move {
-                let places = async { grpc::Client::connect_with(to, DEADLINES).await?.locate(&keys).await };
-                match places.await {
-                    Ok(places) => keys.into_iter().zip(places).collect(),
-                    Err(error) => {
-                        tracing::warn!(server = name, %error, "no hot keys of this memory server");
-                        Vec::new()
+                let located = async {
+                    let mut server = grpc::Client::connect_with(to, DEADLINES).await?;
+                    let (first, rest) = probe(&keys);
+                    let mut found = located(first, server.locate(first).await?);
+                    match in_leaves(&tree, &found, rest) {
+                        Some(others) => found.extend(others),
+                        None => found.extend(located(rest, server.locate(rest).await?)),
                     }
-                }
+                    Ok::<_, grpc::ClientError>(found)
+                };
+                located.await.unwrap_or_else(|error| {
+                    tracing::warn!(server = name, %error, "no hot keys of this memory server");
+                    Vec::new()
+                })
             });
         }
-        let places = tasks.join_all().await.into_iter().flatten();
-        places.filter_map(|(key, at)| Some(Located { key, address: at?.raw() })).collect()
+        tasks.join_all().await.into_iter().flatten().collect()
     }
 
     /// What the switches that answer have counted; the others count nothing. Second: those that did not answer.
@@ -134,7 +141,7 @@ impl Planner {
             };
             let plan = planner.plan_of(&tree, &visits, epoch, old.as_deref())?;
             let candidates = plan.hot_candidates(&tree, &visits);
-            Ok((tree, visits, plan, candidates))
+            Ok((Arc::new(tree), visits, plan, candidates))
         })
         .await?;
         let located = self.locate(&tree, &candidates).await;
@@ -177,7 +184,10 @@ impl Planner {
             Err(error) => return (follower, Err(error)),
         };
         let located = match Tree::new(&tops) {
-            Ok(tree) => self.locate(&tree, &follower.hot_candidates(&tree)).await,
+            Ok(tree) => {
+                let candidates = follower.hot_candidates(&tree);
+                self.locate(&Arc::new(tree), &candidates).await
+            }
             // The follower says what is wrong with them.
             Err(_) => Vec::new(),
         };
@@ -190,6 +200,11 @@ impl Planner {
         });
         replanned.await.unwrap_or_else(|error: String| (kept, Err(error)))
     }
+}
+
+fn located(keys: &[u64], places: KeyPlaces) -> Vec<Located> {
+    let places = keys.iter().zip(places);
+    places.filter_map(|(key, at)| Some(Located { key: *key, address: at?.raw() })).collect()
 }
 
 async fn blocking<T: Send + 'static>(
