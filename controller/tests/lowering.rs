@@ -6,11 +6,11 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::plan;
+use common::{plan, top};
 use fatbtree_controller::tables::core_route;
 use fatbtree_controller::{
     Budget, Change, Connection, Connections, Entry, HotKeys, Located, Placement, Programs, RangeMatch,
-    ReloadSteps, TableError, Tables, Target, base,
+    ReloadSteps, TableError, Tables, Target, Tree, base,
 };
 use fatbtree_p4runtime::P4InfoIndex;
 use fatbtree_p4runtime::v1::{self, update};
@@ -159,7 +159,8 @@ fn hot_keys(cluster: &Cluster, keys: u64, room: usize) -> HotKeys {
     let visits: Vec<(u64, u64)> = (0..keys).map(|key| (key, 1)).collect();
     let address = |key| u64::from(first.partition) << 48 | 1 << 47 | key << 4;
     let located: Vec<Located> = (0..keys).map(|key| Located { key, address: address(key) }).collect();
-    HotKeys::choose(&visits, &located, room, None).0
+    let tree = Tree::new(&[top(first.partition, first.low, 20, 13)]).unwrap();
+    HotKeys::choose(&tree, &visits, &located, room, None).0
 }
 
 /// Reads that want a node have no entries of ours.
