@@ -263,7 +263,10 @@ pub struct Plan {
     first_hops: Vec<SwitchId>,
     /// What one more block of memory would bring.
     next: Vec<NextBlock>,
+    /// Visits that fat root and node sets were planned for.
     total_weight: u64,
+    /// Those of hot keys that are led to records.
+    of_records: u64,
     budget: Budget,
     switch_names: Vec<(SwitchId, String)>,
     /// By layer and switch: the slot that was given last in this epoch, where that is not the highest one.
@@ -380,6 +383,7 @@ impl Plan {
             first_hops,
             next: next::of_node_sets(tree, frequencies, &children, &placed, &homes, &budget.target),
             total_weight: frequencies.total(),
+            of_records: 0,
             budget: budget.clone(),
             switch_names: used.into_iter().map(|id| (id, topology.switch(id).name())).collect(),
             newest_slots: Vec::new(),

@@ -96,6 +96,8 @@ pub struct HotKeys {
     room: usize,
     /// Keys whose record has moved, and where it was last.
     restless: Vec<Located>,
+    /// Visits of those that are led to records.
+    of_records: u64,
 }
 
 impl HotKeys {
@@ -127,8 +129,9 @@ impl HotKeys {
         keys.dedup_by_key(|hot| hot.key);
         let records = keys.iter().filter(|hot| !tree.leads_to(hot.key, hot.address));
         let taken: HashSet<u64> = records.take(room).map(|hot| hot.key).collect();
-        let rest = visits.iter().filter(|(key, _)| !taken.contains(key)).copied().collect();
-        (Self { keys, room, restless }, rest)
+        let (of_records, rest): (Vec<_>, Vec<_>) = visits.iter().partition(|(key, _)| taken.contains(key));
+        let of_records = of_records.iter().fold(0u64, |sum, (_, weight)| sum.saturating_add(*weight));
+        (Self { keys, room, restless, of_records }, rest)
     }
 }
 
@@ -136,7 +139,7 @@ impl Plan {
     /// The same plan with hot keys. Those that index reads without an entry would lead to the same place get none: others get theirs.
     #[must_use]
     pub fn with_hot_keys(mut self, hot: HotKeys) -> Self {
-        let HotKeys { keys, room, mut restless } = hot;
+        let HotKeys { keys, room, mut restless, of_records } = hot;
         let is_of_its_partition = |hot: &HotKey| {
             let range = &self.fat_root[self.range_of(hot.key)];
             hot.address >> 48 == u64::from(range.partition)
@@ -147,8 +150,7 @@ impl Plan {
         let next = next::of_hot_keys(useful.map(|hot| hot.weight), &self.budget.target);
         chosen.sort_unstable_by_key(|hot| hot.key);
         restless.sort_unstable();
-        let weight = |sum: u64, hot: &HotKey| sum.saturating_add(hot.weight);
-        self.total_weight = chosen.iter().fold(self.total_weight, weight);
+        self.of_records = of_records;
         self.next.extend(next.filter(|_| !self.first_hops.is_empty()));
         (self.hot, self.restless) = (chosen, restless);
         self
@@ -249,6 +251,12 @@ mod tests {
         let twice = plan(&[(1, 9), (2, 1)], &[at(1, 1), at(2, 2), at(1, 7)], 3, None);
         assert_eq!(keys(&twice), [1, 2]);
         assert_eq!(Plan::from_json(&twice.to_json()).unwrap(), twice);
+    }
+
+    #[test]
+    fn shares_are_of_all_visits() {
+        let plan = plan(&[(1, 9), (2, 1)], &[at(1, 1)], 2, None);
+        assert!((plan.summary().hot_share - 0.9).abs() < 1e-9);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct Summary {
     pub hot_share: f64,
     /// Table entries in all switches together.
     pub entries: usize,
-    /// Levels that the network walks for an average sample of keys that are not hot; 1 without samples means the fat root alone.
+    /// Levels that the network walks for an average sample that is not led to a record; 1 without samples means the fat root alone.
     pub expected_levels: f64,
 }
 
@@ -88,7 +88,7 @@ impl Plan {
             })
             .collect();
         let hot = self.hot.iter().fold(0u64, |sum, hot| sum.saturating_add(hot.weight));
-        let walkers = self.total_weight.saturating_sub(hot);
+        let all = self.all_visits();
         let mut walked = 1.0;
         for nodes in self.nodes.chunk_by(|a, b| (a.layer, a.switch) == (b.layer, b.switch)) {
             let layer = &mut layers[usize::from(nodes[0].layer)];
@@ -104,8 +104,8 @@ impl Plan {
             }
             layer.switches.push(SwitchNodes { id, name, nodes: nodes.len() });
             let weight = nodes.iter().map(|node| node.weight).sum();
-            layer.share += part_of(weight, self.total_weight);
-            walked += part_of(weight, walkers);
+            layer.share += part_of(weight, all);
+            walked += part_of(weight, self.total_weight);
         }
         let stage_entries: [usize; STAGES] = self.tables.entries_per_stage();
         Summary {
@@ -116,10 +116,14 @@ impl Plan {
             sub_tables: self.tables.tables_per_stage(),
             layers,
             hot_keys: self.hot.len(),
-            hot_share: part_of(hot, self.total_weight),
+            hot_share: part_of(hot, all),
             entries: self.entries().values().map(Vec::len).sum(),
             expected_levels: walked,
         }
+    }
+
+    fn all_visits(&self) -> u64 {
+        self.total_weight.saturating_add(self.of_records)
     }
 
     /// What to write on a switch in a drawing: `fat root 600 ranges`, `A: 3600 nodes`.
@@ -201,12 +205,12 @@ impl Plan {
             line(format_args!(
                 "  one block of SRAM more for {} in {switch} would save {:.4} round trips a lookup ({} more)",
                 next.table,
-                part_of(next.saves, self.total_weight),
+                part_of(next.saves, self.all_visits()),
                 next.entries
             ));
         }
         line(format_args!(
-            "  {} table entries; the switches walk {:.2} levels for an average sample that is not hot",
+            "  {} table entries; the switches walk {:.2} levels for an average sample that is not led to a record",
             summary.entries, summary.expected_levels
         ));
         out
