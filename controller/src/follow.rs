@@ -280,10 +280,14 @@ impl Plan {
 
     /// Round trips of an average visit from where index reads under this plan end down to the leaf; what leads astray counts as a walk
     /// from the root, and what leads to a record saves all of them. 0 without visits.
+    ///
+    /// A hot key that was visited once is taken for one that is not hot: it is hot because of that visit, and says nothing of the next.
     pub fn trips(&self, tree: &Tree, visits: &[(u64, u64)]) -> f64 {
         let (mut trips, mut all) = (0.0, 0.0);
+        let mut times: HashMap<u64, u32> = HashMap::new();
+        visits.iter().for_each(|(key, _)| *times.entry(*key).or_default() += 1);
         for (key, weight) in visits {
-            let trips_of_key = match self.hot_address(*key) {
+            let trips_of_key = match self.hot_address(*key).filter(|_| times[key] > 1) {
                 Some(address) => u32::from(tree.leads_to(*key, address)),
                 None => tree.trips(*key, self.land(*key).address),
             };

@@ -157,8 +157,11 @@ impl Plan {
     }
 
     /// The keys that are worth asking memory servers for where they lie: the most visited ones, and the most visited ones of those that this
-    /// plan does not lead to their leaf.
+    /// plan does not lead to their leaf. None where no switch is the first one of a client.
     pub fn hot_candidates(&self, tree: &Tree, visits: &[(u64, u64)]) -> Vec<u64> {
+        if self.first_hops.is_empty() {
+            return Vec::new();
+        }
         let room = self.budget.hot_keys;
         let ends_above = |key: u64| tree.trips(key, self.land(key).address) > 1;
         let above: Vec<(u64, u64)> = visits.iter().filter(|(key, _)| ends_above(*key)).copied().collect();
