@@ -29,6 +29,14 @@ pub enum NodeError {
         /// Why not.
         source: io::Error,
     },
+    /// A wire at the port that the controller is behind.
+    #[error(
+        "expected ports other than {number}, behind which a switch's controller is, found a wire there; give the wire another number"
+    )]
+    CpuPort {
+        /// The port.
+        number: u16,
+    },
     /// No thread, no memory.
     #[error("{what}: {source}")]
     System {

@@ -6,10 +6,11 @@ mod worker;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use fatbtree_port::{Counters, PortSpec, Wire};
-use fatbtree_switch::service::{Inbox, Switch, mailbox_with_waker, serve};
+use fatbtree_switch::service::{CPU_PORT, Inbox, Switch, mailbox_with_waker, serve};
 use fatbtree_switch::{DropReason, Drops, Pipe, Pipeline};
 use fatbtree_trust::{Door, Refused, Trust};
 use tokio::runtime::Runtime;
@@ -17,7 +18,7 @@ use tokio::runtime::Runtime;
 use crate::NodeError;
 use crate::metrics::{Metrics, Questions, serve_thread};
 use crate::stop::{Stopper, control_runtime_behind, listen};
-use forwarder::Forwarder;
+use forwarder::{CpuPort, Forwarder};
 use worker::{Counted, Worker};
 
 /// What a switch process is told.
@@ -45,11 +46,15 @@ pub struct SwitchOptions {
 ///   ports 0, 2 ──▶ first thread: pipe 0, control plane's mailbox ──▶ all ports
 ///   ports 1, 3 ──▶ worker:       pipe 1                           ──▶ all ports
 /// ```
+///
+/// What leaves by port [`CPU_PORT`] goes to the controller, from workers by way of the first thread.
 pub struct SwitchProcess {
     switch: Switch,
     inbox: Inbox,
     forwarder: Forwarder,
     workers: Vec<Worker>,
+    /// Frames for the CPU port from workers.
+    for_controller: Receiver<Vec<u8>>,
     stopper: Stopper,
     limit: Option<Duration>,
     grpc: SocketAddr,
@@ -81,7 +86,12 @@ pub struct SwitchReport {
     pub no_such_port: u64,
     /// Frames for ports that had no room for them.
     pub port_full: u64,
+    /// Frames for the controller that were lost: there was none, or it did not take them.
+    pub controller_full: u64,
 }
+
+/// Frames for the CPU port that wait in a worker's way to the first thread.
+const FOR_CONTROLLER: usize = 256;
 
 impl fmt::Display for SwitchReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -95,8 +105,11 @@ impl SwitchProcess {
     /// Opens the ports and listens for controllers. From now on Ctrl-C and SIGTERM end [`run`](Self::run).
     ///
     /// # Errors
-    /// When an address is taken, or a port cannot be opened.
+    /// When an address is taken, a port cannot be opened, or one has the controller's number.
     pub fn open(options: &SwitchOptions) -> Result<Self, NodeError> {
+        if options.ports.iter().any(|(number, _)| *number == CPU_PORT) {
+            return Err(NodeError::CpuPort { number: CPU_PORT });
+        }
         let control = control_runtime_behind()?;
         // What is taken by others is found first.
         let listener = listen(&control, &options.grpc)?;
@@ -105,8 +118,10 @@ impl SwitchProcess {
         let wires: Arc<[(u16, Wire)]> = options.ports.iter().map(open).collect::<Result<_, NodeError>>()?;
         let threads = options.threads.clamp(1, wires.len().max(1));
         let began = Instant::now();
-        let forwarder = Forwarder::new(&wires, 0, threads, began)?;
-        let workers = (1..threads).map(|thread| Worker::start(&wires, thread, threads, began));
+        let forwarder = Forwarder::new(&wires, 0, threads, began, None)?;
+        let (frames, for_controller) = sync_channel(FOR_CONTROLLER);
+        let cpu = || CpuPort { frames: frames.clone(), waker: forwarder.waker() };
+        let workers = (1..threads).map(|thread| Worker::start(&wires, thread, threads, began, cpu()));
         let workers = workers.collect::<Result<_, _>>()?;
         let waker = forwarder.waker();
         let (mailbox, inbox) = mailbox_with_waker(move || waker.wake());
@@ -122,6 +137,7 @@ impl SwitchProcess {
             inbox,
             forwarder,
             workers,
+            for_controller,
             stopper,
             limit: options.limit,
             grpc,
@@ -152,16 +168,21 @@ impl SwitchProcess {
             if rest.is_some_and(|rest| rest.is_zero()) {
                 break;
             }
-            let Self { switch, forwarder, inbox, .. } = &mut self;
+            let Self { switch, forwarder, inbox, for_controller, .. } = &mut self;
             let patience = if inbox.is_waiting() { Some(Duration::ZERO) } else { rest };
             forwarder
                 .turn(patience, |now, port, frame, output| switch.handle_frame(now, port, frame, output));
+            for_controller.try_iter().take(FOR_CONTROLLER).for_each(|frame| switch.handle_packet_in(&frame));
+            inbox.deliver(switch);
             if self.inbox.is_waiting() || self.questions.are_waiting() {
                 self.take_pipes_back();
                 self.inbox.try_drain(&mut self.switch);
                 let Self { questions, switch, forwarder, workers, refused, .. } = &mut self;
                 questions.answer(|| metrics(switch, &counted(switch, forwarder, workers), refused));
                 self.lend_pipes();
+                let Self { switch, forwarder, inbox, .. } = &mut self;
+                forwarder.send(|now, output| switch.handle_packets_out(now, output));
+                inbox.deliver(switch);
             }
         }
         self.take_pipes_back();
@@ -198,6 +219,7 @@ fn report(switch: &Switch, counted: &Counted) -> SwitchReport {
         without_program: counted.without_program,
         no_such_port: counted.no_such_port,
         port_full: counted.port_full,
+        controller_full: switch.packets_in_lost(),
     }
 }
 
@@ -208,6 +230,7 @@ impl SwitchReport {
             ("came without a program", self.without_program),
             ("for ports that are not there", self.no_such_port),
             ("for ports that were full", self.port_full),
+            ("for the controller, which did not take them", self.controller_full),
         ];
         own.into_iter().chain(DropReason::ALL.map(|reason| (reason.name(), self.drops.count(reason))))
     }

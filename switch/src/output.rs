@@ -109,6 +109,39 @@ impl Output {
         self.drops = Drops::default();
     }
 
+    /// Takes the frames out that leave by a port, from the frame with number `from` on.
+    #[inline]
+    pub(crate) fn take_port_from(&mut self, from: usize, port: u16, take: impl FnMut(&[u8])) {
+        if self.frames[from..].iter().any(|(to, _)| *to == port) {
+            self.take_out(from, port, take);
+        }
+    }
+
+    /// Takes the frames out that leave by a port: `take` is given each, and the others stay in their order.
+    pub fn take_port(&mut self, port: u16, take: impl FnMut(&[u8])) {
+        self.take_port_from(0, port, take);
+    }
+
+    #[cold]
+    fn take_out(&mut self, from: usize, port: u16, mut take: impl FnMut(&[u8])) {
+        let mut start = from.checked_sub(1).map_or(0, |before| self.frames[before].1);
+        let (mut kept, mut end_of_kept) = (from, start);
+        for at in from..self.frames.len() {
+            let (to, end) = self.frames[at];
+            if to == port {
+                take(&self.bytes[start..end]);
+            } else {
+                self.bytes.copy_within(start..end, end_of_kept);
+                end_of_kept += end - start;
+                self.frames[kept] = (to, end_of_kept);
+                kept += 1;
+            }
+            start = end;
+        }
+        self.frames.truncate(kept);
+        self.bytes.truncate(end_of_kept);
+    }
+
     /// Number of frames to send.
     pub fn len(&self) -> usize {
         self.frames.len()
@@ -174,5 +207,32 @@ impl<'a> Iterator for Frames<'a> {
         self.next += 1;
         self.start = end;
         Some((port, frame))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_for_a_port_are_taken_out_and_the_others_stay_as_they_are() {
+        let all: [(u16, &[u8]); 6] =
+            [(510, b"zero"), (1, b"one"), (510, b"two"), (2, b"three!"), (510, b""), (1, b"five")];
+        for from in 0..=all.len() {
+            let mut output = Output::new();
+            for (port, bytes) in all {
+                output.bytes.extend_from_slice(bytes);
+                output.frames.push((port, output.bytes.len()));
+            }
+            let mut taken = Vec::new();
+            output.take_port_from(from, 510, |frame| taken.push(frame.to_vec()));
+            let is_taken = |(at, frame): &(usize, &(u16, &[u8]))| *at >= from && frame.0 == 510;
+            let (gone, stay): (Vec<_>, Vec<_>) = all.iter().enumerate().partition(is_taken);
+            assert_eq!(taken, gone.iter().map(|(_, frame)| frame.1).collect::<Vec<_>>());
+            assert_eq!(
+                output.iter().collect::<Vec<_>>(),
+                stay.iter().map(|(_, frame)| **frame).collect::<Vec<_>>()
+            );
+        }
     }
 }

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Compiles service.p4 for the P4Runtime service's tests. Needs p4c-bm2-ss (https://github.com/p4lang/p4c) on the PATH.
+# Compiles the programs for the P4Runtime service's tests. Needs p4c-bm2-ss (https://github.com/p4lang/p4c) on the PATH.
 set -euo pipefail
 cd "$(dirname "$0")"
 
-p4c-bm2-ss --std p4-16 -o service.json.new --p4runtime-files service.p4info.txtpb service.p4
+for name in service packets; do
+  p4c-bm2-ss --std p4-16 -o $name.json.new --p4runtime-files $name.p4info.txtpb $name.p4
+done
 # The compiler writes source positions with the paths of the machine it runs on; the program does not need them.
 python3 - <<'PYTHON'
 import json
@@ -15,8 +17,9 @@ def strip(value):
         return [strip(v) for v in value]
     return value
 
-with open("service.json.new") as source, open("service.json", "w") as target:
-    json.dump(strip(json.load(source)), target, indent=1)
-    target.write("\n")
+for name in ("service", "packets"):
+    with open(name + ".json.new") as source, open(name + ".json", "w") as target:
+        json.dump(strip(json.load(source)), target, indent=1)
+        target.write("\n")
 PYTHON
-rm service.json.new
+rm service.json.new packets.json.new

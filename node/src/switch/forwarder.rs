@@ -1,11 +1,19 @@
 //! A switch's ports as one thread has them: it receives from some, and sends by all.
 
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use fatbtree_port::{BATCH, Batch, Counters, Port, Waiter, Waker, Wire};
 use fatbtree_switch::Output;
+use fatbtree_switch::service::CPU_PORT;
 
 use crate::NodeError;
+
+/// The way from a thread to the one that speaks with the controller: frames for the CPU port.
+pub(super) struct CpuPort {
+    pub(super) frames: SyncSender<Vec<u8>>,
+    pub(super) waker: Waker,
+}
 
 pub(super) struct Forwarder {
     /// Those that it receives from come first.
@@ -21,6 +29,8 @@ pub(super) struct Forwarder {
     ready: Vec<bool>,
     batch: Batch,
     output: Output,
+    /// None in the thread that speaks with the controller itself.
+    cpu: Option<CpuPort>,
     /// By a port's place: frames are waiting for it.
     leaving: Vec<bool>,
     /// Frames for ports that the switch does not have.
@@ -36,6 +46,7 @@ impl Forwarder {
         thread: usize,
         threads: usize,
         began: Instant,
+        cpu: Option<CpuPort>,
     ) -> Result<Self, NodeError> {
         let is_mine = |place: &usize| place % threads == thread;
         let order = (0..wires.len()).filter(is_mine).chain((0..wires.len()).filter(|place| !is_mine(place)));
@@ -57,6 +68,7 @@ impl Forwarder {
             ready: Vec::new(),
             batch: Batch::new(),
             output: Output::new(),
+            cpu,
             no_such_port: 0,
             port_full: 0,
         })
@@ -88,8 +100,21 @@ impl Forwarder {
         }
     }
 
+    /// Sends what `make` gives at this time, in nanoseconds.
+    pub(super) fn send(&mut self, make: impl FnOnce(u64, &mut Output)) {
+        self.output.clear();
+        make(self.began.elapsed().as_nanos() as u64, &mut self.output);
+        self.transmit();
+    }
+
     /// Sends each port its frames together.
     fn transmit(&mut self) {
+        if let Some(cpu) = &self.cpu {
+            self.output.take_port(CPU_PORT, |frame| match cpu.frames.try_send(frame.to_vec()) {
+                Ok(()) => cpu.waker.wake(),
+                Err(_) => self.port_full += 1,
+            });
+        }
         for (number, _) in &self.output {
             match self.places.get(usize::from(number)).copied().flatten() {
                 Some(place) => self.leaving[place] = true,

@@ -18,7 +18,7 @@ use std::time::Instant;
 use fatbtree_port::{Counters, Waker, Wire};
 use fatbtree_switch::Pipe;
 
-use super::forwarder::Forwarder;
+use super::forwarder::{CpuPort, Forwarder};
 use crate::NodeError;
 
 /// What a thread has counted beside its pipe.
@@ -68,12 +68,13 @@ impl Worker {
         thread: usize,
         threads: usize,
         began: Instant,
+        cpu: CpuPort,
     ) -> Result<Self, NodeError> {
         let wanted = Arc::new(AtomicBool::new(false));
         let ((lend, lent), (orders, ordered)) = (sync_channel(1), sync_channel(1));
         let (tell, told) = sync_channel(1);
         let (is_wanted, wires) = (Arc::clone(&wanted), Arc::clone(wires));
-        let work = move || match Forwarder::new(&wires, thread, threads, began) {
+        let work = move || match Forwarder::new(&wires, thread, threads, began, Some(cpu)) {
             Ok(forwarder) => {
                 let _ = tell.send(Ok(forwarder.waker()));
                 work(forwarder, &is_wanted, &lend, &ordered);

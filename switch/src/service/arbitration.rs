@@ -60,6 +60,10 @@ impl Arbitration {
         }
     }
 
+    pub(super) fn primary(&self) -> Option<StreamId> {
+        self.primary
+    }
+
     pub(super) fn is_primary(&self, stream: StreamId) -> bool {
         self.primary == Some(stream)
     }

@@ -10,7 +10,9 @@ use fatbtree_p4runtime::v1::{
 use super::API_VERSION;
 use super::arbitration::{Arbitration, StreamId, StreamOutput};
 use super::config::{Carry, Loaded, Prepared};
+use super::packet_io::Packets;
 use super::read::{Reader, Reading};
+use super::refusal::Refusal;
 use super::write::Scratch;
 use super::write_batch::Write;
 use crate::Pipeline;
@@ -83,6 +85,7 @@ pub struct ControlPlane {
     saved: Option<Prepared>,
     /// Counts the programs that reads and writes have been about.
     generation: u64,
+    packets: Packets,
     scratch: Scratch,
 }
 
@@ -102,6 +105,7 @@ impl ControlPlane {
             running: None,
             saved: None,
             generation: 0,
+            packets: Packets::default(),
             scratch: Scratch::default(),
         }
     }
@@ -168,7 +172,61 @@ impl ControlPlane {
 
     /// What to tell a stream next.
     pub fn poll_stream(&mut self) -> Option<(StreamId, StreamOutput)> {
-        self.arbitration.poll()
+        self.arbitration.poll().or_else(|| self.poll_packet_in())
+    }
+
+    fn poll_packet_in(&mut self) -> Option<(StreamId, StreamOutput)> {
+        loop {
+            let packet = self.packets.pop_in()?;
+            match self.arbitration.primary() {
+                Some(primary) => {
+                    let update = Some(stream_message_response::Update::Packet(packet));
+                    let message = v1::StreamMessageResponse { update };
+                    return Some((primary, StreamOutput::Message(message)));
+                }
+                None => self.packets.lose(1), // it has left meanwhile
+            }
+        }
+    }
+
+    /// Whether frames that leave by the [CPU port](super::CPU_PORT) go to the controller: the program in force says so.
+    pub(super) fn has_packet_in(&self) -> bool {
+        self.running.as_ref().is_some_and(|loaded| loaded.mapping.headers.has_packet_in())
+    }
+
+    /// A frame that has left by the CPU port.
+    pub(super) fn packet_in(&mut self, frame: &[u8]) {
+        let headers = self.running.as_ref().map(|loaded| &loaded.mapping.headers);
+        let packet = headers.filter(|_| self.arbitration.primary().is_some());
+        self.packets.push_in(packet.and_then(|headers| headers.packet(frame)));
+    }
+
+    /// The next frame from the controller.
+    pub(super) fn poll_packet_out(&mut self) -> Option<Vec<u8>> {
+        self.packets.pop_out()
+    }
+
+    /// A packet for the primary that there was no room for on its stream.
+    pub(super) fn lose_packet_in(&mut self) {
+        self.packets.lose(1);
+    }
+
+    /// Packets for the controller that were lost.
+    pub(super) fn packets_in_lost(&self) -> u64 {
+        self.packets.lost()
+    }
+
+    /// Takes a packet from the primary ("PacketOut").
+    fn packet_out(&mut self, packet: &v1::PacketOut) -> Result<(), Refusal> {
+        let no_port = "this switch has no CPU port: its program declares no `packet_out` controller header";
+        let loaded = self.running.as_ref().ok_or_else(|| {
+            Refusal::new(
+                Code::FailedPrecondition,
+                "this switch runs no program yet, and so it has no CPU port",
+            )
+        })?;
+        let frame = loaded.mapping.headers.frame(packet).ok_or_else(|| Refusal::unimplemented(no_port))??;
+        self.packets.push_out(frame)
     }
 
     fn check_device(&self, device_id: u64, role: &str, role_id: u64) -> Result<(), Status> {
@@ -366,6 +424,7 @@ impl ControlPlane {
             _ => None,
         };
         self.generation += 1;
+        self.packets.clear();
         before.into_iter().chain(self.saved.take()).collect()
     }
 
@@ -411,6 +470,15 @@ impl ControlPlane {
         use v1::stream_error::Details;
         let details = match message.update {
             Some(Update::Arbitration(bid)) => return self.arbitration.bid(stream, &bid),
+            Some(Update::Packet(packet)) if self.arbitration.is_primary(stream) => {
+                match self.packet_out(&packet) {
+                    Ok(()) => return,
+                    Err(refusal) => {
+                        let details = Details::PacketOut(v1::PacketOutError { packet_out: Some(packet) });
+                        return self.refuse(stream, refusal, details);
+                    }
+                }
+            }
             Some(Update::Packet(packet)) => {
                 Details::PacketOut(v1::PacketOutError { packet_out: Some(packet) })
             }
@@ -420,13 +488,18 @@ impl ControlPlane {
             Some(Update::Other(other)) => Details::Other(v1::StreamOtherError { other: Some(other) }),
             None => Details::Other(v1::StreamOtherError::default()),
         };
-        let (code, message) = match self.arbitration.is_primary(stream) {
-            true => (Code::Unimplemented, "this switch has no CPU port: it takes arbitration messages only"),
-            false => (Code::PermissionDenied, "only the primary controller may send this"),
+        let refusal = match self.arbitration.is_primary(stream) {
+            true => Refusal::unimplemented("this switch takes arbitration messages and packets only"),
+            false => Refusal::new(Code::PermissionDenied, "only the primary controller may send this"),
         };
+        self.refuse(stream, refusal, details);
+    }
+
+    /// Tells a stream that a message of it was not taken.
+    fn refuse(&mut self, stream: StreamId, refusal: Refusal, details: v1::stream_error::Details) {
         let error = v1::StreamError {
-            canonical_code: code.into(),
-            message: message.to_owned(),
+            canonical_code: refusal.code.into(),
+            message: refusal.message,
             details: Some(details),
             ..v1::StreamError::default()
         };

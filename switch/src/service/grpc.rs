@@ -15,8 +15,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt as _};
 
+use super::arbitration::StreamId;
 use super::control::{Request, Response};
-use super::mailbox::{Mailbox, OUTBOUND};
+use super::mailbox::{Mailbox, OUTBOUND, Outbound};
 
 /// Largest request, bytes: a program, or some hundred thousand updates.
 const MAX_REQUEST: usize = 64 << 20;
@@ -118,25 +119,14 @@ impl P4Runtime for Service {
         &self,
         request: tonic::Request<Streaming<StreamMessageRequest>>,
     ) -> Result<tonic::Response<Self::StreamChannelStream>, Status> {
-        let mut inbound = request.into_inner();
+        let inbound = request.into_inner();
         let (outbound, messages) = mpsc::channel(OUTBOUND);
         let mailbox = self.mailbox.clone();
-        let stream = mailbox.open_stream(outbound.clone()).await?;
+        let (stream, opened) = mailbox.open_stream(outbound.clone()).await?;
         tokio::spawn(async move {
-            loop {
-                let message = tokio::select! {
-                    message = inbound.next() => message,
-                    // The switch has ended the stream, or the connection is gone.
-                    () = outbound.closed() => break,
-                };
-                match message {
-                    Some(Ok(message)) => {
-                        if mailbox.stream_message(stream, message).await.is_err() {
-                            break;
-                        }
-                    }
-                    Some(Err(_)) | None => break,
-                }
+            // One that is refused has been told why.
+            if opened.await.is_ok() {
+                pass_on(stream, inbound, &outbound, &mailbox).await;
             }
             // Fails only when the switch is gone, and then there is nobody to tell.
             let _ = mailbox.close_stream(stream).await;
@@ -151,6 +141,26 @@ impl P4Runtime for Service {
         match self.mailbox.call(Request::Capabilities(request.into_inner())).await? {
             Response::Capabilities(result) => result.map(tonic::Response::new),
             _ => Err(mismatch()),
+        }
+    }
+}
+
+/// Passes a stream's messages on until it ends, from either side.
+async fn pass_on(
+    stream: StreamId,
+    mut inbound: Streaming<StreamMessageRequest>,
+    outbound: &Outbound,
+    mailbox: &Mailbox,
+) {
+    loop {
+        let message = tokio::select! {
+            message = inbound.next() => message,
+            // The switch has ended the stream, or the connection is gone.
+            () = outbound.closed() => return,
+        };
+        let Some(Ok(message)) = message else { return };
+        if mailbox.stream_message(stream, message).await.is_err() {
+            return;
         }
     }
 }

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fatbtree_p4runtime::tonic::Status;
 use fatbtree_p4runtime::v1::{
-    ReadRequest, ReadResponse, SetForwardingPipelineConfigRequest, SetForwardingPipelineConfigResponse,
-    StreamMessageRequest, StreamMessageResponse,
+    PacketOut, ReadRequest, ReadResponse, SetForwardingPipelineConfigRequest,
+    SetForwardingPipelineConfigResponse, StreamMessageRequest, StreamMessageResponse, stream_message_request,
+    stream_message_response,
 };
 use tokio::sync::{Mutex, mpsc, oneshot};
 
@@ -17,7 +18,7 @@ use super::control::{ReadOutcome, Request, Response, Step, StreamEvent, prepare}
 use super::read::Reading;
 use super::switch::Switch;
 use super::write_batch::Write;
-use crate::Pipeline;
+use crate::{Output, Pipeline};
 
 /// Requests that wait at one time; further callers wait in their own tasks.
 const CAPACITY: usize = 64;
@@ -27,6 +28,9 @@ pub(super) type Outbound = mpsc::Sender<Result<StreamMessageResponse, Status>>;
 
 /// Messages that wait until a stream's reader takes them; one that lets more come is given up.
 pub(super) const OUTBOUND: usize = 256;
+
+/// Of these, left for what a controller must not miss when packets for it come faster than it takes them.
+const RESERVED: usize = 64;
 
 /// Streams that are open at one time; another one is refused.
 const MAX_STREAMS: usize = 128;
@@ -53,8 +57,12 @@ enum Mail {
     MaySet(Box<SetForwardingPipelineConfigRequest>, oneshot::Sender<MaySet>),
     /// Set it, now that it is.
     Set(Box<(SetForwardingPipelineConfigRequest, Option<Prepared>)>, oneshot::Sender<Answer>),
-    Open(StreamId, Outbound),
-    Stream(StreamId, StreamMessageRequest),
+    /// Answered when it is done.
+    Open(StreamId, Outbound, oneshot::Sender<()>),
+    /// Answered when it is done.
+    Stream(StreamId, StreamMessageRequest, oneshot::Sender<()>),
+    /// There are packets, for an owner who looks at mails only.
+    Look,
     Closed(StreamId),
 }
 
@@ -62,6 +70,8 @@ enum Mail {
 #[derive(Clone)]
 pub struct Mailbox {
     mails: mpsc::Sender<Mail>,
+    /// Packets overtake mails: none waits for the end of a large write.
+    packets: mpsc::Sender<(StreamId, PacketOut)>,
     shared: Arc<Shared>,
 }
 
@@ -80,6 +90,7 @@ pub struct Mailbox {
 /// ```
 pub struct Inbox {
     mails: mpsc::Receiver<Mail>,
+    packets: mpsc::Receiver<(StreamId, PacketOut)>,
     shared: Arc<Shared>,
     streams: BTreeMap<StreamId, Outbound>,
     /// What is under way, and who waits for its end. Mails that come later wait as well.
@@ -95,6 +106,8 @@ enum Work {
 struct Shared {
     /// Set after every mail: the owner looks at this, not at the queue.
     waiting: AtomicBool,
+    /// The owner does nothing but wait for mails.
+    runs: AtomicBool,
     next_stream: AtomicU64,
     /// Programs are compiled one at a time.
     compiling: Mutex<()>,
@@ -121,14 +134,16 @@ pub fn mailbox() -> (Mailbox, Inbox) {
 /// A mailbox for an owner that sleeps: `wake` is called after every mail, from any thread.
 pub fn mailbox_with_waker(wake: impl Fn() + Send + Sync + 'static) -> (Mailbox, Inbox) {
     let (sender, receiver) = mpsc::channel(CAPACITY);
+    let (packet_sender, packets) = mpsc::channel(CAPACITY);
     let shared = Arc::new(Shared {
         waiting: AtomicBool::new(false),
+        runs: AtomicBool::new(false),
         next_stream: AtomicU64::new(1),
         compiling: Mutex::new(()),
         wake: Box::new(wake),
     });
-    let mailbox = Mailbox { mails: sender, shared: Arc::clone(&shared) };
-    (mailbox, Inbox { mails: receiver, shared, streams: BTreeMap::new(), under_way: None })
+    let mailbox = Mailbox { mails: sender, packets: packet_sender, shared: Arc::clone(&shared) };
+    (mailbox, Inbox { mails: receiver, packets, shared, streams: BTreeMap::new(), under_way: None })
 }
 
 impl Mailbox {
@@ -212,18 +227,35 @@ impl Mailbox {
         answer.await.map_err(|_| gone())
     }
 
-    pub(super) async fn open_stream(&self, outbound: Outbound) -> Result<StreamId, Status> {
+    /// Opens a stream; whoever was told so may send its messages.
+    pub(super) async fn open_stream(
+        &self,
+        outbound: Outbound,
+    ) -> Result<(StreamId, oneshot::Receiver<()>), Status> {
         let stream = StreamId(self.shared.next_stream.fetch_add(1, Ordering::Relaxed));
-        self.send(Mail::Open(stream, outbound)).await?;
-        Ok(stream)
+        let (tell, opened) = oneshot::channel();
+        self.send(Mail::Open(stream, outbound, tell)).await?;
+        Ok((stream, opened))
     }
 
+    /// Passes a message on. Those of one stream keep their order: a packet is passed on when what came before it is done.
     pub(super) async fn stream_message(
         &self,
         stream: StreamId,
         message: StreamMessageRequest,
     ) -> Result<(), Status> {
-        self.send(Mail::Stream(stream, message)).await
+        match message.update {
+            Some(stream_message_request::Update::Packet(packet)) => {
+                self.packets.send((stream, packet)).await.map_err(|_| gone())?;
+                if self.shared.runs.load(Ordering::SeqCst) {
+                    // A full queue is looked at anyway.
+                    let _ = self.mails.try_send(Mail::Look);
+                }
+                self.wake();
+                Ok(())
+            }
+            _ => self.ask(|done| Mail::Stream(stream, message, done)).await,
+        }
     }
 
     pub(super) async fn close_stream(&self, stream: StreamId) -> Result<(), Status> {
@@ -232,10 +264,14 @@ impl Mailbox {
 
     async fn send(&self, mail: Mail) -> Result<(), Status> {
         self.mails.send(mail).await.map_err(|_| gone())?;
+        self.wake();
+        Ok(())
+    }
+
+    fn wake(&self) {
         // Release: whoever sees the flag finds the mail in the queue.
         self.shared.waiting.store(true, Ordering::Release);
         (self.shared.wake)();
-        Ok(())
     }
 }
 
@@ -248,8 +284,8 @@ impl Inbox {
     /// Between two of them the owner forwards packets, and between two parts of a read of about as many entities.
     pub const SLICE: usize = 64;
 
-    /// Answers what is waiting: one request, or a part of it of which [`SLICE`](Self::SLICE) is the size; returns how many mails were
-    /// looked at. Costs one relaxed load when nothing is.
+    /// Answers what is waiting: packets from the primary, and one request, or a part of it of which [`SLICE`](Self::SLICE) is the size;
+    /// returns how many mails were looked at. Costs one relaxed load when nothing is.
     ///
     /// When something is left the owner is woken again.
     #[inline]
@@ -270,8 +306,9 @@ impl Inbox {
     fn drain(&mut self, switch: &mut Switch) -> usize {
         // Cleared before the queue is emptied: a mail that comes in later sets it again.
         self.shared.waiting.swap(false, Ordering::Acquire);
-        let mut handled = 0;
-        while handled < CAPACITY {
+        let mut handled = self.take_packets(switch);
+        let most = handled + CAPACITY;
+        while handled < most {
             handled += 1;
             if self.under_way.is_some() {
                 self.go_on(switch);
@@ -289,6 +326,23 @@ impl Inbox {
         self.shared.waiting.store(true, Ordering::Relaxed); // there may be more
         (self.shared.wake)();
         handled
+    }
+
+    /// Hands the switch the packets that wait; says how many.
+    fn take_packets(&mut self, switch: &mut Switch) -> usize {
+        let mut taken = 0;
+        while taken < CAPACITY
+            && let Ok((stream, packet)) = self.packets.try_recv()
+        {
+            taken += 1;
+            if self.streams.contains_key(&stream) {
+                let update = Some(stream_message_request::Update::Packet(packet));
+                let message = StreamEvent::Message(StreamMessageRequest { update });
+                switch.handle_request(Request::Stream(stream, message));
+                self.deliver(switch);
+            }
+        }
+        taken
     }
 
     fn go_on(&mut self, switch: &mut Switch) {
@@ -329,9 +383,15 @@ impl Inbox {
 
     /// Answers requests until all mailboxes are gone: for an owner that has nothing else to do. Must not be called
     /// from a tokio task.
+    ///
+    /// Such a switch has no ports: what the primary has it send is lost.
     pub fn run(&mut self, switch: &mut Switch) {
+        self.shared.runs.store(true, Ordering::SeqCst);
+        let mut nowhere = Output::new();
         loop {
-            while self.under_way.is_some() {
+            while self.take_packets(switch) > 0 || self.under_way.is_some() {
+                switch.handle_packets_out(0, &mut nowhere);
+                nowhere.clear();
                 self.go_on(switch);
             }
             match self.mails.blocking_recv() {
@@ -342,12 +402,18 @@ impl Inbox {
     }
 
     /// Sends out what the switch has to say to streams. [`try_drain`](Self::try_drain) does it after requests; call it
-    /// after [`Switch::handle_request`] was called directly.
+    /// after [`Switch::handle_request`] was called directly, and after frames were forwarded, which may be for the primary.
     pub fn deliver(&mut self, switch: &mut Switch) {
         while let Some((stream, output)) = switch.poll_stream() {
             match output {
                 StreamOutput::Message(message) => {
                     let Some(outbound) = self.streams.get(&stream) else { continue };
+                    let is_packet =
+                        matches!(message.update, Some(stream_message_response::Update::Packet(_)));
+                    if is_packet && outbound.capacity() <= RESERVED {
+                        switch.lose_packet_in();
+                        continue;
+                    }
                     // A closed receiver is a stream that is about to be reported closed.
                     if let Err(mpsc::error::TrySendError::Full(_)) = outbound.try_send(Ok(message)) {
                         self.streams.remove(&stream);
@@ -389,20 +455,23 @@ impl Inbox {
                 let step = switch.set_prepared(&request, prepared);
                 self.pipeline_step(step, reply);
             }
-            Mail::Open(_, outbound) if self.streams.len() >= MAX_STREAMS => {
+            Mail::Open(_, outbound, _) if self.streams.len() >= MAX_STREAMS => {
                 let message = format!("this switch has {MAX_STREAMS} streams open: close another first");
                 let _ = outbound.try_send(Err(Status::resource_exhausted(message)));
                 return false;
             }
-            Mail::Open(stream, outbound) => {
+            Mail::Open(stream, outbound, done) => {
                 self.streams.insert(stream, outbound);
+                let _ = done.send(());
                 return false;
             }
-            Mail::Stream(stream, message) => {
+            Mail::Stream(stream, message, done) => {
                 if self.streams.contains_key(&stream) {
                     switch.handle_request(Request::Stream(stream, StreamEvent::Message(message)));
                 }
+                let _ = done.send(());
             }
+            Mail::Look => return false,
             Mail::Closed(stream) => {
                 self.streams.remove(&stream);
                 switch.handle_request(Request::Stream(stream, StreamEvent::Closed));

@@ -6,6 +6,7 @@ use fatbtree_p4runtime::config::P4Info;
 use fatbtree_p4runtime::index::{self, P4InfoIndex};
 use rustc_hash::FxHashMap;
 
+use super::packet_io::Headers;
 use crate::{ActionRef, CounterRef, MatchKind, Program, RegisterRef, TableRef};
 
 /// One table: the control plane's view and the engine's, in step.
@@ -43,6 +44,8 @@ pub(super) struct Mapping {
     pub(super) counters: Vec<ArrayMap<CounterRef>>,
     pub(super) registers: Vec<ArrayMap<RegisterRef>>,
     pub(super) has_meters: bool,
+    /// Of packets from and to the controller.
+    pub(super) headers: Headers,
     // Only looked into, never iterated: its order cannot be seen.
     table_by_id: FxHashMap<u32, usize>,
 }
@@ -90,7 +93,8 @@ impl Mapping {
                 return Err(format!("the program has {what}, which this switch does not serve: remove them"));
             }
         }
-        Ok(Self { program, tables, counters, registers, has_meters, table_by_id })
+        let headers = Headers::new(info)?;
+        Ok(Self { program, tables, counters, registers, has_meters, headers, table_by_id })
     }
 
     pub(super) fn position(&self, table_id: u32) -> Option<usize> {

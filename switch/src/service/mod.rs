@@ -19,6 +19,8 @@
 //!   read ends with `ABORTED` when the program is replaced meanwhile.
 //! * A program is checked and compiled beside the packets, and only put in force among them. RECONCILE_AND_COMMIT of the program that runs
 //!   leaves the state where it is; of another, it carries the state over part by part.
+//! * A packet from the primary waits for no write: it goes into the pipeline between two parts. Packets for the primary wait in a bounded
+//!   queue, and are lost where its stream has no room for them. Both pass by port [`CPU_PORT`], of programs that declare the headers.
 //!
 //! What peers can make the switch hold is bounded: messages, streams, requests at one time, answers that wait, metadata and replicas. What
 //! a program wants of memory is counted when it is verified ([`LoadError::TooLarge`](crate::LoadError::TooLarge)).
@@ -35,6 +37,7 @@ mod grpc;
 mod mailbox;
 mod mapping;
 mod multicast;
+mod packet_io;
 mod read;
 mod refusal;
 mod switch;
@@ -45,6 +48,7 @@ pub use arbitration::{StreamId, StreamOutput};
 pub use control::{ControlPlane, ReadOutcome, Request, Response, StreamEvent};
 pub use grpc::serve;
 pub use mailbox::{Inbox, Mailbox, mailbox, mailbox_with_waker};
+pub use packet_io::CPU_PORT;
 pub use switch::Switch;
 
 /// Version of the P4Runtime API this service speaks, as `Capabilities` reports it.

@@ -8,6 +8,7 @@ use fatbtree_p4runtime::v1::{self, ForwardingPipelineConfig};
 use super::arbitration::{StreamId, StreamOutput};
 use super::config::{Carry, Prepared};
 use super::control::{ControlPlane, Request, Response, Step};
+use super::packet_io::CPU_PORT;
 use super::read::Reading;
 use super::write_batch::Write;
 use crate::{Output, Pipe, Pipeline, Program};
@@ -68,22 +69,57 @@ impl Switch {
         self.control.load_program(&mut self.pipeline, config, program)
     }
 
-    /// Processes one frame that came in on `port` at `now_ns`; appends what is sent to `output`.
+    /// Processes one frame that came in on `port` at `now_ns`; appends what is sent to `output`. What leaves by the
+    /// [CPU port](super::CPU_PORT) of a program that has one goes to the primary: [`poll_stream`](Self::poll_stream).
     #[inline]
     pub fn handle_frame(&mut self, now_ns: u64, port: u16, frame: &[u8], output: &mut Output) {
+        let before = output.len();
         match &mut self.pipeline {
             Some(pipeline) => pipeline.process(now_ns, port, frame, output),
             None => self.frames_without_program += 1,
         }
+        self.take_packets_in(before, output);
     }
 
     /// The same with a frame whose buffer the switch may keep: see [`Pipeline::forward`].
     #[inline]
     pub fn forward_frame(&mut self, now_ns: u64, port: u16, frame: &mut Vec<u8>, output: &mut Output) {
+        let before = output.len();
         match &mut self.pipeline {
             Some(pipeline) => pipeline.forward(now_ns, port, frame, output),
             None => self.frames_without_program += 1,
         }
+        self.take_packets_in(before, output);
+    }
+
+    #[inline]
+    fn take_packets_in(&mut self, before: usize, output: &mut Output) {
+        if self.control.has_packet_in() {
+            output.take_port_from(before, CPU_PORT, |frame| self.control.packet_in(frame));
+        }
+    }
+
+    /// A frame that has left by the CPU port in another thread's [`Pipe`]: it goes to the primary, or is lost and counted.
+    pub fn handle_packet_in(&mut self, frame: &[u8]) {
+        self.control.packet_in(frame);
+    }
+
+    /// Processes the packets that the primary has sent; appends what is sent to `output`. To be called after requests were handled: packets
+    /// that wait are bounded, and those beyond are refused.
+    pub fn handle_packets_out(&mut self, now_ns: u64, output: &mut Output) {
+        while let Some(mut frame) = self.control.poll_packet_out() {
+            self.forward_frame(now_ns, CPU_PORT, &mut frame, output);
+        }
+    }
+
+    /// Packets for the controller that were lost: there was no primary, or no room for them on its way.
+    pub fn packets_in_lost(&self) -> u64 {
+        self.control.packets_in_lost()
+    }
+
+    /// A packet for the primary that its stream had no room for.
+    pub(super) fn lose_packet_in(&mut self) {
+        self.control.lose_packet_in();
     }
 
     /// Answers a request. Afterwards, [`poll_stream`](Self::poll_stream) until it is empty.

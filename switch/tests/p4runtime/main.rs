@@ -6,6 +6,7 @@ mod bounds;
 mod errors;
 mod harness;
 mod multicast;
+mod packets;
 mod parts;
 mod pipeline;
 mod reads;
