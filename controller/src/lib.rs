@@ -23,6 +23,7 @@
 //! * **[`Fleet`]** (P4Runtime) and **[`grpc`]** (memory servers, clients, operators) are the parts with I/O. The process that drives a
 //!   controller is in the crate `node`. [`operator`] has what operators ask and are told.
 //! * **[`ReloadSteps`]** is the way from one epoch to the next as a value, for those who push it phase by phase themselves.
+//! * **[`links`]** finds out which cables and switches are dead.
 //! * **[`base`]** and **[`Connections`]**: routes and first-hop entries.
 //!
 //! ```
@@ -59,6 +60,7 @@ mod device_config;
 mod follow;
 mod frequency;
 pub mod grpc;
+pub mod links;
 mod occupancy;
 pub mod operator;
 mod plan;

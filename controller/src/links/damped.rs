@@ -1,0 +1,108 @@
+//! Up and down without flapping: what went down is up again only when it was good for a while, and each time for longer.
+
+use std::time::Duration;
+
+/// How long it must be good, the first time.
+pub(super) const HOLD: Duration = Duration::from_secs(1);
+/// The longest that it must be good.
+pub(super) const LONGEST: Duration = Duration::from_secs(16);
+/// Up for so long, it is as if it had never been down.
+const FORGIVEN: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+pub(super) struct Damped {
+    is_down: bool,
+    /// How long it must be good this time.
+    hold: Duration,
+    /// While it is down: it has been good since.
+    good_since: Option<Duration>,
+    /// When it came up the last time.
+    came_up: Option<Duration>,
+}
+
+impl Damped {
+    /// It is not good: it is down.
+    pub(super) fn bad(&mut self, now: Duration) {
+        self.good_since = None;
+        if !self.is_down {
+            self.is_down = true;
+            let is_again = self.came_up.is_some_and(|up| now < up + FORGIVEN);
+            self.hold = if is_again { (self.hold * 2).min(LONGEST) } else { HOLD };
+        }
+    }
+
+    /// It has been good since then, or longer.
+    pub(super) fn good(&mut self, since: Duration) {
+        if self.is_down {
+            self.good_since.get_or_insert(since);
+        }
+    }
+
+    /// Nobody knows: what was is not counted any more.
+    pub(super) fn pause(&mut self) {
+        self.good_since = None;
+    }
+
+    /// When it is up again, if nothing happens.
+    pub(super) fn due(&self) -> Option<Duration> {
+        self.good_since.map(|since| since + self.hold)
+    }
+
+    /// It is this time now.
+    pub(super) fn at(&mut self, now: Duration) {
+        if self.due().is_some_and(|due| due <= now) {
+            *self = Self { came_up: Some(now), hold: self.hold, ..Self::default() };
+        }
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        self.is_down
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goes down at a time and is good a moment later; says when it is up.
+    fn down_and_up(damped: &mut Damped, at: Duration) -> Duration {
+        damped.bad(at);
+        damped.good(at + Duration::from_millis(10));
+        let due = damped.due().unwrap();
+        damped.at(due - Duration::from_nanos(1));
+        assert!(damped.is_down());
+        damped.at(due);
+        assert!(!damped.is_down() && damped.due().is_none());
+        due
+    }
+
+    #[test]
+    fn what_flaps_is_held_down_twice_as_long_each_time() {
+        let mut damped = Damped::default();
+        let mut now = Duration::from_secs(100);
+        for seconds in [1, 2, 4, 8, 16, 16] {
+            let up = down_and_up(&mut damped, now);
+            assert_eq!(up - now, Duration::from_secs(seconds) + Duration::from_millis(10));
+            now = up + Duration::from_secs(59);
+        }
+        // After a minute it is forgiven.
+        let up = down_and_up(&mut damped, now + Duration::from_secs(1));
+        assert_eq!(up - now, Duration::from_millis(2010));
+    }
+
+    #[test]
+    fn it_must_be_good_all_the_time() {
+        let mut damped = Damped::default();
+        damped.bad(Duration::ZERO);
+        damped.good(Duration::from_millis(500));
+        damped.bad(Duration::from_millis(900));
+        damped.at(Duration::from_millis(1600));
+        assert!(damped.is_down() && damped.due().is_none());
+        damped.good(Duration::from_millis(1700));
+        damped.pause();
+        assert!(damped.is_down() && damped.due().is_none());
+        damped.good(Duration::from_millis(1900));
+        damped.good(Duration::from_millis(2500));
+        assert_eq!(damped.due(), Some(Duration::from_millis(2900)));
+    }
+}
