@@ -63,6 +63,7 @@ pub mod grpc;
 pub mod links;
 mod occupancy;
 pub mod operator;
+mod packets;
 mod plan;
 mod program;
 mod push;
@@ -79,12 +80,13 @@ pub use device_config::{DeviceConfigFormat, TofinoOutput};
 pub use follow::{FollowError, FollowOptions, Follower, Replanned};
 pub use frequency::Frequencies;
 pub use occupancy::{Counts, Memory, Room, TableUse};
+pub use packets::{Packet, PacketReceiver, PacketSender, packets};
 pub use plan::{
     Budget, CachedChild, CachedNode, Diff, FatRootRange, HotKey, HotKeys, LAYER_NAMES, LAYERS, Landing,
     LayerSummary, Located, MAX_SET_NODES, NextBlock, Pivots, Placement, Plan, PlanError, PlannedPartition,
     RangeMatch, STAGES, Summary, SwitchNodes, WayPoint, by_partition, diff, in_leaves, next_epoch, probe,
 };
-pub use program::{Program, ProgramError, Programs, Target};
+pub use program::{Program, ProgramError, Programs, Target, drop_reason};
 pub use push::{Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};
 pub use reconcile::{
     Controller, Desired, Held, InForce, Incarnation, Incarnations, Loaded, Notice, Refused, Registration,

@@ -30,6 +30,8 @@ pub enum Question {
     },
     /// What the switches have counted: [`Counters`].
     Counters,
+    /// What the switches have dropped, and why: [`Drops`].
+    Drops,
     /// Load the plan that was in force before: [`Reloaded`].
     Rollback,
     /// Read all switches back, and make them hold what they should: [`Synced`].
@@ -64,6 +66,28 @@ pub struct Status {
     pub clients: Vec<ClientStatus>,
     /// Connections that were refused: their client is no host, or their switch is full.
     pub refused_connections: u64,
+    /// Switches that cannot be told of anything, by name: paths go round them.
+    #[serde(default)]
+    pub switches_down: Vec<String>,
+    /// Cables between switches that do not carry frames both ways.
+    #[serde(default)]
+    pub cables_down: Vec<CableStatus>,
+}
+
+/// A cable between two switches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CableStatus {
+    /// One switch and its port.
+    pub a: (String, u16),
+    /// The other.
+    pub b: (String, u16),
+}
+
+impl std::fmt::Display for CableStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { a: (a, a_port), b: (b, b_port) } = self;
+        write!(f, "{a} port {a_port} - {b} port {b_port}")
+    }
 }
 
 /// A reload that is under way.
@@ -257,6 +281,52 @@ pub struct TableCounters {
     pub hits: u64,
     /// Of those, how many ended at it: it is cached nowhere further on.
     pub stops: u64,
+}
+
+/// What the switches have dropped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drops {
+    /// By switch, in the network's order.
+    pub switches: Vec<SwitchDrops>,
+    /// Some of the packets, the newest last.
+    pub samples: Vec<DroppedPacket>,
+    /// Switches that did not answer.
+    pub silent: Vec<String>,
+}
+
+/// What a switch has dropped since it was given its program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchDrops {
+    /// Its name.
+    pub name: String,
+    /// By reason, all of them.
+    pub reasons: Vec<DropCount>,
+}
+
+/// Packets that were dropped for a reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DropCount {
+    /// Why.
+    pub reason: String,
+    /// How many.
+    pub packets: u64,
+}
+
+/// A packet that was dropped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DroppedPacket {
+    /// When the controller was told of it, milliseconds since 1970.
+    pub unix_ms: u64,
+    /// Where.
+    pub switch: String,
+    /// The port by which it had come in.
+    pub port: u16,
+    /// Why.
+    pub reason: String,
+    /// Its length, bytes.
+    pub length: usize,
+    /// Its first 128 bytes, hexadecimal.
+    pub bytes: String,
 }
 
 /// The switches were read back.

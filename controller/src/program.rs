@@ -124,6 +124,14 @@ impl Program {
     }
 }
 
+/// What drops are counted under, in the programs' order (`p4/include/forwarding.p4`).
+const DROP_REASONS: [&str; 4] = ["not IPv4", "damaged", "TTL", "no route"];
+
+/// Why the programs drop a packet, by the number under which they count it.
+pub fn drop_reason(number: usize) -> String {
+    DROP_REASONS.get(number).map_or_else(|| format!("reason {number}"), |name| (*name).to_owned())
+}
+
 /// Of a program whose binary is known.
 fn cookie(info: &P4InfoIndex, device_config: &[u8]) -> Option<u64> {
     if device_config.is_empty() {

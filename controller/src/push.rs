@@ -4,20 +4,22 @@
 //! ([`Base`], [`ReloadSteps`]); it keeps no state of its own but the connections.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use fatbtree_p4runtime::entry::EntryView;
 use fatbtree_p4runtime::v1::forwarding_pipeline_config::Cookie;
 use fatbtree_p4runtime::v1::get_forwarding_pipeline_config_request::ResponseType;
 use fatbtree_p4runtime::v1::{self, set_forwarding_pipeline_config_request::Action as PipelineAction};
-use fatbtree_p4runtime::{ClientError, ClientOptions, P4RuntimeClient};
+use fatbtree_p4runtime::{ClientError, ClientOptions, P4RuntimeClient, PacketFormat};
 use fatbtree_topology::{Cluster, SwitchId};
 use fatbtree_trust::Trust;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::base::Base;
+use crate::packets::{PacketReceiver, PacketSender, packets};
 use crate::program::{Program, Programs};
 use crate::reconcile::Held;
 use crate::reload::ReloadSteps;
@@ -101,6 +103,8 @@ struct Member {
     name: String,
     client: Arc<P4RuntimeClient>,
     program: Arc<Program>,
+    /// Until somebody takes them.
+    messages: Mutex<Option<mpsc::Receiver<v1::stream_message_response::Update>>>,
 }
 
 /// Switches of a cluster, mostly all, each with this controller as its primary.
@@ -147,10 +151,11 @@ impl Fleet {
                         P4RuntimeClient::connect_with(&endpoint.address, endpoint.device_id, client_options)
                             .await?;
                     client.become_primary(election_id).await?;
-                    Ok(Arc::new(client))
+                    let messages = Mutex::new(client.take_messages());
+                    Ok((Arc::new(client), messages))
                 };
                 match connected.await {
-                    Ok(client) => Ok((id, Member { name, client, program })),
+                    Ok((client, messages)) => Ok((id, Member { name, client, program, messages })),
                     Err(source) => Err(PushError::Switch { switch: name, source }),
                 }
             });
@@ -162,6 +167,14 @@ impl Fleet {
     /// The client of one switch, for whatever this type does not offer.
     pub fn client(&self, switch: SwitchId) -> Option<&P4RuntimeClient> {
         self.members.get(&switch).map(|member| &*member.client)
+    }
+
+    /// The packets of a switch, whose program must be loaded. `None` where it has none, and after the first time.
+    pub fn packets(&self, switch: SwitchId) -> Option<(PacketSender, PacketReceiver)> {
+        let member = self.members.get(&switch)?;
+        let format = PacketFormat::of(member.program.info.p4info())?;
+        let messages = member.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
+        packets(Arc::clone(&member.client), messages, format)
     }
 
     /// Loads its program into every switch, which empties all tables.
@@ -298,6 +311,35 @@ impl Fleet {
                     route = program.tables.read_core_route(&raw).map_err(foreign)?;
                 }
                 Ok((switch, Held::new(entries, route)))
+            });
+        }
+        Ok(join_all(tasks).await?.into_iter().collect())
+    }
+
+    /// Reads what each switch has dropped: packets, by reason. Nothing for one whose program does not count them.
+    ///
+    /// # Errors
+    /// The first switch that does not answer.
+    pub async fn read_drops(&self) -> Result<BTreeMap<SwitchId, Vec<u64>>, PushError> {
+        let mut tasks = JoinSet::new();
+        for (switch, member) in &self.members {
+            let (switch, name, client) = (*switch, member.name.clone(), member.client.clone());
+            let counter = member.program.info.counter("drops").map(|counter| counter.id).ok();
+            tasks.spawn(async move {
+                let Some(counter_id) = counter else { return Ok((switch, Vec::new())) };
+                let all = v1::CounterEntry { counter_id, ..v1::CounterEntry::default() };
+                let all = v1::Entity { entity: Some(v1::entity::Entity::CounterEntry(all)) };
+                let read = client.read(vec![all]).await;
+                let read = read.map_err(|source| PushError::Switch { switch: name, source })?;
+                let counted = read.into_iter().filter_map(|entity| match entity.entity {
+                    Some(v1::entity::Entity::CounterEntry(entry)) => {
+                        let index = entry.index.map_or(0, |index| index.index);
+                        Some((index, entry.data.map_or(0, |data| data.packet_count)))
+                    }
+                    _ => None,
+                });
+                let counted: BTreeMap<i64, i64> = counted.collect();
+                Ok((switch, counted.into_values().map(|count| u64::try_from(count).unwrap_or(0)).collect()))
             });
         }
         Ok(join_all(tasks).await?.into_iter().collect())

@@ -5,13 +5,16 @@
 //!                                                      ▼       desired        ├─► Keeper of agg-0-0
 //!                           planner ──────────► Driver { Controller } ────────┤        ...
 //!                    (tops, counters, plans)           ▲                      └─► Keeper of edge-3-1
-//!                                                      └─── read, settled, lost ──────────┘
+//!                                                      ▲ └─── read, settled, lost ────────┤
+//!                                            outages   │                                  │
+//!                                                      └── Watch { LinkMonitor } ◄─ probes ┘
 //! ```
 
 mod answers;
 mod driver;
 mod insight;
 mod keeper;
+mod links;
 mod pace;
 mod planner;
 mod state;
@@ -24,6 +27,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fatbtree_controller::grpc::{ServiceOptions, serve};
+use fatbtree_controller::links::Outages;
 use fatbtree_controller::{Budget, FleetOptions, FollowOptions, Placement, Programs};
 use fatbtree_topology::{Cluster, Role};
 use fatbtree_trust::{Door, Refused, Trust};
@@ -32,10 +36,11 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::NodeError;
 use crate::roster::roster_of;
-use crate::stop::{Stopper, control_runtime, listen};
+use crate::stop::{Stopper, controller_runtime, listen};
 use driver::{Channels, Driver};
 use insight::Happened;
 use keeper::{Keeper, Reachable};
+use links::{Samples, Watch, cables};
 use pace::Pace;
 use planner::Planner;
 use state::StateFolder;
@@ -116,6 +121,13 @@ pub enum ControllerNews {
         /// Why it was made.
         because: String,
     },
+    /// A switch or a cable is dead, or is back.
+    Outage {
+        /// Which: `switch core-0`, `cable core-0 port 1 - agg-1-0 port 2`.
+        what: String,
+        /// Whether it is down now.
+        is_down: bool,
+    },
     /// Trees were filled anew: the plan in force was taken out.
     Void,
     /// There is no plan, for this reason.
@@ -136,6 +148,8 @@ impl fmt::Display for ControllerNews {
                     "epoch {epoch} in force, {entries} entries, {changes} changes in {seconds:.2} s: {because}"
                 )
             }
+            Self::Outage { what, is_down: true } => write!(f, "{what} is down"),
+            Self::Outage { what, is_down: false } => write!(f, "{what} is up again"),
             Self::Void => f.write_str("trees were filled anew: no plan is in force"),
             Self::Trouble(reason) => write!(f, "no plan: {reason}"),
         }
@@ -161,7 +175,7 @@ impl ControllerProcess {
             election_id,
             patience,
         } = options;
-        let control = control_runtime()?;
+        let control = controller_runtime()?;
         let told = Arc::new(Notify::new());
         let notified = Arc::clone(&told);
         let stopper = Stopper::new(move || notified.notify_one());
@@ -183,6 +197,14 @@ impl ControllerProcess {
         let (news, switches) = mpsc::channel(WAITING);
         let (inputs, others) = mpsc::channel(WAITING);
         let reachable = Reachable::default();
+        let (links, link_news) = mpsc::channel(WAITING);
+        let (told_of_outages, outages) = watch::channel(Outages::default());
+        let samples = Samples::default();
+        let switch_ids = cluster.tree().switches().iter().map(|switch| switch.id);
+        let cables = cables(&cluster);
+        let (token, samples_of_watch) = (rand::random(), samples.clone());
+        let watch = Watch::new(cables, switch_ids, token, link_news, told_of_outages, samples_of_watch);
+        control.spawn(watch.watch());
         let mut fleet = FleetOptions::default();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         fleet.trust = trust.clone();
@@ -200,6 +222,7 @@ impl ControllerProcess {
                 sync: syncs.clone(),
                 reachable: reachable.clone(),
                 news: news.clone(),
+                links: links.clone(),
             };
             control.spawn(keeper.keep());
         }
@@ -221,7 +244,7 @@ impl ControllerProcess {
         control.spawn(serve(ServiceOptions::default(), door, inputs, std::future::pending()));
         let placement = Placement::of(&cluster);
         let planner = Planner { trust, cluster, placement, programs, budget, reachable };
-        let channels = Channels { desired, sync, switches, others };
+        let channels = Channels { desired, sync, switches, others, outages, samples };
         let driver = Driver::new(controller, planner, follow, folder, channels);
         Ok(Self { driver, happened, stopper, told, grpc, control })
     }

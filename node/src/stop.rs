@@ -74,7 +74,16 @@ pub(crate) fn stop_signal() -> std::io::Result<impl Future<Output = ()> + Send> 
 
 /// One thread for everything that is not the data path.
 pub(crate) fn control_runtime() -> Result<Runtime, NodeError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    runtime(1)
+}
+
+/// The controller's: what takes one of them long, as comparing what a switch holds with what it should, does not hold up probes.
+pub(crate) fn controller_runtime() -> Result<Runtime, NodeError> {
+    runtime(2)
+}
+
+fn runtime(threads: usize) -> Result<Runtime, NodeError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
     runtime.map_err(NodeError::system("starting the control plane's thread"))
 }
 

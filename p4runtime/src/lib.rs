@@ -42,6 +42,7 @@ pub mod entry;
 pub mod index;
 pub mod names;
 pub mod p4info;
+mod packet;
 pub mod proto;
 pub mod status;
 #[cfg(test)]
@@ -52,6 +53,7 @@ pub use entry::{EntryBuilder, EntryError, EntryView};
 pub use index::{ActionInfo, MatchFieldInfo, MatchKind, P4InfoIndex, ParamInfo, TableInfo};
 pub use names::LookupError;
 pub use p4info::P4InfoError;
+pub use packet::PacketFormat;
 pub use proto::p4::config::v1 as config;
 pub use proto::p4::v1;
 pub use status::UpdateError;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use fatbtree_controller::operator::{
-    ClientStatus, Counters, Difference, Explanation, HotPlace, Planned, Question, ReloadStatus, RoleState,
-    ServerStatus, Status, Step, SwitchDifference, SwitchStatus, TableCounters,
+    ClientStatus, Counters, Difference, DropCount, DroppedPacket, Drops, Explanation, HotPlace, Planned,
+    Question, ReloadStatus, RoleState, ServerStatus, Status, Step, SwitchDifference, SwitchDrops,
+    SwitchStatus, TableCounters,
 };
-use fatbtree_controller::{Change, LAYER_NAMES, Plan, SwitchState, WayPoint, diff};
+use fatbtree_controller::{Change, LAYER_NAMES, Plan, SwitchState, WayPoint, diff, drop_reason};
 use fatbtree_topology::Switch;
 
 use super::driver::{Driver, Reply, answer};
@@ -56,6 +57,8 @@ impl Driver {
             servers: servers.collect(),
             clients: clients.collect(),
             refused_connections: controller.refused_connections(),
+            switches_down: self.outages.switches.iter().map(|switch| self.switch_name(*switch)).collect(),
+            cables_down: self.outages.cables.iter().map(|cable| self.cable_status(*cable)).collect(),
         }
     }
 
@@ -133,6 +136,31 @@ impl Driver {
             let tables = loaded.map_or_else(Vec::new, |loaded| tables(loaded.plan(), counted));
             let silent = silent.into_iter().map(|switch| tree.switch(switch).name()).collect();
             answer(reply, Ok(&Counters { epoch, tables, silent }));
+        });
+    }
+
+    pub(super) fn count_drops(&self, reply: Reply) {
+        let (planner, samples) = (self.planner.clone(), self.samples.all());
+        tokio::spawn(async move {
+            let (counted, silent) = planner.drops().await;
+            let name = |switch| planner.cluster.tree().switch(switch).name();
+            let switches = counted.into_iter().map(|(switch, counts)| {
+                let reasons = counts.into_iter().enumerate();
+                let reasons =
+                    reasons.map(|(number, packets)| DropCount { reason: drop_reason(number), packets });
+                SwitchDrops { name: name(switch), reasons: reasons.collect() }
+            });
+            let samples = samples.into_iter().map(|sample| DroppedPacket {
+                unix_ms: sample.unix_ms,
+                switch: name(sample.switch),
+                port: sample.port,
+                reason: drop_reason(sample.reason),
+                length: sample.length,
+                bytes: sample.bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+            });
+            let (switches, samples) = (switches.collect(), samples.collect());
+            let silent = silent.into_iter().map(name).collect();
+            answer(reply, Ok(&Drops { switches, samples, silent }));
         });
     }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fatbtree_controller::grpc::{ClientReport, Input, Registered, ServerNews};
-use fatbtree_controller::operator::{Question, Reloaded, Synced};
+use fatbtree_controller::links::{Cable, CableEnd, Outages};
+use fatbtree_controller::operator::{CableStatus, Question, Reloaded, Synced};
 use fatbtree_controller::{
     Controller, Desired, FollowOptions, Follower, Incarnations, Notice, Plan, Replanned, SwitchState,
 };
@@ -16,6 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::ControllerNews;
 use super::keeper::{HeldNow, KeeperNews};
+use super::links::Samples;
 use super::planner::{Made, Planner};
 use super::state::{StateFolder, plan_of};
 
@@ -56,6 +58,8 @@ pub(super) struct Channels {
     pub(super) sync: watch::Sender<u64>,
     pub(super) switches: mpsc::Receiver<(SwitchId, KeeperNews)>,
     pub(super) others: mpsc::Receiver<Input>,
+    pub(super) outages: watch::Receiver<Outages>,
+    pub(super) samples: Samples,
 }
 
 pub(super) struct Driver {
@@ -67,6 +71,11 @@ pub(super) struct Driver {
     sync: watch::Sender<u64>,
     switches: mpsc::Receiver<(SwitchId, KeeperNews)>,
     others: mpsc::Receiver<Input>,
+    told_of_outages: watch::Receiver<Outages>,
+    /// What is dead.
+    pub(super) outages: Outages,
+    /// Of what is dropped.
+    pub(super) samples: Samples,
     thoughts: (mpsc::Sender<Thought>, mpsc::Receiver<Thought>),
     /// A plan is being made.
     is_thinking: bool,
@@ -106,7 +115,7 @@ impl Driver {
         folder: Option<StateFolder>,
         channels: Channels,
     ) -> Self {
-        let Channels { desired, sync, switches, others } = channels;
+        let Channels { desired, sync, switches, others, outages, samples } = channels;
         Self {
             controller,
             planner,
@@ -116,6 +125,9 @@ impl Driver {
             sync,
             switches,
             others,
+            told_of_outages: outages,
+            outages: Outages::default(),
+            samples,
             thoughts: mpsc::channel(4),
             is_thinking: false,
             follower: None,
@@ -141,6 +153,7 @@ impl Driver {
                 Some((switch, news)) = self.switches.recv() => self.switch(switch, news, &mut tell),
                 Some(input) = self.others.recv() => self.other(input, &mut tell),
                 Some(thought) = self.thoughts.1.recv() => self.thought(thought, &mut tell),
+                Ok(()) = self.told_of_outages.changed() => self.network_changed(&mut tell),
                 _ = ticks.tick() => {}
             }
             self.controller.at(self.began.elapsed());
@@ -192,6 +205,32 @@ impl Driver {
             }
         }
         self.finish_syncs();
+    }
+
+    /// A cable or a switch is dead, or is back.
+    fn network_changed(&mut self, tell: &mut impl FnMut(ControllerNews)) {
+        let now = self.told_of_outages.borrow_and_update().clone();
+        let before = std::mem::replace(&mut self.outages, now);
+        let (now, names) =
+            (&self.outages, |switch: &SwitchId| format!("switch {}", self.switch_name(*switch)));
+        let mut told = |what: String, is_down| {
+            tracing::info!(what, is_down, "the network has changed");
+            tell(ControllerNews::Outage { what, is_down });
+        };
+        now.switches.difference(&before.switches).for_each(|switch| told(names(switch), true));
+        before.switches.difference(&now.switches).for_each(|switch| told(names(switch), false));
+        let names = |cable: &Cable| format!("cable {}", self.cable_status(*cable));
+        now.cables.difference(&before.cables).for_each(|cable| told(names(cable), true));
+        before.cables.difference(&now.cables).for_each(|cable| told(names(cable), false));
+    }
+
+    pub(super) fn switch_name(&self, switch: SwitchId) -> String {
+        self.planner.cluster.tree().switch(switch).name()
+    }
+
+    pub(super) fn cable_status(&self, cable: Cable) -> CableStatus {
+        let end = |end: CableEnd| (self.switch_name(end.switch), end.port);
+        CableStatus { a: end(cable.a), b: end(cable.b) }
     }
 
     fn other(&mut self, input: Input, tell: &mut impl FnMut(ControllerNews)) {
@@ -503,6 +542,7 @@ impl Driver {
             Question::Show => self.show(reply),
             Question::Explain { key } => self.explain(key, reply),
             Question::Counters => self.count(reply),
+            Question::Drops => self.count_drops(reply),
         }
     }
 

@@ -30,7 +30,9 @@ impl Happened {
             }
             ControllerNews::Void => count(&self.voided, 1),
             ControllerNews::Trouble(_) => count(&self.troubles, 1),
-            ControllerNews::Switch { .. } | ControllerNews::Server { .. } => 0,
+            ControllerNews::Switch { .. } | ControllerNews::Server { .. } | ControllerNews::Outage { .. } => {
+                0
+            }
         };
     }
 }
@@ -62,6 +64,9 @@ pub(super) fn metrics(status: &Status, happened: &Happened) -> Metrics {
     metrics.gauge("controller_reloading", "1 during a reload", status.reload.is_some().into());
     let of = |name: &str| vec![("name", name.to_owned())];
     let switches = status.switches.iter();
+    let (down, cables) = (status.switches_down.len() as u64, status.cables_down.len() as u64);
+    metrics.gauge("controller_switches_down", "Switches that paths go round", down);
+    metrics.gauge("controller_cables_down", "Cables between switches that are down", cables);
     let silent = switches.clone().map(|it| (of(&it.name), (it.state == RoleState::Silent).into()));
     metrics.labelled_gauge("controller_switch_silent", "1 while a switch does not answer", silent);
     let held = switches.clone().map(|it| (of(&it.name), it.entries as u64));

@@ -8,8 +8,10 @@ use std::time::Duration;
 use fatbtree_controller::{Counts, Desired, Fleet, FleetOptions, Held, Programs, PushError, Serving, Wanted};
 use fatbtree_topology::{Cluster, SwitchId};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
+use super::links::{LinkNews, carry, probes};
 use super::pace::{PIECE, Pace};
 
 /// What a switch holds, in numbers.
@@ -67,6 +69,8 @@ pub(super) struct Keeper {
     pub(super) sync: watch::Receiver<u64>,
     pub(super) reachable: Reachable,
     pub(super) news: mpsc::Sender<(SwitchId, KeeperNews)>,
+    /// To those who watch cables.
+    pub(super) links: mpsc::Sender<LinkNews>,
 }
 
 /// Between two tries to reach a switch.
@@ -94,6 +98,15 @@ impl From<Stopped> for End {
     }
 }
 
+/// The task that carries a switch's packets; it ends with this.
+struct Carried(JoinHandle<()>);
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 impl Keeper {
     /// Never ends by itself.
     pub(super) async fn keep(mut self) {
@@ -103,6 +116,8 @@ impl Keeper {
                 Err(error) => Err(End::Failed(error)),
             };
             self.reachable.set(self.switch, None);
+            // Whoever watched has ended: then the controller has.
+            let _ = self.links.send(LinkNews::Lost(self.switch)).await;
             let Err(End::Failed(error)) = ended else { return };
             if self.tell(KeeperNews::Lost(error.to_string())).await.is_err() {
                 return;
@@ -127,6 +142,7 @@ impl Keeper {
         if !runs_ours(fleet.cookie(switch).await?) {
             fleet.set_pipeline().await?;
         }
+        let _carried = self.carry_packets(fleet).await;
         let mut held = self.read(fleet).await?;
         let mut sync = Some(*self.sync.borrow_and_update());
         let mut mended = 0;
@@ -187,6 +203,18 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// Has the switch's packets carried by a task of their own: a probe does not wait for a table that is written.
+    async fn carry_packets(&self, fleet: &Fleet) -> Option<Carried> {
+        let (switch, news) = (self.switch, self.links.clone());
+        let (way, carried) = fleet.packets(switch).map_or((None, None), |(sender, receiver)| {
+            let (way, probes) = probes();
+            let task = tokio::spawn(carry(switch, sender, receiver, probes, news));
+            (Some(way), Some(Carried(task)))
+        });
+        let _ = self.links.send(LinkNews::Open(switch, way)).await;
+        carried
     }
 
     async fn read(&self, fleet: &Fleet) -> Result<Held, End> {
@@ -278,6 +306,7 @@ mod tests {
             sync,
             reachable: Reachable::default(),
             news,
+            links: mpsc::channel(16).0,
         };
         tokio::spawn(keeper.keep());
         tokio::spawn(async move { while told.recv().await.is_some() {} });

@@ -101,6 +101,22 @@ impl Planner {
         (all, silent)
     }
 
+    /// What switches have dropped, by reason; and those that do not answer.
+    pub(super) async fn drops(&self) -> (BTreeMap<SwitchId, Vec<u64>>, Vec<SwitchId>) {
+        let mut tasks = JoinSet::new();
+        for (switch, fleet) in self.reachable.all() {
+            tasks.spawn(async move { fleet.read_drops().await.map_err(|_| switch) });
+        }
+        let (mut all, mut silent) = (BTreeMap::new(), Vec::new());
+        for counted in tasks.join_all().await {
+            match counted {
+                Ok(counted) => all.extend(counted),
+                Err(switch) => silent.push(switch),
+            }
+        }
+        (all, silent)
+    }
+
     /// What the switches count now.
     async fn glance(&self) -> Counted {
         let before: BTreeMap<(SwitchId, Entry), u64> = self
