@@ -74,6 +74,7 @@ const CLUSTER: &[Line] = &[
     ("fatbtree control show --cluster cluster.toml", Ends(&[])),
     ("fatbtree control explain 4711 --cluster cluster.toml", Ends(&[])),
     ("fatbtree control counters --cluster cluster.toml", Ends(&[])),
+    ("fatbtree control drops --cluster cluster.toml", Ends(&[])),
     ("fatbtree control sync --cluster cluster.toml", Ends(&[])),
     ("curl http://127.0.0.1:9800/metrics", Fetches),
 ];

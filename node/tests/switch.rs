@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use fatbtree_controller::{Fleet, FleetOptions, Programs, cluster_base};
 use fatbtree_node::{SwitchOptions, SwitchProcess, switch_ports};
-use fatbtree_p4runtime::P4InfoIndex;
 use fatbtree_p4runtime::entry::insert;
+use fatbtree_p4runtime::v1::PacketOut;
+use fatbtree_p4runtime::v1::stream_message_response::Update;
 use fatbtree_p4runtime::v1::write_request::Atomicity;
+use fatbtree_p4runtime::{P4InfoIndex, P4RuntimeClient};
 use fatbtree_port::{Batch, Port, PortSpec, Waiter};
-use fatbtree_topology::Cluster;
+use fatbtree_topology::{Cluster, Role};
 
 /// A network of two hosts, on UDP ports that were free a moment ago.
 fn cluster() -> Cluster {
@@ -162,4 +164,64 @@ fn pass_between_the_parts_of_a_large_write(threads: usize) {
     stopper.stop();
     let report = running.join().expect("it ends");
     assert_eq!(report.ports.sent, u64::from(all), "{report}");
+}
+
+/// A packet from a controller is looked at between two parts of a write. This one is a backup's, so that it is answered.
+#[test]
+#[expect(clippy::print_stdout, reason = "figures for whoever runs it by hand")]
+fn packets_do_not_wait_for_large_writes() {
+    const DEVICE: u64 = 9;
+    let options = SwitchOptions {
+        grpc: "127.0.0.1:0".into(),
+        device_id: DEVICE,
+        ports: Vec::new(),
+        limit: None,
+        threads: 1,
+        metrics: None,
+        trust: fatbtree_trust::Trust::default(),
+    };
+    let (tell, told) = std::sync::mpsc::channel();
+    let running = std::thread::spawn(move || {
+        let process = SwitchProcess::open(&options).expect("it opens");
+        tell.send((process.grpc(), process.stopper())).expect("the test waits for it");
+        process.run()
+    });
+    let (address, stopper) = told.recv().expect("it has opened");
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    runtime.block_on(async {
+        let connect = async || P4RuntimeClient::connect(&address.to_string(), DEVICE).await.expect("it listens");
+        let (mut primary, mut backup) = (connect().await, connect().await);
+        primary.become_primary(2).await.expect("the highest bid");
+        assert!(backup.become_primary(1).await.is_err());
+        let programs = Programs::v1model().expect("it is part of the program");
+        let info = programs.of(Role::Edge).info();
+        let json = include_bytes!("../../p4/build/fatbtree_v1model.json").to_vec();
+        primary.set_pipeline(info.p4info().clone(), json).await.expect("it is part of the program");
+        let child = info.table("node_set_a.child").expect("the program has it");
+        let field = |name| child.field(name).expect("the table has it");
+        let (epoch, node, branch) = (field("epoch"), field("slot"), field("branch"));
+        let descend = child.action("descend_to").expect("the table has it");
+        let updates: Vec<_> = (0..60_000)
+            .map(|n| {
+                let entry = child.entry().exact(epoch, 1).exact(node, 1 + n / 16).exact(branch, n % 16);
+                insert(entry.action(descend, &[n << 10]).build().expect("in range"))
+            })
+            .collect();
+        let mut messages = backup.take_messages().expect("the first taker");
+        let writing = tokio::spawn(async move { (primary.write(updates).await, primary) });
+        let (mut answered, mut slowest, began) = (0, Duration::ZERO, Instant::now());
+        while !writing.is_finished() {
+            let sent = Instant::now();
+            backup.packet_out(PacketOut::default()).await.expect("the stream is open");
+            let answer = messages.recv().await.expect("the stream is open");
+            assert!(matches!(answer, Update::Error(_)), "{answer:?}");
+            (answered, slowest) = (answered + 1, slowest.max(sent.elapsed()));
+        }
+        let took = began.elapsed();
+        writing.await.expect("it ends").0.expect("all are new");
+        println!("{answered} packets were answered while 60,000 entries were written in {took:.1?}, the slowest in {slowest:.1?}");
+        assert!(slowest < took / 2, "{slowest:?} of {took:?}");
+    });
+    stopper.stop();
+    running.join().expect("it ends");
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use fatbtree_controller::grpc::Client;
 use fatbtree_controller::operator::{
-    Counters, Difference, Explanation, Planned, Question, Reloaded, SavedPlan, Status, Synced,
+    Counters, Difference, Drops, Explanation, Planned, Question, Reloaded, SavedPlan, Status, Synced,
 };
 use fatbtree_trust::{CONTROLLER, OPERATOR};
 use serde::Serialize;
@@ -32,6 +32,7 @@ use crate::output::Output;
   fatbtree control show --cluster cluster.toml              the plan in force
   fatbtree control explain 4711 --cluster cluster.toml      where an index read for a key ends, and why there
   fatbtree control counters --cluster cluster.toml          where index reads have stopped
+  fatbtree control drops --cluster cluster.toml             what switches have dropped, and why; some of the packets
   fatbtree control sync --cluster cluster.toml              read all switches back, and mend what is wrong
 
 Exit code 1: the controller refuses, or does not answer; with `sync`, a switch that could not be read.")]
@@ -91,6 +92,11 @@ enum Command {
     },
     /// What the switches have counted since the plan was loaded.
     Counters {
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// What the switches have dropped, by reason, and some of the packets.
+    Drops {
         #[command(flatten)]
         asked: Asked,
     },
@@ -196,6 +202,10 @@ async fn ask(command: &Command) -> Result<()> {
         Command::Counters { asked } => {
             let counters: Counters = asked.ask(Question::Counters).await?;
             asked.tell(&counters, print::counters)
+        }
+        Command::Drops { asked } => {
+            let drops: Drops = asked.ask(Question::Drops).await?;
+            asked.tell(&drops, print::drops)
         }
         Command::Rollback { asked } => {
             let reloaded: Reloaded = asked.ask(Question::Rollback).await?;

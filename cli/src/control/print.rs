@@ -1,9 +1,11 @@
 //! Answers for people.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use comfy_table::{Table, presets};
 use fatbtree_controller::operator::{
-    Counters, Difference, Explanation, HotPlace, Planned, Reloaded, RoleState, Status, Step,
-    SwitchDifference, TableCounters,
+    Counters, Difference, DroppedPacket, Drops, Explanation, HotPlace, Planned, Reloaded, RoleState, Status,
+    Step, SwitchDifference, SwitchDrops, TableCounters,
 };
 use fatbtree_controller::{Memory, TableUse};
 
@@ -76,6 +78,12 @@ pub(super) fn status_text(status: &Status) -> String {
         if let Some(reason) = &switch.reason {
             text += &format!("{} is silent: {reason}\n", switch.name);
         }
+    }
+    for switch in &status.switches_down {
+        text += &format!("switch {switch} is down\n");
+    }
+    for cable in &status.cables_down {
+        text += &format!("cable {cable} is down\n");
     }
     if let Some(trouble) = &status.trouble {
         text += &format!("no new plan: {trouble}\n");
@@ -154,4 +162,90 @@ pub(super) fn counters_text(counters: &Counters) -> String {
         text += &format!("\nnot counted: {}", counters.silent.join(", "));
     }
     text
+}
+
+pub(super) fn drops(drops: &Drops) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    println!("{}", drops_text(drops, u64::try_from(now.as_millis()).unwrap_or(u64::MAX)));
+}
+
+/// At a time in milliseconds since 1970.
+fn drops_text(drops: &Drops, now: u64) -> String {
+    // All switches have the same reasons, mostly.
+    let mut reasons: Vec<&str> = Vec::new();
+    for count in drops.switches.iter().flat_map(|switch| &switch.reasons) {
+        if !reasons.contains(&count.reason.as_str()) {
+            reasons.push(&count.reason);
+        }
+    }
+    let mut counts = table(["switch"]);
+    counts.set_header(std::iter::once("switch").chain(reasons.iter().copied()));
+    for SwitchDrops { name, reasons: counted } in &drops.switches {
+        let of = |reason: &&str| {
+            dash(counted.iter().find(|count| count.reason == *reason).map(|count| count.packets))
+        };
+        counts.add_row(std::iter::once(name.clone()).chain(reasons.iter().map(of)));
+    }
+    let mut text = counts.to_string();
+    if !drops.samples.is_empty() {
+        let mut samples = table(["seconds ago", "switch", "port", "reason", "bytes", "first of them"]);
+        for DroppedPacket { unix_ms, switch, port, reason, length, bytes } in &drops.samples {
+            let ago = now.saturating_sub(*unix_ms) as f64 / 1000.0;
+            let first = bytes.get(..FIRST).unwrap_or(bytes);
+            samples.add_row([
+                format!("{ago:.1}"),
+                switch.clone(),
+                port.to_string(),
+                reason.clone(),
+                length.to_string(),
+                first.to_owned(),
+            ]);
+        }
+        text += &format!("\n{samples}");
+    }
+    if !drops.silent.is_empty() {
+        text += &format!("\nnot counted: {}", drops.silent.join(", "));
+    }
+    text
+}
+
+/// Digits of a sample that are shown: Ethernet, IPv4 and UDP headers. `--json` has more.
+const FIRST: usize = 2 * 42;
+
+#[cfg(test)]
+mod tests {
+    use fatbtree_controller::operator::DropCount;
+
+    use super::*;
+
+    #[test]
+    fn drops_are_told_by_switch_and_reason() {
+        let of = |name: &str, counts: &[(&str, u64)]| SwitchDrops {
+            name: name.to_owned(),
+            reasons: counts
+                .iter()
+                .map(|(reason, packets)| DropCount { reason: (*reason).to_owned(), packets: *packets })
+                .collect(),
+        };
+        let sample = DroppedPacket {
+            unix_ms: 10_000,
+            switch: "edge-0-1".to_owned(),
+            port: 3,
+            reason: "TTL".to_owned(),
+            length: 128,
+            bytes: "ab".repeat(128),
+        };
+        let drops = Drops {
+            switches: vec![of("core-0", &[("TTL", 17), ("no route", 4)]), of("edge-0-1", &[])],
+            samples: vec![sample],
+            silent: vec!["edge-0-0".to_owned()],
+        };
+        let text = drops_text(&drops, 12_500);
+        let lines: Vec<_> = text.lines().collect();
+        let has = |words: &[&str]| lines.iter().any(|line| words.iter().all(|word| line.contains(word)));
+        assert!(has(&["switch", "TTL", "no route"]), "{text}");
+        assert!(has(&["core-0", "17", "4"]) && has(&["edge-0-1", "-", "-"]), "{text}");
+        assert!(has(&["2.5", "edge-0-1", "3", "TTL", "128", &"ab".repeat(42)]), "{text}");
+        assert!(!text.contains(&"ab".repeat(43)) && has(&["not counted: edge-0-0"]), "{text}");
+    }
 }
