@@ -187,7 +187,7 @@ async fn switches_of_several_threads_pass_packets() {
 #[test]
 fn cables_of_a_network_are_each_there_once() {
     let cluster = Cluster::from_toml(
-        "[network]\nk = 4\n[[memory_server]]\nhost = \"host-0-0-0\"\ngrpc = \"127.0.0.1:1\"\n",
+        "[network]\nk = 4\ncores = \"all\"\n[[memory_server]]\nhost = \"host-0-0-0\"\ngrpc = \"127.0.0.1:1\"\n",
     )
     .unwrap();
     let cables = cables(&cluster);
