@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use fatbtree_topology::{Annotations, Cluster, render_svg, render_text};
 use fatbtree_trust::{CONTROLLER, OPERATOR, Trust, make_certificates};
@@ -14,6 +15,7 @@ use fatbtree_trust::{CONTROLLER, OPERATOR, Trust, make_certificates};
   fatbtree topology show --cluster testbed.toml      a network of your own
   fatbtree topology show --svg network.svg           a drawing of it
   fatbtree topology example > cluster.toml           a file that works as it stands on one machine: `fatbtree up cluster.toml`
+  fatbtree topology example single > single.toml     the same with one switch; with two: pair; or leaf-spine, fat-tree
   fatbtree topology example --testbed > testbed.toml   the paper's network, with every setting explained
   fatbtree topology check testbed.toml               is it right? Errors name line and field
   fatbtree topology certificates --cluster testbed.toml   fills the folder that its [trust] names, for tests and small installations")]
@@ -50,8 +52,11 @@ a new set. An authority of your own can do both: its certificates are used as th
         #[arg(long, value_name = "FILE")]
         cluster: PathBuf,
     },
-    /// Print a commented cluster file: the smallest network with two memory servers, all on this machine.
+    /// Print a commented cluster file: a small network with two memory servers and a client, all on this machine.
     Example {
+        /// Kind of network: single (one switch), pair (two), leaf-spine or fat-tree.
+        #[arg(default_value = "fat-tree", value_parser = kinds(), conflicts_with = "testbed")]
+        kind: String,
         /// The paper's network instead, to put a testbed's addresses in.
         #[arg(long)]
         testbed: bool,
@@ -98,10 +103,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             make_certificates(&folder, names.iter().map(String::as_str))?;
             println!("{}: ca.pem, and certificates and keys of {} roles", folder.display(), names.len());
         }
-        Command::Example { testbed: false } => print!("{}", Cluster::local_toml()),
-        Command::Example { testbed: true } => print!("{}", Cluster::example_toml()),
+        Command::Example { testbed: true, .. } => print!("{}", Cluster::example_toml()),
+        Command::Example { testbed: false, kind } => {
+            let example = Cluster::examples().into_iter().find(|(name, _)| name == kind);
+            print!("{}", example.map_or(Cluster::local_toml(), |(_, text)| text));
+        }
     }
     Ok(())
+}
+
+/// The kinds of networks that there are examples of.
+fn kinds() -> PossibleValuesParser {
+    PossibleValuesParser::new(Cluster::examples().map(|(kind, _)| kind))
 }
 
 pub(crate) fn load(file: &Path) -> Result<Cluster> {

@@ -86,6 +86,7 @@ const FEW: (&str, &str) = ("figures", "figures --keys 1000 --window 100");
 const ALONE: &[Line] = &[
     ("fatbtree topology show", Ends(&[])),
     ("fatbtree topology show --svg network.svg", Ends(&[])),
+    ("fatbtree topology example single > single.toml", Ends(&[])),
     ("fatbtree topology example --testbed > testbed.toml", Ends(&[])),
     ("fatbtree topology check testbed.toml", Ends(&[])),
     ("fatbtree topology show --cluster testbed.toml", Ends(&[])),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree_topology::{Cluster, FatTree, Peer, SwitchId};
+use fatbtree_topology::{Cluster, Network, Peer, Routing, SwitchId};
 
 use crate::plan::Placement;
 use crate::tables::{Change, Entry, core_route, ipv4_route, last_hop, partition_route};
@@ -49,19 +49,20 @@ pub fn cluster_base(cluster: &Cluster) -> BTreeMap<SwitchId, Base> {
 }
 
 /// The base of every switch of the network, in the network's port numbers.
-pub fn base(topology: &FatTree, placement: &Placement) -> BTreeMap<SwitchId, Base> {
+pub fn base(topology: &Network, placement: &Placement) -> BTreeMap<SwitchId, Base> {
     topology.switches().iter().map(|switch| (switch.id, base_of(topology, placement, switch.id))).collect()
 }
 
-fn base_of(topology: &FatTree, placement: &Placement, switch: SwitchId) -> Base {
+fn base_of(topology: &Network, placement: &Placement, switch: SwitchId) -> Base {
     let mut entries = Vec::new();
     for route in topology.routes(switch) {
         let key = ipv4_route::Key { prefix: route.prefix };
         entries.push(Entry::Ipv4Route(key, ipv4_route::Action { port: route.port }));
     }
-    if topology.is_on_spine(switch) {
+    let routing = Routing::undisturbed(topology);
+    if topology.carries_index(switch) {
         for (partition, host) in placement.iter() {
-            if let Some(port) = topology.down_port(switch, host) {
+            if let Some(port) = routing.down_port(switch, host) {
                 let key = partition_route::Key { partition };
                 entries.push(Entry::PartitionRoute(key, partition_route::Action { port }));
             }
@@ -73,11 +74,11 @@ fn base_of(topology: &FatTree, placement: &Placement, switch: SwitchId) -> Base 
         }
     }
     entries.sort_unstable();
-    let core_route = if switch == topology.chosen_core().id {
+    let core_route = if topology.is_root(switch) {
         core_route::Action::Descend { epoch: 0, sub_table: 0 }
     } else {
-        topology
-            .climb_port(switch)
+        routing
+            .climb(switch, 0)
             .map_or(core_route::Action::NoAction, |port| core_route::Action::Climb { port })
     };
     Base { entries, core_route }
@@ -86,11 +87,11 @@ fn base_of(topology: &FatTree, placement: &Placement, switch: SwitchId) -> Base 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fatbtree_topology::HostId;
+    use fatbtree_topology::{Cores, HostId};
 
     /// Follows an index packet by the tables alone.
     fn walk(
-        topology: &FatTree,
+        topology: &Network,
         bases: &BTreeMap<SwitchId, Base>,
         from: HostId,
         partition: u16,
@@ -154,13 +155,17 @@ mod tests {
             .into_iter()
             .map(|(partition, name)| (partition, example.tree().host_by_name(name).unwrap().id))
             .collect();
-        for topology in [FatTree::spine(4).unwrap(), FatTree::new(4).unwrap()] {
+        for topology in [Network::one_core(4).unwrap(), Network::fat_tree(4, Cores::All).unwrap()] {
             for placement in [Placement::of(&example), scattered.clone()] {
-                let bases = base(&topology, &placement);
+                let (bases, routing) = (base(&topology, &placement), Routing::undisturbed(&topology));
                 for host in topology.hosts() {
                     for (partition, to) in placement.iter() {
-                        let expected: Vec<_> =
-                            topology.index_path(host.id, to).iter().map(|hop| hop.switch).collect();
+                        let expected: Vec<_> = routing
+                            .index_path(host.id, to, 0)
+                            .unwrap()
+                            .iter()
+                            .map(|hop| hop.switch)
+                            .collect();
                         assert_eq!(walk(&topology, &bases, host.id, partition), expected);
                     }
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree_topology::{FatTree, HostId, SwitchId};
+use fatbtree_topology::{HostId, Network, SwitchId};
 
 use crate::plan::Placement;
 use crate::tables::{Change, Entry, roce_connection};
@@ -99,7 +99,7 @@ impl Connections {
     /// A host, partition, queue pair, rkey or root that cannot be.
     pub fn register(
         &mut self,
-        topology: &FatTree,
+        topology: &Network,
         placement: &Placement,
         connection: Connection,
     ) -> Result<(SwitchId, Option<Change>), ConnectionError> {
@@ -127,7 +127,7 @@ impl Connections {
     /// A host or partition that cannot be.
     pub fn unregister(
         &mut self,
-        topology: &FatTree,
+        topology: &Network,
         placement: &Placement,
         client: HostId,
         partition: u16,
@@ -169,7 +169,7 @@ impl Connections {
 }
 
 fn place(
-    topology: &FatTree,
+    topology: &Network,
     placement: &Placement,
     client: HostId,
     partition: u16,

@@ -23,7 +23,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use fatbtree_index::TreeTop;
-use fatbtree_topology::{FatTree, SwitchId};
+use fatbtree_topology::{Network, SwitchId};
 
 use crate::frequency::Frequencies;
 use crate::plan::{HotKeys, LAYERS, Located, Placement, Plan, PlanError, next_epoch};
@@ -99,7 +99,7 @@ pub enum FollowError {
 /// Whatever comes in, the changes that it asks for stay below [`FollowOptions::entries_per_s`], but for the first reload.
 #[derive(Clone, Debug)]
 pub struct Follower {
-    topology: FatTree,
+    topology: Network,
     placement: Placement,
     options: FollowOptions,
     in_force: Plan,
@@ -119,7 +119,7 @@ pub struct Follower {
 
 impl Follower {
     /// Follows the tree that `in_force` was made from; all switches hold that plan.
-    pub fn new(topology: &FatTree, placement: &Placement, in_force: Plan, options: FollowOptions) -> Self {
+    pub fn new(topology: &Network, placement: &Placement, in_force: Plan, options: FollowOptions) -> Self {
         Self {
             topology: topology.clone(),
             placement: placement.clone(),
@@ -306,8 +306,8 @@ mod tests {
     use fatbtree_topology::HostId;
     use proptest::prelude::*;
 
-    fn topology() -> FatTree {
-        FatTree::spine(4).unwrap()
+    fn topology() -> Network {
+        Network::one_core(4).unwrap()
     }
 
     fn placement() -> Placement {

@@ -27,7 +27,7 @@ mod sizes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use fatbtree_topology::{Cluster, FatTree, HostId, Role, SwitchId};
+use fatbtree_topology::{Cluster, HostId, Network, Role, SwitchId};
 use serde::{Deserialize, Serialize};
 
 pub use budget::{Budget, MAX_SET_NODES};
@@ -154,7 +154,7 @@ impl Placement {
     }
 
     /// The first switches of all clients.
-    fn first_hops(&self, topology: &FatTree) -> Vec<SwitchId> {
+    fn first_hops(&self, topology: &Network) -> Vec<SwitchId> {
         let edges: BTreeSet<SwitchId> = self.clients.iter().map(|host| topology.edge_of(*host).id).collect();
         edges.into_iter().collect()
     }
@@ -282,7 +282,7 @@ impl Plan {
     /// # Errors
     /// An impossible budget, a partition without a place, or a budget that cannot hold even the super-root.
     pub fn new(
-        topology: &FatTree,
+        topology: &Network,
         placement: &Placement,
         tree: &Tree,
         frequencies: &Frequencies,
@@ -298,7 +298,7 @@ impl Plan {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn following(
-        topology: &FatTree,
+        topology: &Network,
         placement: &Placement,
         tree: &Tree,
         frequencies: &Frequencies,
@@ -355,7 +355,7 @@ impl Plan {
                 }
             })
             .collect();
-        let core = topology.chosen_core().id;
+        let core = topology.roots()[0];
         let first_hops = placement.first_hops(topology);
         let used: BTreeSet<SwitchId> =
             homes.iter().flatten().chain(&first_hops).copied().chain([core]).collect();
@@ -465,11 +465,9 @@ impl Plan {
 }
 
 /// The switch of each layer on the way from S_c down to a host.
-fn homes(topology: &FatTree, host: HostId) -> [SwitchId; LAYERS] {
-    let core = topology.chosen_core().id;
-    let aggregation = topology.spine_aggregation(topology.host(host).pod).id;
-    let edge = topology.edge_of(host).id;
-    [core, aggregation, aggregation, edge, edge]
+fn homes(topology: &Network, host: HostId) -> [SwitchId; LAYERS] {
+    let groups = topology.sets_to(host);
+    std::array::from_fn(|at| groups[at].switches[0])
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fatbtree_p4runtime::{P4InfoError, P4InfoIndex};
-use fatbtree_topology::Role;
+use fatbtree_topology::{Network, Role};
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
@@ -52,13 +52,11 @@ impl Target {
         }
     }
 
-    /// The P4Info of a role's program, as text.
-    pub fn p4info(self, role: Role) -> &'static str {
+    /// The P4Info of a role's program, as text; none where there is no program for this role.
+    pub fn p4info(self, role: Role) -> Option<&'static str> {
         match self.chip() {
-            None => fatbtree_p4::P4INFO,
-            Some(chip) => {
-                fatbtree_p4::tofino::p4info(chip, &role.to_string()).expect("each chip has three roles")
-            }
+            None => Some(fatbtree_p4::P4INFO),
+            Some(chip) => fatbtree_p4::tofino::p4info(chip, &role.to_string()),
         }
     }
 }
@@ -70,6 +68,16 @@ pub enum ProgramError {
     /// Its P4Info is damaged.
     #[error("P4Info: {0}")]
     P4Info(#[from] P4InfoError),
+    /// Nobody has compiled one.
+    #[error(
+        "there is no program for switches of the role {role} on {}: use another kind of network, or the target v1model", target.name()
+    )]
+    NoProgram {
+        /// What was asked for.
+        target: Target,
+        /// The role.
+        role: Role,
+    },
     /// Its tables are not those of this controller.
     #[error(transparent)]
     Table(#[from] TableError),
@@ -96,7 +104,8 @@ pub struct Program {
 impl Program {
     /// A role's program, with the bytes that go to the switch.
     fn new(target: Target, role: Role, device_config: Vec<u8>) -> Result<Arc<Self>, ProgramError> {
-        let info = P4InfoIndex::from_text(target.p4info(role))?;
+        let text = target.p4info(role).ok_or(ProgramError::NoProgram { target, role })?;
+        let info = P4InfoIndex::from_text(text)?;
         let tables = Tables::new(&info)?;
         let cookie = cookie(&info, &device_config);
         let stage_rows = target.chip().map(stage_rows);
@@ -149,14 +158,17 @@ fn cookie(info: &P4InfoIndex, device_config: &[u8]) -> Option<u64> {
 /// use fatbtree_topology::Role;
 ///
 /// let programs = Programs::v1model()?;
-/// assert!(programs.of(Role::Edge).info().has_table("fat_root_0"), "one program with everything");
+/// assert!(programs.of(Role::Edge)?.info().has_table("fat_root_0"), "one program with everything");
 /// # Ok::<(), fatbtree_controller::ProgramError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Programs {
+    target: Target,
     core: Arc<Program>,
     aggregation: Arc<Program>,
     edge: Arc<Program>,
+    /// None where there is none.
+    single: Option<Arc<Program>>,
 }
 
 impl Programs {
@@ -166,7 +178,13 @@ impl Programs {
     /// None with the files of this version.
     pub fn v1model() -> Result<Self, ProgramError> {
         let program = Program::new(Target::V1model, Role::Core, fatbtree_p4::PROGRAM.into())?;
-        Ok(Self { core: program.clone(), aggregation: program.clone(), edge: program })
+        Ok(Self {
+            target: Target::V1model,
+            core: program.clone(),
+            aggregation: program.clone(),
+            edge: program.clone(),
+            single: Some(program),
+        })
     }
 
     /// The programs of a target, for switches that run them already: those of a Tofino are without their binaries.
@@ -202,15 +220,29 @@ impl Programs {
             core: program(Role::Core)?,
             aggregation: program(Role::Aggregation)?,
             edge: program(Role::Edge)?,
+            single: target.p4info(Role::Single).map(|_| program(Role::Single)).transpose()?,
+            target,
         })
     }
 
     /// The program of a role.
-    pub fn of(&self, role: Role) -> &Arc<Program> {
+    ///
+    /// # Errors
+    /// There is none for this target.
+    pub fn of(&self, role: Role) -> Result<&Arc<Program>, ProgramError> {
         match role {
-            Role::Core => &self.core,
-            Role::Aggregation => &self.aggregation,
-            Role::Edge => &self.edge,
+            Role::Core => Ok(&self.core),
+            Role::Aggregation => Ok(&self.aggregation),
+            Role::Edge => Ok(&self.edge),
+            Role::Single => self.single.as_ref().ok_or(ProgramError::NoProgram { target: self.target, role }),
         }
+    }
+
+    /// Whether each switch of a network has a program.
+    ///
+    /// # Errors
+    /// The first role that has none.
+    pub fn check(&self, network: &Network) -> Result<(), ProgramError> {
+        network.switches().iter().try_for_each(|switch| self.of(switch.role).map(drop))
     }
 }

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::base::Base;
 use crate::packets::{PacketReceiver, PacketSender, packets};
-use crate::program::{Program, Programs};
+use crate::program::{Program, ProgramError, Programs};
 use crate::reconcile::Held;
 use crate::reload::ReloadSteps;
 use crate::tables::{Change, Entry, TableError};
@@ -47,6 +47,14 @@ pub enum PushError {
         switch: String,
         /// Why.
         source: TableError,
+    },
+    /// There is no program for it.
+    #[error("switch {switch}: {source}")]
+    Program {
+        /// Its name.
+        switch: String,
+        /// Why.
+        source: ProgramError,
     },
     /// There are changes for a switch that we are not connected to.
     #[error("there are changes for switch number {}, which is not in this cluster", switch.0)]
@@ -144,7 +152,9 @@ impl Fleet {
             let (id, name, endpoint) = (switch.id, switch.name(), cluster.p4runtime(switch.id).clone());
             let (mut client_options, election_id) = (options.client.clone(), options.election_id.max(1));
             client_options.tls = options.trust.tls(&switch.name());
-            let program = programs.of(switch.role).clone();
+            let program = programs.of(switch.role);
+            let program =
+                program.map_err(|source| PushError::Program { switch: name.clone(), source })?.clone();
             tasks.spawn(async move {
                 let connected = async {
                     let mut client =

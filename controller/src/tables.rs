@@ -26,26 +26,8 @@ use fatbtree_p4runtime::entry::{delete, insert, modify};
 use fatbtree_p4runtime::index::{ActionInfo, P4InfoIndex, TableInfo};
 use fatbtree_p4runtime::v1::{TableEntry, Update};
 use fatbtree_p4runtime::{EntryError, LookupError};
-use serde::{Deserialize, Serialize};
 
-/// One of a switch's two node sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum NodeSet {
-    /// `node_set_a`
-    A,
-    /// `node_set_b`
-    B,
-}
-
-impl NodeSet {
-    /// The name in P4: `node_set_a`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::A => "node_set_a",
-            Self::B => "node_set_b",
-        }
-    }
-}
+pub use fatbtree_topology::NodeSet;
 
 /// An entry that cannot be put into, or read from, the program's tables.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

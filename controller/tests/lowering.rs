@@ -196,7 +196,7 @@ fn a_full_plan_fits_every_target() {
         let entries = plan.entries();
         let mut kinds = BTreeSet::new();
         for switch in cluster.tree().switches() {
-            let program = programs.of(switch.role);
+            let program = programs.of(switch.role).unwrap();
             let mut sizes: BTreeMap<String, (u64, u64)> = BTreeMap::new();
             let cached = entries.get(&switch.id).into_iter().flatten();
             for (entry, epochs) in
@@ -259,7 +259,7 @@ fn all_targets_have_the_same_tables() {
         let programs = Programs::tables_only(target).unwrap();
         let mut all = BTreeMap::new();
         for role in [Role::Core, Role::Aggregation, Role::Edge] {
-            all.extend(shape(programs.of(role).info()));
+            all.extend(shape(programs.of(role).unwrap().info()));
         }
         assert_eq!(all, v1model, "{target:?}");
     }

@@ -222,7 +222,13 @@ async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
         if switch.id == two.core() {
             assert_eq!(
                 *default,
-                Programs::v1model().unwrap().of(Role::Core).tables().core_route(two.descend()).unwrap()
+                Programs::v1model()
+                    .unwrap()
+                    .of(Role::Core)
+                    .unwrap()
+                    .tables()
+                    .core_route(two.descend())
+                    .unwrap()
             );
         }
         assert_eq!(devices[&device].pipelines, 1);
@@ -242,7 +248,7 @@ async fn a_full_table_stops_the_reload_before_the_flip() {
         Fleet::connect(&cluster, &Programs::v1model().unwrap(), FleetOptions::default()).await.unwrap();
     fleet.set_pipeline().await.unwrap();
     fleet.load_base(&base(cluster.tree(), &Placement::of(&cluster))).await.unwrap();
-    let core = cluster.p4runtime(cluster.tree().chosen_core().id).device_id;
+    let core = cluster.p4runtime(cluster.tree().roots()[0]).device_id;
     let before = fake.devices.lock().unwrap()[&core].default.clone();
     let info = P4InfoIndex::from_text(fatbtree_p4::P4INFO).unwrap();
     *fake.full.lock().unwrap() = Some(info.table("node_set_b.fine").unwrap().id);

@@ -183,7 +183,8 @@ impl ControllerProcess {
         let (folder, plans) = state.as_deref().map(StateFolder::open).transpose()?.unzip();
         let listener = listen(&control, &grpc)?;
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
-        let edge = programs.of(Role::Edge).info();
+        programs.check(cluster.tree())?;
+        let edge = programs.of(Role::Edge)?.info();
         let connections = edge.table("roce_connection").map_or(0, |table| table.size as usize);
         let cluster = Arc::new(cluster);
         let mut controller = fatbtree_controller::Controller::new(&cluster, connections, rand::random());

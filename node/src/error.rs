@@ -81,6 +81,9 @@ pub enum NodeError {
     /// Nothing more can be done: it was told to stop.
     #[error("stopped before the end")]
     Stopped,
+    /// A switch would have no program.
+    #[error(transparent)]
+    Program(#[from] fatbtree_controller::ProgramError),
     /// Nobody would program the switches.
     #[error(
         "the cluster file has no [controller]: add the address where it should listen, such as grpc = \"127.0.0.1:9690\""

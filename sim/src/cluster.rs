@@ -3,7 +3,7 @@
 use fatbtree_nic::Nic;
 use fatbtree_switch::Output;
 use fatbtree_switch::service::Switch;
-use fatbtree_topology::{FatTree, HostId, Peer, SwitchId};
+use fatbtree_topology::{HostId, Network as Topology, Peer, SwitchId};
 use fatbtree_verbs::time::Instant;
 
 use crate::wires::{Attachment, Wires};
@@ -49,7 +49,7 @@ impl<W: Wires> Cluster<W> {
     /// Wires everything up as `tree` says. `switches` come in the order of `tree.switches()`; hosts that are neither
     /// server nor client do not exist, and frames to them end at their port.
     pub fn new(
-        tree: &FatTree,
+        tree: &Topology,
         switches: Vec<Switch>,
         servers: Vec<(HostId, MemoryServer)>,
         clients: Vec<(HostId, Client)>,

@@ -11,7 +11,7 @@ use fatbtree_p4runtime::v1::{
 };
 use fatbtree_switch::Program;
 use fatbtree_switch::service::{Request, Response, StreamEvent, StreamId, Switch};
-use fatbtree_topology::{FatTree, SwitchId};
+use fatbtree_topology::{Network as Topology, SwitchId};
 
 /// A write that a switch refused.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub struct WriteRefused {
 
 /// What a controller needs to write to the switches of one network.
 pub struct Network {
-    tree: FatTree,
+    tree: Topology,
     placement: Placement,
     loaded: Arc<Loaded>,
 }
@@ -55,12 +55,12 @@ fn loaded() -> Arc<Loaded> {
 
 impl Network {
     /// The switches of `tree`, for memory servers at `placement`.
-    pub fn new(tree: FatTree, placement: Placement) -> Self {
+    pub fn new(tree: Topology, placement: Placement) -> Self {
         Self { tree, placement, loaded: loaded() }
     }
 
     /// The topology.
-    pub fn tree(&self) -> &FatTree {
+    pub fn tree(&self) -> &Topology {
         &self.tree
     }
 

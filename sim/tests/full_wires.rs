@@ -12,7 +12,7 @@ use fatbtree_index::{PoolConfig, RemoteSide, Start, TreeConfig, ValueLayout, val
 use fatbtree_memserver::{ClientId, LoadOptions, ServerOptions, load_cluster, seeded};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_sim::{Attachment, Clock, Cluster, Delivery, Network, VirtualClock, Wires};
-use fatbtree_topology::{FatTree, HostId};
+use fatbtree_topology::{HostId, Network as Topology};
 use fatbtree_verbs::time::Instant;
 use futures_core::Stream;
 
@@ -52,7 +52,7 @@ impl Wires for NarrowWires {
 
 #[test]
 fn long_answers_wait_for_room() {
-    let tree = FatTree::spine(4).unwrap();
+    let tree = Topology::one_core(4).unwrap();
     let (server_host, client_host) = (HostId(0), HostId(9));
     let nic = |host: HostId| {
         let host = tree.host(host);

@@ -10,8 +10,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(file) => Cluster::from_toml(&std::fs::read_to_string(file)?)?,
         None => Cluster::example(),
     };
-    let core = cluster.tree().chosen_core().id;
-    let annotations = Annotations::from([(core, vec!["fat root".to_owned(), "A".to_owned()])]);
+    let lines = vec!["fat root".to_owned(), "A".to_owned()];
+    let annotations: Annotations = cluster.tree().roots().iter().map(|root| (*root, lines.clone())).collect();
     println!("{}\n{}", render_text(&cluster), render_svg(&cluster, &annotations));
     Ok(())
 }

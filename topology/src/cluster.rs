@@ -6,6 +6,7 @@
 mod error;
 mod file;
 mod metrics;
+mod network;
 mod trust;
 mod validate;
 mod wires;
@@ -13,7 +14,8 @@ mod wires;
 pub use error::{ClusterError, ClusterProblem};
 pub use wires::{NoWire, Wire};
 
-use crate::fat_tree::{FatTree, HostId, SwitchId};
+use crate::network::{HostId, Network, SwitchId};
+use crate::routing::Ends;
 
 /// A memory server: one partition of the key space, on one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,14 +61,15 @@ const MAX_DEVICE_PORT: u16 = 511;
 /// roles, no address, endpoint, name or end of a wire is there twice.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cluster {
-    tree: FatTree,
+    tree: Network,
     servers: Vec<MemoryServer>,
     clients: Vec<Client>,
     /// Where the file says it.
     controller: Option<String>,
     p4runtime: Vec<P4RuntimeEndpoint>,
     /// By switch, where the file says so: what each port is called on the device.
-    device_ports: std::collections::BTreeMap<SwitchId, Vec<u16>>,
+    device_ports: std::collections::BTreeMap<SwitchId, std::collections::BTreeMap<u16, u16>>,
+    in_flight_port: u16,
     /// Where the file says it.
     wires: Option<wires::Wires>,
     /// As the file says it.
@@ -89,8 +92,13 @@ pub enum Named<'a> {
 /// The commented example file, `topology/examples/cluster-k4.toml`.
 const EXAMPLE: &str = include_str!("../examples/cluster-k4.toml");
 
-/// The smallest network with two memory servers and a client, all on one machine: `topology/examples/local.toml`.
+/// The smallest fat tree with two memory servers and a client, all on one machine: `topology/examples/local.toml`.
 const LOCAL: &str = include_str!("../examples/local.toml");
+
+/// The same with one switch, with two, and with leaves and spines.
+const SINGLE: &str = include_str!("../examples/single.toml");
+const PAIR: &str = include_str!("../examples/pair.toml");
+const LEAF_SPINE: &str = include_str!("../examples/leaf-spine.toml");
 
 impl Cluster {
     /// Reads a cluster file.
@@ -111,10 +119,15 @@ impl Cluster {
         EXAMPLE
     }
 
-    /// The text of a file that works as it stands on one machine, with all roles as processes: the smallest network that has room for two
+    /// The text of a file that works as it stands on one machine, with all roles as processes: the smallest fat tree that has room for two
     /// memory servers and a client.
     pub fn local_toml() -> &'static str {
         LOCAL
+    }
+
+    /// The same for each kind of network by its name, as in `kind = "leaf-spine"`.
+    pub fn examples() -> [(&'static str, &'static str); 4] {
+        [("single", SINGLE), ("pair", PAIR), ("leaf-spine", LEAF_SPINE), ("fat-tree", LOCAL)]
     }
 
     /// Who has this name: a switch's, a memory server's or a client's own, or that of the host where one of them is.
@@ -147,8 +160,20 @@ impl Cluster {
     }
 
     /// The network.
-    pub fn tree(&self) -> &FatTree {
+    pub fn tree(&self) -> &Network {
         &self.tree
+    }
+
+    /// Where index packets come from and go to.
+    pub fn ends(&self) -> Ends {
+        let (servers, clients) =
+            (self.servers.iter().map(|at| at.host), self.clients.iter().map(|at| at.host));
+        Ends::new(&self.tree, servers, clients)
+    }
+
+    /// The UDP destination port of index packets between switches.
+    pub fn in_flight_port(&self) -> u16 {
+        self.in_flight_port
     }
 
     /// Memory servers, ordered by the low key of their partitions.
@@ -191,7 +216,7 @@ impl Cluster {
     /// What a switch's port is called on the device: on hardware, the number behind the front panel's. The same number
     /// where the file says nothing.
     pub fn device_port(&self, switch: SwitchId, port: u16) -> u16 {
-        let named = self.device_ports.get(&switch).and_then(|ports| ports.get(usize::from(port)));
+        let named = self.device_ports.get(&switch).and_then(|ports| ports.get(&port));
         named.copied().unwrap_or(port)
     }
 

@@ -8,7 +8,7 @@ pub use text::render_text;
 
 use std::collections::BTreeMap;
 
-use crate::fat_tree::SwitchId;
+use crate::network::SwitchId;
 
 /// What to write on the switches of a drawing, such as `fat root 600 ranges` or `A: 3600 nodes`: one line per string.
 pub type Annotations = BTreeMap<SwitchId, Vec<String>>;

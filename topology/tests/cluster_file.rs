@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree_topology::{Cluster, ClusterProblem as Problem, Cores, MacAddress, Named, NoWire, Peer, Wire};
+use fatbtree_topology::{
+    Cluster, ClusterProblem as Problem, Cores, Kind, MacAddress, Named, NoWire, Peer, Wire,
+};
 
 const GOOD: &str = r#"[network]
 k = 4
@@ -37,14 +39,14 @@ fn good_but(from: &str, to: &str) -> String {
 #[test]
 fn a_good_file_is_read() {
     let cluster = Cluster::from_toml(GOOD).unwrap();
-    assert_eq!(cluster.tree().cores(), Cores::One);
-    assert_eq!(cluster.tree().chosen_core().name(), "core-0");
+    assert_eq!(cluster.tree().kind(), Kind::FatTree { k: 4, cores: Cores::One(0) });
+    assert_eq!(cluster.tree().roots(), [cluster.tree().switch_by_name("core-0").unwrap().id]);
     let parts: Vec<_> = cluster.servers().iter().map(|s| (s.partition, s.low, s.high)).collect();
     assert_eq!(parts, [(0, 0, (1 << 63) - 1), (1, 1 << 63, u64::MAX)], "divided evenly");
     assert_eq!(cluster.server_of_key((1 << 63) - 1).partition, 0);
     assert_eq!(cluster.server_of_key(1 << 63).partition, 1);
     assert_eq!(cluster.clients()[0].name, "host-1-0-0");
-    let core = cluster.p4runtime(cluster.tree().chosen_core().id);
+    let core = cluster.p4runtime(cluster.tree().roots()[0]);
     assert_eq!((core.address.as_str(), core.device_id), ("127.0.0.1:9559", 1));
 }
 
@@ -475,4 +477,110 @@ fn metrics_have_ports_by_rule() {
     refused(&with("first_port = 9559"), "line 15, column 14, metrics.first_port", "address clash");
     refused(&with("first_port = 0"), "line 15, column 14, metrics.first_port", "out of range");
     refused(&with("first_port = 65535"), "line 15, column 14, metrics.first_port", "port 65536");
+}
+
+/// A file with this section `[network]`, whose only server is on this host.
+fn of_kind(network: &str, host: &str) -> String {
+    format!("[network]\n{network}\n[[memory_server]]\nhost = \"{host}\"\ngrpc = \"localhost:1\"\n")
+}
+
+#[test]
+fn networks_of_every_kind_are_read() {
+    let network = |network, host| Cluster::from_toml(&of_kind(network, host)).unwrap().tree().clone();
+    let single = network("kind = \"single\"\nhosts = 3", "host-0-2");
+    assert_eq!((single.kind(), single.hosts().len()), (Kind::Single, 3));
+    let pair = network("kind = \"pair\"\nhosts = 2", "host-1-1");
+    assert_eq!((pair.kind(), pair.hosts().len()), (Kind::Pair, 4));
+    let leaves = network("kind = \"leaf-spine\"\nleaves = 3\nspines = 2\nhosts = 4", "host-2-3");
+    assert_eq!((leaves.kind(), leaves.roots().len()), (Kind::LeafSpine { leaves: 3, spines: 2 }, 2));
+    let roots = |text| network(text, "host-0-0-0").roots().len();
+    assert_eq!((roots("k = 4"), roots("kind = \"fat-tree\"\nk = 4\ncores = \"all\"")), (1, 4));
+    assert_eq!(
+        roots("k = 4\ncores = \"all\"\ncore = 2"),
+        1,
+        "S_c of the paper, and the other cores beside it"
+    );
+    for (kind, text) in Cluster::examples() {
+        let cluster = Cluster::from_toml(text).unwrap();
+        assert_eq!(cluster.tree().kind().name(), kind);
+        assert_eq!((cluster.servers().len(), cluster.clients().len()), (2, 1), "{kind}");
+        assert!(cluster.switch_wires(cluster.tree().roots()[0]).is_ok(), "{kind}");
+    }
+}
+
+#[test]
+fn settings_of_another_kind_are_refused() {
+    let refused = |network: &str, place: &str, reason: &str| {
+        refused(&of_kind(network, "host-0-0"), place, reason);
+    };
+    refused("kind = \"ring\"", "line 2, column 8, network.kind", "unknown variant `ring`");
+    refused(
+        "kind = \"single\"\nhosts = 2\nk = 4",
+        "line 4, column 5, network.k",
+        "kind \"single\" has no `k`",
+    );
+    refused(
+        "hosts = 2\nk = 4",
+        "line 2, column 9, network.hosts",
+        "kind \"fat-tree\" has no `hosts`: it has k, cores and core",
+    );
+    refused(
+        "kind = \"pair\"\nhosts = 2\ncores = \"all\"",
+        "line 4, column 9, network.cores",
+        "has no `cores`",
+    );
+    refused("kind = \"pair\"", "line 1, column 1, network.hosts", "missing field `hosts`");
+    refused(
+        "kind = \"leaf-spine\"\nleaves = 2\nhosts = 2",
+        "line 1, column 1, network.spines",
+        "missing field",
+    );
+    refused(
+        "kind = \"leaf-spine\"\nleaves = 256\nspines = 1\nhosts = 2",
+        "line 3, column 10, network.leaves",
+        "1 to 255",
+    );
+    refused("kind = \"single\"\nhosts = 0", "line 3, column 9, network.hosts", "0 hosts: expected 1 to 253");
+    refused("kind = \"single\"\nhosts = -1", "line 3, column 9, network.hosts", "-1 is out of range");
+}
+
+#[test]
+fn ports_that_are_left_out_are_not_wired() {
+    let text = |ports: &str, host: &str| {
+        let network = "kind = \"leaf-spine\"\nleaves = 2\nspines = 2\nhosts = 2";
+        format!("{}[[switch]]\nname = \"leaf-1\"\nports = {ports}\n", of_kind(network, host))
+    };
+    let cluster = Cluster::from_toml(&text("{ 0 = 132, 3 = 148 }", "host-1-0")).unwrap();
+    let leaf = cluster.tree().switch_by_name("leaf-1").unwrap().id;
+    assert_eq!(cluster.tree().ports(leaf).map(|(port, _)| port).collect::<Vec<_>>(), [0, 3]);
+    assert_eq!([0, 3].map(|port| cluster.device_port(leaf, port)), [132, 148]);
+    let spine = cluster.tree().switch_by_name("spine-0").unwrap().id;
+    assert_eq!(cluster.tree().ports(spine).count(), 1, "the other end of a cable that is not there");
+    let problem = refused(
+        &text("{ 0 = 132, 3 = 148 }", "host-1-1"),
+        "line 7, column 8, memory_server[0].host",
+        "host-1-1 is not there: port 1 of leaf-1",
+    );
+    assert!(matches!(problem, Problem::NotWired { port: 1, .. }));
+    let bad = |ports: &str, column: usize, field: &str, reason: &str| {
+        let place = format!("line 11, column {column}, switch[0].ports{field}");
+        refused(&text(ports, "host-0-0"), &place, reason);
+    };
+    bad("{ 4 = 1 }", 11, ".4", "the number of one of the switch's ports");
+    bad("{ 00 = 1 }", 11, ".00", "the number of one of the switch's ports");
+    bad("{ 0 = 512 }", 15, ".0", "a device port from 0 to 511");
+    bad("{ 0 = 1, 1 = 1 }", 22, ".1", "not there twice");
+    bad("[1, 2, 3]", 9, "", "or, where not all are wired, a table");
+    bad("3", 9, "", "device ports: a list");
+}
+
+#[test]
+fn index_packets_have_a_udp_port() {
+    let port = |line: &str| Cluster::from_toml(&good_but("k = 4", &format!("k = 4\n{line}")));
+    assert_eq!(port("").unwrap().in_flight_port(), 4792);
+    assert_eq!(port("in_flight_port = 6000").unwrap().in_flight_port(), 6000);
+    for bad in ["0", "4791", "65536", "-1"] {
+        let text = good_but("k = 4", &format!("k = 4\nin_flight_port = {bad}"));
+        refused(&text, "line 3, column 18, network.in_flight_port", "not 4791");
+    }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use fatbtree_memserver as memserver;
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_switch::service::{Inbox, Switch, mailbox_with_waker, serve};
-use fatbtree_topology::{self as topology, Cluster, FatTree, HostId, Role};
+use fatbtree_topology::{self as topology, Cluster, HostId, Kind, Network, Role};
 use fatbtree_verbs::time::Duration;
 use tokio::net::TcpListener;
 
@@ -20,7 +20,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub(super) fn choose(tree: &FatTree, servers: u16) -> Result<Self> {
+    pub(super) fn choose(tree: &Network, servers: u16) -> Result<Self> {
         let in_pod = |pod: u16| tree.hosts().iter().filter(move |host| host.pod == pod);
         // One host of every rack before a second one of any: node sets of edge switches add up.
         let mut hosts: Vec<_> = in_pod(0).collect();
@@ -53,13 +53,14 @@ impl Endpoints {
     /// Opens a P4Runtime server per switch and a gRPC server per memory server, on ports the system chooses.
     /// Each inbox and mailbox wakes the thread that drives its switch or server.
     pub(super) async fn open(
-        tree: &FatTree,
+        tree: &Network,
         places: &Places,
         lows: &[u64],
         waker_of: impl Fn(&topology::Switch) -> Waker,
         waker_of_racks: Waker,
     ) -> Result<Self> {
-        let mut file = format!("[network]\nk = {}\ncores = \"one\"\n", tree.k());
+        let Kind::FatTree { k, .. } = tree.kind() else { bail!("the demo runs in a fat tree") };
+        let mut file = format!("[network]\nk = {k}\ncores = \"one\"\n");
         let mut inboxes = Vec::new();
         for (number, switch) in tree.switches().iter().enumerate() {
             let waker = waker_of(switch);
@@ -106,12 +107,12 @@ pub(super) fn is_in_rack(switch: &topology::Switch) -> bool {
 }
 
 /// Switches without a program, as they come out of the box.
-pub(super) fn switches(tree: &FatTree) -> Vec<Switch> {
+pub(super) fn switches(tree: &Network) -> Vec<Switch> {
     (1..=tree.switches().len() as u64).map(Switch::new).collect()
 }
 
 /// The NIC of a host.
-pub(super) fn nic(tree: &FatTree, host: HostId, seed: u64) -> Result<Nic> {
+pub(super) fn nic(tree: &Network, host: HostId, seed: u64) -> Result<Nic> {
     let address = tree.host(host);
     // Each NIC draws its own numbers from the one seed.
     let seed = seed ^ (u64::from(host.0) + 1) << 32;

@@ -12,7 +12,7 @@ use fatbtree_index::record::record_bytes;
 use fatbtree_index::{IndexCache, PoolConfig, Start, SuperRoot, ValueLayout};
 use fatbtree_memserver::{Cluster as Loaded, LoadOptions, ServerOptions, load_cluster, seeded};
 use fatbtree_sim::{Cluster, InstantWires};
-use fatbtree_topology::{Annotations, FatTree, Switch, render_svg};
+use fatbtree_topology::{Annotations, Network, Switch, render_svg};
 use fatbtree_verbs::Memory;
 
 use super::arguments::{Settings, describe, describe_operations};
@@ -43,7 +43,7 @@ pub(super) struct Demonstrated {
 /// Runs it all.
 pub(super) async fn demonstrate(settings: Settings) -> Result<Demonstrated> {
     let started = Instant::now();
-    let topology = FatTree::spine(settings.k)?;
+    let topology = Network::one_core(settings.k)?;
     let places = Places::choose(&topology, settings.servers)?;
 
     let (keys, servers) = (count::of(settings.records, "key"), count::of(settings.servers, "memory server"));
@@ -210,7 +210,7 @@ fn load(settings: &Settings) -> Result<Loaded> {
 /// Starts the threads of the data path; gives out the memory of the servers, in their order, too.
 fn start(
     settings: &Settings,
-    topology: FatTree,
+    topology: Network,
     places: &Places,
     (loaded, endpoints, desk): (Loaded, Endpoints, Desk),
     starter: Starter,

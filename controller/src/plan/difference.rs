@@ -103,7 +103,7 @@ mod tests {
     use crate::test_support::{arb_tops, top};
     use crate::tree::Tree;
     use fatbtree_index::TreeTop;
-    use fatbtree_topology::{FatTree, HostId};
+    use fatbtree_topology::{HostId, Network};
 
     fn plan(tops: &[TreeTop], keys: &[u64], budget: &Budget, epoch: u8) -> Plan {
         following(tops, keys, budget, epoch, None)
@@ -116,7 +116,7 @@ mod tests {
         epoch: u8,
         in_force: Option<&Plan>,
     ) -> Plan {
-        let (topology, tree) = (FatTree::spine(4).unwrap(), Tree::new(tops).unwrap());
+        let (topology, tree) = (Network::one_core(4).unwrap(), Tree::new(tops).unwrap());
         let placement: Placement = [2u16, 0, 7, 65535].into_iter().zip((0..).map(HostId)).collect();
         let frequencies = Frequencies::from_keys(&tree, keys);
         Plan::following(&topology, &placement, &tree, &frequencies, budget, epoch, in_force).unwrap()

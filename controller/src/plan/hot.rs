@@ -203,7 +203,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use fatbtree_topology::{Cluster, FatTree, HostId};
+    use fatbtree_topology::{Cluster, HostId, Network};
 
     use super::*;
     use crate::frequency::Frequencies;
@@ -231,7 +231,7 @@ mod tests {
         let budget = Budget { fat_root_ranges: 4, set_nodes: [0; 5], hot_keys: room, ..Budget::bmv2() };
         let (hot, rest) = HotKeys::choose(&tree, visits, located, room, in_force);
         let frequencies = Frequencies::from_weighted(&tree, &rest);
-        let topology = FatTree::spine(4).unwrap();
+        let topology = Network::one_core(4).unwrap();
         let plan = Plan::following(&topology, &placement, &tree, &frequencies, &budget, 1, in_force);
         plan.unwrap().with_hot_keys(hot)
     }

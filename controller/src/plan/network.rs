@@ -25,7 +25,7 @@ impl Plan {
                 return Err(differs(format!("switch number {}", id.0), name.clone(), here));
             }
         }
-        let core = tree.chosen_core();
+        let core = tree.switch(tree.roots()[0]);
         if self.core != core.id {
             let name = match self.switch_name(self.core) {
                 "unknown switch" => format!("switch number {}", self.core.0),

@@ -89,7 +89,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use fatbtree_topology::{FatTree, HostId};
+    use fatbtree_topology::{HostId, Network};
 
     use super::*;
     use crate::plan::{Budget, HotKeys, Located, Placement};
@@ -105,7 +105,7 @@ mod tests {
         let frequencies = Frequencies::from_weighted(&tree, &visits);
         let placement: Placement = [(3, HostId(0))].into_iter().collect();
         let placement = placement.with_clients([HostId(9)]);
-        let topology = FatTree::spine(4).unwrap();
+        let topology = Network::one_core(4).unwrap();
         let budget = |set_nodes| Budget {
             fat_root_ranges: 64,
             set_nodes,

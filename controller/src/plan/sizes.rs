@@ -38,7 +38,7 @@ const LIVE_EPOCHS: usize = 2;
 
 pub(super) fn budget(target: Target) -> Budget {
     const OURS: &str = "the committed P4Info is the compiler's own output";
-    let info = |role: Role| P4InfoIndex::from_text(target.p4info(role)).expect(OURS);
+    let info = |role: Role| P4InfoIndex::from_text(target.p4info(role).expect(OURS)).expect(OURS);
     let entries = |info: &P4InfoIndex, table: &str| {
         usize::try_from(info.table(table).expect(OURS).size).expect("table sizes are small")
     };

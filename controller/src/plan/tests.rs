@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fatbtree_index::TreeTop;
-use fatbtree_topology::{Cluster, FatTree, HostId, SwitchId};
+use fatbtree_topology::{Cluster, HostId, Network, SwitchId};
 use proptest::prelude::*;
 
 use super::*;
@@ -28,13 +28,13 @@ struct Switch {
 
 /// All switches, and what S_c does with index packets.
 #[derive(Clone)]
-struct Network {
+struct Fabric {
     switches: BTreeMap<SwitchId, Switch>,
     core: SwitchId,
     route: core_route::Action,
 }
 
-impl Network {
+impl Fabric {
     fn empty(core: SwitchId) -> Self {
         Self {
             switches: BTreeMap::new(),
@@ -153,8 +153,8 @@ impl Network {
     }
 }
 
-fn load(plan: &Plan) -> Network {
-    let mut network = Network::empty(plan.core());
+fn load(plan: &Plan) -> Fabric {
+    let mut network = Fabric::empty(plan.core());
     for phase in ReloadSteps::new(None, plan).unwrap().phases {
         for (switch, changes) in phase.changes {
             changes.into_iter().for_each(|change| network.apply(switch, change));
@@ -176,8 +176,8 @@ fn keys(tops: &[TreeTop], random: &[u64]) -> Vec<u64> {
         .collect()
 }
 
-fn topology() -> FatTree {
-    FatTree::spine(4).unwrap()
+fn topology() -> Network {
+    Network::one_core(4).unwrap()
 }
 
 fn arb_placement() -> impl Strategy<Value = Placement> {

@@ -169,7 +169,7 @@ impl Controller {
         let silent = || SwitchState::Silent("not reached yet".to_owned());
         Self {
             placement: Placement::of(cluster),
-            core: cluster.tree().chosen_core().id,
+            core: cluster.tree().roots()[0],
             desired: Arc::new(Desired::new(cluster)),
             version: 1,
             switches: switches.map(|switch| (switch.id, silent())).collect(),

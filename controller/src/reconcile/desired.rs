@@ -109,7 +109,7 @@ impl Desired {
     /// Routes, and whatever plan there is.
     pub fn new(cluster: &Cluster) -> Self {
         Self {
-            core: cluster.tree().chosen_core().id,
+            core: cluster.tree().roots()[0],
             base: Arc::new(cluster_base(cluster)),
             connections: Connections::new(),
             in_force: InForce::Unread,

@@ -95,7 +95,7 @@ impl World {
         let fat_root_ranges = random.random_range(2..20);
         let budget = Budget { fat_root_ranges, set_nodes, hot_keys: HOT_KEYS, ..Budget::bmv2() };
         let mut world = Self {
-            core: cluster.tree().chosen_core().id,
+            core: cluster.tree().roots()[0],
             switches: cluster.tree().switches().iter().map(|switch| (switch.id, Switch::default())).collect(),
             controller: Controller::new(&cluster, 100, 0),
             disk: None,
@@ -429,7 +429,7 @@ impl World {
         let tree = self.cluster.tree();
         let host = tree.host(self.cluster.server(packet.partition).unwrap().host);
         let switch = match packet.hops {
-            1 => tree.spine_aggregation(host.pod).id,
+            1 => tree.sets_to(host.id)[1].switches[0],
             _ => tree.edge_of(host.id).id,
         };
         let holds = &self.switches[&switch].holds;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
 use fatbtree_index::{Start, Techniques, TreeConfig, ValueLayout};
-use fatbtree_topology::FatTree;
+use fatbtree_topology::{Cores, Network as Topology};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{QueuePair, Remote};
 
@@ -60,7 +60,7 @@ pub fn reads(size: &Size, skew: Skew) -> Result<Vec<Row>, String> {
     let top = Tree::new(&tops).map_err(|error| error.to_string())?;
     let (ranks, mut draw) = (Ranks::new(skew, size.keys), random(size.seed, 7));
     let sampled: Vec<u64> = (0..SAMPLES).map(|_| key_of(ranks.draw(&mut draw))).collect();
-    let network = FatTree::new(4).map_err(|error| error.to_string())?;
+    let network = Topology::fat_tree(4, Cores::All).map_err(|error| error.to_string())?;
     // The servers have one half of the hosts.
     let hosts = network.hosts().iter().rev().map(|host| host.id);
     let placement: Placement = (0..SERVERS).zip(hosts).collect();

@@ -18,7 +18,7 @@ use fatbtree_memserver::{
     self as memserver, ClientId, FirstHop, LoadOptions, ServerOptions, SessionKey, load_cluster, seeded,
 };
 use fatbtree_nic::{Nic, NicConfig};
-use fatbtree_topology::{FatTree, HostId, SwitchId};
+use fatbtree_topology::{HostId, Network as Topology, SwitchId};
 use fatbtree_verbs::BufferClass;
 use fatbtree_verbs::time::{Duration, Instant};
 use rand::{Rng, RngExt, SeedableRng};
@@ -73,7 +73,7 @@ fn said(error: impl fmt::Display) -> String {
 impl<'s> Run<'s> {
     pub(super) fn new(scenario: &'s Scenario) -> Step<Self> {
         let mut random = ChaCha8Rng::seed_from_u64(scenario.seed ^ 0x5eed);
-        let tree = FatTree::spine(4).map_err(said)?;
+        let tree = Topology::one_core(4).map_err(said)?;
         let mut hosts: Vec<HostId> = tree.hosts().iter().map(|host| host.id).collect();
         // Servers and client anywhere: same rack, same pod, other pods.
         for at in (1..hosts.len()).rev() {
@@ -418,7 +418,7 @@ impl<'s> Run<'s> {
     }
 }
 
-fn nic(tree: &FatTree, host: HostId, seed: u64) -> Step<Nic> {
+fn nic(tree: &Topology, host: HostId, seed: u64) -> Step<Nic> {
     let host = tree.host(host);
     let mut config = NicConfig::new(host.mac.0, host.ip);
     config.ack_timeout = Duration::from_micros(200);

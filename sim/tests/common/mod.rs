@@ -18,7 +18,7 @@ use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_sim::{MemoryServer, Network};
 use fatbtree_switch::Output;
 use fatbtree_switch::service::Switch;
-use fatbtree_topology::{FatTree, HostId, Peer};
+use fatbtree_topology::{HostId, Network as Topology, Peer};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, IndexTarget, Operation, QueuePair, Verbs, WorkRequest};
 use fatbtree_wire::{Extension, Frame, Reth};
@@ -66,7 +66,7 @@ pub struct Setup {
 
 impl Bench {
     pub fn new(setup: &Setup) -> Self {
-        let tree = FatTree::spine(4).unwrap();
+        let tree = Topology::one_core(4).unwrap();
         let mut in_first_pod: Vec<_> =
             tree.hosts().iter().filter(|host| host.pod == 0).map(|host| host.id).collect();
         in_first_pod.truncate(usize::from(setup.servers));
@@ -221,7 +221,7 @@ pub fn index_read(key: u64) -> WorkRequest<'static> {
     }
 }
 
-fn nic(tree: &FatTree, host: HostId) -> Nic {
+fn nic(tree: &Topology, host: HostId) -> Nic {
     let host = tree.host(host);
     Nic::new(NicConfig::new(host.mac.0, host.ip), u64::from(host.id.0)).unwrap()
 }

@@ -24,7 +24,7 @@ use fatbtree_memserver::{
 use fatbtree_nic::faults::FaultRates;
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_sim::{Client, Clock, Cluster, FaultyWires, Network, VirtualClock, Wires};
-use fatbtree_topology::{FatTree, HostId, SwitchId};
+use fatbtree_topology::{HostId, Network as Topology, SwitchId};
 use fatbtree_verbs::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
@@ -70,7 +70,7 @@ impl Living {
     /// Two servers and two clients, all of whose connections are registered. Leaves and inner nodes are full: the first inserts split
     /// them.
     pub fn new(records: u64) -> Self {
-        let tree = FatTree::spine(4).unwrap();
+        let tree = Topology::one_core(4).unwrap();
         let in_pod = |pod: u16| tree.hosts().iter().filter(move |host| host.pod == pod).map(|host| host.id);
         let server_hosts: Vec<HostId> = in_pod(0).take(usize::from(SERVERS)).collect();
         let client_hosts: Vec<HostId> = in_pod(1).take(2).collect();
@@ -431,7 +431,7 @@ fn pool_of(clients: &[Client], client: usize) -> &fatbtree_index::Pool<Nic> {
     clients[client].pool()
 }
 
-fn nic(tree: &FatTree, host: HostId) -> Nic {
+fn nic(tree: &Topology, host: HostId) -> Nic {
     let host = tree.host(host);
     Nic::new(NicConfig::new(host.mac.0, host.ip), u64::from(host.id.0) + SEED).unwrap()
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::trust::PLAINTEXT;
 use crate::address::MacAddress;
-use crate::fat_tree::TopologyError;
+use crate::error::TopologyError;
 
 /// A cluster file that was refused: where, and why.
 ///
@@ -65,7 +65,7 @@ pub enum ClusterProblem {
     /// Not TOML, an unknown or missing key, a value of the wrong type: the parser's own words.
     #[error("{0}")]
     Syntax(String),
-    /// k or the chosen core is impossible.
+    /// There is no such network.
     #[error(transparent)]
     Network(#[from] TopologyError),
     /// A number does not fit.
@@ -76,19 +76,51 @@ pub enum ClusterProblem {
         /// What fits.
         expected: &'static str,
     },
+    /// A setting of another kind of network.
+    #[error("a network of kind \"{kind}\" has no `{key}`: it has {has}")]
+    NotOfKind {
+        /// The setting.
+        key: &'static str,
+        /// What kind it is.
+        kind: &'static str,
+        /// The settings that it has.
+        has: &'static str,
+    },
+    /// A setting that is missing.
+    #[error("missing field `{key}`: a network of kind \"{kind}\" needs it (it has {has})")]
+    MissingSetting {
+        /// The setting.
+        key: &'static str,
+        /// What kind it is.
+        kind: &'static str,
+        /// The settings that it has.
+        has: &'static str,
+    },
     /// A host name that the network does not have.
-    #[error("no host {name:?}: with k = {k} the hosts are host-0-0-0 to {last} (pod, edge switch, number)")]
+    #[error("no host {name:?}: the hosts of this network are {first} to {last}")]
     UnknownHost {
         /// What was in the file.
         name: String,
-        /// The k.
-        k: u16,
+        /// The first host's name.
+        first: String,
         /// The last host's name.
         last: String,
     },
+    /// A host that is not wired.
+    #[error(
+        "{host} is not there: port {port} of {switch}, where it would be, is not among the switch's `ports`"
+    )]
+    NotWired {
+        /// The host's name.
+        host: String,
+        /// The name of its switch.
+        switch: String,
+        /// The port.
+        port: u16,
+    },
     /// A switch name that the network does not have.
     #[error(
-        "no switch {name:?} in this network; its switches are {first} to {last} (cores = \"one\" leaves out the others)"
+        "no switch {name:?} in this network; its switches are {first} to {last} (in a fat tree, cores = \"one\" leaves out the others)"
     )]
     UnknownSwitch {
         /// What was in the file.

@@ -1,13 +1,13 @@
 //! The shapes of the TOML file. Every value keeps its place, so that validation can name the line.
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Visitor};
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use toml::Spanned;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
-    pub(super) network: Network,
+    pub(super) network: Spanned<Network>,
     pub(super) p4runtime: Option<Spanned<P4Runtime>>,
     pub(super) controller: Option<Controller>,
     pub(super) wires: Option<Wires>,
@@ -26,10 +26,25 @@ pub(super) struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Network {
-    pub(super) k: Spanned<i64>,
     #[serde(default)]
-    pub(super) cores: Cores,
+    pub(super) kind: Kind,
+    pub(super) hosts: Option<Spanned<i64>>,
+    pub(super) leaves: Option<Spanned<i64>>,
+    pub(super) spines: Option<Spanned<i64>>,
+    pub(super) k: Option<Spanned<i64>>,
+    pub(super) cores: Option<Spanned<Cores>>,
     pub(super) core: Option<Spanned<i64>>,
+    pub(super) in_flight_port: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize, Default, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Kind {
+    Single,
+    Pair,
+    LeafSpine,
+    #[default]
+    FatTree,
 }
 
 #[derive(Deserialize, Default, Clone, Copy)]
@@ -81,7 +96,7 @@ pub(super) struct Switch {
     pub(super) name: Spanned<String>,
     pub(super) p4runtime: Option<Spanned<String>>,
     pub(super) device_id: Option<Spanned<i64>>,
-    pub(super) ports: Option<Spanned<Vec<Spanned<i64>>>>,
+    pub(super) ports: Option<Spanned<Ports>>,
     pub(super) machine: Option<Spanned<String>>,
     pub(super) wires: Option<Spanned<Vec<Spanned<String>>>>,
 }
@@ -141,5 +156,40 @@ impl<'de> Deserialize<'de> for Key {
             }
         }
         deserializer.deserialize_any(KeyVisitor)
+    }
+}
+
+/// The device ports of a switch.
+pub(super) enum Ports {
+    /// Of all its ports, in their order.
+    All(Vec<Spanned<i64>>),
+    /// Of those that are wired, by port.
+    Wired(Vec<(Spanned<String>, Spanned<i64>)>),
+}
+
+impl<'de> Deserialize<'de> for Ports {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PortsVisitor;
+        impl<'de> Visitor<'de> for PortsVisitor {
+            type Value = Ports;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("device ports: a list such as [132, 140], or those of wired ports such as { 0 = 132, 2 = 148 }")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Ports, A::Error> {
+                let mut all = Vec::new();
+                while let Some(port) = list.next_element()? {
+                    all.push(port);
+                }
+                Ok(Ports::All(all))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<Ports, A::Error> {
+                let mut wired = Vec::new();
+                while let Some(pair) = table.next_entry()? {
+                    wired.push(pair);
+                }
+                Ok(Ports::Wired(wired))
+            }
+        }
+        deserializer.deserialize_any(PortsVisitor)
     }
 }

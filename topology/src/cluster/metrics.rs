@@ -7,14 +7,14 @@ use toml::Spanned;
 use super::error::ClusterProblem as Problem;
 use super::validate::{Check, Checked, Endpoints};
 use super::{Client, MemoryServer, file};
-use crate::fat_tree::FatTree;
+use crate::network::Network;
 
 impl Check<'_> {
     /// By name: switches in their order, then memory servers by their keys, the controller, and clients in the order of the file.
     pub(super) fn metrics(
         &self,
         metrics: Option<&file::Metrics>,
-        (tree, servers, clients): (&FatTree, &[MemoryServer], &[Client]),
+        (tree, servers, clients): (&Network, &[MemoryServer], &[Client]),
         endpoints: &mut Endpoints,
     ) -> Checked<BTreeMap<String, String>> {
         let Some(metrics) = metrics else { return Ok(BTreeMap::new()) };

@@ -11,7 +11,7 @@ use super::file::{self, File, Key};
 use super::trust::is_loopback;
 use super::{Client, Cluster, MemoryServer, P4RuntimeEndpoint};
 use crate::address::MacAddress;
-use crate::fat_tree::{Cores, FatTree, HostId, SwitchId, TopologyError};
+use crate::network::{HostId, Network, SwitchId};
 
 pub(super) type Checked<T> = Result<T, ClusterError>;
 
@@ -39,6 +39,8 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     })?;
     let check = Check { text, trusts: file.trust.is_some() };
     let mut tree = check.network(&file.network)?;
+    let in_flight_port = check.in_flight_port(file.network.get_ref())?;
+    let device_ports = check.device_ports(&mut tree, &file.switch)?;
     check.hosts(&mut tree, &file.host)?;
     let mut roles = Roles::default();
     let mut endpoints = Endpoints::new();
@@ -47,10 +49,20 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let clients = check.clients(&tree, &file.client, &mut roles)?;
     let controller = check.controller(file.controller.as_ref(), &mut endpoints)?;
     let metrics = check.metrics(file.metrics.as_ref(), (&tree, &servers, &clients), &mut endpoints)?;
-    let device_ports = check.device_ports(&tree, &file.switch)?;
     let wires = check.wires(&tree, &file)?;
     let certificates = check.trust(file.trust.as_ref(), &servers, &clients)?;
-    Ok(Cluster { tree, servers, clients, controller, p4runtime, device_ports, wires, certificates, metrics })
+    Ok(Cluster {
+        tree,
+        servers,
+        clients,
+        controller,
+        p4runtime,
+        device_ports,
+        in_flight_port,
+        wires,
+        certificates,
+        metrics,
+    })
 }
 
 /// The table that a byte offset lies in, from the last `[header]` before it: the parser's errors do not say it.
@@ -109,39 +121,20 @@ impl Check<'_> {
         })
     }
 
-    fn network(&self, network: &file::Network) -> Checked<FatTree> {
-        let k = self.number(&network.k, "network.k", "an even k from 2 to 254")?;
-        let core = match &network.core {
-            Some(core) => {
-                self.number(core, "network.core", "the number of a core switch, 0 to (k/2)^2 - 1")?
-            }
-            None => 0,
-        };
-        let cores = match network.cores {
-            file::Cores::One => Cores::One,
-            file::Cores::All => Cores::All,
-        };
-        FatTree::build(k, cores, core).or_else(|error| match (&error, &network.core) {
-            (TopologyError::NoSuchCore { .. }, Some(at)) => {
-                self.refuse(at.span(), "network.core", error.into())
-            }
-            _ => self.refuse(network.k.span(), "network.k", error.into()),
-        })
-    }
-
-    fn host(&self, tree: &FatTree, name: &Spanned<String>, field: &str) -> Checked<HostId> {
+    fn host(&self, tree: &Network, name: &Spanned<String>, field: &str) -> Checked<HostId> {
         match tree.host_by_name(name.get_ref()) {
             Some(host) => Ok(host.id),
             None => {
-                let last = tree.hosts().last().expect("k >= 2 has hosts").name();
-                let problem = Problem::UnknownHost { name: name.get_ref().clone(), k: tree.k(), last };
+                let name_of = |host: Option<&crate::Host>| host.expect("a network has hosts").name();
+                let (first, last) = (name_of(tree.hosts().first()), name_of(tree.hosts().last()));
+                let problem = Problem::UnknownHost { name: name.get_ref().clone(), first, last };
                 self.refuse(name.span(), field, problem)
             }
         }
     }
 
     /// Address overrides. Clashes are looked for when all are applied: two hosts may swap their addresses.
-    fn hosts(&self, tree: &mut FatTree, hosts: &[file::Host]) -> Checked<()> {
+    fn hosts(&self, tree: &mut Network, hosts: &[file::Host]) -> Checked<()> {
         let mut described: BTreeMap<HostId, usize> = BTreeMap::new();
         for (n, host) in hosts.iter().enumerate() {
             let id = self.host(tree, &host.name, &format!("host[{n}].name"))?;
@@ -269,7 +262,7 @@ impl Check<'_> {
 
     fn p4runtime(
         &self,
-        tree: &FatTree,
+        tree: &Network,
         file: &File,
         endpoints: &mut Endpoints,
     ) -> Checked<Vec<P4RuntimeEndpoint>> {
@@ -364,50 +357,20 @@ impl Check<'_> {
         Ok(Some(address))
     }
 
-    /// Port numbers of devices. The switches' names have been checked.
-    fn device_ports(
-        &self,
-        tree: &FatTree,
-        switches: &[Spanned<file::Switch>],
-    ) -> Checked<BTreeMap<SwitchId, Vec<u16>>> {
-        let mut result = BTreeMap::new();
-        for (n, switch) in switches.iter().enumerate() {
-            let switch = switch.get_ref();
-            let (Some(ports), Some(found)) = (&switch.ports, tree.switch_by_name(switch.name.get_ref()))
-            else {
-                continue;
-            };
-            let field = format!("switch[{n}].ports");
-            if ports.get_ref().len() != usize::from(tree.k()) {
-                let found = format!("{} numbers", ports.get_ref().len());
-                let expected = "a device port for each of the switch's k ports, in their order";
-                return self.refuse(ports.span(), field, Problem::OutOfRange { found, expected });
-            }
-            let mut numbers: Vec<u16> = Vec::new();
-            for (at, port) in ports.get_ref().iter().enumerate() {
-                const EXPECTED: &str = "a device port from 0 to 511 that is not there twice";
-                let field = format!("{field}[{at}]");
-                let number: u16 = self.number(port, &field, EXPECTED)?;
-                if number > super::MAX_DEVICE_PORT || numbers.contains(&number) {
-                    let problem = Problem::OutOfRange { found: number.to_string(), expected: EXPECTED };
-                    return self.refuse(port.span(), field, problem);
-                }
-                numbers.push(number);
-            }
-            result.insert(found.id, numbers);
-        }
-        Ok(result)
-    }
-
     fn take_role(
         &self,
-        tree: &FatTree,
+        tree: &Network,
         roles: &mut Roles,
         role: &'static str,
         host: &Spanned<String>,
         field: &str,
     ) -> Checked<HostId> {
         let id = self.host(tree, host, field)?;
+        if !tree.is_plugged_in(id) {
+            let (switch, port) = (tree.edge_of(id).name(), tree.host(id).index);
+            let problem = Problem::NotWired { host: host.get_ref().clone(), switch, port };
+            return self.refuse(host.span(), field, problem);
+        }
         if let Some((first_role, first_line)) = roles.hosts.insert(id, (role, self.line(host.span()))) {
             let problem = Problem::TwoRoles { host: host.get_ref().clone(), first_role, first_line, role };
             return self.refuse(host.span(), field, problem);
@@ -418,7 +381,7 @@ impl Check<'_> {
     /// What people call whoever is on a host: of all roles no two have the same name.
     fn name(
         &self,
-        tree: &FatTree,
+        tree: &Network,
         roles: &mut Roles,
         (name, host): (Option<&Spanned<String>>, &Spanned<String>),
         field: &str,
@@ -440,7 +403,7 @@ impl Check<'_> {
 
     fn servers(
         &self,
-        tree: &FatTree,
+        tree: &Network,
         servers: &[Spanned<file::MemoryServer>],
         roles: &mut Roles,
         endpoints: &mut Endpoints,
@@ -551,7 +514,7 @@ impl Check<'_> {
         }
     }
 
-    fn clients(&self, tree: &FatTree, clients: &[file::Client], roles: &mut Roles) -> Checked<Vec<Client>> {
+    fn clients(&self, tree: &Network, clients: &[file::Client], roles: &mut Roles) -> Checked<Vec<Client>> {
         let mut result = Vec::new();
         for (n, client) in clients.iter().enumerate() {
             let host = self.take_role(tree, roles, "client", &client.host, &format!("client[{n}].host"))?;

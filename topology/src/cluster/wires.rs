@@ -1,6 +1,6 @@
 //! Where the ends of the network's cables are, when roles are processes.
 //!
-//! The rule: cable n of [`FatTree::links`] has its upper end at UDP port `first_port + 2n`, its lower end at `first_port + 2n + 1`. Nobody
+//! The rule: cable n of [`Network::links`] has its upper end at UDP port `first_port + 2n`, its lower end at `first_port + 2n + 1`. Nobody
 //! types a port twice, and all processes that read the same file find each other. The file may put a switch or host on another machine,
 //! and an end at another port or on a network interface.
 
@@ -13,7 +13,7 @@ use toml::Spanned;
 use super::error::ClusterProblem as Problem;
 use super::file::{self, File};
 use super::validate::{Check, Checked};
-use crate::fat_tree::{FatTree, HostId, Link, Peer, SwitchId};
+use crate::network::{HostId, Link, Network, Peer, SwitchId};
 
 /// An end of a wire, as the process that has it opens it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,6 +49,12 @@ pub enum NoWire {
         /// The other's interface.
         interface: String,
     },
+    /// A port that the file leaves out, or a host behind one.
+    #[error("{end} has no wire: the `ports` of its switch leave it out")]
+    NotWired {
+        /// The end.
+        end: String,
+    },
 }
 
 /// An end of a wire by its place in the network.
@@ -68,7 +74,7 @@ impl From<Peer> for End {
 }
 
 impl End {
-    fn name(self, tree: &FatTree) -> String {
+    fn name(self, tree: &Network) -> String {
         match self {
             Self::Switch(switch, port) => format!("{}'s port {port}", tree.switch(switch).name()),
             Self::Host(host) => format!("{}'s wire", tree.host(host).name()),
@@ -97,18 +103,19 @@ impl std::fmt::Display for Place {
 pub(super) struct Wires(BTreeMap<End, Place>);
 
 impl Wires {
-    pub(super) fn of_switch(&self, tree: &FatTree, switch: SwitchId, port: u16) -> Result<Wire, NoWire> {
+    pub(super) fn of_switch(&self, tree: &Network, switch: SwitchId, port: u16) -> Result<Wire, NoWire> {
         let peer = tree.peer(switch, port).expect("asked for ports that are wired");
         self.between(tree, End::Switch(switch, port), peer.into())
     }
 
-    pub(super) fn of_host(&self, tree: &FatTree, host: HostId) -> Result<Wire, NoWire> {
+    pub(super) fn of_host(&self, tree: &Network, host: HostId) -> Result<Wire, NoWire> {
         let port = tree.host(host).index;
         self.between(tree, End::Host(host), End::Switch(tree.edge_of(host).id, port))
     }
 
-    fn between(&self, tree: &FatTree, end: End, other: End) -> Result<Wire, NoWire> {
-        match (&self.0[&end], &self.0[&other]) {
+    fn between(&self, tree: &Network, end: End, other: End) -> Result<Wire, NoWire> {
+        let place = |end: &End| self.0.get(end).ok_or_else(|| NoWire::NotWired { end: end.name(tree) });
+        match (place(&end)?, place(&other)?) {
             (Place::Packet { interface, .. }, _) => Ok(Wire::Packet(interface.clone())),
             (Place::Udp(local), Place::Udp(remote)) => Ok(Wire::Udp { local: *local, remote: *remote }),
             (Place::Udp(_), Place::Packet { interface, .. }) => Err(NoWire::Mixed {
@@ -133,7 +140,7 @@ struct Exceptions<'a> {
 
 impl Check<'_> {
     /// Places for all ends. Names of switches and hosts have been checked.
-    pub(super) fn wires(&self, tree: &FatTree, file: &File) -> Checked<Option<Wires>> {
+    pub(super) fn wires(&self, tree: &Network, file: &File) -> Checked<Option<Wires>> {
         let exceptions = self.exceptions(tree, file)?;
         let Some(rule) = &file.wires else {
             let all = exceptions.switch_machines.values().chain(exceptions.host_machines.values());
@@ -225,7 +232,7 @@ impl Check<'_> {
         }
     }
 
-    fn exceptions<'f>(&self, tree: &FatTree, file: &'f File) -> Checked<Exceptions<'f>> {
+    fn exceptions<'f>(&self, tree: &Network, file: &'f File) -> Checked<Exceptions<'f>> {
         let mut found = Exceptions::default();
         for (n, switch) in file.switch.iter().enumerate() {
             let file::Switch { name, machine, wires, .. } = switch.get_ref();
@@ -234,9 +241,9 @@ impl Check<'_> {
                 found.switch_machines.insert(id, (machine, format!("switch[{n}].machine")));
             }
             let Some(wires) = wires else { continue };
-            if wires.get_ref().len() != usize::from(tree.k()) {
+            if wires.get_ref().len() != usize::from(tree.port_count(id)) {
                 let found = format!("{} wires", wires.get_ref().len());
-                let expected = "one for each of the switch's k ports, in their order";
+                let expected = "one for each of the switch's ports, in their order";
                 let problem = Problem::OutOfRange { found, expected };
                 return self.refuse(wires.span(), format!("switch[{n}].wires"), problem);
             }

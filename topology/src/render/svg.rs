@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use super::Annotations;
 use crate::cluster::Cluster;
-use crate::fat_tree::{FatTree, HostId, Peer, Role, Switch, SwitchId};
+use crate::network::{HostId, Network, Peer, Role, Switch, SwitchId};
 
 /// Width of a character of the 11 px monospace font, rounded up.
 const CHAR: usize = 7;
@@ -39,10 +39,12 @@ impl Box {
 
 struct Drawing<'a> {
     cluster: &'a Cluster,
-    tree: &'a FatTree,
+    tree: &'a Network,
     annotations: &'a Annotations,
     /// By [`SwitchId`].
     switches: Vec<Box>,
+    /// Hosts of a switch.
+    hosts: usize,
     host_columns: usize,
     host_w: usize,
     hosts_y: usize,
@@ -52,14 +54,20 @@ struct Drawing<'a> {
 impl<'a> Drawing<'a> {
     fn new(cluster: &'a Cluster, annotations: &'a Annotations) -> Self {
         let tree = cluster.tree();
-        let half = usize::from(tree.half());
+        let hosts = tree
+            .switches()
+            .iter()
+            .map(|s| tree.hosts().iter().filter(|h| h.edge == s.id).count())
+            .max()
+            .unwrap_or(0);
         // Few hosts stand side by side; many are stacked, or the drawing would be too wide to read.
-        let host_columns = if half <= 2 { half } else { 1 };
+        let host_columns = if hosts <= 2 || tree.switches().len() <= 2 && hosts <= 8 { hosts } else { 1 };
         let mut drawing = Self {
             cluster,
             tree,
             annotations,
             switches: Vec::new(),
+            hosts,
             host_columns,
             host_w: 0,
             hosts_y: 0,
@@ -69,19 +77,24 @@ impl<'a> Drawing<'a> {
         let host_chars = tree.hosts().iter().map(|h| chars(&drawing.host_label(h.id))).max().unwrap_or(0);
         drawing.host_w = host_chars * CHAR + 8;
 
-        let row = |role| tree.switches().iter().filter(move |s| s.role == role);
+        // Switches with hosts stand in one row.
+        let row_of = |role: Role| if role.has_hosts() { Role::Edge } else { role };
+        let row = |role| tree.switches().iter().filter(move |s| row_of(s.role) == role);
         let text_w = |role| row(role).map(|s| chars(&drawing.switch_label(s))).max().unwrap_or(0) * CHAR + 12;
         let row_h = |role| row(role).map(|s| drawing.switch_label(s).len()).max().unwrap_or(0) * LINE + 8;
         let (core_w, agg_w) = (text_w(Role::Core), text_w(Role::Aggregation));
         let edge_w = text_w(Role::Edge).max(host_columns * (drawing.host_w + 4));
+        let pods = 1 + row(Role::Edge).map(|s| usize::from(s.pod)).max().unwrap_or(0);
         let aggs = row(Role::Aggregation).filter(|s| s.pod == 0).count();
-        let pod_w = (half * (edge_w + GAP)).max(aggs * (agg_w + GAP)) + GAP;
+        let edges = row(Role::Edge).filter(|s| s.pod == 0).count();
+        let pod_w = (edges * (edge_w + GAP)).max(aggs * (agg_w + GAP)) + GAP;
         let cores = row(Role::Core).count();
-        let width = (usize::from(tree.k()) * pod_w).max(cores * (core_w + GAP) + GAP);
-        let pod_w = width / usize::from(tree.k());
+        let width = (pods * pod_w).max(cores * (core_w + GAP) + GAP);
+        let pod_w = width / pods;
 
-        let agg_y = GAP + row_h(Role::Core) + FAN;
-        let edge_y = agg_y + row_h(Role::Aggregation) + FAN;
+        let below = |y: usize, role| if row(role).next().is_some() { y + row_h(role) + FAN } else { y };
+        let agg_y = below(GAP, Role::Core);
+        let edge_y = below(agg_y, Role::Aggregation);
         let mut boxes = Vec::with_capacity(tree.switches().len());
         for (position, s) in tree.switches().iter().enumerate() {
             let pod_x = usize::from(s.pod) * pod_w;
@@ -90,16 +103,24 @@ impl<'a> Drawing<'a> {
                 from + room * (2 * n + 1) / (2 * count) - w / 2
             };
             boxes.push(match s.role {
-                Role::Core => {
-                    Box { x: spread(0, width, position, cores, core_w), y: GAP, w: core_w, h: row_h(s.role) }
-                }
+                Role::Core => Box {
+                    x: spread(0, width, position, cores, core_w),
+                    y: GAP,
+                    w: core_w,
+                    h: row_h(row_of(s.role)),
+                },
                 Role::Aggregation => {
                     let n = if aggs == 1 { 0 } else { usize::from(s.index) };
-                    Box { x: spread(pod_x, pod_w, n, aggs, agg_w), y: agg_y, w: agg_w, h: row_h(s.role) }
+                    Box {
+                        x: spread(pod_x, pod_w, n, aggs, agg_w),
+                        y: agg_y,
+                        w: agg_w,
+                        h: row_h(row_of(s.role)),
+                    }
                 }
-                Role::Edge => {
-                    let x = spread(pod_x, pod_w, usize::from(s.index), half, edge_w);
-                    Box { x, y: edge_y, w: edge_w, h: row_h(s.role) }
+                Role::Edge | Role::Single => {
+                    let x = spread(pod_x, pod_w, usize::from(s.index), edges, edge_w);
+                    Box { x, y: edge_y, w: edge_w, h: row_h(row_of(s.role)) }
                 }
             });
         }
@@ -121,7 +142,7 @@ impl<'a> Drawing<'a> {
     fn host_box(&self, id: HostId) -> Box {
         let host = self.tree.host(id);
         let edge = self.switch_box(self.tree.edge_of(id).id);
-        let (n, count) = (usize::from(host.index), usize::from(self.tree.half()));
+        let (n, count) = (usize::from(host.index), self.hosts);
         let (w, h) = (self.host_w, self.host_h());
         if self.host_columns > 1 {
             Box { x: edge.x + edge.w * (2 * n + 1) / (2 * count) - w / 2, y: self.hosts_y, w, h }
@@ -131,14 +152,14 @@ impl<'a> Drawing<'a> {
     }
 
     fn switch_label(&self, s: &Switch) -> Vec<String> {
-        let name = if s.id == self.tree.chosen_core().id { format!("{} (S_c)", s.name()) } else { s.name() };
+        let name = if self.tree.is_root(s.id) { format!("{} (root)", s.name()) } else { s.name() };
         std::iter::once(name).chain(self.annotations.get(&s.id).into_iter().flatten().cloned()).collect()
     }
 
     /// `["0-0-0", "MS 0"]`, or one line where hosts are stacked.
     fn host_label(&self, id: HostId) -> Vec<String> {
         let host = self.tree.host(id);
-        let short = format!("{}-{}-{}", host.pod, host.edge, host.index);
+        let short = host.numbers();
         let role = match self.role(id) {
             HostRole::Server(partition) => format!("MS {partition}"),
             HostRole::Client => "client".to_owned(),
@@ -162,7 +183,7 @@ impl<'a> Drawing<'a> {
     }
 
     fn draw(&self) -> String {
-        let rows = usize::from(self.tree.half()).div_ceil(self.host_columns);
+        let rows = self.hosts.div_ceil(self.host_columns);
         let legend_y = self.hosts_y + rows * (self.host_h() + 4) + GAP;
         let legend: usize = LEGEND.iter().map(|(text, _)| text.len() * CHAR + 12 + GAP).sum::<usize>() + GAP;
         let (width, height) = (self.width.max(legend), legend_y + LINE + 8 + GAP);
@@ -171,7 +192,7 @@ impl<'a> Drawing<'a> {
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
              font-family=\"ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace\" font-size=\"11\" role=\"img\">"
         ));
-        let title = format!("FatTree k = {}, {} switches", self.tree.k(), self.tree.switches().len());
+        let title = format!("{}, {} switches", self.tree.kind(), self.tree.switches().len());
         out.line(format_args!("<title>{}</title>", escape(&title)));
         self.links(&mut out);
         for s in self.tree.switches() {
@@ -179,6 +200,7 @@ impl<'a> Drawing<'a> {
                 Role::Core => CORE,
                 Role::Aggregation => AGGREGATION,
                 Role::Edge => EDGE,
+                Role::Single => SINGLE,
             };
             let endpoint = self.cluster.p4runtime(s.id);
             let tip = format!("{} {} P4Runtime {}#{}", s.name(), s.ip, endpoint.address, endpoint.device_id);
@@ -206,11 +228,24 @@ impl<'a> Drawing<'a> {
     fn links(&self, out: &mut Svg) {
         for link in self.tree.links() {
             let upper = self.switch_box(link.upper);
+            let beside = match link.lower {
+                Peer::Switch { switch, .. } => {
+                    Some(self.switch_box(switch)).filter(|lower| lower.y == upper.y)
+                }
+                Peer::Host(_) => None,
+            };
+            if let Some(lower) = beside {
+                let (x1, x2, y) = (upper.x + upper.w, lower.x, upper.y + upper.h / 2);
+                out.line(format_args!(
+                    "<line x1=\"{x1}\" y1=\"{y}\" x2=\"{x2}\" y2=\"{y}\" stroke=\"#808080\" stroke-width=\"1.8\"/>"
+                ));
+                continue;
+            }
             let (x1, y1) = (upper.centre(), upper.y + upper.h);
             let (x2, y2, strong) = match link.lower {
                 Peer::Switch { switch, .. } => {
                     let lower = self.switch_box(switch);
-                    let strong = self.tree.is_on_spine(link.upper) && self.tree.is_on_spine(switch);
+                    let strong = self.tree.carries_index(link.upper) && self.tree.carries_index(switch);
                     (lower.centre(), lower.y, strong)
                 }
                 Peer::Host(host) => {
@@ -237,13 +272,15 @@ enum HostRole {
 const CORE: &str = "#f4b183";
 const AGGREGATION: &str = "#9dc3e6";
 const EDGE: &str = "#a9d18e";
+const SINGLE: &str = "#8fd3c8";
 const SERVER: &str = "#ffd966";
 const CLIENT: &str = "#cdb8ea";
 const IDLE: &str = "#d9d9d9";
-const LEGEND: [(&str, &str); 6] = [
+const LEGEND: [(&str, &str); 7] = [
     ("core", CORE),
     ("aggregation", AGGREGATION),
     ("edge", EDGE),
+    ("single", SINGLE),
     ("memory server (MS partition)", SERVER),
     ("client", CLIENT),
     ("idle host", IDLE),
@@ -329,27 +366,25 @@ mod tests {
 
     #[test]
     fn nothing_overlaps_for_any_network_and_annotation() {
-        for k in [2, 4, 6, 8] {
-            for cores in ["one", "all"] {
-                let cluster = cluster(k, cores);
-                let tree = cluster.tree();
-                let boxes = tree.switches().len() + tree.hosts().len();
-                check(&render_svg(&cluster, &Annotations::new()), boxes);
-                let lines =
-                    vec!["fat root 600 ranges <&>".to_owned(), "A: 3600 nodes".to_owned(), String::new()];
-                let all = tree.switches().iter().map(|s| (s.id, lines.clone())).collect();
-                check(&render_svg(&cluster, &all), boxes);
-            }
+        let trees = [2, 4, 6, 8].into_iter().flat_map(|k| ["one", "all"].map(|cores| cluster(k, cores)));
+        let others = Cluster::examples().map(|(_, text)| Cluster::from_toml(text).unwrap());
+        for cluster in trees.chain(others) {
+            let tree = cluster.tree();
+            let boxes = tree.switches().len() + tree.hosts().len();
+            check(&render_svg(&cluster, &Annotations::new()), boxes);
+            let lines = vec!["fat root 600 ranges <&>".to_owned(), "A: 3600 nodes".to_owned(), String::new()];
+            let all = tree.switches().iter().map(|s| (s.id, lines.clone())).collect();
+            check(&render_svg(&cluster, &all), boxes);
         }
     }
 
     #[test]
     fn the_example_shows_roles_and_annotations() {
         let cluster = Cluster::example();
-        let core = cluster.tree().chosen_core().id;
+        let core = cluster.tree().roots()[0];
         let svg = render_svg(&cluster, &Annotations::from([(core, vec!["fat root 600 ranges".to_owned()])]));
         for part in [
-            ">core-0 (S_c)<",
+            ">core-0 (root)<",
             ">fat root 600 ranges<",
             ">MS 3<",
             ">client<",

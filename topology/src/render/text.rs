@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::cluster::Cluster;
-use crate::fat_tree::{Cores, HostId, Peer};
+use crate::network::{HostId, Peer};
 
 /// Switches with ports, routes and control endpoints, then the hosts with addresses and roles.
 ///
@@ -11,18 +11,14 @@ use crate::fat_tree::{Cores, HostId, Peer};
 pub fn render_text(cluster: &Cluster) -> String {
     let tree = cluster.tree();
     let mut out = String::new();
-    let kind = match tree.cores() {
-        Cores::All => "full",
-        Cores::One => "one core",
-    };
     let mut line =
         |text: std::fmt::Arguments<'_>| writeln!(out, "{text}").expect("writing to a String cannot fail");
     line(format_args!(
-        "FatTree k = {} ({kind}): {} switches, {} hosts, S_c = {}\n",
-        tree.k(),
+        "{}: {} switches, {} hosts, fat root in {}\n",
+        tree.kind(),
         tree.switches().len(),
         tree.hosts().len(),
-        tree.chosen_core().name()
+        tree.roots().iter().map(|root| tree.switch(*root).name()).collect::<Vec<_>>().join(", ")
     ));
 
     let mut rows =
@@ -58,7 +54,7 @@ pub fn render_text(cluster: &Cluster) -> String {
             h.ip.to_string(),
             h.mac.to_string(),
             format!("{}.{}", tree.edge_of(h.id).name(), h.index),
-            role(cluster, h.id),
+            if tree.is_plugged_in(h.id) { role(cluster, h.id) } else { "not wired".to_owned() },
         ]);
     }
     line(format_args!("{}", table(&rows).trim_end_matches('\n')));
@@ -104,7 +100,7 @@ mod tests {
     fn the_table_shows_everything_of_the_example() {
         let text = render_text(&Cluster::example());
         for part in [
-            "FatTree k = 4 (one core): 13 switches, 16 hosts, S_c = core-0",
+            "FatTree k = 4 (one core): 13 switches, 16 hosts, fat root in core-0",
             "0:edge-1-0.2 1:edge-1-1.2 2:core-0.1",
             "127.0.0.1:9559#1",
             "127.0.0.1:9612#13",

@@ -1,0 +1,39 @@
+//! What of a network is down.
+
+use std::collections::BTreeSet;
+
+use crate::network::{Network, Peer, SwitchId};
+
+/// What is down. Hosts are not switches: theirs are cables.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Outages {
+    /// Switches that forward nothing.
+    pub switches: BTreeSet<SwitchId>,
+    /// Cables that carry nothing, each by the switch and port at one of its ends; either end will do.
+    pub links: BTreeSet<(SwitchId, u16)>,
+}
+
+impl Outages {
+    /// Nothing is down.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Whether nothing is down.
+    pub fn is_empty(&self) -> bool {
+        self.switches.is_empty() && self.links.is_empty()
+    }
+
+    /// Whether packets that leave `switch` by `port` arrive: it is wired, the cable and both ends of it are up.
+    pub fn carries(&self, network: &Network, switch: SwitchId, port: u16) -> bool {
+        let is_up = |switch: SwitchId, port: u16| {
+            !self.switches.contains(&switch) && !self.links.contains(&(switch, port))
+        };
+        is_up(switch, port)
+            && match network.peer(switch, port) {
+                None => false,
+                Some(Peer::Host(_)) => true,
+                Some(Peer::Switch { switch, port }) => is_up(switch, port),
+            }
+    }
+}
