@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use fatbtree_controller::Target;
-use fatbtree_controller::{Budget, Frequencies, Placement, Plan, ReloadSteps, Tree};
+use fatbtree_controller::{Budget, Frequencies, Placement, Plan, ReloadSteps, SETS, Tree};
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_topology::Cluster;
 
@@ -92,7 +92,7 @@ fn planning(c: &mut Criterion) {
         Plan::new(cluster.tree(), &placement, &tree, &frequencies, budget, epoch).expect("it fits")
     };
     // No node sets: what is left is the fat root and its range tables.
-    let ranges = Budget { set_nodes: [0; 5], ..Budget::bmv2() };
+    let ranges = Budget { set_nodes: [0; SETS], ..Budget::bmv2() };
     group.bench_function("fat_root_1024_ranges", |b| b.iter(|| make(black_box(&ranges), 1)));
     let (old, new) = (make(&Budget::paper(), 1), make(&Budget::paper(), 2));
     group.bench_function("entries", |b| b.iter(|| black_box(&new).entries()));

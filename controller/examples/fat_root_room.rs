@@ -7,7 +7,7 @@
 #[path = "../tests/grown/mod.rs"]
 mod grown;
 
-use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
+use fatbtree_controller::{Budget, Frequencies, Placement, Plan, SETS, Target, Tree};
 use fatbtree_topology::Cluster;
 
 const KEYS: u64 = 2_000_000;
@@ -43,7 +43,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for target in Target::ALL {
             for live_epochs in [2, 1] {
                 let compiled = Budget::compiled(target);
-                let budget = Budget { fat_root_ranges: 10_000, live_epochs, set_nodes: [0; 5], ..compiled };
+                let budget =
+                    Budget { fat_root_ranges: 10_000, live_epochs, set_nodes: [0; SETS], ..compiled };
                 let placement = Placement::of(&cluster);
                 let plan = Plan::new(cluster.tree(), &placement, &tree, &frequencies, &budget, 1)?;
                 let summary = plan.summary();

@@ -26,7 +26,7 @@ use fatbtree_index::TreeTop;
 use fatbtree_topology::{Network, SwitchId};
 
 use crate::frequency::Frequencies;
-use crate::plan::{HotKeys, LAYERS, Located, Placement, Plan, PlanError, next_epoch};
+use crate::plan::{HotKeys, Located, Placement, Plan, PlanError, next_epoch};
 use crate::reload::{ReloadError, ReloadSteps};
 use crate::tables::Entry;
 use crate::tree::{SnapshotError, Tree};
@@ -156,7 +156,7 @@ impl Follower {
     fn recent_levels(&self) -> Option<f64> {
         let recent = self.keys.iter().rev().take(RECENT);
         let levels_of = |key: u64| match self.in_force.hot_address(key) {
-            Some(_) => 1 + LAYERS as u64,
+            Some(_) => 1 + self.in_force.longest_way() as u64,
             None => u64::from(self.in_force.land(key).levels),
         };
         let levels: u64 = recent.clone().map(|key| levels_of(*key)).sum();
@@ -301,7 +301,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Budget;
+    use crate::plan::{Budget, SETS};
     use crate::test_support::{arb_tops, naive_path, top};
     use fatbtree_topology::HostId;
     use proptest::prelude::*;
@@ -316,7 +316,7 @@ mod tests {
 
     fn follower(tops: &[TreeTop], options: FollowOptions) -> Follower {
         let tree = Tree::new(tops).unwrap();
-        let budget = Budget { fat_root_ranges: 20, set_nodes: [4; 5], ..Budget::bmv2() };
+        let budget = Budget { fat_root_ranges: 20, set_nodes: [4; SETS], ..Budget::bmv2() };
         let (topology, placement) = (topology(), placement());
         let frequencies = Frequencies::none(&tree);
         let plan = Plan::new(&topology, &placement, &tree, &frequencies, &budget, 255).unwrap();

@@ -3,7 +3,7 @@
 //! ```text
 //!  memory servers ──TreeTop───▶ Tree ──┐
 //!  clients ─sampled keys─▶ Frequencies ├─▶ Plan ──▶ Controller ──Desired──▶ a task for each switch ──Fleet──▶ P4Runtime
-//!  cluster file ─FatTree, Placement───┘     │           ▲                            ▲
+//!  cluster file ─Network, Placement───┘     │           ▲                            ▲
 //!       Budget (table sizes, TCAM) ─────────┘      connections                Held: read back
 //! ```
 //!
@@ -11,7 +11,7 @@
 //!   - fat root: greedy by visits for what a node takes, until nothing fits K ranges and the entries and TCAM rows of
 //!     each stage any more (paper §III-B, there by visits alone);
 //!   - ranges: Algorithm 1, from the boundaries (§III-B);
-//!   - layers: the most visited nodes per node set and switch (§III-C).
+//!   - layers: the most visited nodes per node set and group of switches that hold the same (§III-C).
 //! * **[`Plan::land`]** executes a plan in software: the answer of the switches must be the same.
 //! * **[`tables`]**: one file per P4 table, typed key and action, lowered by name.
 //! * **[`Controller`]** knows and decides, without I/O: it is told of switches, memory servers and operators, and says what all switches
@@ -82,9 +82,9 @@ pub use frequency::Frequencies;
 pub use occupancy::{Counts, Memory, Room, TableUse};
 pub use packets::{Packet, PacketReceiver, PacketSender, packets};
 pub use plan::{
-    Budget, CachedChild, CachedNode, Diff, FatRootRange, HotKey, HotKeys, LAYER_NAMES, LAYERS, Landing,
-    LayerSummary, Located, MAX_SET_NODES, NextBlock, Pivots, Placement, Plan, PlanError, PlannedPartition,
-    RangeMatch, STAGES, Summary, SwitchNodes, WayPoint, by_partition, diff, in_leaves, next_epoch, probe,
+    Budget, CachedChild, CachedNode, Diff, FatRootRange, HotKey, HotKeys, Landing, LayerSummary, Located,
+    MAX_SET_NODES, NextBlock, Pivots, Placement, Plan, PlanError, PlannedPartition, ROLE_SETS, RangeMatch,
+    SETS, STAGES, Summary, SwitchNodes, WayPoint, by_partition, diff, in_leaves, next_epoch, probe,
 };
 pub use program::{Program, ProgramError, Programs, Target, drop_reason};
 pub use push::{Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};

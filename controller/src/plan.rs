@@ -14,6 +14,7 @@ mod execute;
 mod fat_root;
 mod favour;
 mod file;
+mod groups;
 mod hot;
 mod layers;
 mod need;
@@ -27,10 +28,10 @@ mod sizes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use fatbtree_topology::{Cluster, HostId, Network, Role, SwitchId};
+use fatbtree_topology::{Cluster, HostId, Network, Role, SetGroup, SwitchId};
 use serde::{Deserialize, Serialize};
 
-pub use budget::{Budget, MAX_SET_NODES};
+pub use budget::{Budget, MAX_SET_NODES, ROLE_SETS, SETS};
 pub(crate) use diff::diff_switch;
 pub use diff::{Diff, diff};
 pub use execute::{Landing, WayPoint};
@@ -44,28 +45,15 @@ pub(crate) use shape::stride;
 pub(crate) use sizes::stage_rows;
 
 use crate::frequency::Frequencies;
-use crate::tables::NodeSet;
+use crate::program::Target;
 use crate::tree::{NONE, Tree};
 use budget::SetRoom;
+use groups::Groups;
 use ranges::RangeTables;
 
-/// Node sets on every path: core A, aggregation A and B, edge A and B.
-pub const LAYERS: usize = 5;
 /// Stages of the fat root: 64-bit keys in 16-bit slices.
 pub const STAGES: usize = 4;
 const SLICE_BITS: u32 = 16;
-
-/// What each layer is, in path order.
-pub const LAYER_NAMES: [&str; LAYERS] = ["core A", "aggregation A", "aggregation B", "edge A", "edge B"];
-
-/// The role of each layer's switches, and their node set.
-const LAYER_SETS: [(Role, NodeSet); LAYERS] = [
-    (Role::Core, NodeSet::A),
-    (Role::Aggregation, NodeSet::A),
-    (Role::Aggregation, NodeSet::B),
-    (Role::Edge, NodeSet::A),
-    (Role::Edge, NodeSet::B),
-];
 
 /// A plan that cannot be made, or must not be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,6 +76,17 @@ pub enum PlanError {
         need: usize,
         /// What there is, for one epoch.
         limit: usize,
+    },
+    /// Nobody has compiled a program for switches of this network.
+    #[error(
+        "the network has switches of the role {role}, and there is no program for them on {target}: use another kind of network, or the \
+         target v1model"
+    )]
+    NoProgram {
+        /// The target.
+        target: String,
+        /// The role.
+        role: Role,
     },
     /// A partition has no place.
     #[error(
@@ -180,7 +179,7 @@ fn sub_table(table: u32, parity: u8) -> u16 {
 }
 
 /// A partition as the plan sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedPartition {
     /// Its id.
     pub id: u16,
@@ -190,8 +189,8 @@ pub struct PlannedPartition {
     pub root: u64,
     /// The address of its memory server's host.
     pub ip: Ipv4Addr,
-    /// The switch of each layer on the way down to it.
-    pub switches: [SwitchId; LAYERS],
+    /// The node sets on the way down to it, in its order: positions in [`Plan::groups`], ascending.
+    pub groups: Vec<u16>,
 }
 
 /// One range of the fat root: keys from `low` to the next range's `low`.
@@ -223,10 +222,8 @@ pub struct CachedChild {
 pub struct CachedNode {
     /// What most of its entries are called by in its set.
     pub slot: u16,
-    /// Layer in path order, 0 to 4.
-    pub layer: u8,
-    /// The switch.
-    pub switch: SwitchId,
+    /// Where it is: a position in [`Plan::groups`]. All switches of the group hold it.
+    pub group: u16,
     /// Its partition.
     pub partition: u16,
     /// Its address.
@@ -249,11 +246,14 @@ pub struct Plan {
     epoch: u8,
     /// Which of two sets of sub-table ids the fat root has: another one than the fat root that it replaces.
     parity: u8,
-    core: SwitchId,
+    /// The switches that hold the fat root, ascending.
+    roots: Vec<SwitchId>,
+    /// The node sets of the network, those that packets pass earlier first.
+    groups: Vec<SetGroup>,
     /// In key order.
     partitions: Vec<PlannedPartition>,
     fat_root: Vec<FatRootRange>,
-    /// By layer, switch and slot.
+    /// By group and slot.
     nodes: Vec<CachedNode>,
     /// In key order.
     hot: Vec<HotKey>,
@@ -269,8 +269,8 @@ pub struct Plan {
     of_records: u64,
     budget: Budget,
     switch_names: Vec<(SwitchId, String)>,
-    /// By layer and switch: the slot that was given last in this epoch, where that is not the highest one.
-    newest_slots: Vec<(u8, SwitchId, u16)>,
+    /// By group: the slot that was given last in this epoch, where that is not the highest one.
+    newest_slots: Vec<(u16, u16)>,
     // From here on derived from the above.
     tables: RangeTables,
     index: execute::Index,
@@ -311,18 +311,13 @@ impl Plan {
         if epoch == 0 {
             return Err(PlanError::Epoch { found: epoch });
         }
-        let homes = tree
-            .partitions()
-            .iter()
-            .map(|partition| {
-                let host =
-                    placement.host(partition.id).ok_or(PlanError::Unplaced { partition: partition.id })?;
-                Ok((topology.host(host).ip, homes(topology, host)))
-            })
-            .collect::<Result<Vec<_>, PlanError>>()?;
-        let (ips, homes): (Vec<Ipv4Addr>, Vec<_>) = homes.into_iter().unzip();
+        check_programs(topology, &budget.target)?;
+        let host = |id| placement.host(id).ok_or(PlanError::Unplaced { partition: id });
+        let hosts = tree.partitions().iter().map(|partition| host(partition.id));
+        let hosts: Vec<HostId> = hosts.collect::<Result<_, _>>()?;
+        let groups = Groups::new(topology, hosts.iter().copied());
         let (children, tables) = fat_root::build(tree, frequencies, &favour, budget)?;
-        let placed = layers::place(tree, frequencies, &favour, &children, &homes, budget);
+        let placed = layers::place(tree, frequencies, &favour, &children, &groups, budget);
         let partition_id = |index: u16| tree.partitions()[usize::from(index)].id;
         let fat_root = children
             .iter()
@@ -343,8 +338,7 @@ impl Plan {
                 let child = |c: &crate::tree::TreeChild| CachedChild { low: c.low, address: c.address };
                 CachedNode {
                     slot: place.slot,
-                    layer: u8::try_from(place.layer).expect("five layers"),
-                    switch: place.switch,
+                    group: place.group,
                     partition: partition_id(node.partition),
                     address: node.address,
                     level: node.level,
@@ -355,33 +349,33 @@ impl Plan {
                 }
             })
             .collect();
-        let core = topology.roots()[0];
+        let roots = topology.roots().to_vec();
         let first_hops = placement.first_hops(topology);
-        let used: BTreeSet<SwitchId> =
-            homes.iter().flatten().chain(&first_hops).copied().chain([core]).collect();
+        let in_groups = groups.all.iter().flat_map(|group| &group.switches);
+        let used: BTreeSet<SwitchId> = in_groups.chain(&first_hops).chain(&roots).copied().collect();
         let partitions = tree
             .partitions()
             .iter()
-            .zip(ips.into_iter().zip(&homes))
-            .map(|(p, (ip, switches))| PlannedPartition {
+            .zip(hosts.iter().zip(&groups.of_servers))
+            .map(|(p, (host, groups))| PlannedPartition {
                 id: p.id,
                 low: p.low,
                 root: p.root,
-                ip,
-                switches: *switches,
+                ip: topology.host(*host).ip,
+                groups: groups.clone(),
             })
             .collect();
         let mut plan = Self {
             epoch,
             parity: epoch & 1,
-            core,
+            roots,
             partitions,
             fat_root,
             nodes,
             hot: Vec::new(),
             restless: Vec::new(),
             first_hops,
-            next: next::of_node_sets(tree, frequencies, &children, &placed, &homes, &budget.target),
+            next: next::of_node_sets(tree, frequencies, &children, &placed, &groups, &budget.target),
             total_weight: frequencies.total(),
             of_records: 0,
             budget: budget.clone(),
@@ -389,6 +383,7 @@ impl Plan {
             newest_slots: Vec::new(),
             tables,
             index: execute::Index::default(),
+            groups: groups.all,
         };
         plan.index = execute::Index::of(&plan.nodes);
         Ok(plan)
@@ -399,9 +394,45 @@ impl Plan {
         self.epoch
     }
 
-    /// S_c, which holds the fat root.
-    pub fn core(&self) -> SwitchId {
-        self.core
+    /// The switches that hold the fat root, ascending.
+    pub fn roots(&self) -> &[SwitchId] {
+        &self.roots
+    }
+
+    /// The node sets of the network, those that packets pass earlier first; all switches of one hold the same there.
+    pub fn groups(&self) -> &[SetGroup] {
+        &self.groups
+    }
+
+    /// What there is of node sets, each name once, in the order of a packet's way: `core A`, `aggregation A`, …
+    pub fn layer_names(&self) -> Vec<String> {
+        groups::layers(&self.groups).iter().map(|(role, set)| format!("{role} {set:?}")).collect()
+    }
+
+    /// Of each group, its position among [`layer_names`](Self::layer_names).
+    fn layers(&self) -> Vec<usize> {
+        let layers = groups::layers(&self.groups);
+        let layer = |group: &SetGroup| layers.iter().position(|layer| *layer == (group.role, group.set));
+        self.groups.iter().map(|group| layer(group).expect("layers are those of groups")).collect()
+    }
+
+    /// Node sets on the longest way.
+    pub(crate) fn longest_way(&self) -> usize {
+        self.partitions.iter().map(|partition| partition.groups.len()).max().unwrap_or(0)
+    }
+
+    /// The group that holds a node.
+    pub(crate) fn group_of(&self, node: &CachedNode) -> &SetGroup {
+        &self.groups[usize::from(node.group)]
+    }
+
+    /// The names of a group's switches.
+    fn group_switches(&self, group: u16) -> String {
+        self.names(&self.groups[usize::from(group)].switches)
+    }
+
+    pub(super) fn names(&self, switches: &[SwitchId]) -> String {
+        switches.iter().map(|switch| self.switch_name(*switch)).collect::<Vec<_>>().join(", ")
     }
 
     /// Partitions in key order.
@@ -414,7 +445,7 @@ impl Plan {
         &self.fat_root
     }
 
-    /// Cached nodes by layer, switch and slot.
+    /// Cached nodes by group and slot.
     pub fn nodes(&self) -> &[CachedNode] {
         &self.nodes
     }
@@ -436,14 +467,14 @@ impl Plan {
     pub fn check(&self, budget: &Budget) -> Result<(), PlanError> {
         budget.validate()?;
         budget.check_ranges(self.fat_root.len(), &self.tables)?;
-        for nodes in self.nodes.chunk_by(|a, b| (a.layer, a.switch) == (b.layer, b.switch)) {
-            let layer = usize::from(nodes[0].layer);
+        for nodes in self.nodes.chunk_by(|a, b| a.group == b.group) {
+            let group = self.group_of(&nodes[0]);
             let mut taken = SetRoom::default();
             nodes.iter().for_each(|node| taken.add(node.pivots, node.is_regular(), node.children.len()));
-            let room = SetRoom::of(budget, layer);
-            let switch = self.switch_name(nodes[0].switch);
+            let room = SetRoom::of(budget, group);
+            let switches = self.names(&group.switches);
             let over = |what: &str, need: usize, limit: usize| {
-                let table = format!("node set {} of {switch} ({what})", LAYER_NAMES[layer]);
+                let table = format!("node set {} of {switches} ({what})", group.name());
                 if need > limit { Err(PlanError::OverBudget { table, need, limit }) } else { Ok(()) }
             };
             over("nodes", taken.nodes, room.nodes)?;
@@ -464,10 +495,14 @@ impl Plan {
     }
 }
 
-/// The switch of each layer on the way from S_c down to a host.
-fn homes(topology: &Network, host: HostId) -> [SwitchId; LAYERS] {
-    let groups = topology.sets_to(host);
-    std::array::from_fn(|at| groups[at].switches[0])
+/// Whether there is a program for every switch of a network; of a target that nobody knows, there is.
+fn check_programs(topology: &Network, target: &str) -> Result<(), PlanError> {
+    let Some(known) = Target::ALL.into_iter().find(|known| known.name() == target) else { return Ok(()) };
+    let mut roles = topology.switches().iter().map(|switch| switch.role);
+    match roles.find(|role| known.p4info(*role).is_none()) {
+        Some(role) => Err(PlanError::NoProgram { target: target.to_owned(), role }),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

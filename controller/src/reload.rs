@@ -3,7 +3,7 @@
 //! ```text
 //!  Forget   first hops     delete hot keys that the new plan does not have, or has elsewhere: there is no room for both
 //!  Write    every switch   insert the new epoch's entries beside the old ones; no packet has this epoch yet
-//!  Flip     S_c            core_route := descend(new epoch): one MODIFY moves all later packets
+//!  Flip     fat roots      core_route := descend(new epoch): one MODIFY in each moves all later packets that turn round there
 //!  Retire   every switch   delete the old fat root and the old coarse entries: packets still under way with the old epoch
 //!                          now find their node in no set, and stop descending early
 //!  Delete   every switch   delete the other entries of the old epoch
@@ -38,12 +38,14 @@ pub enum ReloadError {
         new: u8,
     },
     /// The plans are for different networks.
-    #[error("the new plan's S_c is switch {}, the old one's is {}; a reload cannot move the fat root", new.0, old.0)]
-    OtherCore {
-        /// The S_c in force.
-        old: SwitchId,
-        /// The other one.
-        new: SwitchId,
+    #[error(
+        "the new plan's fat root is in the switches {new:?}, the old one's in {old:?}; a reload cannot move the fat root"
+    )]
+    OtherRoots {
+        /// The switches of the plan in force.
+        old: Vec<SwitchId>,
+        /// The others.
+        new: Vec<SwitchId>,
     },
 }
 
@@ -54,7 +56,7 @@ pub enum PhaseKind {
     Forget,
     /// The new epoch beside the old.
     Write,
-    /// The one change that moves packets to it.
+    /// The one change in each fat root that moves packets to it.
     Flip,
     /// Out of the old epoch's nodes.
     Retire,
@@ -122,8 +124,8 @@ impl ReloadSteps {
     /// Epochs that may not follow each other; plans for different networks.
     pub fn new(old: Option<&Plan>, new: &Plan) -> Result<Self, ReloadError> {
         if let Some(old) = old {
-            if old.core() != new.core() {
-                return Err(ReloadError::OtherCore { old: old.core(), new: new.core() });
+            if old.roots() != new.roots() {
+                return Err(ReloadError::OtherRoots { old: old.roots().to_vec(), new: new.roots().to_vec() });
             }
             if old.epoch() & 1 == new.epoch() & 1 {
                 return Err(ReloadError::SameParity { old: old.epoch(), new: new.epoch() });
@@ -139,7 +141,8 @@ impl ReloadSteps {
         leave_what_stays(&mut before, &mut after);
         let forget = take_hot_keys(&mut before);
         let (retire, delete) = split(before);
-        let flip = BTreeMap::from([(new.core(), vec![Change::CoreRoute(new.descend())])]);
+        let flip = |root: &SwitchId| (*root, vec![Change::CoreRoute(new.descend())]);
+        let flip = new.roots().iter().map(flip).collect();
         let mut phases = vec![
             Phase { kind: PhaseKind::Forget, changes: changes(forget, Change::Delete) },
             Phase { kind: PhaseKind::Write, changes: changes(after, Change::Insert) },

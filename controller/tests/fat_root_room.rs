@@ -3,7 +3,7 @@
 
 mod grown;
 
-use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
+use fatbtree_controller::{Budget, Frequencies, Placement, Plan, SETS, Target, Tree};
 use fatbtree_topology::Cluster;
 
 const KEYS: u64 = 2_000_000;
@@ -19,7 +19,7 @@ fn room(mut keys: Vec<u64>, loaded: u64) -> usize {
     let tree = Tree::new(&loaded.tops().unwrap()).unwrap();
     let compiled = Budget::compiled(Target::Tofino1);
     assert_eq!(compiled.live_epochs, 2);
-    let budget = Budget { fat_root_ranges: 10_000, set_nodes: [0; 5], ..compiled };
+    let budget = Budget { fat_root_ranges: 10_000, set_nodes: [0; SETS], ..compiled };
     let (placement, none) = (Placement::of(&cluster), Frequencies::none(&tree));
     let plan = Plan::new(cluster.tree(), &placement, &tree, &none, &budget, 1).unwrap();
     plan.fat_root().len()

@@ -28,7 +28,8 @@ fn without(name: &str) -> P4InfoIndex {
 }
 
 fn all_entries(cluster: &Cluster, range_match: RangeMatch) -> Vec<Entry> {
-    let budget = Budget { fat_root_ranges: 60, set_nodes: [5, 9, 9, 9, 9], range_match, ..Budget::bmv2() };
+    let budget =
+        Budget { fat_root_ranges: 60, set_nodes: [5, 9, 9, 9, 9, 9, 9], range_match, ..Budget::bmv2() };
     let plan = plan(cluster, 900, &budget, &[], 7).with_hot_keys(hot_keys(cluster, 20, budget.hot_keys));
     let placement = Placement::of(cluster);
     let mut entries: Vec<Entry> = plan.entries().into_values().flatten().collect();
@@ -130,7 +131,7 @@ fn entries_that_nobody_of_us_wrote_are_reported() {
 fn phases_become_write_requests() {
     let tables = Tables::new(&info()).unwrap();
     let cluster = Cluster::example();
-    let budget = Budget { fat_root_ranges: 60, set_nodes: [5, 9, 9, 9, 9], ..Budget::bmv2() };
+    let budget = Budget { fat_root_ranges: 60, set_nodes: [5, 9, 9, 9, 9, 9, 9], ..Budget::bmv2() };
     let (old, new) = (plan(&cluster, 900, &budget, &[], 7), plan(&cluster, 900, &budget, &[5; 9], 8));
     let steps = ReloadSteps::new(Some(&old), &new).unwrap();
     assert_eq!(steps.phases.len(), 4);

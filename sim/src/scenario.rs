@@ -25,7 +25,7 @@ pub struct Scenario {
     depth: u32,
     rates: FaultRates,
     fat_root: usize,
-    set_nodes: [usize; 5],
+    set_nodes: [usize; fatbtree_controller::SETS],
     reloads: u32,
     /// How long a session lasts.
     lease: Duration,
@@ -115,8 +115,9 @@ impl Scenario {
             corrupt: rate(&mut random),
             longest_delay: Duration::from_micros(random.random_range(1..=200)),
         };
-        let mut set_nodes = [0; 5];
-        for nodes in &mut set_nodes {
+        let mut set_nodes = [0; fatbtree_controller::SETS];
+        // Those of a fat tree.
+        for nodes in &mut set_nodes[..5] {
             *nodes = if random.random_bool(0.3) { 0 } else { random.random_range(0..=60) };
         }
         Self {

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 fn budget() -> impl Strategy<Value = Budget> {
     let nodes = prop_oneof![Just(0usize), 1..40usize];
-    (4..120usize, prop::array::uniform5(nodes)).prop_map(|(fat_root_ranges, set_nodes)| Budget {
+    (4..120usize, prop::array::uniform7(nodes)).prop_map(|(fat_root_ranges, set_nodes)| Budget {
         fat_root_ranges,
         set_nodes,
         ..Budget::bmv2()

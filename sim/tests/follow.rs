@@ -4,7 +4,7 @@
 
 mod living;
 
-use fatbtree_controller::{Budget, FollowOptions, Follower, ReloadSteps, next_epoch};
+use fatbtree_controller::{Budget, FollowOptions, Follower, ReloadSteps, SETS, next_epoch};
 use living::Living;
 
 /// Records loaded: the trees are full, root included, and grow with the first inserts.
@@ -16,7 +16,7 @@ const LOOKUPS: u64 = 4_000;
 
 /// Room for the level above the leaves, but not for much more when the trees have grown.
 fn budget() -> Budget {
-    Budget { fat_root_ranges: 80, set_nodes: [60; 5], ..Budget::bmv2() }
+    Budget { fat_root_ranges: 80, set_nodes: [60; SETS], ..Budget::bmv2() }
 }
 
 /// A cluster with a plan in force, and who follows it.

@@ -37,3 +37,10 @@ impl Network {
         groups.collect()
     }
 }
+
+impl SetGroup {
+    /// What people call it: `core A`, `aggregation B`, `single A`.
+    pub fn name(&self) -> String {
+        format!("{} {:?}", self.role, self.set)
+    }
+}

@@ -2,24 +2,39 @@
 
 use std::sync::OnceLock;
 
+use fatbtree_topology::{NodeSet, Role, SetGroup};
 use serde::{Deserialize, Serialize};
 
 use super::need::Need;
 use super::ranges::{RangeMatch, RangeTables};
-use super::{LAYERS, Pivots, PlanError, STAGES, sizes};
+use super::{Pivots, PlanError, STAGES, sizes};
 use crate::program::Target;
 
 /// Slots of a node set, for each epoch: it holds no more nodes.
 pub const MAX_SET_NODES: usize = 1 << 16;
+
+/// Node sets that there are, of all roles.
+pub const SETS: usize = 7;
+
+/// The role and place of each, in the order in which a [`Budget`] has them.
+pub const ROLE_SETS: [(Role, NodeSet); SETS] = [
+    (Role::Core, NodeSet::A),
+    (Role::Aggregation, NodeSet::A),
+    (Role::Aggregation, NodeSet::B),
+    (Role::Edge, NodeSet::A),
+    (Role::Edge, NodeSet::B),
+    (Role::Single, NodeSet::A),
+    (Role::Single, NodeSet::B),
+];
 
 /// Room in the switches. Node and range numbers are per epoch, and the tables behind them hold `live_epochs` of them.
 ///
 /// ```
 /// use fatbtree_controller::Budget;
 ///
-/// let budget = Budget::from_toml("fat_root_ranges = 600\nset_nodes = [3600, 3600, 3600, 0, 0]")?;
+/// let budget = Budget::from_toml("fat_root_ranges = 600\nset_nodes = [3600, 3600, 3600, 0, 0, 0, 0]")?;
 /// assert_eq!((budget.fat_root_ranges, budget.stage_entries), (600, Budget::bmv2().stage_entries));
-/// assert!(Budget::from_toml("set_nodes = [70000, 0, 0, 0, 0]").is_err(), "a set has 65,536 slots");
+/// assert!(Budget::from_toml("set_nodes = [70000, 0, 0, 0, 0, 0, 0]").is_err(), "a set has 65,536 slots");
 /// # Ok::<(), fatbtree_controller::PlanError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,12 +50,12 @@ pub struct Budget {
     pub stage_rows: Option<[usize; STAGES]>,
     /// How ranges are matched.
     pub range_match: RangeMatch,
-    /// Nodes per switch in the node set of each layer: core A, aggregation A and B, edge A and B.
-    pub set_nodes: [usize; LAYERS],
+    /// Nodes per switch in each node set, by role: core A, aggregation A and B, edge A and B, single A and B ([`ROLE_SETS`]).
+    pub set_nodes: [usize; SETS],
     /// Of these, at most so many that are searched by [whole keys](super::Pivots::Whole): they have tables of their own.
-    pub whole_nodes: [usize; LAYERS],
+    pub whole_nodes: [usize; SETS],
     /// The same for children of nodes whose children are no run.
-    pub children: [usize; LAYERS],
+    pub children: [usize; SETS],
     /// Hot keys of each first switch: their table holds them once, for all epochs.
     pub hot_keys: usize,
     /// Epochs that are in the tables at one time: 2, or 1 where reloads may empty them first.
@@ -71,7 +86,7 @@ impl Budget {
 
     /// What the paper's experiments load (§V-B): 600 ranges and 3600 nodes in each layer; on v1model.
     pub fn paper() -> Self {
-        Self { fat_root_ranges: 600, set_nodes: [3600; LAYERS], ..Self::bmv2() }
+        Self { fat_root_ranges: 600, set_nodes: [3600; SETS], ..Self::bmv2() }
     }
 
     /// Reads a budget; what is left out is as in [`Budget::bmv2`].
@@ -162,9 +177,11 @@ pub(super) struct SetRoom {
 }
 
 impl SetRoom {
-    pub(super) fn of(budget: &Budget, layer: usize) -> Self {
+    pub(super) fn of(budget: &Budget, group: &SetGroup) -> Self {
+        let at =
+            ROLE_SETS.iter().position(|own| *own == (group.role, group.set)).expect("all sets are there");
         let Budget { set_nodes, whole_nodes, children, .. } = budget;
-        Self { nodes: set_nodes[layer], whole: whole_nodes[layer], children: children[layer] }
+        Self { nodes: set_nodes[at], whole: whole_nodes[at], children: children[at] }
     }
 
     /// One more node.
@@ -195,14 +212,14 @@ mod tests {
     #[test]
     fn budgets_are_those_of_the_compiled_programs() {
         let v1model = Budget::compiled(Target::V1model);
-        assert_eq!(v1model.set_nodes, [MAX_SET_NODES; LAYERS]);
+        assert_eq!(v1model.set_nodes, [MAX_SET_NODES; SETS]);
         assert_eq!((v1model.stage_entries, v1model.stage_rows), (8192, None));
         for target in [Target::Tofino1, Target::Tofino2] {
             let budget = Budget::compiled(target);
             budget.validate().unwrap();
             // What the paper has: 1024 children and 4096 nodes a set; here in each of two epochs.
             assert_eq!(budget.fat_root_ranges, 1024);
-            assert!(budget.set_nodes.iter().all(|nodes| *nodes >= 3 * 4096), "{:?}", budget.set_nodes);
+            assert!(budget.set_nodes[..5].iter().all(|nodes| *nodes >= 3 * 4096), "{:?}", budget.set_nodes);
             assert!(budget.stage_rows.unwrap().iter().all(|rows| *rows >= 6144), "{:?}", budget.stage_rows);
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use fatbtree_topology::SwitchId;
 
-use super::{LAYERS, Plan};
+use super::Plan;
 use crate::tables::{Entry, fat_root};
 
 /// A visit in units that can be divided among samples.
@@ -21,7 +21,7 @@ enum Stop {
     Hot,
 }
 
-/// Packets of each range of the fat root, and of each node.
+/// Packets of each range of the fat root, and of each node, in all switches that hold it.
 struct Packets {
     ranges: Vec<u64>,
     nodes: Vec<u64>,
@@ -84,22 +84,25 @@ impl Plan {
         visits
     }
 
-    /// Index reads that found a child in each table, the fat root and then the layers, and how many of them went no further.
+    /// Index reads that found a child in each table, the fat root and then the node sets as in [`Plan::layer_names`], and how many of them
+    /// went no further.
     pub fn hits_and_stops(
         &self,
         counters: impl IntoIterator<Item = (SwitchId, Entry, u64)>,
-    ) -> [(u64, u64); LAYERS + 1] {
+    ) -> Vec<(u64, u64)> {
         let packets = self.packets(counters);
-        let mut sums = [(0u64, 0u64); LAYERS + 1];
+        let layers = self.layers();
+        let layer = |node: &super::CachedNode| 1 + layers[usize::from(node.group)];
+        let mut sums = vec![(0u64, 0u64); 1 + self.layer_names().len()];
         sums[0].0 = packets.ranges.iter().fold(0, |sum, packets| sum.saturating_add(*packets));
         for (node, packets) in self.nodes.iter().zip(&packets.nodes) {
-            let (hits, _) = &mut sums[1 + usize::from(node.layer)];
+            let (hits, _) = &mut sums[layer(node)];
             *hits = hits.saturating_add(*packets);
         }
         for (stop, packets) in self.stops(&packets) {
             let table = match stop {
                 Stop::Range(_) => 0,
-                Stop::Below(at) => 1 + usize::from(self.nodes[at].layer),
+                Stop::Below(at) => layer(&self.nodes[at]),
                 Stop::Hot => continue,
             };
             let (_, stops) = &mut sums[table];
@@ -119,7 +122,9 @@ impl Plan {
                 }
                 Entry::Coarse(key, _) if key.epoch == self.epoch => {
                     let position = self.index.position(key.address);
-                    let position = position.filter(|position| self.nodes[*position].switch == switch);
+                    let is_there =
+                        |position: &usize| self.group_of(&self.nodes[*position]).switches.contains(&switch);
+                    let position = position.filter(is_there);
                     position.map(|position| &mut sums.nodes[position])
                 }
                 _ => None,

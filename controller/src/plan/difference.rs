@@ -8,15 +8,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use fatbtree_topology::SwitchId;
-
 use super::{CachedNode, Plan, PlannedPartition};
 
 /// Where a node is, and which one it is.
-type Place = (u8, SwitchId, u16, u64);
+type Place = (u16, u16, u64);
 
 fn place(node: &CachedNode) -> Place {
-    (node.layer, node.switch, node.partition, node.address)
+    (node.group, node.partition, node.address)
 }
 
 impl Plan {
@@ -27,22 +25,22 @@ impl Plan {
         let homes = |plan: &Plan| -> Vec<_> {
             plan.partitions
                 .iter()
-                .map(|PlannedPartition { id, low, switches, .. }| (*id, *low, *switches))
+                .map(|PlannedPartition { id, low, groups, .. }| (*id, *low, groups.clone()))
                 .collect()
         };
-        if self.core != old.core || homes(self) != homes(old) {
+        if self.roots != old.roots || self.groups != old.groups || homes(self) != homes(old) {
             return None;
         }
         let before: HashMap<Place, &CachedNode> = old.nodes.iter().map(|node| (place(node), node)).collect();
-        let mut taken: BTreeMap<(u8, SwitchId), BTreeSet<u16>> = BTreeMap::new();
+        let mut taken: BTreeMap<u16, BTreeSet<u16>> = BTreeMap::new();
         for node in &old.nodes {
-            taken.entry((node.layer, node.switch)).or_default().insert(node.slot);
+            taken.entry(node.group).or_default().insert(node.slot);
         }
         // Slots go round, so that one which was given up is not given again while a switch may still hold something of it.
-        let mut newest: BTreeMap<(u8, SwitchId), u16> = BTreeMap::new();
-        let highest = old.nodes.iter().map(|node| (node.layer, node.switch, node.slot));
-        for (layer, switch, slot) in highest.chain(old.newest_slots.iter().copied()) {
-            newest.insert((layer, switch), slot);
+        let mut newest: BTreeMap<u16, u16> = BTreeMap::new();
+        let highest = old.nodes.iter().map(|node| (node.group, node.slot));
+        for (group, slot) in highest.chain(old.newest_slots.iter().copied()) {
+            newest.insert(group, slot);
         }
         let mut plan = self.clone();
         plan.epoch = old.epoch;
@@ -57,7 +55,7 @@ impl Plan {
                 kept += 1;
                 continue;
             }
-            let set = (node.layer, node.switch);
+            let set = node.group;
             let taken = taken.entry(set).or_default();
             if taken.len() > usize::from(u16::MAX) {
                 return None;
@@ -73,11 +71,11 @@ impl Plan {
         if 2 * kept < plan.nodes.len() {
             return None;
         }
-        plan.nodes.sort_unstable_by_key(|node| (node.layer, node.switch, node.slot));
+        plan.nodes.sort_unstable_by_key(|node| (node.group, node.slot));
         let lows = |plan: &Plan| plan.fat_root.iter().map(|range| range.low).collect::<Vec<_>>();
         let is_same_root = lows(self) == lows(old) && self.budget.range_match == old.budget.range_match;
         plan.parity = if is_same_root { old.parity } else { 1 - old.parity };
-        plan.newest_slots = newest.into_iter().map(|((layer, switch), slot)| (layer, switch, slot)).collect();
+        plan.newest_slots = newest.into_iter().collect();
         plan.index = super::execute::Index::of(&plan.nodes);
         Some(plan)
     }
@@ -99,7 +97,7 @@ mod tests {
 
     use super::*;
     use crate::frequency::Frequencies;
-    use crate::plan::{Budget, Placement, diff};
+    use crate::plan::{Budget, Placement, SETS, diff};
     use crate::test_support::{arb_tops, top};
     use crate::tree::Tree;
     use fatbtree_index::TreeTop;
@@ -163,7 +161,7 @@ mod tests {
             asked in prop::collection::vec(prop::collection::vec(any::<u64>(), 1..60), 2..6),
             keys in prop::collection::vec(any::<u64>(), 1..100),
         ) {
-            let budget = Budget { fat_root_ranges: 24, set_nodes: [6; 5], ..Budget::bmv2() };
+            let budget = Budget { fat_root_ranges: 24, set_nodes: [6; SETS], ..Budget::bmv2() };
             let mut in_force = plan(&tops, &[], &budget, 9);
             for asked in asked {
                 let next = following(&tops, &asked, &budget, 10, Some(&in_force));

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fatbtree_topology::SwitchId;
+use fatbtree_topology::{SetGroup, SwitchId};
 
 use super::ranges::Target;
 use super::shape::{OFFSET, Pivots, distances};
-use super::{CachedNode, LAYER_SETS, Plan, RangeMatch, sub_table};
+use super::{CachedNode, Plan, RangeMatch, sub_table};
 use crate::tables::{Entry, NodeSet, child, coarse, core_route, fat_root, fine, hot_key, run};
 
 impl Plan {
@@ -15,12 +15,18 @@ impl Plan {
     /// What makes packets use them is [`Plan::descend`], and comes last.
     pub fn entries(&self) -> BTreeMap<SwitchId, Vec<Entry>> {
         let mut all: BTreeMap<SwitchId, Vec<Entry>> = BTreeMap::new();
-        self.fat_root_entries(all.entry(self.core).or_default());
+        let mut fat_root = Vec::new();
+        self.fat_root_entries(&mut fat_root);
+        for root in &self.roots {
+            all.entry(*root).or_default().extend(&fat_root);
+        }
         let mut strides = BTreeSet::new();
         for node in &self.nodes {
-            node_entries(node, self.epoch, all.entry(node.switch).or_default());
-            let (_, set) = LAYER_SETS[usize::from(node.layer)];
-            strides.extend(node.is_regular().then_some((node.switch, set, node.stride)));
+            let SetGroup { switches, set, .. } = self.group_of(node);
+            for switch in switches {
+                node_entries(node, *set, self.epoch, all.entry(*switch).or_default());
+                strides.extend(node.is_regular().then_some((*switch, *set, node.stride)));
+            }
         }
         for (switch, set, stride) in strides {
             all.entry(switch).or_default().extend(run_entries(set, stride));
@@ -35,7 +41,7 @@ impl Plan {
         all
     }
 
-    /// The default action of `core_route` in S_c that sends packets into this epoch.
+    /// The default action of `core_route` in each switch that holds the fat root: it sends packets into this epoch.
     pub fn descend(&self) -> core_route::Action {
         core_route::Action::Descend { epoch: self.epoch, sub_table: self.root_sub_table() }
     }
@@ -87,8 +93,7 @@ impl Plan {
     }
 }
 
-fn node_entries(node: &CachedNode, epoch: u8, entries: &mut Vec<Entry>) {
-    let (_, set) = LAYER_SETS[usize::from(node.layer)];
+fn node_entries(node: &CachedNode, set: NodeSet, epoch: u8, entries: &mut Vec<Entry>) {
     let CachedNode { slot, address, pivots, .. } = *node;
     let whole = pivots == Pivots::Whole;
     // No key is above the last of all: children that are not there are never found. And none but the first begins at key 0.

@@ -39,10 +39,8 @@ impl Index {
 /// What one table does with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WayPoint {
-    /// The switch.
-    pub switch: SwitchId,
-    /// None: the fat root; otherwise a layer, as in [`LAYER_NAMES`](super::LAYER_NAMES).
-    pub layer: Option<u8>,
+    /// None: the fat root; otherwise a node set, by its position in [`Plan::groups`].
+    pub group: Option<u16>,
     /// First key of the child that was found.
     pub low: u64,
     /// First key of the one behind it; none at the end of the keys.
@@ -60,17 +58,29 @@ impl Plan {
         let FatRootRange { low, address, .. } = self.fat_root[at];
         let mut next = self.fat_root.get(at + 1).map(|next| next.low);
         let cached = |address| self.index.position(address).is_some();
-        let mut way =
-            vec![WayPoint { switch: self.core, layer: None, low, next, address, cached: cached(address) }];
+        let mut way = vec![WayPoint { group: None, low, next, address, cached: cached(address) }];
         for position in self.nodes_of(key) {
             let node = &self.nodes[position];
             let at = node.branch(key);
             let CachedChild { low, address } = node.children[at];
             next = node.children.get(at + 1).map(|next| next.low).or(next);
-            let (switch, layer) = (node.switch, Some(node.layer));
-            way.push(WayPoint { switch, layer, low, next, address, cached: cached(address) });
+            way.push(WayPoint { group: Some(node.group), low, next, address, cached: cached(address) });
         }
         way
+    }
+
+    /// The name of a table on the way, and the switches that hold it.
+    pub fn place(&self, point: &WayPoint) -> (String, &[SwitchId]) {
+        match point.group.and_then(|group| self.groups.get(usize::from(group))) {
+            Some(group) => (group.name(), &group.switches),
+            None => ("fat root".to_owned(), &self.roots),
+        }
+    }
+
+    /// Whether this node set is the last one on the way to a partition.
+    pub fn is_last(&self, point: &WayPoint, partition: u16) -> bool {
+        let planned = self.partitions.iter().find(|planned| planned.id == partition);
+        point.group.is_some() && planned.is_some_and(|planned| planned.groups.last() == point.group.as_ref())
     }
 
     /// Where an index read for `key` ends when every switch holds this plan, and the client's connection is to the
@@ -96,9 +106,9 @@ impl Plan {
         let first = Some(range.address).filter(|_| range.inner);
         std::iter::successors(first.and_then(|address| self.index.position(address)), move |position| {
             let node = &self.nodes[*position];
-            // Packets pass sets once, in the order of layers.
+            // Packets pass sets once, in the order of groups.
             let next = self.index.position(node.children[node.branch(key)].address)?;
-            (self.nodes[next].layer > node.layer).then_some(next)
+            (self.nodes[next].group > node.group).then_some(next)
         })
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Plan;
+use fatbtree_topology::{NodeSet, Role, SetGroup};
+
+use super::{CachedNode, Plan};
 use crate::tree::{NONE, Tree};
 
 /// Which nodes of a tree are where they were in the plan in force.
@@ -10,8 +12,8 @@ use crate::tree::{NONE, Tree};
 pub(super) struct Favour {
     /// By node: whether it was merged into the fat root.
     merged: Vec<bool>,
-    /// By address: the layer that held it.
-    layers: HashMap<u64, u8>,
+    /// By address: the node set that held it.
+    sets: HashMap<u64, (Role, NodeSet)>,
 }
 
 impl Favour {
@@ -26,7 +28,11 @@ impl Favour {
             };
             merged[node] = tree.children(node as u32).iter().any(was_below);
         }
-        Self { merged, layers: plan.nodes.iter().map(|node| (node.address, node.layer)).collect() }
+        let set = |node: &CachedNode| {
+            let group = plan.group_of(node);
+            (node.address, (group.role, group.set))
+        };
+        Self { merged, sets: plan.nodes.iter().map(set).collect() }
     }
 
     /// What a node brings to the fat root.
@@ -34,9 +40,9 @@ impl Favour {
         favoured(self.merged.get(node as usize).copied().unwrap_or(false), brings)
     }
 
-    /// What a node brings to a layer.
-    pub(super) fn in_layer(&self, layer: usize, address: u64, brings: u64) -> u64 {
-        favoured(self.layers.get(&address).is_some_and(|held| usize::from(*held) == layer), brings)
+    /// What a node brings to a node set.
+    pub(super) fn in_set(&self, group: &SetGroup, address: u64, brings: u64) -> u64 {
+        favoured(self.sets.get(&address).is_some_and(|held| *held == (group.role, group.set)), brings)
     }
 }
 

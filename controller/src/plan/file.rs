@@ -1,16 +1,16 @@
 //! Saving and loading a plan.
 
-use fatbtree_topology::SwitchId;
+use fatbtree_topology::{SetGroup, SwitchId};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Budget, CachedNode, FatRootRange, HotKey, LAYERS, Located, NextBlock, Pivots, Plan, PlanError,
-    PlannedPartition, SLICE_BITS, STAGES, Summary, execute, ranges::RangeTables,
+    Budget, CachedNode, FatRootRange, HotKey, Located, NextBlock, Pivots, Plan, PlanError, PlannedPartition,
+    SLICE_BITS, STAGES, Summary, execute, ranges::RangeTables,
 };
 use crate::tree::MAX_BRANCHES;
 
 /// Version of the file's format.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 #[derive(Serialize, Deserialize)]
 struct File {
@@ -22,7 +22,8 @@ struct File {
     /// As the epoch's last bit, unless it says something else.
     #[serde(default)]
     parity: Option<u8>,
-    core: SwitchId,
+    roots: Vec<SwitchId>,
+    groups: Vec<SetGroup>,
     total_weight: u64,
     of_records: u64,
     budget: Budget,
@@ -35,7 +36,7 @@ struct File {
     first_hops: Vec<SwitchId>,
     next: Vec<NextBlock>,
     #[serde(default)]
-    newest_slots: Vec<(u8, SwitchId, u16)>,
+    newest_slots: Vec<(u16, u16)>,
 }
 
 impl Plan {
@@ -46,7 +47,8 @@ impl Plan {
             summary: Some(self.summary()),
             epoch: self.epoch,
             parity: Some(self.parity),
-            core: self.core,
+            roots: self.roots.clone(),
+            groups: self.groups.clone(),
             total_weight: self.total_weight,
             of_records: self.of_records,
             budget: self.budget.clone(),
@@ -85,7 +87,8 @@ impl Plan {
         let mut plan = Self {
             epoch: file.epoch,
             parity: file.parity.unwrap_or(file.epoch) & 1,
-            core: file.core,
+            roots: file.roots,
+            groups: file.groups,
             partitions: file.partitions,
             fat_root: file.fat_root,
             nodes: file.nodes,
@@ -113,16 +116,31 @@ impl Plan {
         if self.epoch == 0 {
             return Err("expected an epoch from 1, found 0".to_owned());
         }
+        let groups = self.groups.len();
+        if self.roots.is_empty() || self.groups.iter().any(|group| group.switches.is_empty()) {
+            return Err("expected a switch that holds the fat root, and one for each node set".to_owned());
+        }
+        for partition in &self.partitions {
+            let of = &partition.groups;
+            if !of.is_sorted_by(|a, b| a < b) || of.iter().any(|group| usize::from(*group) >= groups) {
+                let id = partition.id;
+                return Err(format!(
+                    "partition {id}: expected node sets from 0 to {groups}, in order, found {of:?}"
+                ));
+            }
+        }
         let mut previous = None;
         for node in &self.nodes {
-            let place = format!("node {:#x} of {}", node.address, self.switch_name(node.switch));
-            let layer = usize::from(node.layer);
-            if layer >= LAYERS {
-                return Err(format!("{place}: expected a layer from 0 to {}, found {layer}", LAYERS - 1));
+            if usize::from(node.group) >= groups {
+                let (address, group) = (node.address, node.group);
+                return Err(format!(
+                    "node {address:#x}: expected one of {groups} node sets, found number {group}"
+                ));
             }
-            let key = (node.layer, node.switch, node.slot);
+            let place = format!("node {:#x} of {}", node.address, self.group_switches(node.group));
+            let key = (node.group, node.slot);
             if previous >= Some(key) {
-                return Err(format!("{place}: expected nodes in order of layer, switch and slot, each once"));
+                return Err(format!("{place}: expected nodes in order of node set and slot, each once"));
             }
             previous = Some(key);
             let count = node.children.len();
@@ -131,9 +149,9 @@ impl Plan {
                     "{place}: expected 1 to {MAX_BRANCHES} children in key order, found {count}"
                 ));
             }
-            let home = self.partitions.iter().find(|p| p.id == node.partition).map(|p| p.switches[layer]);
-            if home != Some(node.switch) {
-                return Err(format!("{place}: partition {} is not below this switch", node.partition));
+            let home = self.partitions.iter().find(|p| p.id == node.partition);
+            if home.is_none_or(|home| !home.groups.contains(&node.group)) {
+                return Err(format!("{place}: partition {} is not below", node.partition));
             }
         }
         Ok(())
@@ -162,7 +180,7 @@ impl Plan {
         }
         for node in &self.nodes {
             let below = node.children.iter().filter_map(|child| self.index.position(child.address));
-            if let Some(child) = below.map(|at| &self.nodes[at]).find(|child| child.layer <= node.layer) {
+            if let Some(child) = below.map(|at| &self.nodes[at]).find(|child| child.group <= node.group) {
                 let (child, parent) = (child.address, node.address);
                 return Err(format!(
                     "node {child:#x}: expected it further down than node {parent:#x}, whose child it is"

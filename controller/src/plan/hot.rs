@@ -207,7 +207,7 @@ mod tests {
 
     use super::*;
     use crate::frequency::Frequencies;
-    use crate::plan::{Budget, Placement};
+    use crate::plan::{Budget, Placement, SETS};
     use crate::tables::{Entry, fat_root};
     use crate::test_support::{naive_path, top};
 
@@ -228,7 +228,7 @@ mod tests {
         let tree = Tree::new(&[top(SERVER as u16, 0, &lows, &[16, 16])]).unwrap();
         let placement: Placement = [(SERVER as u16, HostId(0))].into_iter().collect();
         let placement = placement.with_clients([HostId(9)]);
-        let budget = Budget { fat_root_ranges: 4, set_nodes: [0; 5], hot_keys: room, ..Budget::bmv2() };
+        let budget = Budget { fat_root_ranges: 4, set_nodes: [0; SETS], hot_keys: room, ..Budget::bmv2() };
         let (hot, rest) = HotKeys::choose(&tree, visits, located, room, in_force);
         let frequencies = Frequencies::from_weighted(&tree, &rest);
         let topology = Network::one_core(4).unwrap();

@@ -1,17 +1,16 @@
-//! Which nodes go into which node set: layer by layer in path order, per switch (paper §III-C, DESIGN §8).
+//! Which nodes go into which node set: set by set in path order (paper §III-C, DESIGN §8).
 //!
-//! The *frontier* is what a packet can still be led to: children of the fat root at first. Each layer takes the most visited
-//! frontier nodes up to its switch's room; their children join the frontier; a node passed over may be cached further down.
-//! An aggregation switch only sees its pod's partitions, an edge switch only its servers', so room is counted per switch.
+//! The *frontier* is what a packet can still be led to: children of the fat root at first. Each set takes the most visited
+//! frontier nodes up to its room; their children join the frontier; a node passed over may be cached further down.
+//! A pod's aggregation switches only see its partitions, an edge switch only its servers', so room is counted per group of switches.
 
 use std::collections::BTreeMap;
 
-use fatbtree_topology::SwitchId;
-
+use super::Budget;
 use super::budget::SetRoom;
 use super::fat_root::Child;
 use super::favour::Favour;
-use super::{Budget, LAYERS};
+use super::groups::Groups;
 use crate::frequency::Frequencies;
 use crate::tree::{NONE, Tree};
 
@@ -19,39 +18,39 @@ use crate::tree::{NONE, Tree};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placed {
     pub(super) node: u32,
-    pub(super) layer: usize,
-    pub(super) switch: SwitchId,
+    pub(super) group: u16,
     /// Unique in its set.
     pub(super) slot: u16,
 }
 
-/// Places nodes; the result is ordered by layer, switch and slot. `homes` are the switches of each partition by layer.
+/// Places nodes; the result is ordered by group and slot.
 pub(super) fn place(
     tree: &Tree,
     frequencies: &Frequencies,
     favour: &Favour,
     fat_root: &[Child],
-    homes: &[[SwitchId; LAYERS]],
+    groups: &Groups,
     budget: &Budget,
 ) -> Vec<Placed> {
     let mut frontier: Vec<u32> =
         fat_root.iter().map(|child| child.node).filter(|node| *node != NONE).collect();
     let mut placed = Vec::new();
-    for (layer, room) in (0..LAYERS).map(|layer| (layer, SetRoom::of(budget, layer))) {
-        let mut by_switch: BTreeMap<SwitchId, Vec<u32>> = BTreeMap::new();
+    let longest = groups.of_servers.iter().map(Vec::len).max().unwrap_or(0);
+    for place in 0..longest {
+        let mut by_group: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
         let mut next = Vec::new();
         for node in frontier {
-            if tree.cacheable(node) {
-                let home = homes[usize::from(tree.node(node).partition)][layer];
-                by_switch.entry(home).or_default().push(node);
-            } else {
-                next.push(node);
+            match groups.of_servers[usize::from(tree.node(node).partition)].get(place) {
+                Some(group) if tree.cacheable(node) => by_group.entry(*group).or_default().push(node),
+                _ => next.push(node),
             }
         }
-        for (switch, mut nodes) in by_switch {
+        for (group, mut nodes) in by_group {
+            let set = &groups.all[usize::from(group)];
+            let room = SetRoom::of(budget, set);
             let rank = |node: &u32| {
                 let (visits, leaves, place) = frequencies.rank(tree, *node);
-                std::cmp::Reverse((favour.in_layer(layer, tree.node(*node).address, visits), leaves, place))
+                std::cmp::Reverse((favour.in_set(set, tree.node(*node).address, visits), leaves, place))
             };
             nodes.sort_by_cached_key(rank);
             let mut taken = SetRoom::default();
@@ -72,7 +71,7 @@ pub(super) fn place(
             nodes.sort_unstable_by_key(|node| (tree.node(*node).partition, tree.node(*node).low, *node));
             for (slot, node) in nodes.into_iter().enumerate() {
                 let slot = u16::try_from(slot).expect("the budget keeps nodes within the slots");
-                placed.push(Placed { node, layer, switch, slot });
+                placed.push(Placed { node, group, slot });
                 next.extend(
                     tree.children(node).iter().map(|child| child.node).filter(|child| *child != NONE),
                 );

@@ -1,8 +1,8 @@
 //! Whether a saved plan is one for this network.
 
-use fatbtree_topology::{Cluster, SwitchId};
+use fatbtree_topology::{Cluster, SetGroup, SwitchId};
 
-use super::{Placement, Plan, PlanError, homes};
+use super::{Placement, Plan, PlanError};
 
 impl Plan {
     /// The same plan under another epoch, as a reload needs it: it must be [`next_epoch`](super::next_epoch) of the one in force.
@@ -25,21 +25,27 @@ impl Plan {
                 return Err(differs(format!("switch number {}", id.0), name.clone(), here));
             }
         }
-        let core = tree.switch(tree.roots()[0]);
-        if self.core != core.id {
-            let name = match self.switch_name(self.core) {
-                "unknown switch" => format!("switch number {}", self.core.0),
+        let ours = |switches: &[SwitchId]| -> String {
+            let each = switches.iter().map(|id| match self.switch_name(*id) {
+                "unknown switch" => format!("switch number {}", id.0),
                 name => name.to_owned(),
-            };
-            return Err(differs("the core switch with the fat root".to_owned(), name, core.name()));
+            });
+            each.collect::<Vec<_>>().join(", ")
+        };
+        let theirs = |switches: &[SwitchId]| -> String {
+            switches.iter().map(|id| tree.switch(*id).name()).collect::<Vec<_>>().join(", ")
+        };
+        if self.roots != tree.roots() {
+            let what = "the switches with the fat root".to_owned();
+            return Err(differs(what, ours(&self.roots), theirs(tree.roots())));
         }
-        let mut ours: Vec<u16> = self.partitions.iter().map(|partition| partition.id).collect();
-        let mut theirs: Vec<u16> = cluster.servers().iter().map(|server| server.partition).collect();
-        ours.sort_unstable();
-        theirs.sort_unstable();
-        if ours != theirs {
+        let mut planned: Vec<u16> = self.partitions.iter().map(|partition| partition.id).collect();
+        let mut here: Vec<u16> = cluster.servers().iter().map(|server| server.partition).collect();
+        planned.sort_unstable();
+        here.sort_unstable();
+        if planned != here {
             let list = |all: &[u16]| all.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-            return Err(differs("partitions".to_owned(), list(&ours), list(&theirs)));
+            return Err(differs("partitions".to_owned(), list(&planned), list(&here)));
         }
         let placement = Placement::of(cluster);
         for partition in &self.partitions {
@@ -49,28 +55,24 @@ impl Plan {
                 let what = format!("the address of the memory server of partition {}", partition.id);
                 return Err(differs(what, partition.ip.to_string(), ip.to_string()));
             }
-            let here = homes(tree, host);
-            if partition.switches != here {
-                let names = |switches: &[_]| -> String {
-                    let each = switches.iter().map(|id| self.switch_name(*id).to_owned());
-                    each.collect::<Vec<_>>().join(", ")
+            let here = tree.sets_to(host);
+            let planned: Vec<&SetGroup> =
+                partition.groups.iter().map(|group| &self.groups[usize::from(*group)]).collect();
+            if planned != here.iter().collect::<Vec<_>>() {
+                let list = |groups: &[&SetGroup], names: &dyn Fn(&[SwitchId]) -> String| -> String {
+                    let each =
+                        groups.iter().map(|group| format!("{} in {}", group.name(), names(&group.switches)));
+                    each.collect::<Vec<_>>().join("; ")
                 };
                 let what = format!("switches on the way to partition {}", partition.id);
-                let there = here.map(|id| tree.switch(id).name()).join(", ");
-                return Err(differs(what, names(&partition.switches), there));
+                let there = list(&here.iter().collect::<Vec<_>>(), &theirs);
+                return Err(differs(what, list(&planned, &ours), there));
             }
         }
         let first_hops = placement.first_hops(tree);
         if self.first_hops != first_hops {
-            let names = |switches: &[SwitchId]| -> String {
-                let each = switches.iter().map(|id| match self.switch_name(*id) {
-                    "unknown switch" => format!("switch number {}", id.0),
-                    name => name.to_owned(),
-                });
-                each.collect::<Vec<_>>().join(", ")
-            };
-            let there = first_hops.iter().map(|id| tree.switch(*id).name()).collect::<Vec<_>>().join(", ");
-            return Err(differs("first switches of clients".to_owned(), names(&self.first_hops), there));
+            let what = "first switches of clients".to_owned();
+            return Err(differs(what, ours(&self.first_hops), theirs(&first_hops)));
         }
         Ok(())
     }

@@ -9,18 +9,19 @@ use fatbtree_topology::SwitchId;
 use serde::{Deserialize, Serialize};
 
 use super::fat_root::Child;
+use super::groups::Groups;
 use super::layers::Placed;
-use super::{LAYER_NAMES, LAYERS, Plan, sizes};
+use super::{Plan, ROLE_SETS, SETS, sizes};
 use crate::frequency::Frequencies;
 use crate::tree::{NONE, Tree};
 
 /// One more block of SRAM for a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextBlock {
-    /// A layer of node sets, or `hot keys`.
+    /// A node set, or `hot keys`.
     pub table: String,
-    /// The switch; none: the first switches of all clients.
-    pub switch: Option<SwitchId>,
+    /// The switches that would each need it; none: the first switches of all clients.
+    pub switches: Vec<SwitchId>,
     /// Nodes or keys that it would hold.
     pub entries: usize,
     /// Round trips that these would save, in sampled visits.
@@ -30,7 +31,7 @@ pub struct NextBlock {
 /// Nodes and keys in a block of SRAM.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PerBlock {
-    pub(super) nodes: [f64; LAYERS],
+    pub(super) nodes: [f64; SETS],
     pub(super) hot_keys: f64,
 }
 
@@ -41,30 +42,32 @@ pub(super) fn of_node_sets(
     frequencies: &Frequencies,
     fat_root: &[Child],
     placed: &[Placed],
-    homes: &[[SwitchId; LAYERS]],
+    groups: &Groups,
     target: &str,
 ) -> Vec<NextBlock> {
     let Some(PerBlock { nodes, .. }) = sizes::per_block(target) else { return Vec::new() };
-    // The first layer in which a node may be.
-    let mut from: HashMap<u32, usize> = fat_root.iter().map(|child| (child.node, 0)).collect();
+    // The first group in which a node may be.
+    let mut from: HashMap<u32, u16> = fat_root.iter().map(|child| (child.node, 0)).collect();
     for at in placed {
-        from.extend(tree.children(at.node).iter().map(|child| (child.node, at.layer + 1)));
+        from.extend(tree.children(at.node).iter().map(|child| (child.node, at.group + 1)));
     }
     for at in placed {
         from.remove(&at.node);
     }
-    let mut visits: BTreeMap<(usize, SwitchId), Vec<u64>> = BTreeMap::new();
+    let mut visits: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
     for (node, first) in from.into_iter().filter(|(node, _)| *node != NONE && tree.cacheable(*node)) {
-        let homes = &homes[usize::from(tree.node(node).partition)];
-        for (layer, switch) in homes.iter().enumerate().skip(first) {
-            visits.entry((layer, *switch)).or_default().push(frequencies.of(node));
+        let homes = &groups.of_servers[usize::from(tree.node(node).partition)];
+        for group in homes.iter().filter(|group| **group >= first) {
+            visits.entry(*group).or_default().push(frequencies.of(node));
         }
     }
-    let next = visits.into_iter().map(|((layer, switch), mut visits)| {
+    let next = visits.into_iter().map(|(group, mut visits)| {
+        let group = &groups.all[usize::from(group)];
+        let room = ROLE_SETS.iter().zip(nodes).find(|(own, _)| **own == (group.role, group.set));
         visits.sort_unstable_by(|a, b| b.cmp(a));
-        visits.truncate(nodes[layer] as usize);
-        let (table, entries) = (LAYER_NAMES[layer].to_owned(), visits.len());
-        NextBlock { table, switch: Some(switch), entries, saves: visits.iter().sum() }
+        visits.truncate(room.map_or(0, |(_, nodes)| nodes as usize));
+        let (switches, entries) = (group.switches.clone(), visits.len());
+        NextBlock { table: group.name(), switches, entries, saves: visits.iter().sum() }
     });
     next.filter(|next| next.saves > 0).collect()
 }
@@ -74,7 +77,7 @@ pub(super) fn of_hot_keys(left: impl Iterator<Item = u64>, target: &str) -> Opti
     let PerBlock { hot_keys, .. } = sizes::per_block(target)?;
     let visits: Vec<u64> = left.take(hot_keys as usize).collect();
     let (table, entries, saves) = ("hot keys".to_owned(), visits.len(), visits.iter().sum());
-    (saves > 0).then_some(NextBlock { table, switch: None, entries, saves })
+    (saves > 0).then_some(NextBlock { table, switches: Vec::new(), entries, saves })
 }
 
 impl Plan {
@@ -106,13 +109,13 @@ mod tests {
         let placement: Placement = [(3, HostId(0))].into_iter().collect();
         let placement = placement.with_clients([HostId(9)]);
         let topology = Network::one_core(4).unwrap();
-        let budget = |set_nodes| Budget {
+        let budget = |set_nodes: [usize; SETS]| Budget {
             fat_root_ranges: 64,
             set_nodes,
             hot_keys: 1,
             ..Budget::compiled(Target::Tofino1)
         };
-        let plan = |set_nodes| {
+        let plan = |set_nodes: [usize; SETS]| {
             let plan = Plan::new(&topology, &placement, &tree, &frequencies, &budget(set_nodes), 1).unwrap();
             let located = [(0u64, 7u64), (1, 5), (2, 9)]
                 .map(|(key, weight)| (Located { key, address: (3 << 48) | (1 << 40) | key }, weight));
@@ -120,19 +123,22 @@ mod tests {
             let (hot, _) = HotKeys::choose(&tree, &visits, &located.map(|(at, _)| at), 1, None);
             plan.with_hot_keys(hot)
         };
-        let few = plan([10, 0, 0, 0, 0]);
+        let few = plan([10, 0, 0, 0, 0, 0, 0]);
         let next = few.next_blocks();
         let of = |name: &str| next.iter().find(|next| next.table == name).unwrap();
         // A block of the core holds more nodes than are left.
         assert_eq!((of("core A").entries, of("core A").saves), (54, (0..54).sum()));
-        assert_eq!(of("edge B").switch, Some(topology.edge_of(HostId(0)).id));
-        assert_eq!((of("hot keys").entries, of("hot keys").saves, of("hot keys").switch), (2, 7 + 5, None));
+        assert_eq!(of("edge B").switches, [topology.edge_of(HostId(0)).id]);
+        assert_eq!(
+            (of("hot keys").entries, of("hot keys").saves, of("hot keys").switches.len()),
+            (2, 7 + 5, 0)
+        );
         assert!(
             few.print().contains("one block of SRAM more for core A in core-0 would save"),
             "{}",
             few.print()
         );
-        let enough = plan([64, 0, 0, 0, 0]);
+        let enough = plan([64, 0, 0, 0, 0, 0, 0]);
         assert_eq!(enough.next_blocks().iter().map(|next| &next.table).collect::<Vec<_>>(), ["hot keys"]);
         assert_eq!(Plan::from_json(&few.to_json()).unwrap(), few);
     }

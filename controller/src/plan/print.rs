@@ -5,7 +5,8 @@ use std::fmt::Write;
 use fatbtree_topology::SwitchId;
 use serde::{Deserialize, Serialize};
 
-use super::{LAYER_NAMES, LAYERS, Pivots, Plan, STAGES};
+use super::budget::SetRoom;
+use super::{Pivots, Plan, STAGES};
 
 /// The numbers of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,7 +21,7 @@ pub struct Summary {
     pub stage_rows: [usize; STAGES],
     /// Sub-tables of the same.
     pub sub_tables: [usize; STAGES],
-    /// The node sets in path order.
+    /// The node sets in path order, those of all switches of a role together.
     pub layers: Vec<LayerSummary>,
     /// Hot keys, in the first switch of each client.
     pub hot_keys: usize,
@@ -32,12 +33,12 @@ pub struct Summary {
     pub expected_levels: f64,
 }
 
-/// One layer of node sets.
+/// The node sets of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerSummary {
     /// Such as `aggregation A`.
     pub name: String,
-    /// Nodes in all its switches.
+    /// Nodes in all its switches; those that several switches hold count once.
     pub nodes: usize,
     /// Room per switch.
     pub room: usize,
@@ -55,7 +56,7 @@ pub struct LayerSummary {
     pub switches: Vec<SwitchNodes>,
 }
 
-/// Nodes of one layer in one switch.
+/// Nodes of one node set in one switch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SwitchNodes {
     /// The switch.
@@ -74,11 +75,20 @@ fn part_of(weight: u64, all: u64) -> f64 {
 impl Plan {
     /// The numbers of the plan.
     pub fn summary(&self) -> Summary {
-        let mut layers: Vec<LayerSummary> = (0..LAYERS)
-            .map(|layer| LayerSummary {
-                name: LAYER_NAMES[layer].to_owned(),
+        let layer_of = self.layers();
+        let mut layers: Vec<LayerSummary> = self
+            .layer_names()
+            .into_iter()
+            .zip(0..)
+            .map(|(name, layer)| LayerSummary {
+                name,
                 nodes: 0,
-                room: self.budget.set_nodes[layer],
+                room: self
+                    .groups
+                    .iter()
+                    .zip(&layer_of)
+                    .find(|(_, of)| **of == layer)
+                    .map_or(0, |(group, _)| SetRoom::of(&self.budget, group).nodes),
                 high: 0,
                 low: 0,
                 whole: 0,
@@ -90,9 +100,8 @@ impl Plan {
         let hot = self.hot.iter().fold(0u64, |sum, hot| sum.saturating_add(hot.weight));
         let all = self.all_visits();
         let mut walked = 1.0;
-        for nodes in self.nodes.chunk_by(|a, b| (a.layer, a.switch) == (b.layer, b.switch)) {
-            let layer = &mut layers[usize::from(nodes[0].layer)];
-            let (id, name) = (nodes[0].switch, self.switch_name(nodes[0].switch).to_owned());
+        for nodes in self.nodes.chunk_by(|a, b| a.group == b.group) {
+            let layer = &mut layers[layer_of[usize::from(nodes[0].group)]];
             layer.nodes += nodes.len();
             for node in nodes {
                 *match node.pivots {
@@ -102,7 +111,12 @@ impl Plan {
                 } += 1;
                 layer.regular += usize::from(node.is_regular());
             }
-            layer.switches.push(SwitchNodes { id, name, nodes: nodes.len() });
+            let held = |id: &SwitchId| SwitchNodes {
+                id: *id,
+                name: self.switch_name(*id).to_owned(),
+                nodes: nodes.len(),
+            };
+            layer.switches.extend(self.group_of(&nodes[0]).switches.iter().map(held));
             let weight = nodes.iter().map(|node| node.weight).sum();
             layer.share += part_of(weight, all);
             walked += part_of(weight, self.total_weight);
@@ -129,9 +143,12 @@ impl Plan {
     /// What to write on a switch in a drawing: `fat root 600 ranges`, `A: 3600 nodes`.
     pub fn annotations(&self) -> Vec<(SwitchId, Vec<String>)> {
         let summary = self.summary();
-        let mut all = vec![(self.core, vec![format!("fat root {} ranges", summary.ranges)])];
-        for (layer, set) in summary.layers.iter().zip(["A", "A", "B", "A", "B"]) {
+        let fat_root = format!("fat root {} ranges", summary.ranges);
+        let mut all: Vec<(SwitchId, Vec<String>)> =
+            self.roots.iter().map(|root| (*root, vec![fat_root.clone()])).collect();
+        for layer in &summary.layers {
             for switch in &layer.switches {
+                let set = layer.name.rsplit(' ').next().unwrap_or_default();
                 let line = format!("{set}: {} nodes", switch.nodes);
                 match all.iter_mut().find(|(id, _)| *id == switch.id) {
                     Some((_, lines)) => lines.push(line),
@@ -159,7 +176,7 @@ impl Plan {
         line(format_args!("plan of epoch {} for {}", self.epoch, self.budget.target));
         line(format_args!(
             "  fat root in {}: {} of {} ranges, from sub-table {}",
-            self.switch_name(self.core),
+            self.names(&self.roots),
             summary.ranges,
             self.budget.fat_root_ranges,
             self.root_sub_table()
@@ -201,9 +218,12 @@ impl Plan {
             }
         }
         for next in self.next_blocks() {
-            let switch = next.switch.map_or("the first switches", |switch| self.switch_name(switch));
+            let switches = match &next.switches[..] {
+                [] => "the first switches".to_owned(),
+                switches => self.names(switches),
+            };
             line(format_args!(
-                "  one block of SRAM more for {} in {switch} would save {:.4} round trips a lookup ({} more)",
+                "  one block of SRAM more for {} in {switches} would save {:.4} round trips a lookup ({} more)",
                 next.table,
                 part_of(next.saves, self.all_visits()),
                 next.entries

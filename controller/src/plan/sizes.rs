@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::next::PerBlock;
 use super::ranges::RangeMatch;
-use super::{Budget, LAYER_SETS, MAX_SET_NODES, STAGES};
+use super::{Budget, MAX_SET_NODES, ROLE_SETS, STAGES};
 use crate::program::Target;
 use crate::tables::NodeSet;
 
@@ -38,20 +38,22 @@ const LIVE_EPOCHS: usize = 2;
 
 pub(super) fn budget(target: Target) -> Budget {
     const OURS: &str = "the committed P4Info is the compiler's own output";
-    let info = |role: Role| P4InfoIndex::from_text(target.p4info(role).expect(OURS)).expect(OURS);
+    let info = |role: Role| Some(P4InfoIndex::from_text(target.p4info(role)?).expect(OURS));
     let entries = |info: &P4InfoIndex, table: &str| {
         usize::try_from(info.table(table).expect(OURS).size).expect("table sizes are small")
     };
-    let roles = [Role::Core, Role::Aggregation, Role::Edge].map(|role| (role, info(role)));
-    let [(_, core), ..] = &roles;
+    let roles: Vec<(Role, P4InfoIndex)> =
+        Role::ALL.into_iter().filter_map(|role| Some((role, info(role)?))).collect();
+    let (_, core) = roles.iter().find(|(role, _)| *role == Role::Core).expect(OURS);
     let stage_entries = (0..STAGES).map(|stage| entries(core, &format!("fat_root_{stage}"))).min();
     let of_set = |(role, set): (Role, NodeSet), table: &str| {
-        let (_, info) = roles.iter().find(|(own, _)| *own == role).expect("all roles are there");
-        entries(info, &format!("{}.{table}", set.name())) / LIVE_EPOCHS
+        // No program, no room.
+        let program = roles.iter().find(|(own, _)| *own == role);
+        program.map_or(0, |(_, info)| entries(info, &format!("{}.{table}", set.name())) / LIVE_EPOCHS)
     };
-    let whole_nodes = LAYER_SETS.map(|set| of_set(set, "coarse_whole").min(of_set(set, "fine_whole") / 4));
+    let whole_nodes = ROLE_SETS.map(|set| of_set(set, "coarse_whole").min(of_set(set, "fine_whole") / 4));
     let set_nodes =
-        LAYER_SETS.map(|set| of_set(set, "coarse").min(of_set(set, "fine") / 4).min(MAX_SET_NODES));
+        ROLE_SETS.map(|set| of_set(set, "coarse").min(of_set(set, "fine") / 4).min(MAX_SET_NODES));
     Budget {
         target: target.name().to_owned(),
         fat_root_ranges: RANGES,
@@ -60,7 +62,7 @@ pub(super) fn budget(target: Target) -> Budget {
         range_match: if target == Target::V1model { RangeMatch::Exact } else { RangeMatch::OneSided },
         set_nodes,
         whole_nodes,
-        children: LAYER_SETS.map(|set| of_set(set, "child")),
+        children: ROLE_SETS.map(|set| of_set(set, "child")),
         hot_keys: roles
             .iter()
             .find(|(role, _)| *role == Role::Edge)
@@ -75,13 +77,15 @@ pub(super) fn per_block(target: &str) -> Option<PerBlock> {
     let sizes: Sizes =
         serde_json::from_str(fatbtree_p4::tofino::SIZES).expect("the committed sizes are ours");
     let programs = sizes.chips.get(target.chip()?)?;
-    let table = |role: Role, name: &str| &programs[&role.to_string()].tables[name];
-    let nodes = LAYER_SETS.map(|(role, set)| {
+    let table = |role: Role, name: &str| programs.get(&role.to_string()).and_then(|all| all.tables.get(name));
+    let nodes = ROLE_SETS.map(|(role, set)| {
         let of_set = |name: &str| table(role, &format!("{}.{name}", set.name()));
-        let blocks: usize = ["coarse", "fine", "child"].map(|name| of_set(name).sram_blocks).iter().sum();
-        (of_set("coarse").entries / LIVE_EPOCHS) as f64 / blocks as f64
+        let blocks: usize =
+            ["coarse", "fine", "child"].iter().filter_map(|name| Some(of_set(name)?.sram_blocks)).sum();
+        // No program, no room.
+        of_set("coarse").map_or(0.0, |coarse| (coarse.entries / LIVE_EPOCHS) as f64 / blocks as f64)
     });
-    let hot = table(Role::Edge, "first_hop.hot_key");
+    let hot = table(Role::Edge, "first_hop.hot_key")?;
     Some(PerBlock { nodes, hot_keys: hot.entries as f64 / hot.sram_blocks as f64 })
 }
 

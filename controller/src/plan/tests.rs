@@ -1,160 +1,22 @@
 //! Three answers agree: the tree's own, the plan's, and that of the switches' entries, read as naively as possible.
 
+mod fabric;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use fatbtree_index::TreeTop;
-use fatbtree_topology::{Cluster, HostId, Network, SwitchId};
+use fatbtree_topology::{Cluster, Cores, HostId, Network, SwitchId};
 use proptest::prelude::*;
 
 use super::*;
 use crate::program::Target;
 use crate::reload::{PhaseKind, ReloadSteps};
-use crate::tables::{Change, Entry, NodeSet, child, coarse, core_route, fat_root, fine, hot_key, run};
+use crate::tables::{Change, Entry, fat_root, hot_key};
 use crate::test_support::{arb_tops, naive_path, top};
+use fabric::{Fabric, HOT_KEYS, Switch};
 
-/// Room for hot keys in these tests.
-const HOT_KEYS: usize = 6;
-
-/// The entries of one switch, as its tables hold them.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Switch {
-    hot: BTreeMap<hot_key::Key, hot_key::Action>,
-    fat_root: BTreeMap<fat_root::Key, fat_root::Action>,
-    coarse: BTreeMap<coarse::Key, coarse::Action>,
-    fine: BTreeMap<fine::Key, fine::Action>,
-    runs: BTreeMap<run::Key, run::Action>,
-    children: BTreeMap<child::Key, child::Action>,
-}
-
-/// All switches, and what S_c does with index packets.
-#[derive(Clone)]
-struct Fabric {
-    switches: BTreeMap<SwitchId, Switch>,
-    core: SwitchId,
-    route: core_route::Action,
-}
-
-impl Fabric {
-    fn empty(core: SwitchId) -> Self {
-        Self {
-            switches: BTreeMap::new(),
-            core,
-            route: core_route::Action::Descend { epoch: 0, sub_table: 0 },
-        }
-    }
-
-    fn apply(&mut self, switch: SwitchId, change: Change) {
-        let tables = self.switches.entry(switch).or_default();
-        let put = |there: bool, change: &Change| {
-            assert_eq!(there, matches!(change, Change::Modify(_)), "{change:?}")
-        };
-        match change {
-            Change::CoreRoute(action) => {
-                assert_eq!(switch, self.core);
-                self.route = action;
-            }
-            Change::Insert(Entry::HotKey(key, action)) | Change::Modify(Entry::HotKey(key, action)) => {
-                put(tables.hot.insert(key, action).is_some(), &change);
-                assert!(tables.hot.len() <= HOT_KEYS, "the table is full");
-            }
-            Change::Insert(Entry::FatRoot(key, action)) | Change::Modify(Entry::FatRoot(key, action)) => {
-                put(tables.fat_root.insert(key, action).is_some(), &change);
-            }
-            Change::Insert(Entry::Coarse(key, action)) | Change::Modify(Entry::Coarse(key, action)) => {
-                put(tables.coarse.insert(key, action).is_some(), &change);
-            }
-            Change::Insert(Entry::Fine(key, action)) | Change::Modify(Entry::Fine(key, action)) => {
-                put(tables.fine.insert(key, action).is_some(), &change);
-            }
-            Change::Insert(Entry::Run(key, action)) | Change::Modify(Entry::Run(key, action)) => {
-                put(tables.runs.insert(key, action).is_some(), &change);
-            }
-            Change::Insert(Entry::Child(key, action)) | Change::Modify(Entry::Child(key, action)) => {
-                put(tables.children.insert(key, action).is_some(), &change);
-            }
-            Change::Delete(Entry::HotKey(key, _)) => assert!(tables.hot.remove(&key).is_some()),
-            Change::Delete(Entry::FatRoot(key, _)) => assert!(tables.fat_root.remove(&key).is_some()),
-            Change::Delete(Entry::Coarse(key, _)) => assert!(tables.coarse.remove(&key).is_some()),
-            Change::Delete(Entry::Fine(key, _)) => assert!(tables.fine.remove(&key).is_some()),
-            Change::Delete(Entry::Run(key, _)) => assert!(tables.runs.remove(&key).is_some()),
-            Change::Delete(Entry::Child(key, _)) => assert!(tables.children.remove(&key).is_some()),
-            other => panic!("{other:?} is none of a plan's"),
-        }
-    }
-
-    /// An index read that meets S_c now.
-    fn read(&self, home: &PlannedPartition, key: u64) -> Landing {
-        self.read_under_way(self, home, key)
-    }
-
-    /// An index read that met the fat root when the network was `before`, and all else now. (A switch handles a packet
-    /// as a whole, so `core_route` and fat root are always of one moment.)
-    fn read_under_way(&self, before: &Self, home: &PlannedPartition, key: u64) -> Landing {
-        let none = Switch::default();
-        let at = |switch: SwitchId| self.switches.get(&switch).unwrap_or(&none);
-        let mut landing = Landing { address: home.root, partition: home.id, levels: 0 };
-        let core_route::Action::Descend { epoch, mut sub_table } = before.route else {
-            panic!("S_c descends")
-        };
-        let mut is_inner = false;
-        for stage in 0..4u8 {
-            let slice = (key >> (48 - 16 * stage)) as u16;
-            let tables = &before.switches.get(&self.core).unwrap_or(&none).fat_root;
-            let hit = tables
-                .iter()
-                .filter(|(k, _)| {
-                    k.stage == stage && k.sub_table == sub_table && (k.low..=k.high).contains(&slice)
-                })
-                .max_by_key(|(k, _)| k.priority);
-            match hit {
-                None => {}
-                Some((_, fat_root::Action::NextTable { sub_table: next })) => sub_table = *next,
-                Some((_, fat_root::Action::Land { address, partition, inner })) => {
-                    if *partition == home.id {
-                        (landing.address, landing.levels, is_inner) = (*address, 1, *inner);
-                    }
-                    break;
-                }
-            }
-        }
-        let [core, aggregation, _, edge, _] = home.switches;
-        for switch in [core, aggregation, edge].map(at) {
-            for set in [NodeSet::A, NodeSet::B] {
-                let address = landing.address;
-                let node = [false, true].iter().find_map(|whole| {
-                    let action = switch.coarse.get(&coarse::Key { set, whole: *whole, epoch, address })?;
-                    Some((*whole, *action))
-                });
-                let Some((whole, node)) = node.filter(|_| is_inner) else { continue };
-                let (slot, quarter) = (node.slot, node.last.below(key) as u8);
-                let found = switch.fine.get(&fine::Key { set, whole, epoch, slot, quarter });
-                // A quarter that is missing is compared with nothing: the differences are all zero.
-                let branch = 4 * quarter + found.map_or(0, |found| found.last.below(key) as u8);
-                let offset = match node.stride {
-                    0 => switch
-                        .children
-                        .get(&child::Key { set, epoch, slot, branch })
-                        .map(|child| child.offset),
-                    stride => {
-                        let run = switch.runs.get(&run::Key { set, stride, branch });
-                        // Without a carry.
-                        let low = |run: &run::Action| (node.first_child as u32).wrapping_add(run.distance);
-                        run.map(|run| node.first_child >> 32 << 32 | u64::from(low(run)))
-                    }
-                };
-                is_inner = node.inner && offset.is_some();
-                if let Some(offset) = offset {
-                    landing.address = landing.address >> 48 << 48 | offset;
-                    landing.levels += 1;
-                }
-            }
-        }
-        landing
-    }
-}
-
-fn load(plan: &Plan) -> Fabric {
-    let mut network = Fabric::empty(plan.core());
+fn load(at: &Place, plan: &Plan) -> Fabric {
+    let mut network = Fabric::empty(&at.0);
     for phase in ReloadSteps::new(None, plan).unwrap().phases {
         for (switch, changes) in phase.changes {
             changes.into_iter().for_each(|change| network.apply(switch, change));
@@ -176,14 +38,27 @@ fn keys(tops: &[TreeTop], random: &[u64]) -> Vec<u64> {
         .collect()
 }
 
-fn topology() -> Network {
-    Network::one_core(4).unwrap()
+/// A network, and who is where in it.
+type Place = (Network, Placement);
+
+fn of_cluster(cluster: &Cluster) -> Place {
+    (cluster.tree().clone(), Placement::of(cluster))
 }
 
-fn arb_placement() -> impl Strategy<Value = Placement> {
-    Just((0..16u32).collect::<Vec<_>>()).prop_shuffle().prop_map(|hosts| {
+/// Of every kind, with one fat root or several, and memory servers on any hosts.
+fn arb_place() -> impl Strategy<Value = Place> {
+    let networks = prop_oneof![
+        Just(Network::one_core(4)),
+        Just(Network::single(12)),
+        Just(Network::pair(6)),
+        (1..4u16, 1..4u16).prop_map(|(leaves, spines)| Network::leaf_spine(leaves + 1, spines, 12 / leaves)),
+        Just(Network::fat_tree(4, Cores::All)),
+        (0..4u16).prop_map(|core| Network::fat_tree(4, Cores::Chosen(core))),
+    ];
+    let hosts = Just((0..12u32).collect::<Vec<_>>()).prop_shuffle();
+    (networks, hosts).prop_map(|(network, hosts)| {
         let servers = [2u16, 0, 7, 65535].into_iter().zip(hosts).map(|(p, h)| (p, HostId(h)));
-        servers.collect::<Placement>().with_clients(CLIENTS)
+        (network.unwrap(), servers.collect::<Placement>().with_clients(CLIENTS))
     })
 }
 
@@ -193,9 +68,9 @@ const CLIENTS: [HostId; 2] = [HostId(5), HostId(9)];
 fn arb_budget() -> impl Strategy<Value = Budget> {
     let rows = prop_oneof![Just(None), prop::array::uniform4(8usize..160).prop_map(Some)];
     let sets = (
-        prop::array::uniform5(0usize..12),
-        prop::array::uniform5(0usize..6),
-        prop::array::uniform5(prop_oneof![Just(0usize), Just(20), Just(1000)]),
+        prop::array::uniform7(0usize..12),
+        prop::array::uniform7(0usize..6),
+        prop::array::uniform7(prop_oneof![Just(0usize), Just(20), Just(1000)]),
     );
     let how = prop_oneof![Just(RangeMatch::Exact), Just(RangeMatch::OneSided)];
     (4usize..60, 16usize..200, rows, how, sets, 1usize..3).prop_map(
@@ -229,16 +104,10 @@ fn weights() -> impl Strategy<Value = Vec<(u64, u64)>> {
 }
 
 /// A plan, or `None` where the budget cannot even hold the super-root.
-fn plan(
-    tops: &[TreeTop],
-    placement: &Placement,
-    weights: &[(u64, u64)],
-    budget: &Budget,
-    epoch: u8,
-) -> Option<Plan> {
+fn plan(tops: &[TreeTop], at: &Place, weights: &[(u64, u64)], budget: &Budget, epoch: u8) -> Option<Plan> {
     let tree = Tree::new(tops).unwrap();
     let frequencies = Frequencies::from_weighted(&tree, weights);
-    match Plan::new(&topology(), placement, &tree, &frequencies, budget, epoch) {
+    match Plan::new(&at.0, &at.1, &tree, &frequencies, budget, epoch) {
         Ok(plan) => Some(plan),
         Err(PlanError::OverBudget { need, limit, .. }) => {
             assert!(need > limit);
@@ -263,24 +132,25 @@ fn located(tops: &[TreeTop], keys: impl IntoIterator<Item = u64>) -> Vec<Located
 /// The same with hot keys.
 fn plan_with_hot_keys(
     tops: &[TreeTop],
-    placement: &Placement,
+    at: &Place,
     weights: &[(u64, u64)],
     budget: &Budget,
     epoch: u8,
 ) -> Option<Plan> {
     let tree = Tree::new(tops).unwrap();
-    let first = plan(tops, placement, weights, budget, epoch)?;
+    let first = plan(tops, at, weights, budget, epoch)?;
     let located = located(tops, first.hot_candidates(&tree, weights));
     let (hot, rest) = HotKeys::choose(&tree, weights, &located, budget.hot_keys, None);
-    plan(tops, placement, &rest, budget, epoch).map(|plan| plan.with_hot_keys(hot))
+    plan(tops, at, &rest, budget, epoch).map(|plan| plan.with_hot_keys(hot))
 }
 
 /// Budgets are kept, slots are unique in their sets, and a cached node can be reached.
 fn check_structure(plan: &Plan, budget: &Budget) {
     plan.check(budget).unwrap();
     assert!(plan.fat_root().len() <= budget.fat_root_ranges);
-    for nodes in plan.nodes().chunk_by(|a, b| (a.layer, a.switch) == (b.layer, b.switch)) {
-        let layer = usize::from(nodes[0].layer);
+    for nodes in plan.nodes().chunk_by(|a, b| a.group == b.group) {
+        let group = plan.group_of(&nodes[0]);
+        let layer = ROLE_SETS.iter().position(|own| *own == (group.role, group.set)).unwrap();
         let count = |is: &dyn Fn(&&CachedNode) -> bool| nodes.iter().filter(is).count();
         assert!(nodes.len() <= budget.set_nodes[layer]);
         assert!(count(&|node| node.pivots == Pivots::Whole) <= budget.whole_nodes[layer]);
@@ -290,12 +160,12 @@ fn check_structure(plan: &Plan, budget: &Budget) {
         assert_eq!(slots.len(), nodes.len());
         assert!(nodes.iter().all(|node| (1..=16).contains(&node.children.len())));
     }
-    // The layer from which each address is led to.
+    // The group from which each address is led to.
     let roots = plan.fat_root().iter().map(|range| (range.address, None));
-    let below = plan.nodes().iter().flat_map(|n| n.children.iter().map(|c| (c.address, Some(n.layer))));
-    let led: BTreeMap<u64, Option<u8>> = roots.chain(below).collect();
+    let below = plan.nodes().iter().flat_map(|n| n.children.iter().map(|c| (c.address, Some(n.group))));
+    let led: BTreeMap<u64, Option<u16>> = roots.chain(below).collect();
     for node in plan.nodes() {
-        assert!(led[&node.address] < Some(node.layer), "a node is led to from an earlier layer");
+        assert!(led[&node.address] < Some(node.group), "a node is led to from an earlier set");
     }
 }
 
@@ -304,11 +174,11 @@ proptest! {
 
     #[test]
     fn hot_keys_go_straight(
-        tops in arb_tops(), placement in arb_placement(), weights in weights(), budget in arb_budget(),
+        tops in arb_tops(), at in arb_place(), weights in weights(), budget in arb_budget(),
     ) {
-        let Some(plan) = plan_with_hot_keys(&tops, &placement, &weights, &budget, 1) else { return Ok(()) };
+        let Some(plan) = plan_with_hot_keys(&tops, &at, &weights, &budget, 1) else { return Ok(()) };
         check_structure(&plan, &budget);
-        let network = load(&plan);
+        let network = load(&at, &plan);
         let lies = located(&tops, weights.iter().map(|(key, _)| *key));
         let mut useful = BTreeMap::new();
         for Located { key, address } in lies {
@@ -320,7 +190,7 @@ proptest! {
             } else {
                 prop_assert_eq!(led, None, "all others come to {:#x} at once as well", key);
             }
-            for hop in CLIENTS.map(|host| topology().edge_of(host).id) {
+            for hop in CLIENTS.map(|host| at.0.edge_of(host).id) {
                 let tables = network.switches.get(&hop).cloned().unwrap_or_default();
                 let here = tables.hot.get(&hot_key::Key { dst_ip: home(&plan, key).ip, key });
                 prop_assert_eq!(here.map(|action| action.address), led);
@@ -339,12 +209,12 @@ proptest! {
 
     #[test]
     fn tree_plan_and_entries_agree(
-        tops in arb_tops(), placement in arb_placement(), weights in weights(), budget in arb_budget(),
+        tops in arb_tops(), at in arb_place(), weights in weights(), budget in arb_budget(),
         epoch in 1u8..=255, random in prop::collection::vec(any::<u64>(), 20),
     ) {
-        let Some(plan) = plan(&tops, &placement, &weights, &budget, epoch) else { return Ok(()) };
+        let Some(plan) = plan(&tops, &at, &weights, &budget, epoch) else { return Ok(()) };
         check_structure(&plan, &budget);
-        let network = load(&plan);
+        let network = load(&at, &plan);
         let cached: BTreeSet<u64> = plan.nodes().iter().map(|node| node.address).collect();
         for key in keys(&tops, &random) {
             let landing = plan.land(key);
@@ -356,17 +226,19 @@ proptest! {
             let end = (start..path.len()).find(|at| !cached.contains(&path[*at])).expect("leaves are not cached");
             prop_assert_eq!(landing.address, path[end], "key {:#x}", key);
             prop_assert_eq!(usize::from(landing.levels), 1 + end - start);
-            prop_assert_eq!(network.read(home(&plan, key), key), landing, "key {:#x}", key);
+            for root in plan.roots() {
+                prop_assert_eq!(network.read(*root, home(&plan, key), key), landing, "key {:#x}", key);
+            }
         }
         prop_assert_eq!(&Plan::from_json(&plan.to_json()).unwrap(), &plan);
     }
 
     #[test]
     fn a_layer_takes_the_most_visited(
-        tops in arb_tops(), placement in arb_placement(), weights in weights(), room in 1usize..6,
+        tops in arb_tops(), at in arb_place(), weights in weights(), room in 1usize..6,
     ) {
-        let budget = Budget { fat_root_ranges: 12, set_nodes: [room, 0, 0, 0, 0], ..Budget::bmv2() };
-        let plan = plan(&tops, &placement, &weights, &budget, 1).unwrap();
+        let budget = Budget { fat_root_ranges: 12, set_nodes: [room, 0, 0, 0, 0, room, 0], ..Budget::bmv2() };
+        let plan = plan(&tops, &at, &weights, &budget, 1).unwrap();
         let tree = Tree::new(&tops).unwrap();
         let children: Vec<_> = plan.fat_root().iter().filter_map(|range| {
             let node = tree.nodes().iter().position(|n| n.address == range.address)?;
@@ -383,13 +255,13 @@ proptest! {
 
     #[test]
     fn diffs_apply(
-        tops in arb_tops(), placement in arb_placement(), budget in arb_budget(),
+        tops in arb_tops(), at in arb_place(), budget in arb_budget(),
         before in weights(), after in weights(), epochs in prop_oneof![Just((3, 3)), Just((3, 4))],
     ) {
-        let old = plan_with_hot_keys(&tops, &placement, &before, &budget, epochs.0);
-        let new = plan_with_hot_keys(&tops, &placement, &after, &budget, epochs.1);
+        let old = plan_with_hot_keys(&tops, &at, &before, &budget, epochs.0);
+        let new = plan_with_hot_keys(&tops, &at, &after, &budget, epochs.1);
         let (Some(old), Some(new)) = (old, new) else { return Ok(()) };
-        let mut network = load(&old);
+        let mut network = load(&at, &old);
         let changes = diff(&old.entries(), &new.entries());
         let touched: usize = changes.values().map(Vec::len).sum();
         for (switch, changes) in changes {
@@ -397,7 +269,7 @@ proptest! {
             let (go, come): (Vec<_>, Vec<_>) = changes.into_iter().partition(|change| matches!(change, Change::Delete(_)));
             go.into_iter().chain(come).for_each(|change| network.apply(switch, change));
         }
-        let wanted = load(&new);
+        let wanted = load(&at, &new);
         for (switch, tables) in &network.switches {
             let none = Switch::default();
             let wanted = wanted.switches.get(switch).unwrap_or(&none);
@@ -410,16 +282,16 @@ proptest! {
 
     #[test]
     fn at_every_moment_of_a_reload_a_read_lands_on_its_path(
-        tops in arb_tops(), placement in arb_placement(), budget in arb_budget(),
+        tops in arb_tops(), at in arb_place(), budget in arb_budget(),
         before in weights(), after in weights(), random in prop::collection::vec(any::<u64>(), 5),
         order in any::<u64>(), epoch in 1u8..=255,
     ) {
-        let old = plan_with_hot_keys(&tops, &placement, &before, &budget, epoch);
-        let new = plan_with_hot_keys(&tops, &placement, &after, &budget, next_epoch(epoch));
+        let old = plan_with_hot_keys(&tops, &at, &before, &budget, epoch);
+        let new = plan_with_hot_keys(&tops, &at, &after, &budget, next_epoch(epoch));
         let (Some(old), Some(new)) = (old, new) else { return Ok(()) };
         let steps = ReloadSteps::new(Some(&old), &new).unwrap();
         prop_assert!(matches!(steps.phases[0].kind, PhaseKind::Forget | PhaseKind::Write));
-        let first = load(&old);
+        let first = load(&at, &old);
         let mut network = first.clone();
         let every: Vec<u64> = keys(&tops, &random);
         let mut moments = order | 1;
@@ -439,19 +311,23 @@ proptest! {
                 for key in every.iter().skip(n % 7).step_by(7) {
                     let path = naive_path(&tops, *key);
                     // Packets that enter now, and packets that were already on their way with the old epoch.
-                    for before in [&network, &first] {
-                        let landing = network.read_under_way(before, home(&old, *key), *key);
-                        prop_assert!(path.contains(&landing.address), "{:?}, key {key:#x}: {landing:?}", phase.kind);
-                    }
-                    if matches!(phase.kind, PhaseKind::Forget | PhaseKind::Write) {
-                        prop_assert_eq!(network.read(home(&old, *key), *key), old.land(*key));
-                    } else {
-                        prop_assert_eq!(network.read(home(&new, *key), *key), new.land(*key));
+                    for root in old.roots() {
+                        for before in [&network, &first] {
+                            let landing = network.read_under_way(before, *root, home(&old, *key), *key);
+                            prop_assert!(path.contains(&landing.address), "{:?}, key {key:#x}: {landing:?}", phase.kind);
+                        }
+                        // Each fat root moves packets by itself.
+                        let plan = if network.epoch(*root) == old.epoch() { &old } else { &new };
+                        prop_assert_eq!(network.read(*root, home(plan, *key), *key), plan.land(*key));
+                        if phase.kind != PhaseKind::Flip {
+                            let is_old = matches!(phase.kind, PhaseKind::Forget | PhaseKind::Write);
+                            prop_assert_eq!(plan.epoch() == old.epoch(), is_old);
+                        }
                     }
                 }
             }
         }
-        let fresh = load(&new);
+        let fresh = load(&at, &new);
         prop_assert!(network.switches.iter().all(|(switch, tables)| {
             let none = Switch::default();
             let wanted = fresh.switches.get(switch).unwrap_or(&none);
@@ -473,9 +349,9 @@ fn example() -> (Cluster, Vec<TreeTop>) {
 #[test]
 fn the_example_cluster_is_planned_printed_and_summed_up() {
     let (cluster, tops) = example();
-    let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20], ..Budget::bmv2() };
+    let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20, 0, 0], ..Budget::bmv2() };
     let samples: Vec<(u64, u64)> = (0..2000).map(|n| (n * 250, 1)).collect();
-    let plan = plan(&tops, &Placement::of(&cluster), &samples, &budget, 5).unwrap();
+    let plan = plan(&tops, &of_cluster(&cluster), &samples, &budget, 5).unwrap();
     let summary = plan.summary();
     assert_eq!((summary.epoch, summary.layers.len()), (5, 5));
     assert_eq!(summary.layers[0].nodes, 8);
@@ -512,8 +388,8 @@ fn the_example_cluster_is_planned_printed_and_summed_up() {
 #[test]
 fn counters_become_visits() {
     let (cluster, tops) = example();
-    let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20], ..Budget::bmv2() };
-    let plan = plan(&tops, &Placement::of(&cluster), &[], &budget, 5).unwrap();
+    let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20, 0, 0], ..Budget::bmv2() };
+    let plan = plan(&tops, &of_cluster(&cluster), &[], &budget, 5).unwrap();
     let entries = plan.entries();
     // Three packets for each leaf below.
     let leaves_below = |address: u64| -> u64 {
@@ -572,16 +448,16 @@ fn what_switches_hold_is_counted() {
     let tree = Tree::new(&tops).unwrap();
     let held = |fat_root_ranges, set_nodes| {
         let budget = Budget { fat_root_ranges, set_nodes, ..Budget::bmv2() };
-        let plan = plan(&tops, &Placement::of(&cluster), &[], &budget, 1).unwrap();
+        let plan = plan(&tops, &of_cluster(&cluster), &[], &budget, 1).unwrap();
         (plan.held_nodes(&tree), plan.entry_bytes())
     };
-    assert_eq!(held(4, [0; 5]).0, 0, "nothing but the super-root");
-    let (some, bytes) = held(4, [3, 0, 0, 0, 0]);
+    assert_eq!(held(4, [0; SETS]).0, 0, "nothing but the super-root");
+    let (some, bytes) = held(4, [3, 0, 0, 0, 0, 0, 0]);
     assert_eq!(some, 3);
     assert!(bytes > 3 * (31 + 4 * 16), "each with five steps of search");
-    assert!(held(60, [3, 0, 0, 0, 0]).0 > some, "and those merged into the fat root");
-    assert_eq!(held(4, [8192; 5]).0, tree.node_count());
-    assert_eq!(held(1024, [8192; 5]).0, tree.node_count());
+    assert!(held(60, [3, 0, 0, 0, 0, 0, 0]).0 > some, "and those merged into the fat root");
+    assert_eq!(held(4, [8192; SETS]).0, tree.node_count());
+    assert_eq!(held(1024, [8192; SETS]).0, tree.node_count());
 }
 
 #[test]
@@ -591,11 +467,11 @@ fn a_key_below_the_first_fence_goes_to_the_first_children() {
     tops[0].partition.range.low = 500;
     tops[0].nodes.iter_mut().filter(|n| n.low() == 0).for_each(|n| n.children[0].0 = 500);
     let budget = Budget { fat_root_ranges: 1, ..Budget::bmv2() };
-    let placement = Placement::of(&cluster);
-    let plan = plan(&tops, &placement, &[], &budget, 1).unwrap();
-    let network = load(&plan);
+    let at = of_cluster(&cluster);
+    let plan = plan(&tops, &at, &[], &budget, 1).unwrap();
+    let network = load(&at, &plan);
     for (key, levels) in [(499, 4), (500, 4)] {
-        assert_eq!(network.read(home(&plan, key), key), plan.land(key));
+        assert_eq!(network.read(plan.roots()[0], home(&plan, key), key), plan.land(key));
         assert_eq!(plan.land(key).levels, levels);
     }
 }
@@ -605,7 +481,7 @@ fn tcam_ends_the_fat_root_before_its_ranges_do() {
     let (cluster, tops) = example();
     let wide = Budget { fat_root_ranges: 500, ..Budget::compiled(Target::Tofino1) };
     let narrow = Budget { stage_rows: Some([64; 4]), ..wide.clone() };
-    let make = |budget: &Budget| plan(&tops, &Placement::of(&cluster), &[], budget, 1).unwrap();
+    let make = |budget: &Budget| plan(&tops, &of_cluster(&cluster), &[], budget, 1).unwrap();
     let (all, few) = (make(&wide), make(&narrow));
     assert!(few.fat_root().len() < all.fat_root().len());
     assert!(few.summary().stage_rows.iter().all(|rows| *rows <= 32), "two epochs share 64 rows");
@@ -613,7 +489,7 @@ fn tcam_ends_the_fat_root_before_its_ranges_do() {
     assert!(exact.fat_root().len() <= few.fat_root().len(), "one-sided matching needs no more rows");
     let error = all.check(&narrow).unwrap_err();
     assert!(error.to_string().contains("TCAM rows) needs"), "{error}");
-    let error = all.check(&Budget { set_nodes: [1; 5], ..wide }).unwrap_err();
+    let error = all.check(&Budget { set_nodes: [1; SETS], ..wide }).unwrap_err();
     assert!(error.to_string().contains("node set core A of core-0 (nodes) needs"), "{error}");
 }
 
@@ -635,11 +511,54 @@ fn impossible_plans_are_refused() {
     assert!(matches!(make(&placement, &Budget { live_epochs: 0, ..small }, 1), PlanError::Budget { .. }));
 }
 
+/// Nobody has compiled a program for a switch that is everything at once.
+#[test]
+fn networks_without_a_program_are_refused() {
+    let (_, tops) = example();
+    let tree = Tree::new(&tops).unwrap();
+    let placement: Placement = (0..4).zip((0..).map(HostId)).collect();
+    let make = |target| {
+        let (network, none) = (Network::pair(2).unwrap(), Frequencies::none(&tree));
+        Plan::new(&network, &placement, &tree, &none, &Budget::compiled(target), 1)
+    };
+    let expected =
+        PlanError::NoProgram { target: "tofino2".to_owned(), role: fatbtree_topology::Role::Single };
+    assert_eq!(make(Target::Tofino2).unwrap_err(), expected);
+    let plan = make(Target::V1model).unwrap();
+    assert_eq!(plan.layer_names(), ["single A", "single B", "edge A", "edge B"]);
+    assert!(plan.print().contains("fat root in switch-0:"), "{}", plan.print());
+}
+
+/// Nodes of a group are in each of its switches, and what each counts adds up.
+#[test]
+fn several_fat_roots_hold_the_same_and_count_together() {
+    let (_, tops) = example();
+    let budget = Budget { fat_root_ranges: 30, set_nodes: [8; SETS], ..Budget::bmv2() };
+    let network = Network::leaf_spine(3, 2, 4).unwrap();
+    let at: Place = (network, (0..4).zip((0..).map(|host| HostId(3 * host))).collect());
+    let plan = plan(&tops, &at, &[], &budget, 5).unwrap();
+    let (entries, roots) = (plan.entries(), plan.roots());
+    assert_eq!((roots.len(), &entries[&roots[0]]), (2, &entries[&roots[1]]));
+    let summary = plan.summary();
+    assert_eq!(
+        (summary.layers[0].name.as_str(), summary.layers[0].nodes, summary.layers[0].switches.len()),
+        ("core A", 8, 2)
+    );
+    let counted = |switches: &[SwitchId]| {
+        let of =
+            |switch: &SwitchId| entries[switch].iter().map(|entry| (*switch, *entry, 5)).collect::<Vec<_>>();
+        plan.hits_and_stops(switches.iter().flat_map(of))
+    };
+    let (one, both) = (counted(&roots[..1]), counted(roots));
+    assert!(one[1].0 > 0 && both[1].0 == 2 * one[1].0 && both[0].0 == 2 * one[0].0, "{one:?} {both:?}");
+    assert!(plan.beside(&plan).is_some());
+}
+
 #[test]
 fn damaged_files_are_refused() {
     let (cluster, tops) = example();
-    let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20], ..Budget::bmv2() };
-    let plan = plan(&tops, &Placement::of(&cluster), &[], &budget, 5).unwrap();
+    let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20, 0, 0], ..Budget::bmv2() };
+    let plan = plan(&tops, &of_cluster(&cluster), &[], &budget, 5).unwrap();
     let good: serde_json::Value = serde_json::from_str(&plan.to_json()).unwrap();
     let refuse = |change: &dyn Fn(&mut serde_json::Value), reason: &str| {
         let mut bad = good.clone();
@@ -647,14 +566,17 @@ fn damaged_files_are_refused() {
         let error = Plan::from_json(&bad.to_string()).unwrap_err().to_string();
         assert!(error.contains(reason), "expected {reason:?} in: {error}");
     };
-    refuse(&|v| v["format"] = 1.into(), "expected format 3");
+    refuse(&|v| v["format"] = 1.into(), "expected format 4");
     refuse(&|v| v["epoch"] = 0.into(), "epoch from 1");
     refuse(&|v| v["fat_root"][0]["low"] = 1.into(), "from key 0");
-    refuse(&|v| v["nodes"][0]["layer"] = 5.into(), "layer from 0 to 4");
-    refuse(&|v| v["nodes"][0]["slot"] = 9.into(), "in order of layer, switch and slot");
-    refuse(&|v| v["nodes"][3]["slot"] = 2.into(), "in order of layer, switch and slot");
+    refuse(&|v| v["nodes"][0]["group"] = 99.into(), "node sets, found number 99");
+    refuse(&|v| v["roots"] = serde_json::json!([]), "a switch that holds the fat root");
+    refuse(&|v| v["groups"][1]["switches"] = serde_json::json!([]), "one for each node set");
+    refuse(&|v| v["partitions"][0]["groups"] = serde_json::json!([1, 0]), "in order, found [1, 0]");
+    refuse(&|v| v["nodes"][0]["slot"] = 9.into(), "in order of node set and slot");
+    refuse(&|v| v["nodes"][3]["slot"] = 2.into(), "in order of node set and slot");
     refuse(&|v| v["nodes"][1]["address"] = v["nodes"][0]["address"].clone(), "an address twice");
-    refuse(&|v| v["nodes"][0]["partition"] = 9.into(), "is not below this switch");
+    refuse(&|v| v["nodes"][0]["partition"] = 9.into(), "is not below");
     refuse(&|v| v["nodes"][0]["children"] = serde_json::json!([]), "1 to 16 children");
     refuse(&|v| v["nodes"][0]["children"][0]["address"] = v["nodes"][1]["address"].clone(), "further down");
     refuse(&|v| v["nodes"][0]["pivots"] = "high".into(), "low halves");
@@ -676,7 +598,7 @@ fn epochs_follow_each_other_with_other_last_bits() {
         epoch = next;
     }
     let (cluster, tops) = example();
-    let make = |epoch| plan(&tops, &Placement::of(&cluster), &[], &Budget::paper(), epoch).unwrap();
+    let make = |epoch| plan(&tops, &of_cluster(&cluster), &[], &Budget::paper(), epoch).unwrap();
     let ids = |plan: &Plan| -> BTreeSet<u16> {
         let id = |entry: &Entry| match entry {
             Entry::FatRoot(key, _) => Some(key.sub_table),

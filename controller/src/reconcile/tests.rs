@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::frequency::Frequencies;
-use crate::plan::{Budget, HotKeys, Located, Placement, Plan, next_epoch};
+use crate::plan::{Budget, HotKeys, Located, Placement, Plan, SETS, next_epoch};
 use crate::tables::{Change, Entry, NodeSet, child, core_route, fat_root, fine, run};
 use crate::test_support::{naive_path, top};
 use crate::tree::Tree;
@@ -91,7 +91,7 @@ impl World {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let cluster = Cluster::from_toml(Cluster::local_toml()).unwrap();
         let trees = trees(&mut random, 0);
-        let set_nodes = [random.random_range(1..4); 5];
+        let set_nodes = [random.random_range(1..4); SETS];
         let fat_root_ranges = random.random_range(2..20);
         let budget = Budget { fat_root_ranges, set_nodes, hot_keys: HOT_KEYS, ..Budget::bmv2() };
         let mut world = Self {

@@ -7,7 +7,7 @@ use fatbtree_controller::operator::{
     Question, ReloadStatus, RoleState, ServerStatus, Status, Step, SwitchDifference, SwitchDrops,
     SwitchStatus, TableCounters,
 };
-use fatbtree_controller::{Change, LAYER_NAMES, Plan, SwitchState, WayPoint, diff, drop_reason};
+use fatbtree_controller::{Change, Plan, SwitchState, WayPoint, diff, drop_reason};
 use fatbtree_topology::Switch;
 
 use super::driver::{Driver, Reply, answer};
@@ -103,17 +103,17 @@ impl Driver {
         };
         let (plan, tree) = (loaded.plan(), self.planner.cluster.tree());
         let way = plan.way(key);
-        let name =
-            |layer: Option<u8>| layer.map_or(FAT_ROOT, |layer| LAYER_NAMES[usize::from(layer)]).to_owned();
         let last = way.last().copied();
         let steps = way.into_iter().map(|point| {
-            let WayPoint { switch, layer, low, next, address, cached } = point;
-            Step { switch: tree.switch(switch).name(), table: name(layer), low, next, address, cached }
+            let (table, switches) = plan.place(&point);
+            let WayPoint { low, next, address, cached, .. } = point;
+            let switches = switches.iter().map(|switch| tree.switch(*switch).name()).collect::<Vec<_>>();
+            Step { switch: switches.join(", "), table, low, next, address, cached }
         });
         let landing = plan.land(key);
-        let because = match last.and_then(|point| point.layer) {
-            Some(4) => "edge B is the last node set on the way".to_owned(),
-            _ => format!(
+        let because = match last.filter(|point| plan.is_last(point, landing.partition)) {
+            Some(point) => format!("{} is the last node set on the way", plan.place(&point).0),
+            None => format!(
                 "the node at {:#x} is a leaf, or it is cached in no switch further on: others were visited more often",
                 landing.address
             ),
@@ -202,7 +202,7 @@ impl Driver {
 
 /// Sums over all switches.
 fn tables(plan: &Plan, counted: Counted) -> Vec<TableCounters> {
-    let names = std::iter::once(FAT_ROOT).chain(LAYER_NAMES);
+    let names = std::iter::once(FAT_ROOT.to_owned()).chain(plan.layer_names());
     let sums = names.zip(plan.hits_and_stops(counted));
-    sums.map(|(table, (hits, stops))| TableCounters { table: table.to_owned(), hits, stops }).collect()
+    sums.map(|(table, (hits, stops))| TableCounters { table, hits, stops }).collect()
 }
