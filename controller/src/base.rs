@@ -1,8 +1,8 @@
 //! What every switch needs before any plan: routes, the ways up and down for index packets, the last hop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use fatbtree_topology::{Cluster, Network, Peer, Routing, SwitchId};
+use fatbtree_topology::{Cluster, Network, Outages, PATHS, Peer, Routing, SwitchId};
 
 use crate::plan::Placement;
 use crate::tables::{Change, Entry, core_route, ipv4_route, last_hop, partition_route};
@@ -10,7 +10,7 @@ use crate::tables::{Change, Entry, core_route, ipv4_route, last_hop, partition_r
 /// The base entries of one switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
-    /// `ipv4_route`, `partition_route`, `last_hop`; in key order.
+    /// `ipv4_route`, `partition_route`, `last_hop`, `core_route`; in key order.
     pub entries: Vec<Entry>,
     /// The default action of `core_route`.
     pub core_route: core_route::Action,
@@ -19,17 +19,40 @@ pub struct Base {
 impl Base {
     /// As changes of an empty switch.
     ///
-    /// S_c is told to descend into the empty epoch 0, never to do nothing: an index packet must stop climbing there
-    /// even before the first plan, or it would climb from the next switch down again and again until its TTL is used up.
+    /// A switch that holds the fat root is told to descend into the empty epoch 0, never to do nothing: an index packet must stop climbing
+    /// there even before the first plan, or it would climb from the next switch down again and again until its TTL is used up.
     pub fn changes(&self) -> impl Iterator<Item = Change> + '_ {
         let entries = self.entries.iter().map(|entry| Change::Insert(*entry));
         entries.chain([Change::CoreRoute(self.core_route)])
     }
+
+    /// The same for programs whose `core_route` has no key: all packets climb as those of path 0 do.
+    fn without_paths(mut self) -> Self {
+        let first = self.entries.iter().find_map(|entry| match entry {
+            Entry::CoreRoute(core_route::Key { path: 0 }, core_route::Climb { port }) => Some(*port),
+            _ => None,
+        });
+        self.entries.retain(|entry| !matches!(entry, Entry::CoreRoute(..)));
+        if let Some(port) = first {
+            self.core_route = core_route::Action::Climb { port };
+        }
+        self
+    }
 }
 
-/// The base of every switch of a cluster, in its devices' own port numbers.
+/// The base of every switch of a cluster when nothing is down, in its devices' own port numbers.
 pub fn cluster_base(cluster: &Cluster) -> BTreeMap<SwitchId, Base> {
-    let mut bases = base(cluster.tree(), &Placement::of(cluster));
+    cluster_base_during(cluster, &Outages::none(), &BTreeSet::new())
+}
+
+/// The same while something is down. Switches that are `unready` get no index packets to look up in their fat root, while others are there.
+pub fn cluster_base_during(
+    cluster: &Cluster,
+    outages: &Outages,
+    unready: &BTreeSet<SwitchId>,
+) -> BTreeMap<SwitchId, Base> {
+    let routing = cluster.tree().routing(outages, &cluster.ends(), unready);
+    let mut bases = bases(&routing, &Placement::of(cluster));
     for (switch, base) in &mut bases {
         let device = |port: &mut u16| *port = cluster.device_port(*switch, *port);
         if let core_route::Action::Climb { port } = &mut base.core_route {
@@ -40,6 +63,7 @@ pub fn cluster_base(cluster: &Cluster) -> BTreeMap<SwitchId, Base> {
                 Entry::Ipv4Route(_, action) => device(&mut action.port),
                 Entry::PartitionRoute(_, action) => device(&mut action.port),
                 Entry::LastHop(key, _) => device(&mut key.port),
+                Entry::CoreRoute(_, action) => device(&mut action.port),
                 _ => {}
             }
         }
@@ -48,19 +72,27 @@ pub fn cluster_base(cluster: &Cluster) -> BTreeMap<SwitchId, Base> {
     bases
 }
 
-/// The base of every switch of the network, in the network's port numbers.
+/// The base of every switch of the network when nothing is down, in the network's port numbers.
 pub fn base(topology: &Network, placement: &Placement) -> BTreeMap<SwitchId, Base> {
-    topology.switches().iter().map(|switch| (switch.id, base_of(topology, placement, switch.id))).collect()
+    bases(&Routing::undisturbed(topology), placement)
 }
 
-fn base_of(topology: &Network, placement: &Placement, switch: SwitchId) -> Base {
+fn bases(routing: &Routing<'_>, placement: &Placement) -> BTreeMap<SwitchId, Base> {
+    let with_paths = |switch| base_of(routing, placement, switch);
+    let base = |switch| {
+        if core_route::has_paths() { with_paths(switch) } else { with_paths(switch).without_paths() }
+    };
+    routing.network().switches().iter().map(|switch| (switch.id, base(switch.id))).collect()
+}
+
+fn base_of(routing: &Routing<'_>, placement: &Placement, switch: SwitchId) -> Base {
+    let network = routing.network();
     let mut entries = Vec::new();
-    for route in topology.routes(switch) {
+    for route in routing.routes(switch) {
         let key = ipv4_route::Key { prefix: route.prefix };
         entries.push(Entry::Ipv4Route(key, ipv4_route::Action { port: route.port }));
     }
-    let routing = Routing::undisturbed(topology);
-    if topology.carries_index(switch) {
+    if network.carries_index(switch) {
         for (partition, host) in placement.iter() {
             if let Some(port) = routing.down_port(switch, host) {
                 let key = partition_route::Key { partition };
@@ -68,18 +100,21 @@ fn base_of(topology: &Network, placement: &Placement, switch: SwitchId) -> Base 
             }
         }
     }
-    for (port, peer) in topology.ports(switch) {
+    for (port, peer) in network.ports(switch) {
         if matches!(peer, Peer::Host(_)) {
             entries.push(Entry::LastHop(last_hop::Key { port }, last_hop::Action));
         }
     }
+    for path in 0..PATHS {
+        if let Some(port) = routing.climb(switch, path) {
+            entries.push(Entry::CoreRoute(core_route::Key { path }, core_route::Climb { port }));
+        }
+    }
     entries.sort_unstable();
-    let core_route = if topology.is_root(switch) {
+    let core_route = if network.is_root(switch) {
         core_route::Action::Descend { epoch: 0, sub_table: 0 }
     } else {
-        routing
-            .climb(switch, 0)
-            .map_or(core_route::Action::NoAction, |port| core_route::Action::Climb { port })
+        core_route::Action::NoAction
     };
     Base { entries, core_route }
 }
@@ -87,7 +122,7 @@ fn base_of(topology: &Network, placement: &Placement, switch: SwitchId) -> Base 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fatbtree_topology::{Cores, HostId};
+    use fatbtree_topology::{Cores, HostId, Prefix};
 
     /// Follows an index packet by the tables alone.
     fn walk(
@@ -95,22 +130,27 @@ mod tests {
         bases: &BTreeMap<SwitchId, Base>,
         from: HostId,
         partition: u16,
+        path_number: u8,
     ) -> Vec<SwitchId> {
         let (mut at, mut climbing) = (topology.edge_of(from).id, true);
         let mut path = Vec::new();
         loop {
             path.push(at);
-            assert!(path.len() <= 5, "loops");
+            assert!(path.len() <= 9, "loops");
             let base = &bases[&at];
             let down = base.entries.iter().find_map(|entry| match entry {
                 Entry::PartitionRoute(key, action) if key.partition == partition => Some(action.port),
                 _ => None,
             });
+            let up = base.entries.iter().find_map(|entry| match entry {
+                Entry::CoreRoute(key, action) if key.path == path_number => Some(action.port),
+                _ => None,
+            });
             let port = match base.core_route {
-                core_route::Action::Climb { port } if climbing => port,
+                _ if climbing && up.is_some() => up.expect("just seen"),
                 core_route::Action::Descend { epoch: 0, sub_table: 0 } => {
                     climbing = false;
-                    down.expect("S_c knows every partition")
+                    down.expect("a fat root knows every partition")
                 }
                 _ => down.expect("only switches above the partition are passed"),
             };
@@ -150,26 +190,62 @@ mod tests {
 
     #[test]
     fn index_packets_climb_turn_and_go_down() {
-        let example = Cluster::example();
-        let scattered: Placement = [(4, "host-0-0-0"), (9, "host-3-1-1"), (1, "host-0-1-0")]
-            .into_iter()
-            .map(|(partition, name)| (partition, example.tree().host_by_name(name).unwrap().id))
-            .collect();
-        for topology in [Network::one_core(4).unwrap(), Network::fat_tree(4, Cores::All).unwrap()] {
-            for placement in [Placement::of(&example), scattered.clone()] {
+        let networks = [
+            Network::one_core(4),
+            Network::fat_tree(4, Cores::All),
+            Network::fat_tree(4, Cores::Chosen(2)),
+            Network::leaf_spine(3, 3, 6),
+            Network::pair(8),
+            Network::single(16),
+        ];
+        let hosts = |topology: &Network, hosts: [usize; 3]| -> Placement {
+            let named = [4, 9, 1].into_iter().zip(hosts).map(|(id, at)| (id, topology.hosts()[at].id));
+            named.collect()
+        };
+        for topology in networks.map(Result::unwrap) {
+            for placement in [hosts(&topology, [0, 1, 2]), hosts(&topology, [0, 15, 2])] {
                 let (bases, routing) = (base(&topology, &placement), Routing::undisturbed(&topology));
                 for host in topology.hosts() {
                     for (partition, to) in placement.iter() {
-                        let expected: Vec<_> = routing
-                            .index_path(host.id, to, 0)
-                            .unwrap()
-                            .iter()
-                            .map(|hop| hop.switch)
-                            .collect();
-                        assert_eq!(walk(&topology, &bases, host.id, partition), expected);
+                        for path in [0, 1, 5, 63] {
+                            let hops = routing.index_path(host.id, to, path).unwrap();
+                            let expected: Vec<_> = hops.iter().map(|hop| hop.switch).collect();
+                            assert_eq!(walk(&topology, &bases, host.id, partition, path), expected);
+                        }
                     }
                 }
             }
         }
+    }
+
+    /// Where the program's table has no key, all packets climb as those of path 0 do.
+    #[test]
+    fn programs_without_paths_climb_by_the_default_action() {
+        let topology = Network::leaf_spine(2, 2, 2).unwrap();
+        let placement: Placement = [(0, HostId(0))].into_iter().collect();
+        let leaf = topology.switch_by_name("leaf-1").unwrap().id;
+        let base = base_of(&Routing::undisturbed(&topology), &placement, leaf);
+        let paths =
+            |base: &Base| base.entries.iter().filter(|entry| matches!(entry, Entry::CoreRoute(..))).count();
+        assert_eq!((paths(&base), base.core_route), (64, core_route::Action::NoAction));
+        let base = base.without_paths();
+        assert_eq!((paths(&base), base.core_route), (0, core_route::Action::Climb { port: 2 }));
+    }
+
+    #[test]
+    fn routes_go_round_what_is_down() {
+        let (_, text) = Cluster::examples()[2];
+        let cluster = Cluster::from_toml(text).unwrap();
+        let id = |name| cluster.tree().switch_by_name(name).unwrap().id;
+        let outages = Outages { switches: [id("spine-0")].into(), ..Outages::none() };
+        let bases = cluster_base_during(&cluster, &outages, &BTreeSet::new());
+        let leaf = &bases[&id("leaf-0")];
+        let up = |entry: &&Entry| matches!(entry, Entry::CoreRoute(_, core_route::Climb { port: 3 }));
+        assert_eq!(leaf.entries.iter().filter(up).count(), 64, "all climb to spine-1");
+        let key = ipv4_route::Key { prefix: Prefix::new([0, 0, 0, 0].into(), 0) };
+        assert!(leaf.entries.contains(&Entry::Ipv4Route(key, ipv4_route::Action { port: 3 })));
+        let unready = cluster_base_during(&cluster, &Outages::none(), &[id("spine-0")].into());
+        assert_eq!(unready[&id("leaf-0")].entries.iter().filter(up).count(), 64);
+        assert!(unready[&id("leaf-0")].entries != leaf.entries, "ordinary packets still go there");
     }
 }

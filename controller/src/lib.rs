@@ -74,7 +74,7 @@ pub mod tables;
 mod test_support;
 mod tree;
 
-pub use base::{Base, base, cluster_base};
+pub use base::{Base, base, cluster_base, cluster_base_during};
 pub use connection::{Connection, ConnectionError, Connections};
 pub use device_config::{DeviceConfigFormat, TofinoOutput};
 pub use follow::{FollowError, FollowOptions, Follower, Replanned};

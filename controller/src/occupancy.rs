@@ -13,7 +13,7 @@ use crate::program::Program;
 use crate::tables::Entry;
 
 /// The tables that the controller writes, in the order of a packet's way.
-const TABLES: [&str; 21] = [
+const TABLES: [&str; 22] = [
     "roce_connection",
     "hot_key",
     "fat_root_0",
@@ -35,6 +35,7 @@ const TABLES: [&str; 21] = [
     "partition_route",
     "ipv4_route",
     "last_hop",
+    "core_route",
 ];
 const FAT_ROOT: usize = 2;
 const NODE_SETS: usize = FAT_ROOT + STAGES;
@@ -121,6 +122,7 @@ impl Counts {
                 Entry::PartitionRoute(..) => OTHERS,
                 Entry::Ipv4Route(..) => OTHERS + 1,
                 Entry::LastHop(..) => OTHERS + 2,
+                Entry::CoreRoute(..) => OTHERS + 3,
             };
             counts.entries[at] += 1;
         }
@@ -132,7 +134,8 @@ impl Program {
     /// How full the tables of a switch are that runs this program and holds so many entries. Tables that the program lacks are left out.
     pub fn occupancy(&self, counts: &Counts) -> Vec<TableUse> {
         let used = TABLES.iter().zip(counts.entries).enumerate().filter_map(|(at, (name, used))| {
-            let table = self.info().table(name).ok()?;
+            // A table without a key has no entries.
+            let table = self.info().table(name).ok().filter(|table| !table.fields.is_empty())?;
             let is_exact = table.fields.iter().all(|field| field.kind == MatchKind::Exact);
             let stage = at.checked_sub(FAT_ROOT).filter(|stage| *stage < STAGES);
             let rows = stage
@@ -224,8 +227,12 @@ mod tests {
                     assert_eq!(table.memory == Memory::Tcam, is_tcam, "{table:?}");
                 }
                 // None is left out, but the one that has no entries.
-                let ours =
-                    program.info().tables().iter().filter(|table| program.tables().is_ours(table)).count();
+                let ours = program
+                    .info()
+                    .tables()
+                    .iter()
+                    .filter(|table| program.tables().is_ours(table) && !table.fields.is_empty())
+                    .count();
                 assert_eq!(tables.len(), ours, "{target:?} {role}");
             }
         }

@@ -88,6 +88,8 @@ pub enum Entry {
     Ipv4Route(ipv4_route::Key, ipv4_route::Action),
     /// A port that leads to a host.
     LastHop(last_hop::Key, last_hop::Action),
+    /// The way up for index packets of one path number.
+    CoreRoute(core_route::Key, core_route::Climb),
 }
 
 impl Entry {
@@ -104,6 +106,7 @@ impl Entry {
             (Self::PartitionRoute(a, _), Self::PartitionRoute(b, _)) => a.cmp(b),
             (Self::Ipv4Route(a, _), Self::Ipv4Route(b, _)) => a.cmp(b),
             (Self::LastHop(a, _), Self::LastHop(b, _)) => a.cmp(b),
+            (Self::CoreRoute(a, _), Self::CoreRoute(b, _)) => a.cmp(b),
             _ => self.cmp(other), // different tables: the variant decides
         }
     }
@@ -141,9 +144,11 @@ impl Entry {
                 let (epoch_slot_and_branch, offset) = (1 + 2 + 1, 6);
                 epoch_slot_and_branch + offset
             }
-            Self::RoceConnection(..) | Self::PartitionRoute(..) | Self::Ipv4Route(..) | Self::LastHop(..) => {
-                0
-            }
+            Self::RoceConnection(..)
+            | Self::PartitionRoute(..)
+            | Self::Ipv4Route(..)
+            | Self::LastHop(..)
+            | Self::CoreRoute(..) => 0,
         }
     }
 
@@ -160,6 +165,7 @@ impl Entry {
             Self::PartitionRoute(..) => "partition_route".to_owned(),
             Self::Ipv4Route(..) => "ipv4_route".to_owned(),
             Self::LastHop(..) => "last_hop".to_owned(),
+            Self::CoreRoute(..) => "core_route".to_owned(),
         }
     }
 }
@@ -223,6 +229,7 @@ enum Which {
     PartitionRoute,
     Ipv4Route,
     LastHop,
+    CoreRoute,
 }
 
 const SETS: [NodeSet; 2] = [NodeSet::A, NodeSet::B];
@@ -261,6 +268,7 @@ impl Tables {
         note("partition_route", Which::PartitionRoute);
         note("ipv4_route", Which::Ipv4Route);
         note("last_hop", Which::LastHop);
+        note("core_route", Which::CoreRoute);
         let mut fat_root = [const { None }; 4];
         for (stage, slot) in (0u8..).zip(&mut fat_root) {
             let name = format!("fat_root_{stage}");
@@ -384,6 +392,10 @@ impl Tables {
             Entry::Ipv4Route(key, action) => {
                 self.ipv4_route.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
             }
+            Entry::CoreRoute(key, action) => {
+                let table = self.core_route.as_ref().ok_or_else(missing)?;
+                return table.entry(*key, with_action.then_some(*action));
+            }
             Entry::LastHop(key, action) => {
                 self.last_hop.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
             }
@@ -440,6 +452,10 @@ impl Tables {
             Which::Ipv4Route => {
                 let (key, action) = self.ipv4_route.as_ref().ok_or_else(missing)?.read(entry)?;
                 Entry::Ipv4Route(key, action)
+            }
+            Which::CoreRoute => {
+                let (key, action) = self.core_route.as_ref().ok_or_else(missing)?.read_entry(entry)?;
+                Entry::CoreRoute(key, action)
             }
             Which::LastHop => {
                 let (key, action) = self.last_hop.as_ref().ok_or_else(missing)?.read(entry)?;

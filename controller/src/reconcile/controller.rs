@@ -5,9 +5,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_topology::{Cluster, HostId, SwitchId};
+use fatbtree_topology::{Cluster, HostId, Outages, Role, Switch, SwitchId};
 use serde::{Deserialize, Serialize};
 
+use super::roots::Roots;
 use super::{Desired, InForce, Loaded, Serving};
 use crate::connection::{Connection, ConnectionError};
 use crate::plan::{Placement, Plan, PlanError, next_epoch};
@@ -110,7 +111,7 @@ pub enum Refused {
         /// The epoch that it leads to.
         epoch: u8,
     },
-    /// The switch with the fat root was not read yet.
+    /// A switch with the fat root that packets are sent to was not read yet, or does not hold what it should.
     #[error(
         "{switch} does not answer, or does not hold yet what it should: `fatbtree control status` says why; wait for it"
     )]
@@ -137,7 +138,12 @@ pub enum Refused {
 pub struct Controller {
     cluster: Cluster,
     placement: Placement,
-    core: SwitchId,
+    roots: Roots,
+    outages: Outages,
+    /// The version since which routes are what they are.
+    rerouted: u64,
+    /// All that answer have been seen to have the routes of now.
+    all_go_round: bool,
     desired: Arc<Desired>,
     version: u64,
     switches: BTreeMap<SwitchId, SwitchState>,
@@ -153,7 +159,7 @@ pub struct Controller {
     last_begun: u8,
     draw: u8,
     previous: Option<(Plan, Incarnations)>,
-    /// Connections that are told of when the client's first switch and S_c hold this version.
+    /// Connections that are told of when the client's first switch and the fat roots hold this version.
     pending: BTreeMap<(u16, Ipv4Addr, u32), (u64, SwitchId)>,
     notices: VecDeque<Notice>,
     now: Duration,
@@ -169,7 +175,10 @@ impl Controller {
         let silent = || SwitchState::Silent("not reached yet".to_owned());
         Self {
             placement: Placement::of(cluster),
-            core: cluster.tree().roots()[0],
+            roots: Roots::new(cluster),
+            outages: Outages::none(),
+            rerouted: 1,
+            all_go_round: false,
             desired: Arc::new(Desired::new(cluster)),
             version: 1,
             switches: switches.map(|switch| (switch.id, silent())).collect(),
@@ -232,7 +241,9 @@ impl Controller {
     /// A switch answers, and was read: it sends packets there.
     pub fn switch_read(&mut self, switch: SwitchId, serving: Option<Serving>) {
         self.switches.insert(switch, SwitchState::Converging);
-        if switch == self.core && self.desired.in_force == InForce::Unread {
+        self.all_go_round = false;
+        let is_root = self.cluster.tree().is_root(switch);
+        if is_root && self.desired.in_force == InForce::Unread {
             let mut saved = std::mem::take(&mut self.saved).into_iter();
             let last = serving.map_or(u8::MAX, |serving| serving.epoch);
             self.last_begun = (0..2 * (self.draw / 2)).fold(last, |epoch, _| next_epoch(epoch));
@@ -249,12 +260,19 @@ impl Controller {
             self.turn(in_force);
             self.check_trees();
         }
+        if is_root {
+            let holds_it = serving == self.desired.in_force.serving();
+            self.roots.read(switch, holds_it, self.version);
+            self.go_round();
+        }
         self.advance();
     }
 
     /// A switch holds what was desired at a version.
     pub fn switch_settled(&mut self, switch: SwitchId, version: u64) {
         self.switches.insert(switch, SwitchState::Settled(version));
+        self.roots.settled(switch, version);
+        self.go_round();
         self.advance();
     }
 
@@ -266,6 +284,8 @@ impl Controller {
     /// A switch does not answer, or refuses.
     pub fn switch_lost(&mut self, switch: SwitchId, reason: String) {
         self.switches.insert(switch, SwitchState::Silent(reason));
+        self.roots.lost(switch);
+        self.go_round();
         self.advance();
     }
 
@@ -278,14 +298,91 @@ impl Controller {
         matches!(self.switches.get(&switch), Some(SwitchState::Settled(at)) if *at >= version)
     }
 
-    /// All that answer, and S_c in any case.
+    /// All that answer, and all fat roots that packets are sent to in any case.
     fn are_settled(&self, version: u64) -> bool {
-        let settled = |state: &SwitchState| match state {
+        self.answering_are_settled(version) && self.roots_are_settled(version)
+    }
+
+    /// All that answer; one that is down need not.
+    fn answering_are_settled(&self, version: u64) -> bool {
+        let settled = |(switch, state): (&SwitchId, &SwitchState)| match state {
+            _ if self.outages.switches.contains(switch) => true,
             SwitchState::Silent(_) => true,
             SwitchState::Converging => false,
             SwitchState::Settled(at) => *at >= version,
         };
-        self.is_settled(self.core, version) && self.switches.values().all(settled)
+        self.switches.iter().all(settled)
+    }
+
+    /// All fat roots that packets may be sent to, one at least: those that have path numbers, and those that answer. Packets go round the
+    /// others once all that answer know it.
+    fn roots_are_settled(&self, version: u64) -> bool {
+        self.root_to_wait_for(version).is_none()
+    }
+
+    /// The first fat root that does not hold yet what it should at this version, if one is to be waited for.
+    fn root_to_wait_for(&self, version: u64) -> Option<SwitchId> {
+        let all = self.cluster.tree().roots();
+        let may_get_packets = |root: &SwitchId| {
+            let answers = !matches!(self.switches.get(root), Some(SwitchState::Silent(_)) | None);
+            self.roots.is_used(*root) || answers && !self.outages.switches.contains(root)
+        };
+        let late = |root: &SwitchId| may_get_packets(root) && !self.is_settled(*root, version);
+        let none_holds = || !all.iter().any(|root| self.is_settled(*root, version));
+        // Those that do not answer may lead packets where they led them before; an edge switch only its own clients', who wait for it.
+        let leads_elsewhere = |switch: &Switch| {
+            let is_silent = matches!(self.switches.get(&switch.id), Some(SwitchState::Silent(_)));
+            switch.role == Role::Aggregation && is_silent && !self.outages.switches.contains(&switch.id)
+        };
+        let switches = || self.cluster.tree().switches().iter();
+        let others_may =
+            || !self.roots.all_are_used() && (!self.all_go_round || switches().any(leads_elsewhere));
+        let first = || all.first().copied();
+        all.iter().copied().find(late).or_else(|| first().filter(|_| none_holds() || others_may()))
+    }
+
+    // ---- what is down ----
+
+    /// Other parts of the network are down than before: packets go round them, and switches that are down are not waited for. One that was
+    /// down and comes back with a fat root gets index packets once it holds the plan in force.
+    pub fn network_changed(&mut self, outages: Outages) {
+        if outages == self.outages {
+            return;
+        }
+        let before = std::mem::replace(&mut self.outages, outages);
+        for switch in before.switches.difference(&self.outages.switches) {
+            self.roots.came_back(*switch, self.version);
+            if matches!(self.switches.get(switch), Some(SwitchState::Silent(_))) {
+                self.roots.lost(*switch);
+            }
+        }
+        self.reroute();
+        self.advance();
+    }
+
+    /// What is down, as far as the controller was told.
+    pub fn outages(&self) -> &Outages {
+        &self.outages
+    }
+
+    /// Gives path numbers to the fat roots that are ready now, if these are others than before.
+    fn go_round(&mut self) {
+        if self.roots.have_changed(&self.cluster, &self.outages) {
+            self.reroute();
+        }
+    }
+
+    fn reroute(&mut self) {
+        let Self { cluster, outages, desired, roots, .. } = self;
+        roots.use_ready(cluster, outages);
+        Arc::make_mut(desired).go_round(cluster, outages, roots.unready());
+        self.version += 1;
+        self.rerouted = self.version;
+        self.all_go_round = false;
+        // A reload goes on once packets go where they go now.
+        if let Some(reload) = &mut self.reload {
+            reload.version = self.version;
+        }
     }
 
     // ---- memory servers ----
@@ -438,14 +535,14 @@ impl Controller {
     /// The epoch of the next plan, unless it is a difference to the one in force.
     ///
     /// # Errors
-    /// When a reload is under way, or S_c was not read yet.
+    /// When a reload is under way, or a fat root was not read yet.
     pub fn next_epoch(&self) -> Result<u8, Refused> {
         if let Some(reload) = &self.reload {
             return Err(Refused::Busy { epoch: reload.new.plan().epoch() });
         }
-        // Until S_c does what it is to do now, it may do what it did before.
-        if !self.is_settled(self.core, self.turned) {
-            return Err(Refused::CoreSilent { switch: self.cluster.tree().switch(self.core).name() });
+        // Until fat roots do what they are to do now, they may do what they did before.
+        if let Some(root) = self.root_to_wait_for(self.turned) {
+            return Err(Refused::CoreSilent { switch: self.cluster.tree().switch(root).name() });
         }
         Ok(next_epoch(self.last_begun))
     }
@@ -503,6 +600,7 @@ impl Controller {
 
     /// Does what the state of the switches allows.
     fn advance(&mut self) {
+        self.all_go_round |= self.answering_are_settled(self.rerouted);
         self.tell_registered();
         while let Some(Reload { new, old, stage, version, .. }) = &self.reload {
             let (new, old, version) = (Arc::clone(new), old.clone(), *version);
@@ -513,7 +611,7 @@ impl Controller {
                     self.turned = self.version;
                     Stage::Flip
                 }
-                Stage::Flip if self.is_settled(self.core, version) => {
+                Stage::Flip if self.roots_are_settled(version) => {
                     self.change(|desired| desired.beside = None);
                     Stage::Clear
                 }
@@ -541,16 +639,14 @@ impl Controller {
         }
     }
 
-    /// Index reads need the first switch to know the connection, and S_c not to be led by a plan that is void.
+    /// Index reads need the first switch to know the connection, and no fat root to lead by a plan that is void.
     fn tell_registered(&mut self) {
-        let core = match self.switches.get(&self.core) {
-            Some(SwitchState::Settled(version)) => *version,
-            _ => return,
-        };
         let ready: Vec<(u16, Ipv4Addr, u32)> = self
             .pending
             .iter()
-            .filter(|(_, (version, edge))| core >= *version && self.is_settled(*edge, *version))
+            .filter(|(_, (version, edge))| {
+                self.is_settled(*edge, *version) && self.roots_are_settled(*version)
+            })
             .map(|(key, _)| *key)
             .collect();
         for (partition, client, queue_pair) in ready {

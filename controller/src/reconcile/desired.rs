@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fatbtree_topology::{Cluster, SwitchId};
+use fatbtree_topology::{Cluster, Outages, SwitchId};
 
 use super::wanted::{Keep, Serving, Wanted};
-use crate::base::{Base, cluster_base};
+use crate::base::{Base, cluster_base, cluster_base_during};
 use crate::connection::Connections;
 use crate::plan::{Plan, diff_switch};
 use crate::tables::Entry;
@@ -57,7 +57,7 @@ impl Loaded {
 /// What packets are led by.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InForce {
-    /// S_c was not read yet: whatever there is stays.
+    /// No fat root was read yet: whatever there is stays.
     Unread,
     /// Nothing: index reads end at the roots of their partitions.
     Nothing,
@@ -95,7 +95,8 @@ impl InForce {
 /// with the new one in force; without the old one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Desired {
-    core: SwitchId,
+    /// The switches that hold the fat root.
+    roots: Vec<SwitchId>,
     base: Arc<BTreeMap<SwitchId, Base>>,
     /// Clients' connections.
     pub connections: Connections,
@@ -109,12 +110,18 @@ impl Desired {
     /// Routes, and whatever plan there is.
     pub fn new(cluster: &Cluster) -> Self {
         Self {
-            core: cluster.tree().roots()[0],
+            roots: cluster.tree().roots().to_vec(),
             base: Arc::new(cluster_base(cluster)),
             connections: Connections::new(),
             in_force: InForce::Unread,
             beside: None,
         }
+    }
+
+    /// Other routes: what is down goes round, and switches that are `unready` get no index packets to look up in their fat root while
+    /// others are there.
+    pub(super) fn go_round(&mut self, cluster: &Cluster, outages: &Outages, unready: &BTreeSet<SwitchId>) {
+        self.base = Arc::new(cluster_base_during(cluster, outages, unready));
     }
 
     /// What one switch should hold.
@@ -134,11 +141,17 @@ impl Desired {
         };
         let base_route = base.map(|base| base.core_route);
         let core_route = match &self.in_force {
-            _ if switch != self.core => base_route,
-            InForce::Unread | InForce::Unknown(_) => None,
-            InForce::Nothing => base_route,
+            _ if !self.roots.contains(&switch) => base_route,
+            InForce::Unread => None,
+            InForce::Nothing | InForce::Unknown(_) => base_route,
             InForce::Plan(loaded) => Some(loaded.plan.descend()),
         };
-        Wanted { fixed, plans, is_difference, keep, serving: self.in_force.serving(), core_route }
+        // One that has another epoch, or none, leads nowhere until there is another plan.
+        let core_route_stays = match self.in_force {
+            InForce::Unknown(serving) => Some(serving),
+            _ => None,
+        };
+        let serving = self.in_force.serving();
+        Wanted { fixed, plans, is_difference, keep, serving, core_route, core_route_stays }
     }
 }

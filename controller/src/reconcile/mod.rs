@@ -14,6 +14,7 @@
 mod controller;
 mod desired;
 mod held;
+mod roots;
 #[cfg(test)]
 mod tests;
 mod wanted;

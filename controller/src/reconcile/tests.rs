@@ -1,12 +1,12 @@
 //! Controllers that are killed at any write, switches that come back empty, freeze, or make only some of the changes, servers that are
 //! filled anew: whatever happens, no packet is led by half of something, and in the end all switches hold one epoch and nothing else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fatbtree_index::{TopNode, TreeTop};
-use fatbtree_topology::{Cluster, SwitchId};
+use fatbtree_topology::{Cluster, Outages, PATHS, Peer, Routing, SwitchId};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -34,16 +34,16 @@ struct Packet {
     epoch: u8,
     inner: bool,
     address: u64,
-    partition: u16,
-    /// Switches passed.
-    hops: usize,
     trees: Vec<Arc<Vec<TreeTop>>>,
+    /// Switches that it is still to pass.
+    down: VecDeque<SwitchId>,
 }
 
 struct World {
     random: ChaCha8Rng,
     cluster: Cluster,
-    core: SwitchId,
+    /// The fat root that the controller reads first.
+    first: SwitchId,
     switches: BTreeMap<SwitchId, Switch>,
     controller: Controller,
     /// What the controller's disk has.
@@ -86,16 +86,27 @@ fn trees(random: &mut ChaCha8Rng, number: u64) -> Trees {
     (Arc::new(tops.collect()), incarnations.collect())
 }
 
+/// With one fat root, and with several.
+fn network(seed: u64) -> String {
+    let [_, (_, pair), (_, leaf_spine), (_, fat_tree)] = Cluster::examples();
+    match seed % 5 {
+        0 | 1 => fat_tree.to_owned(),
+        2 => leaf_spine.replace("spines = 2", "spines = 3"),
+        3 => fat_tree.replace("cores = \"one\"", "cores = \"all\""),
+        _ => pair.to_owned(),
+    }
+}
+
 impl World {
     fn new(seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let cluster = Cluster::from_toml(Cluster::local_toml()).unwrap();
+        let cluster = Cluster::from_toml(&network(seed)).unwrap();
         let trees = trees(&mut random, 0);
         let set_nodes = [random.random_range(1..4); SETS];
         let fat_root_ranges = random.random_range(2..20);
         let budget = Budget { fat_root_ranges, set_nodes, hot_keys: HOT_KEYS, ..Budget::bmv2() };
         let mut world = Self {
-            core: cluster.tree().roots()[0],
+            first: cluster.tree().roots()[0],
             switches: cluster.tree().switches().iter().map(|switch| (switch.id, Switch::default())).collect(),
             controller: Controller::new(&cluster, 100, 0),
             disk: None,
@@ -133,13 +144,15 @@ impl World {
     }
 
     fn kill_the_controller(&mut self) {
+        let roots = self.cluster.tree().roots();
+        self.first = roots[self.random.random_range(0..roots.len())];
         // A draw that comes to none of the epochs that were begun.
-        let from = self.switches[&self.core].holds.serving().map(|serving| serving.epoch).unwrap_or(u8::MAX);
+        let from = self.switches[&self.first].holds.serving().map(|serving| serving.epoch).unwrap_or(u8::MAX);
         let begun = std::iter::successors(Some(from), |epoch| Some(next_epoch(*epoch)));
         let draw = begun.take(254).position(|epoch| epoch == self.last_begun).unwrap_or(0) + 1;
         self.controller = Controller::new(&self.cluster, 100, draw as u8);
         // By the time that another one has started, no packet is under way that was sent before S_c sent them nowhere.
-        if self.switches[&self.core].holds.serving().map(|serving| serving.epoch).is_none() {
+        if self.switches[&self.first].holds.serving().is_none() {
             self.packets.clear();
         }
         for switch in self.switches.values_mut() {
@@ -157,7 +170,9 @@ impl World {
         let dies = rough(self, 60);
         let fails = rough(self, 8);
         let (version, desired) = self.controller.desired();
-        let (desired, core) = (Arc::clone(desired), self.core);
+        let desired = Arc::clone(desired);
+        let is_root = self.cluster.tree().is_root(id);
+        let is_unread = desired.in_force == InForce::Unread;
         let switch = self.switches.get_mut(&id).unwrap();
         if switch.is_frozen {
             switch.known = None;
@@ -165,6 +180,9 @@ impl World {
             return;
         }
         let Some(known) = &mut switch.known else {
+            if is_root && is_unread && id != self.first {
+                return;
+            }
             switch.known = Some(switch.holds.clone());
             self.controller.switch_read(id, switch.holds.serving());
             return;
@@ -187,7 +205,7 @@ impl World {
             assert!(fits(&switch.holds, change), "{change:?} in {}", id.0);
             switch.holds.apply(std::slice::from_ref(change));
         }
-        if id == core
+        if is_root
             && let Some(epoch) = switch.holds.serving().map(|serving| serving.epoch)
             && made.iter().any(|c| matches!(c, Change::CoreRoute(_)))
         {
@@ -325,7 +343,7 @@ impl World {
                 // It has lost all, or was only frozen.
                 if !was_frozen && self.one_in(2) {
                     self.switches.insert(id, Switch::default());
-                    if id == self.core {
+                    if self.cluster.tree().is_root(id) {
                         self.packets.clear();
                     }
                     self.controller.switch_lost(id, "restarted".to_owned());
@@ -371,6 +389,17 @@ impl World {
                     }
                 }
             }
+            // It is said so: packets go there all the same.
+            399 => {
+                let mut outages = Outages::none();
+                if self.one_in(2) {
+                    outages.switches.insert(id);
+                }
+                if let Some((port, _)) = self.cluster.tree().ports(id).next() {
+                    outages.links.insert((id, port));
+                }
+                self.controller.network_changed(outages);
+            }
             8..12 => {
                 self.calm(12);
                 self.plan();
@@ -386,9 +415,26 @@ impl World {
 
     // ---- packets, as the switches' tables lead them ----
 
+    /// The fat root that a packet of the client comes to by the tables of the switches.
+    fn climb(&self, path: u8) -> Option<SwitchId> {
+        let tree = self.cluster.tree();
+        let mut at = tree.edge_of(self.cluster.clients()[0].host).id;
+        while !tree.is_root(at) {
+            let up = self.switches[&at].holds.entries().iter().find_map(|entry| match entry {
+                Entry::CoreRoute(key, action) if key.path == path => Some(action.port),
+                _ => None,
+            });
+            let Peer::Switch { switch, .. } = tree.peer(at, up?)? else { return None };
+            at = switch;
+        }
+        Some(at)
+    }
+
     fn send(&mut self) {
         let key = self.key();
-        let holds = &self.switches[&self.core].holds;
+        let path = self.random.random_range(0..PATHS);
+        let Some(root) = self.climb(path) else { return };
+        let holds = &self.switches[&root].holds;
         let Some(core_route::Action::Descend { epoch, sub_table }) = holds.core_route() else { return };
         if epoch == 0 {
             return;
@@ -410,13 +456,28 @@ impl World {
                 Some((_, fat_root::Action::NextTable { sub_table })) => table = sub_table,
                 Some((_, fat_root::Action::Land { address, partition, inner })) => {
                     let trees = self.epochs.get(&epoch).expect("it was loaded").clone();
-                    let mut packet = Packet { key, epoch, inner, address, partition, hops: 0, trees };
-                    packet.descend(holds, NodeSet::A);
-                    return self.packets.push(packet);
+                    let down = self.down(root, partition);
+                    let mut packet = Packet { key, epoch, inner, address, trees, down };
+                    let role = self.cluster.tree().switch(root).role;
+                    role.sets().iter().for_each(|set| packet.descend(holds, *set));
+                    self.packets.push(packet);
+                    return;
                 }
             }
         }
         panic!("four stages lead to a range");
+    }
+
+    /// The switches from a fat root down to a memory server, without the first.
+    fn down(&self, root: SwitchId, partition: u16) -> VecDeque<SwitchId> {
+        let (tree, server) = (self.cluster.tree(), self.cluster.server(partition).unwrap().host);
+        let routing = Routing::undisturbed(tree);
+        let (mut at, mut down) = (root, VecDeque::new());
+        while let Some(Peer::Switch { switch, .. }) = tree.peer(at, routing.down_port(at, server).unwrap()) {
+            down.push_back(switch);
+            at = switch;
+        }
+        down
     }
 
     fn hop(&mut self) {
@@ -425,17 +486,10 @@ impl World {
         }
         let at = self.random.random_range(0..self.packets.len());
         let packet = &mut self.packets[at];
-        packet.hops += 1;
-        let tree = self.cluster.tree();
-        let host = tree.host(self.cluster.server(packet.partition).unwrap().host);
-        let switch = match packet.hops {
-            1 => tree.sets_to(host.id)[1].switches[0],
-            _ => tree.edge_of(host.id).id,
-        };
-        let holds = &self.switches[&switch].holds;
-        packet.descend(holds, NodeSet::A);
-        packet.descend(holds, NodeSet::B);
-        if packet.hops == 2 {
+        if let Some(switch) = packet.down.pop_front() {
+            let (holds, role) = (&self.switches[&switch].holds, self.cluster.tree().switch(switch).role);
+            role.sets().iter().for_each(|set| packet.descend(holds, *set));
+        } else {
             let Packet { key, address, trees, epoch, .. } = self.packets.swap_remove(at);
             // Plans of its epoch that were loaded meanwhile may lead it as well.
             let later = self.epochs.get(&epoch).into_iter().flatten();
@@ -454,6 +508,7 @@ impl World {
     /// Nothing goes wrong any more.
     fn settle(&mut self) {
         self.switches.values_mut().for_each(|switch| switch.is_frozen = false);
+        self.controller.network_changed(Outages::none());
         self.servers_join();
         for _ in 0..60 {
             self.calm(1);
@@ -488,7 +543,8 @@ impl World {
             let mut all: Vec<Entry> = bases[id].entries.clone();
             all.extend(planned.remove(id).unwrap_or_default());
             all.extend(desired.connections.of_switch(*id));
-            let route = if *id == self.core { loaded.plan().descend() } else { bases[id].core_route };
+            let route =
+                if self.cluster.tree().is_root(*id) { loaded.plan().descend() } else { bases[id].core_route };
             assert_eq!(*holds, Held::new(all, Some(route)), "switch {}", id.0);
         }
         let connections: usize = self.connections.values().map(Vec::len).sum();

@@ -30,6 +30,8 @@ pub struct Wanted {
     pub(super) serving: Option<Serving>,
     /// None: it stays as it is.
     pub(super) core_route: Option<core_route::Action>,
+    /// It stays as it is where it sends packets there.
+    pub(super) core_route_stays: Option<Serving>,
 }
 
 impl Wanted {
@@ -54,17 +56,29 @@ impl Wanted {
             wanted = agreed(&wanted);
         }
         wanted.dedup_by(|later, first| later.cmp_keys(first).is_eq());
+        if let Some(stop) = self.stop(held) {
+            return Some(vec![stop]);
+        }
         let mut phases: [Vec<Change>; PHASES] = [const { Vec::new() }; PHASES];
         for change in held.changes_to(&wanted) {
             if let Some(phase) = self.phase(&change, held.serving()) {
                 phases[phase].push(change);
             }
         }
-        if let Some(action) = self.core_route.filter(|action| held.core_route() != Some(*action)) {
+        let stays = self.core_route_stays.is_some() && held.serving() == self.core_route_stays;
+        if let Some(action) = self.core_route.filter(|action| !stays && held.core_route() != Some(*action)) {
             let leads_nowhere = self.serving.is_none();
             phases[if leads_nowhere { STOP } else { POINTERS }].push(Change::CoreRoute(action));
         }
         phases.into_iter().find(|changes| !changes.is_empty())
+    }
+
+    /// A switch that was away may send packets into a fat root whose place is wanted for another one: it sends them nowhere first.
+    fn stop(&self, held: &Held) -> Option<Change> {
+        let (now, wanted) = (held.serving()?, self.serving?);
+        self.core_route?;
+        let nowhere = core_route::Action::Descend { epoch: 0, sub_table: 0 };
+        (now != wanted && now.parity == wanted.parity).then_some(Change::CoreRoute(nowhere))
     }
 
     /// When a change is made; none: it is not.
@@ -89,7 +103,9 @@ impl Wanted {
     /// Whether no packet comes to a planned entry, but those that are still under way with an epoch that was in force before. `now` is where
     /// this switch sends packets so far, if it does.
     fn is_unreachable(&self, entry: &Entry, now: Option<Serving>) -> bool {
-        let mut serving = self.serving.into_iter().chain(now);
+        // A fat root is come to by this switch alone.
+        let wanted = self.serving.filter(|_| !matches!(entry, Entry::FatRoot(..)));
+        let mut serving = wanted.into_iter().chain(now);
         is_planned(entry) && !serving.any(|serving| serving.reaches(entry))
     }
 }
@@ -127,9 +143,11 @@ pub(super) fn is_planned(entry: &Entry) -> bool {
         | Entry::Fine(..)
         | Entry::Run(..)
         | Entry::Child(..) => true,
-        Entry::RoceConnection(..) | Entry::PartitionRoute(..) | Entry::Ipv4Route(..) | Entry::LastHop(..) => {
-            false
-        }
+        Entry::RoceConnection(..)
+        | Entry::PartitionRoute(..)
+        | Entry::Ipv4Route(..)
+        | Entry::LastHop(..)
+        | Entry::CoreRoute(..) => false,
     }
 }
 
