@@ -11,7 +11,7 @@ use fatbtree_p4runtime::entry::insert;
 use fatbtree_p4runtime::v1::PacketOut;
 use fatbtree_p4runtime::v1::stream_message_response::Update;
 use fatbtree_p4runtime::v1::write_request::Atomicity;
-use fatbtree_p4runtime::{P4InfoIndex, P4RuntimeClient};
+use fatbtree_p4runtime::{ClientOptions, P4InfoIndex, P4RuntimeClient};
 use fatbtree_port::{Batch, Port, PortSpec, Waiter};
 use fatbtree_topology::{Cluster, Role};
 
@@ -189,7 +189,13 @@ fn packets_do_not_wait_for_large_writes() {
     let (address, stopper) = told.recv().expect("it has opened");
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     runtime.block_on(async {
-        let connect = async || P4RuntimeClient::connect(&address.to_string(), DEVICE).await.expect("it listens");
+        let connect = async || {
+            // As the controller writes.
+            let mut options = ClientOptions::default();
+            (options.batch, options.in_flight) = (1000, 1);
+            let address = address.to_string();
+            P4RuntimeClient::connect_with(&address, DEVICE, options).await.expect("it listens")
+        };
         let (mut primary, mut backup) = (connect().await, connect().await);
         primary.become_primary(2).await.expect("the highest bid");
         assert!(backup.become_primary(1).await.is_err());
