@@ -168,7 +168,6 @@ fn pass_between_the_parts_of_a_large_write(threads: usize) {
 
 /// A packet from a controller is looked at between two parts of a write. This one is a backup's, so that it is answered.
 #[test]
-#[expect(clippy::print_stdout, reason = "figures for whoever runs it by hand")]
 fn packets_do_not_wait_for_large_writes() {
     const DEVICE: u64 = 9;
     let options = SwitchOptions {

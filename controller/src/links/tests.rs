@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fatbtree_topology::SwitchId;
 use proptest::prelude::*;
-use rand::{Rng as _, SeedableRng as _};
+use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
