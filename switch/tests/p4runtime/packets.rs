@@ -348,7 +348,8 @@ async fn a_packet_overtakes_large_writes() {
     client.packet_out(out(1, vec![0; 64])).await.expect("the stream is open");
     tokio::time::sleep(Duration::from_millis(100)).await;
     owned.inbox.try_drain(&mut owned.switch);
-    let message = messages.recv().await.expect("the stream is open");
+    let message = tokio::time::timeout(Duration::from_secs(10), messages.recv()).await;
+    let message = message.expect("it does not wait for the write").expect("the stream is open");
     assert!(matches!(message, Update::Error(_)), "{message:?}");
     let written = owned
         .switch
