@@ -16,6 +16,8 @@ mod desired;
 mod held;
 mod roots;
 #[cfg(test)]
+mod several;
+#[cfg(test)]
 mod tests;
 mod wanted;
 

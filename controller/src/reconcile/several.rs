@@ -1,0 +1,217 @@
+//! Several fat roots: which of them get packets, who is waited for, and what comes back.
+
+use fatbtree_index::TreeTop;
+use fatbtree_topology::{Cluster, Outages, SwitchId};
+
+use super::*;
+use crate::frequency::Frequencies;
+use crate::plan::{Budget, Placement, Plan};
+use crate::tables::{Change, Entry, core_route};
+use crate::test_support::top;
+use crate::tree::Tree;
+
+/// Three leaves and two spines, and what they hold.
+struct Fleet {
+    cluster: Cluster,
+    controller: Controller,
+    switches: Vec<(SwitchId, Held)>,
+    tops: Vec<TreeTop>,
+}
+
+impl Fleet {
+    fn new() -> Self {
+        let [.., (_, text), _] = Cluster::examples();
+        let cluster = Cluster::from_toml(text).unwrap();
+        let switches = cluster.tree().switches().iter().map(|switch| (switch.id, Held::default())).collect();
+        let tops = [0u16, 1].map(|id| {
+            let low = u64::from(id) << 62;
+            top(id, low, &(0..300).map(|n| low + n * 10).collect::<Vec<_>>(), &[9, 7])
+        });
+        let controller = Controller::new(&cluster, 100, 0);
+        let mut fleet = Self { controller, switches, tops: tops.to_vec(), cluster };
+        for (partition, incarnation) in fleet.made_of() {
+            fleet.controller.server_joined(partition, incarnation, &[]);
+        }
+        fleet.switches.iter().for_each(|(id, held)| fleet.controller.switch_read(*id, held.serving()));
+        fleet
+    }
+
+    fn made_of(&self) -> Incarnations {
+        let of = |id: u16| (id, Incarnation { number: 1, low: u64::from(id) << 62 });
+        [0, 1].map(of).into()
+    }
+
+    fn id(&self, name: &str) -> SwitchId {
+        self.cluster.tree().switch_by_name(name).unwrap().id
+    }
+
+    fn held(&mut self, name: &str) -> &mut Held {
+        let id = self.id(name);
+        &mut self.switches.iter_mut().find(|(other, _)| *other == id).unwrap().1
+    }
+
+    /// One step of each switch but these.
+    fn step(&mut self, but: &[&str]) {
+        let but: Vec<SwitchId> = but.iter().map(|name| self.id(name)).collect();
+        for (id, held) in self.switches.iter_mut().filter(|(id, _)| !but.contains(id)) {
+            let (version, desired) = self.controller.desired();
+            match desired.wanted(*id).next_changes(held) {
+                None => self.controller.switch_settled(*id, version),
+                Some(changes) => {
+                    held.apply(&changes);
+                    self.controller.switch_converging(*id);
+                }
+            }
+        }
+    }
+
+    fn settle(&mut self, but: &[&str]) {
+        (0..60).for_each(|_| self.step(but));
+    }
+
+    fn load(&mut self) {
+        let tree = Tree::new(&self.tops).unwrap();
+        let (placement, none) = (Placement::of(&self.cluster), Frequencies::none(&tree));
+        let budget = Budget { fat_root_ranges: 20, ..Budget::bmv2() };
+        let plan = Plan::new(self.cluster.tree(), &placement, &tree, &none, &budget, 1).unwrap();
+        let made_of = self.made_of();
+        self.controller.load(plan, made_of).unwrap();
+    }
+
+    /// To how many path numbers a leaf gives which spine.
+    fn climbs(&mut self, leaf: &str) -> [usize; 2] {
+        let held = self.held(leaf);
+        let to = |port: u16| {
+            let is = |entry: &&Entry| matches!(entry, Entry::CoreRoute(_, climb) if climb.port == port);
+            held.entries().iter().filter(is).count()
+        };
+        [2, 3].map(to)
+    }
+
+    fn serving(&mut self, name: &str) -> Option<u8> {
+        self.held(name).serving().map(|serving| serving.epoch)
+    }
+}
+
+#[test]
+fn both_get_packets_and_hold_the_plan() {
+    let mut fleet = Fleet::new();
+    fleet.settle(&[]);
+    assert_eq!(fleet.climbs("leaf-2"), [32, 32]);
+    fleet.load();
+    fleet.settle(&[]);
+    assert!(fleet.controller.reload().is_none());
+    assert!(fleet.serving("spine-0").is_some() && fleet.serving("spine-0") == fleet.serving("spine-1"));
+}
+
+/// Nothing of the old plan goes while one of them still leads packets into it.
+#[test]
+fn the_old_plan_stays_until_both_have_flipped() {
+    let mut fleet = Fleet::new();
+    fleet.settle(&[]);
+    fleet.load();
+    fleet.settle(&[]);
+    let before = fleet.serving("spine-1");
+    // Another epoch: a difference would be one of the same.
+    fleet.tops.iter_mut().for_each(|top| {
+        let shift = |address: &mut u64| *address += 1 << 30;
+        shift(&mut top.partition.root.0);
+        top.nodes.iter_mut().for_each(|node| {
+            shift(&mut node.address);
+            node.children.iter_mut().for_each(|(_, address)| shift(address));
+        });
+    });
+    fleet.load();
+    let old = |entry: &&Entry| matches!(entry, Entry::Coarse(key, _) if Some(key.epoch) == before);
+    for _ in 0..60 {
+        let is_late = fleet.controller.reload().is_some_and(|(_, _, stage)| stage == Stage::Flip);
+        fleet.step(if is_late { &["spine-1"] } else { &[] });
+    }
+    assert_ne!((fleet.serving("spine-0"), before), (before, None), "one has flipped");
+    assert_eq!(fleet.serving("spine-1"), before);
+    assert_eq!(fleet.controller.reload().map(|(_, _, stage)| stage), Some(Stage::Flip));
+    assert!(fleet.held("leaf-0").entries().iter().filter(old).count() > 0);
+    fleet.settle(&[]);
+    assert!(fleet.controller.reload().is_none() && fleet.serving("spine-1") == fleet.serving("spine-0"));
+    assert_eq!(fleet.held("leaf-0").entries().iter().filter(old).count(), 0);
+}
+
+/// What a fat root that is away holds does no harm: nobody is led there, and others need not wait for it.
+#[test]
+fn one_that_does_not_answer_gets_no_packets_and_is_not_waited_for() {
+    let mut fleet = Fleet::new();
+    fleet.settle(&[]);
+    let gone = fleet.id("spine-0");
+    fleet.controller.switch_lost(gone, "gone".to_owned());
+    assert_eq!(
+        fleet.controller.next_epoch(),
+        Err(Refused::CoreSilent { switch: "spine-0".to_owned() }),
+        "packets may still be led there"
+    );
+    fleet.settle(&["spine-0"]);
+    assert_eq!(fleet.climbs("leaf-2"), [0, 64]);
+    fleet.load();
+    fleet.settle(&["spine-0"]);
+    assert!(fleet.controller.reload().is_none(), "{:?}", fleet.controller.reload());
+    assert_eq!((fleet.serving("spine-0"), fleet.serving("spine-1").is_some()), (None, true));
+    // It comes back empty, and gets packets only when it holds the plan.
+    *fleet.held("spine-0") = Held::default();
+    fleet.controller.switch_read(gone, None);
+    for _ in 0..60 {
+        fleet.step(&[]);
+        if fleet.climbs("leaf-2") != [0, 64] {
+            assert_eq!(fleet.serving("spine-0"), fleet.serving("spine-1"), "it holds the plan by now");
+        }
+    }
+    assert_eq!(fleet.climbs("leaf-2"), [32, 32]);
+    let route = fleet.held("spine-0").core_route();
+    assert!(matches!(route, Some(core_route::Action::Descend { .. })));
+}
+
+/// The same of one that is down, and answers all the time; and of a cable.
+#[test]
+fn packets_go_round_what_is_down() {
+    let mut fleet = Fleet::new();
+    fleet.settle(&[]);
+    let spine = fleet.id("spine-1");
+    let down = Outages { switches: [spine].into(), ..Outages::none() };
+    fleet.controller.network_changed(down.clone());
+    let version = fleet.controller.desired().0;
+    fleet.controller.network_changed(down);
+    assert_eq!(fleet.controller.desired().0, version, "nothing new");
+    fleet.settle(&["spine-1"]);
+    assert_eq!(fleet.climbs("leaf-1"), [64, 0]);
+    fleet.load();
+    fleet.settle(&["spine-1"]);
+    assert!(fleet.controller.reload().is_none(), "one that is down is not waited for");
+    fleet.controller.network_changed(Outages::none());
+    for _ in 0..60 {
+        fleet.step(&[]);
+        if fleet.climbs("leaf-1") != [64, 0] {
+            assert_eq!(fleet.serving("spine-1"), fleet.serving("spine-0"), "it holds the plan by now");
+        }
+    }
+    assert_eq!(fleet.climbs("leaf-1"), [32, 32]);
+    let cable = Outages { links: [(fleet.id("leaf-0"), 2)].into(), ..Outages::none() };
+    fleet.controller.network_changed(cable);
+    fleet.settle(&[]);
+    assert_eq!(fleet.climbs("leaf-2"), [0, 64], "spine-0 does not reach leaf-0, where a memory server is");
+}
+
+/// One that was away may still lead into a fat root whose place is wanted for another: it stops before it changes anything.
+#[test]
+fn one_that_comes_back_stops_before_its_fat_root_is_written_over() {
+    let mut fleet = Fleet::new();
+    fleet.settle(&[]);
+    fleet.load();
+    fleet.settle(&[]);
+    let held = fleet.held("spine-0").clone();
+    let wanted = fleet.controller.desired().1.wanted(fleet.id("spine-0"));
+    let Some(core_route::Action::Descend { epoch, sub_table }) = held.core_route() else {
+        panic!("it serves")
+    };
+    let other = core_route::Action::Descend { epoch: epoch + 2, sub_table };
+    let stale = Held::new(held.entries()[5..].to_vec(), Some(other));
+    let stop = Change::CoreRoute(core_route::Action::Descend { epoch: 0, sub_table: 0 });
+    assert_eq!(wanted.next_changes(&stale), Some(vec![stop]));
+}
