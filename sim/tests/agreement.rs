@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use common::{Bench, Setup};
 use fatbtree_controller::{Budget, Plan};
 use fatbtree_index::Tree;
-use fatbtree_topology::Peer;
+use fatbtree_topology::{Cores, HostId, Network as Topology, Peer};
 use fatbtree_verbs::IndexTarget;
 use fatbtree_wire::{Extension, Frame};
 use proptest::prelude::*;
@@ -57,12 +57,32 @@ fn boundary_keys(bench: &Bench) -> BTreeSet<u64> {
     boundaries
 }
 
+/// Of every kind, with one fat root or several.
+fn network() -> impl Strategy<Value = Topology> {
+    let all = [
+        Topology::one_core(4),
+        Topology::fat_tree(4, Cores::All),
+        Topology::fat_tree(4, Cores::Chosen(1)),
+        Topology::leaf_spine(3, 2, 3),
+        Topology::pair(5),
+        Topology::single(8),
+    ];
+    prop::sample::select(all.map(Result::unwrap).to_vec())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn plan_switches_and_tree_agree(keys in keys(), servers in 1..=4u16, budget in prop::option::weighted(0.9, budget())) {
-        let mut bench = Bench::new(&Setup { keys, servers, budget, registered: true });
+    fn plan_switches_and_tree_agree(
+        network in network(), keys in keys(), servers in 1..=4u16, budget in prop::option::weighted(0.9, budget()),
+        client in 0..4usize,
+    ) {
+        // Everywhere in the network; the client may be nearer to a server than to the fat root.
+        let mut hosts: Vec<HostId> = network.hosts().iter().map(|host| host.id).collect();
+        let client = hosts.remove((7 * client) % hosts.len());
+        let on: Vec<HostId> = (0..usize::from(servers)).map(|n| hosts[2 * n % hosts.len()]).collect();
+        let mut bench = Bench::within(network, on, client, &Setup { keys, servers, budget, registered: true });
         let mut asked = boundary_keys(&bench);
         asked.extend(bench.plan.iter().flat_map(|plan| plan.hot_keys()).map(|hot| hot.key));
         for (key, target) in asked.into_iter().flat_map(|key| [(key, IndexTarget::NodeOrRecord), (key, IndexTarget::Node)]) {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use fatbtree_memserver as memserver;
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_switch::service::{Inbox, Switch, mailbox_with_waker, serve};
-use fatbtree_topology::{self as topology, Cluster, HostId, Kind, Network, Role};
+use fatbtree_topology::{self as topology, Cluster, HostId, Kind, Network};
 use fatbtree_verbs::time::Duration;
 use tokio::net::TcpListener;
 
@@ -103,7 +103,7 @@ async fn listen() -> Result<(TcpListener, SocketAddr)> {
 
 /// Is the switch in a rack, with the hosts? The others are the fabric between the racks.
 pub(super) fn is_in_rack(switch: &topology::Switch) -> bool {
-    switch.role == Role::Edge
+    switch.role.has_hosts()
 }
 
 /// Switches without a program, as they come out of the box.

@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 
 use fatbtree_topology::{NodeSet, Role, SetGroup};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::need::Need;
 use super::ranges::{RangeMatch, RangeTables};
@@ -32,9 +33,9 @@ pub const ROLE_SETS: [(Role, NodeSet); SETS] = [
 /// ```
 /// use fatbtree_controller::Budget;
 ///
-/// let budget = Budget::from_toml("fat_root_ranges = 600\nset_nodes = [3600, 3600, 3600, 0, 0, 0, 0]")?;
+/// let budget = Budget::from_toml("fat_root_ranges = 600\nset_nodes = [3600, 3600, 3600, 0, 0]")?;
 /// assert_eq!((budget.fat_root_ranges, budget.stage_entries), (600, Budget::bmv2().stage_entries));
-/// assert!(Budget::from_toml("set_nodes = [70000, 0, 0, 0, 0, 0, 0]").is_err(), "a set has 65,536 slots");
+/// assert!(Budget::from_toml("set_nodes = [70000, 0, 0, 0, 0]").is_err(), "a set has 65,536 slots");
 /// # Ok::<(), fatbtree_controller::PlanError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,16 +51,34 @@ pub struct Budget {
     pub stage_rows: Option<[usize; STAGES]>,
     /// How ranges are matched.
     pub range_match: RangeMatch,
-    /// Nodes per switch in each node set, by role: core A, aggregation A and B, edge A and B, single A and B ([`ROLE_SETS`]).
+    /// Nodes per switch in each node set, by role: core A, aggregation A and B, edge A and B, single A and B ([`ROLE_SETS`]). A file may
+    /// leave out the last two: they are as those of edge switches.
+    #[serde(deserialize_with = "per_set")]
     pub set_nodes: [usize; SETS],
     /// Of these, at most so many that are searched by [whole keys](super::Pivots::Whole): they have tables of their own.
+    #[serde(deserialize_with = "per_set")]
     pub whole_nodes: [usize; SETS],
     /// The same for children of nodes whose children are no run.
+    #[serde(deserialize_with = "per_set")]
     pub children: [usize; SETS],
     /// Hot keys of each first switch: their table holds them once, for all epochs.
     pub hot_keys: usize,
     /// Epochs that are in the tables at one time: 2, or 1 where reloads may empty them first.
     pub live_epochs: usize,
+}
+
+/// A number for each node set; those of `single` may be left out.
+fn per_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[usize; SETS], D::Error> {
+    let given = Vec::<usize>::deserialize(deserializer)?;
+    match given[..] {
+        [core, aggregation_a, aggregation_b, a, b] => Ok([core, aggregation_a, aggregation_b, a, b, a, b]),
+        _ => given.try_into().map_err(|given: Vec<usize>| {
+            D::Error::custom(format!(
+                "expected 5 or {SETS} numbers, one for each node set, found {}",
+                given.len()
+            ))
+        }),
+    }
 }
 
 impl Default for Budget {
@@ -230,6 +249,9 @@ mod tests {
         assert_eq!(Budget::from_json(&json).unwrap(), Budget::compiled(Target::Tofino1));
         let toml = toml::to_string(&Budget::paper()).unwrap();
         assert_eq!(Budget::from_toml(&toml).unwrap(), Budget::paper());
+        let of_single = |text: &str| Budget::from_toml(text).unwrap().set_nodes[5..].to_vec();
+        assert_eq!(of_single("set_nodes = [1, 2, 3, 4, 5]"), [4, 5], "as those of edge switches");
+        assert_eq!(of_single("set_nodes = [1, 2, 3, 4, 5, 6, 7]"), [6, 7]);
         for bad in [
             "ranges = 3",
             "live_epochs = 0",

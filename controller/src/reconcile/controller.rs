@@ -152,6 +152,8 @@ pub struct Controller {
     made_of: Incarnations,
     /// Plans that were saved, one of them perhaps of the epoch that is found in force.
     saved: Vec<(Plan, Incarnations)>,
+    /// Nothing is in force because the fat roots that were read so far are empty.
+    found_nothing: bool,
     reload: Option<Reload>,
     /// The version since which packets are to be sent where they are to be sent now.
     turned: u64,
@@ -185,6 +187,7 @@ impl Controller {
             servers: cluster.servers().iter().map(|server| (server.partition, Server::default())).collect(),
             made_of: Incarnations::new(),
             saved: Vec::new(),
+            found_nothing: false,
             reload: None,
             turned: 0,
             last_begun: u8::MAX,
@@ -243,10 +246,19 @@ impl Controller {
         self.switches.insert(switch, SwitchState::Converging);
         self.all_go_round = false;
         let is_root = self.cluster.tree().is_root(switch);
-        if is_root && self.desired.in_force == InForce::Unread {
-            let mut saved = std::mem::take(&mut self.saved).into_iter();
+        let is_first = is_root && self.desired.in_force == InForce::Unread;
+        if is_first {
             let last = serving.map_or(u8::MAX, |serving| serving.epoch);
             self.last_begun = (0..2 * (self.draw / 2)).fold(last, |epoch, _| next_epoch(epoch));
+        }
+        // The first one may have come back empty.
+        if is_first || is_root && self.found_nothing && serving.is_some() {
+            self.found_nothing = serving.is_none();
+            let saved = if self.found_nothing { Vec::new() } else { std::mem::take(&mut self.saved) };
+            let mut saved = saved.into_iter();
+            if serving.is_some_and(|serving| serving.epoch == next_epoch(self.last_begun)) {
+                self.last_begun = next_epoch(self.last_begun);
+            }
             let in_force = match serving {
                 None => InForce::Nothing,
                 Some(serving) => match saved.find(|(plan, _)| plan.epoch() == serving.epoch) {
@@ -513,6 +525,7 @@ impl Controller {
         let void = self.desired.in_force.plan().is_some() && self.other_tree(&self.made_of).is_some();
         if void {
             self.previous = None;
+            self.found_nothing = false;
             self.turn(InForce::Nothing);
             self.notices.push_back(Notice::Void);
         }
@@ -554,6 +567,7 @@ impl Controller {
     /// When it cannot be loaded, or not now.
     pub fn load(&mut self, plan: Plan, made_of: Incarnations) -> Result<u8, Refused> {
         let next = self.next_epoch()?;
+        self.found_nothing = false;
         if let Some(partition) = self.other_tree(&made_of) {
             return Err(Refused::OtherTree { partition });
         }

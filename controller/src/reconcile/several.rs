@@ -215,3 +215,27 @@ fn one_that_comes_back_stops_before_its_fat_root_is_written_over() {
     let stop = Change::CoreRoute(core_route::Action::Descend { epoch: 0, sub_table: 0 });
     assert_eq!(wanted.next_changes(&stale), Some(vec![stop]));
 }
+
+/// A controller that starts, and reads an empty one first, goes on with what the other one has.
+#[test]
+fn an_empty_one_that_is_read_first_does_not_end_the_plan() {
+    let mut fleet = Fleet::new();
+    fleet.settle(&[]);
+    fleet.load();
+    fleet.settle(&[]);
+    let (plan, made_of) =
+        fleet.controller.plan().map(|(loaded, of)| (loaded.plan().clone(), of.clone())).unwrap();
+    *fleet.held("spine-0") = Held::default();
+    let [first, second] = ["spine-0", "spine-1"].map(|name| fleet.id(name));
+    for draw in [0, 253, 254] {
+        let mut controller = Controller::new(&fleet.cluster, 100, draw);
+        controller.restore(plan.clone(), made_of.clone());
+        controller.switch_read(first, None);
+        assert_eq!(controller.desired().1.in_force, InForce::Nothing);
+        controller.switch_read(second, fleet.held("spine-1").serving());
+        assert_eq!(controller.plan().map(|(loaded, _)| loaded.plan()), Some(&plan));
+        let version = controller.desired().0;
+        fleet.switches.iter().for_each(|(id, _)| controller.switch_settled(*id, version + 1));
+        assert_ne!(controller.next_epoch(), Ok(plan.epoch()));
+    }
+}

@@ -70,8 +70,12 @@ impl Bench {
         let mut in_first_pod: Vec<_> =
             tree.hosts().iter().filter(|host| host.pod == 0).map(|host| host.id).collect();
         in_first_pod.truncate(usize::from(setup.servers));
-        let server_hosts = in_first_pod;
         let client_host = tree.hosts().iter().find(|host| host.pod == 1).unwrap().id;
+        Self::within(tree, in_first_pod, client_host, setup)
+    }
+
+    /// The same in any network, with a memory server on each of these hosts.
+    pub fn within(tree: Topology, server_hosts: Vec<HostId>, client_host: HostId, setup: &Setup) -> Self {
         let placement: Placement = (0..).zip(server_hosts.iter().copied()).collect();
         let placement = placement.with_clients([client_host]);
 
