@@ -253,7 +253,7 @@ impl<'a> Routing<'a> {
     }
 
     /// Whether `root` is reached from `switch` by going up, if at all.
-    fn is_below(&self, switch: SwitchId, root: SwitchId) -> bool {
+    pub(crate) fn is_below(&self, switch: SwitchId, root: SwitchId) -> bool {
         if switch == root {
             return !self.outages.switches.contains(&root);
         }
@@ -262,7 +262,7 @@ impl<'a> Routing<'a> {
     }
 
     /// Whether a switch with hosts is reached from `switch` by going down, if at all.
-    fn is_above(&self, switch: SwitchId, edge: SwitchId) -> bool {
+    pub(crate) fn is_above(&self, switch: SwitchId, edge: SwitchId) -> bool {
         if switch == edge {
             return !self.outages.switches.contains(&edge);
         }
