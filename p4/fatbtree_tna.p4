@@ -3,10 +3,10 @@
  * One program for each role, chosen with -DROLE_CORE, -DROLE_AGGREGATION or -DROLE_EDGE.  The controls are those of
  * the v1model program; here they are spread over the two gresses, which have their stages each but share the stages' memory:
  *
- *                 ingress                            egress
- *   core          route -> fat root                  node set A
- *   aggregation   node set A, route                  node set B
- *   edge          first hop or node set A, route     node set B -> last hop?
+ *                 ingress                                   egress
+ *   core          route -> fat root                         node set A
+ *   aggregation   node set A, route                         node set B
+ *   edge          hosts, first hop or node set A, route     node set B -> last hop?
  */
 
 #if __TARGET_TOFINO__ == 2
@@ -16,18 +16,29 @@
 #endif
 
 typedef bit<9> port_t;
+const port_t NO_PORT = 511;
+// The switch's own processor: on a Tofino 1 with two pipes 192, with four 320, on a Tofino 2 port 0.
+#ifdef CPU
+const port_t CPU_PORT = CPU;
+#elif __TARGET_TOFINO__ == 2
+const port_t CPU_PORT = 0;
+#else
+const port_t CPU_PORT = 192;
+#endif
 
 // What differs between the targets, and nothing else.
 #define DIRECT_COUNTER(name) DirectCounter<bit<32>>(CounterType_t.PACKETS) name;
 #define COUNT(name) name.count();
 #define ATTACH_COUNTER(name) counters = name;
-#define INDIRECT_COUNTER(name, size) Counter<bit<32>, bit<8>>(size, CounterType_t.PACKETS) name;
+#define INDIRECT_COUNTER(name, size) Counter<bit<64>, bit<8>>(size, CounterType_t.PACKETS) name;
 #define COUNT_AT(name, index) name.count(index);
 #define LINEAR_CRC32(name) \
     CRCPolynomial<bit<32>>(32w0x04C11DB7, true, false, false, 32w0, 32w0) name##_polynomial; \
     Hash<bit<32>>(HashAlgorithm_t.CUSTOM, name##_polynomial) name;
 #define HASH_FIELDS(...) __VA_ARGS__
 #define LINEAR_CRC32_OF(name, result, ...) result = name.get(__VA_ARGS__);
+#define PATH_HASH(name) Hash<bit<6>>(HashAlgorithm_t.CRC32) name;
+#define PATH_HASH_OF(name, path, ...) path = 2w0 ++ name.get(__VA_ARGS__);
 
 #include "tna_sizes.p4"
 
@@ -37,6 +48,7 @@ typedef bit<9> port_t;
 #include "include/node_set.p4"
 #include "include/roce.p4"
 #include "include/forwarding.p4"
+#include "include/hosts.p4"
 
 struct metadata_t {
     bool checksum_error;
@@ -49,7 +61,14 @@ parser IngressFrameParser(packet_in packet, out headers_t hdr, out metadata_t me
         meta.checksum_error = false;
         packet.extract(intrinsic);
         packet.advance(PORT_METADATA_SIZE);
-        transition parse_frame;
+        transition select(intrinsic.ingress_port) {
+            CPU_PORT: parse_packet_out;
+            default: parse_frame;
+        }
+    }
+    state parse_packet_out {
+        packet.extract(hdr.packet_out);
+        transition accept;
     }
     FRAME_STATES(ipv4_checksum.add(hdr.ipv4); meta.checksum_error = ipv4_checksum.verify();)
 }
@@ -59,11 +78,20 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
                         in ingress_intrinsic_metadata_from_parser_t from_parser,
                         inout ingress_intrinsic_metadata_for_deparser_t for_deparser,
                         inout ingress_intrinsic_metadata_for_tm_t for_tm) {
-    Counter<bit<32>, bit<8>>(DROP_REASONS, CounterType_t.PACKETS) drops;
+    Counter<bit<64>, bit<8>>(DROP_REASONS, CounterType_t.PACKETS) drops;
+    Random<bit<4>>() lots;
 
+    Trunks() trunks;
 #ifdef ROLE_EDGE
+    HostPort() host_port;
     FirstHop() first_hop;
 #endif
+    CheckFrame() check_frame;
+#ifdef ROLE_EDGE
+    CountHops() count_hops;
+#endif
+    CountHops() count_hops_of_others;
+    Climb() climb;
     Forwarding() forwarding;
 #ifdef ROLE_CORE
     FatRoot() fat_root;
@@ -74,58 +102,128 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
     MendWalked() put_back;
 
     port_t port = 0;
-    bit<1> routed = 0;
-    bit<1> at_core = 0;
+    bit<1> climbed = 0;
+    bit<1> is_lost = 0;
+    bit<1> at_root = 0;
     epoch_t epoch = 0;
     sub_table_t root_sub_table = 0;
 
-    action drop_because(bit<8> reason) {
-        drops.count(reason);
-        for_deparser.drop_ctl = 1;
+    bit<1> is_damaged = 0;
+    bit<1> is_trunk = 0;
+    bit<1> is_answer = 0;
+    bit<8> drop_reason = KEEP;
+    bit<4> lot = 0;
+
+    // RoCE's packets, and whatever else has a code point that the controller knows, have a queue and a priority of their own.
+    action assign(@name("class") bit<3> class_) {
+        for_tm.qid = (QueueId_t) class_;
+        for_tm.ingress_cos = class_;
+    }
+    table traffic_class {
+        key = { hdr.ipv4.tos[7:2] : exact @name("dscp"); }
+        actions = { assign; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = TRAFFIC_CLASSES;
     }
 
+    action count_hop() { hdr.ipv4.ttl = hdr.ipv4.ttl - 1; }
+    action to_controller(bit<8> reason) {
+        hdr.packet_in.setValid();
+        hdr.packet_in.ingress_port = intrinsic.ingress_port;
+        hdr.packet_in.reason = reason;
+        for_tm.ucast_egress_port = CPU_PORT;
+        for_tm.bypass_egress = 1;
+    }
+    action count_drop() { drops.count(drop_reason); }
+    action count_lost() { drops.count(DROP_NO_ROUTE); }
+    action draw() { lot = lots.get(); }
+
+    // Packets that are walked, those that set out here, and all others take branches of their own, which a chip has side by side: what
+    // others are asked costs the walk no stage.  For the same reason a packet is dropped at the end.  What is not IPv4 has none of the
+    // other headers, and what is damaged is in the last branch.
     apply {
-        if (!hdr.ipv4.isValid()) {
-            drop_because(DROP_NOT_IPV4);
-        } else if (from_parser.parser_err != 0 || meta.checksum_error
-                   || (hdr.index.isValid() && (!hdr.reth.isValid() || hdr.index.version != INDEX_VERSION))) {
-            drop_because(DROP_DAMAGED);
-        } else if (hdr.ipv4.ttl == 0 || hdr.ipv4.ttl == 1) {
-            drop_because(DROP_TTL);
-        } else {
-            hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
+        draw();
+        trunks.apply(intrinsic.ingress_port, is_trunk);
+        if (from_parser.parser_err != 0 || meta.checksum_error) {
+            is_damaged = 1;
+        }
+        if (hdr.ipv4.isValid()) {
+            traffic_class.apply();
+        }
 #ifndef ROLE_CORE
-            // A packet that comes in at its first hop has no node yet, and where it goes does not depend on the walk: written
-            // like this, a chip does them side by side.
+        if (hdr.index.isValid() && hdr.reth.isValid() && is_trunk == 1 && hdr.index.flags & INDEX_INNER != 0
+            && hdr.ipv4.ttl[7:1] != 0 && is_damaged == 0) {
+            count_hop();
+            take_away.apply(hdr);
+            node_set_a.apply(hdr.index, hdr.reth.va);
+            put_back.apply(hdr);
+        } else
+#endif
 #ifdef ROLE_EDGE
-            if (hdr.reth.isValid() && !hdr.index.isValid() && IS_KEY_READ(hdr.reth)) {
-                first_hop.apply(hdr);
-            } else
+        if (hdr.reth.isValid() && IS_KEY_READ(hdr.reth) && is_trunk == 0 && !hdr.index.isValid()
+            && hdr.ipv4.ttl != 0 && is_damaged == 0) {
+            count_hops.apply(hdr, is_trunk);
+            first_hop.apply(hdr, intrinsic.ingress_port);
+            if (hdr.index.isValid() && hdr.index.flags & INDEX_CLIMBING != 0) {
+                climb.apply(hdr, port, climbed, at_root, epoch, root_sub_table);
+            }
+        } else
 #endif
-            if (hdr.index.isValid() && hdr.index.flags & INDEX_INNER != 0) {
-                take_away.apply(hdr);
-                node_set_a.apply(hdr.index, hdr.reth.va);
-                put_back.apply(hdr);
+        {
+            check_frame.apply(hdr, is_damaged, is_trunk, drop_reason);
+            if (hdr.ipv4.isValid()) {
+                count_hops_of_others.apply(hdr, is_trunk);
+            }
+#ifdef ROLE_EDGE
+            if (is_trunk == 0 && drop_reason == KEEP) {
+                host_port.apply(hdr, intrinsic.ingress_port, is_answer, drop_reason);
+            }
+#else
+            if (hdr.index.isValid() && hdr.index.flags & INDEX_CLIMBING != 0) {
+                climb.apply(hdr, port, climbed, at_root, epoch, root_sub_table);
             }
 #endif
-            forwarding.apply(hdr, port, routed, at_core, epoch, root_sub_table);
-            if (routed == 0) {
-                drop_because(DROP_NO_ROUTE);
-            } else {
-                for_tm.ucast_egress_port = port;
-            }
+        }
+        if (hdr.ipv4.isValid() && climbed == 0) {
+            forwarding.apply(hdr, port, is_lost);
+        }
 #ifdef ROLE_CORE
-            if (at_core == 1) {
-                take_away.apply(hdr);
-                fat_root.apply(hdr.index, hdr.reth.va, epoch, root_sub_table);
-                put_back.apply(hdr);
-            }
+        if (at_root == 1) {
+            take_away.apply(hdr);
+            fat_root.apply(hdr.index, hdr.reth.va, epoch, root_sub_table);
+            put_back.apply(hdr);
+        }
 #endif
+        if (hdr.packet_out.isValid()) {
+            for_tm.ucast_egress_port = hdr.packet_out.egress_port;
+            for_tm.bypass_egress = 1;
+            hdr.packet_out.setInvalid();
+        } else if (hdr.ethernet.ether_type == ETHER_TYPE_PROBE && is_trunk == 1) {
+            to_controller(KEEP);
+        } else if (drop_reason != KEEP) {
+            count_drop();
+            // The controller sees one of sixteen, for people who ask why.
+            if (lot == 0) {
+                to_controller(drop_reason);
+            } else {
+                for_deparser.drop_ctl = 1;
+            }
+        } else if (is_answer == 1) {
+            for_tm.ucast_egress_port = intrinsic.ingress_port;
+        } else if (is_lost == 1) {
+            count_lost();
+            if (lot == 0) {
+                to_controller(DROP_NO_ROUTE);
+            } else {
+                for_deparser.drop_ctl = 1;
+            }
+        } else {
+            for_tm.ucast_egress_port = port;
         }
     }
 }
 
-// An IPv4 header's own checksum: lengths and TTL change on the way.
+// An IPv4 header's own checksum: lengths, TTL and marks change on the way.
 #define UPDATE_IPV4_CHECKSUM \
     if (hdr.ipv4.isValid()) { \
         hdr.ipv4.checksum = ipv4_checksum.update({ IPV4_CHECKSUM_FIELDS(hdr.ipv4) }); \
@@ -165,10 +263,20 @@ control FatBTreeEgress(inout headers_t hdr, inout metadata_t meta,
     MendWalked() take_away;
     MendWalked() put_back;
 #ifdef ROLE_EDGE
+    ToHost() to_host;
     LastHop() last_hop;
 #endif
 
     apply {
+        // The traffic manager was congested when the packet came to its queue: those that can bear a mark are marked (RFC 3168).
+        if (intrinsic.enq_congest_stat != 0 && hdr.ipv4.isValid() && hdr.ipv4.tos[1:0] != 0) {
+            hdr.ipv4.tos[1:0] = 3;
+        }
+#ifdef ROLE_EDGE
+        if (hdr.ipv4.isValid()) {
+            to_host.apply(hdr, intrinsic.egress_port);
+        }
+#endif
         if (hdr.index.isValid()) {
             if (hdr.index.flags & INDEX_INNER != 0) {
                 take_away.apply(hdr);

@@ -3,13 +3,15 @@
  * One program with everything: fat root, two node sets, first and last hop.  Which role a switch plays is decided by
  * what the controller loads; empty tables do nothing.
  *
- *   ingress   first hop? -> route -> fat root -> node set A -> node set B
- *   egress    last hop? */
+ *   ingress   checks, ARP -> first hop? -> route -> fat root -> node set A -> node set B
+ *   egress    congestion -> last hop? */
 
 #include <core.p4>
 #include <v1model.p4>
 
 typedef bit<9> port_t;
+const port_t CPU_PORT = 510; // the controller's: BMv2 is started with --cpu-port 510
+const port_t NO_PORT  = 511;
 
 // What differs between the targets, and nothing else.
 #define DIRECT_COUNTER(name) direct_counter(CounterType.packets) name;
@@ -22,6 +24,10 @@ typedef bit<9> port_t;
 #define LINEAR_CRC32_OF(name, result, ...) \
     hash(result, HashAlgorithm.crc32, 32w0, __VA_ARGS__, 64w0x100000000); \
     result = result ^ CRC32_OF_ZEROS;
+#define PATH_HASH(name) bit<32> name;
+#define PATH_HASH_OF(name, path, ...) \
+    hash(name, HashAlgorithm.crc32, 32w0, __VA_ARGS__, 64w0x100000000); \
+    path = 2w0 ++ name[5:0];
 
 // 1024 ranges are the paper's limit; two epochs side by side, at most 3n entries a stage and epoch.
 #define FAT_ROOT_STAGE_ENTRIES 8192
@@ -35,6 +41,11 @@ typedef bit<9> port_t;
 #define SWITCH_PORTS 512
 #define PARTITIONS 1024
 #define IPV4_ROUTES 4096
+#define NEIGHBORS 4096
+#define PATHS 64
+#define TRAFFIC_CLASSES 64
+// Packets in a queue, from which on those that can bear a mark are marked (RFC 3168).
+#define CONGESTION 64
 
 #include "include/headers.p4"
 #include "include/parser.p4"
@@ -42,18 +53,28 @@ typedef bit<9> port_t;
 #include "include/node_set.p4"
 #include "include/roce.p4"
 #include "include/forwarding.p4"
+#include "include/hosts.p4"
 
 struct metadata_t { }
 
 parser FrameParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
                    inout standard_metadata_t standard_metadata) {
-    state start { transition parse_frame; }
+    state start {
+        transition select(standard_metadata.ingress_port) {
+            CPU_PORT: parse_packet_out;
+            default: parse_frame;
+        }
+    }
+    state parse_packet_out {
+        packet.extract(hdr.packet_out);
+        transition accept;
+    }
     FRAME_STATES()
 }
 
 control VerifyHeaderChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {
-        verify_checksum(hdr.ipv4.isValid(), { IPV4_CHECKSUM_FIELDS(hdr.ipv4) },
+        verify_checksum(hdr.ipv4.isValid() && hdr.ipv4.ihl == 5, { IPV4_CHECKSUM_FIELDS(hdr.ipv4) },
             hdr.ipv4.checksum, HashAlgorithm.csum16);
     }
 }
@@ -61,7 +82,12 @@ control VerifyHeaderChecksum(inout headers_t hdr, inout metadata_t meta) {
 control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     counter(DROP_REASONS, CounterType.packets) drops;
 
+    Trunks() trunks;
+    CheckFrame() check_frame;
+    HostPort() host_port;
+    CountHops() count_hops;
     FirstHop() first_hop;
+    Climb() climb;
     Forwarding() forwarding;
     FatRoot() fat_root;
     NodeSet() node_set_a;
@@ -70,45 +96,88 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     MendWalked() put_back;
 
     port_t port = 0;
-    bit<1> routed = 0;
-    bit<1> at_core = 0;
+    bit<1> climbed = 0;
+    bit<1> is_lost = 0;
+    bit<1> at_root = 0;
     epoch_t epoch = 0;
     sub_table_t root_sub_table = 0;
 
-    action drop_because(bit<32> reason) {
-        drops.count(reason);
-        mark_to_drop(standard_metadata);
+    bit<1> is_damaged = 0;
+    bit<1> is_trunk = 0;
+    bit<1> is_answer = 0;
+    bit<8> drop_reason = KEEP;
+
+    // RoCE's packets, and whatever else has a code point that the controller knows, have a queue of their own.
+    action assign(@name("class") bit<3> class_) { standard_metadata.priority = class_; }
+    table traffic_class {
+        key = { hdr.ipv4.tos[7:2] : exact @name("dscp"); }
+        actions = { assign; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = TRAFFIC_CLASSES;
+    }
+
+    action to_controller(bit<8> reason) {
+        hdr.packet_in.setValid();
+        hdr.packet_in.ingress_port = standard_metadata.ingress_port;
+        hdr.packet_in.reason = reason;
+        standard_metadata.egress_spec = CPU_PORT;
     }
 
     apply {
-        if (!hdr.ipv4.isValid()) {
-            drop_because(DROP_NOT_IPV4);
+        if (hdr.packet_out.isValid()) {
+            standard_metadata.egress_spec = hdr.packet_out.egress_port;
+            hdr.packet_out.setInvalid();
             exit;
         }
-        if (standard_metadata.parser_error != error.NoError || standard_metadata.checksum_error == 1
-            || (hdr.index.isValid() && (!hdr.reth.isValid() || hdr.index.version != INDEX_VERSION))) {
-            drop_because(DROP_DAMAGED);
+        trunks.apply(standard_metadata.ingress_port, is_trunk);
+        if (hdr.ethernet.ether_type == ETHER_TYPE_PROBE && is_trunk == 1) {
+            to_controller(0);
             exit;
         }
-        if (hdr.ipv4.ttl < 2) {
-            drop_because(DROP_TTL);
+        if (standard_metadata.parser_error != error.NoError || standard_metadata.checksum_error == 1) {
+            is_damaged = 1;
+        }
+        check_frame.apply(hdr, is_damaged, is_trunk, drop_reason);
+        if (is_trunk == 0 && drop_reason == KEEP) {
+            host_port.apply(hdr, standard_metadata.ingress_port, is_answer, drop_reason);
+        }
+        if (is_answer == 1) {
+            standard_metadata.egress_spec = standard_metadata.ingress_port;
             exit;
         }
-        hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
-
-        if (hdr.reth.isValid() && !hdr.index.isValid() && IS_KEY_READ(hdr.reth)) {
-            first_hop.apply(hdr);
+        if (drop_reason == KEEP) {
+            count_hops.apply(hdr, is_trunk);
+            traffic_class.apply();
+            if (is_trunk == 0 && hdr.reth.isValid() && IS_KEY_READ(hdr.reth)) {
+                first_hop.apply(hdr, standard_metadata.ingress_port);
+            }
+            if (hdr.index.isValid() && hdr.index.flags & INDEX_CLIMBING != 0) {
+                climb.apply(hdr, port, climbed, at_root, epoch, root_sub_table);
+            }
+            if (climbed == 0) {
+                forwarding.apply(hdr, port, is_lost);
+            }
+            if (is_lost == 1) {
+                drop_reason = DROP_NO_ROUTE;
+            }
         }
-        forwarding.apply(hdr, port, routed, at_core, epoch, root_sub_table);
-        if (routed == 0) {
-            drop_because(DROP_NO_ROUTE);
+        if (drop_reason != KEEP) {
+            drops.count((bit<32>) drop_reason);
+            // The controller sees one of sixteen, for people who ask why.
+            bit<4> lot;
+            random(lot, 4w0, 4w15);
+            if (lot == 0) {
+                to_controller(drop_reason);
+            } else {
+                mark_to_drop(standard_metadata);
+            }
             exit;
         }
         standard_metadata.egress_spec = port;
 
-        if (at_core == 1 || (hdr.index.isValid() && hdr.index.flags & INDEX_INNER != 0)) {
+        if (at_root == 1 || (hdr.index.isValid() && hdr.index.flags & INDEX_INNER != 0)) {
             take_away.apply(hdr);
-            if (at_core == 1) {
+            if (at_root == 1) {
                 fat_root.apply(hdr.index, hdr.reth.va, epoch, root_sub_table);
             }
             if (hdr.index.flags & INDEX_INNER != 0) {
@@ -123,8 +192,15 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
 }
 
 control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    ToHost() to_host;
     LastHop() last_hop;
     apply {
+        if (standard_metadata.deq_qdepth >= CONGESTION && hdr.ipv4.isValid() && hdr.ipv4.tos[1:0] != 0) {
+            hdr.ipv4.tos[1:0] = 3;
+        }
+        if (hdr.ipv4.isValid()) {
+            to_host.apply(hdr, standard_metadata.egress_port);
+        }
         if (hdr.index.isValid()) {
             last_hop.apply(hdr, standard_metadata.egress_port);
         }
@@ -133,7 +209,8 @@ control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metada
 
 control UpdateHeaderChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {
-        update_checksum(hdr.ipv4.isValid(), { IPV4_CHECKSUM_FIELDS(hdr.ipv4) },
+        // A sample shows what was dropped as it was.
+        update_checksum(hdr.ipv4.isValid() && !hdr.packet_in.isValid(), { IPV4_CHECKSUM_FIELDS(hdr.ipv4) },
             hdr.ipv4.checksum, HashAlgorithm.csum16);
     }
 }

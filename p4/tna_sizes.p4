@@ -26,9 +26,9 @@
 #if defined(ROLE_CORE)
 #define NODE_SET_NODES 49152
 #elif defined(ROLE_AGGREGATION)
-#define NODE_SET_NODES 32768
+#define NODE_SET_NODES 28672
 #else
-#define NODE_SET_NODES 24576
+#define NODE_SET_NODES 20480
 #endif
 #define NODE_SET_WHOLE_NODES 2048
 #endif
@@ -49,3 +49,6 @@
 #define SWITCH_PORTS 512
 #define PARTITIONS 1024
 #define IPV4_ROUTES 1024
+#define NEIGHBORS 1024
+#define PATHS 64
+#define TRAFFIC_CLASSES 64

@@ -58,7 +58,7 @@ need() {
 # --- what it needs ------------------------------------------------------------------------------------------------------
 
 # package:file-or-command that shows that it is there
-needs="qemu-system-x86:qemu-system-x86_64 perftest:ib_read_lat iproute2:rdma busybox-static:busybox kmod:depmod gcc:gcc binutils:strip
+needs="qemu-system-x86:qemu-system-x86_64 perftest:ib_read_lat rdmacm-utils:rping iproute2:rdma busybox-static:busybox kmod:depmod gcc:gcc binutils:strip
        libc6-dev:/usr/include/stdio.h libibverbs-dev:/usr/include/infiniband/verbs.h ibverbs-providers:/etc/libibverbs.d/rxe.driver
        libc-bin:ldd dpkg:dpkg-deb ca-certificates:/etc/ssl/certs/ca-certificates.crt"
 
@@ -138,6 +138,7 @@ build() {
         cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree --features ibverbs
     fi
     gcc -O2 -Wall -Wextra -Werror -o "$work/index_peer" scripts/rxe_guest/index_peer.c -libverbs
+    gcc -O2 -Wall -Wextra -Werror -o "$work/forge" scripts/rxe_guest/forge.c
     cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree-rdma --features ibverbs --example verbs_lab
     cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree-memserver --example udp_memserver
     cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree-controller --example lab_controller
@@ -178,6 +179,8 @@ timeout 600 "$work/venv/bin/python3" scripts/interop_rxe.py --fatbtree "$binary"
     --controller "$target/$folder/examples/lab_controller" --work "$work/rxe" </dev/null || failures=$((failures + 1))
 timeout 900 "$work/venv/bin/python3" scripts/interop_roles.py --fatbtree "$binary" --kernel "$work/kernel" --work "$work/roles" \
     </dev/null || failures=$((failures + 1))
+timeout 600 "$work/venv/bin/python3" scripts/interop_hosts.py --fatbtree "$binary" --kernel "$work/kernel" --forge "$work/forge" \
+    --work "$work/hosts" </dev/null || failures=$((failures + 1))
 
 finish
 echo "interop lab: all checks passed ($((SECONDS - began)) s)"

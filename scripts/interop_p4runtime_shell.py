@@ -179,15 +179,15 @@ def main():
         )
 
         core = name(p4info.tables, "core_route")
-        default = sh.TableEntry(core)(action=action(core, "climb"), is_default=True)
-        default.action["port"] = "7"
+        default = sh.TableEntry(core)(action=action(core, "descend"), is_default=True)
+        default.action["epoch"], default.action["sub_table"] = "7", "9"
         default.modify()
         query = sh.TableEntry(core)
         query.is_default = True
         found = list(query.read())
         check(f"{core}: one default entry", len(found), 1)
-        check(f"{core}: its action", found[0].action.action_name, action(core, "climb"))
-        check(f"{core}: its parameters", params(found[0]), {"port": 7})
+        check(f"{core}: its action", found[0].action.action_name, action(core, "descend"))
+        check(f"{core}: its parameters", params(found[0]), {"epoch": 7, "sub_table": 9})
 
         exact.insert()
         exact.counter_data  # asking for it makes the shell send the field

@@ -37,6 +37,7 @@ PORT = {"server": 1, "client": 2}
 NODE = 1024  # bytes of a node, equal to the path MTU
 REGION = 8192  # as in index_peer.c
 VERBS_PORT = 18601  # TCP
+IN_FLIGHT_PORT = 4792  # UDP, of index packets
 
 
 # --- the switch's tables -----------------------------------------------------------------------------------------------
@@ -182,10 +183,12 @@ def index_reads(report, tables, server, client):
     key = 0x0123456789ABCDEF
     report.check("soft RoCE: ordinary READ by our verbs program", lambda: expect_bytes(client, region + NODE, rkey, NODE))
 
-    match = {"src_ip": IPV4["client"], "dst_ip": IPV4["server"], "dest_qp": qpn}
-    connection = tables.insert("roce_connection", match, "admit", {"rkey": rkey, "partition": 1, "root": region})
+    match = {"port": PORT["client"], "src_mac": int(MAC["client"].replace(":", ""), 16),
+             "src_ip": IPV4["client"], "dst_ip": IPV4["server"], "dest_qp": qpn}
+    admit = {"rkey": rkey, "partition": 1, "root": region, "udp_port": IN_FLIGHT_PORT, "mtu": NODE}
+    connection = tables.insert("roce_connection", match, "admit", admit)
     tables.insert("partition_route", {"partition": 1}, "forward", {"port": PORT["server"]})
-    tables.insert("last_hop", {"egress_port": PORT["server"]}, "strip", {})
+    tables.insert("last_hop", {"egress_port": PORT["server"]}, "strip", {"to_roce": (4791 - IN_FLIGHT_PORT) % 65536})
     report.check("soft RoCE: index read, empty caches, ends at the root", lambda: expect_bytes(client, key, 0, 0))
     report.check("soft RoCE: ordinary READ on a registered connection passes untouched",
                  lambda: expect_bytes(client, region + 3 * NODE, rkey, 3 * NODE))

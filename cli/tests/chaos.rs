@@ -249,7 +249,10 @@ impl World {
         let settled = loop {
             let status = control("status");
             let epoch = &status["epoch"];
-            let is_settled = status["reload"].is_null()
+            // While a cable is taken for dead, or comes back, ways change.
+            let is_whole = ["switches_down", "cables_down"].iter().all(|name| list(&status, name).is_empty());
+            let is_settled = is_whole
+                && status["reload"].is_null()
                 && list(&status, "switches").iter().all(|switch| {
                     // One that caches no nodes holds no epoch.
                     switch["state"] == "settled" && (switch["epoch"].is_null() || switch["epoch"] == *epoch)

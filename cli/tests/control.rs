@@ -139,7 +139,7 @@ fn an_operator_looks_plans_reloads_and_goes_back() {
         std::fs::write(path(name), value.to_string()).expect("a file");
         operator.refused(&["reload", "--plan", &path(name)])
     };
-    let refused = changed("core.json", &|value| value["plan"]["core"] = 99.into());
+    let refused = changed("roots.json", &|value| value["plan"]["roots"] = vec![99].into());
     assert!(refused.contains("switch number 99 in the plan, core-0 in the cluster file"), "{refused}");
     let refused = changed("tree.json", &|value| value["made_of"]["1"]["number"] = 7.into());
     assert!(refused.contains("another tree of partition 1"), "{refused}");

@@ -6,7 +6,7 @@
 //!
 //!   plan RANGES NODES,NODES,...          ok epoch=1 updates=10532 ranges=4 nodes=546
 //!                                        ranges of the fat root, nodes per switch in each layer (see `Budget`)
-//!   register CLIENT PARTITION QUEUE_PAIR RKEY ROOT              ok
+//!   register CLIENT PARTITION QUEUE_PAIR RKEY ROOT MTU          ok
 //!   unregister CLIENT PARTITION QUEUE_PAIR                      ok
 //!   counters                             ok fat_root=300 core-0=300 agg-0-0=298 edge-0-0=260
 //! ```
@@ -63,7 +63,8 @@ async fn run(path: &str) -> Result<(), Failure> {
         cluster.tree().switches().len(),
         report.updates
     );
-    let mut lab = Lab { cluster, fleet, plan: None, connections: Connections::new() };
+    let connections = Connections::of(&cluster);
+    let mut lab = Lab { cluster, fleet, plan: None, connections };
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
         match lab.obey(&line).await {
@@ -79,13 +80,14 @@ impl Lab {
     async fn obey(&mut self, line: &str) -> Result<String, Failure> {
         match line.split_whitespace().collect::<Vec<_>>()[..] {
             ["plan", ranges, nodes] => self.plan(number(ranges)?, nodes).await,
-            ["register", client, partition, queue_pair, rkey, root] => {
+            ["register", client, partition, queue_pair, rkey, root, mtu] => {
                 let connection = Connection {
                     client: self.host(client)?,
                     partition: number(partition)?,
                     dest_qp: number(queue_pair)?,
                     rkey: number(rkey)?,
                     root: number(root)?,
+                    mtu: number(mtu)?,
                 };
                 let placement = Placement::of(&self.cluster);
                 let (switch, change) =

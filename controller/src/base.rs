@@ -1,16 +1,20 @@
-//! What every switch needs before any plan: routes, the ways up and down for index packets, the last hop.
+//! What every switch needs before any plan: routes, the ways up and down for index packets, the last hop, whom it believes, and its hosts'
+//! neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fatbtree_topology::{Cluster, Network, Outages, PATHS, Peer, Routing, SwitchId};
 
 use crate::plan::Placement;
-use crate::tables::{Change, Entry, core_route, ipv4_route, last_hop, partition_route};
+use crate::tables::{
+    Change, Entry, core_route, host_port, ipv4_route, last_hop, neighbor, partition_route, traffic_class,
+    trunk_port,
+};
 
 /// The base entries of one switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
-    /// `ipv4_route`, `partition_route`, `last_hop`, `core_route`; in key order.
+    /// All but the default action of `core_route`; in key order.
     pub entries: Vec<Entry>,
     /// The default action of `core_route`.
     pub core_route: core_route::Action,
@@ -24,19 +28,6 @@ impl Base {
     pub fn changes(&self) -> impl Iterator<Item = Change> + '_ {
         let entries = self.entries.iter().map(|entry| Change::Insert(*entry));
         entries.chain([Change::CoreRoute(self.core_route)])
-    }
-
-    /// The same for programs whose `core_route` has no key: all packets climb as those of path 0 do.
-    fn without_paths(mut self) -> Self {
-        let first = self.entries.iter().find_map(|entry| match entry {
-            Entry::CoreRoute(core_route::Key { path: 0 }, core_route::Climb { port }) => Some(*port),
-            _ => None,
-        });
-        self.entries.retain(|entry| !matches!(entry, Entry::CoreRoute(..)));
-        if let Some(port) = first {
-            self.core_route = core_route::Action::Climb { port };
-        }
-        self
     }
 }
 
@@ -52,18 +43,20 @@ pub fn cluster_base_during(
     unready: &BTreeSet<SwitchId>,
 ) -> BTreeMap<SwitchId, Base> {
     let routing = cluster.tree().routing(outages, &cluster.ends(), unready);
-    let mut bases = bases(&routing, &Placement::of(cluster));
+    let mut bases = bases(&routing, &Placement::of(cluster), cluster.in_flight_port());
     for (switch, base) in &mut bases {
         let device = |port: &mut u16| *port = cluster.device_port(*switch, *port);
-        if let core_route::Action::Climb { port } = &mut base.core_route {
-            device(port);
-        }
         for entry in &mut base.entries {
             match entry {
                 Entry::Ipv4Route(_, action) => device(&mut action.port),
                 Entry::PartitionRoute(_, action) => device(&mut action.port),
                 Entry::LastHop(key, _) => device(&mut key.port),
                 Entry::CoreRoute(_, action) => device(&mut action.port),
+                Entry::TrunkPort(key, _) => device(&mut key.port),
+                Entry::HostPort(key, _) => device(&mut key.port),
+                Entry::Neighbor(_, neighbor::Action::Host { port, .. }) if *port != neighbor::ELSEWHERE => {
+                    device(port);
+                }
                 _ => {}
             }
         }
@@ -73,19 +66,16 @@ pub fn cluster_base_during(
 }
 
 /// The base of every switch of the network when nothing is down, in the network's port numbers.
-pub fn base(topology: &Network, placement: &Placement) -> BTreeMap<SwitchId, Base> {
-    bases(&Routing::undisturbed(topology), placement)
+pub fn base(topology: &Network, placement: &Placement, in_flight_port: u16) -> BTreeMap<SwitchId, Base> {
+    bases(&Routing::undisturbed(topology), placement, in_flight_port)
 }
 
-fn bases(routing: &Routing<'_>, placement: &Placement) -> BTreeMap<SwitchId, Base> {
-    let with_paths = |switch| base_of(routing, placement, switch);
-    let base = |switch| {
-        if core_route::has_paths() { with_paths(switch) } else { with_paths(switch).without_paths() }
-    };
+fn bases(routing: &Routing<'_>, placement: &Placement, in_flight_port: u16) -> BTreeMap<SwitchId, Base> {
+    let base = |switch| base_of(routing, placement, in_flight_port, switch);
     routing.network().switches().iter().map(|switch| (switch.id, base(switch.id))).collect()
 }
 
-fn base_of(routing: &Routing<'_>, placement: &Placement, switch: SwitchId) -> Base {
+fn base_of(routing: &Routing<'_>, placement: &Placement, in_flight_port: u16, switch: SwitchId) -> Base {
     let network = routing.network();
     let mut entries = Vec::new();
     for route in routing.routes(switch) {
@@ -101,8 +91,15 @@ fn base_of(routing: &Routing<'_>, placement: &Placement, switch: SwitchId) -> Ba
         }
     }
     for (port, peer) in network.ports(switch) {
-        if matches!(peer, Peer::Host(_)) {
-            entries.push(Entry::LastHop(last_hop::Key { port }, last_hop::Action));
+        match peer {
+            Peer::Host(host) => {
+                let mac = network.host(host).mac;
+                entries.push(Entry::LastHop(last_hop::Key { port }, last_hop::Action { in_flight_port }));
+                entries.push(Entry::HostPort(host_port::Key { port }, host_port::Action { mac }));
+            }
+            Peer::Switch { .. } => {
+                entries.push(Entry::TrunkPort(trunk_port::Key { port }, trunk_port::Action));
+            }
         }
     }
     for path in 0..PATHS {
@@ -110,6 +107,10 @@ fn base_of(routing: &Routing<'_>, placement: &Placement, switch: SwitchId) -> Ba
             entries.push(Entry::CoreRoute(core_route::Key { path }, core_route::Climb { port }));
         }
     }
+    entries.extend(neighbors(network, switch));
+    entries.extend(CLASSES.map(|(dscp, class)| {
+        Entry::TrafficClass(traffic_class::Key { dscp }, traffic_class::Action { class })
+    }));
     entries.sort_unstable();
     let core_route = if network.is_root(switch) {
         core_route::Action::Descend { epoch: 0, sub_table: 0 }
@@ -119,10 +120,29 @@ fn base_of(routing: &Routing<'_>, placement: &Placement, switch: SwitchId) -> Ba
     Base { entries, core_route }
 }
 
+/// Code points and their queues, as RoCE is usually deployed: its packets in a queue that loses none (PFC), and notifications of congestion
+/// before all others.
+const CLASSES: [(u8, u8); 2] = [(26, 3), (48, 6)];
+
+/// Who has which address, where there are hosts to tell: all hosts, and the switch itself.
+fn neighbors(topology: &Network, switch: SwitchId) -> Vec<Entry> {
+    let this = topology.switch(switch);
+    if !this.role.has_hosts() {
+        return Vec::new();
+    }
+    let here = |host| topology.edge_of(host).id == switch;
+    let this_switch = neighbor::Action::ThisSwitch { mac: this.mac() };
+    let hosts = topology.hosts().iter().map(|host| {
+        let port = if here(host.id) { host.index } else { neighbor::ELSEWHERE };
+        Entry::Neighbor(neighbor::Key { ip: host.ip }, neighbor::Action::Host { mac: host.mac, port })
+    });
+    hosts.chain([Entry::Neighbor(neighbor::Key { ip: this.ip }, this_switch)]).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fatbtree_topology::{Cores, HostId, Prefix};
+    use fatbtree_topology::{Cores, HostId, IN_FLIGHT_PORT, Prefix};
 
     /// Follows an index packet by the tables alone.
     fn walk(
@@ -157,7 +177,10 @@ mod tests {
             match topology.peer(at, port).expect("a wired port") {
                 Peer::Switch { switch, .. } => at = switch,
                 Peer::Host(_) => {
-                    let strip = Entry::LastHop(last_hop::Key { port }, last_hop::Action);
+                    let strip = Entry::LastHop(
+                        last_hop::Key { port },
+                        last_hop::Action { in_flight_port: IN_FLIGHT_PORT },
+                    );
                     assert!(base.entries.contains(&strip));
                     return path;
                 }
@@ -204,7 +227,8 @@ mod tests {
         };
         for topology in networks.map(Result::unwrap) {
             for placement in [hosts(&topology, [0, 1, 2]), hosts(&topology, [0, 15, 2])] {
-                let (bases, routing) = (base(&topology, &placement), Routing::undisturbed(&topology));
+                let (bases, routing) =
+                    (base(&topology, &placement, IN_FLIGHT_PORT), Routing::undisturbed(&topology));
                 for host in topology.hosts() {
                     for (partition, to) in placement.iter() {
                         for path in [0, 1, 5, 63] {
@@ -216,20 +240,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    /// Where the program's table has no key, all packets climb as those of path 0 do.
-    #[test]
-    fn programs_without_paths_climb_by_the_default_action() {
-        let topology = Network::leaf_spine(2, 2, 2).unwrap();
-        let placement: Placement = [(0, HostId(0))].into_iter().collect();
-        let leaf = topology.switch_by_name("leaf-1").unwrap().id;
-        let base = base_of(&Routing::undisturbed(&topology), &placement, leaf);
-        let paths =
-            |base: &Base| base.entries.iter().filter(|entry| matches!(entry, Entry::CoreRoute(..))).count();
-        assert_eq!((paths(&base), base.core_route), (64, core_route::Action::NoAction));
-        let base = base.without_paths();
-        assert_eq!((paths(&base), base.core_route), (0, core_route::Action::Climb { port: 2 }));
     }
 
     #[test]

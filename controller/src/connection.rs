@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree_topology::{HostId, Network, SwitchId};
+use fatbtree_topology::{Cluster, Host, HostId, IN_FLIGHT_PORT, Network, SwitchId};
 
 use crate::plan::Placement;
 use crate::tables::{Change, Entry, roce_connection};
@@ -20,6 +20,8 @@ pub struct Connection {
     pub rkey: u32,
     /// The partition's root.
     pub root: u64,
+    /// The path MTU: the longest READ that is answered in one packet, in bytes.
+    pub mtu: u16,
 }
 
 /// A connection that cannot be registered.
@@ -70,6 +72,12 @@ pub enum ConnectionError {
         /// 0 or 1.
         rkey: u32,
     },
+    /// No path MTU of InfiniBand.
+    #[error("path MTU {mtu}: expected 256, 512, 1024, 2048 or 4096 bytes")]
+    Mtu {
+        /// What was asked for.
+        mtu: u16,
+    },
     /// A root on another server.
     #[error("root {root:#x} is on server {}, expected server {partition} for partition {partition}", root >> 48)]
     ForeignRoot {
@@ -81,15 +89,37 @@ pub enum ConnectionError {
 }
 
 /// The registered connections, and where their entries are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connections {
+    /// The UDP port of index packets between switches.
+    in_flight_port: u16,
+    /// Ports of hosts whose switches call them otherwise than the network does.
+    device_ports: BTreeMap<HostId, u16>,
     entries: BTreeMap<(SwitchId, roce_connection::Key), roce_connection::Action>,
 }
 
+impl Default for Connections {
+    fn default() -> Self {
+        Self { in_flight_port: IN_FLIGHT_PORT, device_ports: BTreeMap::new(), entries: BTreeMap::new() }
+    }
+}
+
 impl Connections {
-    /// No connections.
+    /// No connections, in a network whose devices call their ports as the network does.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// No connections, with the ports of a cluster's devices.
+    pub fn of(cluster: &Cluster) -> Self {
+        let tree = cluster.tree();
+        let device = |host: &Host| (host.id, cluster.device_port(tree.edge_of(host.id).id, host.index));
+        let clients = cluster.clients().iter().map(|client| device(tree.host(client.host)));
+        Self {
+            in_flight_port: cluster.in_flight_port(),
+            device_ports: clients.collect(),
+            entries: BTreeMap::new(),
+        }
     }
 
     /// Registers a connection; registering it again with other values changes it. The change, if any, is for the client's
@@ -103,15 +133,18 @@ impl Connections {
         placement: &Placement,
         connection: Connection,
     ) -> Result<(SwitchId, Option<Change>), ConnectionError> {
-        let Connection { client, partition, dest_qp, rkey, root } = connection;
-        let (switch, key) = place(topology, placement, client, partition, dest_qp)?;
+        let Connection { client, partition, dest_qp, rkey, root, mtu } = connection;
+        let (switch, key) = self.place(topology, placement, client, partition, dest_qp)?;
         if rkey <= 1 {
             return Err(ConnectionError::IndexReadRkey { rkey });
+        }
+        if !(256..=4096).contains(&mtu) || !mtu.is_power_of_two() {
+            return Err(ConnectionError::Mtu { mtu });
         }
         if root >> 48 != u64::from(partition) {
             return Err(ConnectionError::ForeignRoot { root, partition });
         }
-        let action = roce_connection::Action { rkey, partition, root };
+        let action = roce_connection::Action { rkey, partition, root, udp_port: self.in_flight_port, mtu };
         let entry = Entry::RoceConnection(key, action);
         let change = match self.entries.insert((switch, key), action) {
             None => Some(Change::Insert(entry)),
@@ -133,7 +166,7 @@ impl Connections {
         partition: u16,
         dest_qp: u32,
     ) -> Result<Option<(SwitchId, Change)>, ConnectionError> {
-        let (switch, key) = place(topology, placement, client, partition, dest_qp)?;
+        let (switch, key) = self.place(topology, placement, client, partition, dest_qp)?;
         let old = self.entries.remove(&(switch, key));
         Ok(old.map(|action| (switch, Change::Delete(Entry::RoceConnection(key, action)))))
     }
@@ -166,48 +199,51 @@ impl Connections {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
-}
 
-fn place(
-    topology: &Network,
-    placement: &Placement,
-    client: HostId,
-    partition: u16,
-    dest_qp: u32,
-) -> Result<(SwitchId, roce_connection::Key), ConnectionError> {
-    let hosts = topology.hosts();
-    let host = hosts
-        .get(client.0 as usize)
-        .ok_or(ConnectionError::UnknownClient { client, last: hosts.len().saturating_sub(1) })?;
-    let server = placement.host(partition).ok_or(ConnectionError::UnknownPartition { partition })?;
-    if !(2..1 << 24).contains(&dest_qp) {
-        return Err(ConnectionError::QueuePair { dest_qp });
+    fn place(
+        &self,
+        topology: &Network,
+        placement: &Placement,
+        client: HostId,
+        partition: u16,
+        dest_qp: u32,
+    ) -> Result<(SwitchId, roce_connection::Key), ConnectionError> {
+        let hosts = topology.hosts();
+        let host = hosts
+            .get(client.0 as usize)
+            .ok_or(ConnectionError::UnknownClient { client, last: hosts.len().saturating_sub(1) })?;
+        let server = placement.host(partition).ok_or(ConnectionError::UnknownPartition { partition })?;
+        if !(2..1 << 24).contains(&dest_qp) {
+            return Err(ConnectionError::QueuePair { dest_qp });
+        }
+        let port = self.device_ports.get(&client).copied().unwrap_or(host.index);
+        let dst_ip = topology.host(server).ip;
+        let key = roce_connection::Key { port, src_mac: host.mac, src_ip: host.ip, dst_ip, dest_qp };
+        Ok((topology.edge_of(client).id, key))
     }
-    let key = roce_connection::Key { src_ip: host.ip, dst_ip: topology.host(server).ip, dest_qp };
-    Ok((topology.edge_of(client).id, key))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fatbtree_topology::Cluster;
 
     #[test]
     fn register_change_and_forget() {
         let cluster = Cluster::example();
         let (topology, placement) = (cluster.tree(), Placement::of(&cluster));
         let client = cluster.clients()[0].host;
-        let good = Connection { client, partition: 2, dest_qp: 17, rkey: 9, root: 2 << 48 | 64 };
+        let good = Connection { client, partition: 2, dest_qp: 17, rkey: 9, root: 2 << 48 | 64, mtu: 1024 };
         let mut connections = Connections::new();
         let mut register = |connection| connections.register(topology, &placement, connection);
         let (switch, change) = register(good).unwrap();
         assert_eq!(topology.switch(switch).name(), "edge-1-0");
         let Some(Change::Insert(Entry::RoceConnection(key, action))) = change else { panic!("{change:?}") };
+        assert_eq!((key.port, key.src_mac.to_string().as_str()), (0, "02:00:0a:01:00:02"));
         assert_eq!(
             (key.src_ip.to_string().as_str(), key.dst_ip.to_string().as_str()),
             ("10.1.0.2", "10.0.1.2")
         );
-        assert_eq!((action.rkey, action.partition, action.root), (9, 2, 2 << 48 | 64));
+        assert_eq!((action.rkey, action.partition, action.root, action.mtu), (9, 2, 2 << 48 | 64, 1024));
         assert_eq!(register(good).unwrap().1, None);
         assert!(matches!(register(Connection { rkey: 10, ..good }).unwrap().1, Some(Change::Modify(_))));
         assert!(matches!(register(Connection { dest_qp: 18, ..good }).unwrap().1, Some(Change::Insert(_))));
@@ -220,6 +256,7 @@ mod tests {
             (Connection { rkey: 0, ..good }, "rkey 0"),
             (Connection { rkey: 1, ..good }, "rkey 1"),
             (Connection { root: 64, ..good }, "server 0"),
+            (Connection { mtu: 1000, ..good }, "1024"),
         ] {
             let error = register(bad).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");

@@ -13,7 +13,7 @@ use crate::program::Program;
 use crate::tables::Entry;
 
 /// The tables that the controller writes, in the order of a packet's way.
-const TABLES: [&str; 22] = [
+const TABLES: [&str; 26] = [
     "roce_connection",
     "hot_key",
     "fat_root_0",
@@ -36,6 +36,10 @@ const TABLES: [&str; 22] = [
     "ipv4_route",
     "last_hop",
     "core_route",
+    "trunk_port",
+    "neighbor",
+    "traffic_class",
+    "host_port",
 ];
 const FAT_ROOT: usize = 2;
 const NODE_SETS: usize = FAT_ROOT + STAGES;
@@ -88,9 +92,10 @@ impl TableUse {
         self.rows.map_or(0.0, Room::share).max(self.entries.share())
     }
 
-    /// The fullest of the tables in a memory.
+    /// The fullest of the tables in a memory; of those that may be fuller or less full, which `core_route` is not: it has an entry for each
+    /// path, or none.
     pub fn fullest(tables: &[Self], memory: Memory) -> Option<&Self> {
-        let those = tables.iter().filter(|table| table.memory == memory);
+        let those = tables.iter().filter(|table| table.memory == memory && table.table != "core_route");
         those.max_by(|a, b| a.share().total_cmp(&b.share()))
     }
 }
@@ -123,6 +128,10 @@ impl Counts {
                 Entry::Ipv4Route(..) => OTHERS + 1,
                 Entry::LastHop(..) => OTHERS + 2,
                 Entry::CoreRoute(..) => OTHERS + 3,
+                Entry::TrunkPort(..) => OTHERS + 4,
+                Entry::Neighbor(..) => OTHERS + 5,
+                Entry::TrafficClass(..) => OTHERS + 6,
+                Entry::HostPort(..) => OTHERS + 7,
             };
             counts.entries[at] += 1;
         }
@@ -156,12 +165,13 @@ impl Program {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use fatbtree_topology::Role;
+    use fatbtree_topology::{MacAddress, Role};
 
     use super::*;
     use crate::tables::pivots::Last;
     use crate::tables::{
-        NodeSet, child, coarse, fat_root, fine, last_hop, partition_route, roce_connection, run,
+        NodeSet, child, coarse, fat_root, fine, last_hop, neighbor, partition_route, roce_connection, run,
+        traffic_class, trunk_port,
     };
     use crate::{Programs, Target};
 
@@ -185,11 +195,16 @@ mod tests {
     /// One of each table.
     fn one_of_each() -> Vec<Entry> {
         let ip = Ipv4Addr::new(10, 0, 0, 2);
-        let connection = roce_connection::Key { src_ip: ip, dst_ip: ip, dest_qp: 7 };
+        let mac = MacAddress::of_ip(ip);
+        let connection = roce_connection::Key { port: 0, src_mac: mac, src_ip: ip, dst_ip: ip, dest_qp: 7 };
+        let admit = roce_connection::Action { rkey: 2, partition: 0, root: 64, udp_port: 4792, mtu: 1024 };
         let mut entries = vec![
-            Entry::RoceConnection(connection, roce_connection::Action { rkey: 1, partition: 0, root: 64 }),
+            Entry::RoceConnection(connection, admit),
             Entry::PartitionRoute(partition_route::Key { partition: 1 }, partition_route::Action { port: 1 }),
-            Entry::LastHop(last_hop::Key { port: 1 }, last_hop::Action),
+            Entry::LastHop(last_hop::Key { port: 1 }, last_hop::Action { in_flight_port: 4792 }),
+            Entry::TrunkPort(trunk_port::Key { port: 1 }, trunk_port::Action),
+            Entry::Neighbor(neighbor::Key { ip }, neighbor::Action::ThisSwitch { mac }),
+            Entry::TrafficClass(traffic_class::Key { dscp: 26 }, traffic_class::Action { class: 3 }),
         ];
         entries.extend((0..4).map(|stage| of_fat_root(stage, 1, 9)));
         for (set, whole) in [(NodeSet::A, false), (NodeSet::A, true), (NodeSet::B, false), (NodeSet::B, true)]

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::base::Base;
 use crate::packets::{PacketReceiver, PacketSender, packets};
-use crate::program::{Program, ProgramError, Programs};
+use crate::program::{Program, ProgramError, Programs, drop_reason, refused_reason};
 use crate::reconcile::Held;
 use crate::reload::ReloadSteps;
 use crate::tables::{Change, Entry, TableError};
@@ -326,30 +326,43 @@ impl Fleet {
         Ok(join_all(tasks).await?.into_iter().collect())
     }
 
-    /// Reads what each switch has dropped: packets, by reason. Nothing for one whose program does not count them.
+    /// Reads what each switch has dropped, and which READs with keys it has not admitted: packets, by reason. Nothing for one whose program does not count them.
     ///
     /// # Errors
     /// The first switch that does not answer.
-    pub async fn read_drops(&self) -> Result<BTreeMap<SwitchId, Vec<u64>>, PushError> {
+    pub async fn read_drops(&self) -> Result<BTreeMap<SwitchId, Vec<(String, u64)>>, PushError> {
         let mut tasks = JoinSet::new();
         for (switch, member) in &self.members {
             let (switch, name, client) = (*switch, member.name.clone(), member.client.clone());
-            let counter = member.program.info.counter("drops").map(|counter| counter.id).ok();
+            let counters =
+                ["drops", "refused_index_reads"].map(|name| (name, member.program.info.counter(name).ok()));
+            let counters = counters.map(|(name, counter)| (name, counter.map(|counter| counter.id)));
             tasks.spawn(async move {
-                let Some(counter_id) = counter else { return Ok((switch, Vec::new())) };
-                let all = v1::CounterEntry { counter_id, ..v1::CounterEntry::default() };
-                let all = v1::Entity { entity: Some(v1::entity::Entity::CounterEntry(all)) };
-                let read = client.read(vec![all]).await;
-                let read = read.map_err(|source| PushError::Switch { switch: name, source })?;
-                let counted = read.into_iter().filter_map(|entity| match entity.entity {
-                    Some(v1::entity::Entity::CounterEntry(entry)) => {
-                        let index = entry.index.map_or(0, |index| index.index);
-                        Some((index, entry.data.map_or(0, |data| data.packet_count)))
-                    }
-                    _ => None,
-                });
-                let counted: BTreeMap<i64, i64> = counted.collect();
-                Ok((switch, counted.into_values().map(|count| u64::try_from(count).unwrap_or(0)).collect()))
+                let mut counts = Vec::new();
+                for (counter, id) in counters {
+                    let Some(counter_id) = id else { continue };
+                    let all = v1::CounterEntry { counter_id, ..v1::CounterEntry::default() };
+                    let all = v1::Entity { entity: Some(v1::entity::Entity::CounterEntry(all)) };
+                    let read = client.read(vec![all]).await;
+                    let read = read.map_err(|source| PushError::Switch { switch: name.clone(), source })?;
+                    let counted = read.into_iter().filter_map(|entity| match entity.entity {
+                        Some(v1::entity::Entity::CounterEntry(entry)) => {
+                            let index = entry.index.map_or(0, |index| index.index);
+                            Some((index, entry.data.map_or(0, |data| data.packet_count)))
+                        }
+                        _ => None,
+                    });
+                    let counted: BTreeMap<i64, i64> = counted.collect();
+                    let reason = |number| match counter {
+                        "drops" => drop_reason(number),
+                        _ => refused_reason(number),
+                    };
+                    let counted = counted.into_values().map(|count| u64::try_from(count).unwrap_or(0));
+                    let counted = counted.enumerate().map(|(number, count)| (reason(number), count));
+                    // The first of `drops` is for what goes on, and is never counted.
+                    counts.extend(counted.skip(usize::from(counter == "drops")));
+                }
+                Ok((switch, counts))
             });
         }
         Ok(join_all(tasks).await?.into_iter().collect())

@@ -12,13 +12,17 @@ pub mod coarse;
 pub mod core_route;
 pub mod fat_root;
 pub mod fine;
+pub mod host_port;
 pub mod hot_key;
 pub mod ipv4_route;
 pub mod last_hop;
+pub mod neighbor;
 pub mod partition_route;
 pub mod pivots;
 pub mod roce_connection;
 pub mod run;
+pub mod traffic_class;
+pub mod trunk_port;
 
 use std::cmp::Ordering;
 
@@ -90,6 +94,14 @@ pub enum Entry {
     LastHop(last_hop::Key, last_hop::Action),
     /// The way up for index packets of one path number.
     CoreRoute(core_route::Key, core_route::Climb),
+    /// Who is behind a port.
+    HostPort(host_port::Key, host_port::Action),
+    /// A port that leads to another switch.
+    TrunkPort(trunk_port::Key, trunk_port::Action),
+    /// Who has an address.
+    Neighbor(neighbor::Key, neighbor::Action),
+    /// Where packets of a code point wait.
+    TrafficClass(traffic_class::Key, traffic_class::Action),
 }
 
 impl Entry {
@@ -107,6 +119,10 @@ impl Entry {
             (Self::Ipv4Route(a, _), Self::Ipv4Route(b, _)) => a.cmp(b),
             (Self::LastHop(a, _), Self::LastHop(b, _)) => a.cmp(b),
             (Self::CoreRoute(a, _), Self::CoreRoute(b, _)) => a.cmp(b),
+            (Self::HostPort(a, _), Self::HostPort(b, _)) => a.cmp(b),
+            (Self::TrunkPort(a, _), Self::TrunkPort(b, _)) => a.cmp(b),
+            (Self::Neighbor(a, _), Self::Neighbor(b, _)) => a.cmp(b),
+            (Self::TrafficClass(a, _), Self::TrafficClass(b, _)) => a.cmp(b),
             _ => self.cmp(other), // different tables: the variant decides
         }
     }
@@ -148,7 +164,11 @@ impl Entry {
             | Self::PartitionRoute(..)
             | Self::Ipv4Route(..)
             | Self::LastHop(..)
-            | Self::CoreRoute(..) => 0,
+            | Self::CoreRoute(..)
+            | Self::HostPort(..)
+            | Self::TrunkPort(..)
+            | Self::Neighbor(..)
+            | Self::TrafficClass(..) => 0,
         }
     }
 
@@ -166,6 +186,10 @@ impl Entry {
             Self::Ipv4Route(..) => "ipv4_route".to_owned(),
             Self::LastHop(..) => "last_hop".to_owned(),
             Self::CoreRoute(..) => "core_route".to_owned(),
+            Self::HostPort(..) => "host_port".to_owned(),
+            Self::TrunkPort(..) => "trunk_port".to_owned(),
+            Self::Neighbor(..) => "neighbor".to_owned(),
+            Self::TrafficClass(..) => "traffic_class".to_owned(),
         }
     }
 }
@@ -213,6 +237,10 @@ pub struct Tables {
     partition_route: Option<partition_route::Table>,
     ipv4_route: Option<ipv4_route::Table>,
     last_hop: Option<last_hop::Table>,
+    host_port: Option<host_port::Table>,
+    trunk_port: Option<trunk_port::Table>,
+    neighbor: Option<neighbor::Table>,
+    traffic_class: Option<traffic_class::Table>,
     by_id: std::collections::BTreeMap<u32, Which>,
 }
 
@@ -230,6 +258,10 @@ enum Which {
     Ipv4Route,
     LastHop,
     CoreRoute,
+    HostPort,
+    TrunkPort,
+    Neighbor,
+    TrafficClass,
 }
 
 const SETS: [NodeSet; 2] = [NodeSet::A, NodeSet::B];
@@ -269,6 +301,10 @@ impl Tables {
         note("ipv4_route", Which::Ipv4Route);
         note("last_hop", Which::LastHop);
         note("core_route", Which::CoreRoute);
+        note("host_port", Which::HostPort);
+        note("trunk_port", Which::TrunkPort);
+        note("neighbor", Which::Neighbor);
+        note("traffic_class", Which::TrafficClass);
         let mut fat_root = [const { None }; 4];
         for (stage, slot) in (0u8..).zip(&mut fat_root) {
             let name = format!("fat_root_{stage}");
@@ -307,6 +343,10 @@ impl Tables {
             partition_route: optional(index, "partition_route", partition_route::Table::new)?,
             ipv4_route: optional(index, "ipv4_route", ipv4_route::Table::new)?,
             last_hop: optional(index, "last_hop", last_hop::Table::new)?,
+            host_port: optional(index, "host_port", host_port::Table::new)?,
+            trunk_port: optional(index, "trunk_port", trunk_port::Table::new)?,
+            neighbor: optional(index, "neighbor", neighbor::Table::new)?,
+            traffic_class: optional(index, "traffic_class", traffic_class::Table::new)?,
             by_id,
         })
     }
@@ -393,11 +433,22 @@ impl Tables {
                 self.ipv4_route.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
             }
             Entry::CoreRoute(key, action) => {
-                let table = self.core_route.as_ref().ok_or_else(missing)?;
-                return table.entry(*key, with_action.then_some(*action));
+                self.core_route.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
             }
             Entry::LastHop(key, action) => {
                 self.last_hop.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            }
+            Entry::HostPort(key, action) => {
+                self.host_port.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            }
+            Entry::TrunkPort(key, action) => {
+                self.trunk_port.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            }
+            Entry::Neighbor(key, action) => {
+                self.neighbor.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            }
+            Entry::TrafficClass(key, action) => {
+                self.traffic_class.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
             }
         };
         Ok(built?)
@@ -460,6 +511,22 @@ impl Tables {
             Which::LastHop => {
                 let (key, action) = self.last_hop.as_ref().ok_or_else(missing)?.read(entry)?;
                 Entry::LastHop(key, action)
+            }
+            Which::HostPort => {
+                let (key, action) = self.host_port.as_ref().ok_or_else(missing)?.read(entry)?;
+                Entry::HostPort(key, action)
+            }
+            Which::TrunkPort => {
+                let (key, action) = self.trunk_port.as_ref().ok_or_else(missing)?.read(entry)?;
+                Entry::TrunkPort(key, action)
+            }
+            Which::Neighbor => {
+                let (key, action) = self.neighbor.as_ref().ok_or_else(missing)?.read(entry)?;
+                Entry::Neighbor(key, action)
+            }
+            Which::TrafficClass => {
+                let (key, action) = self.traffic_class.as_ref().ok_or_else(missing)?.read(entry)?;
+                Entry::TrafficClass(key, action)
             }
         }))
     }

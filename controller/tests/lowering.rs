@@ -14,7 +14,7 @@ use fatbtree_controller::{
 };
 use fatbtree_p4runtime::P4InfoIndex;
 use fatbtree_p4runtime::v1::{self, update};
-use fatbtree_topology::{Cluster, Prefix, Role, SwitchId};
+use fatbtree_topology::{Cluster, IN_FLIGHT_PORT, Prefix, Role, SwitchId};
 
 fn info() -> P4InfoIndex {
     P4InfoIndex::from_text(fatbtree_p4::P4INFO).unwrap()
@@ -33,7 +33,8 @@ fn all_entries(cluster: &Cluster, range_match: RangeMatch) -> Vec<Entry> {
     let plan = plan(cluster, 900, &budget, &[], 7).with_hot_keys(hot_keys(cluster, 20, budget.hot_keys));
     let placement = Placement::of(cluster);
     let mut entries: Vec<Entry> = plan.entries().into_values().flatten().collect();
-    entries.extend(base(cluster.tree(), &placement).into_values().flat_map(|base| base.entries));
+    entries
+        .extend(base(cluster.tree(), &placement, IN_FLIGHT_PORT).into_values().flat_map(|base| base.entries));
     let mut connections = Connections::new();
     let connection = Connection {
         client: cluster.clients()[0].host,
@@ -41,6 +42,7 @@ fn all_entries(cluster: &Cluster, range_match: RangeMatch) -> Vec<Entry> {
         dest_qp: 0xff_fffe,
         rkey: u32::MAX,
         root: 3 << 48 | 64,
+        mtu: 4096,
     };
     let (switch, _) = connections.register(cluster.tree(), &placement, connection).unwrap();
     entries.extend(connections.of_switch(switch));
@@ -59,9 +61,9 @@ fn every_entry_lowers_and_reads_back() {
             assert_eq!(tables.read(&lowered).unwrap(), Some(*entry));
             assert_eq!(tables.key(entry).unwrap().action, None);
         }
-        // 4 fat root stages, hot keys, connection, 2 routes, last hop; coarse, fine, run and child of each node set; some nodes need whole keys.
+        // 4 fat root stages, hot keys, connection, 3 routes, last hop, host and trunk ports, neighbor, class; coarse, fine, run and child of each node set; some nodes need whole keys.
         let whole = kinds.iter().filter(|kind| kind.ends_with("_whole")).count();
-        assert!(whole > 0 && kinds.len() - whole == 4 + 5 + 2 * 4, "{kinds:?}");
+        assert!(whole > 0 && kinds.len() - whole == 4 + 10 + 2 * 4, "{kinds:?}");
     }
 }
 
@@ -69,7 +71,7 @@ fn every_entry_lowers_and_reads_back() {
 fn the_default_action_of_core_route_is_a_modify() {
     let tables = Tables::new(&info()).unwrap();
     let actions = [
-        core_route::Action::Climb { port: 2 },
+        core_route::Action::Descend { epoch: 0, sub_table: 0 },
         core_route::Action::Descend { epoch: 255, sub_table: 65_535 },
         core_route::Action::NoAction,
     ];
@@ -193,7 +195,7 @@ fn a_full_plan_fits_every_target() {
         let plan = plan(&cluster, 200_000, &budget, &[], 1).with_hot_keys(hot);
         plan.check(&budget).unwrap();
         assert_eq!(plan.hot_keys().len(), budget.hot_keys);
-        let bases = base(cluster.tree(), &placement);
+        let bases = base(cluster.tree(), &placement, IN_FLIGHT_PORT);
         let entries = plan.entries();
         let mut kinds = BTreeSet::new();
         for switch in cluster.tree().switches() {

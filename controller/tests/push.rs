@@ -17,7 +17,7 @@ use fatbtree_p4runtime::v1::{
     self, entity, p4_runtime_server, stream_message_request, stream_message_response, update,
 };
 use fatbtree_p4runtime::{P4InfoIndex, entry::table_entity, status};
-use fatbtree_topology::{Cluster, Role};
+use fatbtree_topology::{Cluster, IN_FLIGHT_PORT, Role};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -188,7 +188,7 @@ async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
     let fleet =
         Fleet::connect(&cluster, &Programs::v1model().unwrap(), FleetOptions::default()).await.unwrap();
     fleet.set_pipeline().await.unwrap();
-    let bases = base(cluster.tree(), &Placement::of(&cluster));
+    let bases = base(cluster.tree(), &Placement::of(&cluster), IN_FLIGHT_PORT);
     let loaded = fleet.load_base(&bases).await.unwrap();
     assert_eq!(loaded.updates, bases.values().map(|base| base.entries.len() + 1).sum::<usize>());
 
@@ -248,7 +248,7 @@ async fn a_full_table_stops_the_reload_before_the_flip() {
     let fleet =
         Fleet::connect(&cluster, &Programs::v1model().unwrap(), FleetOptions::default()).await.unwrap();
     fleet.set_pipeline().await.unwrap();
-    fleet.load_base(&base(cluster.tree(), &Placement::of(&cluster))).await.unwrap();
+    fleet.load_base(&base(cluster.tree(), &Placement::of(&cluster), IN_FLIGHT_PORT)).await.unwrap();
     let core = cluster.p4runtime(cluster.tree().roots()[0]).device_id;
     let before = fake.devices.lock().unwrap()[&core].default.clone();
     let info = P4InfoIndex::from_text(fatbtree_p4::P4INFO).unwrap();

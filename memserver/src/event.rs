@@ -22,6 +22,8 @@ pub struct FirstHop {
     pub rkey: u32,
     /// The root of the partition's tree.
     pub root: GlobalAddress,
+    /// The path MTU: the longest READ that is answered in one packet, in bytes.
+    pub mtu: u16,
 }
 
 /// Something the owner must know.
@@ -43,7 +45,7 @@ pub enum Event {
     },
 }
 
-/// A line for whoever programs the switches: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 rkey=4711 root=64`,
+/// A line for whoever programs the switches: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 rkey=4711 root=64 mtu=1024`,
 /// `closed …` with the same words, `root partition=0 root=64`, or `tree partition=0 generation=2 low=0 root=64`.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -58,11 +60,11 @@ impl fmt::Display for Event {
                 return write!(f, "tree partition={id} generation={generation} low={low} root={root}");
             }
         };
-        let FirstHop { client, server, queue_pair, partition, rkey, root } = hop;
+        let FirstHop { client, server, queue_pair, partition, rkey, root, mtu } = hop;
         let (number, root) = (queue_pair.0, root.raw());
         write!(
             f,
-            "{what} client={client} server={server} queue_pair={number} partition={partition} rkey={rkey} root={root}"
+            "{what} client={client} server={server} queue_pair={number} partition={partition} rkey={rkey} root={root} mtu={mtu}"
         )
     }
 }

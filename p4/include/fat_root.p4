@@ -31,7 +31,7 @@
         size = size_; \
     }
 
-/// At the core switch: the climb ends, the epoch is set, and the packet lands on a child of the fat root.
+/// At a switch with the fat root: the climb ends, the epoch is set, and the packet lands on a child of the fat root.
 control FatRoot(inout index_t index, inout address_t va, in epoch_t epoch, in sub_table_t root_sub_table) {
     db_key_t    key_ = index.key;
     sub_table_t sub_table = root_sub_table;

@@ -13,18 +13,23 @@ typedef bit<16> slot_t;        // compact name of a cached node in its set
 typedef bit<8>  stride_t;      // distance of siblings in units of 64 bytes; 0 = not all at the same distance
 typedef bit<16> partition_t;
 typedef bit<16> sub_table_t;   // one of the 16-bit range tables that make up the fat root; 0 = none
+typedef bit<8>  path_t;        // below 64: drawn from the connection
 typedef bit<8>  epoch_t;       // number of a complete cache load
 
-const bit<16> ETHER_TYPE_IPV4 = 0x0800;
-const bit<8>  IP_PROTOCOL_UDP = 17;
-const bit<16> UDP_PORT_ROCE   = 4791;
-const bit<16> UDP_PORT_INDEX  = 4792; // only between first and last hop: a parser never has to guess
+const bit<16> ETHER_TYPE_IPV4  = 0x0800;
+const bit<16> ETHER_TYPE_ARP   = 0x0806;
+const bit<16> ETHER_TYPE_VLAN  = 0x8100;
+const bit<16> ETHER_TYPE_IPV6  = 0x86dd;
+const bit<16> ETHER_TYPE_PROBE = 0x88b5; // between switches: the controller asks whether a cable is whole (IEEE 802, local experiments)
+const bit<8>  IP_PROTOCOL_ICMP = 1;
+const bit<8>  IP_PROTOCOL_UDP  = 17;
+const bit<16> UDP_PORT_ROCE    = 4791;
 const bit<8>  RC_RDMA_READ_REQUEST = 0x0C;
 // A READ with a key where its address would be has an rkey that is none: 0 for whatever brings the value in the fewest round
 // trips, 1 for a node of the tree.
 #define IS_KEY_READ(reth) (reth.rkey[31:1] == 0)
 
-const bit<8>  INDEX_VERSION  = 2;
+const bit<8>  INDEX_VERSION  = 3;
 const bit<8>  INDEX_CLIMBING = 1;     // flag: not yet at the core switch that holds the fat root
 const bit<8>  INDEX_INNER    = 2;     // flag: `va` is an inner node, which may be cached further on
 const bit<16> INDEX_BYTES    = 16;
@@ -37,13 +42,37 @@ header ethernet_t {
     bit<16>    ether_type;
 }
 
+header vlan_t {
+    bit<3>  priority;
+    bit<1>  drop_eligible;
+    bit<12> id;
+    bit<16> ether_type;
+}
+
+header arp_t {
+    bit<32>     kinds;       // of hardware and of protocol: Ethernet and IPv4
+    bit<16>     lengths;     // of their addresses: 6 and 4
+    bit<16>     operation;
+    mac_addr_t  sender_mac;
+    ipv4_addr_t sender_ip;
+    mac_addr_t  target_mac;
+    ipv4_addr_t target_ip;
+}
+
+const bit<32> ARP_KINDS   = 0x00010800;
+const bit<16> ARP_LENGTHS = 0x0604;
+const bit<16> ARP_REQUEST = 1;
+const bit<16> ARP_REPLY   = 2;
+
 header ipv4_t {
     bit<4>      version;
     bit<4>      ihl;
     bit<8>      tos;
     bit<16>     total_len;
     bit<16>     identification;
-    bit<3>      flags;
+    bit<1>      in_flight;   // RFC 791: reserved, 0. Between first and last hop: an index header is behind UDP
+    bit<1>      dont_fragment;
+    bit<1>      more_fragments;
     bit<13>     frag_offset;
     bit<8>      ttl;
     bit<8>      protocol;
@@ -55,7 +84,13 @@ header ipv4_t {
 // What the IPv4 header's own checksum covers: all of the header but itself.
 #define IPV4_CHECKSUM_FIELDS(ipv4) \
     ipv4.version, ipv4.ihl, ipv4.tos, ipv4.total_len, ipv4.identification, \
-    ipv4.flags, ipv4.frag_offset, ipv4.ttl, ipv4.protocol, ipv4.src_addr, ipv4.dst_addr
+    ipv4.in_flight, ipv4.dont_fragment, ipv4.more_fragments, ipv4.frag_offset, ipv4.ttl, ipv4.protocol, ipv4.src_addr, ipv4.dst_addr
+
+header icmp_t {
+    bit<8>  type;
+    bit<8>  code;
+    bit<16> checksum;
+}
 
 header udp_t {
     bit<16> src_port;
@@ -70,7 +105,8 @@ header index_t {
     epoch_t     epoch;
     bit<8>      levels;      // how many levels of the tree the network has walked
     partition_t partition;
-    bit<16>     reserved;    // 0
+    path_t      path;        // which of the ways to a fat root it takes
+    bit<8>      reserved;    // 0
     db_key_t    key;
 }
 
@@ -97,14 +133,34 @@ header icrc_t {              // least significant byte first
     bit<8> byte_3;
 }
 
+// What the controller sends: a frame that leaves by this port as it is.  Ports stand as a Tofino's own headers have them.
+@controller_header("packet_out")
+header packet_out_t {
+    @padding bit<7> padding;
+    bit<9> egress_port;
+}
+
+// What the controller gets: a probe, or a sample of what was dropped.
+@controller_header("packet_in")
+header packet_in_t {
+    @padding bit<7> padding;
+    bit<9> ingress_port;
+    bit<8> reason;           // 0: a probe; others: dropped, for this reason
+}
+
 struct headers_t {
-    ethernet_t ethernet;
-    ipv4_t     ipv4;
-    udp_t      udp;
-    index_t    index;
-    bth_t      bth;
-    reth_t     reth;
-    icrc_t     icrc;
+    packet_in_t  packet_in;
+    packet_out_t packet_out;
+    ethernet_t   ethernet;
+    vlan_t       vlan;
+    arp_t        arp;
+    ipv4_t       ipv4;
+    icmp_t       icmp;
+    udp_t        udp;
+    index_t      index;
+    bth_t        bth;
+    reth_t       reth;
+    icrc_t       icrc;
 }
 
 #endif

@@ -53,43 +53,71 @@
 // the CRC of 39 zeros.
 const bit<32> CRC32_OF_ZEROS = 0x80f2f420;
 
+// Why a READ with a key is not admitted: indices of `refused_index_reads`.
+#define REFUSED_REASONS 2
+const int REFUSED_UNREGISTERED = 0; // on no connection of this host
+const int REFUSED_TOO_LONG     = 1; // its response would take several packets, and be resumed at another key
+
 /// First hop: a READ with rkey 0 or 1 on a connection the controller registered becomes an index packet.
-control FirstHop(inout headers_t hdr) {
-    INDIRECT_COUNTER(unregistered_index_reads, 1)
+control FirstHop(inout headers_t hdr, in port_t ingress_port) {
+    INDIRECT_COUNTER(refused_index_reads, REFUSED_REASONS)
+    PATH_HASH(path_hash)
     ICRC_CONTRIBUTION(key_read, { 64w0, 64w0, 48w0, 8w0, hdr.reth.va, hdr.reth.rkey, 32w0 })
     ICRC_CONTRIBUTION(in_flight, {
         hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
-        hdr.index.partition, hdr.index.reserved, hdr.index.key,
+        hdr.index.partition, hdr.index.path, hdr.index.reserved, hdr.index.key,
         hdr.ethernet.src_addr, hdr.bth.reserved, hdr.reth.va, hdr.reth.rkey, 32w0 })
 
-    // The partition's root is where the read ends when no switch knows better: whatever is loaded, and be it
-    // nothing, the server never sees rkey = 0 from a registered client.
-    action admit(bit<32> rkey, partition_t partition, address_t root) {
+    bit<32>     rkey = 0;
+    partition_t partition = 0;
+    address_t   root = 0;
+    bit<16>     udp_port = 0;
+    bit<16>     spare = 0;
+    path_t      path = 0;
+    // A connection is its client's: by the port of the switch, the MAC address and the address.  The partition's root is where the
+    // read ends when no switch knows better: whatever is loaded, and be it nothing, the server never sees rkey = 0 from a
+    // registered client.  `mtu` is the longest READ that is answered in one packet.
+    action admit(@name("rkey") bit<32> rkey_, @name("partition") partition_t partition_, @name("root") address_t root_,
+                 @name("udp_port") bit<16> udp_port_, bit<16> mtu) {
+        rkey = rkey_;
+        partition = partition_;
+        root = root_;
+        udp_port = udp_port_;
+        spare = mtu - hdr.reth.length[15:0];
+    }
+    // Passes unchanged; the server refuses it (remote access error).
+    action unregistered() { COUNT_AT(refused_index_reads, REFUSED_UNREGISTERED) }
+    action too_long() { COUNT_AT(refused_index_reads, REFUSED_TOO_LONG) }
+    table roce_connection {
+        key = {
+            ingress_port          : exact @name("port");
+            hdr.ethernet.src_addr : exact @name("src_mac");
+            hdr.ipv4.src_addr     : exact @name("src_ip");
+            hdr.ipv4.dst_addr     : exact @name("dst_ip");
+            hdr.bth.dest_qp       : exact @name("dest_qp");
+        }
+        actions = { admit; @defaultonly unregistered; }
+        const default_action = unregistered();
+        size = ROCE_CONNECTIONS;
+    }
+
+    // From here on it is an index packet.
+    action set_out() {
         hdr.index.setValid();
         hdr.index.version = INDEX_VERSION;
         hdr.index.flags = INDEX_CLIMBING;
         hdr.index.epoch = 0;
         hdr.index.levels = 0;
         hdr.index.partition = partition;
+        hdr.index.path = path;
         hdr.index.reserved = 0;
         hdr.index.key = hdr.reth.va;
         hdr.reth.va = root;
         hdr.reth.rkey = rkey;
-        hdr.udp.dst_port = UDP_PORT_INDEX;
+        hdr.udp.dst_port = udp_port;
         hdr.udp.length = hdr.udp.length + INDEX_BYTES;
         hdr.ipv4.total_len = hdr.ipv4.total_len + INDEX_BYTES;
-    }
-    // Passes unchanged; the server refuses it (remote access error).
-    action unregistered() { COUNT_AT(unregistered_index_reads, 0) }
-    table roce_connection {
-        key = {
-            hdr.ipv4.src_addr : exact @name("src_ip");
-            hdr.ipv4.dst_addr : exact @name("dst_ip");
-            hdr.bth.dest_qp   : exact @name("dest_qp");
-        }
-        actions = { admit; @defaultonly unregistered; }
-        const default_action = unregistered();
-        size = ROCE_CONNECTIONS;
+        hdr.ipv4.in_flight = 1;
     }
 
     // Keys that are asked for so often that they have an entry each: where the key's record lies in the server or, where values
@@ -114,17 +142,24 @@ control FirstHop(inout headers_t hdr) {
 
     apply {
         key_read.apply();
+        // By connection: a server wants the packets of one in their order.
+        PATH_HASH_OF(path_hash, path, { hdr.ipv4.src_addr, hdr.bth.dest_qp })
         // Whether or not the connection is known: a chip does both at once.
         hot_key.apply();
         if (roce_connection.apply().hit) {
-            // `va` was the key, and `rkey` 0 or 1.
-            key_read_into_icrc.apply();
-            if (is_hot == 1) {
-                hdr.reth.va = hot_address;
-                hdr.index.flags = 0;
+            if (hdr.reth.length[31:15] != 0 || spare[15:15] == 1) {
+                too_long();
+            } else {
+                // `va` was the key, and `rkey` 0 or 1.
+                key_read_into_icrc.apply();
+                set_out();
+                if (is_hot == 1) {
+                    hdr.reth.va = hot_address;
+                    hdr.index.flags = 0;
+                }
+                in_flight.apply();
+                in_flight_into_icrc.apply();
             }
-            in_flight.apply();
-            in_flight_into_icrc.apply();
         }
     }
 }
@@ -145,13 +180,15 @@ control MendWalked(inout headers_t hdr) {
 control LastHop(inout headers_t hdr, in port_t egress_port) {
     ICRC_CONTRIBUTION(index_header, {
         hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
-        hdr.index.partition, hdr.index.reserved, hdr.index.key,
+        hdr.index.partition, hdr.index.path, hdr.index.reserved, hdr.index.key,
         hdr.ethernet.src_addr, hdr.bth.reserved, 64w0, 32w0, 32w0 })
 
-    action strip() {
-        hdr.udp.dst_port = UDP_PORT_ROCE;
+    // `to_roce` leads from the port of packets in flight to RoCE's: a bit that was flipped on the way stays so.
+    action strip(bit<16> to_roce) {
+        hdr.udp.dst_port = hdr.udp.dst_port + to_roce;
         hdr.udp.length = hdr.udp.length - INDEX_BYTES;
         hdr.ipv4.total_len = hdr.ipv4.total_len - INDEX_BYTES;
+        hdr.ipv4.in_flight = 0;
     }
     table last_hop {
         key = { egress_port : exact @name("egress_port"); }

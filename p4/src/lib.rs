@@ -26,7 +26,7 @@ pub const P4INFO: &str = include_str!("../build/fatbtree_v1model.p4info.txtpb");
 /// What the Tofino programs compile to. The binaries for a switch are not kept here: `p4/compile_tofino.sh DIR` makes them.
 pub mod tofino {
     /// Entries, TCAM rows and SRAM blocks of every table, by chip (`tofino`, `tofino2`) and role (`core`, `aggregation`,
-    /// `edge`), read from the compiler's listings; JSON.
+    /// `edge`, `single`), read from the compiler's listings; JSON.
     pub const SIZES: &str = include_str!("../build/tofino/sizes.json");
 
     /// The P4Info of one role on one chip, named as in [`SIZES`].

@@ -144,12 +144,12 @@ class TreeNetwork:
         hops = []
         while len(hops) < opened:
             found = self.server.expect(r"^(opened|closed) client=(\S+) server=\S+ queue_pair=(\d+) partition=(\d+) "
-                                       r"rkey=(\d+) root=(\d+)$", COMMAND_SECONDS)
-            what, client, queue_pair, partition, rkey, root = found.groups()
+                                       r"rkey=(\d+) root=(\d+) mtu=(\d+)$", COMMAND_SECONDS)
+            what, client, queue_pair, partition, rkey, root, mtu = found.groups()
             if what == "closed":
                 self.answer(f"unregister {client} {partition} {queue_pair}")
             else:
-                hops.append(f"{client} {partition} {queue_pair} {rkey} {root}")
+                hops.append(f"{client} {partition} {queue_pair} {rkey} {root} {mtu}")
         return hops
 
 

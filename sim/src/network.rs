@@ -11,7 +11,7 @@ use fatbtree_p4runtime::v1::{
 };
 use fatbtree_switch::Program;
 use fatbtree_switch::service::{Request, Response, StreamEvent, StreamId, Switch};
-use fatbtree_topology::{Network as Topology, SwitchId};
+use fatbtree_topology::{IN_FLIGHT_PORT, Network as Topology, SwitchId};
 
 /// A write that a switch refused.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +79,7 @@ impl Network {
     /// # Errors
     /// When a switch refuses one of the base entries.
     pub fn switches(&self) -> Result<Vec<Switch>, WriteRefused> {
-        let base = base(&self.tree, &self.placement);
+        let base = base(&self.tree, &self.placement, IN_FLIGHT_PORT);
         self.tree
             .switches()
             .iter()

@@ -60,7 +60,7 @@ pub struct Outcome {
     pub faults: [u64; 4],
     /// Round trips of all lookups.
     pub round_trips: u64,
-    /// Frames that reached a server with `rkey = 0` on a registered connection. Always 0.
+    /// Frames that reached a server with `rkey = 0` on a registered connection. Always 0 where no frames are damaged.
     pub naked_index_reads: u64,
 }
 

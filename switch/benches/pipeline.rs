@@ -14,6 +14,9 @@ const FATBTREE: &str = include_str!("../../p4/build/fatbtree_v1model.json");
 const CLIMBING: u64 = 1;
 const INNER: u64 = 2;
 const EXACT: fn(u64) -> MatchValue = MatchValue::Exact;
+/// Ports that lead to a host, and to another switch.
+const HOST: u16 = 1;
+const TRUNK: u16 = 2;
 
 fn insert(
     pipeline: &mut Pipeline,
@@ -29,12 +32,22 @@ fn insert(
     pipeline.insert(reference, &entry).unwrap();
 }
 
-/// A pipeline with the routes that every switch has.
+/// A pipeline with the entries that every switch has.
 fn routed(program: &Arc<Program>) -> Pipeline {
     let mut pipeline = Pipeline::new(program.clone());
     for host in 0..16 {
         let key = [MatchValue::Lpm { value: 0x0a01_0000 + host, prefix_len: 32 }];
         insert(&mut pipeline, "ingress.forwarding.ipv4_route", 0, &key, "ingress.forwarding.forward", &[4]);
+    }
+    for host in 0..16 {
+        let (table, action) = ("ingress.host_port.neighbor", "ingress.host_port.host");
+        insert(&mut pipeline, table, 0, &[EXACT(0x0a01_0000 + host)], action, &[0x0200_0000_0002, 511]);
+    }
+    for port in [2, 3] {
+        insert(&mut pipeline, "ingress.trunks.trunk_port", 0, &[EXACT(port)], "ingress.trunks.trunk", &[]);
+    }
+    for (dscp, class) in [(26, 3), (48, 6)] {
+        insert(&mut pipeline, "ingress.traffic_class", 0, &[EXACT(dscp)], "ingress.assign", &[class]);
     }
     let key = [MatchValue::Lpm { value: 0x0a00_0000, prefix_len: 24 }];
     insert(&mut pipeline, "ingress.forwarding.ipv4_route", 0, &key, "ingress.forwarding.forward", &[5]);
@@ -47,7 +60,7 @@ fn routed(program: &Arc<Program>) -> Pipeline {
 fn frame(index: Option<(u64, u64)>, opcode: u8, rest: &[u8]) -> Vec<u8> {
     let mut udp = vec![0xc0, 1, 0x12, if index.is_some() { 0xb8 } else { 0xb7 }, 0, 0, 0, 0];
     if let Some((flags, key)) = index {
-        udp.extend((2 << 56 | flags << 48 | 3 << 40 | 1 << 16).to_be_bytes());
+        udp.extend((3 << 56 | flags << 48 | 3 << 40 | 1 << 16).to_be_bytes());
         udp.extend(key.to_be_bytes());
     }
     udp.extend([opcode, 0, 0xff, 0xff, 0, 0, 0, 0x77, 0x80, 0, 0, 5]);
@@ -56,7 +69,8 @@ fn frame(index: Option<(u64, u64)>, opcode: u8, rest: &[u8]) -> Vec<u8> {
     udp[4..6].copy_from_slice(&length.to_be_bytes());
     let mut ip = vec![0x45, 0];
     ip.extend((20 + length).to_be_bytes());
-    ip.extend([0x12, 0x34, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 1, 0, 1]);
+    let mark = if index.is_some() { 0x80 } else { 0x40 };
+    ip.extend([0x12, 0x34, mark, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 1, 0, 1]);
     let sum: u32 = ip.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
     let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -77,7 +91,9 @@ fn bench(c: &mut Criterion, name: &str, pipeline: &mut Pipeline, frames: &[Vec<u
     c.bench_function(name, |b| {
         b.iter(|| {
             out.clear();
-            pipeline.process(0, 1, black_box(next.next().unwrap()), &mut out);
+            let frame = black_box(next.next().unwrap());
+            let port = if frame[20] & 0x80 == 0 { HOST } else { TRUNK };
+            pipeline.process(0, port, frame, &mut out);
             assert_eq!(out.len(), 1);
         });
     });
@@ -91,19 +107,19 @@ fn frames(c: &mut Criterion) {
     bench(c, "frame/index packet, nothing cached", &mut plain, &[frame(Some((0, 5)), 12, &reth(0, 1))]);
 
     let mut first = routed(&program);
-    let connection = [EXACT(0x0a00_0001), EXACT(0x0a01_0001), EXACT(0x77)];
+    let connection = [u64::from(HOST), 0x0200_0000_0001, 0x0a00_0001, 0x0a01_0001, 0x77].map(EXACT);
     insert(
         &mut first,
         "ingress.first_hop.roce_connection",
         0,
         &connection,
         "ingress.first_hop.admit",
-        &[9, 1, 64],
+        &[9, 1, 64, 4792, 1024],
     );
     bench(c, "frame/first hop", &mut first, &[frame(None, 12, &reth(0, 0))]);
 
     let mut last = routed(&program);
-    insert(&mut last, "egress.last_hop.last_hop", 0, &[EXACT(6)], "egress.last_hop.strip", &[]);
+    insert(&mut last, "egress.last_hop.last_hop", 0, &[EXACT(6)], "egress.last_hop.strip", &[0xffff]);
     bench(c, "frame/last hop", &mut last, &[frame(Some((0, 5)), 12, &reth(0, 1))]);
 
     let mut node_set = routed(&program);
@@ -132,8 +148,8 @@ fn frames(c: &mut Criterion) {
     bench(c, "frame/node set hit, 4096 nodes", &mut node_set, &scattered);
 
     let mut core = routed(&program);
-    let table = program.table("ingress.forwarding.core_route").unwrap();
-    let action = program.table_action(table, "ingress.forwarding.descend").unwrap();
+    let table = program.table("ingress.climb.core_route").unwrap();
+    let action = program.table_action(table, "ingress.climb.descend").unwrap();
     core.set_default(table, Some(&ActionCall { action, params: vec![6, 20] })).unwrap();
     for slice in 0..256 {
         for stage in 0..4u64 {

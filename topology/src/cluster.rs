@@ -12,6 +12,7 @@ mod validate;
 mod wires;
 
 pub use error::{ClusterError, ClusterProblem};
+pub use network::IN_FLIGHT_PORT;
 pub use wires::{NoWire, Wire};
 
 use crate::network::{HostId, Network, SwitchId};

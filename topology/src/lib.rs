@@ -53,7 +53,8 @@ mod tests;
 
 pub use address::{MacAddress, Prefix};
 pub use cluster::{
-    Client, Cluster, ClusterError, ClusterProblem, MemoryServer, Named, NoWire, P4RuntimeEndpoint, Wire,
+    Client, Cluster, ClusterError, ClusterProblem, IN_FLIGHT_PORT, MemoryServer, Named, NoWire,
+    P4RuntimeEndpoint, Wire,
 };
 pub use error::TopologyError;
 pub use fat_tree::MAX_K;

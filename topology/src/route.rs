@@ -33,8 +33,8 @@ impl Routing<'_> {
     /// above, but a destination's path never changes (RC queue pairs want their packets in order).
     ///
     /// A host whose address was overridden has a /32 in every switch that would send it elsewhere, and so has one that is reached
-    /// another way because something is down. A route whose cable is down goes where nothing else would lead its packets round in a
-    /// circle.
+    /// another way because something is down. A route whose cable is down stays: what cannot be reached ends there, and goes on if the cable
+    /// was taken for dead by mistake.
     ///
     /// # Panics
     /// When the id is another network's.
@@ -42,16 +42,6 @@ impl Routing<'_> {
         let network = self.network();
         let up = self.way_up(switch).map(|port| Route { prefix: Prefix::new([0, 0, 0, 0].into(), 0), port });
         let mut routes: Vec<Route> = up.into_iter().chain(network.of(switch).down.iter().copied()).collect();
-        if self.is_disturbed() {
-            let mut covered: Vec<Prefix> = Vec::new();
-            // Shorter ones come first.
-            routes.retain(|route| {
-                let is_covered = covered.iter().any(|other| other.contains(route.prefix.address()));
-                let stays = is_covered || self.carries(switch, route.port);
-                covered.extend(stays.then_some(route.prefix));
-                stays
-            });
-        }
         routes.extend(network.ports(switch).filter_map(|(port, peer)| match peer {
             Peer::Host(host) => Some(Route { prefix: Prefix::new(network.host(host).ip, 32), port }),
             Peer::Switch { .. } => None,

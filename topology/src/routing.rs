@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::network::{HostId, Network, Peer, SwitchId};
 use crate::outages::Outages;
 
-/// Path numbers: the first hop gives each index packet one, from 0 to 63, by its connection and key.
+/// Path numbers: the first hop gives each index packet one, from 0 to 63, by its connection.
 pub const PATHS: u8 = 64;
 
 /// One switch on a path.

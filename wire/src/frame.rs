@@ -58,7 +58,7 @@ pub struct Frame<'a> {
     pub ipv4: Ipv4,
     /// UDP.
     pub udp: Udp,
-    /// The index header, when the destination port is [`INDEX_UDP_PORT`].
+    /// The index header, when the IPv4 header has the [mark](IN_FLIGHT) of index reads in flight.
     pub index: Option<IndexHeader>,
     /// Base transport header.
     pub bth: Bth,
@@ -74,7 +74,9 @@ pub struct Frame<'a> {
     bytes: &'a [u8],
 }
 
-const ROCE_OR_INDEX: &[u32] = &[ROCE_UDP_PORT as u32, INDEX_UDP_PORT as u32];
+/// In the seventh byte of an IPv4 header, the flag that RFC 791 reserves: set between the first and the last hop of an index read. Hosts
+/// may not set it, so nothing that a host sends to whatever UDP port is taken for an index read.
+pub const IN_FLIGHT: u8 = 0x80;
 
 impl<'a> Frame<'a> {
     /// Takes a frame apart and checks lengths, IPv4 checksum and, unless it is 0, the UDP checksum. Bytes behind the IPv4
@@ -116,7 +118,8 @@ impl<'a> Frame<'a> {
             let expected = Expected::Exactly(u32::from(IpNumber::UDP.0));
             return Err(foreign(Header::Ipv4, "protocol", expected, u32::from(ip.protocol().0)));
         }
-        let fragment = u16::from_be_bytes([header[6], header[7]]) & !0x4000;
+        let is_in_flight = header[6] & IN_FLIGHT != 0;
+        let fragment = u16::from_be_bytes([header[6] & !IN_FLIGHT, header[7]]) & !0x4000;
         if fragment != 0 {
             let (expected, found) = (Expected::Exactly(0), u32::from(fragment));
             return Err(field(Header::Ipv4, "fragment offset and flags but DF", expected, found));
@@ -138,8 +141,9 @@ impl<'a> Frame<'a> {
         let udp = UdpHeaderSlice::from_slice(datagram)
             .map_err(|_| truncated(Header::Udp, ETHERNET_LEN + IPV4_LEN, UDP_LEN))?;
         let port = udp.destination_port();
-        if port != ROCE_UDP_PORT && port != INDEX_UDP_PORT {
-            let expected = Expected::OneOf(ROCE_OR_INDEX);
+        let expected = if is_in_flight { INDEX_UDP_PORT } else { ROCE_UDP_PORT };
+        if port != expected {
+            let expected = Expected::Exactly(u32::from(expected));
             return Err(foreign(Header::Udp, "destination port", expected, u32::from(port)));
         }
         if usize::from(udp.length()) != datagram.len() {
@@ -157,7 +161,7 @@ impl<'a> Frame<'a> {
         // Index header and BTH.
         let mut offset = PREFIX_LEN;
         let mut index = None;
-        if port == INDEX_UDP_PORT {
+        if is_in_flight {
             index = Some(IndexHeader::parse(take(bytes, offset, Header::Index)?)?);
             offset += IndexHeader::LEN;
         }
@@ -249,7 +253,15 @@ impl<'a> Frame<'a> {
             + self.padding.len()
             + ICRC_LEN;
         let ip = ipv4_header(&self.ipv4, (IPV4_LEN + udp_len) as u16);
-        out.extend_from_slice(&ip.to_bytes());
+        let mut ip = ip.to_bytes();
+        if let Some(header) = ip.first_chunk_mut::<IPV4_LEN>()
+            && self.index.is_some()
+        {
+            header[6] |= IN_FLIGHT;
+            let checksum = ipv4_checksum(header).to_be_bytes();
+            header[10..12].copy_from_slice(&checksum);
+        }
+        out.extend_from_slice(&ip);
         let udp = UdpHeader {
             source_port: self.udp.source_port,
             destination_port: self.destination_port(),

@@ -11,11 +11,12 @@
 
 use crate::icrc::InFlightDelta;
 use crate::{
-    Bth, ETHERNET_LEN, ICRC_LEN, INDEX_HEADER_VERSION, INDEX_UDP_PORT, IPV4_LEN, IndexHeader, Opcode,
-    PREFIX_LEN, ROCE_UDP_PORT, Reth,
+    Bth, ETHERNET_LEN, ICRC_LEN, IN_FLIGHT, INDEX_HEADER_VERSION, INDEX_UDP_PORT, IPV4_LEN, IndexHeader,
+    Opcode, PREFIX_LEN, ROCE_UDP_PORT, Reth,
 };
 
 const TOTAL_LEN_AT: usize = ETHERNET_LEN + 2;
+const FLAGS_AT: usize = ETHERNET_LEN + 6;
 const CHECKSUM_AT: usize = ETHERNET_LEN + 10;
 const PORT_AT: usize = ETHERNET_LEN + IPV4_LEN + 2;
 const UDP_LEN_AT: usize = ETHERNET_LEN + IPV4_LEN + 4;
@@ -40,6 +41,7 @@ pub fn admit(frame: &mut Vec<u8>, header: &IndexHeader, root: u64, rkey: u32) ->
     write_reth(frame, PREFIX_LEN + Bth::LEN, root, rkey);
     frame.splice(PREFIX_LEN..PREFIX_LEN, header);
     put_u16(frame, PORT_AT, INDEX_UDP_PORT);
+    mark(frame);
     lengthen(frame, IndexHeader::LEN as u16);
     mend(frame, &delta);
     true
@@ -69,7 +71,11 @@ pub fn strip(frame: &mut Vec<u8>) -> bool {
     };
     let delta = InFlightDelta { index_header, left_out, va: 0, rkey: 0 };
     frame.drain(PREFIX_LEN..PREFIX_LEN + IndexHeader::LEN);
-    put_u16(frame, PORT_AT, ROCE_UDP_PORT);
+    // Not simply the port of RoCE: a bit that was flipped on the way stays so.
+    let to_roce = ROCE_UDP_PORT.wrapping_sub(INDEX_UDP_PORT);
+    let port = u16_at(frame, PORT_AT).wrapping_add(to_roce);
+    put_u16(frame, PORT_AT, port);
+    mark(frame);
     lengthen(frame, (IndexHeader::LEN as u16).wrapping_neg());
     mend(frame, &delta);
     true
@@ -78,7 +84,7 @@ pub fn strip(frame: &mut Vec<u8>) -> bool {
 /// The index header's bytes, if the frame has one of our version and is long enough for a READ request.
 fn index_header(frame: &[u8]) -> Option<[u8; IndexHeader::LEN]> {
     const LEN: usize = PREFIX_LEN + IndexHeader::LEN + Bth::LEN + Reth::LEN + ICRC_LEN;
-    if frame.len() != LEN || u16_at(frame, PORT_AT) != INDEX_UDP_PORT {
+    if frame.len() != LEN || frame[FLAGS_AT] & IN_FLIGHT == 0 {
         return None;
     }
     let header: [u8; IndexHeader::LEN] = *frame[PREFIX_LEN..].first_chunk()?;
@@ -103,12 +109,23 @@ fn write_reth(frame: &mut [u8], at: usize, va: u64, rkey: u32) {
     frame[at + 8..at + 12].copy_from_slice(&rkey.to_be_bytes());
 }
 
-/// Adds `more` (modulo 2^16) to both lengths and mends the IPv4 checksum: `~(~checksum + ~old + new)`.
+/// Adds `more` (modulo 2^16) to both lengths.
 fn lengthen(frame: &mut [u8], more: u16) {
     put_u16(frame, UDP_LEN_AT, u16_at(frame, UDP_LEN_AT).wrapping_add(more));
     let old = u16_at(frame, TOTAL_LEN_AT);
-    let new = old.wrapping_add(more);
-    put_u16(frame, TOTAL_LEN_AT, new);
+    change_ipv4(frame, TOTAL_LEN_AT, old.wrapping_add(more));
+}
+
+/// Sets the mark of a packet in flight, or takes it away.
+fn mark(frame: &mut [u8]) {
+    let flags = u16_at(frame, FLAGS_AT) ^ u16::from(IN_FLIGHT) << 8;
+    change_ipv4(frame, FLAGS_AT, flags);
+}
+
+/// Another value for two bytes of the IPv4 header, whose checksum is mended: `~(~checksum + ~old + new)`.
+fn change_ipv4(frame: &mut [u8], at: usize, new: u16) {
+    let old = u16_at(frame, at);
+    put_u16(frame, at, new);
     let sum = u32::from(!u16_at(frame, CHECKSUM_AT)) + u32::from(!old) + u32::from(new);
     put_u16(frame, CHECKSUM_AT, !crate::frame::fold(sum));
 }

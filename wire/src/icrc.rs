@@ -15,7 +15,9 @@
 //! Between the first and the last hop the same map also covers the index header and what the ICRC leaves out, see
 //! [`InFlightDelta`].
 
-use crate::{Bth, ETHERNET_LEN, ICRC_LEN, INDEX_UDP_PORT, IPV4_LEN, IndexHeader, PREFIX_LEN, ROCE_UDP_PORT};
+use crate::{
+    Bth, ETHERNET_LEN, ICRC_LEN, IN_FLIGHT, INDEX_UDP_PORT, IPV4_LEN, IndexHeader, PREFIX_LEN, ROCE_UDP_PORT,
+};
 use crc32fast::Hasher;
 
 /// Bytes of ones that stand for the local route header.
@@ -45,7 +47,7 @@ pub fn full(frame: &[u8]) -> Option<u32> {
 /// frame without the header, mended by the header and what the ICRC leaves out. `None` when it is too short.
 pub fn in_flight(frame: &[u8]) -> Option<u32> {
     let (ip_udp, bth, rest) = split(frame, PREFIX_LEN + IndexHeader::LEN)?;
-    // What the last hop restores: lengths and port (checksums are masked anyway).
+    // What the last hop restores: lengths, port and mark (checksums are masked anyway).
     let mut restored = *ip_udp;
     let less = |high: u8, low: u8| {
         u16::from_be_bytes([high, low]).wrapping_sub(IndexHeader::LEN as u16).to_be_bytes()
@@ -53,7 +55,8 @@ pub fn in_flight(frame: &[u8]) -> Option<u32> {
     [restored[2], restored[3]] = less(ip_udp[2], ip_udp[3]);
     [restored[IPV4_LEN + 4], restored[IPV4_LEN + 5]] = less(ip_udp[IPV4_LEN + 4], ip_udp[IPV4_LEN + 5]);
     let port = u16::from_be_bytes([ip_udp[IPV4_LEN + 2], ip_udp[IPV4_LEN + 3]]);
-    let port = (port ^ INDEX_UDP_PORT ^ ROCE_UDP_PORT).to_be_bytes();
+    let port = port.wrapping_add(ROCE_UDP_PORT.wrapping_sub(INDEX_UDP_PORT)).to_be_bytes();
+    restored[6] ^= IN_FLIGHT;
     [restored[IPV4_LEN + 2], restored[IPV4_LEN + 3]] = port;
     let header = frame[PREFIX_LEN..].first_chunk()?;
     let left_out = InFlightDelta::left_out_of(frame, PREFIX_LEN + IndexHeader::LEN)?;

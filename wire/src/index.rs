@@ -1,9 +1,9 @@
 //! The index header, 16 bytes directly behind UDP, present only between the first and the last hop of an index read
-//! (UDP destination port [`INDEX_UDP_PORT`](crate::INDEX_UDP_PORT)). Big endian:
+//! ([marked](crate::IN_FLIGHT) in the IPv4 header). Big endian:
 //!
 //! ```text
-//! byte 0        1       2       3        4..6        6..8       8..16
-//! | version = 2 | flags | epoch | levels | partition | reserved | key |
+//! byte 0        1       2       3        4..6        6      7          8..16
+//! | version = 3 | flags | epoch | levels | partition | path | reserved | key |
 //! ```
 //!
 //! A packet says by its address where it stands: nodes have no other name.
@@ -12,14 +12,14 @@ use crate::error::{Expected, Header, ParseError};
 use std::fmt;
 
 /// The version this crate reads and writes.
-pub const INDEX_HEADER_VERSION: u8 = 2;
+pub const INDEX_HEADER_VERSION: u8 = 3;
 
 /// Flag bits of an [`IndexHeader`]: open, unknown bits are kept and print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct IndexFlags(pub u8);
 
 impl IndexFlags {
-    /// The packet is on its way up to the core switch that holds the fat root.
+    /// The packet is on its way up to a switch that holds the fat root.
     pub const CLIMBING: IndexFlags = IndexFlags(1);
 
     /// The address in RETH is that of an inner node, which may be cached further on. Node sets leave a packet without this flag alone.
@@ -61,9 +61,11 @@ pub struct IndexHeader {
     pub levels: u8,
     /// Memory server the packet goes to.
     pub partition: u16,
+    /// Which of the ways to a fat root the packet takes, below 64: the first hop draws it from the connection.
+    pub path: u8,
     /// Sent as 0. Any value is read, kept and written back: every hop's ICRC arithmetic covers these bytes, so one that refused
     /// or cleared them would differ from the switches, which pass them on. Damage here shows in the ICRC like any other.
-    pub reserved: u16,
+    pub reserved: u8,
     /// The key that is looked up.
     pub key: u64,
 }
@@ -75,7 +77,7 @@ impl IndexHeader {
     /// Reads a header; the version must be [`INDEX_HEADER_VERSION`].
     #[inline]
     pub fn parse(bytes: &[u8; IndexHeader::LEN]) -> Result<IndexHeader, ParseError> {
-        let [version, flags, epoch, levels, p0, p1, r0, r1, key @ ..] = *bytes;
+        let [version, flags, epoch, levels, p0, p1, path, reserved, key @ ..] = *bytes;
         if version != INDEX_HEADER_VERSION {
             return Err(ParseError::Field {
                 header: Header::Index,
@@ -89,7 +91,8 @@ impl IndexHeader {
             epoch,
             levels,
             partition: u16::from_be_bytes([p0, p1]),
-            reserved: u16::from_be_bytes([r0, r1]),
+            path,
+            reserved,
             key: u64::from_be_bytes(key),
         })
     }
@@ -100,7 +103,7 @@ impl IndexHeader {
         let mut bytes = [0; IndexHeader::LEN];
         bytes[..4].copy_from_slice(&[INDEX_HEADER_VERSION, self.flags.0, self.epoch, self.levels]);
         bytes[4..6].copy_from_slice(&self.partition.to_be_bytes());
-        bytes[6..8].copy_from_slice(&self.reserved.to_be_bytes());
+        bytes[6..8].copy_from_slice(&[self.path, self.reserved]);
         bytes[8..].copy_from_slice(&self.key.to_be_bytes());
         bytes
     }
@@ -117,10 +120,11 @@ mod tests {
             epoch: 2,
             levels: 3,
             partition: 0x0405,
-            reserved: 0x0607,
+            path: 6,
+            reserved: 7,
             key: 0x0809_0a0b_0c0d_0e0f,
         };
-        let golden = [2, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+        let golden = [3, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
         assert_eq!(header.to_bytes(), golden);
         assert_eq!(IndexHeader::parse(&golden), Ok(header));
     }

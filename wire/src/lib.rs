@@ -6,7 +6,7 @@
 //!                                  dst 4791
 //!             0        14        34     42           58         70
 //! in flight   | Ethernet | IPv4    | UDP  | index hdr | BTH       | RETH                        | ICRC |
-//!                                  dst 4792
+//!                        marked    dst 4792
 //! ```
 //!
 //! - [`Frame::parse`] gives a checked view of a RoCEv2 frame (UDP destination [`ROCE_UDP_PORT`]) or of an index
@@ -78,7 +78,7 @@ pub use deth::Deth;
 pub use emit::{Flow, HeaderTemplate};
 pub use error::{Expected, Header, ParseError};
 pub use extension::{Extension, ExtensionLayout};
-pub use frame::{Ethernet, Frame, Ipv4, Udp};
+pub use frame::{Ethernet, Frame, IN_FLIGHT, Ipv4, Udp};
 pub use index::{INDEX_HEADER_VERSION, IndexFlags, IndexHeader};
 pub use opcode::Opcode;
 pub use reth::Reth;
@@ -86,8 +86,8 @@ pub use reth::Reth;
 /// UDP destination port of RoCEv2 (annex A17, assigned by IANA).
 pub const ROCE_UDP_PORT: u16 = 4791;
 
-/// UDP destination port of index reads in flight between the first and the last hop: the port says that an
-/// [`IndexHeader`] follows, so that a parser never guesses.
+/// UDP destination port of index reads in flight between the first and the last hop, unless the cluster file names another one. That an
+/// [`IndexHeader`] follows is what a [mark in IPv4](IN_FLIGHT) says; the port keeps them from programs that look at RoCE.
 pub const INDEX_UDP_PORT: u16 = 4792;
 
 /// Bytes of the Ethernet II header.

@@ -63,7 +63,8 @@ fn an_index_frame() -> impl Strategy<Value = Vec<u8>> {
             epoch: header.1,
             levels: header.2,
             partition: header.3,
-            reserved: header.4,
+            path: header.4 as u8,
+            reserved: (header.4 >> 8) as u8,
             key: header.5,
         };
         assert!(hops::admit(&mut out, &index, root, rkey));

@@ -55,7 +55,7 @@ impl Control {
                 })?;
             servers.push(client);
         }
-        let connections = Connections::new();
+        let connections = Connections::of(&cluster);
         Ok(Self { cluster, placement, fleet, servers, connections, budget, in_force: None })
     }
 
@@ -171,6 +171,7 @@ impl Control {
             let session = server.open_session(local.ip).await?;
             tokio::spawn(server.clone().keep_session(session));
             sessions.push((server.clone(), session));
+            let local_mtu = local.mtu;
             let endpoint = server.connect_queue_pair(session, local, None).await?;
             let rkey = info.tree.rkey;
             let registered = Connection {
@@ -179,6 +180,12 @@ impl Control {
                 dest_qp: endpoint.queue_pair.0,
                 rkey,
                 root: info.partition.root.raw(),
+                mtu: endpoint
+                    .mtu
+                    .min(local_mtu)
+                    .bytes()
+                    .try_into()
+                    .context("an MTU is 4096 bytes at most")?,
             };
             let (switch, change) =
                 self.connections.register(self.cluster.tree(), &self.placement, registered)?;

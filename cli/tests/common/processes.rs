@@ -16,7 +16,12 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A cluster file like the example, on ports that were free a moment ago.
 pub(crate) fn cluster_file(folder: &Path) -> PathBuf {
-    let example = run(&["topology", "example"]);
+    cluster_file_like(folder, &["topology", "example"])
+}
+
+/// The same for the example that this prints.
+pub(crate) fn cluster_file_like(folder: &Path, example: &[&str]) -> PathBuf {
+    let example = run(example);
     let text = String::from_utf8(example.stdout).expect("text");
     let file = folder.join("cluster.toml");
     std::fs::write(&file, on_free_ports(text)).expect("the cluster file is written");

@@ -191,8 +191,8 @@ fn tree(incarnation: Incarnation, root: u64) -> proto::Tree {
 
 impl From<Registration> for proto::Connection {
     fn from(registration: Registration) -> Self {
-        let Registration { client, queue_pair, rkey, root } = registration;
-        Self { client: client.to_bits(), queue_pair, rkey, root }
+        let Registration { client, queue_pair, rkey, root, mtu } = registration;
+        Self { client: client.to_bits(), queue_pair, rkey, root, path_mtu: mtu.into() }
     }
 }
 

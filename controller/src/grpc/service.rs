@@ -121,8 +121,10 @@ fn number<T: TryFrom<u32>>(what: &str, value: u32) -> Result<T, Status> {
 
 impl From<proto::Connection> for Registration {
     fn from(connection: proto::Connection) -> Self {
-        let proto::Connection { client, queue_pair, rkey, root } = connection;
-        Self { client: Ipv4Addr::from_bits(client), queue_pair, rkey, root }
+        let proto::Connection { client, queue_pair, rkey, root, path_mtu } = connection;
+        // What is none is refused where connections are registered.
+        let mtu = u16::try_from(path_mtu).unwrap_or_default();
+        Self { client: Ipv4Addr::from_bits(client), queue_pair, rkey, root, mtu }
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Registration {
     pub rkey: u32,
     /// The root of the server's tree.
     pub root: u64,
+    /// The path MTU in bytes.
+    pub mtu: u16,
 }
 
 /// What a memory server says of its tree: another number means that nodes may lie elsewhere than before.
@@ -464,12 +466,12 @@ impl Controller {
         partition: u16,
         connection: &Registration,
     ) -> Result<(SwitchId, bool), ConnectionError> {
-        let Registration { client, queue_pair, rkey, root } = *connection;
+        let Registration { client, queue_pair, rkey, root, mtu } = *connection;
         let host = self.host_of(client)?;
         let Self { cluster, placement, desired, connections_per_switch: room, .. } = self;
         let (tree, room) = (cluster.tree(), *room);
         let connections = &mut Arc::make_mut(desired).connections;
-        let wanted = Connection { client: host, partition, dest_qp: queue_pair, rkey, root };
+        let wanted = Connection { client: host, partition, dest_qp: queue_pair, rkey, root, mtu };
         let (edge, change) = connections.register(tree, placement, wanted)?;
         if connections.of_switch(edge).count() > room {
             // It was registered just now.

@@ -112,7 +112,7 @@ impl Desired {
         Self {
             roots: cluster.tree().roots().to_vec(),
             base: Arc::new(cluster_base(cluster)),
-            connections: Connections::new(),
+            connections: Connections::of(cluster),
             in_force: InForce::Unread,
             beside: None,
         }

@@ -376,6 +376,7 @@ impl World {
                     queue_pair,
                     rkey: self.random.random_range(2..1000),
                     root: self.trees.0[usize::from(partition)].partition.root.raw(),
+                    mtu: 1024,
                 };
                 let of = self.connections.entry(partition).or_default();
                 match of.iter().position(|other| other.queue_pair == queue_pair) {
@@ -613,13 +614,13 @@ fn a_first_switch_that_is_full_takes_no_more_connections() {
     world.controller = Controller::new(&world.cluster, 2, 0);
     let client = world.cluster.tree().host(world.cluster.clients()[0].host).ip;
     for queue_pair in 2..5 {
-        world.controller.opened(0, Registration { client, queue_pair, rkey: 7, root: 64 });
+        world.controller.opened(0, Registration { client, queue_pair, rkey: 7, root: 64, mtu: 1024 });
     }
     let registered = |world: &World| world.controller.desired().1.connections.len();
     assert_eq!((registered(&world), world.controller.refused_connections()), (2, 1));
     assert_eq!(world.controller.connections(0).count(), 2);
     world.controller.closed(0, client, 2);
-    world.controller.opened(0, Registration { client, queue_pair: 4, rkey: 7, root: 64 });
+    world.controller.opened(0, Registration { client, queue_pair: 4, rkey: 7, root: 64, mtu: 1024 });
     assert_eq!((registered(&world), world.controller.refused_connections()), (2, 1));
 }
 

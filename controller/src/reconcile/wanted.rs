@@ -147,7 +147,11 @@ pub(super) fn is_planned(entry: &Entry) -> bool {
         | Entry::PartitionRoute(..)
         | Entry::Ipv4Route(..)
         | Entry::LastHop(..)
-        | Entry::CoreRoute(..) => false,
+        | Entry::CoreRoute(..)
+        | Entry::HostPort(..)
+        | Entry::TrunkPort(..)
+        | Entry::Neighbor(..)
+        | Entry::TrafficClass(..) => false,
     }
 }
 

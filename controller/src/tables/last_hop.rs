@@ -15,7 +15,13 @@ pub struct Key {
 
 /// Take the index header off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Action;
+pub struct Action {
+    /// The UDP port of index packets between switches: what is added to a packet's port leads from there to RoCE's.
+    pub in_flight_port: u16,
+}
+
+/// UDP port of RoCEv2.
+const ROCE: u16 = 4791;
 
 #[derive(Clone, Debug)]
 pub(super) struct Table {
@@ -34,14 +40,17 @@ impl Table {
         let entry = self.table.entry().exact(&self.port, key.port.into());
         match action {
             None => entry,
-            Some(Action) => entry.action(&self.strip, &[]),
+            Some(Action { in_flight_port }) => {
+                entry.action(&self.strip, &[ROCE.wrapping_sub(in_flight_port).into()])
+            }
         }
         .build()
     }
 
     pub(super) fn read(&self, entry: &TableEntry) -> Result<(Key, Action), TableError> {
         let port = narrow(&self.table, self.table.view(entry)?.exact(&self.port)?)?;
-        let [] = arguments(&self.table, entry, &self.strip)?;
-        Ok((Key { port }, Action))
+        let [to_roce] = arguments(&self.table, entry, &self.strip)?;
+        let in_flight_port = ROCE.wrapping_sub(narrow(&self.table, to_roce)?);
+        Ok((Key { port }, Action { in_flight_port }))
     }
 }

@@ -113,6 +113,7 @@ impl<D: Device> MemoryServer<D> {
             partition: self.info.partition.id,
             rkey: self.info.tree.rkey,
             root: self.info.partition.root,
+            mtu: u16::try_from(Agreed::between(&local, client).mtu.bytes()).expect("4096 at most"),
         };
         let opening = self.events.push(Event::Opened(hop));
         self.connections.insert(queue_pair, Connection { session, hop, opening });

@@ -145,9 +145,7 @@ impl Driver {
             let (counted, silent) = planner.drops().await;
             let name = |switch| planner.cluster.tree().switch(switch).name();
             let switches = counted.into_iter().map(|(switch, counts)| {
-                let reasons = counts.into_iter().enumerate();
-                let reasons =
-                    reasons.map(|(number, packets)| DropCount { reason: drop_reason(number), packets });
+                let reasons = counts.into_iter().map(|(reason, packets)| DropCount { reason, packets });
                 SwitchDrops { name: name(switch), reasons: reasons.collect() }
             });
             let samples = samples.into_iter().map(|sample| DroppedPacket {

@@ -32,7 +32,7 @@ pub(super) enum KeeperNews {
     /// It is given what it lacks.
     Converging,
     /// It holds what was desired at a version.
-    Settled { version: u64, held: HeldNow },
+    Settled { version: u64, held: Box<HeldNow> },
     /// It was read back, because everybody was told to, for this time, and holds what it should after so many changes.
     Synced { number: u64, mended: usize },
     /// It does not answer, or refuses.
@@ -183,7 +183,7 @@ impl Keeper {
                 is_told = Some(version);
                 let (entries, epoch) = held.planned();
                 let held = HeldNow { entries, epoch, counts: held.counts() };
-                self.tell(KeeperNews::Settled { version, held }).await?;
+                self.tell(KeeperNews::Settled { version, held: Box::new(held) }).await?;
             }
             if let Some(number) = sync.take() {
                 self.tell(KeeperNews::Synced { number, mended }).await?;
@@ -291,7 +291,7 @@ mod tests {
         let switch = cluster.tree().switch_by_name("edge-1-0").unwrap().id;
         let client = cluster.tree().hosts().iter().find(|host| host.name() == "host-1-0-0").unwrap().ip;
         let mut controller = Controller::new(&cluster, 100, 0);
-        let connection = Registration { client, queue_pair: 17, rkey: 4711, root: 64 };
+        let connection = Registration { client, queue_pair: 17, rkey: 4711, root: 64, mtu: 1024 };
         controller.server_joined(0, Incarnation { number: 1, low: 0 }, &[connection]);
         let (version, first) = controller.desired();
         let (desired, wanted) = watch::channel((version, Arc::clone(first)));

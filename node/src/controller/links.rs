@@ -200,7 +200,7 @@ impl Watch {
                     unix_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
                     switch,
                     port,
-                    reason: usize::from(reason) - 1, // it is not 0
+                    reason: usize::from(reason),
                     length,
                     bytes: frame,
                 });

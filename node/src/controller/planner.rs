@@ -102,7 +102,7 @@ impl Planner {
     }
 
     /// What switches have dropped, by reason; and those that do not answer.
-    pub(super) async fn drops(&self) -> (BTreeMap<SwitchId, Vec<u64>>, Vec<SwitchId>) {
+    pub(super) async fn drops(&self) -> (BTreeMap<SwitchId, Vec<(String, u64)>>, Vec<SwitchId>) {
         let mut tasks = JoinSet::new();
         for (switch, fleet) in self.reachable.all() {
             tasks.spawn(async move { fleet.read_drops().await.map_err(|_| switch) });

@@ -31,8 +31,8 @@ pub(super) struct Registrar {
 }
 
 fn registration(hop: &FirstHop) -> Registration {
-    let FirstHop { client, queue_pair, rkey, root, .. } = *hop;
-    Registration { client, queue_pair: queue_pair.0, rkey, root: root.raw() }
+    let FirstHop { client, queue_pair, rkey, root, mtu, .. } = *hop;
+    Registration { client, queue_pair: queue_pair.0, rkey, root: root.raw(), mtu }
 }
 
 impl Registrar {

@@ -152,6 +152,7 @@ impl Bench {
                 dest_qp: remote.queue_pair.0,
                 rkey: info.tree.rkey,
                 root: info.partition.root.raw(),
+                mtu: 1024,
             };
             let (switch, change) = Connections::new()
                 .register(self.network.tree(), self.network.placement(), connection)

@@ -173,6 +173,7 @@ impl Living {
             dest_qp: hop.queue_pair.0,
             rkey: hop.rkey,
             root: hop.root.raw(),
+            mtu: hop.mtu,
         };
         let (topology, placement) = (self.network.tree(), self.network.placement());
         let (switch, change) = self.connections.register(topology, placement, connection).unwrap();

@@ -10,36 +10,46 @@ const EXACT: fn(u64) -> MatchValue = MatchValue::Exact;
 
 /// The header between UDP and BTH, as `Frame` carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Index {
-    flags: u8,
-    epoch: u8,
-    levels: u8,
-    partition: u16,
-    key: u64,
+pub(crate) struct Index {
+    pub(crate) flags: u8,
+    pub(crate) epoch: u8,
+    pub(crate) levels: u8,
+    pub(crate) partition: u16,
+    pub(crate) path: u8,
+    pub(crate) key: u64,
 }
 
 /// A READ request, with or without the index header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Read {
-    index: Option<Index>,
-    va: u64,
-    rkey: u32,
+pub(crate) struct Read {
+    pub(crate) index: Option<Index>,
+    pub(crate) va: u64,
+    pub(crate) rkey: u32,
 }
 
-const SERVER: u32 = 0x0a01_0001;
-const CLIENT: u32 = 0x0a00_0001;
+pub(crate) const SERVER: u32 = 0x0a01_0001;
+pub(crate) const CLIENT: u32 = 0x0a00_0001;
+/// Whom `ipv4_frame` sends from.
+pub(crate) const CLIENT_MAC: u64 = 0x0200_0000_0001;
 const QP: u32 = 0x77;
+/// The port of hosts here, and one that leads to another switch.
+pub(crate) const HOST: u16 = 1;
+pub(crate) const TRUNK: u16 = 2;
+/// UDP ports of RoCE, and of index packets between switches.
+const ROCE: u64 = 4791;
+const IN_FLIGHT: u64 = 4792;
+const MTU: u64 = 1024;
 /// Flags of the index header.
-const CLIMBING: u8 = 1;
-const INNER: u8 = 2;
+pub(crate) const CLIMBING: u8 = 1;
+pub(crate) const INNER: u8 = 2;
 /// FECN and BECN in BTH, which the ICRC leaves out.
 const CONGESTION: u8 = 0x80;
 
 impl Index {
     fn bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![2, self.flags, self.epoch, self.levels];
+        let mut bytes = vec![3, self.flags, self.epoch, self.levels];
         bytes.extend(self.partition.to_be_bytes());
-        bytes.extend([0, 0]);
+        bytes.extend([self.path, 0]);
         bytes.extend(self.key.to_be_bytes());
         bytes
     }
@@ -47,7 +57,7 @@ impl Index {
 
 impl Read {
     /// The frame, with `icrc` as the last four bytes, least significant first.
-    fn frame(&self, icrc: u32) -> Vec<u8> {
+    pub(crate) fn frame(&self, icrc: u32) -> Vec<u8> {
         let index = self.index.map_or(Vec::new(), |i| i.bytes());
         let mut udp = vec![0xc0, 0x01, 0x12, if index.is_empty() { 0xb7 } else { 0xb8 }];
         udp.extend((40 + index.len() as u16).to_be_bytes());
@@ -60,19 +70,30 @@ impl Read {
         udp.extend(self.rkey.to_be_bytes());
         udp.extend(512u32.to_be_bytes());
         udp.extend(icrc.to_le_bytes());
-        ipv4_frame(CLIENT, SERVER, 64, 17, &udp)
+        let mut frame = ipv4_frame(CLIENT, SERVER, 64, 17, &udp);
+        if self.index.is_some() {
+            // The mark of packets in flight.
+            frame[20] |= 0x80;
+            frame[24..26].fill(0);
+            let sum = internet_checksum(&frame[14..34]);
+            frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        }
+        frame
     }
 
-    fn parse(frame: &[u8]) -> (Read, u32) {
+    pub(crate) fn parse(frame: &[u8]) -> (Read, u32) {
         assert_eq!(internet_checksum(&frame[14..34]), 0);
         let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
         let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));
-        let with_index = frame.len() == 14 + 20 + 56;
+        let with_index = frame[20] & 0x80 != 0;
+        assert_eq!(frame.len(), if with_index { 90 } else { 74 });
+        assert_eq!(word(36) >> 16, if with_index { IN_FLIGHT } else { ROCE } as u32);
         let reth = if with_index { 70 } else { 54 };
         let index = with_index.then(|| {
-            assert_eq!((word(42) >> 24, word(46) as u16), (2, 0));
+            assert_eq!((word(42) >> 24, word(46) as u8), (3, 0));
             let [_, flags, epoch, levels] = word(42).to_be_bytes();
-            Index { flags, epoch, levels, partition: (word(46) >> 16) as u16, key: long(50) }
+            let path = (word(46) >> 8) as u8;
+            Index { flags, epoch, levels, partition: (word(46) >> 16) as u16, path, key: long(50) }
         });
         (Read { index, va: long(reth), rkey: word(reth + 8) }, word(reth + 16).swap_bytes())
     }
@@ -95,10 +116,49 @@ impl Read {
     }
 }
 
+/// The way that the connection's packets take.
+fn path() -> u8 {
+    let connection = [&CLIENT.to_be_bytes()[..], &QP.to_be_bytes()[1..]].concat();
+    crc32(&connection) as u8 & 63
+}
+
+/// What `roce_connection` matches.
+fn connection() -> [MatchValue; 5] {
+    [u64::from(HOST), CLIENT_MAC, CLIENT.into(), SERVER.into(), QP.into()].map(EXACT)
+}
+
+/// What it says of a connection.
+fn admit(rkey: u64, partition: u64, root: u64) -> [u64; 5] {
+    [rkey, partition, root, IN_FLIGHT, MTU]
+}
+
+/// A switch with a port that leads to another one.
+pub(crate) fn switch() -> Switch {
+    let mut switch = Switch::new(FATBTREE);
+    switch.insert("ingress.trunks.trunk_port", &[EXACT(TRUNK.into())], "ingress.trunks.trunk", &[]);
+    switch
+}
+
+/// The climb goes this way.
+fn climb(switch: &mut Switch, path: u8, port: u64) {
+    let key = [EXACT(path.into())];
+    switch.insert("ingress.climb.core_route", &key, "ingress.climb.climb", &[port]);
+}
+
+/// The server of partition 2 is at port 9.
+fn last_switch() -> Switch {
+    let mut last = switch();
+    last.insert("ingress.forwarding.partition_route", &[EXACT(2)], "ingress.forwarding.forward", &[9]);
+    let to_roce = ROCE.wrapping_sub(IN_FLIGHT) & 0xffff;
+    last.insert("egress.last_hop.last_hop", &[EXACT(9)], "egress.last_hop.strip", &[to_roce]);
+    last
+}
+
 /// Sends `read` and checks that what comes out is `expected`, with the ICRC mended.
 fn check(switch: &mut Switch, read: Read, expected_port: u16, expected: Read) {
     let icrc = 0x1234_5678;
-    let (port, sent) = switch.one(1, &read.frame(icrc)).expect("dropped");
+    let from = if read.index.is_some() { TRUNK } else { HOST };
+    let (port, sent) = switch.one(from, &read.frame(icrc)).expect("dropped");
     let (out, mended) = Read::parse(&sent);
     assert_eq!(out, expected);
     assert_eq!(port, expected_port);
@@ -116,27 +176,27 @@ fn default_action(switch: &mut Switch, table: &str, action: &str, params: &[u64]
 fn first_hop_core_and_last_hop() {
     let ask = Read { index: None, va: 0xabcd_0000_0000_0001, rkey: 0 };
     let plain_route = [MatchValue::Lpm { value: u64::from(SERVER), prefix_len: 32 }];
-    let connection = [EXACT(u64::from(CLIENT)), EXACT(u64::from(SERVER)), EXACT(u64::from(QP))];
 
-    let mut first = Switch::new(FATBTREE);
+    let mut first = switch();
     first.insert("ingress.forwarding.ipv4_route", &plain_route, "ingress.forwarding.forward", &[4]);
     check(&mut first, ask, 4, ask); // not registered: passes unchanged, and is counted
-    let counter = first.pipeline.program().counter("ingress.first_hop.unregistered_index_reads").unwrap();
+    let counter = first.pipeline.program().counter("ingress.first_hop.refused_index_reads").unwrap();
     assert_eq!(first.pipeline.counter(counter, 0).unwrap().packets, 1);
     first.insert(
         "ingress.first_hop.roce_connection",
-        &connection,
+        &connection(),
         "ingress.first_hop.admit",
-        &[99, 2, 0x2_0000_0000_0040],
+        &admit(99, 2, 0x2_0000_0000_0040),
     );
-    default_action(&mut first, "ingress.forwarding.core_route", "ingress.forwarding.climb", &[7]);
-    let index = Index { flags: CLIMBING, epoch: 0, levels: 0, partition: 2, key: ask.va };
+    let path = path();
+    climb(&mut first, path, 7);
+    let index = Index { flags: CLIMBING, epoch: 0, levels: 0, partition: 2, path, key: ask.va };
     let climbing = Read { index: Some(index), va: 0x2_0000_0000_0040, rkey: 99 };
     check(&mut first, ask, 7, climbing);
 
-    let mut core = Switch::new(FATBTREE);
+    let mut core = switch();
     core.insert("ingress.forwarding.partition_route", &[EXACT(2)], "ingress.forwarding.forward", &[3]);
-    default_action(&mut core, "ingress.forwarding.core_route", "ingress.forwarding.descend", &[6, 20]);
+    default_action(&mut core, "ingress.climb.core_route", "ingress.climb.descend", &[6, 20]);
     let range = |id, low, high| [EXACT(id), MatchValue::Range { low, high }];
     core.insert_at(
         1,
@@ -170,10 +230,53 @@ fn first_hop_core_and_last_hop() {
     expected.index = expected.index.map(|i| Index { key: u64::MAX, ..i });
     check(&mut core, other_key, 3, expected);
 
-    let mut last = Switch::new(FATBTREE);
-    last.insert("ingress.forwarding.partition_route", &[EXACT(2)], "ingress.forwarding.forward", &[9]);
-    last.insert("egress.last_hop.last_hop", &[EXACT(9)], "egress.last_hop.strip", &[]);
+    let mut last = last_switch();
     check(&mut last, landed(0xa, INNER), 9, Read { index: None, va: 0xa, rkey: 99 });
+}
+
+/// A connection is its client's: nobody else is admitted on it, and READs whose response takes several packets are not.
+#[test]
+fn others_and_long_reads_are_not_admitted() {
+    let mut first = switch();
+    let route = [MatchValue::Lpm { value: u64::from(SERVER), prefix_len: 32 }];
+    first.insert("ingress.forwarding.ipv4_route", &route, "ingress.forwarding.forward", &[4]);
+    let admit = admit(99, 2, 0x40);
+    first.insert("ingress.first_hop.roce_connection", &connection(), "ingress.first_hop.admit", &admit);
+    let counter = first.pipeline.program().counter("ingress.first_hop.refused_index_reads").unwrap();
+    let mut refused = [0; 2];
+    let mut ask = |port: u16, frame: &[u8], reason: Option<usize>| {
+        let (_, sent) = first.one(port, frame).unwrap();
+        assert_eq!(sent[34..] == frame[34..], reason.is_some(), "it passes as it is, or it is admitted");
+        if let Some(reason) = reason {
+            refused[reason] += 1;
+        }
+        let found = [0, 1].map(|reason| first.pipeline.counter(counter, reason).unwrap().packets);
+        assert_eq!(found, refused);
+    };
+    let frame = Read { index: None, va: 7, rkey: 0 }.frame(1);
+    ask(HOST, &frame, None);
+    ask(HOST + 2, &frame, Some(0));
+    let mut of_another_card = frame.clone();
+    of_another_card[11] ^= 1;
+    ask(HOST, &of_another_card, Some(0));
+    for (length, reason) in [
+        (0, None),
+        (MTU, None),
+        (MTU + 1, Some(1)),
+        (0x7fff, Some(1)),
+        (0x8000, Some(1)),
+        (0xffff, Some(1)),
+        (0x1_0000, Some(1)),
+        (0x1_0000 | MTU, Some(1)),
+        (u32::MAX.into(), Some(1)),
+    ] {
+        let mut read = frame.clone();
+        read[66..70].copy_from_slice(&(length as u32).to_be_bytes());
+        ask(HOST, &read, reason);
+    }
+    // From another switch it is not the first hop's matter any more.
+    assert_eq!(first.one(TRUNK, &frame).unwrap().1[34..], frame[34..]);
+    assert_eq!(first.pipeline.counter(counter, 0).unwrap().packets, 2);
 }
 
 /// A hot key's read goes where its entry says and does not climb, if its connection is registered and it does not want a node.
@@ -181,47 +284,29 @@ fn first_hop_core_and_last_hop() {
 fn a_hot_key_goes_straight_to_its_place() {
     let (key, root, record) = (0xabcd_0000_0000_0001, 0x2_0000_0000_0040, 0x2_0000_0123_4568);
     let ask = Read { index: None, va: key, rkey: 0 };
-    let mut first = Switch::new(FATBTREE);
+    let mut first = switch();
     let plain_route = [MatchValue::Lpm { value: u64::from(SERVER), prefix_len: 32 }];
     first.insert("ingress.forwarding.ipv4_route", &plain_route, "ingress.forwarding.forward", &[4]);
-    default_action(&mut first, "ingress.forwarding.core_route", "ingress.forwarding.climb", &[7]);
+    climb(&mut first, path(), 7);
     let hot = [EXACT(u64::from(SERVER)), EXACT(key), EXACT(0)];
     first.insert("ingress.first_hop.hot_key", &hot, "ingress.first_hop.go_to", &[record]);
     check(&mut first, ask, 4, ask); // not registered: it passes unchanged, whatever is hot
-    let connection = [EXACT(u64::from(CLIENT)), EXACT(u64::from(SERVER)), EXACT(u64::from(QP))];
-    first.insert("ingress.first_hop.roce_connection", &connection, "ingress.first_hop.admit", &[99, 2, root]);
+    let admit = admit(99, 2, root);
+    first.insert("ingress.first_hop.roce_connection", &connection(), "ingress.first_hop.admit", &admit);
 
-    let index = Index { flags: 0, epoch: 0, levels: 0, partition: 2, key };
+    let index = Index { flags: 0, epoch: 0, levels: 0, partition: 2, path: path(), key };
     let straight = Read { index: Some(index), va: record, rkey: 99 };
     check(&mut first, ask, 4, straight);
     let climbing = Read { index: Some(Index { flags: CLIMBING, ..index }), va: root, rkey: 99 };
     check(&mut first, Read { rkey: 1, ..ask }, 7, climbing); // it wants a node
     let other = Read { va: key + 1, ..ask };
     let mut climbing = climbing;
-    climbing.index = Some(Index { flags: CLIMBING, key: key + 1, ..index });
+    climbing.index = Some(Index { flags: CLIMBING, path: path(), key: key + 1, ..index });
     check(&mut first, other, 7, climbing);
     check(&mut first, Read { rkey: 2, ..ask }, 4, Read { rkey: 2, ..ask }); // an ordinary READ
 
-    let mut last = Switch::new(FATBTREE);
-    last.insert("ingress.forwarding.partition_route", &[EXACT(2)], "ingress.forwarding.forward", &[9]);
-    last.insert("egress.last_hop.last_hop", &[EXACT(9)], "egress.last_hop.strip", &[]);
+    let mut last = last_switch();
     check(&mut last, straight, 9, Read { index: None, va: record, rkey: 99 });
-}
-
-#[test]
-fn packets_that_are_no_index_reads_are_routed_or_dropped() {
-    let mut switch = Switch::new(FATBTREE);
-    let route = [MatchValue::Lpm { value: u64::from(SERVER), prefix_len: 32 }];
-    switch.insert("ingress.forwarding.ipv4_route", &route, "ingress.forwarding.forward", &[4]);
-    let drops = switch.pipeline.program().counter("ingress.drops").unwrap();
-    let frame = ipv4_frame(CLIENT, SERVER, 9, 6, b"tcp");
-    assert_eq!(switch.one(1, &frame).unwrap().0, 4);
-    assert!(switch.one(1, &ipv4_frame(CLIENT, SERVER, 1, 6, b"tcp")).is_none());
-    assert!(switch.one(1, &ipv4_frame(CLIENT, 5, 9, 6, b"tcp")).is_none());
-    assert!(switch.one(1, &frame[..20]).is_none());
-    let counts: Vec<u64> =
-        (0..4).map(|reason| switch.pipeline.counter(drops, reason).unwrap().packets).collect();
-    assert_eq!(counts, [1, 0, 1, 1]);
 }
 
 /// Where the children of a node lie.
@@ -396,14 +481,14 @@ fn node() -> impl Strategy<Value = Node> {
 
 /// A switch that sends partition 1 to port 5.
 fn routed() -> Switch {
-    let mut switch = Switch::new(FATBTREE);
+    let mut switch = switch();
     switch.insert("ingress.forwarding.partition_route", &[EXACT(1)], "ingress.forwarding.forward", &[5]);
     switch
 }
 
 /// An index read that stands at this address.
 fn at(va: u64, key: u64) -> Read {
-    let index = Index { flags: INNER, epoch: 3, levels: 4, partition: 1, key };
+    let index = Index { flags: INNER, epoch: 3, levels: 4, partition: 1, path: 9, key };
     Read { index: Some(index), va, rkey: 8 }
 }
 

@@ -7,6 +7,7 @@ mod damage;
 mod fatbtree;
 mod filter;
 mod groups;
+mod hosts;
 mod pipes;
 mod router;
 mod tunnel;

@@ -11,8 +11,8 @@ use super::validate::{Check, Checked};
 use crate::error::TopologyError;
 use crate::network::{Cores, Network, SwitchId};
 
-/// What index packets have between switches unless the file says something else.
-const IN_FLIGHT_PORT: u16 = 4792;
+/// UDP port of index packets between switches, where the cluster file names none.
+pub const IN_FLIGHT_PORT: u16 = 4792;
 /// RoCEv2's own.
 const ROCE_PORT: u16 = 4791;
 
