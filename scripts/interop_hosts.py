@@ -8,8 +8,8 @@
     scripts/interop_lab.sh                # installs what this needs, then runs it
     python3 scripts/interop_hosts.py --fatbtree BINARY --kernel DIR --forge FORGE --work DIR
 
-Nobody tells the guests a MAC address. They ping each other and their gateway, with a hop limit of 1 as well; rping, ib_read_lat and ib_write_bw
-run between them; the same through a VLAN, and with jumbo frames. Then both are roles of Fat-B+Tree: gRPC between them goes through the
+Nobody tells the guests a MAC address. They ping each other and their gateway, with a hop limit of 1 and through a VLAN as well; ib_read_lat and
+ib_write_bw run between them, also with jumbo frames. Then both are roles of Fat-B+Tree: gRPC between them goes through the
 switches like all else, index reads go through both, and the client's machine forges what only switches may send (rxe_guest/forge.c).
 
 BINARY is built with the cargo feature `ibverbs`. One line a check; exits with 1 when one fails. Emulation only, no root, loopback only.
@@ -159,10 +159,7 @@ def plain(report, network, guests, gids):
     report.check("hosts: ping of the gateways", lambda: "; ".join(ping(guests[name], GATEWAY[name]) for name in guests))
     report.check("hosts: ping through both switches", lambda: "; ".join(ping(guests[name], ADDRESS[other(name)]) for name in guests))
     report.check("hosts: ping with a hop limit of 1", lambda: ping(client, ADDRESS["server"], options="-t 1"))
-    report.check("hosts: rping", lambda: rping(server, client))
     report.check("hosts: ib_read_lat", lambda: perftest(server, client, gids, "ib_read_lat", "-m 1024", 1024, 100))
-    report.check("hosts: ib_read_lat with a hop limit of 1",
-                 lambda: perftest(server, client, gids, "ib_read_lat", "-m 1024 --hop_limit=1", 1024, 100))
     report.check("hosts: ib_write_bw", lambda: perftest(server, client, gids, "ib_write_bw", "-m 1024", 65536, 100))
 
     def silent():
@@ -174,31 +171,18 @@ def plain(report, network, guests, gids):
     report.check("hosts: nothing was dropped", silent)
 
 
-def rping(server, client):
-    server.say("/lab/rping -s -C 10")
-    time.sleep(2)
-    client.run(f"/lab/rping -c -a {ADDRESS['server']} -C 10")
-    done = server.expect(r"\[\[done (\d+)\]\]", COMMAND_SECONDS)
-    return f"10 round trips over rdma_cm, server's end {done[1]}"
-
-
 def vlan(report, guests):
     def tagged():
-        gids = {}
         for name, guest in guests.items():
             forget(guest)
-            guest.run("/lab/ip link add link eth0 name vlan7 type vlan id 7 egress-qos-map 0:5")
-            gids[name] = configure(guest, name, "vlan7")
+            guest.run("/lab/ip link add link eth0 name vlan7 type vlan id 7 egress-qos-map 0:5 && /lab/ip link set vlan7 up")
+            guest.run(f"/lab/ip address add {ADDRESS[name]}/24 dev vlan7 && /lab/ip route add 10.0.0.0/8 via {GATEWAY[name]} dev vlan7")
         said = ping(guests["client"], ADDRESS["server"])
-        return f"{said}; ib_read_lat: {perftest(guests['server'], guests['client'], gids, 'ib_read_lat', '-m 1024', 1024, 100)}"
-
-    def untagged():
         for guest in guests.values():
-            forget(guest, "vlan7")
             guest.run("/lab/ip link delete vlan7")
+        return said
 
-    report.check("hosts: ping and RoCE in a VLAN, priority 5", tagged)
-    untagged()
+    report.check("hosts: ping in a VLAN, priority 5", tagged)
 
 
 def jumbo(report, guests):

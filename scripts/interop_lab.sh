@@ -58,7 +58,7 @@ need() {
 # --- what it needs ------------------------------------------------------------------------------------------------------
 
 # package:file-or-command that shows that it is there
-needs="qemu-system-x86:qemu-system-x86_64 perftest:ib_read_lat rdmacm-utils:rping iproute2:rdma busybox-static:busybox kmod:depmod gcc:gcc binutils:strip
+needs="qemu-system-x86:qemu-system-x86_64 perftest:ib_read_lat iproute2:rdma busybox-static:busybox kmod:depmod gcc:gcc binutils:strip
        libc6-dev:/usr/include/stdio.h libibverbs-dev:/usr/include/infiniband/verbs.h ibverbs-providers:/etc/libibverbs.d/rxe.driver
        libc-bin:ldd dpkg:dpkg-deb ca-certificates:/etc/ssl/certs/ca-certificates.crt"
 
