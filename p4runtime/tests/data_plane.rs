@@ -10,14 +10,26 @@ fn expected() -> Vec<Expected> {
     let mut tables = vec![
         (
             "roce_connection".to_owned(),
-            vec![("src_ip", 32, Exact), ("dst_ip", 32, Exact), ("dest_qp", 24, Exact)],
+            vec![
+                ("port", 9, Exact),
+                ("src_mac", 48, Exact),
+                ("src_ip", 32, Exact),
+                ("dst_ip", 32, Exact),
+                ("dest_qp", 24, Exact),
+            ],
             "admit",
-            vec![("rkey", 32), ("partition", 16), ("root", 64)],
+            vec![("rkey", 32), ("partition", 16), ("root", 64), ("udp_port", 16), ("mtu", 16)],
         ),
-        ("core_route".to_owned(), vec![], "climb", vec![("port", 9)]),
-        ("core_route".to_owned(), vec![], "descend", vec![("epoch", 8), ("sub_table", 16)]),
+        ("core_route".to_owned(), vec![("path", 8, Exact)], "climb", vec![("port", 9)]),
+        ("core_route".to_owned(), vec![("path", 8, Exact)], "descend", vec![("epoch", 8), ("sub_table", 16)]),
         ("partition_route".to_owned(), vec![("partition", 16, Exact)], "forward", vec![("port", 9)]),
         ("ipv4_route".to_owned(), vec![("dst_ip", 32, Lpm)], "forward", vec![("port", 9)]),
+        ("trunk_port".to_owned(), vec![("port", 9, Exact)], "trunk", vec![]),
+        ("neighbor".to_owned(), vec![("ip", 32, Exact)], "host", vec![("mac", 48), ("port", 9)]),
+        ("neighbor".to_owned(), vec![("ip", 32, Exact)], "this_switch", vec![("mac", 48)]),
+        ("host_port".to_owned(), vec![("egress_port", 9, Exact)], "address_to", vec![("mac", 48)]),
+        ("last_hop".to_owned(), vec![("egress_port", 9, Exact)], "strip", vec![("to_roce", 16)]),
+        ("traffic_class".to_owned(), vec![("dscp", 6, Exact)], "assign", vec![("class", 3)]),
     ];
     for stage in 0..4 {
         let name = format!("fat_root_{stage}");
