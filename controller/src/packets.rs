@@ -25,7 +25,7 @@ pub struct PacketReceiver {
 pub struct Packet {
     /// By which port it came in.
     pub port: u16,
-    /// Why it was passed on: 0, it is a probe; 1 + n, it is one of those that were dropped for reason n.
+    /// Why it was passed on: 0, it is a probe; others, it is one of those that were dropped for this reason.
     pub reason: u16,
     /// The frame.
     pub frame: Vec<u8>,

@@ -163,7 +163,7 @@ async fn notices_what_is_cut_and_what_is_killed(threads: usize) {
     let kept = samples.all();
     assert!(kept.len() <= 64);
     let sample = &kept[0];
-    assert_eq!((sample.switch, sample.port, sample.reason, sample.length), (a, PORT, 2, 200));
+    assert_eq!((sample.switch, sample.port, sample.reason, sample.length), (a, PORT, 3, 200));
     assert_eq!(sample.bytes, frame[..128]);
 
     second.stopper.stop();
