@@ -58,7 +58,7 @@ need() {
 # --- what it needs ------------------------------------------------------------------------------------------------------
 
 # package:file-or-command that shows that it is there
-needs="qemu-system-x86:qemu-system-x86_64 perftest:ib_read_lat iproute2:rdma busybox-static:busybox kmod:depmod gcc:gcc binutils:strip
+needs="qemu-system-x86:qemu-system-x86_64 perftest:ib_read_lat ibverbs-utils:ibv_rc_pingpong rdmacm-utils:rping iproute2:rdma busybox-static:busybox kmod:depmod gcc:gcc binutils:strip
        libc6-dev:/usr/include/stdio.h libibverbs-dev:/usr/include/infiniband/verbs.h ibverbs-providers:/etc/libibverbs.d/rxe.driver
        libc-bin:ldd dpkg:dpkg-deb ca-certificates:/etc/ssl/certs/ca-certificates.crt"
 
@@ -108,26 +108,28 @@ python_packages() {
     fi
 }
 
-# Debian's kernel for the guests: fetched and unpacked, never installed.
+# Debian's kernel for the guests: fetched and unpacked, never installed; the folders of modules that guests load something of.
+module_folders="crypto drivers/infiniband drivers/net/*.ko drivers/virtio fs/configfs lib net"
 guest_kernel() {
-    local package
+    local package wanted
     package=$(apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | head -n 1)
     if [ -z "$package" ]; then
         [ "$(id -u)" -eq 0 ] || { echo "apt knows no linux-image-amd64: run apt-get update as root"; return 1; }
         apt_get update
         package=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | head -n 1)
     fi
-    if [ ! -e "$work/kernel/$package" ]; then
+    wanted="$package: $module_folders"
+    if [ "$(cat "$work/kernel/unpacked" 2>/dev/null)" != "$wanted" ]; then
         rm -rf "$work/kernel" "$work/deb"
         mkdir -p "$work/kernel" "$work/deb"
         # A list of packages that is older than the archive names files that are gone.
         (cd "$work/deb" && { apt_get download "$package" || { apt_get update && apt_get download "$package"; }; })
-        dpkg-deb --fsys-tarfile "$work"/deb/*.deb | tar -x -C "$work/kernel" --wildcards ./boot './lib/modules/*/modules.*' \
-            './lib/modules/*/kernel/crypto' './lib/modules/*/kernel/drivers/infiniband' './lib/modules/*/kernel/drivers/net/*.ko' \
-            './lib/modules/*/kernel/drivers/virtio' './lib/modules/*/kernel/net' './lib/modules/*/kernel/lib'
+        # shellcheck disable=SC2086,SC2046 # lists; tar reads the patterns, not the shell
+        dpkg-deb --fsys-tarfile "$work"/deb/*.deb | (set -f && tar -x -C "$work/kernel" --wildcards ./boot './lib/modules/*/modules.*' \
+            $(printf './lib/modules/*/kernel/%s ' $module_folders))
         PATH=$PATH:/usr/sbin:/sbin depmod -b "$work/kernel" "${package#linux-image-}"
         rm -rf "$work/deb"
-        touch "$work/kernel/$package"
+        echo "$wanted" >"$work/kernel/unpacked"
     fi
 }
 

@@ -254,9 +254,7 @@ def main():
     state = {}
 
     def up():
-        images = sorted((arguments.kernel / "boot").glob("vmlinuz-*"))
-        if not images:
-            raise LabError(f"{arguments.kernel}/boot: expected vmlinuz-*, found none")
+        image = kernel_image(arguments.kernel)
         archive = arguments.work / "initramfs.cpio"
         archive.write_bytes(initramfs(arguments.kernel, [arguments.peer, arguments.verbs_lab]))
         ports = free_ports(4)
@@ -273,19 +271,19 @@ def main():
         cards["client"] += [tree.client_card(1), forwarding_card(2, [(GUEST_GRPC, tree.grpc_port)])]
         guests = {}
         for name in udp:
-            guests[name] = start_guest(name, images[0], archive, cards[name], arguments.work / f"{name}.log")
+            guests[name] = start_guest(name, image, archive, cards[name], arguments.work / f"{name}.log")
             processes.append(guests[name])
         programmed = tree.program(arguments, processes)
         state["tables"] = Tables(grpc)
         for name in guests:
             state["tables"].insert("ipv4_route", {"dst_ip": f"{IPV4[name]}/32"}, "forward", {"port": PORT[name]})
         for guest in guests.values():
-            guest.expect(r"\[\[ready\]\]", BOOT_SECONDS)
+            guest.ready()
         other = {"server": "client", "client": "server"}
         state["gid"] = {name: configure_card(guest, 0, IPV4[name], (IPV4[other[name]], MAC[other[name]]))
                         for name, guest in guests.items()}
         state.update(guests)
-        return f"{images[0].name}, {archive.stat().st_size >> 20} MiB initramfs; {programmed}"
+        return f"{image.name}, {archive.stat().st_size >> 20} MiB initramfs; {programmed}"
 
     try:
         if report.check("soft RoCE: two guests, switches programmed", up):

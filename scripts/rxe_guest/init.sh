@@ -10,7 +10,7 @@ stty -echo
 
 # In the order in which they depend on each other; made together with this archive.
 while read -r module; do
-    insmod "/modules/$module" || echo "insmod $module failed"
+    insmod "/modules/$module" || { echo "insmod $module failed" && poweroff -f; }
 done </modules/order
 ulimit -l unlimited
 

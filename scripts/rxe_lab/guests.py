@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 GUEST = ROOT / "scripts" / "rxe_guest"
 MODULES = ["virtio_pci", "virtio_net", "crc32_generic", "rdma_rxe", "rdma_ucm", "ib_uverbs", "8021q"]
-PROGRAMS = ["ip", "rdma", "ib_read_lat", "ib_write_bw"]
+PROGRAMS = ["ip", "rdma", "ib_read_lat", "ib_write_bw", "ibv_rc_pingpong", "rping"]
 # Bounds, not expectations: an idle machine boots in about 10 s, one whose cores are shared by ten builds in 100 s.
 BOOT_SECONDS = 240
 COMMAND_SECONDS = 120
@@ -53,7 +53,7 @@ def libraries(binary):
 def program(name):
     path = shutil.which(name, path=os.environ.get("PATH", "") + ":/sbin:/usr/sbin")
     if not path:
-        raise LabError(f"{name} is missing: apt-get install iproute2 perftest busybox-static (interop_lab.sh does it)")
+        raise LabError(f"{name} is missing: apt-get install iproute2 perftest ibverbs-utils rdmacm-utils busybox-static (interop_lab.sh does it)")
     return path
 
 
@@ -163,6 +163,10 @@ class Process:
             raise LabError(f"{self.name}: `{line}` ended with {done[1]}: {' | '.join(output[-3:])}")
         return output
 
+    def ready(self, seconds=BOOT_SECONDS):
+        """Waits until a guest has booted; one whose kernel does not take a module powers off."""
+        self.expect(r"\[\[ready\]\]", seconds)
+
     def stop(self):
         self.child.terminate()
         try:
@@ -181,6 +185,14 @@ def free_ports(count, kind=socket.SOCK_DGRAM):
     for one in held:
         one.close()
     return ports
+
+
+def kernel_image(kernel):
+    """The kernel that guests boot, of the folder `--kernel`."""
+    images = sorted((kernel / "boot").glob("vmlinuz-*"))
+    if not images:
+        raise LabError(f"{kernel}/boot: expected vmlinuz-*, found none")
+    return images[0]
 
 
 def datagram_card(number, mac, local, remote):
@@ -213,8 +225,19 @@ def start_guest(name, kernel_image, archive, cards, log, megabytes=256):
     ], log)
 
 
+def gid_index(guest, device, address):
+    """Index of the GID that is made of the card's IPv4 address; a new address has one a moment later."""
+    output = guest.run(
+        "for t in $(seq 100); do for i in 0 1 2 3 4 5 6 7; do "
+        f"grep -q ffff /sys/class/infiniband/{device}/ports/1/gids/$i && echo gid=$i && break 2; done; sleep 0.1; done")
+    found = [line for line in output if line.startswith("gid=")]
+    if not found:
+        raise LabError(f"{guest.name}: expected a GID made of {address} on {device}, found none")
+    return int(found[0][4:])
+
+
 def configure_card(guest, number, address, neighbour, route=None):
-    """Card eth<number>: address, the neighbour's (address, MAC), for the data plane drops ARP; soft RoCE as rxe<number> on it.
+    """Card eth<number>: address, and the neighbour's (address, MAC), for these networks do not answer ARP; soft RoCE as rxe<number> on it.
     Returns the GID index of the address."""
     card, device = f"eth{number}", f"rxe{number}"
     guest.run(f"/lab/ip link set lo up && /lab/ip link set {card} mtu 1500 up")
@@ -223,14 +246,7 @@ def configure_card(guest, number, address, neighbour, route=None):
         guest.run(f"/lab/ip route add {route} dev {card}")
     guest.run(f"/lab/ip neighbour replace {neighbour[0]} lladdr {neighbour[1]} dev {card} nud permanent")
     guest.run(f"/lab/rdma link add {device} type rxe netdev {card}")
-    # The GID of a new address appears a moment later.
-    output = guest.run(
-        "for t in $(seq 100); do for i in 0 1 2 3 4 5; do "
-        f"grep -q ffff /sys/class/infiniband/{device}/ports/1/gids/$i && echo gid=$i && break 2; done; sleep 0.1; done")
-    found = [line for line in output if line.startswith("gid=")]
-    if not found:
-        raise LabError(f"{guest.name}: expected a GID made of {address} on {device}, found none")
-    return int(found[0][4:])
+    return gid_index(guest, device, address)
 
 
 class Report:
