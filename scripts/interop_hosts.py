@@ -9,8 +9,9 @@
     python3 scripts/interop_hosts.py --fatbtree BINARY --kernel DIR --forge FORGE --work DIR
 
 Nobody tells the guests a MAC address. They ping each other and their gateway, with a hop limit of 1 as well; rping, ibv_rc_pingpong (hop
-limit 1), ib_read_lat and ib_write_bw run between them, then ib_read_lat in a VLAN and with jumbo frames. Then both are roles of Fat-B+Tree: gRPC between them goes through the
-switches like all else, index reads go through both, and the client's machine forges what only switches may send (rxe_guest/forge.c).
+limit 1), ib_read_lat and ib_write_bw run between them, then ib_read_lat in a VLAN and with jumbo frames. Then both are roles of
+Fat-B+Tree: gRPC between them goes through the switches like all else, index reads go through both, and the client's machine forges
+what only switches may send (rxe_guest/forge.c).
 
 BINARY is built with the cargo feature `ibverbs`. One line a check; exits with 1 when one fails. Emulation only, no root, loopback only.
 """
