@@ -72,6 +72,7 @@ enum Role {
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
+    end_when_nobody_reads();
     let done = match Arguments::parse().role {
         Role::Demo(arguments) => demo::run(&arguments),
         Role::Shell(arguments) => shell::run(&arguments),
@@ -94,6 +95,19 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// `fatbtree control status | head -1`: who read the answer wants no more. `print!` has no other way to say so than to panic.
+fn end_when_nobody_reads() {
+    let otherwise = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let said = panic.payload().downcast_ref::<String>();
+        let is_unread = |said: &String| said.starts_with("failed printing to stdout: Broken pipe");
+        if said.is_some_and(is_unread) {
+            std::process::exit(0);
+        }
+        otherwise(panic);
+    }));
 }
 
 /// An error and its causes, each once: some say themselves what caused them.

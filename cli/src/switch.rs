@@ -10,7 +10,6 @@ use clap::Args;
 use fatbtree_node::{SwitchOptions, SwitchProcess, switch_ports};
 use fatbtree_port::PortSpec;
 use fatbtree_topology::Named;
-use fatbtree_trust::Trust;
 
 use crate::role;
 
@@ -92,16 +91,8 @@ impl Arguments {
                     self.grpc
                 );
             }
-            let (grpc, device_id, trust) = (self.grpc.to_string(), self.device_id, Trust::default());
-            return Ok(SwitchOptions {
-                metrics: None,
-                grpc,
-                trust,
-                device_id,
-                ports: ports.collect(),
-                threads,
-                limit,
-            });
+            let options = SwitchOptions::new(self.grpc.to_string(), self.device_id, ports.collect());
+            return Ok(SwitchOptions { threads, limit, ..options });
         };
         let Some(file) = &self.cluster else { bail!("switch {name}: which? Give --cluster FILE") };
         let cluster = crate::topology::load(file)?;

@@ -67,6 +67,7 @@ mod packets;
 mod plan;
 mod program;
 mod push;
+mod reasons;
 mod reconcile;
 mod reload;
 pub mod tables;
@@ -86,8 +87,9 @@ pub use plan::{
     MAX_SET_NODES, NextBlock, Pivots, Placement, Plan, PlanError, PlannedPartition, ROLE_SETS, RangeMatch,
     SETS, STAGES, Summary, SwitchNodes, WayPoint, by_partition, diff, in_leaves, next_epoch, probe,
 };
-pub use program::{Program, ProgramError, Programs, Target, drop_reason};
+pub use program::{Program, ProgramError, Programs, Target};
 pub use push::{Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};
+pub use reasons::drop_reason;
 pub use reconcile::{
     Controller, Desired, Held, InForce, Incarnation, Incarnations, Loaded, Notice, Refused, Registration,
     Serving, Stage, SwitchState, Wanted,

@@ -133,34 +133,6 @@ impl Program {
     }
 }
 
-/// What drops are counted under, in the programs' order (`p4/include/hosts.p4`).
-const DROP_REASONS: [&str; 10] = [
-    "none",
-    "neither IPv4 nor ARP",
-    "IPv6",
-    "damaged",
-    "IPv4 options",
-    "TTL",
-    "no route",
-    "forged index header",
-    "ARP for nobody",
-    "to the switch itself",
-];
-
-/// Why the programs drop a packet, by the number under which they count it.
-pub fn drop_reason(number: usize) -> String {
-    DROP_REASONS.get(number).map_or_else(|| format!("reason {number}"), |name| (*name).to_owned())
-}
-
-/// Why a first switch does not admit a READ with a key, which then passes as it is (`p4/include/roce.p4`).
-const REFUSED_REASONS: [&str; 2] = ["index read, not registered", "index read, too long"];
-
-pub(crate) fn refused_reason(number: usize) -> String {
-    REFUSED_REASONS
-        .get(number)
-        .map_or_else(|| format!("index read, reason {number}"), |name| (*name).to_owned())
-}
-
 /// Of a program whose binary is known.
 fn cookie(info: &P4InfoIndex, device_config: &[u8]) -> Option<u64> {
     if device_config.is_empty() {

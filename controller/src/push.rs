@@ -20,7 +20,8 @@ use tokio::task::JoinSet;
 
 use crate::base::Base;
 use crate::packets::{PacketReceiver, PacketSender, packets};
-use crate::program::{Program, ProgramError, Programs, drop_reason, refused_reason};
+use crate::program::{Program, ProgramError, Programs};
+use crate::reasons::Reasons;
 use crate::reconcile::Held;
 use crate::reload::ReloadSteps;
 use crate::tables::{Change, Entry, TableError};
@@ -334,33 +335,28 @@ impl Fleet {
         let mut tasks = JoinSet::new();
         for (switch, member) in &self.members {
             let (switch, name, client) = (*switch, member.name.clone(), member.client.clone());
-            let counters =
-                ["drops", "refused_index_reads"].map(|name| (name, member.program.info.counter(name).ok()));
-            let counters = counters.map(|(name, counter)| (name, counter.map(|counter| counter.id)));
+            let program = member.program.clone();
             tasks.spawn(async move {
                 let mut counts = Vec::new();
-                for (counter, id) in counters {
-                    let Some(counter_id) = id else { continue };
-                    let all = v1::CounterEntry { counter_id, ..v1::CounterEntry::default() };
+                for reasons in Reasons::ALL {
+                    let Ok(counter) = program.info.counter(reasons.counter) else { continue };
+                    let all = v1::CounterEntry { counter_id: counter.id, ..v1::CounterEntry::default() };
                     let all = v1::Entity { entity: Some(v1::entity::Entity::CounterEntry(all)) };
                     let read = client.read(vec![all]).await;
                     let read = read.map_err(|source| PushError::Switch { switch: name.clone(), source })?;
                     let counted = read.into_iter().filter_map(|entity| match entity.entity {
                         Some(v1::entity::Entity::CounterEntry(entry)) => {
-                            let index = entry.index.map_or(0, |index| index.index);
-                            Some((index, entry.data.map_or(0, |data| data.packet_count)))
+                            let number = entry.index.map_or(0, |index| index.index);
+                            let packets = entry.data.map_or(0, |data| data.packet_count);
+                            Some((usize::try_from(number).ok()?, u64::try_from(packets).unwrap_or(0)))
                         }
                         _ => None,
                     });
-                    let counted: BTreeMap<i64, i64> = counted.collect();
-                    let reason = |number| match counter {
-                        "drops" => drop_reason(number),
-                        _ => refused_reason(number),
-                    };
-                    let counted = counted.into_values().map(|count| u64::try_from(count).unwrap_or(0));
-                    let counted = counted.enumerate().map(|(number, count)| (reason(number), count));
-                    // The first of `drops` is for what goes on, and is never counted.
-                    counts.extend(counted.skip(usize::from(counter == "drops")));
+                    let counted: BTreeMap<usize, u64> = counted.collect();
+                    let named = counted
+                        .into_iter()
+                        .filter_map(|(number, count)| Some((reasons.name(number)?, count)));
+                    counts.extend(named);
                 }
                 Ok((switch, counts))
             });

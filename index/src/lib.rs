@@ -75,6 +75,7 @@ mod locks;
 mod lookup;
 mod moved;
 pub mod node;
+mod operation;
 pub mod plain;
 mod pool;
 pub mod record;
@@ -97,11 +98,11 @@ pub use checks::Check;
 pub use config::{
     ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, TreeConfig, ValueLayout,
 };
-pub use descent::{OperationError, Start, Trips, ValueBytes};
 pub use keys::KeyRange;
 pub use limits::Limits;
 pub use locks::{HAND_OVERS, Writer};
 pub use lookup::{Lookup, Value};
+pub use operation::{OperationError, Start, Trips, ValueBytes};
 pub use pool::{BreakReason, ConnectError, ConnectionId, Event, Pool, PoolConfig, PoolStats, RemoteSide};
 pub use scan::{Order, Scan, ScanOptions, ScanTrips};
 pub use separator::{cut_keys, cut_nodes, separator};

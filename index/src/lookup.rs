@@ -6,8 +6,9 @@ use std::ops::Deref;
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Buffer, Verbs};
 
-use crate::descent::{Descent, Led, OperationError, Reason, Start, Trips};
+use crate::descent::{Descent, Led, Reason};
 use crate::node::{EntryValue, Node, NodeFault};
+use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
 use crate::record::{RecordPointer, read_record, record_bytes};
 

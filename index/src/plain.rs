@@ -8,9 +8,9 @@ use fatbtree_verbs::{Access, Device, IndexTarget, Remote};
 
 use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
-use crate::descent::Start;
 use crate::limits::Limits;
 use crate::lookup::Lookup;
+use crate::operation::Start;
 use crate::pool::{Pool, PoolConfig, RemoteSide};
 use crate::super_root::SuperRoot;
 use crate::walk::Regions;

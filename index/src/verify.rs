@@ -21,9 +21,10 @@ use futures_buffered::FuturesOrderedBounded;
 use futures_core::Stream;
 
 use crate::address::GlobalAddress;
-use crate::descent::{Descent, OperationError};
+use crate::descent::Descent;
 use crate::keys::KeyRange;
 use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault, NodeHeader};
+use crate::operation::OperationError;
 use crate::pool::Pool;
 use crate::record::{RecordHead, RecordPointer, read_record, record_bytes};
 use crate::scan::Patience;

@@ -47,6 +47,12 @@ pub struct PathStep {
     pub level: u8,
 }
 
+/// What a leaf has of a key.
+enum Entry {
+    Inline(Vec<u8>),
+    Record(RecordPointer),
+}
+
 /// A node that a walk over memory at hand could not pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WalkError {
@@ -126,15 +132,10 @@ impl<'m> Tree<'m> {
     /// # Errors
     /// When a node on the way, or the record, is damaged.
     pub fn get(&self, key: u64) -> Result<Option<Vec<u8>>, WalkError> {
-        let bytes = self.descend(key, |_| {})?;
-        let Node::Leaf(leaf) = bytes.node(&self.config) else {
-            unreachable!("a descent ends at level 0, and only leaves are there")
-        };
-        let address = leaf.header().address;
-        match leaf.find(key).map_err(|fault| WalkError::Damaged { address, fault })? {
+        match self.entry_of(key)? {
             None => Ok(None),
-            Some(EntryValue::Inline(value)) => Ok(Some(value.to_vec())),
-            Some(EntryValue::Record(pointer)) => {
+            Some(Entry::Inline(value)) => Ok(Some(value)),
+            Some(Entry::Record(pointer)) => {
                 let mut record = vec![0; record_bytes(pointer.length) as usize];
                 let address = pointer.address;
                 self.memory.read(address, &mut record)?;
@@ -150,13 +151,7 @@ impl<'m> Tree<'m> {
     /// # Errors
     /// When a node on the way is damaged.
     pub fn record_of(&self, key: u64) -> Result<Option<RecordPointer>, WalkError> {
-        let bytes = self.descend(key, |_| {})?;
-        let Node::Leaf(leaf) = bytes.node(&self.config) else {
-            unreachable!("a descent ends at level 0, and only leaves are there")
-        };
-        let address = leaf.header().address;
-        let found = leaf.find(key).map_err(|fault| WalkError::Damaged { address, fault })?;
-        let Some(EntryValue::Record(pointer)) = found else { return Ok(None) };
+        let Some(Entry::Record(pointer)) = self.entry_of(key)? else { return Ok(None) };
         let mut head = [0; RECORD_HEAD];
         self.memory.read(pointer.address, &mut head)?;
         Ok(RecordHead::parse(&head).is_published(key, pointer).then_some(pointer))
@@ -175,6 +170,20 @@ impl<'m> Tree<'m> {
         }
         let fits = |pointer: &RecordPointer| record_bytes(pointer.length) <= self.config.max_node_bytes();
         Ok(self.record_of(key)?.filter(fits).map(|pointer| pointer.address))
+    }
+
+    /// What the key's leaf has of it.
+    fn entry_of(&self, key: u64) -> Result<Option<Entry>, WalkError> {
+        let bytes = self.descend(key, |_| {})?;
+        let Node::Leaf(leaf) = bytes.node(&self.config) else {
+            unreachable!("a descent ends at level 0, and only leaves are there")
+        };
+        let address = leaf.header().address;
+        let found = leaf.find(key).map_err(|fault| WalkError::Damaged { address, fault })?;
+        Ok(found.map(|value| match value {
+            EntryValue::Inline(value) => Entry::Inline(value.to_vec()),
+            EntryValue::Record(pointer) => Entry::Record(pointer),
+        }))
     }
 
     /// Shows every internal node to `visit`: level by level from the root down, each level from left to right.

@@ -69,16 +69,7 @@ fn be_the_switch(first_port: u16) -> Result<(), Failure> {
     let cluster = cluster(first_port, "127.0.0.1:1")?;
     let switch = cluster.tree().switch_by_name(SWITCH).ok_or("k = 2 has it")?.id;
     let ports = switch_ports(&cluster, switch)?;
-    let options = SwitchOptions {
-        grpc: "127.0.0.1:0".into(),
-        device_id: 1,
-        ports,
-        limit: None,
-        threads: 1,
-        metrics: None,
-        trust: fatbtree_trust::Trust::default(),
-    };
-    let process = SwitchProcess::open(&options)?;
+    let process = SwitchProcess::open(&SwitchOptions::new("127.0.0.1:0", 1, ports))?;
     println!("{}", process.grpc());
     process.run();
     Ok(())

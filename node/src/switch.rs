@@ -40,6 +40,21 @@ pub struct SwitchOptions {
     pub limit: Option<Duration>,
 }
 
+impl SwitchOptions {
+    /// One thread, no metrics, no certificate, no end.
+    pub fn new(grpc: impl Into<String>, device_id: u64, ports: Vec<(u16, PortSpec)>) -> Self {
+        Self {
+            grpc: grpc.into(),
+            trust: Trust::default(),
+            metrics: None,
+            device_id,
+            ports,
+            threads: 1,
+            limit: None,
+        }
+    }
+}
+
 /// A switch with open ports, and a control plane that listens.
 ///
 /// ```text

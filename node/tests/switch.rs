@@ -1,12 +1,13 @@
 //! A switch process forwards while its control plane works.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fatbtree_controller::{Fleet, FleetOptions, Programs, cluster_base};
-use fatbtree_node::{SwitchOptions, SwitchProcess, switch_ports};
+use fatbtree_node::{Stopper, SwitchOptions, SwitchProcess, SwitchReport, switch_ports};
 use fatbtree_p4runtime::entry::insert;
 use fatbtree_p4runtime::v1::PacketOut;
 use fatbtree_p4runtime::v1::stream_message_response::Update;
@@ -52,6 +53,18 @@ fn frames_pass_between_the_parts_of_a_large_write() {
 }
 
 /// What the control plane writes is in force in all threads, and what it reads is the sum of theirs.
+/// Ports belong to the thread that opens them.
+fn start(options: SwitchOptions) -> (SocketAddr, Stopper, JoinHandle<SwitchReport>) {
+    let (tell, told) = std::sync::mpsc::channel();
+    let running = std::thread::spawn(move || {
+        let process = SwitchProcess::open(&options).expect("it opens");
+        tell.send((process.grpc(), process.stopper())).expect("the test waits for it");
+        process.run()
+    });
+    let (address, stopper) = told.recv().expect("it has opened");
+    (address, stopper, running)
+}
+
 #[test]
 fn frames_pass_in_several_threads() {
     pass_between_the_parts_of_a_large_write(2);
@@ -65,23 +78,8 @@ fn pass_between_the_parts_of_a_large_write(threads: usize) {
     let (to_agg, to_host) = (ports[1].1.clone(), ports[0].1.clone());
     let grpc = cluster.p4runtime(switch).clone();
     // Whatever port is free: the cluster file says it only to controllers, and there is another way to tell this one.
-    let options = SwitchOptions {
-        grpc: "127.0.0.1:0".into(),
-        device_id: grpc.device_id,
-        ports,
-        limit: None,
-        threads,
-        metrics: None,
-        trust: fatbtree_trust::Trust::default(),
-    };
-    // Ports belong to the thread that opens them.
-    let (tell, told) = std::sync::mpsc::channel();
-    let running = std::thread::spawn(move || {
-        let process = SwitchProcess::open(&options).expect("it opens");
-        tell.send((process.grpc(), process.stopper())).expect("the test waits for it");
-        process.run()
-    });
-    let (address, stopper) = told.recv().expect("it has opened");
+    let options = SwitchOptions { threads, ..SwitchOptions::new("127.0.0.1:0", grpc.device_id, ports) };
+    let (address, stopper, running) = start(options);
 
     let text = format!(
         "[network]\nk = 2\n[[memory_server]]\nhost = \"host-0-0-0\"\ngrpc = \"127.0.0.1:1\"\n[[switch]]\nname = \"edge-0-0\"\np4runtime = \"{address}\"\ndevice_id = {}\n",
@@ -170,22 +168,7 @@ fn pass_between_the_parts_of_a_large_write(threads: usize) {
 #[test]
 fn packets_do_not_wait_for_large_writes() {
     const DEVICE: u64 = 9;
-    let options = SwitchOptions {
-        grpc: "127.0.0.1:0".into(),
-        device_id: DEVICE,
-        ports: Vec::new(),
-        limit: None,
-        threads: 1,
-        metrics: None,
-        trust: fatbtree_trust::Trust::default(),
-    };
-    let (tell, told) = std::sync::mpsc::channel();
-    let running = std::thread::spawn(move || {
-        let process = SwitchProcess::open(&options).expect("it opens");
-        tell.send((process.grpc(), process.stopper())).expect("the test waits for it");
-        process.run()
-    });
-    let (address, stopper) = told.recv().expect("it has opened");
+    let (address, stopper, running) = start(SwitchOptions::new("127.0.0.1:0", DEVICE, Vec::new()));
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     runtime.block_on(async {
         let connect = async || {

@@ -53,8 +53,8 @@ pub struct P4RuntimeEndpoint {
     pub device_id: u64,
 }
 
-/// Highest port number of a P4 target: ports have 9 bits.
-const MAX_DEVICE_PORT: u16 = 511;
+/// Highest number of a port with a cable. Ports have 9 bits; 511 is none, and 510 leads to the controller (`p4/fatbtree_v1model.p4`).
+const MAX_DEVICE_PORT: u16 = 509;
 
 /// The network, the memory servers (by partition's low key), the clients (in file order), and the control endpoints.
 ///

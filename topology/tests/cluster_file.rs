@@ -568,7 +568,7 @@ fn ports_that_are_left_out_are_not_wired() {
     };
     bad("{ 4 = 1 }", 11, ".4", "the number of one of the switch's ports");
     bad("{ 00 = 1 }", 11, ".00", "the number of one of the switch's ports");
-    bad("{ 0 = 512 }", 15, ".0", "a device port from 0 to 511");
+    bad("{ 0 = 510 }", 15, ".0", "a device port from 0 to 509");
     bad("{ 0 = 1, 1 = 1 }", 22, ".1", "not there twice");
     bad("[1, 2, 3]", 9, "", "or, where not all are wired, a table");
     bad("3", 9, "", "device ports: a list");

@@ -84,8 +84,7 @@ impl Control {
 
     async fn ask(&mut self, partition: u16, keys: &[u64]) -> Result<Vec<Located>> {
         let places = self.servers[usize::from(partition)].locate(keys).await?;
-        let places = keys.iter().zip(places);
-        Ok(places.filter_map(|(key, at)| Some(Located { key: *key, address: at?.raw() })).collect())
+        Ok(Located::known(keys, places.into_iter().map(|at| Some(at?.raw()))))
     }
 
     /// Who follows the tree from the plan in force on.

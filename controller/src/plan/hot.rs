@@ -44,6 +44,14 @@ pub struct Located {
     pub address: u64,
 }
 
+impl Located {
+    /// Of keys, those of which a memory server knows the place.
+    pub fn known(keys: &[u64], places: impl IntoIterator<Item = Option<u64>>) -> Vec<Self> {
+        let places = keys.iter().zip(places);
+        places.filter_map(|(key, address)| Some(Self { key: *key, address: address? })).collect()
+    }
+}
+
 /// The most visited keys, the most visited one first; at most `count` of them. Of keys that are visited alike, the lower one comes first.
 pub(super) fn hottest(visits: &[(u64, u64)], count: usize) -> Vec<u64> {
     let mut keys: Vec<(u64, u64)> = weights(visits).into_iter().collect();

@@ -11,9 +11,10 @@ use futures_core::Stream;
 
 use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
-use crate::descent::{Descent, OperationError, Reason, Start, Trips};
+use crate::descent::{Descent, Reason};
 use crate::keys::KeyRange;
 use crate::node::{EntryValue, Node, NodeFault};
+use crate::operation::{OperationError, Start, Trips};
 use crate::pool::{Pool, Trouble};
 use crate::record::RecordPointer;
 

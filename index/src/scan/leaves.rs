@@ -13,8 +13,8 @@ use futures_core::Stream;
 use super::fetch::{Ask, Fetched, Holds, fetch};
 use super::{Order, ScanOptions, ScanTrips};
 use crate::address::GlobalAddress;
-use crate::descent::{OperationError, Start};
 use crate::keys::KeyRange;
+use crate::operation::{OperationError, Start};
 use crate::pool::Pool;
 
 /// Leaves read ahead in the beginning.

@@ -42,8 +42,8 @@ use bytes::Bytes;
 use fatbtree_verbs::Verbs;
 use futures_core::Stream;
 
-use crate::descent::{OperationError, Start, Trips};
 use crate::keys::KeyRange;
+use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
 use leaves::{Leaves, Pairs};
 

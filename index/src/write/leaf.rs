@@ -9,9 +9,10 @@ use super::held::{Held, Part};
 use super::merge::is_thin;
 use crate::address::GlobalAddress;
 use crate::checks::Check;
-use crate::descent::{Descent, LockedPlace, Reason, Start};
+use crate::descent::{Descent, LockedPlace, Reason};
 use crate::locks::Writer;
 use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
+use crate::operation::Start;
 use crate::record::{
     RECORD_HEAD, RecordPointer, UNPUBLISHED, next_record_version, place_bytes, published, record_bytes,
     write_record,

@@ -40,9 +40,10 @@ use super::split::again;
 use super::whole::{Whole, first_line};
 use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
-use crate::descent::{Descent, Reason, Start};
+use crate::descent::{Descent, Reason};
 use crate::keys::KeyRange;
 use crate::node::{Node, NodeHeader, NodeSpec, mark_free, set_partner};
+use crate::operation::Start;
 use crate::space::ChunkKind;
 use crate::superblock::SUPERBLOCK_BYTES;
 

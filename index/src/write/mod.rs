@@ -36,7 +36,8 @@ use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Duration;
 
 use crate::config::{MAX_VALUE, ValueLayout};
-use crate::descent::{Descent, OperationError, Start, Trips, ValueBytes};
+use crate::descent::Descent;
+use crate::operation::{OperationError, Start, Trips, ValueBytes};
 use crate::pool::Pool;
 use leaf::Outcome;
 

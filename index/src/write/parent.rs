@@ -8,8 +8,9 @@ use super::split::again;
 use super::whole::{Whole, first_line};
 use crate::address::GlobalAddress;
 use crate::checks::Check;
-use crate::descent::{Child, Descent, OperationError, Reason, Start};
+use crate::descent::{Child, Descent, Reason};
 use crate::node::{Node, NodeFault, NodeSpec, write_internal};
+use crate::operation::{OperationError, Start};
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fatbtree_controller::{
-    Budget, Entry, Follower, Frequencies, HotKeys, Incarnations, Loaded, Located, Placement, Plan, Programs,
-    Replanned, Tree, by_partition, in_leaves, probe,
+    Budget, Entry, Fleet, Follower, Frequencies, HotKeys, Incarnations, Loaded, Located, Placement, Plan,
+    Programs, PushError, Replanned, Tree, by_partition, in_leaves, probe,
 };
 use fatbtree_index::TreeTop;
 use fatbtree_memserver::KeyPlaces;
@@ -87,30 +87,30 @@ impl Planner {
 
     /// What the switches that answer have counted; the others count nothing. Second: those that did not answer.
     pub(super) async fn counters(&self) -> (Counted, Vec<SwitchId>) {
-        let mut tasks = JoinSet::new();
-        for (switch, fleet) in self.reachable.all() {
-            tasks.spawn(async move { fleet.read_counters().await.map_err(|_| switch) });
-        }
-        let (mut all, mut silent) = (Counted::new(), Vec::new());
-        for counted in tasks.join_all().await {
-            match counted {
-                Ok(counted) => all.extend(counted),
-                Err(switch) => silent.push(switch),
-            }
-        }
-        (all, silent)
+        self.read(|fleet| async move { fleet.read_counters().await }).await
     }
 
     /// What switches have dropped, by reason; and those that do not answer.
     pub(super) async fn drops(&self) -> (BTreeMap<SwitchId, Vec<(String, u64)>>, Vec<SwitchId>) {
+        self.read(|fleet| async move { fleet.read_drops().await }).await
+    }
+
+    /// What the switches that answer say, and those that do not.
+    async fn read<All, One, Reading>(&self, read: impl Fn(Arc<Fleet>) -> Reading) -> (All, Vec<SwitchId>)
+    where
+        All: Default + Extend<One::Item>,
+        One: IntoIterator + Send + 'static,
+        Reading: Future<Output = Result<One, PushError>> + Send + 'static,
+    {
         let mut tasks = JoinSet::new();
         for (switch, fleet) in self.reachable.all() {
-            tasks.spawn(async move { fleet.read_drops().await.map_err(|_| switch) });
+            let reading = read(fleet);
+            tasks.spawn(async move { reading.await.map_err(|_| switch) });
         }
-        let (mut all, mut silent) = (BTreeMap::new(), Vec::new());
-        for counted in tasks.join_all().await {
-            match counted {
-                Ok(counted) => all.extend(counted),
+        let (mut all, mut silent) = (All::default(), Vec::new());
+        for answer in tasks.join_all().await {
+            match answer {
+                Ok(said) => all.extend(said),
                 Err(switch) => silent.push(switch),
             }
         }
@@ -192,23 +192,28 @@ impl Planner {
     /// Asks the follower whether another plan is worth its entries now.
     pub(super) async fn follow(
         self,
-        mut follower: Follower,
+        follower: Follower,
         now: Duration,
     ) -> (Follower, Result<Option<Replanned>, String>) {
         let tops = match self.tops().await {
             Ok(tops) => tops,
             Err(error) => return (follower, Err(error)),
         };
-        let located = match Tree::new(&tops) {
-            Ok(tree) => {
-                let candidates = follower.hot_candidates(&tree);
-                self.locate(&Arc::new(tree), &candidates).await
-            }
-            // The follower says what is wrong with them.
-            Err(_) => Vec::new(),
+        let kept = follower.clone();
+        let candidates = blocking(move || {
+            // The follower says what is wrong with trees that are none.
+            let found = Tree::new(&tops).ok().map(|tree| (follower.hot_candidates(&tree), Arc::new(tree)));
+            Ok((follower, tops, found))
+        });
+        let (mut follower, tops, found) = match candidates.await {
+            Ok(candidates) => candidates,
+            Err(error) => return (kept, Err(error)),
+        };
+        let located = match found {
+            Some((candidates, tree)) => self.locate(&tree, &candidates).await,
+            None => Vec::new(),
         };
         let counters = self.glance().await;
-        let kept = follower.clone();
         let replanned = blocking(move || {
             let replanned =
                 follower.replan(now, &tops, counters, &located).map_err(|error| error.to_string());
@@ -219,8 +224,7 @@ impl Planner {
 }
 
 fn located(keys: &[u64], places: KeyPlaces) -> Vec<Located> {
-    let places = keys.iter().zip(places);
-    places.filter_map(|(key, at)| Some(Located { key: *key, address: at?.raw() })).collect()
+    Located::known(keys, places.into_iter().map(|at| Some(at?.raw())))
 }
 
 async fn blocking<T: Send + 'static>(

@@ -246,6 +246,17 @@ impl Owned {
         Self { inbox, switch, address }
     }
 
+    /// A client that may write.
+    async fn primary(&mut self) -> P4RuntimeClient {
+        let address = self.address.clone();
+        self.until(async {
+            let mut client = P4RuntimeClient::connect(&address, DEVICE).await.expect("the server runs");
+            client.become_primary(1).await.expect("the highest bid");
+            client
+        })
+        .await
+    }
+
     /// Drains the inbox until a future is done.
     async fn until<T>(&mut self, future: impl Future<Output = T>) -> T {
         let mut future = std::pin::pin!(future);
@@ -263,13 +274,8 @@ impl Owned {
 #[tokio::test(flavor = "multi_thread")]
 async fn packets_pass_over_grpc() {
     let mut owned = Owned::new(config()).await;
-    let (address, mut output) = (owned.address.clone(), Output::new());
-    let client = async {
-        let mut client = P4RuntimeClient::connect(&address, DEVICE).await.expect("the server runs");
-        client.become_primary(1).await.expect("the highest bid");
-        client
-    };
-    let mut client = owned.until(client).await;
+    let mut output = Output::new();
+    let mut client = owned.primary().await;
     let mut messages = client.take_messages().expect("the first taker");
     let probe = frame(1, 2, PROBE);
     client.packet_out(out(7, probe.clone())).await.expect("the stream is open");
@@ -290,13 +296,7 @@ async fn packets_pass_over_grpc() {
 #[tokio::test(flavor = "multi_thread")]
 async fn packets_that_a_primary_does_not_take_are_lost() {
     let mut owned = Owned::new(config()).await;
-    let address = owned.address.clone();
-    let client = async {
-        let mut client = P4RuntimeClient::connect(&address, DEVICE).await.expect("the server runs");
-        client.become_primary(1).await.expect("the highest bid");
-        client
-    };
-    let client = owned.until(client).await;
+    let client = owned.primary().await;
     let mut output = Output::new();
     for _ in 0..100_000 {
         owned.switch.handle_frame(0, 8, &frame(1, 2, PROBE), &mut output);
@@ -314,13 +314,7 @@ async fn a_packet_overtakes_large_writes() {
     const ENTRIES: u64 = 2000;
     let program = crate::harness::config();
     let mut owned = Owned::new(program).await;
-    let address = owned.address.clone();
-    let client = async {
-        let mut client = P4RuntimeClient::connect(&address, DEVICE).await.expect("the server runs");
-        client.become_primary(1).await.expect("the highest bid");
-        client
-    };
-    let mut client = owned.until(client).await;
+    let mut client = owned.primary().await;
     let mut messages = client.take_messages().expect("the first taker");
     let info = info();
     let table = info.table("exact_table").expect("there");

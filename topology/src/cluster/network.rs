@@ -129,7 +129,7 @@ impl Check<'_> {
 
     /// The device ports of a switch with `count` ports.
     fn numbers(&self, ports: &Spanned<Ports>, count: u16, field: &str) -> Checked<BTreeMap<u16, u16>> {
-        const EXPECTED: &str = "a device port from 0 to 511 that is not there twice";
+        const EXPECTED: &str = "a device port from 0 to 509 that is not there twice";
         let given: Vec<(u16, String, &Spanned<i64>)> = match ports.get_ref() {
             Ports::All(list) if list.len() != usize::from(count) => {
                 let found = format!("{} numbers", list.len());

@@ -69,15 +69,7 @@ impl Running {
             (PORT + 1, PortSpec::Udp { local: spare, remote: spare }),
             (PORT, PortSpec::Udp { local, remote }),
         ];
-        let options = SwitchOptions {
-            grpc: "127.0.0.1:0".into(),
-            device_id: 1,
-            ports,
-            limit: None,
-            threads,
-            metrics: None,
-            trust: fatbtree_trust::Trust::default(),
-        };
+        let options = SwitchOptions { threads, ..SwitchOptions::new("127.0.0.1:0", 1, ports) };
         let (tell, told) = std::sync::mpsc::channel();
         thread::spawn(move || {
             let process = SwitchProcess::open(&options).unwrap();

@@ -1,0 +1,51 @@
+//! Why packets were dropped, and index reads not admitted: what programs count it under, by their numbers.
+
+/// A counter of a program that has an entry for each reason.
+#[derive(Debug)]
+pub(crate) struct Reasons {
+    /// Its name in P4.
+    pub(crate) counter: &'static str,
+    /// The number of the first reason.
+    first: usize,
+    names: &'static [&'static str],
+}
+
+/// Packets that went nowhere (`p4/include/hosts.p4`). Number 0 is for those that go on, which are not counted.
+const DROPS: Reasons = Reasons {
+    counter: "drops",
+    first: 1,
+    names: &[
+        "neither IPv4 nor ARP",
+        "IPv6",
+        "damaged",
+        "IPv4 options",
+        "TTL",
+        "no route",
+        "forged index header",
+        "ARP for nobody",
+        "to the switch itself",
+    ],
+};
+
+/// READs with a key that a first switch did not admit, and which passed as they were (`p4/include/roce.p4`).
+const REFUSED_INDEX_READS: Reasons = Reasons {
+    counter: "refused_index_reads",
+    first: 0,
+    names: &["index read, not registered", "index read, too long"],
+};
+
+impl Reasons {
+    /// All that there are.
+    pub(crate) const ALL: [Self; 2] = [DROPS, REFUSED_INDEX_READS];
+
+    /// What a number stands for; `None` for one that is not counted. A program that is newer than this one may have more.
+    pub(crate) fn name(&self, number: usize) -> Option<String> {
+        let name = self.names.get(number.checked_sub(self.first)?);
+        Some(name.map_or_else(|| format!("{} {number}", self.counter), |name| (*name).to_owned()))
+    }
+}
+
+/// Why the programs drop a packet, by the number under which they count it.
+pub fn drop_reason(number: usize) -> String {
+    DROPS.name(number).unwrap_or_else(|| "none".to_owned())
+}

@@ -1,0 +1,180 @@
+//! What an operation begins with, what it costs, and how it may fail.
+
+use crate::address::GlobalAddress;
+use crate::node::NodeFault;
+use crate::pool::{BreakReason, ConnectionId};
+use crate::space::ChunkKind;
+
+use fatbtree_verbs::PostError;
+
+/// Where an operation begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// At the root of the key's partition, with ordinary READs all the way.
+    Root,
+    /// With an index read: the switches choose the first node.
+    IndexRead,
+    /// At the lowest node for the key that the client's cache knows: the leaf, or a node below the top two levels. Otherwise at
+    /// the root.
+    Cached,
+    /// At the leaf if the client's cache knows it; otherwise with an index read. So the cache comes to hold what the switches
+    /// do not: they lead past a level-1 node that they know, and only one that is read fills the cache.
+    CachedOrIndexRead,
+    /// At a node that the client knows from earlier. If the node has changed, the operation notices.
+    Node {
+        /// Where the node was.
+        address: GlobalAddress,
+        /// Its level.
+        level: u8,
+    },
+}
+
+/// What an operation cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Trips {
+    /// Reads completed, failed ones included.
+    pub round_trips: u32,
+    /// Reads of the same bytes again because they were torn.
+    pub retries: u32,
+    /// Walks begun again at the partition's root because a node failed its checks.
+    pub restarts: u32,
+    /// Walks begun again because the connection broke.
+    pub breaks: u32,
+    /// Steps to a right sibling.
+    pub siblings_followed: u32,
+    /// Tree nodes accepted, siblings included; records are not nodes.
+    pub levels: u32,
+    /// Level of the node on which the index read landed, if there was one and it was accepted.
+    pub landed: Option<u8>,
+    /// The index read landed on the record of the key, which was the answer.
+    pub landed_on_record: bool,
+}
+
+/// Why an operation came to nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OperationError {
+    /// Nothing that was read made sense, time after time.
+    #[error(
+        "gave up key {key:#x} after {restarts} restarts from root {root}; the last node was refused: {fault}"
+    )]
+    GaveUp {
+        /// The key.
+        key: u64,
+        /// The partition's root.
+        root: GlobalAddress,
+        /// Restarts made.
+        restarts: u32,
+        /// Why the last node was refused.
+        fault: NodeFault,
+    },
+    /// Its connections broke too often.
+    #[error(
+        "key {key:#x}: the connection broke {breaks} times under this operation, last for {last}; allow more reconnects or see \
+         why connections to the server fail"
+    )]
+    ConnectionBroke {
+        /// The key.
+        key: u64,
+        /// Times it broke.
+        breaks: u32,
+        /// The last reason.
+        last: BreakReason,
+    },
+    /// The owner gave the connection up.
+    #[error("key {key:#x}: the {id} was given up; open it again")]
+    Abandoned {
+        /// The key.
+        key: u64,
+        /// The connection.
+        id: ConnectionId,
+    },
+    /// What it has to ask for cannot be posted.
+    #[error("key {key:#x}: {error}")]
+    Refused {
+        /// The key.
+        key: u64,
+        /// Why.
+        error: PostError,
+    },
+    /// The server has no memory left, or gives this client no more.
+    #[error(
+        "key {key:#x}: memory server {server} gives no more memory for {kind}; delete keys, let it have more memory, or raise the \
+         bound of chunks per client"
+    )]
+    NoMemory {
+        /// The key.
+        key: u64,
+        /// The server.
+        server: u16,
+        /// For what.
+        kind: ChunkKind,
+    },
+    /// The client was not told how to write there.
+    #[error(
+        "key {key:#x}: this client may not write to memory server {server}: no locks were given to it (set_writer)"
+    )]
+    NotWriter {
+        /// The key.
+        key: u64,
+        /// The server.
+        server: u16,
+    },
+    /// A lock is held by somebody else for very long.
+    #[error(
+        "key {key:#x}: another client holds the lock of a node for longer than this operation waits; if it has died, its lock is freed \
+         when its session ends"
+    )]
+    Locked {
+        /// The key.
+        key: u64,
+    },
+    /// It may have been carried out or not.
+    #[error(
+        "key {key:#x}: the connection was lost while this was written ({last}), and with it the session: it may have been carried \
+         out or not; read the key to find out"
+    )]
+    Unknown {
+        /// The key.
+        key: u64,
+        /// Why the connection broke.
+        last: BreakReason,
+    },
+    /// The value does not go into this tree.
+    #[error("key {key:#x}: a value of {found} bytes was given, this tree takes {expected}")]
+    ValueSize {
+        /// The key.
+        key: u64,
+        /// Bytes given.
+        found: usize,
+        /// What the tree takes.
+        expected: ValueBytes,
+    },
+    /// A pointer in the tree names a memory server that the super-root does not have.
+    #[error(
+        "key {key:#x}: the tree points to memory server {server}, which has no partition; is the super-root current?"
+    )]
+    UnknownServer {
+        /// The key.
+        key: u64,
+        /// The server in the pointer.
+        server: u16,
+    },
+}
+
+/// How long values of a tree are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ValueBytes {
+    /// All the same.
+    Exactly(u8),
+    /// Any length up to this.
+    UpTo(u32),
+}
+
+impl std::fmt::Display for ValueBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ValueBytes::Exactly(bytes) => write!(f, "exactly {bytes}"),
+            ValueBytes::UpTo(bytes) => write!(f, "up to {bytes}"),
+        }
+    }
+}
