@@ -284,7 +284,7 @@ pub struct TableCounters {
 }
 
 /// What the switches have dropped.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drops {
     /// By switch, in the network's order.
     pub switches: Vec<SwitchDrops>,

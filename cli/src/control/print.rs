@@ -171,22 +171,15 @@ pub(super) fn drops(drops: &Drops) {
 
 /// At a time in milliseconds since 1970.
 fn drops_text(drops: &Drops, now: u64) -> String {
-    // All switches have the same reasons, mostly.
-    let mut reasons: Vec<&str> = Vec::new();
-    for count in drops.switches.iter().flat_map(|switch| &switch.reasons) {
-        if !reasons.contains(&count.reason.as_str()) {
-            reasons.push(&count.reason);
-        }
-    }
-    let mut counts = table(["switch"]);
-    counts.set_header(std::iter::once("switch").chain(reasons.iter().copied()));
-    for SwitchDrops { name, reasons: counted } in &drops.switches {
-        let of = |reason: &&str| {
-            dash(counted.iter().find(|count| count.reason == *reason).map(|count| count.packets))
-        };
-        counts.add_row(std::iter::once(name.clone()).chain(reasons.iter().map(of)));
-    }
-    let mut text = counts.to_string();
+    let all = drops.switches.iter().flat_map(|SwitchDrops { name, reasons }| {
+        reasons.iter().filter(|count| count.packets > 0).map(move |count| (name, count))
+    });
+    let mut counts = table(["switch", "reason", "packets"]);
+    counts.add_rows(all.map(|(name, count)| [name.clone(), count.reason.clone(), count.packets.to_string()]));
+    let mut text = match counts.row_count() {
+        0 => "nothing was dropped".to_owned(),
+        _ => counts.to_string(),
+    };
     if !drops.samples.is_empty() {
         let mut samples = table(["seconds ago", "switch", "port", "reason", "bytes", "first of them"]);
         for DroppedPacket { unix_ms, switch, port, reason, length, bytes } in &drops.samples {
@@ -236,16 +229,18 @@ mod tests {
             bytes: "ab".repeat(128),
         };
         let drops = Drops {
-            switches: vec![of("core-0", &[("TTL", 17), ("no route", 4)]), of("edge-0-1", &[])],
+            switches: vec![of("core-0", &[("TTL", 17), ("IPv6", 0), ("no route", 4)]), of("edge-0-1", &[])],
             samples: vec![sample],
             silent: vec!["edge-0-0".to_owned()],
         };
         let text = drops_text(&drops, 12_500);
         let lines: Vec<_> = text.lines().collect();
         let has = |words: &[&str]| lines.iter().any(|line| words.iter().all(|word| line.contains(word)));
-        assert!(has(&["switch", "TTL", "no route"]), "{text}");
-        assert!(has(&["core-0", "17", "4"]) && has(&["edge-0-1", "-", "-"]), "{text}");
+        assert!(has(&["core-0", "TTL", "17"]) && has(&["core-0", "no route", "4"]), "{text}");
+        assert!(!has(&["IPv6"]), "{text}");
         assert!(has(&["2.5", "edge-0-1", "3", "TTL", "128", &"ab".repeat(42)]), "{text}");
         assert!(!text.contains(&"ab".repeat(43)) && has(&["not counted: edge-0-0"]), "{text}");
+        let none = drops_text(&Drops { switches: vec![of("core-0", &[("TTL", 0)])], ..Drops::default() }, 0);
+        assert_eq!(none, "nothing was dropped");
     }
 }
