@@ -16,6 +16,7 @@
 //!   than in a slice is [appended in place](HeaderTemplate::emit_with), so that it is copied once.
 //! - [`icrc`] has the invariant CRC in full, and by difference as switches mend it.
 //! - [`hops`] is the reference model, in software, of what the switches do to an index read.
+//! - [`query`] is the protocol of clients without RDMA: operations on keys, over UDP.
 //!
 //! Ethernet, IPv4 and UDP are read and written by `etherparse`; each InfiniBand header has a file of its own. Layouts
 //! follow the InfiniBand Architecture Specification volume 1, chapter 9, and its annex A17 (RoCEv2); the two masked atomics,
@@ -67,6 +68,7 @@ pub mod hops;
 pub mod icrc;
 mod index;
 mod opcode;
+pub mod query;
 mod reth;
 
 pub use aeth::{Aeth, NakCode, Syndrome, SyndromeKind};

@@ -1,0 +1,257 @@
+//! The header of requests and responses.
+
+use std::fmt;
+
+use super::{MAX_PAYLOAD, Op, RESPONSE, Status};
+use crate::IndexHeader;
+use crate::error::ParseError;
+
+/// What stands before each part of a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueryHeader {
+    /// The key, and where the switches have led it.
+    pub walk: IndexHeader,
+    /// A node that the key is below, 16 bits of server and 48 of offset; 0: none is known.
+    pub address: u64,
+    /// The operation.
+    pub op: Op,
+    /// What became of it; `None` in a request.
+    pub status: Option<Status>,
+    /// Which execution the parts of a response are of.
+    pub execution: u16,
+    /// Records of a scan.
+    pub limit: u32,
+    /// Who asks; 0 where nobody has to be known.
+    pub client: u64,
+    /// The request's number among the client's.
+    pub request: u64,
+    /// See the [table](super).
+    pub range_end: u64,
+    /// Bytes of the whole payload.
+    pub total: u32,
+    /// Where this part begins in it.
+    pub offset: u32,
+}
+
+/// A datagram of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Query<'a> {
+    /// Its header.
+    pub header: QueryHeader,
+    /// This part of the payload.
+    pub part: &'a [u8],
+}
+
+/// Why a datagram is none of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// It ends before the header does.
+    #[error(
+        "query header: expected {} bytes, found {found}; the datagram is cut short, drop it",
+        QueryHeader::LEN
+    )]
+    Truncated {
+        /// Bytes there are.
+        found: usize,
+    },
+    /// The index header at its beginning.
+    #[error(transparent)]
+    Walk(#[from] ParseError),
+    /// A number that stands for nothing.
+    #[error("query {field}: expected one of the numbers that are defined, found {found}; drop it")]
+    Number {
+        /// The field.
+        field: &'static str,
+        /// What it holds.
+        found: u8,
+    },
+    /// The part does not lie in the payload.
+    #[error(
+        "query payload: expected a part of at most {MAX_PAYLOAD} bytes, found bytes {offset} to {end} of {total}; drop it"
+    )]
+    Part {
+        /// Where it begins.
+        offset: u32,
+        /// Where it ends.
+        end: u64,
+        /// Bytes of the whole payload.
+        total: u32,
+    },
+}
+
+impl QueryHeader {
+    /// Bytes on the wire.
+    pub const LEN: usize = 64;
+
+    /// A request, as a client sends it.
+    pub fn request(op: Op, key: u64, client: u64, request: u64) -> Self {
+        Self {
+            walk: IndexHeader { key, ..IndexHeader::default() },
+            address: 0,
+            op,
+            status: None,
+            execution: 0,
+            limit: 0,
+            client,
+            request,
+            range_end: 0,
+            total: 0,
+            offset: 0,
+        }
+    }
+
+    /// A response to this request, without payload.
+    #[must_use]
+    pub fn response(&self, status: Status) -> Self {
+        Self { address: 0, status: Some(status), limit: 0, range_end: 0, total: 0, offset: 0, ..*self }
+    }
+
+    /// The bytes on the wire.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..16].copy_from_slice(&self.walk.to_bytes());
+        bytes[16..24].copy_from_slice(&self.address.to_be_bytes());
+        bytes[24] = self.op as u8 | if self.status.is_some() { RESPONSE } else { 0 };
+        bytes[25] = self.status.map_or(0, |status| status as u8);
+        bytes[26..28].copy_from_slice(&self.execution.to_be_bytes());
+        bytes[28..32].copy_from_slice(&self.limit.to_be_bytes());
+        bytes[32..40].copy_from_slice(&self.client.to_be_bytes());
+        bytes[40..48].copy_from_slice(&self.request.to_be_bytes());
+        bytes[48..56].copy_from_slice(&self.range_end.to_be_bytes());
+        bytes[56..60].copy_from_slice(&self.total.to_be_bytes());
+        bytes[60..].copy_from_slice(&self.offset.to_be_bytes());
+        bytes
+    }
+}
+
+impl<'a> Query<'a> {
+    /// Reads a datagram: whatever bytes.
+    ///
+    /// # Errors
+    /// What is wrong with it first, from its beginning to its end.
+    #[inline]
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, QueryError> {
+        let Some((header, part)) = datagram.split_first_chunk::<{ QueryHeader::LEN }>() else {
+            return Err(QueryError::Truncated { found: datagram.len() });
+        };
+        let mut fields = Fields { bytes: header, at: 0 };
+        let walk = IndexHeader::parse(&fields.take())?;
+        let address = u64::from_be_bytes(fields.take());
+        let [kind, status] = fields.take();
+        let op = Op::of(kind & !RESPONSE).ok_or(QueryError::Number { field: "operation", found: kind })?;
+        let status = match (kind & RESPONSE != 0, Status::of(status)) {
+            (true, Some(status)) => Some(status),
+            (false, Some(Status::Done)) => None,
+            _ => return Err(QueryError::Number { field: "status", found: status }),
+        };
+        let header = QueryHeader {
+            walk,
+            address,
+            op,
+            status,
+            execution: u16::from_be_bytes(fields.take()),
+            limit: u32::from_be_bytes(fields.take()),
+            client: u64::from_be_bytes(fields.take()),
+            request: u64::from_be_bytes(fields.take()),
+            range_end: u64::from_be_bytes(fields.take()),
+            total: u32::from_be_bytes(fields.take()),
+            offset: u32::from_be_bytes(fields.take()),
+        };
+        let (offset, total) = (header.offset, header.total);
+        let end = u64::from(offset) + part.len() as u64;
+        // An empty part of a payload that is not empty would say nothing.
+        if end > u64::from(total) || total > MAX_PAYLOAD || (part.is_empty() && total > 0) {
+            return Err(QueryError::Part { offset, end, total });
+        }
+        Ok(Self { header, part })
+    }
+}
+
+impl fmt::Display for Query<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let QueryHeader { walk, op, status, client, request, total, offset, .. } = &self.header;
+        write!(f, "{op} {:#x} (client {client:#x}, request {request})", walk.key)?;
+        if let Some(status) = status {
+            write!(f, ": {status}")?;
+        }
+        if *total > 0 {
+            write!(f, ", bytes {offset}..{} of {total}", u64::from(*offset) + self.part.len() as u64)?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes fields from a header, one behind the other.
+struct Fields<'a> {
+    bytes: &'a [u8; QueryHeader::LEN],
+    at: usize,
+}
+
+impl Fields<'_> {
+    #[inline]
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let field = std::array::from_fn(|n| self.bytes[self.at + n]);
+        self.at += N;
+        field
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::IndexFlags;
+
+    #[test]
+    fn golden_bytes() {
+        let header = QueryHeader {
+            walk: IndexHeader {
+                flags: IndexFlags::INNER,
+                epoch: 2,
+                levels: 3,
+                partition: 0x0405,
+                path: 6,
+                reserved: 7,
+                key: 0x0809_0a0b_0c0d_0e0f,
+            },
+            address: 0x1011_1213_1415_1617,
+            op: Op::Scan,
+            status: Some(Status::Busy),
+            execution: 0x1a1b,
+            limit: 0x1c1d_1e1f,
+            client: 0x2021_2223_2425_2627,
+            request: 0x2829_2a2b_2c2d_2e2f,
+            range_end: 0x3031_3233_3435_3637,
+            total: 4,
+            offset: 1,
+        };
+        let mut golden = [0; QueryHeader::LEN + 2];
+        golden.iter_mut().zip(0..).for_each(|(byte, n)| *byte = n);
+        (golden[0], golden[1]) = (3, 2);
+        (golden[24], golden[25]) = (0x86, 6);
+        golden[56..64].copy_from_slice(&[0, 0, 0, 4, 0, 0, 0, 1]);
+        assert_eq!(header.to_bytes(), golden[..QueryHeader::LEN]);
+        let found = Query { header, part: &[64, 65] };
+        assert_eq!(Query::parse(&golden), Ok(found));
+        let said = "scan 0x8090a0b0c0d0e0f (client 0x2021222324252627, request 2893890600475373103): busy, bytes 1..3 of 4";
+        assert_eq!(found.to_string(), said);
+    }
+
+    #[test]
+    fn what_is_none_is_refused_by_field() {
+        let good = QueryHeader::request(Op::Get, 7, 1, 2).to_bytes();
+        let but = |at: usize, byte: u8| {
+            let mut bytes = good;
+            bytes[at] = byte;
+            Query::parse(&bytes).map(|_| ()).unwrap_err().to_string()
+        };
+        assert!(but(0, 9).starts_with("index header version: expected 3"));
+        assert!(but(24, 0).starts_with("query operation"));
+        assert!(but(24, 7).starts_with("query operation"));
+        assert!(but(25, 1).starts_with("query status"), "a request has none");
+        assert!(but(63, 1).contains("found bytes 1 to 1 of 0"));
+        assert!(but(59, 1).contains("found bytes 0 to 0 of 1"), "an empty part of something");
+        assert!(but(56, 0x80).contains("at most 16777216 bytes"));
+        assert_eq!(Query::parse(&good[..63]), Err(QueryError::Truncated { found: 63 }));
+    }
+}

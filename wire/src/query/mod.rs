@@ -1,0 +1,58 @@
+//! The query protocol: operations on keys over UDP, for clients without RDMA (client-server mode).
+//!
+//! A request names a key. On its way the switches may fill in the address of a node that the key is below, and the partition, just as
+//! they do for an index read; the memory server's processor begins there. An address that is stale, forged or 0 costs the server a walk from
+//! its root, never a wrong answer.
+//!
+//! Requests and responses are one UDP datagram for each part of their payload, and have one header, 64 bytes directly behind UDP
+//! (destination port [`QUERY_UDP_PORT`] in requests, source port in responses). Big endian:
+//!
+//! ```text
+//! byte 0              16        24   25       26..28      28      32       40           48          56      60
+//! | index header (16) | address | op | status | execution | limit | client | request id | range end | total | offset | part …
+//! ```
+//!
+//! | field | in a request | in a response |
+//! |---|---|---|
+//! | index header | the key; the rest is 0 at the client, and what switches make of it | as the server got it; of a redirect, the partition that has the key |
+//! | address | 0 at the client, a node for the key from the switches on | 0 |
+//! | op | [`Op`] | the same, with [`RESPONSE`] |
+//! | status | 0 | [`Status`] |
+//! | execution | 0 | a number that the parts of one payload share: a read that was sent twice may have two answers |
+//! | limit | of a scan: the most records | of a scan: the records that follow |
+//! | client | drawn at random by the client; 0 where it only reads | the same |
+//! | request id | counts up; one that is sent again has the id it had | the same |
+//! | range end | of a scan: the last key | of a scan: the key to go on from, or 0; of [`Status::NotOpen`]: the cookie |
+//! | total | bytes of the whole payload | the same |
+//! | offset | where this part of it begins | the same |
+//!
+//! The payload of a put or update is the value, of a get's response the value, of a scan's response [records]; all others have none.
+//! UDP's checksum covers all of it, and switches keep it right when they change something.
+//!
+//! # At most once
+//!
+//! A server remembers the outcomes of a client's last [`WINDOW`] requests by their ids, and a client has no more of them under way at
+//! a time. So a write that comes twice, because its response was lost or the network made two of it, is carried out once and
+//! answered twice; one that is older than all that are remembered is not carried out.
+//!
+//! Whoever writes opens first. A server that does not know a client answers a write with [`Status::NotOpen`] and a cookie, which only who
+//! receives packets at that address can send back: with [`Op::Open`], and the lowest id that may be carried out from now on. A server that
+//! has forgotten its clients makes another cookie, so neither old opens nor old writes of theirs are taken for new ones.
+
+mod header;
+mod op;
+mod parts;
+pub mod records;
+
+pub use header::{Query, QueryError, QueryHeader};
+pub use op::{Op, RESPONSE, Status};
+pub use parts::{Assembly, PartError, parts};
+
+/// UDP port of memory servers that answer queries.
+pub const QUERY_UDP_PORT: u16 = 4793;
+
+/// Requests of a client that a server remembers, and that a client may have under way.
+pub const WINDOW: u64 = 64;
+
+/// Longest payload, bytes. Servers have bounds of their own, which are lower.
+pub const MAX_PAYLOAD: u32 = 1 << 24;

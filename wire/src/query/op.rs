@@ -1,0 +1,131 @@
+//! What is asked, and what became of it.
+
+use std::fmt;
+
+/// In the operation's byte: this is a response.
+pub const RESPONSE: u8 = 0x80;
+
+/// What a client asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// Makes this client known, so that it may write.
+    Open = 1,
+    /// The value of a key.
+    Get = 2,
+    /// Writes a key, whether or not it is there.
+    Put = 3,
+    /// Writes a key that is there.
+    Update = 4,
+    /// Removes a key.
+    Delete = 5,
+    /// Keys and values of a range.
+    Scan = 6,
+}
+
+impl Op {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Open, Self::Get, Self::Put, Self::Update, Self::Delete, Self::Scan];
+
+    /// By its number.
+    pub fn of(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|op| *op as u8 == number)
+    }
+
+    /// Whether a second execution would be one too many.
+    pub const fn is_write(self) -> bool {
+        matches!(self, Self::Put | Self::Update | Self::Delete)
+    }
+
+    /// Whether its request has a payload.
+    pub const fn brings_value(self) -> bool {
+        matches!(self, Self::Put | Self::Update)
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Get => "get",
+            Self::Put => "put",
+            Self::Update => "update",
+            Self::Delete => "delete",
+            Self::Scan => "scan",
+        })
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Status {
+    /// It was carried out.
+    Done = 0,
+    /// The key is not there; nothing was changed.
+    NotFound = 1,
+    /// The key is another partition's, which the index header names: ask there.
+    Redirect = 2,
+    /// The server does not know this client: open, with the cookie that is with it. Nothing was changed.
+    NotOpen = 3,
+    /// The request is none, or asks for what this server does not do. Nothing was changed.
+    Refused = 4,
+    /// The value is longer than this tree's, or the scan asks for more than the server gives.
+    TooLarge = 5,
+    /// The server is busy; nothing was changed: ask again, later.
+    Busy = 6,
+    /// The id is older than all that are remembered; it is not carried out now, and may have been before.
+    Forgotten = 7,
+    /// The server could not, and nothing was changed.
+    Failed = 8,
+    /// The server could not go on: it may have been carried out or not.
+    Unknown = 9,
+}
+
+impl Status {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Done,
+        Self::NotFound,
+        Self::Redirect,
+        Self::NotOpen,
+        Self::Refused,
+        Self::TooLarge,
+        Self::Busy,
+        Self::Forgotten,
+        Self::Failed,
+        Self::Unknown,
+    ];
+
+    /// By its number.
+    pub fn of(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Done => "done",
+            Self::NotFound => "not found",
+            Self::Redirect => "redirect",
+            Self::NotOpen => "not open",
+            Self::Refused => "refused",
+            Self::TooLarge => "too large",
+            Self::Busy => "busy",
+            Self::Forgotten => "forgotten",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_lead_back() {
+        assert!(Op::ALL.into_iter().all(|op| Op::of(op as u8) == Some(op)));
+        assert!(Status::ALL.into_iter().all(|status| Status::of(status as u8) == Some(status)));
+        assert_eq!((Op::of(0), Op::of(7), Status::of(10)), (None, None, None));
+    }
+}

@@ -1,0 +1,113 @@
+//! Payloads over one packet: split, and put together again whatever the order in which parts come.
+
+use std::collections::BTreeMap;
+
+use super::QueryHeader;
+
+/// Why a part does not belong to a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PartError {
+    /// Another length of the whole than the parts before said.
+    #[error("expected a part of {expected} bytes in all, found one of {found}; drop it")]
+    Total {
+        /// Bytes of the whole.
+        expected: u32,
+        /// What this part says.
+        found: u32,
+    },
+    /// It lies outside, or overlaps another part without being the same.
+    #[error("expected a part behind or before those that are there, found bytes {offset} to {end}; drop it")]
+    Place {
+        /// Where it begins.
+        offset: u32,
+        /// Where it ends.
+        end: u32,
+    },
+}
+
+/// The headers and parts of a payload, of at most `most` bytes each; one without bytes for an empty one.
+///
+/// # Panics
+/// When `most` is 0 or the payload is longer than 4 GB.
+pub fn parts<'a>(
+    header: &QueryHeader,
+    payload: &'a [u8],
+    most: usize,
+) -> impl Iterator<Item = (QueryHeader, &'a [u8])> {
+    let header =
+        QueryHeader { total: u32::try_from(payload.len()).expect("at most 4 GB"), offset: 0, ..*header };
+    let empty = payload.is_empty().then_some((header, payload));
+    let parts = payload.chunks(most).enumerate().map(move |(n, part)| {
+        let offset = u32::try_from(n * most).expect("it is less than the payload");
+        (QueryHeader { offset, ..header }, part)
+    });
+    empty.into_iter().chain(parts)
+}
+
+/// A payload of which parts are still missing.
+///
+/// ```
+/// use fatbtree_wire::query::{Assembly, Op, QueryHeader, parts};
+///
+/// let header = QueryHeader::request(Op::Put, 7, 1, 1);
+/// let sent: Vec<_> = parts(&header, b"a value over several packets", 10).collect();
+/// let mut assembly = Assembly::new(sent[0].0.total);
+/// for (header, part) in sent.iter().rev() {
+///     assembly.add(header.total, header.offset, part)?;
+/// }
+/// assert_eq!(assembly.finish().as_deref(), Some(&b"a value over several packets"[..]));
+/// # Ok::<(), fatbtree_wire::query::PartError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Assembly {
+    payload: Vec<u8>,
+    /// Of each part that is there, where it begins and how long it is.
+    there: BTreeMap<u32, u32>,
+    missing: u32,
+}
+
+impl Assembly {
+    /// Nothing is there of so many bytes. Whoever calls it has checked that he has the memory.
+    pub fn new(total: u32) -> Self {
+        Self { payload: vec![0; total as usize], there: BTreeMap::new(), missing: total }
+    }
+
+    /// Puts a part in its place. One that is there already changes nothing.
+    ///
+    /// # Errors
+    /// When it is none of this payload's; it changes nothing then.
+    pub fn add(&mut self, total: u32, offset: u32, part: &[u8]) -> Result<(), PartError> {
+        let expected = self.payload.len() as u32;
+        if total != expected {
+            return Err(PartError::Total { expected, found: total });
+        }
+        let end = u64::from(offset) + part.len() as u64;
+        let place = PartError::Place { offset, end: u32::try_from(end).unwrap_or(u32::MAX) };
+        if end > u64::from(total) {
+            return Err(place);
+        }
+        let (len, end) = (part.len() as u32, end as u32);
+        if part.is_empty() || self.there.get(&offset) == Some(&len) {
+            return Ok(());
+        }
+        let before = self.there.range(..=offset).next_back().is_some_and(|(at, len)| at + len > offset);
+        let behind = self.there.range(offset..end).next().is_some();
+        if before || behind {
+            return Err(place);
+        }
+        self.payload[offset as usize..end as usize].copy_from_slice(part);
+        self.there.insert(offset, len);
+        self.missing -= len;
+        Ok(())
+    }
+
+    /// Whether all of it is there.
+    pub fn is_whole(&self) -> bool {
+        self.missing == 0
+    }
+
+    /// The payload, if all of it is there.
+    pub fn finish(self) -> Option<Vec<u8>> {
+        self.is_whole().then_some(self.payload)
+    }
+}
