@@ -58,7 +58,7 @@ need() {
 # --- what it needs ------------------------------------------------------------------------------------------------------
 
 # package:file-or-command that shows that it is there
-needs="qemu-system-x86:qemu-system-x86_64 perftest:ib_read_lat ibverbs-utils:ibv_rc_pingpong rdmacm-utils:rping iproute2:rdma busybox-static:busybox kmod:depmod gcc:gcc binutils:strip
+needs="qemu-system-x86:qemu-system-x86_64 tshark:tshark perftest:ib_read_lat ibverbs-utils:ibv_rc_pingpong rdmacm-utils:rping iproute2:rdma busybox-static:busybox kmod:depmod gcc:gcc binutils:strip
        libc6-dev:/usr/include/stdio.h libibverbs-dev:/usr/include/infiniband/verbs.h ibverbs-providers:/etc/libibverbs.d/rxe.driver
        libc-bin:ldd dpkg:dpkg-deb ca-certificates:/etc/ssl/certs/ca-certificates.crt"
 
@@ -152,6 +152,29 @@ build() {
 
 icrc() { "$work/venv/bin/python3" scripts/icrc_vectors.py --check wire/tests/data/scapy_icrc.txt; }
 
+# What Wireshark says of packets that only this project speaks, by our dissector: of each its protocol, key, levels walked, RETH's address,
+# operation, status, records.
+wireshark() {
+    cargo run --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree-wire --example capture -- "$work/capture.pcap"
+    tshark -X lua_script:scripts/fatbtree.lua -r "$work/capture.pcap" -T fields -E separator=/s -E aggregator=/ -e _ws.col.Protocol \
+        -e fatbtree.index.key -e fatbtree.index.levels -e infiniband.reth.va -e fatbtree.query.op -e fatbtree.query.status \
+        -e fatbtree.query.record.key -e fatbtree.query.record.value 2>"$work/tshark.log" | sed 's/ *$//' >"$work/wireshark.txt"
+    cat "$work/tshark.log"
+    diff - "$work/wireshark.txt" <<'EXPECTED'
+RRoCE   0x0123456789abcdef
+Index READ 0x0123456789abcdef 0 0x0003000000001000
+Index READ 0x0123456789abcdef 2 0x0003000000042400
+RRoCE   0x0003000000042400
+Fat-B+Tree query 0x0123456789abcdef 2  2
+Fat-B+Tree query 0x0123456789abcdef 0  2 0
+Fat-B+Tree query 0x0123456789abcdef 0  3
+Fat-B+Tree query 0x0123456789abcdef 0  3
+Fat-B+Tree query 0x0123456789abcdef 0  3 3
+Fat-B+Tree query 0x0123456789abcdef 0  6
+Fat-B+Tree query 0x0123456789abcdef 0  6 0 0x0123456789abcdef 6f6e65
+EXPECTED
+}
+
 p4runtime() {
     local address=""
     "$binary" switch --grpc 127.0.0.1:0 --device-id 1 --seconds 300 >"$work/switch-p4runtime.log" 2>&1 &
@@ -174,6 +197,7 @@ need "fatbtree and the guests' programs" build
 binary=${binary:-$target/$folder/fatbtree}
 
 check "ICRC: the stored vectors are what scapy makes" icrc
+check "Wireshark: our dissector tells what index reads and queries are" wireshark
 check "P4Runtime: p4runtime-shell programs the switch and reads it back" p4runtime
 # They print their own lines.
 timeout 600 "$work/venv/bin/python3" scripts/interop_rxe.py --fatbtree "$binary" --kernel "$work/kernel" \
