@@ -101,6 +101,11 @@ impl Assembly {
         Ok(())
     }
 
+    /// Bytes of the whole.
+    pub fn total(&self) -> u32 {
+        self.payload.len() as u32
+    }
+
     /// Whether all of it is there.
     pub fn is_whole(&self) -> bool {
         self.missing == 0

@@ -1,0 +1,392 @@
+//! The client's end.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status, WINDOW, parts};
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use crate::PART;
+
+/// How a client asks.
+#[derive(Clone, Debug)]
+pub struct RequesterOptions {
+    /// Server by key: the first key of each, ascending from 0. One entry where the switches choose it by key.
+    pub servers: Vec<(u64, u16)>,
+    /// A request is sent again when so long nothing has come; then after twice that, up to `longest_pause`.
+    pub first_pause: Duration,
+    /// The longest time between two sendings.
+    pub longest_pause: Duration,
+    /// A request that is not answered for so long is given up.
+    pub patience: Duration,
+    /// Redirects that a request follows.
+    pub redirects: u32,
+    /// Longest answer that is taken, bytes.
+    pub longest_answer: u32,
+    /// Bytes of a payload in one packet.
+    pub part: usize,
+}
+
+impl Default for RequesterOptions {
+    fn default() -> Self {
+        Self {
+            servers: vec![(0, 0)],
+            first_pause: Duration::from_millis(10),
+            longest_pause: Duration::from_millis(500),
+            patience: Duration::from_secs(5),
+            redirects: 8,
+            longest_answer: 1 << 20,
+            part: PART,
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ask {
+    /// The operation; not [`Op::Open`], which happens by itself.
+    pub op: Op,
+    /// The key; of a scan, the first.
+    pub key: u64,
+    /// Of a scan: the last key.
+    pub range_end: u64,
+    /// Of a scan: the most records.
+    pub limit: u32,
+    /// Of a put or update.
+    pub value: Vec<u8>,
+}
+
+impl Ask {
+    /// The value of a key.
+    pub fn get(key: u64) -> Self {
+        Self { op: Op::Get, key, range_end: 0, limit: 0, value: Vec::new() }
+    }
+
+    /// Writes a key, whether or not it is there.
+    pub fn put(key: u64, value: Vec<u8>) -> Self {
+        Self { op: Op::Put, value, ..Self::get(key) }
+    }
+
+    /// Writes a key that is there.
+    pub fn update(key: u64, value: Vec<u8>) -> Self {
+        Self { op: Op::Update, value, ..Self::get(key) }
+    }
+
+    /// Removes a key.
+    pub fn delete(key: u64) -> Self {
+        Self { op: Op::Delete, ..Self::get(key) }
+    }
+
+    /// The first `limit` records from `key` to `last`.
+    pub fn scan(key: u64, last: u64, limit: u32) -> Self {
+        Self { op: Op::Scan, range_end: last, limit, ..Self::get(key) }
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// The value of the key.
+    Value(Vec<u8>),
+    /// The write was carried out, once.
+    Written,
+    /// Records of the range.
+    Records {
+        /// As [`records`](fatbtree_wire::query::records) has them.
+        payload: Vec<u8>,
+        /// The key to go on from; none where the range has ended.
+        next: Option<u64>,
+    },
+    /// The key is not there, and nothing was changed.
+    NotFound,
+    /// The server does not do that; nothing was changed.
+    Refused(Status),
+    /// Nobody answered in time. Nothing was to be changed.
+    Lost,
+    /// The write may have been carried out or not.
+    Unknown,
+}
+
+/// A datagram for a server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ToServer {
+    /// Its number.
+    pub server: u16,
+    /// The datagram.
+    pub bytes: Vec<u8>,
+}
+
+/// What came and went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RequesterStats {
+    /// Requests that were sent again.
+    pub again: u64,
+    /// Redirects that were followed.
+    pub redirects: u64,
+    /// Opens that were sent.
+    pub opens: u64,
+    /// Datagrams that are no answers to anything.
+    pub stray: u64,
+}
+
+/// A request under way.
+#[derive(Debug)]
+struct Pending {
+    ask: Ask,
+    server: u16,
+    pause: Duration,
+    again_at: Duration,
+    given_up_at: Duration,
+    redirects: u32,
+    answer: Option<Part>,
+}
+
+/// An answer of which parts are missing.
+#[derive(Debug)]
+struct Part {
+    execution: u16,
+    parts: Assembly,
+}
+
+/// What the client has opened with.
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    cookie: u64,
+    /// Writes with lower ids are not carried out there.
+    floor: u64,
+}
+
+/// Sends requests, again where need be, and takes the answers.
+#[derive(Debug)]
+pub struct Requester {
+    options: RequesterOptions,
+    random: ChaCha8Rng,
+    client: u64,
+    next: u64,
+    pending: BTreeMap<u64, Pending>,
+    /// By partition.
+    opened: BTreeMap<u16, Opened>,
+    transmit: VecDeque<ToServer>,
+    answers: VecDeque<(u64, Answer)>,
+    stats: RequesterStats,
+}
+
+impl Requester {
+    /// A client that nobody knows. The seed must be one that others cannot guess: the client's number comes from it.
+    pub fn new(options: RequesterOptions, seed: u64) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let client = random.next_u64().max(1);
+        Self {
+            options,
+            random,
+            client,
+            next: 1,
+            pending: BTreeMap::new(),
+            opened: BTreeMap::new(),
+            transmit: VecDeque::new(),
+            answers: VecDeque::new(),
+            stats: RequesterStats::default(),
+        }
+    }
+
+    /// Asks. The request's number, by which its answer is known; `None` when as many are under way as servers remember.
+    pub fn ask(&mut self, now: Duration, ask: Ask) -> Option<u64> {
+        let oldest = self.pending.keys().next().copied().unwrap_or(self.next);
+        if self.next - oldest >= WINDOW {
+            return None;
+        }
+        let id = self.next;
+        self.next += 1;
+        let at = self.options.servers.partition_point(|(low, _)| *low <= ask.key).saturating_sub(1);
+        let server = self.options.servers.get(at).map_or(0, |(_, server)| *server);
+        let pause = self.options.first_pause;
+        let pending = Pending {
+            ask,
+            server,
+            pause,
+            again_at: now,
+            given_up_at: now + self.options.patience,
+            redirects: 0,
+            answer: None,
+        };
+        self.pending.insert(id, pending);
+        self.send(now, id);
+        Some(id)
+    }
+
+    /// Requests under way.
+    pub fn under_way(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// What came and went so far.
+    pub fn stats(&self) -> RequesterStats {
+        self.stats
+    }
+
+    /// The next datagram to be sent.
+    pub fn poll_transmit(&mut self) -> Option<ToServer> {
+        self.transmit.pop_front()
+    }
+
+    /// The next answer, by the request's number.
+    pub fn poll_answer(&mut self) -> Option<(u64, Answer)> {
+        self.answers.pop_front()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next, if ever.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.pending.values().map(|pending| pending.again_at.min(pending.given_up_at)).min()
+    }
+
+    /// Sends again what is not answered, and gives up what has waited for too long.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        let due: Vec<u64> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| pending.again_at.min(pending.given_up_at) <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            if self.pending[&id].given_up_at <= now {
+                self.end(id, None);
+            } else {
+                self.stats.again += 1;
+                self.send(now, id);
+            }
+        }
+    }
+
+    /// A datagram has come.
+    pub fn handle(&mut self, now: Duration, datagram: &[u8]) {
+        if !self.take(now, datagram) {
+            self.stats.stray += 1;
+        }
+    }
+
+    /// Whether it was an answer.
+    fn take(&mut self, now: Duration, datagram: &[u8]) -> bool {
+        let Ok(Query { header, part }) = Query::parse(datagram) else { return false };
+        let Some(status) = header.status.filter(|_| header.client == self.client) else { return false };
+        if header.op == Op::Open {
+            return self.opened(now, &header, status);
+        }
+        let Some(pending) = self.pending.get_mut(&header.request) else { return false };
+        if (pending.ask.op, pending.ask.key) != (header.op, header.walk.key) {
+            return false;
+        }
+        match status {
+            Status::Done => {
+                if header.total > self.options.longest_answer {
+                    self.end(header.request, Some(Answer::Refused(Status::TooLarge)));
+                    return true;
+                }
+                // Parts of two executions are never put together: between them the value may have changed.
+                let answer = pending.answer.take().filter(|answer| answer.execution == header.execution);
+                let (execution, total) = (header.execution, header.total);
+                let mut answer = answer.unwrap_or_else(|| Part { execution, parts: Assembly::new(total) });
+                let is_good = answer.parts.add(header.total, header.offset, part).is_ok();
+                if answer.parts.is_whole() {
+                    let payload = answer.parts.finish().unwrap_or_default();
+                    let next = Some(header.range_end).filter(|next| *next != 0);
+                    let answer = match header.op {
+                        Op::Get => Answer::Value(payload),
+                        Op::Scan => Answer::Records { payload, next },
+                        Op::Open | Op::Put | Op::Update | Op::Delete => Answer::Written,
+                    };
+                    self.end(header.request, Some(answer));
+                } else {
+                    pending.answer = Some(answer);
+                }
+                is_good
+            }
+            Status::NotFound => self.end(header.request, Some(Answer::NotFound)),
+            Status::Refused | Status::TooLarge => self.end(header.request, Some(Answer::Refused(status))),
+            Status::Forgotten | Status::Unknown => self.end(header.request, None),
+            // Nothing was changed: the timer asks again.
+            Status::Busy | Status::Failed => true,
+            // Said twice, it leads there once.
+            Status::Redirect if pending.server == header.walk.partition => true,
+            Status::Redirect => {
+                pending.redirects += 1;
+                if pending.redirects > self.options.redirects {
+                    return self.end(header.request, Some(Answer::Refused(status)));
+                }
+                (pending.server, pending.answer) = (header.walk.partition, None);
+                self.stats.redirects += 1;
+                self.send(now, header.request);
+                true
+            }
+            Status::NotOpen => self.open(&header),
+        }
+    }
+
+    /// A server does not know this client, and has given it a cookie for a write.
+    fn open(&mut self, header: &QueryHeader) -> bool {
+        let (partition, cookie, id) = (header.walk.partition, header.range_end, header.request);
+        let before = self.opened.get(&partition).copied();
+        let floor = match before {
+            // It was never opened with, so it has carried out nothing.
+            None => self.pending.keys().next().copied().unwrap_or(id),
+            // The open is still on its way, or lost.
+            Some(opened) if opened.cookie == cookie => opened.floor,
+            // It has forgotten this client, and with it what it has carried out: nobody knows what became of the writes that are under way.
+            Some(_) => self.next,
+        };
+        self.opened.insert(partition, Opened { cookie, floor });
+        if id < floor {
+            return self.end(id, None);
+        }
+        let Some(pending) = self.pending.get(&id) else { return false };
+        let open = QueryHeader::request(Op::Open, pending.ask.key, self.client, floor);
+        let bytes = QueryHeader { range_end: cookie, ..open }.to_bytes().to_vec();
+        self.stats.opens += 1;
+        self.transmit.push_back(ToServer { server: pending.server, bytes });
+        true
+    }
+
+    /// An open was answered: the writes that wait for it are sent again.
+    fn opened(&mut self, now: Duration, header: &QueryHeader, status: Status) -> bool {
+        let opened = self.opened.get(&header.walk.partition);
+        if status != Status::Done || opened.is_none_or(|opened| opened.floor != header.request) {
+            // What comes again asks again.
+            return status != Status::Done;
+        }
+        let waiting: Vec<u64> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| pending.ask.op.is_write() && pending.ask.key == header.walk.key)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in waiting {
+            self.send(now, id);
+        }
+        true
+    }
+
+    fn send(&mut self, now: Duration, id: u64) {
+        let Some(pending) = self.pending.get_mut(&id) else { return };
+        // Not all clients at the same time.
+        let spread = self.random.next_u64() % (pending.pause.as_nanos() as u64 / 4).max(1);
+        pending.again_at = now + pending.pause + Duration::from_nanos(spread);
+        pending.pause = (pending.pause * 2).min(self.options.longest_pause);
+        let Ask { op, key, range_end, limit, value } = &pending.ask;
+        let request = QueryHeader::request(*op, *key, self.client, id);
+        let header = QueryHeader { range_end: *range_end, limit: *limit, ..request };
+        for (header, part) in parts(&header, value, self.options.part) {
+            let mut bytes = Vec::with_capacity(QueryHeader::LEN + part.len());
+            bytes.extend_from_slice(&header.to_bytes());
+            bytes.extend_from_slice(part);
+            self.transmit.push_back(ToServer { server: pending.server, bytes });
+        }
+    }
+
+    /// With an answer, or without one.
+    fn end(&mut self, id: u64, answer: Option<Answer>) -> bool {
+        let Some(pending) = self.pending.remove(&id) else { return false };
+        let none = if pending.ask.op.is_write() { Answer::Unknown } else { Answer::Lost };
+        self.answers.push_back((id, answer.unwrap_or(none)));
+        true
+    }
+}
