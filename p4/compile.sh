@@ -8,7 +8,6 @@ if ! command -v p4c-bm2-ss >/dev/null; then
     exit 1
 fi
 
-# One warning is expected: the fat root's last stage names no next one, and does not use the parameter that would.
 p4c-bm2-ss --std p4-16 -o build/fatbtree_v1model.json.new \
     --p4runtime-files build/fatbtree_v1model.p4info.txtpb fatbtree_v1model.p4
 # The compiler writes source positions with the paths of the machine it runs on; the program does not need them.

@@ -34,9 +34,8 @@ compile() { # CHIP ROLE
     upper=$(echo "$role" | tr a-z A-Z)
     echo "compiling $role for $chip"
     rm -rf "$dir" && mkdir -p "$dir"
-    # Warnings: the fat root's last stage names no next one, const tables have the size of their entries, and variables are
-    # read only behind the tables that write them.  Without clots, which hold on Tofino 2 what no table touches: of a parser like this
-    # one the compiler's assembly lacks some.
+    # Warnings: a role does not use all controls, and const tables have the size of their entries.  Without clots, which hold on
+    # Tofino 2 what no table touches: of a parser like this one the compiler's assembly lacks some.
     p4c-barefoot --no-clot --target "$chip" --arch $arch --std p4-16 -D__TARGET_TOFINO__=$number -DROLE_"$upper" "${sizes[@]}" \
         --p4runtime-files "$info" --p4runtime-force-std-externs --bf-rt-schema "$dir/bfrt.json" -o "$dir" fatbtree_tna.p4 >"$dir/p4c.log" 2>&1 ||
         { grep -A8 'error:' "$dir/p4c.log" >&2; exit 1; }

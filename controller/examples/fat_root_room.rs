@@ -43,8 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for target in Target::ALL {
             for live_epochs in [2, 1] {
                 let compiled = Budget::compiled(target);
-                let budget =
-                    Budget { fat_root_ranges: 10_000, live_epochs, set_nodes: [0; SETS], ..compiled };
+                let budget = Budget { live_epochs, set_nodes: [0; SETS], ..compiled };
                 let placement = Placement::of(&cluster);
                 let plan = Plan::new(cluster.tree(), &placement, &tree, &frequencies, &budget, 1)?;
                 let summary = plan.summary();

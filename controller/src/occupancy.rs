@@ -177,7 +177,7 @@ mod tests {
 
     fn of_fat_root(stage: u8, low: u16, high: u16) -> Entry {
         let key = fat_root::Key { stage, sub_table: 2, low, high, priority: 1 };
-        Entry::FatRoot(key, fat_root::Action::NextTable { sub_table: 4 })
+        Entry::FatRoot(key, fat_root::Action::NextTable { slice: 1, sub_table: 4 })
     }
 
     fn of_node(set: NodeSet, slot: u16, whole: bool) -> [Entry; 4] {

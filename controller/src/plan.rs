@@ -20,6 +20,7 @@ mod layers;
 mod need;
 mod network;
 mod next;
+mod placement;
 mod print;
 mod ranges;
 mod shape;
@@ -175,7 +176,7 @@ pub fn next_epoch(epoch: u8) -> u8 {
 /// Sub-table id of table `table` of a fat root of this parity, 0 or 1: unique among two fat roots that follow each other, never 0.
 fn sub_table(table: u32, parity: u8) -> u16 {
     let id = 2 * (table + 1) + u32::from(parity);
-    u16::try_from(id).expect("the budget keeps the number of tables below 2^15 - 1")
+    u16::try_from(id).expect("the budget keeps the number of tables below 2^15")
 }
 
 /// A partition as the plan sees it.
@@ -466,7 +467,7 @@ impl Plan {
     /// [`PlanError::OverBudget`] with the first table that is too small.
     pub fn check(&self, budget: &Budget) -> Result<(), PlanError> {
         budget.validate()?;
-        budget.check_ranges(self.fat_root.len(), &self.tables)?;
+        budget.check_ranges(self.fat_root.len(), &self.tables, self.budget.range_match)?;
         for nodes in self.nodes.chunk_by(|a, b| a.group == b.group) {
             let group = self.group_of(&nodes[0]);
             let mut taken = SetRoom::default();

@@ -7,7 +7,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::{plan, top};
-use fatbtree_controller::tables::core_route;
+use fatbtree_controller::tables::{core_route, fat_root};
 use fatbtree_controller::{
     Budget, Change, Connection, Connections, Entry, HotKeys, Located, Placement, Programs, RangeMatch,
     ReloadSteps, TableError, Tables, Target, Tree, base,
@@ -127,6 +127,28 @@ fn entries_that_nobody_of_us_wrote_are_reported() {
     assert!(matches!(tables.read(&lowered), Err(TableError::Foreign { .. })));
     lowered.table_id = 1;
     assert_eq!(tables.read(&lowered), Ok(None));
+}
+
+/// The slice after the one of a stage's number cannot follow before the one between them.
+#[test]
+fn a_slice_that_a_stage_cannot_lead_to_is_refused() {
+    let tables = Tables::new(&info()).unwrap();
+    for stage in 0..4 {
+        let key = fat_root::Key { stage, sub_table: 2, low: 1, high: 1, priority: 1 };
+        for slice in 0..5 {
+            let entry = Entry::FatRoot(key, fat_root::Action::NextTable { slice, sub_table: 4 });
+            match tables.entry(&entry) {
+                Ok(lowered) => {
+                    assert!(stage < 3 && (1..=stage + 1).contains(&slice), "{entry:?}");
+                    assert_eq!(tables.read(&lowered).unwrap(), Some(entry));
+                }
+                Err(error) => {
+                    assert!(stage == 3 || !(1..=stage + 1).contains(&slice), "{entry:?}");
+                    assert!(error.to_string().contains(&format!("fat_root_{stage}")), "{error}");
+                }
+            }
+        }
+    }
 }
 
 #[test]

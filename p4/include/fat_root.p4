@@ -1,16 +1,25 @@
 /* The fat root: the most visited top nodes of the tree merged into one very wide node, kept as TCAM
- * range tables (paper section III-B).  A 64-bit range look-up is four look-ups of 16 bits: each stage
- * either lands on a child or names the sub-table to use in the next stage. */
+ * range tables (paper section III-B).  A 64-bit range look-up is four look-ups of 16 bits: an entry
+ * either lands on a child or names the sub-table to use next, and the slice of the key that it looks at.
+ *
+ * Which stages a sub-table stands in is the controller's choice: a stage that has no entry for a slice
+ * leaves everything as it is, and a later one goes on.  So the stages share their rows: where a slice
+ * needs more than a stage has, the rest of its sub-tables stands in the next ones, under the same ids. */
 
 #ifndef FATBTREE_FAT_ROOT_P4
 #define FATBTREE_FAT_ROOT_P4
 
-#define FAT_ROOT_STAGE(stage, slice_bits, size_) \
-    DIRECT_COUNTER(fat_root_hits_##stage) \
-    action next_table_##stage(sub_table_t next) { \
+// The next slice cannot stand in an earlier stage than the one behind: the second one follows in stage 1 at the earliest.
+#define NEXT_SLICE(stage, which, bits) \
+    action which##_slice_##stage(sub_table_t next) { \
         COUNT(fat_root_hits_##stage) \
         sub_table = next; \
-    } \
+        slice = key_[bits]; \
+    }
+
+#define FAT_ROOT_STAGE(stage, ways_on, names_of_ways_on, size_) \
+    DIRECT_COUNTER(fat_root_hits_##stage) \
+    ways_on \
     action land_##stage(address_t address, partition_t partition, @name("inner") bit<1> inner) { \
         COUNT(fat_root_hits_##stage) \
         child_address = address; \
@@ -18,14 +27,14 @@
         child_is_inner = inner; \
         landed = 1; \
     } \
-    action no_range_##stage() { sub_table = 0; } \
+    action no_range_##stage() { } \
     @entries_with_ranges(1) \
     table fat_root_##stage { \
         key = { \
-            sub_table      : exact @name("sub_table"); \
-            key_[slice_bits] : range @name("slice"); \
+            sub_table : exact @name("sub_table"); \
+            slice     : range @name("slice"); \
         } \
-        actions = { next_table_##stage; land_##stage; @defaultonly no_range_##stage; } \
+        actions = { names_of_ways_on land_##stage; @defaultonly no_range_##stage; } \
         const default_action = no_range_##stage(); \
         ATTACH_COUNTER(fat_root_hits_##stage) \
         size = size_; \
@@ -35,20 +44,27 @@
 control FatRoot(inout index_t index, inout address_t va, in epoch_t epoch, in sub_table_t root_sub_table) {
     db_key_t    key_ = index.key;
     sub_table_t sub_table = root_sub_table;
+    bit<16>     slice = key_[63:48];
     bit<1>      landed = 0;
     address_t   child_address = 0;
     partition_t child_partition = 0;
     bit<1>      child_is_inner = 0;
 
-    FAT_ROOT_STAGE(0, 63:48, FAT_ROOT_STAGE_ENTRIES)
-    FAT_ROOT_STAGE(1, 47:32, FAT_ROOT_STAGE_ENTRIES)
-    FAT_ROOT_STAGE(2, 31:16, FAT_ROOT_STAGE_ENTRIES)
-    FAT_ROOT_STAGE(3, 15:0,  FAT_ROOT_STAGE_ENTRIES)
+    FAT_ROOT_STAGE(0,
+        NEXT_SLICE(0, second, 47:32),
+        second_slice_0;, FAT_ROOT_STAGE_ENTRIES)
+    FAT_ROOT_STAGE(1,
+        NEXT_SLICE(1, second, 47:32) NEXT_SLICE(1, third, 31:16),
+        second_slice_1; third_slice_1;, FAT_ROOT_STAGE_ENTRIES)
+    FAT_ROOT_STAGE(2,
+        NEXT_SLICE(2, second, 47:32) NEXT_SLICE(2, third, 31:16) NEXT_SLICE(2, last, 15:0),
+        second_slice_2; third_slice_2; last_slice_2;, FAT_ROOT_STAGE_ENTRIES)
+    FAT_ROOT_STAGE(3, , , FAT_ROOT_STAGE_ENTRIES)
 
     apply {
         index.flags = 0;
         index.epoch = epoch;
-        // A miss names no sub-table: later stages miss as well, and the packet goes on with the root of its partition.
+        // Where no stage has an entry the packet goes on with the root of its partition.
         fat_root_0.apply();
         if (landed == 0) { fat_root_1.apply(); }
         if (landed == 0) { fat_root_2.apply(); }

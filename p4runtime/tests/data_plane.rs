@@ -35,7 +35,14 @@ fn expected() -> Vec<Expected> {
         let name = format!("fat_root_{stage}");
         let key = || vec![("sub_table", 16, Exact), ("slice", 16, Range)];
         tables.push((name.clone(), key(), "land", vec![("address", 64), ("partition", 16), ("inner", 1)]));
-        tables.push((name, key(), "next_table", vec![]));
+        // The slice of a stage's number is followed by the next one, or still by an earlier one; the last stage leads nowhere.
+        for next in ["second_slice", "third_slice", "last_slice"].into_iter().take(if stage < 3 {
+            stage + 1
+        } else {
+            0
+        }) {
+            tables.push((name.clone(), key(), next, vec![("next", 16)]));
+        }
     }
     for set in ["node_set_a", "node_set_b"] {
         let node = || vec![("epoch", 8, Exact), ("address", 64, Exact)];

@@ -16,11 +16,16 @@ use proptest::prelude::*;
 
 fn budget() -> impl Strategy<Value = Budget> {
     let nodes = prop_oneof![Just(0usize), 1..40usize];
-    (4..120usize, prop::array::uniform7(nodes)).prop_map(|(fat_root_ranges, set_nodes)| Budget {
-        fat_root_ranges,
-        set_nodes,
-        ..Budget::bmv2()
-    })
+    // Where stages are small, the fat root's sub-tables stand in several.
+    let entries = prop_oneof![Just(Budget::bmv2().stage_entries), 16..80usize];
+    (4..120usize, entries, prop::array::uniform7(nodes)).prop_map(
+        |(fat_root_ranges, stage_entries, set_nodes)| Budget {
+            fat_root_ranges,
+            stage_entries,
+            set_nodes,
+            ..Budget::bmv2()
+        },
+    )
 }
 
 fn keys() -> impl Strategy<Value = BTreeSet<u64>> {

@@ -156,8 +156,10 @@ fn frames(c: &mut Criterion) {
             let key = [EXACT(20 + 2 * stage), MatchValue::Range { low: slice << 8, high: slice << 8 | 255 }];
             let table = format!("ingress.fat_root.fat_root_{stage}");
             let (action, params) = match stage {
-                3 => ("land", vec![7, 1, 0]),
-                _ => ("next_table", vec![22 + 2 * stage]),
+                0 => ("second_slice", vec![22]),
+                1 => ("third_slice", vec![24]),
+                2 => ("last_slice", vec![26]),
+                _ => ("land", vec![7, 1, 0]),
             };
             insert(&mut core, &table, 1, &key, &format!("ingress.fat_root.{action}_{stage}"), &params);
         }
@@ -185,7 +187,7 @@ fn control(c: &mut Criterion) {
     insert_all(c, "control/insert 65536 exact entries", &program, exact, &entries);
 
     let ranges = program.table("ingress.fat_root.fat_root_0").unwrap();
-    let next = program.table_action(ranges, "ingress.fat_root.next_table_0").unwrap();
+    let next = program.table_action(ranges, "ingress.fat_root.second_slice_0").unwrap();
     let entries: Vec<Entry> = (0..1024)
         .map(|i| {
             let key = vec![EXACT(20), MatchValue::Range { low: i << 6, high: i << 6 | 63 }];

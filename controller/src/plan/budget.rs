@@ -7,12 +7,19 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::need::Need;
+use super::placement::{Full, StageRoom};
 use super::ranges::{RangeMatch, RangeTables};
 use super::{Pivots, PlanError, STAGES, sizes};
 use crate::program::Target;
 
 /// Slots of a node set, for each epoch: it holds no more nodes.
 pub const MAX_SET_NODES: usize = 1 << 16;
+
+/// Ids of an epoch step by two: 2 * (table + 1) + parity, in 16 bits.
+const MAX_SUB_TABLES: usize = u16::MAX as usize / 2 - 1;
+
+/// Ranges of a fat root, at most: so many need one sub-table or more, and none has more than 2^16 - 1 entries.
+pub(super) const MAX_RANGES: usize = MAX_SUB_TABLES;
 
 /// Node sets that there are, of all roles.
 pub const SETS: usize = 7;
@@ -43,7 +50,7 @@ pub const ROLE_SETS: [(Role, NodeSet); SETS] = [
 pub struct Budget {
     /// What this is the budget of; for people.
     pub target: String,
-    /// K: ranges of the fat root (paper §III-B; at most 1024 in its implementation).
+    /// K: ranges of the fat root (paper §III-B; at most 1024 in its implementation). Entries and rows may end it before.
     pub fat_root_ranges: usize,
     /// Entries of each `fat_root_*` table, all live epochs together.
     pub stage_entries: usize,
@@ -91,7 +98,7 @@ impl Budget {
     /// What the programs of a target were compiled with: table sizes from the P4Info, TCAM rows from the compiler's own
     /// listing. A plan within it is one that the switches take.
     ///
-    /// Ranges are as many as the paper's fat root has, 1024, or as many as sub-table ids and stages allow.
+    /// Ranges are as many as entries, rows and sub-table ids allow; the paper's fat root has 1024.
     pub fn compiled(target: Target) -> Self {
         static BUDGETS: [OnceLock<Budget>; Target::ALL.len()] =
             [const { OnceLock::new() }; Target::ALL.len()];
@@ -138,52 +145,79 @@ impl Budget {
         if !(1..=2).contains(&self.live_epochs) {
             return refuse(format!("live_epochs: expected 1 or 2, found {}", self.live_epochs));
         }
-        // Ids of an epoch step by two: 2 * (table + 1) + parity.
-        let most = usize::from(u16::MAX) / 2 - 2;
-        if self.fat_root_ranges.saturating_mul(3) > most {
-            let limit = most / 3;
+        if self.fat_root_ranges > MAX_RANGES {
             return refuse(format!(
-                "fat_root_ranges: expected at most {limit} (sub-table ids are 16 bits), found {}",
+                "fat_root_ranges: expected at most {MAX_RANGES} (sub-table ids are 16 bits), found {}",
                 self.fat_root_ranges
             ));
         }
         Ok(())
     }
 
-    /// Whether the range tables fit every stage; the error names the first that they do not.
-    pub(super) fn check_ranges(&self, ranges: usize, tables: &RangeTables) -> Result<(), PlanError> {
-        let need = Need::of_tables(ranges, tables, self.range_match);
-        let over = self.resources(&need).find(|(_, need, limit)| need > limit);
-        over.map_or(Ok(()), |(resource, need, limit)| {
-            let table = match resource {
-                Resource::Ranges => "fat root (ranges)".to_owned(),
-                Resource::Entries(stage) => format!("fat_root_{stage} (entries)"),
-                Resource::Rows(stage) => format!("fat_root_{stage} (TCAM rows)"),
+    /// Whether range tables as they are placed, and matched, fit every stage; the error names the first that they do not.
+    pub(super) fn check_ranges(
+        &self,
+        ranges: usize,
+        tables: &RangeTables,
+        range_match: RangeMatch,
+    ) -> Result<(), PlanError> {
+        let over = |table: String, need: usize, limit: usize| {
+            if need > limit { Err(PlanError::OverBudget { table, need, limit }) } else { Ok(()) }
+        };
+        over("fat root (ranges)".to_owned(), ranges, self.fat_root_ranges)?;
+        over("fat root (sub-tables)".to_owned(), tables.tables.len(), MAX_SUB_TABLES)?;
+        let StageRoom { entries, rows, .. } = self.stage_room();
+        for (stage, need) in tables.entries_per_stage::<STAGES>().into_iter().enumerate() {
+            over(format!("fat_root_{stage} (entries)"), need, entries[stage])?;
+        }
+        let needs = tables.rows_per_stage::<STAGES>(range_match).into_iter().enumerate();
+        for ((stage, need), limit) in needs.zip(rows.into_iter().flatten()) {
+            over(format!("fat_root_{stage} (TCAM rows)"), need, limit)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the entries of range tables their stages. The error names the first stages that are too small together.
+    pub(super) fn place(&self, tables: &mut RangeTables) -> Result<(), PlanError> {
+        self.stage_room().place(tables).map_err(|Full { from, to, of_rows, need, limit }| {
+            let what = if of_rows { "TCAM rows" } else { "entries" };
+            let table = if from == to {
+                format!("fat_root_{from} ({what})")
+            } else {
+                format!("fat_root_{from} to fat_root_{to} ({what})")
             };
-            Err(PlanError::OverBudget { table, need, limit })
+            PlanError::OverBudget { table, need, limit }
         })
     }
 
     /// Whether there is room for it.
     pub(super) fn holds(&self, need: &Need) -> bool {
-        self.resources(need).all(|(_, need, limit)| need <= limit)
+        need.ranges <= self.fat_root_ranges
+            && need.sub_tables() <= MAX_SUB_TABLES
+            && self.stage_room().holds(need)
     }
 
-    /// Its share of the resource that it takes the largest share of, when all there is of a resource is `whole`.
+    /// What the stages have for one epoch.
+    fn stage_room(&self) -> StageRoom {
+        StageRoom {
+            entries: [self.stage_entries / self.live_epochs; STAGES],
+            rows: self.stage_rows.map(|rows| rows.map(|rows| rows / self.live_epochs)),
+            range_match: self.range_match,
+        }
+    }
+
+    /// Its share of what it takes the largest share of, when all there is of it is `whole`: of the ranges, or of the entries and rows of
+    /// the stages that a slice and those behind it have together.
     pub(super) fn largest_share(&self, need: &Need, whole: u64) -> u64 {
-        let share = |(_, need, limit): (Resource, usize, usize)| need as u64 * whole / limit.max(1) as u64;
-        self.resources(need).map(share).max().unwrap_or(0)
-    }
-
-    /// All that range tables take: what is needed of it, and what there is for one epoch.
-    fn resources(&self, need: &Need) -> impl Iterator<Item = (Resource, usize, usize)> {
-        let Need { ranges, entries, rows } = *need;
-        let (epochs, most) = (self.live_epochs, self.stage_entries / self.live_epochs);
-        let entries = (0..STAGES).map(move |stage| (Resource::Entries(stage), entries[stage], most));
-        let rows = self.stage_rows.into_iter().flat_map(move |room| {
-            (0..STAGES).map(move |stage| (Resource::Rows(stage), rows[stage], room[stage] / epochs))
-        });
-        std::iter::once((Resource::Ranges, ranges, self.fat_root_ranges)).chain(entries).chain(rows)
+        let StageRoom { entries, rows, .. } = self.stage_room();
+        let sum = |of: [usize; STAGES], slice: usize| of[slice..].iter().sum::<usize>();
+        let from = |slice| {
+            let of_rows = rows.map(|rows| (sum(need.rows, slice), sum(rows, slice)));
+            std::iter::once((sum(need.entries, slice), sum(entries, slice))).chain(of_rows)
+        };
+        let all = std::iter::once((need.ranges, self.fat_root_ranges)).chain((0..STAGES).flat_map(from));
+        let share = |(need, limit): (usize, usize)| need as u64 * whole / limit.max(1) as u64;
+        all.map(share).max().unwrap_or(0)
     }
 }
 
@@ -215,15 +249,6 @@ impl SetRoom {
     }
 }
 
-/// What a fat root can be ended by.
-enum Resource {
-    Ranges,
-    /// Of a stage.
-    Entries(usize),
-    /// Of a stage.
-    Rows(usize),
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,8 +261,8 @@ mod tests {
         for target in [Target::Tofino1, Target::Tofino2] {
             let budget = Budget::compiled(target);
             budget.validate().unwrap();
-            // What the paper has: 1024 children and 4096 nodes a set; here in each of two epochs.
-            assert_eq!(budget.fat_root_ranges, 1024);
+            // The paper has 4096 nodes a set; here in each of two epochs. Ranges are as many as rows are there for.
+            assert_eq!(budget.fat_root_ranges, MAX_RANGES);
             assert!(budget.set_nodes[..5].iter().all(|nodes| *nodes >= 10_240), "{:?}", budget.set_nodes);
             assert!(budget.stage_rows.unwrap().iter().all(|rows| *rows >= 6144), "{:?}", budget.stage_rows);
         }
@@ -256,7 +281,7 @@ mod tests {
             "ranges = 3",
             "live_epochs = 0",
             "live_epochs = 3",
-            "fat_root_ranges = 20000",
+            "fat_root_ranges = 32767",
             "set_nodes = [1, 2]",
             "stage_rows = [1, 2]",
         ] {

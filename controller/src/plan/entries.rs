@@ -6,7 +6,7 @@ use fatbtree_topology::{SetGroup, SwitchId};
 
 use super::ranges::Target;
 use super::shape::{OFFSET, Pivots, distances};
-use super::{CachedNode, Plan, RangeMatch, sub_table};
+use super::{CachedNode, Plan, RangeMatch, STAGES, sub_table};
 use crate::tables::{Entry, NodeSet, child, coarse, core_route, fat_root, fine, hot_key, run};
 
 impl Plan {
@@ -57,17 +57,19 @@ impl Plan {
     fn fat_root_entries(&self, entries: &mut Vec<Entry>) {
         for (number, table) in self.tables.tables.iter().enumerate() {
             let id = sub_table(number as u32, self.parity);
-            let count = table.entries.len();
-            for (at, entry) in table.entries.iter().enumerate() {
+            let mut left = [0; STAGES];
+            table.entries.iter().for_each(|entry| left[entry.stage] += 1);
+            for entry in &table.entries {
                 let (low, _) = self.budget.range_match.best(entry.low, entry.high);
                 // One-sided matching needs the order; exact ranges do not overlap.
                 let priority = match self.budget.range_match {
                     RangeMatch::Exact => 1,
-                    RangeMatch::OneSided => count - at,
+                    RangeMatch::OneSided => left[entry.stage],
                 };
+                left[entry.stage] -= 1;
                 let slice = |n: u32| u16::try_from(n).expect("slices are 16 bits");
                 let key = fat_root::Key {
-                    stage: u8::try_from(table.stage).expect("four stages"),
+                    stage: u8::try_from(entry.stage).expect("four stages"),
                     sub_table: id,
                     low: slice(low),
                     high: slice(entry.high),
@@ -75,9 +77,10 @@ impl Plan {
                         .expect("a table has at most 2^16 - 1 entries by budget"),
                 };
                 let action = match entry.target {
-                    Target::Table(next) => {
-                        fat_root::Action::NextTable { sub_table: sub_table(next, self.parity) }
-                    }
+                    Target::Table(next) => fat_root::Action::NextTable {
+                        slice: u8::try_from(self.tables.tables[next as usize].slice).expect("four slices"),
+                        sub_table: sub_table(next, self.parity),
+                    },
                     Target::Range(range) => {
                         let range = &self.fat_root[range as usize];
                         fat_root::Action::Land {

@@ -84,6 +84,8 @@ impl Plan {
             return Err(PlanError::OverBudget { table: "fat root (ranges)".to_owned(), need, limit });
         }
         file.budget.validate()?;
+        let mut tables = RangeTables::build(&lows, SLICE_BITS, STAGES);
+        file.budget.place(&mut tables)?;
         let mut plan = Self {
             epoch: file.epoch,
             parity: file.parity.unwrap_or(file.epoch) & 1,
@@ -101,7 +103,7 @@ impl Plan {
             budget: file.budget,
             switch_names: file.switch_names,
             newest_slots: file.newest_slots,
-            tables: RangeTables::build(&lows, SLICE_BITS, STAGES),
+            tables,
             index: execute::Index::default(),
         };
         plan.check_nodes().map_err(damaged)?;

@@ -15,9 +15,11 @@ use super::{SLICE_BITS, STAGES};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Need {
     pub(super) ranges: usize,
-    /// Entries of each stage.
+    /// Entries of each slice.
     pub(super) entries: [usize; STAGES],
-    /// TCAM rows of each stage.
+    /// Of these, those that lead on.
+    pub(super) leading: [usize; STAGES],
+    /// TCAM rows of each slice.
     pub(super) rows: [usize; STAGES],
 }
 
@@ -26,7 +28,12 @@ const LAST: u32 = (1 << SLICE_BITS) - 1;
 impl Need {
     /// What tables take that are built.
     pub(super) fn of_tables(ranges: usize, tables: &RangeTables, how: RangeMatch) -> Self {
-        Self { ranges, entries: tables.entries_per_stage(), rows: tables.rows_per_stage(how) }
+        Self {
+            ranges,
+            entries: tables.entries_per_slice(),
+            leading: tables.leading_per_slice(),
+            rows: tables.rows_per_slice(how),
+        }
     }
 
     /// What the ranges take that begin at `lows`, the first of them at key 0, and cover all keys.
@@ -54,6 +61,11 @@ impl Need {
         need.minus(&whole)
     }
 
+    /// The first, and one for each entry that leads on.
+    pub(super) fn sub_tables(&self) -> usize {
+        1 + self.leading.iter().sum::<usize>()
+    }
+
     pub(super) fn plus(&self, other: &Self) -> Self {
         self.with(other, |a, b| a + b)
     }
@@ -64,18 +76,19 @@ impl Need {
 
     fn with(&self, other: &Self, f: impl Fn(usize, usize) -> usize) -> Self {
         let each =
-            |a: [usize; STAGES], b: [usize; STAGES]| std::array::from_fn(|stage| f(a[stage], b[stage]));
+            |a: [usize; STAGES], b: [usize; STAGES]| std::array::from_fn(|slice| f(a[slice], b[slice]));
         Self {
             ranges: f(self.ranges, other.ranges),
             entries: each(self.entries, other.entries),
+            leading: each(self.leading, other.leading),
             rows: each(self.rows, other.rows),
         }
     }
 
-    fn add_entry(&mut self, stage: usize, low: u32, high: u32, how: RangeMatch) {
+    fn add_entry(&mut self, slice: usize, low: u32, high: u32, how: RangeMatch) {
         if low <= high {
-            self.entries[stage] += 1;
-            self.rows[stage] += how.best(low, high).1;
+            self.entries[slice] += 1;
+            self.rows[slice] += how.best(low, high).1;
         }
     }
 
@@ -84,24 +97,24 @@ impl Need {
         self.ranges += 1;
         let last = next.map_or(u64::MAX, |next| next.wrapping_sub(1));
         // Down to the table in which the two ends lie in different cells, or in a cell that is the range's alone.
-        let mut stage = 0;
-        while cell(low, stage) == cell(last, stage) && (cut_before(low, stage) || cut_after(last, stage)) {
-            stage += 1;
+        let mut slice = 0;
+        while cell(low, slice) == cell(last, slice) && (cut_before(low, slice) || cut_after(last, slice)) {
+            slice += 1;
         }
-        let from = slice(low, stage) + u32::from(cut_before(low, stage));
-        let Some(to) = slice(last, stage).checked_sub(u32::from(cut_after(last, stage))) else {
+        let from = value(low, slice) + u32::from(cut_before(low, slice));
+        let Some(to) = value(last, slice).checked_sub(u32::from(cut_after(last, slice))) else {
             return; // the ends are the wrong way round: such a tree is damaged
         };
-        self.add_entry(stage, from, to, how);
+        self.add_entry(slice, from, to, how);
         // Then the rest of the first cell to its end, and of the last cell from its beginning.
-        for stage in stage + 1..STAGES {
-            if cut_before(low, stage - 1) {
-                self.add_entry(stage, slice(low, stage) + u32::from(cut_before(low, stage)), LAST, how);
+        for slice in slice + 1..STAGES {
+            if cut_before(low, slice - 1) {
+                self.add_entry(slice, value(low, slice) + u32::from(cut_before(low, slice)), LAST, how);
             }
-            if cut_after(last, stage - 1)
-                && let Some(to) = slice(last, stage).checked_sub(u32::from(cut_after(last, stage)))
+            if cut_after(last, slice - 1)
+                && let Some(to) = value(last, slice).checked_sub(u32::from(cut_after(last, slice)))
             {
-                self.add_entry(stage, 0, to, how);
+                self.add_entry(slice, 0, to, how);
             }
         }
     }
@@ -109,40 +122,41 @@ impl Need {
     /// The cells that lead on because a range begins at `low`, and did not before: neither for the range `before` it nor for
     /// `next`.
     fn add_cells(&mut self, before: u64, low: u64, next: Option<u64>) {
-        for stage in 0..STAGES - 1 {
-            let there = cut_before(before, stage) && cell(before, stage) == cell(low, stage)
-                || next.is_some_and(|next| cell(next, stage) == cell(low, stage));
-            if cut_before(low, stage) && !there {
-                self.entries[stage] += 1;
-                self.rows[stage] += 1;
+        for slice in 0..STAGES - 1 {
+            let there = cut_before(before, slice) && cell(before, slice) == cell(low, slice)
+                || next.is_some_and(|next| cell(next, slice) == cell(low, slice));
+            if cut_before(low, slice) && !there {
+                self.entries[slice] += 1;
+                self.leading[slice] += 1;
+                self.rows[slice] += 1;
             }
         }
     }
 }
 
-/// Bits behind those that a stage looks at.
-const fn shift(stage: usize) -> u32 {
-    SLICE_BITS * (STAGES - 1 - stage) as u32
+/// Bits behind a slice.
+const fn shift(slice: usize) -> u32 {
+    SLICE_BITS * (STAGES - 1 - slice) as u32
 }
 
-/// The cell of a stage, with all slices before it.
-const fn cell(key: u64, stage: usize) -> u64 {
-    key >> shift(stage)
+/// The cell of a slice, with all slices before it.
+const fn cell(key: u64, slice: usize) -> u64 {
+    key >> shift(slice)
 }
 
-/// What a stage matches.
-const fn slice(key: u64, stage: usize) -> u32 {
-    cell(key, stage) as u32 & LAST
+/// What is matched.
+const fn value(key: u64, slice: usize) -> u32 {
+    cell(key, slice) as u32 & LAST
 }
 
 /// Whether a range that begins at `low` leaves out the front of its cell.
-const fn cut_before(low: u64, stage: usize) -> bool {
-    cell(low, stage) << shift(stage) != low
+const fn cut_before(low: u64, slice: usize) -> bool {
+    cell(low, slice) << shift(slice) != low
 }
 
 /// Whether a range that ends with `last` leaves out the end of its cell.
-const fn cut_after(last: u64, stage: usize) -> bool {
-    cut_before(!last, stage)
+const fn cut_after(last: u64, slice: usize) -> bool {
+    cut_before(!last, slice)
 }
 
 #[cfg(test)]
@@ -155,7 +169,10 @@ mod tests {
     /// Built, and counted there.
     fn built(lows: &BTreeSet<u64>, how: RangeMatch) -> Need {
         let lows: Vec<u64> = lows.iter().copied().collect();
-        Need::of_tables(lows.len(), &RangeTables::build(&lows, SLICE_BITS, STAGES), how)
+        let tables = RangeTables::build(&lows, SLICE_BITS, STAGES);
+        let need = Need::of_tables(lows.len(), &tables, how);
+        assert_eq!(need.sub_tables(), tables.tables.len());
+        need
     }
 
     proptest! {

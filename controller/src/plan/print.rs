@@ -19,7 +19,7 @@ pub struct Summary {
     pub stage_entries: [usize; STAGES],
     /// TCAM rows of the same, by nibble-wise range matching.
     pub stage_rows: [usize; STAGES],
-    /// Sub-tables of the same.
+    /// Sub-tables of each slice of the key. One may stand in several stages.
     pub sub_tables: [usize; STAGES],
     /// The node sets in path order, those of all switches of a role together.
     pub layers: Vec<LayerSummary>,
@@ -127,7 +127,7 @@ impl Plan {
             ranges: self.fat_root.len(),
             stage_entries,
             stage_rows: self.tables.rows_per_stage(self.budget.range_match),
-            sub_tables: self.tables.tables_per_stage(),
+            sub_tables: self.tables.tables_per_slice(),
             layers,
             hot_keys: self.hot.len(),
             hot_share: part_of(hot, all),
@@ -182,11 +182,11 @@ impl Plan {
             self.root_sub_table()
         ));
         line(format_args!(
-            "    stages: {} entries (limit {} each), {} sub-tables, {} TCAM rows",
+            "    stages: {} entries (limit {} each), {} TCAM rows; {} sub-tables of the four slices",
             list(&summary.stage_entries),
             self.budget.stage_entries / self.budget.live_epochs,
-            list(&summary.sub_tables),
-            list(&summary.stage_rows)
+            list(&summary.stage_rows),
+            list(&summary.sub_tables)
         ));
         for layer in &summary.layers {
             line(format_args!(

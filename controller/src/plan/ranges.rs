@@ -5,12 +5,15 @@
 //!  key 0x0001_2345_…   stage 0: 0x0001 ─▶ sub-table 4   stage 1: sub-table 4, 0x2345 ─▶ range 17
 //! ```
 //!
-//! A table covers the keys that share the slices before it. Boundaries strictly inside it cut it into pieces: a cell with
-//! a boundary strictly inside *it* gets a sub-table in the next stage, all else goes straight to a range, and neighbouring
+//! A table covers the keys that share the slices before it, and looks at the next one. Boundaries strictly inside it cut it into pieces: a cell with
+//! a boundary strictly inside *it* gets a sub-table of the next slice, all else goes straight to a range, and neighbouring
 //! cells of one range share an entry by construction.
 //!
-//! **Bounds.** With n ranges (n - 1 boundaries) a stage has at most n - 1 tables after the first. A table with m boundaries
-//! inside has at most 2m + 1 entries (m + 1 in the last stage, where every boundary is aligned), so a stage has at most
+//! Built here, the tables of a slice stand in the stage of the same number. [`placement`](super::placement) moves on what is too much
+//! there.
+//!
+//! **Bounds.** With n ranges (n - 1 boundaries) a slice has at most n - 1 tables after the first. A table with m boundaries
+//! inside has at most 2m + 1 entries (m + 1 in the last slice, where every boundary is aligned), so a slice has at most
 //! 2n - 1 entries (first), 3(n - 1) (middle), 2(n - 1) (last). The paper says "does not exceed 2 × n" for every stage;
 //! for the middle ones this holds only while tables share boundaries: n - 1 boundaries in n - 1 different cells need three
 //! entries each (left of the boundary's cell, the cell, right of it). See the test `the_papers_bound_fails_in_the_middle`.
@@ -22,7 +25,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Target {
     /// To range number n.
     Range(u32),
-    /// To this table, in the next stage.
+    /// To this table, of the next slice and in a later stage.
     Table(u32),
 }
 
@@ -32,16 +35,26 @@ pub(crate) struct RangeEntry {
     pub(crate) low: u32,
     pub(crate) high: u32,
     pub(crate) target: Target,
+    /// The stage that it stands in: the slice's or a later one.
+    pub(crate) stage: usize,
+}
+
+impl RangeEntry {
+    /// Whether it leads to another table.
+    pub(crate) fn leads_on(&self) -> bool {
+        matches!(self.target, Target::Table(_))
+    }
 }
 
 /// One range table; its entries tile all values of its slice, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RangeTable {
-    pub(crate) stage: usize,
+    /// Which slice of the key it looks at, 0 to 3.
+    pub(crate) slice: usize,
     pub(crate) entries: Vec<RangeEntry>,
 }
 
-/// All tables of a fat root. Table 0 is the one of the first stage; a table is numbered before those it leads to.
+/// All tables of a fat root. Table 0 is the one of the first slice; a table is numbered before those it leads to.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RangeTables {
     pub(crate) tables: Vec<RangeTable>,
@@ -49,36 +62,57 @@ pub(crate) struct RangeTables {
 
 impl RangeTables {
     /// Tables for ranges that begin at `lows` (ascending, the first at 0) over keys of `stages` slices of `width` bits.
-    /// O(n) tables and O(n) time per stage.
-    pub(crate) fn build(lows: &[u64], width: u32, stages: usize) -> Self {
+    /// O(n) tables and O(n) time per slice.
+    pub(crate) fn build(lows: &[u64], width: u32, slices: usize) -> Self {
         debug_assert!(
             lows.first() == Some(&0) && lows.is_sorted_by(|a, b| a < b),
             "ranges tile the key space"
         );
-        let mut build = Builder { lows, width, stages, tables: Vec::new() };
+        let mut build = Builder { lows, width, slices, tables: Vec::new() };
         build.table(0, 0, 1..lows.len());
         Self { tables: build.tables }
     }
 
     /// Entries per stage.
     pub(crate) fn entries_per_stage<const STAGES: usize>(&self) -> [usize; STAGES] {
-        self.per_stage(|table| table.entries.len())
-    }
-
-    /// Tables per stage.
-    pub(crate) fn tables_per_stage<const STAGES: usize>(&self) -> [usize; STAGES] {
-        self.per_stage(|_| 1)
+        self.sums(|_, entry| (entry.stage, 1))
     }
 
     /// TCAM rows per stage, for 16-bit slices.
     pub(crate) fn rows_per_stage<const STAGES: usize>(&self, how: RangeMatch) -> [usize; STAGES] {
-        self.per_stage(|table| table.entries.iter().map(|e| how.best(e.low, e.high).1).sum())
+        self.sums(|_, entry| (entry.stage, how.best(entry.low, entry.high).1))
     }
 
-    fn per_stage<const STAGES: usize>(&self, of: impl Fn(&RangeTable) -> usize) -> [usize; STAGES] {
-        let mut sums = [0; STAGES];
+    /// Entries per slice.
+    pub(crate) fn entries_per_slice<const SLICES: usize>(&self) -> [usize; SLICES] {
+        self.sums(|slice, _| (slice, 1))
+    }
+
+    /// TCAM rows per slice, for 16-bit slices.
+    pub(crate) fn rows_per_slice<const SLICES: usize>(&self, how: RangeMatch) -> [usize; SLICES] {
+        self.sums(|slice, entry| (slice, how.best(entry.low, entry.high).1))
+    }
+
+    /// Entries per slice that lead to another table.
+    pub(crate) fn leading_per_slice<const SLICES: usize>(&self) -> [usize; SLICES] {
+        self.sums(|slice, entry| (slice, usize::from(entry.leads_on())))
+    }
+
+    /// Tables per slice.
+    pub(crate) fn tables_per_slice<const SLICES: usize>(&self) -> [usize; SLICES] {
+        let mut sums = [0; SLICES];
+        self.tables.iter().for_each(|table| sums[table.slice] += 1);
+        sums
+    }
+
+    /// Of each entry and the slice of its table: where it counts, and for how much.
+    fn sums<const N: usize>(&self, of: impl Fn(usize, &RangeEntry) -> (usize, usize)) -> [usize; N] {
+        let mut sums = [0; N];
         for table in &self.tables {
-            sums[table.stage] += of(table);
+            for entry in &table.entries {
+                let (at, much) = of(table.slice, entry);
+                sums[at] += much;
+            }
         }
         sums
     }
@@ -87,16 +121,17 @@ impl RangeTables {
 struct Builder<'a> {
     lows: &'a [u64],
     width: u32,
-    stages: usize,
+    slices: usize,
     tables: Vec<RangeTable>,
 }
 
 impl Builder<'_> {
-    /// The table of `stage` whose first key is in range `first`, and strictly inside of which the ranges `inside` begin.
-    fn table(&mut self, stage: usize, first: u32, inside: std::ops::Range<usize>) -> u32 {
+    /// The table of `slice` whose first key is in range `first`, and strictly inside of which the ranges `inside` begin.
+    fn table(&mut self, slice: usize, first: u32, inside: std::ops::Range<usize>) -> u32 {
         let number = self.tables.len() as u32;
-        self.tables.push(RangeTable { stage, entries: Vec::new() });
-        let shift = self.width * (self.stages - 1 - stage) as u32;
+        self.tables.push(RangeTable { slice, entries: Vec::new() });
+        let entry = |low, high, target| RangeEntry { low, high, target, stage: slice };
+        let shift = self.width * (self.slices - 1 - slice) as u32;
         let slice_mask = (1u64 << self.width) - 1;
         let within = (1u64 << shift) - 1;
         let cell_of = |low: u64| ((low >> shift) & slice_mask) as u32;
@@ -109,7 +144,7 @@ impl Builder<'_> {
             let run = self.lows[at..inside.end].partition_point(|low| cell_of(*low) == cell);
             let in_cell = at..at + run;
             if cell > from {
-                entries.push(RangeEntry { low: from, high: cell - 1, target: Target::Range(range) });
+                entries.push(entry(from, cell - 1, Target::Range(range)));
             }
             let aligned = self.lows[at] & within == 0;
             if aligned {
@@ -118,8 +153,8 @@ impl Builder<'_> {
             let deeper = in_cell.start + usize::from(aligned)..in_cell.end;
             from = cell;
             if !deeper.is_empty() {
-                let next = self.table(stage + 1, range, deeper);
-                entries.push(RangeEntry { low: cell, high: cell, target: Target::Table(next) });
+                let next = self.table(slice + 1, range, deeper);
+                entries.push(entry(cell, cell, Target::Table(next)));
                 range = (in_cell.end - 1) as u32;
                 from = cell + 1;
             }
@@ -127,7 +162,7 @@ impl Builder<'_> {
         }
         let last = slice_mask as u32;
         if from <= last {
-            entries.push(RangeEntry { low: from, high: last, target: Target::Range(range) });
+            entries.push(entry(from, last, Target::Range(range)));
         }
         self.tables[number as usize].entries = entries;
         number
@@ -143,20 +178,31 @@ impl Builder<'_> {
 pub enum RangeMatch {
     /// Every entry matches exactly its own range: at most 7 rows.
     Exact,
-    /// An entry may begin at 0 instead of its own low end where that is cheaper, for the entries below it have a higher
-    /// priority: at most 4 rows.
+    /// An entry may begin below its own low end where that is cheaper, for the entries below it have a higher priority: at most 4
+    /// rows.
     #[default]
     OneSided,
 }
 
 impl RangeMatch {
+    /// Rows that an entry takes at most.
+    pub(crate) fn most_rows(self) -> usize {
+        match self {
+            Self::Exact => 7,
+            Self::OneSided => 4,
+        }
+    }
+
     /// The low end to match from, and the rows it costs.
     pub(crate) fn best(self, low: u32, high: u32) -> (u32, usize) {
         let exact = (low, tcam_rows(low, high));
         match self {
             Self::Exact => exact,
+            // What it begins with in common with its high end costs nothing; then zeros are the cheapest.
             Self::OneSided => {
-                [exact, (0, tcam_rows(0, high))].into_iter().min_by_key(|(_, rows)| *rows).unwrap_or(exact)
+                let begins = [4, 8, 12, 16].map(|zeros| low >> zeros << zeros);
+                let all = begins.map(|from| (from, tcam_rows(from, high)));
+                std::iter::once(exact).chain(all).min_by_key(|(_, rows)| *rows).unwrap_or(exact)
             }
         }
     }
@@ -196,7 +242,7 @@ mod tests {
         for stage in 0..stages {
             let slice = ((key >> (width * (stages - 1 - stage) as u32)) & ((1 << width) - 1)) as u32;
             let found = &tables.tables[table as usize];
-            assert_eq!(found.stage, stage);
+            assert_eq!(found.slice, stage);
             let mut hits = found.entries.iter().filter(|e| (e.low..=e.high).contains(&slice));
             let hit = hits.next().expect("entries cover every slice");
             assert!(hits.next().is_none(), "entries do not overlap");
@@ -214,7 +260,7 @@ mod tests {
 
     fn check_bounds(tables: &RangeTables, n: usize) {
         let entries = tables.entries_per_stage::<4>();
-        let count = tables.tables_per_stage::<4>();
+        let count = tables.tables_per_slice::<4>();
         assert!(count[0] == 1 && count[1..].iter().all(|c| *c < n.max(1)), "{count:?} tables for {n} ranges");
         assert!(entries[0] < 2 * n);
         assert!(
@@ -232,13 +278,13 @@ mod tests {
         // R1 = [0,10], R2 = [11,14], R3 = [15,37], R4 = [38,56], R5 = [57,63], 6-bit keys, 2-bit slices.
         let lows = [0, 11, 15, 38, 57];
         let tables = RangeTables::build(&lows, 2, 3);
-        assert_eq!(tables.tables_per_stage::<3>(), [1, 3, 4]);
+        assert_eq!(tables.tables_per_slice::<3>(), [1, 3, 4]);
         assert_eq!(tables.entries_per_stage::<3>(), [4, 9, 8]);
         for key in 0..64 {
             assert_eq!(look_up(&tables, key, 2, 3), naive(&lows, key), "key {key}");
         }
         // T0: 0 leads on, 1 is all R3, 2 and 3 lead on.
-        let entry = |low, target| RangeEntry { low, high: low, target };
+        let entry = |low, target| RangeEntry { low, high: low, target, stage: 0 };
         let expected = [Target::Table(1), Target::Range(2), Target::Table(4), Target::Table(6)];
         let expected: Vec<_> =
             expected.into_iter().zip(0..).map(|(target, low)| entry(low, target)).collect();
@@ -271,6 +317,8 @@ mod tests {
         assert_eq!(tcam_rows(0x0fff, 0x1000), 2);
         assert_eq!(RangeMatch::OneSided.best(0x0001, 0xffff), (0, 1));
         assert_eq!(RangeMatch::OneSided.best(0x1234, 0x1234), (0x1234, 1));
+        assert_eq!(RangeMatch::OneSided.best(0x1234, 0x13ff), (0x1200, 1));
+        assert_eq!(RangeMatch::OneSided.best(0x1234, 0x1237), (0x1234, 1));
     }
 
     proptest! {
@@ -278,13 +326,19 @@ mod tests {
         fn rows_stay_within_what_the_hardware_needs(a: u16, b: u16) {
             let (low, high) = (u32::from(a.min(b)), u32::from(a.max(b)));
             let exact = tcam_rows(low, high);
-            prop_assert!((1..=7).contains(&exact));
-            let (from, one_sided) = RangeMatch::OneSided.best(low, high);
-            prop_assert!(one_sided <= exact && one_sided <= 4 && (from == low || from == 0));
+            prop_assert!((1..=RangeMatch::Exact.most_rows()).contains(&exact));
+            let of = |low, high| RangeMatch::OneSided.best(low, high);
+            let (from, one_sided) = of(low, high);
+            prop_assert!(one_sided <= exact && one_sided <= RangeMatch::OneSided.most_rows());
+            prop_assert!(from <= low && one_sided == tcam_rows(from, high));
+            // No other beginning is cheaper.
+            let cheapest = (0..=low).step_by(1 + low as usize / 500).map(|from| tcam_rows(from, high)).min();
+            prop_assert!(cheapest >= Some(one_sided), "{:?} rows of {:x}..={:x}", cheapest, low, high);
             // Splitting a range never makes it cheaper: what did not fit the fat root never will.
             let middle = low + (high - low) / 2;
             if middle < high {
                 prop_assert!(exact <= tcam_rows(low, middle) + tcam_rows(middle + 1, high));
+                prop_assert!(one_sided <= of(low, middle).1 + of(middle + 1, high).1);
             }
         }
 

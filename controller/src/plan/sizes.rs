@@ -6,6 +6,7 @@ use fatbtree_p4runtime::P4InfoIndex;
 use fatbtree_topology::Role;
 use serde::Deserialize;
 
+use super::budget::MAX_RANGES;
 use super::next::PerBlock;
 use super::ranges::RangeMatch;
 use super::{Budget, MAX_SET_NODES, ROLE_SETS, STAGES};
@@ -30,9 +31,6 @@ struct Table {
     tcam_rows: Option<usize>,
 }
 
-/// The paper's fat root (section IV-A).
-const RANGES: usize = 1024;
-
 /// Epochs side by side.
 const LIVE_EPOCHS: usize = 2;
 
@@ -56,7 +54,7 @@ pub(super) fn budget(target: Target) -> Budget {
         ROLE_SETS.map(|set| of_set(set, "coarse").min(of_set(set, "fine") / 4).min(MAX_SET_NODES));
     Budget {
         target: target.name().to_owned(),
-        fat_root_ranges: RANGES,
+        fat_root_ranges: MAX_RANGES,
         stage_entries: stage_entries.expect("there are stages"),
         stage_rows: target.chip().map(stage_rows),
         range_match: if target == Target::V1model { RangeMatch::Exact } else { RangeMatch::OneSided },

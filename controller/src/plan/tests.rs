@@ -9,7 +9,8 @@ use fatbtree_topology::{Cluster, Cores, HostId, Network, SwitchId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::program::Target;
+use crate::occupancy::Counts;
+use crate::program::{Programs, Target};
 use crate::reload::{PhaseKind, ReloadSteps};
 use crate::tables::{Change, Entry, fat_root, hot_key};
 use crate::test_support::{arb_tops, naive_path, top};
@@ -169,6 +170,18 @@ fn check_structure(plan: &Plan, budget: &Budget) {
     }
 }
 
+/// What a plan says that it takes is what its entries take where they are loaded.
+fn check_counts(plan: &Plan) {
+    let programs = Programs::tables_only(Target::Tofino1).unwrap();
+    let (summary, entries) = (plan.summary(), plan.entries());
+    let tables = programs.of(Role::Core).unwrap().occupancy(&Counts::of(&entries[&plan.roots()[0]]));
+    for stage in 0..STAGES {
+        let table = tables.iter().find(|table| table.table == format!("fat_root_{stage}")).unwrap();
+        let counted = (table.entries.used, table.rows.unwrap().used);
+        assert_eq!(counted, (summary.stage_entries[stage], summary.stage_rows[stage]), "stage {stage}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -231,6 +244,30 @@ proptest! {
             }
         }
         prop_assert_eq!(&Plan::from_json(&plan.to_json()).unwrap(), &plan);
+        check_counts(&plan);
+    }
+
+    /// Stages that are too small for their own slices share what there is.
+    #[test]
+    fn stages_share_their_rows(
+        tops in arb_tops(), weights in weights(), random in prop::collection::vec(any::<u64>(), 20),
+        rows in prop::array::uniform4(2usize..40), one_sided in any::<bool>(), stage_entries in 2usize..60,
+    ) {
+        let range_match = if one_sided { RangeMatch::OneSided } else { RangeMatch::Exact };
+        let budget = Budget {
+            stage_rows: Some(rows), stage_entries, range_match, live_epochs: 1, set_nodes: [0; SETS], ..Budget::bmv2()
+        };
+        let at = (Network::one_core(4).unwrap(), [2u16, 0, 7, 65535].into_iter().zip((0..).map(HostId)).collect());
+        let Some(plan) = plan(&tops, &at, &weights, &budget, 1) else { return Ok(()) };
+        check_structure(&plan, &budget);
+        check_counts(&plan);
+        let network = load(&at, &plan);
+        for key in keys(&tops, &random) {
+            let from = plan.fat_root().iter().rev().find(|range| range.low <= key).unwrap();
+            let landing = network.read(plan.roots()[0], home(&plan, key), key);
+            prop_assert_eq!((landing.address, landing.levels), (from.address, 1), "key {:#x}", key);
+            prop_assert_eq!(plan.land(key), landing);
+        }
     }
 
     #[test]

@@ -440,21 +440,22 @@ impl World {
         if epoch == 0 {
             return;
         }
-        let mut table = sub_table;
+        let (mut table, mut slice) = (sub_table, 0u8);
         for stage in 0..4u8 {
-            let slice = (key >> (48 - 16 * u32::from(stage))) as u16;
+            let value = (key >> (48 - 16 * u32::from(slice))) as u16;
             let hits = holds.entries().iter().filter_map(|entry| match entry {
                 Entry::FatRoot(at, action)
-                    if (at.stage, at.sub_table) == (stage, table) && (at.low..=at.high).contains(&slice) =>
+                    if (at.stage, at.sub_table) == (stage, table) && (at.low..=at.high).contains(&value) =>
                 {
                     Some((at.priority, *action))
                 }
                 _ => None,
             });
             match hits.max_by_key(|(priority, _)| *priority) {
-                // It goes down with the root of its partition.
-                None => return,
-                Some((_, fat_root::Action::NextTable { sub_table })) => table = sub_table,
+                None => {}
+                Some((_, fat_root::Action::NextTable { slice: next, sub_table })) => {
+                    (slice, table) = (next, sub_table)
+                }
                 Some((_, fat_root::Action::Land { address, partition, inner })) => {
                     let trees = self.epochs.get(&epoch).expect("it was loaded").clone();
                     let down = self.down(root, partition);
@@ -466,7 +467,7 @@ impl World {
                 }
             }
         }
-        panic!("four stages lead to a range");
+        // None has an entry: it goes down with the root of its partition.
     }
 
     /// The switches from a fat root down to a memory server, without the first.

@@ -202,7 +202,7 @@ fn first_hop_core_and_last_hop() {
         1,
         "ingress.fat_root.fat_root_0",
         &range(20, 0xa000, 0xafff),
-        "ingress.fat_root.next_table_0",
+        "ingress.fat_root.second_slice_0",
         &[22],
     );
     core.insert_at(
@@ -232,6 +232,54 @@ fn first_hop_core_and_last_hop() {
 
     let mut last = last_switch();
     check(&mut last, landed(0xa, INNER), 9, Read { index: None, va: 0xa, rkey: 99 });
+}
+
+/// A stage without an entry for a slice leaves it to the next one: sub-tables of any slice stand in several stages.
+#[test]
+fn a_sub_table_stands_in_several_stages() {
+    let mut core = switch();
+    core.insert("ingress.forwarding.partition_route", &[EXACT(2)], "ingress.forwarding.forward", &[3]);
+    default_action(&mut core, "ingress.climb.core_route", "ingress.climb.descend", &[6, 20]);
+    let mut insert = |priority, stage: u64, id, low, high, action: &str, params: &[u64]| {
+        let (table, action) =
+            (format!("ingress.fat_root.fat_root_{stage}"), format!("ingress.fat_root.{action}_{stage}"));
+        core.insert_at(priority, &table, &[EXACT(id), MatchValue::Range { low, high }], &action, params);
+    };
+    // The first slice is in all stages; what lies behind another entry begins below it.
+    insert(1, 0, 20, 0x2000, 0x2000, "second_slice", &[22]);
+    insert(1, 0, 20, 0x2800, 0x2800, "second_slice", &[24]);
+    insert(1, 0, 20, 0, 0x0fff, "land", &[0x10, 2, 0]);
+    insert(2, 1, 20, 0, 0x1fff, "land", &[0x11, 2, 0]);
+    insert(1, 1, 20, 0, 0x3fff, "land", &[0x12, 2, 0]);
+    insert(1, 2, 20, 0, 0x7fff, "land", &[0x13, 2, 0]);
+    insert(1, 3, 20, 0, 0xefff, "land", &[0x14, 2, 0]);
+    // Of the second, one passes over a stage, and one leads to the third slice and to another sub-table of its own.
+    insert(1, 1, 22, 0, 0x7fff, "land", &[0x20, 2, 0]);
+    insert(1, 3, 22, 0, 0xffff, "land", &[0x21, 2, 0]);
+    insert(1, 1, 24, 5, 5, "third_slice", &[26]);
+    insert(1, 2, 24, 0, 0xffff, "second_slice", &[28]);
+    insert(1, 3, 26, 0, 0x00ff, "land", &[0x30, 2, 0]);
+    insert(1, 3, 28, 0x0100, 0x01ff, "land", &[0x31, 2, 0]);
+    let index = Index { flags: CLIMBING, epoch: 0, levels: 0, partition: 2, path: path(), key: 0 };
+    for (key, child) in [
+        (0x0fff_ffff_ffff_ffff, Some(0x10)),
+        (0x1000_0000_0000_0000, Some(0x11)),
+        (0x2001_7777_0000_0000, Some(0x12)),
+        (0x3fff_0000_0000_0000, Some(0x12)),
+        (0x4000_0000_0000_0000, Some(0x13)),
+        (0x8000_0000_0000_0000, Some(0x14)),
+        (0xf000_0000_0000_0000, None),
+        (0x2000_7fff_0000_0000, Some(0x20)),
+        (0x2000_8000_0000_0000, Some(0x21)),
+        (0x2800_0005_00ff_ffff, Some(0x30)),
+        (0x2800_0005_0100_ffff, None),
+        (0x2800_0101_0000_0000, Some(0x31)),
+        (0x2800_0200_0101_0101, None),
+    ] {
+        let climbing = Read { index: Some(Index { key, ..index }), va: 0x40, rkey: 99 };
+        let landed = Index { flags: 0, epoch: 6, levels: u8::from(child.is_some()), key, ..index };
+        check(&mut core, climbing, 3, Read { index: Some(landed), va: child.unwrap_or(0x40), rkey: 99 });
+    }
 }
 
 /// A connection is its client's: nobody else is admitted on it, and READs whose response takes several packets are not.

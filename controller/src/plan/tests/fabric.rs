@@ -116,19 +116,22 @@ impl Fabric {
         let core_route::Action::Descend { epoch, mut sub_table } = before.routes[&root] else {
             panic!("a fat root descends")
         };
+        let mut slice = 0u8;
         let mut is_inner = false;
         for stage in 0..4u8 {
-            let slice = (key >> (48 - 16 * stage)) as u16;
+            let value = (key >> (48 - 16 * slice)) as u16;
             let tables = &before.switches.get(&root).unwrap_or(&none).fat_root;
             let hit = tables
                 .iter()
                 .filter(|(k, _)| {
-                    k.stage == stage && k.sub_table == sub_table && (k.low..=k.high).contains(&slice)
+                    k.stage == stage && k.sub_table == sub_table && (k.low..=k.high).contains(&value)
                 })
                 .max_by_key(|(k, _)| k.priority);
             match hit {
                 None => {}
-                Some((_, fat_root::Action::NextTable { sub_table: next })) => sub_table = *next,
+                Some((_, fat_root::Action::NextTable { slice: next_slice, sub_table: next })) => {
+                    (slice, sub_table) = (*next_slice, *next);
+                }
                 Some((_, fat_root::Action::Land { address, partition, inner })) => {
                     if *partition == home.id {
                         (landing.address, landing.levels, is_inner) = (*address, 1, *inner);
