@@ -9,7 +9,7 @@
 #ifndef FATBTREE_FAT_ROOT_P4
 #define FATBTREE_FAT_ROOT_P4
 
-// The next slice cannot stand in an earlier stage than the one behind: the second one follows in stage 1 at the earliest.
+// A slice follows the one before it in a later stage: the second one stands in stage 1 at the earliest, and so on.
 #define NEXT_SLICE(stage, which, bits) \
     action which##_slice_##stage(sub_table_t next) { \
         COUNT(fat_root_hits_##stage) \
