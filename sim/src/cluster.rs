@@ -146,6 +146,20 @@ impl<W: Wires> Cluster<W> {
         true
     }
 
+    /// Sends what the controller has given a switch to send.
+    pub fn send_packets_out(&mut self, switch: SwitchId, clock: &impl Clock) {
+        let node = switch.0 as usize;
+        self.output.clear();
+        self.switches[node].handle_packets_out(0, &mut self.output);
+        for (port, frame) in &self.output {
+            if let Some(to) = self.switch_links[node].get(usize::from(port)).copied().flatten() {
+                let mut buffer = self.wires.buffer();
+                buffer.extend_from_slice(frame);
+                self.wires.send(clock, to, buffer);
+            }
+        }
+    }
+
     /// Does something with a client at the present time, such as polling its futures, and sends what that causes.
     pub fn with_client<T>(
         &mut self,

@@ -15,6 +15,7 @@
 //!
 //! * [`Cluster`]: nodes and wires. [`InstantWires`], [`FaultyWires`]: what lies between.
 //! * [`Scenario`]: a random cluster with a random tree, plan and mishaps, checked lookup by lookup.
+//! * [`failover`]: a cable or a switch dies, and lookups go round it: with the controller and its channels in virtual time.
 //!
 //! Beside it, without frames and a thousand times faster, for trees that are written to:
 //!
@@ -35,6 +36,7 @@
 //! ```
 
 mod cluster;
+pub mod failover;
 pub mod figures;
 pub mod history;
 mod network;

@@ -2,20 +2,23 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fatbtree_controller::{Change, Placement, Tables, base};
-use fatbtree_p4runtime::P4InfoIndex;
+use fatbtree_controller::{Change, Held, Placement, Tables, base};
 use fatbtree_p4runtime::config::P4Info;
+use fatbtree_p4runtime::v1::entity::Entity;
+use fatbtree_p4runtime::v1::forwarding_pipeline_config::Cookie;
 use fatbtree_p4runtime::v1::stream_message_request::Update as StreamUpdate;
 use fatbtree_p4runtime::v1::{
-    ForwardingPipelineConfig, MasterArbitrationUpdate, StreamMessageRequest, Uint128, WriteRequest,
+    self, ForwardingPipelineConfig, MasterArbitrationUpdate, ReadRequest, StreamMessageRequest, Uint128,
+    WriteRequest,
 };
+use fatbtree_p4runtime::{P4InfoIndex, PacketFormat};
 use fatbtree_switch::Program;
 use fatbtree_switch::service::{Request, Response, StreamEvent, StreamId, Switch};
 use fatbtree_topology::{IN_FLIGHT_PORT, Network as Topology, SwitchId};
 
-/// A write that a switch refused.
+/// A write or a read that a switch refused.
 #[derive(Debug, thiserror::Error)]
-#[error("switch {} refused a write: {message}", .switch.0)]
+#[error("switch {} refused: {message}", .switch.0)]
 pub struct WriteRefused {
     /// The switch.
     pub switch: SwitchId,
@@ -34,7 +37,9 @@ pub struct Network {
 struct Loaded {
     program: Arc<Program>,
     info: P4Info,
+    index: P4InfoIndex,
     tables: Tables,
+    packets: PacketFormat,
 }
 
 fn loaded() -> Arc<Loaded> {
@@ -48,6 +53,8 @@ fn loaded() -> Arc<Loaded> {
                     .expect("the committed program runs on this switch"),
                 info: index.p4info().clone(),
                 tables: Tables::new(&index).expect("the committed program has every table"),
+                packets: PacketFormat::of(index.p4info()).expect("the committed program has both headers"),
+                index,
             })
         })
         .clone()
@@ -84,21 +91,73 @@ impl Network {
             .switches()
             .iter()
             .map(|switch| {
-                let mut value = Switch::new(u64::from(switch.id.0) + 1);
-                let config = ForwardingPipelineConfig {
-                    p4info: Some(self.loaded.info.clone()),
-                    ..ForwardingPipelineConfig::default()
-                };
-                let refused = |message: String| WriteRefused { switch: switch.id, message };
-                value
-                    .load_program(config, self.loaded.program.clone())
-                    .map_err(|status| refused(status.to_string()))?;
-                become_primary(&mut value, switch.id);
+                let mut value = blank(switch.id);
+                self.load_program(&mut value, switch.id)?;
+                become_primary(&mut value, switch.id, StreamId(1));
+                // The switch's answers go to nobody; a refused arbitration shows at the first write.
+                while value.poll_stream().is_some() {}
                 let changes: Vec<Change> = base[&switch.id].changes().collect();
                 self.write(&mut value, switch.id, &changes)?;
                 Ok(value)
             })
             .collect()
+    }
+
+    /// Loads the program, which empties all tables.
+    ///
+    /// # Errors
+    /// When the switch refuses it.
+    pub(crate) fn load_program(&self, switch: &mut Switch, id: SwitchId) -> Result<(), WriteRefused> {
+        let config = ForwardingPipelineConfig {
+            p4info: Some(self.loaded.info.clone()),
+            cookie: Some(Cookie { cookie: COOKIE }),
+            ..ForwardingPipelineConfig::default()
+        };
+        let loaded = switch.load_program(config, self.loaded.program.clone());
+        loaded.map_err(|status| WriteRefused { switch: id, message: status.to_string() })
+    }
+
+    /// Packets from and to the controller.
+    pub(crate) fn packets(&self) -> &PacketFormat {
+        &self.loaded.packets
+    }
+
+    /// Reads back all that a switch holds, as the controller does it.
+    ///
+    /// # Errors
+    /// When the switch refuses, or holds what is none of the controller's.
+    pub(crate) fn read_back(&self, switch: &mut Switch, id: SwitchId) -> Result<Held, WriteRefused> {
+        let refused = |message: String| WriteRefused { switch: id, message };
+        let Loaded { index, tables, .. } = &*self.loaded;
+        let device_id = u64::from(id.0) + 1;
+        let mut read = |wanted: v1::Entity| {
+            let request = ReadRequest { device_id, entities: vec![wanted], ..ReadRequest::default() };
+            match switch.handle_request(Request::Read(request)) {
+                Response::Read(outcome) => {
+                    outcome.end.map_err(|status| refused(status.to_string()))?;
+                    let all = outcome.parts.into_iter().flat_map(|part| part.entities);
+                    let entries = all.filter_map(|entity| match entity.entity {
+                        Some(Entity::TableEntry(entry)) => Some(entry),
+                        _ => None,
+                    });
+                    Ok(entries.collect::<Vec<_>>())
+                }
+                other => Err(refused(format!("answered a Read with {other:?}"))),
+            }
+        };
+        let mut entries = Vec::new();
+        for table in index.tables() {
+            for raw in read(table.read_all(false))? {
+                entries.extend(tables.read(&raw).map_err(|error| refused(error.to_string()))?);
+            }
+        }
+        let mut route = None;
+        if let Some(table) = tables.core_route_info() {
+            for raw in read(table.read_default())? {
+                route = tables.read_core_route(&raw).map_err(|error| refused(error.to_string()))?;
+            }
+        }
+        Ok(Held::new(entries, route))
     }
 
     /// Applies changes to a switch, as one Write request.
@@ -128,14 +187,21 @@ impl Network {
 
 const ELECTION: Uint128 = Uint128 { high: 0, low: 1 };
 
-fn become_primary(switch: &mut Switch, id: SwitchId) {
+/// By which a switch says that it runs the program.
+pub(crate) const COOKIE: u64 = 0xfa7b;
+
+/// A switch that was just started: no program, no session.
+pub(crate) fn blank(id: SwitchId) -> Switch {
+    Switch::new(u64::from(id.0) + 1)
+}
+
+/// Opens a session that may write.
+pub(crate) fn become_primary(switch: &mut Switch, id: SwitchId, stream: StreamId) {
     let arbitration = MasterArbitrationUpdate {
         device_id: u64::from(id.0) + 1,
         election_id: Some(ELECTION),
         ..MasterArbitrationUpdate::default()
     };
     let message = StreamMessageRequest { update: Some(StreamUpdate::Arbitration(arbitration)) };
-    switch.handle_request(Request::Stream(StreamId(1), StreamEvent::Message(message)));
-    // The switch's answers go to nobody; a refused arbitration shows at the first write.
-    while switch.poll_stream().is_some() {}
+    switch.handle_request(Request::Stream(stream, StreamEvent::Message(message)));
 }

@@ -1,0 +1,94 @@
+//! A client that looks up keys now and then, and how long each lookup took.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use fatbtree_client::Client;
+use fatbtree_index::{Lookup, Start};
+use fatbtree_memserver::SessionKey;
+use fatbtree_nic::Nic;
+use fatbtree_topology::HostId;
+use fatbtree_verbs::time::{Duration, Instant};
+
+/// A lookup that has not ended.
+struct Running {
+    began: Instant,
+    future: Pin<Box<dyn Future<Output = Lookup>>>,
+}
+
+/// A client and what it is at.
+pub(super) struct Asker {
+    pub(super) client: Client<Nic>,
+    pub(super) host: HostId,
+    /// By server.
+    pub(super) sessions: BTreeMap<u16, SessionKey>,
+    /// Connections that the controller has told of: partition, and the server's queue pair.
+    pub(super) registered: BTreeSet<(u16, u32)>,
+    running: Vec<Running>,
+    /// Of those that have ended: when they began and ended.
+    ended: Vec<(Instant, Instant)>,
+}
+
+/// How lookups went in some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stood {
+    /// The longest time without a lookup that ended.
+    pub(super) still: Duration,
+    /// From the beginning until the last one ended that took long.
+    pub(super) until: Duration,
+}
+
+/// A lookup that takes so long was held up.
+const LONG: Duration = Duration::from_millis(30);
+
+impl Asker {
+    pub(super) fn new(client: Client<Nic>, host: HostId) -> Self {
+        let (sessions, registered) = (BTreeMap::new(), BTreeSet::new());
+        Self { client, host, sessions, registered, running: Vec::new(), ended: Vec::new() }
+    }
+
+    pub(super) fn begin(&mut self, now: Instant, key: u64, start: Start) {
+        let client = self.client.clone();
+        let future = Box::pin(async move { client.lookup(key, start).await });
+        self.running.push(Running { began: now, future });
+    }
+
+    pub(super) fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Lets lookups go on; those that have ended.
+    pub(super) fn poll(&mut self, now: Instant) -> Vec<Lookup> {
+        let mut context = Context::from_waker(Waker::noop());
+        let (mut lookups, ended) = (Vec::new(), &mut self.ended);
+        self.running.retain_mut(|running| match running.future.as_mut().poll(&mut context) {
+            Poll::Ready(lookup) => {
+                ended.push((running.began, now));
+                lookups.push(lookup);
+                false
+            }
+            Poll::Pending => true,
+        });
+        lookups
+    }
+
+    /// How lookups stood still in this time. Those that run still are taken to end now.
+    pub(super) fn stood(&self, from: Instant, to: Instant, now: Instant) -> Stood {
+        let mut stood = Stood::default();
+        let mut last = from;
+        for (_, at) in self.ended.iter().filter(|(_, at)| *at >= from) {
+            stood.still = stood.still.max((*at).min(to) - last.min(to));
+            last = *at;
+        }
+        stood.still = stood.still.max(to - last.min(to));
+        let running = self.running.iter().map(|running| (running.began, now));
+        let ended = self.ended.iter().copied().chain(running).filter(|(_, end)| *end >= from);
+        for (began, end) in ended.filter(|(began, end)| *began < to && *end - (*began).max(from) > LONG) {
+            stood.until = stood.until.max(end - from);
+            let _ = began;
+        }
+        stood
+    }
+}

@@ -1,0 +1,212 @@
+//! A switch's end of its control channel: what it is asked, in order, while it lives.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use fatbtree_controller::{Change, Held};
+use fatbtree_p4runtime::v1::get_forwarding_pipeline_config_request::ResponseType;
+use fatbtree_p4runtime::v1::stream_message_request::Update;
+use fatbtree_p4runtime::v1::{self, GetForwardingPipelineConfigRequest, StreamMessageRequest, stream_message_response};
+use fatbtree_switch::service::{Request, Response, StreamEvent, StreamId, StreamOutput};
+use fatbtree_topology::SwitchId;
+use fatbtree_verbs::time::Duration;
+
+use super::cables::Cables;
+use crate::cluster::{Clock, Cluster};
+use crate::network::{Network, become_primary, blank};
+
+/// What a switch is asked in a session.
+#[derive(Debug)]
+pub(super) enum Ask {
+    /// To open it.
+    Open,
+    /// To forget it.
+    Close,
+    /// What it runs.
+    Cookie,
+    /// To load the program.
+    Load,
+    /// What it holds.
+    Read,
+    /// To change it.
+    Write(Vec<Change>),
+    /// To send a frame by a port.
+    Packet(u16, Vec<u8>),
+}
+
+/// What it says.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// The session is open.
+    Opened,
+    /// What it runs, if anything.
+    Cookie(Option<u64>),
+    /// The program is loaded.
+    Loaded,
+    /// What it holds.
+    Holds(Held),
+    /// It was changed.
+    Written,
+    /// It refuses.
+    Refused(String),
+    /// There is no such session any more, or nobody who could open one.
+    Closed,
+    /// A frame that came in by a port, and why it was passed on.
+    Packet { port: u16, reason: u16, frame: Vec<u8> },
+}
+
+/// How it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// It works.
+    Up,
+    /// It stands still; what it is asked waits.
+    Frozen,
+    /// Its process is gone, its machine says so.
+    Killed,
+    /// Its machine is gone: nobody says anything.
+    Unpowered,
+}
+
+/// A switch's end.
+#[derive(Debug)]
+pub(super) struct Channel {
+    switch: SwitchId,
+    life: Life,
+    sessions: BTreeSet<u64>,
+    waiting: VecDeque<(u64, Ask)>,
+    /// One way.
+    pub(super) delay: Duration,
+    /// How long it takes to load a program.
+    loading: Duration,
+}
+
+/// An answer to a session, so much later.
+pub(super) type Later = (Duration, u64, Answer);
+
+/// Writing or reading an entry.
+const ENTRY: Duration = Duration::from_micros(2);
+
+impl Channel {
+    pub(super) fn new(switch: SwitchId, delay: Duration, loading: Duration) -> Self {
+        Self { switch, life: Life::Up, sessions: BTreeSet::new(), waiting: VecDeque::new(), delay, loading }
+    }
+
+    pub(super) fn switch(&self) -> SwitchId {
+        self.switch
+    }
+
+    /// It stops. The sessions that hear of it.
+    pub(super) fn stop(&mut self, life: Life) -> Vec<Later> {
+        self.life = life;
+        let hear = if life == Life::Killed { std::mem::take(&mut self.sessions) } else { BTreeSet::new() };
+        hear.into_iter().map(|session| (self.delay, session, Answer::Closed)).collect()
+    }
+
+    /// It goes on, or begins anew where it was not only frozen.
+    pub(super) fn start(
+        &mut self,
+        network: &Network,
+        cluster: &mut Cluster<Cables>,
+        clock: &impl Clock,
+    ) -> Vec<Later> {
+        let was = std::mem::replace(&mut self.life, Life::Up);
+        if was == Life::Frozen {
+            let waiting: Vec<_> = self.waiting.drain(..).collect();
+            let answers = waiting
+                .into_iter()
+                .filter_map(|(session, ask)| self.handle(session, ask, network, cluster, clock));
+            return answers.collect();
+        }
+        cluster.switches_mut()[self.switch.0 as usize] = blank(self.switch);
+        // Whoever still believes in a session is told when its next packet comes.
+        let forgotten = std::mem::take(&mut self.sessions).into_iter();
+        forgotten.map(|session| (self.delay, session, Answer::Closed)).collect()
+    }
+
+    /// Something arrives.
+    pub(super) fn handle(
+        &mut self,
+        session: u64,
+        ask: Ask,
+        network: &Network,
+        cluster: &mut Cluster<Cables>,
+        clock: &impl Clock,
+    ) -> Option<Later> {
+        match self.life {
+            Life::Up => {}
+            Life::Frozen => {
+                self.waiting.push_back((session, ask));
+                return None;
+            }
+            Life::Killed => return Some((self.delay, session, Answer::Closed)),
+            Life::Unpowered => return None,
+        }
+        let is_known = self.sessions.contains(&session) || matches!(ask, Ask::Open);
+        if !is_known {
+            return Some((self.delay, session, Answer::Closed));
+        }
+        let (switch, stream) = (self.switch, StreamId(session));
+        let value = &mut cluster.switches_mut()[switch.0 as usize];
+        let (work, answer) = match ask {
+            Ask::Open => {
+                self.sessions.insert(session);
+                become_primary(value, switch, stream);
+                (Duration::ZERO, Answer::Opened)
+            }
+            Ask::Close => {
+                self.sessions.remove(&session);
+                value.handle_request(Request::Stream(stream, StreamEvent::Closed));
+                return None;
+            }
+            Ask::Cookie => {
+                let request = GetForwardingPipelineConfigRequest {
+                    device_id: u64::from(switch.0) + 1,
+                    response_type: ResponseType::CookieOnly as i32,
+                };
+                let cookie = match value.handle_request(Request::GetPipeline(request)) {
+                    Response::GetPipeline(Ok(found)) => found.config.and_then(|config| config.cookie),
+                    _ => None,
+                };
+                (Duration::ZERO, Answer::Cookie(cookie.map(|cookie| cookie.cookie)))
+            }
+            Ask::Load => match network.load_program(value, switch) {
+                Ok(()) => (self.loading, Answer::Loaded),
+                Err(refused) => (Duration::ZERO, Answer::Refused(refused.to_string())),
+            },
+            Ask::Read => match network.read_back(value, switch) {
+                Ok(held) => (ENTRY * held.entries().len() as u64, Answer::Holds(held)),
+                Err(refused) => (Duration::ZERO, Answer::Refused(refused.to_string())),
+            },
+            Ask::Write(changes) => match network.write(value, switch, &changes) {
+                Ok(()) => (ENTRY * changes.len() as u64, Answer::Written),
+                Err(refused) => (Duration::ZERO, Answer::Refused(refused.to_string())),
+            },
+            Ask::Packet(port, frame) => {
+                let packet = network.packets().packet_out(port, frame);
+                let message = StreamMessageRequest { update: Some(Update::Packet(packet)) };
+                value.handle_request(Request::Stream(stream, StreamEvent::Message(message)));
+                cluster.send_packets_out(switch, clock);
+                return None;
+            }
+        };
+        Some((self.delay + work, session, answer))
+    }
+
+    /// What it has to say by itself.
+    pub(super) fn poll(&self, network: &Network, cluster: &mut Cluster<Cables>) -> Option<Later> {
+        let value = &mut cluster.switches_mut()[self.switch.0 as usize];
+        while let Some((StreamId(session), output)) = value.poll_stream() {
+            let StreamOutput::Message(v1::StreamMessageResponse {
+                update: Some(stream_message_response::Update::Packet(packet)),
+            }) = output
+            else {
+                continue;
+            };
+            if let Some((port, reason)) = network.packets().read(&packet) {
+                let answer = Answer::Packet { port, reason, frame: packet.payload };
+                return Some((self.delay, session, answer));
+            }
+        }
+        None
+    }
+}

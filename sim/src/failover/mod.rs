@@ -1,0 +1,289 @@
+//! Any one cable or switch dead at any moment: nothing is answered wrongly, and lookups go on.
+//!
+//! ```text
+//!   Controller ── Keeper ── control channel ──┐        in virtual time:
+//!       ▲                                     ▼          channels are late, closed, or answer nothing
+//!   LinkMonitor ── probes ────────────▶ software switch  the compiled program, its CPU port
+//!                                         │ cable        cut, in one direction or both
+//!   clients (NIC, tree) ──────────────────┴── memory servers
+//! ```
+//!
+//! The parts are the real ones; what is between them is decided by the seed: the network, where clients and servers are, how long cables and
+//! channels are, what is planned, what dies when and how, and when it comes back.
+//!
+//! ```
+//! use fatbtree_sim::failover::Scenario;
+//!
+//! let outcome = Scenario::from_seed(1).run()?;
+//! assert_eq!((outcome.wrong, outcome.failed), (0, 0));
+//! # Ok::<(), fatbtree_sim::failover::ScenarioError>(())
+//! ```
+
+mod agenda;
+mod asker;
+mod cables;
+mod channel;
+mod control;
+mod run;
+
+use std::fmt;
+
+use fatbtree_verbs::time::Duration;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+use run::Run;
+
+/// Which network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    LeafSpine { leaves: u16, spines: u16 },
+    /// Of four-port switches, each core with the fat root.
+    FatTree,
+    /// The same with the fat root in one core.
+    Chosen { core: u16 },
+    Pair,
+    Single,
+}
+
+impl Shape {
+    /// Whether there is a way round anything between the switches with hosts.
+    fn has_ways_round(self) -> bool {
+        matches!(self, Self::LeafSpine { .. } | Self::FatTree)
+    }
+}
+
+/// What happens to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// A cable carries nothing: down, up, or both.
+    Cable { down: bool, up: bool },
+    /// A switch stands still, and so many frames wait for it.
+    Frozen { room: usize },
+    /// Its process ends, which its machine says.
+    Killed,
+    /// Its machine is without power.
+    Unpowered,
+}
+
+/// What is left out, to see what it is good for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Without {
+    /// The controller does not hear which cables and switches are dead.
+    pub monitor: bool,
+    /// Nothing dies.
+    pub fault: bool,
+    /// Lookups begin with index reads only, not with ordinary ones.
+    pub walks: bool,
+}
+
+/// A scenario: everything follows from the seed.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    seed: u64,
+    shape: Shape,
+    servers: u16,
+    clients: u16,
+    lanes: u8,
+    keys: usize,
+    fat_root: usize,
+    set_nodes: usize,
+    /// NICs that are quick to send again, as hardware is.
+    hasty: bool,
+    fault: Fault,
+    /// Since all works.
+    dies: Duration,
+    /// Since it died.
+    back: Duration,
+    /// A plan is loaded anew, so long after all works.
+    reload: Option<Duration>,
+    without: Without,
+}
+
+/// Bins of [`Outcome::stood`], of 50 ms each; the last one has the rest.
+pub const BINS: usize = 24;
+
+/// What scenarios came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// Scenarios.
+    pub runs: u64,
+    /// Those with a way round what died.
+    pub runs_with_ways: u64,
+    /// Cables that died, and switches that froze, were killed, lost power.
+    pub faults: [u64; 4],
+    /// Those in which a reload was under way at the death.
+    pub during_reload: u64,
+    /// Lookups.
+    pub lookups: u64,
+    /// Wrong answers. Always 0.
+    pub wrong: u64,
+    /// Lookups that ended with an error.
+    pub failed: u64,
+    /// Connections that broke.
+    pub broken: u64,
+    /// Frames that were lost.
+    pub lost: u64,
+    /// Where there is a way round: milliseconds that a client's lookups stood still at the longest.
+    pub stood_still_ms: u64,
+    /// The same until the last of them ended that was held up.
+    pub held_up_ms: u64,
+    /// The same after it came back.
+    pub stood_still_back_ms: u64,
+    /// And until the last of them ended.
+    pub held_up_back_ms: u64,
+    /// Clients by how long their lookups were held up after the death: so many in each 50 ms.
+    pub stood: [u64; BINS],
+    /// From the return until all was as before, at the longest.
+    pub whole_again_ms: u64,
+    /// READs before anything died: index reads, and all.
+    pub calm_reads: [u64; 2],
+    /// Of these, refused by a server's NIC because one before them was missing.
+    pub calm_naks: u64,
+}
+
+impl std::ops::AddAssign for Outcome {
+    fn add_assign(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.runs_with_ways += other.runs_with_ways;
+        self.faults.iter_mut().zip(other.faults).for_each(|(sum, more)| *sum += more);
+        self.during_reload += other.during_reload;
+        self.lookups += other.lookups;
+        self.wrong += other.wrong;
+        self.failed += other.failed;
+        self.broken += other.broken;
+        self.lost += other.lost;
+        self.stood_still_ms = self.stood_still_ms.max(other.stood_still_ms);
+        self.held_up_ms = self.held_up_ms.max(other.held_up_ms);
+        self.stood_still_back_ms = self.stood_still_back_ms.max(other.stood_still_back_ms);
+        self.held_up_back_ms = self.held_up_back_ms.max(other.held_up_back_ms);
+        self.stood.iter_mut().zip(other.stood).for_each(|(sum, more)| *sum += more);
+        self.whole_again_ms = self.whole_again_ms.max(other.whole_again_ms);
+        self.calm_reads.iter_mut().zip(other.calm_reads).for_each(|(sum, more)| *sum += more);
+        self.calm_naks += other.calm_naks;
+    }
+}
+
+/// A scenario that went wrong.
+#[derive(Debug, thiserror::Error)]
+pub struct ScenarioError {
+    scenario: Box<Scenario>,
+    what: String,
+}
+
+impl fmt::Display for ScenarioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  {:?}", self.what, self.scenario)
+    }
+}
+
+impl Scenario {
+    /// The scenario of a seed.
+    pub fn from_seed(seed: u64) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let shape = match random.random_range(0..20u8) {
+            0..=7 => {
+                Shape::LeafSpine { leaves: random.random_range(2..=4), spines: random.random_range(2..=3) }
+            }
+            8..=14 => Shape::FatTree,
+            15..=16 => Shape::Chosen { core: random.random_range(0..4) },
+            17..=18 => Shape::Pair,
+            _ => Shape::Single,
+        };
+        let fault = match random.random_range(0..10u8) {
+            0..=1 => Fault::Cable { down: true, up: true },
+            2 => Fault::Cable { down: true, up: false },
+            3 => Fault::Cable { down: false, up: true },
+            4..=5 => Fault::Frozen { room: random.random_range(0..=200) },
+            6..=7 => Fault::Killed,
+            _ => Fault::Unpowered,
+        };
+        // One switch has no cable to another.
+        let fault = match (shape, fault) {
+            (Shape::Single, Fault::Cable { .. }) => Fault::Killed,
+            (_, fault) => fault,
+        };
+        let servers = random.random_range(1..=3u16);
+        let is_large = random.random_bool(0.15);
+        let millis = |random: &mut ChaCha8Rng, most: u64| {
+            Duration::from_micros(random.random_range(10_000..=1_000 * most))
+        };
+        let dies = millis(&mut random, 400);
+        let most = if random.random_bool(0.2) { 600 } else { 2_500 };
+        let back = millis(&mut random, most);
+        // Mostly about the time of the death.
+        let reload = random.random_bool(0.4).then(|| {
+            let micros = (dies.as_nanos() / 1_000 + 50_000).saturating_sub(random.random_range(0..=200_000));
+            Duration::from_micros(micros)
+        });
+        Self {
+            seed,
+            shape,
+            servers,
+            clients: random.random_range(1..=3),
+            lanes: random.random_range(1..=2),
+            keys: if is_large { 20_000 } else { random.random_range(usize::from(servers)..=2_000) },
+            fat_root: random.random_range(usize::from(servers)..=60),
+            set_nodes: if is_large { 300 } else { random.random_range(0..=20) },
+            hasty: random.random_bool(0.25),
+            fault,
+            dies,
+            back,
+            reload,
+            without: Without::default(),
+        }
+    }
+
+    /// The same without something.
+    #[must_use]
+    pub fn without(self, without: Without) -> Self {
+        Self { without, ..self }
+    }
+
+    /// Runs it to the end.
+    ///
+    /// # Errors
+    /// A wrong answer; a lookup that fails, or never ends; lookups that are held up for more than a second where there is a way round; a
+    /// network that does not become whole again by itself.
+    pub fn run(&self) -> Result<Outcome, ScenarioError> {
+        let error = |what: String| ScenarioError { scenario: Box::new(self.clone()), what };
+        let mut run = Run::new(self).map_err(error)?;
+        run.finish().map_err(error)
+    }
+
+    /// The cluster file. Hosts are drawn by whoever places servers and clients on them.
+    fn cluster_file(&self, hosts: &mut dyn FnMut(usize) -> usize) -> String {
+        use fatbtree_topology::{Cores, Network};
+        let room = usize::from(self.servers + self.clients);
+        let (text, network) = match self.shape {
+            Shape::LeafSpine { leaves, spines } => {
+                let hosts = room.div_ceil(usize::from(leaves)) as u16 + 1;
+                let text = format!("kind = \"leaf-spine\"\nleaves = {leaves}\nspines = {spines}\nhosts = {hosts}");
+                (text, Network::leaf_spine(leaves, spines, hosts))
+            }
+            Shape::FatTree => ("k = 4\ncores = \"all\"".to_owned(), Network::fat_tree(4, Cores::All)),
+            Shape::Chosen { core } => {
+                let text = format!("k = 4\ncores = \"all\"\ncore = {core}");
+                (text, Network::fat_tree(4, Cores::Chosen(core)))
+            }
+            Shape::Pair => {
+                let hosts = room as u16;
+                (format!("kind = \"pair\"\nhosts = {hosts}"), Network::pair(hosts))
+            }
+            Shape::Single => (format!("kind = \"single\"\nhosts = {room}"), Network::single(room as u16)),
+        };
+        let network = network.expect("numbers in range");
+        let mut names: Vec<String> = network.hosts().iter().map(fatbtree_topology::Host::name).collect();
+        let mut draw = || names.swap_remove(hosts(names.len()));
+        let mut text = format!("[network]\n{text}\n");
+        for server in 0..self.servers {
+            let port = 9_700 + server;
+            text += &format!("[[memory_server]]\nhost = \"{}\"\ngrpc = \"127.0.0.1:{port}\"\n", draw());
+        }
+        for _ in 0..self.clients {
+            text += &format!("[[client]]\nhost = \"{}\"\n", draw());
+        }
+        text
+    }
+}

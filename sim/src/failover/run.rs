@@ -1,0 +1,682 @@
+//! One run of a scenario.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use fatbtree_client::Client;
+use fatbtree_controller::tables::Entry;
+use fatbtree_controller::{
+    Budget, Frequencies, Held, Incarnation, Notice, Placement, Plan, Registration, Tree,
+};
+use fatbtree_index::{ConnectionId, Event as PoolEvent, Limits, PoolConfig, RemoteSide, Start, TreeConfig, ValueLayout, value};
+use fatbtree_memserver::{self as memserver, ClientId, LoadOptions, ServerOptions, load_cluster, seeded};
+use fatbtree_nic::{DropReason, Nic, NicConfig};
+use fatbtree_topology::{Cluster as Described, HostId, Network as Topology, Peer, Role, SwitchId};
+use fatbtree_verbs::BufferClass;
+use fatbtree_verbs::time::{Duration, Instant};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::agenda::Agenda;
+use super::asker::Asker;
+use super::cables::Cables;
+use super::channel::{Answer, Ask, Channel, Life};
+use super::control::{Act, Control};
+use super::{BINS, Fault, Outcome, Scenario, Shape};
+use crate::cluster::{Clock as _, Cluster};
+use crate::network::{Network, blank};
+use crate::virtual_time::VirtualClock;
+use crate::wires::{Attachment, Wires as _};
+
+/// Virtual time after which something that does not come will never come.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// How long a network may take to be whole again by itself.
+const WHOLE: Duration = Duration::from_secs(12);
+/// What lookups may be held up for where there is a way round.
+const HELD_UP: Duration = Duration::from_secs(1);
+/// How long clients go on when all is whole again.
+const AFTERWARDS: Duration = Duration::from_millis(150);
+/// Lookups of a client that have not ended, at most.
+const DEPTH: usize = 24;
+/// Bytes of a value.
+const VALUE: u32 = 24;
+
+/// What happens at a time.
+enum Event {
+    Ask(SwitchId, u64, Ask),
+    Answer(SwitchId, u64, Answer),
+    Wake(SwitchId, u64),
+    /// A memory server's news reach the controller.
+    News(memserver::Event),
+    /// A client hears that a connection is registered.
+    Registered { client: usize, partition: u16, queue_pair: u32 },
+    Connect { client: usize, id: ConnectionId },
+    Burst { client: usize },
+    Reload,
+    Dies,
+    Back,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Until all works.
+    Starting,
+    /// Until all is whole again.
+    Going,
+    /// A little longer.
+    Afterwards(Instant),
+    /// No lookups are begun any more.
+    Ending,
+}
+
+/// What dies.
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    Switch(SwitchId),
+    /// Both ends, by where frames arrive: the lower one, the upper one.
+    Cable { lower: Attachment, upper: Attachment },
+}
+
+pub(super) struct Run<'s> {
+    scenario: &'s Scenario,
+    random: ChaCha8Rng,
+    clock: VirtualClock,
+    agenda: Agenda<Event>,
+    described: Described,
+    network: Network,
+    cluster: Cluster<Cables>,
+    channels: Vec<Channel>,
+    control: Control,
+    askers: Vec<Asker>,
+    keys: BTreeSet<u64>,
+    tree: Tree,
+    phase: Phase,
+    has_plan: bool,
+    victim: Victim,
+    died: Option<Instant>,
+    back: Option<Instant>,
+    outcome: Outcome,
+}
+
+type Step<T = ()> = Result<T, String>;
+
+fn said(error: impl fmt::Display) -> String {
+    error.to_string()
+}
+
+impl<'s> Run<'s> {
+    pub(super) fn new(scenario: &'s Scenario) -> Step<Self> {
+        let mut random = ChaCha8Rng::seed_from_u64(scenario.seed ^ 0xfa11_07e5);
+        let text = scenario.cluster_file(&mut |count| random.random_range(0..count));
+        let described = Described::from_toml(&text).map_err(said)?;
+        let topology = described.tree().clone();
+        let mut keys = BTreeSet::new();
+        while keys.len() < scenario.keys {
+            keys.insert(random.next_u64());
+        }
+        let config = TreeConfig::new(16, 1024, ValueLayout::Inline(VALUE as u8)).map_err(said)?;
+        let sorted: Vec<u64> = keys.iter().copied().collect();
+        let mut values = seeded(scenario.seed, VALUE);
+        let loaded = load_cluster(&LoadOptions::new(config, 0), scenario.servers, &sorted, &mut values);
+        let loaded = loaded.map_err(said)?;
+        let roots = loaded.roots.clone();
+        let tree = Tree::new(&loaded.tops().map_err(said)?).map_err(said)?;
+        let mut nics = Vec::new();
+        for partition in 0..scenario.servers {
+            let host = described.server(partition).ok_or("a partition without a server")?.host;
+            nics.push((host, nic(&topology, host, scenario.hasty, random.next_u64())?));
+        }
+        let server_hosts: Vec<HostId> = nics.iter().map(|(host, _)| *host).collect();
+        let mut nics = nics.into_iter();
+        // Sessions last: nobody renews them here.
+        let options = ServerOptions { lease: Duration::from_secs(3_600), ..ServerOptions::default() };
+        let servers = loaded.serve(&options, random.next_u64(), |_| nics.next().expect("one for each").1);
+        let servers = server_hosts.into_iter().zip(servers.map_err(said)?).collect();
+
+        let mut askers = Vec::new();
+        for described in described.clients() {
+            let config = PoolConfig {
+                tree: config,
+                lanes: scenario.lanes,
+                limits: Limits { reconnects: 200, ..Limits::default() },
+                ..PoolConfig::default()
+            };
+            let nic = nic(&topology, described.host, scenario.hasty, random.next_u64())?;
+            let client = Client::new(nic, config, roots.clone(), random.next_u64()).map_err(said)?;
+            askers.push(Asker::new(client, described.host));
+        }
+        let clients = askers.iter().map(|asker| (asker.host, asker.client.clone())).collect();
+        let network = Network::new(topology.clone(), Placement::of(&described));
+        let switches = topology.switches().iter().map(|switch| blank(switch.id)).collect();
+        let cables = Cables::new(&topology, &mut random);
+        let cluster = Cluster::new(&topology, switches, servers, clients, cables);
+        let mut channels = Vec::new();
+        for switch in topology.switches() {
+            let delay = Duration::from_micros(random.random_range(50..=4_000));
+            let loading = Duration::from_millis(random.random_range(5..=300));
+            channels.push(Channel::new(switch.id, delay, loading));
+        }
+        let control =
+            Control::new(&described, random.random(), random.next_u64(), scenario.without.monitor);
+        let victim = victim(&topology, scenario, &mut random);
+        let mut run = Self {
+            scenario,
+            clock: VirtualClock::new(),
+            agenda: Agenda::new(),
+            network,
+            cluster,
+            channels,
+            control,
+            askers,
+            keys,
+            tree,
+            phase: Phase::Starting,
+            has_plan: false,
+            victim,
+            died: None,
+            back: None,
+            outcome: Outcome::default(),
+            described,
+            random,
+        };
+        for partition in 0..scenario.servers {
+            let incarnation = run.incarnation(partition);
+            run.control.controller.server_joined(partition, incarnation, &[]);
+        }
+        for client in 0..run.askers.len() {
+            for id in run.askers[client].client.pool().connections() {
+                run.connect(client, id)?;
+            }
+        }
+        Ok(run)
+    }
+
+    pub(super) fn finish(&mut self) -> Step<Outcome> {
+        let mut deadline = Instant::ZERO + PATIENCE;
+        loop {
+            let phase = self.phase;
+            self.turn()?;
+            if phase == Phase::Ending && self.askers.iter().all(|asker| asker.running() == 0) {
+                return self.judge();
+            }
+            if self.phase != phase {
+                deadline = self.clock.now() + PATIENCE;
+            }
+            let next = [
+                self.cluster.wires().next_arrival(),
+                self.cluster.next_timeout(),
+                self.agenda.next_at(),
+                self.control.next_deadline(),
+            ];
+            let next = next.into_iter().flatten().min().ok_or("nothing is under way")?;
+            self.clock.advance_to(next);
+            if self.clock.now() > deadline {
+                let running: usize = self.askers.iter().map(Asker::running).sum();
+                return Err(format!(
+                    "nothing more comes in {phase:?}: {running} lookups; {}",
+                    self.control.describe()
+                ));
+            }
+            let late = self.back.is_some_and(|back| self.clock.now() > back + WHOLE);
+            if phase == Phase::Going && late {
+                return Err(format!("it is not whole again by itself: {}", self.control.describe()));
+            }
+        }
+    }
+
+    /// All that happens at one time.
+    fn turn(&mut self) -> Step {
+        let now = self.clock.now();
+        if self.cluster.next_timeout().is_some_and(|at| at <= now) {
+            self.cluster.handle_timeouts(&self.clock);
+        }
+        while self.cluster.step(&self.clock) {}
+        self.hear_switches();
+        while let Some(event) = self.agenda.pop(now) {
+            self.happens(event)?;
+        }
+        self.drive_clients()?;
+        self.hear_servers();
+        self.control.turn(now);
+        self.act();
+        self.follow_notices()?;
+        self.go_on()
+    }
+
+    // ---- the control plane ----
+
+    fn hear_switches(&mut self) {
+        for channel in &self.channels {
+            while let Some((after, session, answer)) = channel.poll(&self.network, &mut self.cluster) {
+                let switch = channel.switch();
+                self.agenda.add(self.clock.now() + after, Event::Answer(switch, session, answer));
+            }
+        }
+    }
+
+    fn hear_servers(&mut self) {
+        for server in self.cluster.servers_mut() {
+            while let Some(event) = server.poll_event() {
+                let after = Duration::from_micros(self.random.random_range(100..=3_000));
+                self.agenda.add(self.clock.now() + after, Event::News(event));
+            }
+        }
+    }
+
+    fn act(&mut self) {
+        for act in self.control.take_acts() {
+            match act {
+                Act::Wake(at, switch, wake) => self.agenda.add(at, Event::Wake(switch, wake)),
+                Act::Ask(switch, session, ask) => {
+                    let after = self.channels[switch.0 as usize].delay;
+                    self.agenda.add(self.clock.now() + after, Event::Ask(switch, session, ask));
+                }
+            }
+        }
+    }
+
+    fn happens(&mut self, event: Event) -> Step {
+        let now = self.clock.now();
+        match event {
+            Event::Ask(switch, session, ask) => {
+                let Self { channels, network, cluster, clock, .. } = self;
+                let channel = &mut channels[switch.0 as usize];
+                if let Some((after, session, answer)) = channel.handle(session, ask, network, cluster, clock) {
+                    self.agenda.add(now + after, Event::Answer(switch, session, answer));
+                }
+                self.hear_switches();
+            }
+            Event::Answer(switch, session, answer) => self.control.heard(now, switch, session, answer),
+            Event::Wake(switch, wake) => self.control.wake(now, switch, wake),
+            Event::News(event) => self.news(event)?,
+            Event::Registered { client, partition, queue_pair } => {
+                let asker = &mut self.askers[client];
+                asker.registered.insert((partition, queue_pair));
+                let pool = asker.client.pool();
+                let ours = |id: &ConnectionId| {
+                    id.server == partition && pool.replaces(*id).is_some_and(|end| end.0 == queue_pair)
+                };
+                if let Some(id) = pool.connections().into_iter().find(ours) {
+                    pool.set_registered(id, true).map_err(said)?;
+                }
+            }
+            Event::Connect { client, id } => self.connect(client, id)?,
+            Event::Burst { client } => self.burst(client),
+            Event::Reload => self.load()?,
+            Event::Dies => self.die(),
+            Event::Back => self.come_back(),
+        }
+        Ok(())
+    }
+
+    fn incarnation(&mut self, partition: u16) -> Incarnation {
+        let info = self.cluster.servers_mut()[usize::from(partition)].info();
+        Incarnation { number: info.generation, low: info.partition.range.low }
+    }
+
+    fn news(&mut self, event: memserver::Event) -> Step {
+        match event {
+            memserver::Event::Opened(hop) => {
+                let registration = Registration {
+                    client: hop.client,
+                    queue_pair: hop.queue_pair.0,
+                    rkey: hop.rkey,
+                    root: hop.root.raw(),
+                    mtu: hop.mtu,
+                };
+                self.control.controller.opened(hop.partition, registration);
+            }
+            memserver::Event::Closed(hop) => {
+                self.control.controller.closed(hop.partition, hop.client, hop.queue_pair.0);
+            }
+            memserver::Event::NewRoot(_) | memserver::Event::NewTree { .. } => {
+                return Err("a tree that nobody writes has a new root".into());
+            }
+        }
+        Ok(())
+    }
+
+    fn follow_notices(&mut self) -> Step {
+        while let Some(notice) = self.control.controller.poll_notice() {
+            match notice {
+                Notice::Registered(partition, Registration { client, queue_pair, .. }) => {
+                    let has_it = |asker: &Asker| self.network.tree().host(asker.host).ip == client;
+                    let client = self.askers.iter().position(has_it).ok_or("a client that nobody knows")?;
+                    let after = Duration::from_micros(self.random.random_range(100..=3_000));
+                    let event = Event::Registered { client, partition, queue_pair };
+                    self.agenda.add(self.clock.now() + after, event);
+                }
+                Notice::Reloaded { .. } => self.has_plan = true,
+                Notice::Void => return Err("a plan of trees that nobody changes is void".into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a plan of what some keys visit, and has it loaded. What cannot be loaded now is not loaded.
+    fn load(&mut self) -> Step {
+        let Ok(epoch) = self.control.controller.next_epoch() else { return Ok(()) };
+        let sample: Vec<u64> = (0..300).map(|_| self.draw_key()).collect();
+        let frequencies = Frequencies::from_keys(&self.tree, &sample);
+        let budget = Budget {
+            fat_root_ranges: self.scenario.fat_root,
+            set_nodes: [self.scenario.set_nodes; fatbtree_controller::SETS],
+            ..Budget::bmv2()
+        };
+        let old = self.control.controller.plan().map(|(loaded, _)| loaded.plan().clone());
+        let (tree, placement) = (self.network.tree(), self.network.placement());
+        let plan = Plan::following(tree, placement, &self.tree, &frequencies, &budget, epoch, old.as_ref());
+        let trees = self.control.controller.trees();
+        // Refused while something is not as it should be.
+        let _ = self.control.controller.load(plan.map_err(said)?, trees);
+        Ok(())
+    }
+
+    // ---- clients ----
+
+    fn connect(&mut self, client: usize, id: ConnectionId) -> Step {
+        let now = self.clock.now();
+        let pool = self.askers[client].client.pool();
+        let replaces = pool.replaces(id);
+        let local = pool.open(id).map_err(said)?;
+        let server = &mut self.cluster.servers_mut()[usize::from(id.server)];
+        let session = match self.askers[client].sessions.get(&id.server) {
+            Some(session) => *session,
+            None => {
+                let who = ClientId { host: local.ip.into(), roce: local.ip };
+                server.open_session(now, who).map_err(said)?.session
+            }
+        };
+        let endpoint = server.connect(now, session, &local, replaces).map_err(said)?;
+        let rkey = server.info().tree.rkey;
+        let asker = &mut self.askers[client];
+        asker.sessions.insert(id.server, session);
+        if let Some(gone) = replaces {
+            asker.registered.remove(&(id.server, gone.0));
+        }
+        let registered = asker.registered.contains(&(id.server, endpoint.queue_pair.0));
+        asker.client.pool().connected(id, RemoteSide { endpoint, rkey, registered }).map_err(said)?;
+        Ok(())
+    }
+
+    /// Some lookups at once, and more of them soon.
+    fn burst(&mut self, client: usize) {
+        if self.phase == Phase::Ending {
+            return;
+        }
+        let now = self.clock.now();
+        for _ in 0..self.random.random_range(1..=6) {
+            let key = self.draw_key();
+            let walks = !self.scenario.without.walks && self.random.random_bool(0.2);
+            let start = if walks { Start::Root } else { Start::IndexRead };
+            if self.askers[client].running() < DEPTH {
+                self.askers[client].begin(now, key, start);
+            }
+        }
+        let after = Duration::from_micros(self.random.random_range(200..=12_000));
+        self.agenda.add(now + after, Event::Burst { client });
+    }
+
+    fn drive_clients(&mut self) -> Step {
+        for client in 0..self.askers.len() {
+            while let Some(event) = self.askers[client].client.poll_event() {
+                let PoolEvent::ConnectionBroken { id, .. } = event else {
+                    return Err(format!("a client that only reads wants {event:?}"));
+                };
+                self.outcome.broken += 1;
+                let after = Duration::from_micros(self.random.random_range(300..=5_000));
+                self.agenda.add(self.clock.now() + after, Event::Connect { client, id });
+            }
+            let asker = &mut self.askers[client];
+            if asker.running() == 0 {
+                continue;
+            }
+            let ended = self.cluster.with_client(client, &self.clock, |_, now| asker.poll(now));
+            for lookup in ended {
+                self.outcome.lookups += 1;
+                let there = self.keys.contains(&lookup.key);
+                match &lookup.result {
+                    Ok(Some(bytes)) if there && value::check(lookup.key, self.scenario.seed, bytes) => {}
+                    Ok(None) if !there => {}
+                    Err(error) => {
+                        self.outcome.failed += 1;
+                        return Err(format!("a lookup failed at {}: {error}", at(self.clock.now())));
+                    }
+                    _ => {
+                        self.outcome.wrong += 1;
+                        return Err(format!("{:#x} was answered wrongly", lookup.key));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn draw_key(&mut self) -> u64 {
+        let near =
+            *self.keys.range(self.random.next_u64()..).next().or(self.keys.first()).expect("trees have keys");
+        if self.random.random_bool(0.1) { near.wrapping_add(1) } else { near }
+    }
+
+    // ---- what happens when ----
+
+    fn go_on(&mut self) -> Step {
+        let now = self.clock.now();
+        match self.phase {
+            Phase::Starting => {
+                if self.control.controller.wants_plan() {
+                    self.load()?;
+                }
+                let all = |asker: &Asker| {
+                    let pool = asker.client.pool();
+                    pool.connections().into_iter().all(|id| pool.is_registered(id))
+                };
+                if self.has_plan && self.control.is_whole() && self.askers.iter().all(all) {
+                    self.phase = Phase::Going;
+                    (0..self.askers.len()).for_each(|client| self.agenda.add(now, Event::Burst { client }));
+                    if let Some(after) = self.scenario.reload {
+                        self.agenda.add(now + after, Event::Reload);
+                    }
+                    self.agenda.add(now + self.scenario.dies, Event::Dies);
+                    self.agenda.add(now + self.scenario.dies + self.scenario.back, Event::Back);
+                }
+            }
+            Phase::Going if self.back.is_some_and(|back| now > back) => {
+                if !self.is_whole_again()? {
+                    return Ok(());
+                }
+                let took = self.back.map_or(Duration::ZERO, |back| now - back);
+                self.outcome.whole_again_ms = millis(took);
+                self.phase = Phase::Afterwards(now + AFTERWARDS);
+                self.agenda.add(now + AFTERWARDS, Event::Wake(SwitchId(0), 0));
+            }
+            Phase::Afterwards(until) if now >= until => self.phase = Phase::Ending,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn die(&mut self) {
+        let now = self.clock.now();
+        let count = |naks: u64, nic: &Nic| naks + nic.stats().dropped(DropReason::RequestGap);
+        self.outcome.calm_naks =
+            self.cluster.servers_mut().iter().fold(0, |naks, server| count(naks, server.device()));
+        for asker in &self.askers {
+            let stats = asker.client.pool().stats();
+            self.outcome.calm_reads[0] += stats.index_reads;
+            self.outcome.calm_reads[1] += stats.reads;
+        }
+        self.died = Some(now);
+        if self.scenario.without.fault {
+            return;
+        }
+        self.outcome.during_reload = u64::from(self.control.controller.reload().is_some());
+        let wires = self.cluster.wires_mut();
+        match (self.victim, self.scenario.fault) {
+            (Victim::Cable { lower, upper }, Fault::Cable { down, up }) => {
+                self.outcome.faults[0] = 1;
+                [(lower, down), (upper, up)].iter().filter(|end| end.1).for_each(|end| wires.cut(end.0));
+            }
+            (Victim::Switch(switch), fault) => {
+                let life = match fault {
+                    Fault::Frozen { room } => {
+                        wires.freeze(switch.0, room);
+                        self.outcome.faults[1] = 1;
+                        Life::Frozen
+                    }
+                    Fault::Killed => {
+                        self.outcome.faults[2] = 1;
+                        Life::Killed
+                    }
+                    Fault::Unpowered | Fault::Cable { .. } => {
+                        self.outcome.faults[3] = 1;
+                        Life::Unpowered
+                    }
+                };
+                if life != Life::Frozen {
+                    wires.kill(switch.0);
+                }
+                for (after, session, answer) in self.channels[switch.0 as usize].stop(life) {
+                    self.agenda.add(now + after, Event::Answer(switch, session, answer));
+                }
+            }
+            (Victim::Cable { .. }, _) => {}
+        }
+    }
+
+    fn come_back(&mut self) {
+        let now = self.clock.now();
+        self.back = Some(now);
+        if self.scenario.without.fault {
+            return;
+        }
+        match self.victim {
+            Victim::Cable { lower, upper } => {
+                [lower, upper].into_iter().for_each(|end| self.cluster.wires_mut().mend(end));
+            }
+            Victim::Switch(switch) => {
+                self.cluster.wires_mut().revive(now, switch.0);
+                let Self { channels, network, cluster, clock, .. } = self;
+                let answers = channels[switch.0 as usize].start(network, cluster, clock);
+                for (after, session, answer) in answers {
+                    self.agenda.add(now + after, Event::Answer(switch, session, answer));
+                }
+            }
+        }
+    }
+
+    /// All hold what they should, and index packets are dealt over all fat roots: as the switches' own tables have it.
+    fn is_whole_again(&mut self) -> Step<bool> {
+        if !self.control.is_whole() {
+            return Ok(false);
+        }
+        let mut held = Vec::new();
+        for (value, switch) in self.cluster.switches_mut().iter_mut().zip(self.network.tree().switches()) {
+            held.push(self.network.read_back(value, switch.id).map_err(said)?);
+        }
+        let tree = self.network.tree();
+        let serving = self.control.controller.desired().1.in_force.serving();
+        for root in tree.roots() {
+            if held[root.0 as usize].serving() != serving {
+                return Err(format!("{root:?} is settled, and serves {:?}", held[root.0 as usize].serving()));
+            }
+        }
+        for asker in &self.askers {
+            let edge = tree.edge_of(asker.host).id;
+            let roots: BTreeSet<SwitchId> =
+                (0..fatbtree_topology::PATHS).filter_map(|path| climbs_to(tree, &held, edge, path)).collect();
+            if roots.len() != tree.roots().len() {
+                return Err(format!("all are settled, and index packets go to {roots:?} only"));
+            }
+        }
+        Ok(true)
+    }
+
+    fn judge(&mut self) -> Step<Outcome> {
+        let now = self.clock.now();
+        let (died, back) = (self.died.ok_or("nothing died")?, self.back.ok_or("nothing came back")?);
+        let has_ways = self.scenario.shape.has_ways_round();
+        self.outcome.runs = 1;
+        self.outcome.runs_with_ways = u64::from(has_ways);
+        self.outcome.lost = self.cluster.wires().lost;
+        if !has_ways {
+            return Ok(self.outcome);
+        }
+        for (number, asker) in self.askers.iter().enumerate() {
+            let (dead, again) = (asker.stood(died, back, now), asker.stood(back, now, now));
+            let outcome = &mut self.outcome;
+            outcome.stood_still_ms = outcome.stood_still_ms.max(millis(dead.still));
+            outcome.held_up_ms = outcome.held_up_ms.max(millis(dead.until));
+            outcome.stood_still_back_ms = outcome.stood_still_back_ms.max(millis(again.still));
+            outcome.held_up_back_ms = outcome.held_up_back_ms.max(millis(again.until));
+            outcome.stood[(millis(dead.until) as usize / 50).min(BINS - 1)] += 1;
+            if dead.until > HELD_UP || again.until > HELD_UP {
+                return Err(format!(
+                    "lookups of client {number} were held up until {} after the death, {} after the return; stood still for {}, {}",
+                    dead.until, again.until, dead.still, again.still
+                ));
+            }
+        }
+        Ok(self.outcome)
+    }
+}
+
+fn at(now: Instant) -> Duration {
+    now - Instant::ZERO
+}
+
+fn millis(time: Duration) -> u64 {
+    time.as_nanos() / 1_000_000
+}
+
+/// Follows the entries for a path number up to a fat root.
+fn climbs_to(tree: &Topology, held: &[Held], edge: SwitchId, path: u8) -> Option<SwitchId> {
+    let mut switch = edge;
+    for _ in 0..3 {
+        if tree.is_root(switch) {
+            return Some(switch);
+        }
+        let port = held[switch.0 as usize].entries().iter().find_map(|entry| match entry {
+            Entry::CoreRoute(key, climb) if key.path == path => Some(climb.port),
+            _ => None,
+        })?;
+        match tree.peer(switch, port)? {
+            Peer::Switch { switch: next, .. } => switch = next,
+            Peer::Host(_) => return None,
+        }
+    }
+    None
+}
+
+/// Between switches that have ways round, a cable or a switch without hosts; otherwise any.
+fn victim(tree: &Topology, scenario: &Scenario, random: &mut ChaCha8Rng) -> Victim {
+    if let Fault::Cable { .. } = scenario.fault {
+        let cables = tree.links().into_iter().filter_map(|link| match link.lower {
+            Peer::Switch { switch, port } => Some((link, switch, port)),
+            Peer::Host(_) => None,
+        });
+        let cables: Vec<_> = cables.collect();
+        let (link, switch, port) = cables[random.random_range(0..cables.len())];
+        return Victim::Cable {
+            lower: Attachment { node: switch.0, port },
+            upper: Attachment { node: link.upper.0, port: link.port },
+        };
+    }
+    let any = matches!(scenario.shape, Shape::Pair | Shape::Single);
+    let of = |role: Role| any || matches!(role, Role::Core | Role::Aggregation);
+    let switches: Vec<SwitchId> =
+        tree.switches().iter().filter(|switch| of(switch.role)).map(|switch| switch.id).collect();
+    Victim::Switch(switches[random.random_range(0..switches.len())])
+}
+
+fn nic(tree: &Topology, host: HostId, is_hasty: bool, seed: u64) -> Step<Nic> {
+    let host = tree.host(host);
+    let mut config = NicConfig::new(host.mac.0, host.ip);
+    // As the process's software NIC has it.
+    if !is_hasty {
+        (config.ack_timeout, config.retry_count) = (Duration::from_millis(100), 7);
+    }
+    config.buffers = vec![BufferClass { count: 64, bytes: 4 << 10 }];
+    Nic::new(config, seed).map_err(said)
+}
