@@ -4,7 +4,7 @@
 
 #![allow(clippy::print_stdout, reason = "figures, for whoever asks")]
 
-use fatbtree_sim::failover::{Outcome, Scenario};
+use fatbtree_sim::failover::{Outcome, Scenario, Without};
 use fatbtree_sim::seeds::{Campaign, Seeds};
 
 /// Seeds of a test run; the variable `FATBTREE_SEEDS` sets another number.
@@ -32,4 +32,12 @@ fn run(seeds: Seeds, run: impl Fn(u64) -> Scenario + Sync) -> Outcome {
 fn lookups_go_round_whatever_dies() {
     let outcome = run(seeds(), Scenario::from_seed);
     assert_eq!((outcome.wrong, outcome.failed), (0, 0));
+}
+
+/// Without any fault: what it costs that index reads and ordinary READs of a queue pair go different ways.
+#[test]
+fn what_overtaking_costs() {
+    let calm = Without { fault: true, ..Without::default() };
+    run(seeds(), |seed| Scenario::from_seed(seed).without(calm));
+    run(seeds(), |seed| Scenario::from_seed(seed).without(Without { walks: true, ..calm }));
 }

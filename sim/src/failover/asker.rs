@@ -40,8 +40,8 @@ pub(super) struct Stood {
     pub(super) until: Duration,
 }
 
-/// A lookup that takes so long was held up.
-const LONG: Duration = Duration::from_millis(30);
+/// A lookup that takes so long was held up by more than an order of packets that NICs had to mend.
+const LONG: Duration = Duration::from_millis(250);
 
 impl Asker {
     pub(super) fn new(client: Client<Nic>, host: HostId) -> Self {
@@ -85,9 +85,8 @@ impl Asker {
         stood.still = stood.still.max(to - last.min(to));
         let running = self.running.iter().map(|running| (running.began, now));
         let ended = self.ended.iter().copied().chain(running).filter(|(_, end)| *end >= from);
-        for (began, end) in ended.filter(|(began, end)| *began < to && *end - (*began).max(from) > LONG) {
+        for (_, end) in ended.filter(|(began, end)| *began < to && *end - *began > LONG) {
             stood.until = stood.until.max(end - from);
-            let _ = began;
         }
         stood
     }

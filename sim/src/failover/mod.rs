@@ -88,6 +88,8 @@ pub struct Scenario {
     lanes: u8,
     keys: usize,
     fat_root: usize,
+    /// Of a large tree, of which the first plan takes little and the next one much.
+    is_large: bool,
     set_nodes: usize,
     /// NICs that are quick to send again, as hardware is.
     hasty: bool,
@@ -113,7 +115,7 @@ pub struct Outcome {
     pub runs_with_ways: u64,
     /// Cables that died, and switches that froze, were killed, lost power.
     pub faults: [u64; 4],
-    /// Those in which a reload was under way at the death.
+    /// Those in which a reload was under way when the controller heard of the death.
     pub during_reload: u64,
     /// Lookups.
     pub lookups: u64,
@@ -137,10 +139,36 @@ pub struct Outcome {
     pub stood: [u64; BINS],
     /// From the return until all was as before, at the longest.
     pub whole_again_ms: u64,
-    /// READs before anything died: index reads, and all.
-    pub calm_reads: [u64; 2],
-    /// Of these, refused by a server's NIC because one before them was missing.
-    pub calm_naks: u64,
+    /// Before anything died: what the order of packets has cost.
+    pub calm: Calm,
+}
+
+/// Ordinary operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Calm {
+    /// Lookups that have ended.
+    pub lookups: u64,
+    /// READs, index reads among them.
+    pub reads: u64,
+    /// Index reads.
+    pub index_reads: u64,
+    /// NAKs that servers sent because a READ was overtaken by a later one of its queue pair.
+    pub naks: u64,
+    /// READs that they dropped for this reason, to be sent again.
+    pub dropped: u64,
+    /// Queue pairs that waited until the time for an answer was over.
+    pub timeouts: u64,
+}
+
+impl std::ops::AddAssign for Calm {
+    fn add_assign(&mut self, other: Self) {
+        self.lookups += other.lookups;
+        self.reads += other.reads;
+        self.index_reads += other.index_reads;
+        self.naks += other.naks;
+        self.dropped += other.dropped;
+        self.timeouts += other.timeouts;
+    }
 }
 
 impl std::ops::AddAssign for Outcome {
@@ -160,8 +188,7 @@ impl std::ops::AddAssign for Outcome {
         self.held_up_back_ms = self.held_up_back_ms.max(other.held_up_back_ms);
         self.stood.iter_mut().zip(other.stood).for_each(|(sum, more)| *sum += more);
         self.whole_again_ms = self.whole_again_ms.max(other.whole_again_ms);
-        self.calm_reads.iter_mut().zip(other.calm_reads).for_each(|(sum, more)| *sum += more);
-        self.calm_naks += other.calm_naks;
+        self.calm += other.calm;
     }
 }
 
@@ -205,17 +232,17 @@ impl Scenario {
             (_, fault) => fault,
         };
         let servers = random.random_range(1..=3u16);
-        let is_large = random.random_bool(0.15);
+        let is_large = random.random_bool(0.2);
         let millis = |random: &mut ChaCha8Rng, most: u64| {
             Duration::from_micros(random.random_range(10_000..=1_000 * most))
         };
         let dies = millis(&mut random, 400);
         let most = if random.random_bool(0.2) { 600 } else { 2_500 };
         let back = millis(&mut random, most);
-        // Mostly about the time of the death.
-        let reload = random.random_bool(0.4).then(|| {
-            let micros = (dies.as_nanos() / 1_000 + 50_000).saturating_sub(random.random_range(0..=200_000));
-            Duration::from_micros(micros)
+        // From a little before the death to when the network is found to be another one.
+        let reload = (is_large || random.random_bool(0.3)).then(|| {
+            let early = random.random_range(0..=600_000);
+            Duration::from_micros((dies.as_nanos() / 1_000 + 550_000).saturating_sub(early))
         });
         Self {
             seed,
@@ -225,7 +252,8 @@ impl Scenario {
             lanes: random.random_range(1..=2),
             keys: if is_large { 20_000 } else { random.random_range(usize::from(servers)..=2_000) },
             fat_root: random.random_range(usize::from(servers)..=60),
-            set_nodes: if is_large { 300 } else { random.random_range(0..=20) },
+            is_large,
+            set_nodes: if is_large { 1_000 } else { random.random_range(0..=20) },
             hasty: random.random_bool(0.25),
             fault,
             dies,

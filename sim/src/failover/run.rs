@@ -22,7 +22,7 @@ use super::asker::Asker;
 use super::cables::Cables;
 use super::channel::{Answer, Ask, Channel, Life};
 use super::control::{Act, Control};
-use super::{BINS, Fault, Outcome, Scenario, Shape};
+use super::{BINS, Calm, Fault, Outcome, Scenario, Shape};
 use crate::cluster::{Clock as _, Cluster};
 use crate::network::{Network, blank};
 use crate::virtual_time::VirtualClock;
@@ -83,7 +83,6 @@ pub(super) struct Run<'s> {
     random: ChaCha8Rng,
     clock: VirtualClock,
     agenda: Agenda<Event>,
-    described: Described,
     network: Network,
     cluster: Cluster<Cables>,
     channels: Vec<Channel>,
@@ -115,7 +114,8 @@ impl<'s> Run<'s> {
         while keys.len() < scenario.keys {
             keys.insert(random.next_u64());
         }
-        let config = TreeConfig::new(16, 1024, ValueLayout::Inline(VALUE as u8)).map_err(said)?;
+        let leaf = if scenario.is_large { 256 } else { 1024 };
+        let config = TreeConfig::new(16, leaf, ValueLayout::Inline(VALUE as u8)).map_err(said)?;
         let sorted: Vec<u64> = keys.iter().copied().collect();
         let mut values = seeded(scenario.seed, VALUE);
         let loaded = load_cluster(&LoadOptions::new(config, 0), scenario.servers, &sorted, &mut values);
@@ -177,7 +177,6 @@ impl<'s> Run<'s> {
             died: None,
             back: None,
             outcome: Outcome::default(),
-            described,
             random,
         };
         for partition in 0..scenario.servers {
@@ -238,7 +237,12 @@ impl<'s> Run<'s> {
         }
         self.drive_clients()?;
         self.hear_servers();
+        let is_first = self.control.controller.outages().is_empty();
         self.control.turn(now);
+        let hears = is_first && !self.control.controller.outages().is_empty();
+        if hears && self.control.controller.reload().is_some() {
+            self.outcome.during_reload = 1;
+        }
         self.act();
         self.follow_notices()?;
         self.go_on()
@@ -347,7 +351,7 @@ impl<'s> Run<'s> {
                     let event = Event::Registered { client, partition, queue_pair };
                     self.agenda.add(self.clock.now() + after, event);
                 }
-                Notice::Reloaded { .. } => self.has_plan = true,
+                Notice::Reloaded { changes, took, .. } => { self.has_plan = true; if changes > 3000 { eprintln!("reloaded {changes} {took:?}"); } }
                 Notice::Void => return Err("a plan of trees that nobody changes is void".into()),
             }
         }
@@ -359,12 +363,16 @@ impl<'s> Run<'s> {
         let Ok(epoch) = self.control.controller.next_epoch() else { return Ok(()) };
         let sample: Vec<u64> = (0..300).map(|_| self.draw_key()).collect();
         let frequencies = Frequencies::from_keys(&self.tree, &sample);
+        let old = self.control.controller.plan().map(|(loaded, _)| loaded.plan().clone());
+        let nodes = match &old {
+            None if self.scenario.is_large => 0,
+            _ => self.scenario.set_nodes,
+        };
         let budget = Budget {
             fat_root_ranges: self.scenario.fat_root,
-            set_nodes: [self.scenario.set_nodes; fatbtree_controller::SETS],
+            set_nodes: [nodes; fatbtree_controller::SETS],
             ..Budget::bmv2()
         };
-        let old = self.control.controller.plan().map(|(loaded, _)| loaded.plan().clone());
         let (tree, placement) = (self.network.tree(), self.network.placement());
         let plan = Plan::following(tree, placement, &self.tree, &frequencies, &budget, epoch, old.as_ref());
         let trees = self.control.controller.trees();
@@ -499,19 +507,11 @@ impl<'s> Run<'s> {
 
     fn die(&mut self) {
         let now = self.clock.now();
-        let count = |naks: u64, nic: &Nic| naks + nic.stats().dropped(DropReason::RequestGap);
-        self.outcome.calm_naks =
-            self.cluster.servers_mut().iter().fold(0, |naks, server| count(naks, server.device()));
-        for asker in &self.askers {
-            let stats = asker.client.pool().stats();
-            self.outcome.calm_reads[0] += stats.index_reads;
-            self.outcome.calm_reads[1] += stats.reads;
-        }
+        self.outcome.calm = self.calm();
         self.died = Some(now);
         if self.scenario.without.fault {
             return;
         }
-        self.outcome.during_reload = u64::from(self.control.controller.reload().is_some());
         let wires = self.cluster.wires_mut();
         match (self.victim, self.scenario.fault) {
             (Victim::Cable { lower, upper }, Fault::Cable { down, up }) => {
@@ -545,6 +545,22 @@ impl<'s> Run<'s> {
         }
     }
 
+    /// What was counted so far.
+    fn calm(&mut self) -> Calm {
+        let mut calm = Calm { lookups: self.outcome.lookups, ..Calm::default() };
+        for server in self.cluster.servers_mut() {
+            calm.naks += server.device().stats().naks_sent;
+            calm.dropped += server.device().stats().dropped(DropReason::RequestGap);
+        }
+        for asker in &self.askers {
+            let pool = asker.client.pool();
+            (calm.reads, calm.index_reads) =
+                (calm.reads + pool.stats().reads, calm.index_reads + pool.stats().index_reads);
+            calm.timeouts += pool.reactor().with(|nic| nic.stats().timeouts);
+        }
+        calm
+    }
+
     fn come_back(&mut self) {
         let now = self.clock.now();
         self.back = Some(now);
@@ -573,7 +589,11 @@ impl<'s> Run<'s> {
         }
         let mut held = Vec::new();
         for (value, switch) in self.cluster.switches_mut().iter_mut().zip(self.network.tree().switches()) {
-            held.push(self.network.read_back(value, switch.id).map_err(said)?);
+            match self.network.read_back(value, switch.id) {
+                Ok(found) => held.push(found),
+                // It has come back, and nobody has noticed yet.
+                Err(_) => return Ok(false),
+            }
         }
         let tree = self.network.tree();
         let serving = self.control.controller.desired().1.in_force.serving();
@@ -600,6 +620,9 @@ impl<'s> Run<'s> {
         self.outcome.runs = 1;
         self.outcome.runs_with_ways = u64::from(has_ways);
         self.outcome.lost = self.cluster.wires().lost;
+        if self.scenario.without.fault {
+            self.outcome.calm = self.calm();
+        }
         if !has_ways {
             return Ok(self.outcome);
         }
