@@ -239,3 +239,43 @@ fn an_empty_one_that_is_read_first_does_not_end_the_plan() {
         assert_ne!(controller.next_epoch(), Ok(plan.epoch()));
     }
 }
+
+/// Packets go round what is down before the rest of a plan is written, however much that is.
+#[test]
+fn routes_do_not_wait_for_a_plan() {
+    let mut fleet = Fleet::new();
+    fleet.settle(&[]);
+    fleet.load();
+    let spine = fleet.id("spine-1");
+    fleet.controller.network_changed(Outages { switches: [spine].into(), ..Outages::none() });
+    let planned = |entry: &&Entry| {
+        matches!(entry, Entry::Coarse(..) | Entry::Fine(..) | Entry::Child(..) | Entry::Run(..))
+    };
+    for steps in 0.. {
+        if fleet.climbs("leaf-0") == [64, 0] {
+            assert!((1..=2).contains(&steps), "{steps}");
+            break;
+        }
+        fleet.step(&[]);
+    }
+    assert_eq!(fleet.held("leaf-0").entries().iter().filter(planned).count(), 0);
+    fleet.settle(&["spine-1"]);
+    assert!(fleet.held("leaf-0").entries().iter().filter(planned).count() > 0, "there is a plan to wait for");
+}
+
+/// One that has routes, and does not know yet that it is a fat root, would send index packets up again.
+#[test]
+fn an_empty_one_turns_packets_round_before_it_has_routes() {
+    let mut fleet = Fleet::new();
+    fleet.settle(&[]);
+    fleet.load();
+    fleet.settle(&[]);
+    let wanted = fleet.controller.desired().1.wanted(fleet.id("spine-0"));
+    let nowhere = Change::CoreRoute(core_route::Action::Descend { epoch: 0, sub_table: 0 });
+    let mut held = Held::default();
+    let first = wanted.next_changes(&held).unwrap();
+    assert_eq!(first, [nowhere]);
+    held.apply(&first);
+    let routes = wanted.next_changes(&held).unwrap();
+    assert!(!routes.is_empty() && routes.iter().all(|change| !change.is_planned() && *change != nowhere));
+}

@@ -38,6 +38,9 @@ impl Wanted {
     /// The next changes on the way from what the switch holds; none when it holds what it should. They may be made in any order, but all
     /// of them before those that come next.
     ///
+    /// Entries of no plan come first, those that go after those that come: packets go round what is down, and connections are admitted, while a
+    /// large plan is being written.
+    ///
     /// The way never lets a packet meet half of a node: what no packet can come to changes first; nodes that are added get the entry
     /// that leads into them last, nodes that go lose it first; pointers to nodes change in between, one entry each. So it does not
     /// matter whether a reload is under way, was interrupted, or the switch came back empty: what is missing is added, what is left over
@@ -65,6 +68,7 @@ impl Wanted {
                 phases[phase].push(change);
             }
         }
+        phases[STOP].extend(self.turn_round(held));
         let stays = self.core_route_stays.is_some() && held.serving() == self.core_route_stays;
         if let Some(action) = self.core_route.filter(|action| !stays && held.core_route() != Some(*action)) {
             let leads_nowhere = self.serving.is_none();
@@ -81,9 +85,19 @@ impl Wanted {
         (now != wanted && now.parity == wanted.parity).then_some(Change::CoreRoute(nowhere))
     }
 
+    /// A fat root that came back empty lets index packets climb on, for ever: they turn round before there are routes.
+    fn turn_round(&self, held: &Held) -> Option<Change> {
+        let turns = |action| matches!(action, Some(core_route::Action::Descend { .. }));
+        let nowhere = core_route::Action::Descend { epoch: 0, sub_table: 0 };
+        let has_to = turns(self.core_route) && self.core_route != Some(nowhere) && !turns(held.core_route());
+        has_to.then_some(Change::CoreRoute(nowhere))
+    }
+
     /// When a change is made; none: it is not.
     fn phase(&self, change: &Change, now: Option<Serving>) -> Option<usize> {
         match change {
+            Change::Insert(entry) | Change::Modify(entry) if !is_planned(entry) => Some(FIXED),
+            Change::Delete(entry) if !is_planned(entry) => Some(FIXED_GONE),
             Change::Delete(entry) => {
                 let kept = match self.keep {
                     Keep::Nothing => false,
@@ -120,14 +134,27 @@ fn agreed(wanted: &[Entry]) -> Vec<Entry> {
 
 /// Packets are sent nowhere before anything else, if that is what is wanted.
 const STOP: usize = 0;
+/// Of no plan: what comes or changes, then what goes.
+const FIXED: usize = 1;
+const FIXED_GONE: usize = 2;
 /// What cannot be reached goes: what leads in, then the rest.
-const UNREACHABLE: usize = 1;
-const ADD: usize = 3;
-const LEAD_IN: usize = 4;
-const POINTERS: usize = 5;
+const UNREACHABLE: usize = 3;
+const ADD: usize = 5;
+const LEAD_IN: usize = 6;
+const POINTERS: usize = 7;
 /// What could be reached goes: what leads in, then the rest.
-const REACHABLE: usize = 6;
-const PHASES: usize = 8;
+const REACHABLE: usize = 8;
+const PHASES: usize = 10;
+
+impl Change {
+    /// Whether it is a plan's: one of so many that it waits for its turn. Any other is made at once.
+    pub fn is_planned(&self) -> bool {
+        match self {
+            Self::Insert(entry) | Self::Modify(entry) | Self::Delete(entry) => is_planned(entry),
+            Self::CoreRoute(_) => false,
+        }
+    }
+}
 
 /// Whether a packet finds a node, or the fat root, by this entry: without it, the others of that node mean nothing.
 fn leads_in(entry: &Entry) -> bool {

@@ -5,14 +5,16 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fatbtree_controller::{Counts, Desired, Fleet, FleetOptions, Held, Programs, PushError, Serving, Wanted};
+use fatbtree_controller::{
+    Change, Counts, Desired, Fleet, FleetOptions, Held, Programs, PushError, Serving, Wanted,
+};
 use fatbtree_topology::{Cluster, SwitchId};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use super::links::{LinkNews, carry, probes};
-use super::pace::{PIECE, Pace};
+use super::pace::{PIECE, Pace, Turn};
 
 /// What a switch holds, in numbers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -149,6 +151,7 @@ impl Keeper {
         let mut mended = 0;
         self.reachable.set(switch, Some(Arc::clone(fleet)));
         let mut is_told = None;
+        let mut turn = Turn::default();
         // What it was seen to hold: mostly something else is wanted of another switch.
         let mut settled: Option<Wanted> = None;
         // However often something else is wanted: connections come and go all the time when the way to servers is broken, and it may be
@@ -167,7 +170,16 @@ impl Keeper {
                     self.tell(KeeperNews::Converging).await?;
                 }
                 for piece in changes.chunks(PIECE) {
-                    self.pace.admit(piece.len()).await;
+                    if piece.iter().any(Change::is_planned) {
+                        // A way round something that is down comes before the rest of a plan.
+                        tokio::select! {
+                            () = self.pace.admit(piece.len(), &mut turn) => {}
+                            changed = self.desired.changed() => {
+                                changed.map_err(|_| Stopped)?;
+                                break;
+                            }
+                        }
+                    }
                     fleet.apply(&[(switch, piece.to_vec())].into(), None).await?;
                     held.apply(piece);
                     mended += piece.len();

@@ -11,6 +11,9 @@ pub(super) const PIECE: usize = 1_000;
 /// Few changes do not wait, such as a client's connection.
 const FEW: usize = 64;
 
+/// When some changes may be written. Who has to do something else first keeps it for the next ones.
+pub(super) type Turn = Option<Instant>;
+
 /// Changes per second, to all switches together; clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
@@ -24,10 +27,11 @@ impl Pace {
         Self { per_second, until: Arc::new(Mutex::new(Instant::now())) }
     }
 
-    /// Waits until so many changes may be written.
-    pub(super) async fn admit(&self, changes: usize) {
+    /// Waits until so many changes may be written. It may be dropped meanwhile: the turn stays.
+    pub(super) async fn admit(&self, changes: usize, turn: &mut Turn) {
         if changes > FEW {
-            tokio::time::sleep_until(self.begin_of(changes)).await;
+            tokio::time::sleep_until(*turn.get_or_insert_with(|| self.begin_of(changes))).await;
+            *turn = None;
         }
     }
 
@@ -52,13 +56,13 @@ mod tests {
                 let pace = pace.clone();
                 tokio::spawn(async move {
                     for _ in 0..10 {
-                        pace.admit(PIECE).await;
+                        pace.admit(PIECE, &mut None).await;
                     }
                 })
             })
             .collect();
         // A connection is not behind them.
-        pace.admit(FEW).await;
+        pace.admit(FEW, &mut None).await;
         assert_eq!(began.elapsed(), Duration::ZERO);
         for writer in writers {
             writer.await.unwrap();
@@ -69,8 +73,22 @@ mod tests {
         // Time in which nothing is written is not saved up.
         tokio::time::sleep(Duration::from_secs(60)).await;
         let began = Instant::now();
-        pace.admit(PIECE).await;
-        pace.admit(PIECE).await;
+        pace.admit(PIECE, &mut None).await;
+        pace.admit(PIECE, &mut None).await;
         assert!(began.elapsed() >= Duration::from_millis(99));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_called_away_does_not_lose_the_turn() {
+        let began = Instant::now();
+        let pace = Pace::new(1_000.0);
+        pace.admit(PIECE, &mut None).await;
+        let mut turn = None;
+        for _ in 0..10 {
+            let away = tokio::time::timeout(Duration::from_millis(50), pace.admit(PIECE, &mut turn));
+            assert!(away.await.is_err());
+        }
+        pace.admit(PIECE, &mut turn).await;
+        assert_eq!((began.elapsed(), turn), (Duration::from_secs(1), None));
     }
 }

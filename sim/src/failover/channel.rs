@@ -5,7 +5,9 @@ use std::collections::{BTreeSet, VecDeque};
 use fatbtree_controller::{Change, Held};
 use fatbtree_p4runtime::v1::get_forwarding_pipeline_config_request::ResponseType;
 use fatbtree_p4runtime::v1::stream_message_request::Update;
-use fatbtree_p4runtime::v1::{self, GetForwardingPipelineConfigRequest, StreamMessageRequest, stream_message_response};
+use fatbtree_p4runtime::v1::{
+    self, GetForwardingPipelineConfigRequest, StreamMessageRequest, stream_message_response,
+};
 use fatbtree_switch::service::{Request, Response, StreamEvent, StreamId, StreamOutput};
 use fatbtree_topology::SwitchId;
 use fatbtree_verbs::time::Duration;

@@ -23,9 +23,6 @@ const LOADING: Duration = Duration::from_secs(120);
 const PIECE: usize = 1_000;
 /// Few changes do not wait.
 const FEW: usize = 64;
-/// Changes per second, as `fatbtree controller` has it by default.
-const WRITES_PER_S: u64 = 60_000;
-
 /// What the controller does now.
 #[derive(Debug)]
 pub(super) enum Act {
@@ -65,6 +62,8 @@ struct Keeper {
     told: Option<u64>,
     settled: Option<Wanted>,
     pieces: VecDeque<Vec<Change>>,
+    /// When some of a plan may be written.
+    turn: Option<Instant>,
     /// The version that these are for.
     seen: u64,
 }
@@ -76,6 +75,7 @@ pub(super) struct Control {
     keepers: Vec<Keeper>,
     /// When all that was admitted so far is written.
     written_at: Instant,
+    writes_per_s: u64,
     acts: Vec<Act>,
     /// What is down is told to nobody: to see what the monitor is good for.
     is_blind: bool,
@@ -99,7 +99,7 @@ fn cables(cluster: &Cluster) -> Vec<Cable> {
 }
 
 impl Control {
-    pub(super) fn new(cluster: &Cluster, draw: u8, token: u64, is_blind: bool) -> Self {
+    pub(super) fn new(cluster: &Cluster, writes_per_s: u64, draw: u8, token: u64, is_blind: bool) -> Self {
         let ids: Vec<SwitchId> = cluster.tree().switches().iter().map(|switch| switch.id).collect();
         let keeper = |switch: &SwitchId| Keeper {
             switch: *switch,
@@ -112,6 +112,7 @@ impl Control {
             told: None,
             settled: None,
             pieces: VecDeque::new(),
+            turn: None,
             seen: 0,
         };
         let mut control = Self {
@@ -119,6 +120,7 @@ impl Control {
             keepers: ids.iter().map(keeper).collect(),
             monitor: LinkMonitor::new(cables(cluster), ids.iter().copied(), token, std(Instant::ZERO)),
             written_at: Instant::ZERO,
+            writes_per_s,
             acts: Vec::new(),
             is_blind,
             refused: (0, String::new()),
@@ -158,7 +160,12 @@ impl Control {
         // What one is told may change what is wanted of the others.
         loop {
             let version = self.controller.desired().0;
-            let is_behind = |keeper: &Keeper| keeper.doing == Doing::Idle && keeper.told != Some(version);
+            let is_behind = |keeper: &Keeper| match keeper.doing {
+                Doing::Idle => keeper.told != Some(version),
+                // A way round something that is down comes before the rest of a plan.
+                Doing::Admitting(_) => keeper.seen != version,
+                _ => false,
+            };
             let Some(number) = self.keepers.iter().position(is_behind) else { return };
             self.go_on(now, number);
         }
@@ -208,6 +215,7 @@ impl Control {
             }
             Doing::Admitting(changes) => {
                 let changes = std::mem::take(changes);
+                self.keepers[number].turn = None;
                 self.write(now, number, changes);
             }
             _ => self.lost(now, number, "no answer in time"),
@@ -316,11 +324,16 @@ impl Control {
     }
 
     fn admit(&mut self, now: Instant, number: usize, changes: Vec<Change>) {
-        if changes.len() <= FEW {
+        if changes.len() <= FEW || !changes.iter().any(Change::is_planned) {
             return self.write(now, number, changes);
         }
+        if let Some(begin) = self.keepers[number].turn {
+            self.keepers[number].doing = Doing::Admitting(changes);
+            return self.wake_at(begin.max(now), number);
+        }
         let begin = self.written_at.max(now);
-        let takes = Duration::from_nanos(1_000_000_000 * changes.len() as u64 / WRITES_PER_S);
+        self.keepers[number].turn = Some(begin);
+        let takes = Duration::from_nanos(1_000_000_000 * changes.len() as u64 / self.writes_per_s);
         self.written_at = begin + takes;
         self.keepers[number].doing = Doing::Admitting(changes);
         self.wake_at(begin, number);

@@ -38,11 +38,16 @@ use run::Run;
 /// Which network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    LeafSpine { leaves: u16, spines: u16 },
+    LeafSpine {
+        leaves: u16,
+        spines: u16,
+    },
     /// Of four-port switches, each core with the fat root.
     FatTree,
     /// The same with the fat root in one core.
-    Chosen { core: u16 },
+    Chosen {
+        core: u16,
+    },
     Pair,
     Single,
 }
@@ -98,6 +103,8 @@ pub struct Scenario {
     dies: Duration,
     /// Since it died.
     back: Duration,
+    /// Of table entries, to all switches together.
+    writes_per_s: u64,
     /// A plan is loaded anew, so long after all works.
     reload: Option<Duration>,
     without: Without,
@@ -253,6 +260,8 @@ impl Scenario {
             keys: if is_large { 20_000 } else { random.random_range(usize::from(servers)..=2_000) },
             fat_root: random.random_range(usize::from(servers)..=60),
             is_large,
+            // The default of `fatbtree controller`, and one that spares slow switches.
+            writes_per_s: if is_large { 6_000 } else { 60_000 },
             set_nodes: if is_large { 1_000 } else { random.random_range(0..=20) },
             hasty: random.random_bool(0.25),
             fault,
@@ -287,7 +296,8 @@ impl Scenario {
         let (text, network) = match self.shape {
             Shape::LeafSpine { leaves, spines } => {
                 let hosts = room.div_ceil(usize::from(leaves)) as u16 + 1;
-                let text = format!("kind = \"leaf-spine\"\nleaves = {leaves}\nspines = {spines}\nhosts = {hosts}");
+                let text =
+                    format!("kind = \"leaf-spine\"\nleaves = {leaves}\nspines = {spines}\nhosts = {hosts}");
                 (text, Network::leaf_spine(leaves, spines, hosts))
             }
             Shape::FatTree => ("k = 4\ncores = \"all\"".to_owned(), Network::fat_tree(4, Cores::All)),

@@ -8,7 +8,9 @@ use fatbtree_controller::tables::Entry;
 use fatbtree_controller::{
     Budget, Frequencies, Held, Incarnation, Notice, Placement, Plan, Registration, Tree,
 };
-use fatbtree_index::{ConnectionId, Event as PoolEvent, Limits, PoolConfig, RemoteSide, Start, TreeConfig, ValueLayout, value};
+use fatbtree_index::{
+    ConnectionId, Event as PoolEvent, Limits, PoolConfig, RemoteSide, Start, TreeConfig, ValueLayout, value,
+};
 use fatbtree_memserver::{self as memserver, ClientId, LoadOptions, ServerOptions, load_cluster, seeded};
 use fatbtree_nic::{DropReason, Nic, NicConfig};
 use fatbtree_topology::{Cluster as Described, HostId, Network as Topology, Peer, Role, SwitchId};
@@ -49,9 +51,18 @@ enum Event {
     /// A memory server's news reach the controller.
     News(memserver::Event),
     /// A client hears that a connection is registered.
-    Registered { client: usize, partition: u16, queue_pair: u32 },
-    Connect { client: usize, id: ConnectionId },
-    Burst { client: usize },
+    Registered {
+        client: usize,
+        partition: u16,
+        queue_pair: u32,
+    },
+    Connect {
+        client: usize,
+        id: ConnectionId,
+    },
+    Burst {
+        client: usize,
+    },
     Reload,
     Dies,
     Back,
@@ -75,7 +86,10 @@ enum Phase {
 enum Victim {
     Switch(SwitchId),
     /// Both ends, by where frames arrive: the lower one, the upper one.
-    Cable { lower: Attachment, upper: Attachment },
+    Cable {
+        lower: Attachment,
+        upper: Attachment,
+    },
 }
 
 pub(super) struct Run<'s> {
@@ -157,8 +171,8 @@ impl<'s> Run<'s> {
             let loading = Duration::from_millis(random.random_range(5..=300));
             channels.push(Channel::new(switch.id, delay, loading));
         }
-        let control =
-            Control::new(&described, random.random(), random.next_u64(), scenario.without.monitor);
+        let (draw, token) = (random.random(), random.next_u64());
+        let control = Control::new(&described, scenario.writes_per_s, draw, token, scenario.without.monitor);
         let victim = victim(&topology, scenario, &mut random);
         let mut run = Self {
             scenario,
@@ -286,7 +300,8 @@ impl<'s> Run<'s> {
             Event::Ask(switch, session, ask) => {
                 let Self { channels, network, cluster, clock, .. } = self;
                 let channel = &mut channels[switch.0 as usize];
-                if let Some((after, session, answer)) = channel.handle(session, ask, network, cluster, clock) {
+                if let Some((after, session, answer)) = channel.handle(session, ask, network, cluster, clock)
+                {
                     self.agenda.add(now + after, Event::Answer(switch, session, answer));
                 }
                 self.hear_switches();
@@ -351,7 +366,7 @@ impl<'s> Run<'s> {
                     let event = Event::Registered { client, partition, queue_pair };
                     self.agenda.add(self.clock.now() + after, event);
                 }
-                Notice::Reloaded { changes, took, .. } => { self.has_plan = true; if changes > 3000 { eprintln!("reloaded {changes} {took:?}"); } }
+                Notice::Reloaded { .. } => self.has_plan = true,
                 Notice::Void => return Err("a plan of trees that nobody changes is void".into()),
             }
         }
