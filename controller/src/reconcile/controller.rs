@@ -661,7 +661,8 @@ impl Controller {
             .pending
             .iter()
             .filter(|(_, (version, edge))| {
-                self.is_settled(*edge, *version) && self.roots_are_settled(*version)
+                // Before the last turn it may have kept hot keys of trees that are gone.
+                self.is_settled(*edge, self.turned.max(*version)) && self.roots_are_settled(*version)
             })
             .map(|(key, _)| *key)
             .collect();

@@ -38,8 +38,7 @@ impl Wanted {
     /// The next changes on the way from what the switch holds; none when it holds what it should. They may be made in any order, but all
     /// of them before those that come next.
     ///
-    /// Entries of no plan come first, those that go after those that come: packets go round what is down, and connections are admitted, while a
-    /// large plan is being written.
+    /// Routes come first, those that go after those that come: packets go round what is down while a large plan is being written.
     ///
     /// The way never lets a packet meet half of a node: what no packet can come to changes first; nodes that are added get the entry
     /// that leads into them last, nodes that go lose it first; pointers to nodes change in between, one entry each. So it does not
@@ -96,8 +95,8 @@ impl Wanted {
     /// When a change is made; none: it is not.
     fn phase(&self, change: &Change, now: Option<Serving>) -> Option<usize> {
         match change {
-            Change::Insert(entry) | Change::Modify(entry) if !is_planned(entry) => Some(FIXED),
-            Change::Delete(entry) if !is_planned(entry) => Some(FIXED_GONE),
+            Change::Insert(entry) | Change::Modify(entry) if is_route(entry) => Some(ROUTES),
+            Change::Delete(entry) if is_route(entry) => Some(ROUTES_GONE),
             Change::Delete(entry) => {
                 let kept = match self.keep {
                     Keep::Nothing => false,
@@ -134,9 +133,9 @@ fn agreed(wanted: &[Entry]) -> Vec<Entry> {
 
 /// Packets are sent nowhere before anything else, if that is what is wanted.
 const STOP: usize = 0;
-/// Of no plan: what comes or changes, then what goes.
-const FIXED: usize = 1;
-const FIXED_GONE: usize = 2;
+/// Routes: what comes or changes, then what goes.
+const ROUTES: usize = 1;
+const ROUTES_GONE: usize = 2;
 /// What cannot be reached goes: what leads in, then the rest.
 const UNREACHABLE: usize = 3;
 const ADD: usize = 5;
@@ -147,11 +146,11 @@ const REACHABLE: usize = 8;
 const PHASES: usize = 10;
 
 impl Change {
-    /// Whether it is a plan's: one of so many that it waits for its turn. Any other is made at once.
-    pub fn is_planned(&self) -> bool {
+    /// Whether it sends packets another way, perhaps round something that is down: it is made at once, others wait for their turn.
+    pub fn is_route(&self) -> bool {
         match self {
-            Self::Insert(entry) | Self::Modify(entry) | Self::Delete(entry) => is_planned(entry),
-            Self::CoreRoute(_) => false,
+            Self::Insert(entry) | Self::Modify(entry) | Self::Delete(entry) => is_route(entry),
+            Self::CoreRoute(_) => true,
         }
     }
 }
@@ -159,6 +158,11 @@ impl Change {
 /// Whether a packet finds a node, or the fat root, by this entry: without it, the others of that node mean nothing.
 fn leads_in(entry: &Entry) -> bool {
     matches!(entry, Entry::FatRoot(..) | Entry::Coarse(..))
+}
+
+/// Whether it says by which port packets leave.
+fn is_route(entry: &Entry) -> bool {
+    matches!(entry, Entry::PartitionRoute(..) | Entry::Ipv4Route(..) | Entry::CoreRoute(..))
 }
 
 /// Whether it is of a plan.

@@ -170,7 +170,7 @@ impl Keeper {
                     self.tell(KeeperNews::Converging).await?;
                 }
                 for piece in changes.chunks(PIECE) {
-                    if piece.iter().any(Change::is_planned) {
+                    if !piece.iter().all(Change::is_route) {
                         // A way round something that is down comes before the rest of a plan.
                         tokio::select! {
                             () = self.pace.admit(piece.len(), &mut turn) => {}

@@ -324,7 +324,7 @@ impl Control {
     }
 
     fn admit(&mut self, now: Instant, number: usize, changes: Vec<Change>) {
-        if changes.len() <= FEW || !changes.iter().any(Change::is_planned) {
+        if changes.len() <= FEW || changes.iter().all(Change::is_route) {
             return self.write(now, number, changes);
         }
         if let Some(begin) = self.keepers[number].turn {
