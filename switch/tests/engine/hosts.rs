@@ -251,3 +251,14 @@ fn the_controller_talks_through_its_port() {
     assert_eq!((port, found), (CPU, [&TRUNK.to_be_bytes()[..], &[0], &probe].concat()));
     dropped(&mut edge, HOST, &probe, NOT_IP);
 }
+
+/// A frame too short for an EtherType has none: BMv2 would still find the one of the packet before in a header that it has not read.
+#[test]
+fn a_stump_behind_a_probe_is_no_probe() {
+    let mut edge = edge();
+    let probe = [&[1, 0x80, 0xc2, 0, 0, 0x0e, 2, 0, 0, 0, 0, 1, 0x88, 0xb5][..], b"probe"].concat();
+    for length in 1..14 {
+        assert_eq!(edge.one(TRUNK, &probe).unwrap().0, CPU);
+        dropped(&mut edge, TRUNK, &probe[..length], DAMAGED);
+    }
+}
