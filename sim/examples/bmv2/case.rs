@@ -8,7 +8,7 @@ use fatbtree_controller::{
 };
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_topology::{Cores, HostId, Network, SwitchId};
-use rand::RngExt as _;
+use rand::{RngExt as _, SeedableRng as _};
 
 use crate::Random;
 
@@ -57,11 +57,16 @@ const CASES: [(&str, &str, &str); 5] = [
     ("single", "single", "switch-0"),
 ];
 
-/// The cases of a role; of all roles where none is named.
-pub(crate) fn cases(role: Option<&str>, random: &mut Random) -> Result<Vec<Case>, Box<dyn Error>> {
-    let wanted = CASES.iter().filter(|(name, ..)| role.is_none_or(|role| role == *name));
-    let cases: Vec<Case> =
-        wanted.map(|(role, kind, switch)| Case::new(role, kind, switch, random)).collect::<Result<_, _>>()?;
+/// The cases of a role; of all roles where none is named. A case is the same with the others and without them.
+pub(crate) fn cases(role: Option<&str>, seed: u64) -> Result<Vec<(Case, Random)>, Box<dyn Error>> {
+    let mut cases = Vec::new();
+    for (number, (name, kind, switch)) in (0u64..).zip(CASES) {
+        if role.is_none_or(|role| role == name) {
+            let mut random = Random::seed_from_u64(seed);
+            random.set_stream(number);
+            cases.push((Case::new(name, kind, switch, &mut random)?, random));
+        }
+    }
     match cases.is_empty() {
         true => Err("--role: expected core, aggregation, edge or single".into()),
         false => Ok(cases),

@@ -44,7 +44,6 @@ use fatbtree_p4runtime::v1::PacketIn;
 use fatbtree_p4runtime::{P4InfoIndex, PacketFormat};
 use fatbtree_sim::Network;
 use fatbtree_topology::IN_FLIGHT_PORT;
-use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng as Random;
 
 use case::Case;
@@ -125,10 +124,9 @@ async fn compare_all(
     seed: u64,
     role: Option<&str>,
 ) -> Result<usize, Box<dyn Error>> {
-    let mut random = Random::seed_from_u64(seed);
     let info = P4InfoIndex::from_text(fatbtree_p4::P4INFO)?;
     let mut differences = 0;
-    for case in case::cases(role, &mut random)? {
+    for (case, mut random) in case::cases(role, seed)? {
         let mut reference = Reference::start(bmv2, &info).await?;
         differences += compare(&case, &info, &mut reference, frames, &mut random).await?;
     }
