@@ -301,7 +301,8 @@ impl Packet {
         self.hit = hit;
         let call = call?;
         self.action = call.position;
-        for (at, &value) in (call.code.param_base..).zip(&call.params) {
+        // Values first: the slots of an action that has none begin where there is no number left to go on with.
+        for (&value, at) in call.params.iter().zip(call.code.param_base..) {
             set(slots, at, value);
         }
         (call.position != usize::MAX).then_some(call.code.start)

@@ -165,7 +165,8 @@ impl Emitter<'_> {
         if call.position == usize::MAX {
             return self.jump(then);
         }
-        for (slot, &value) in (call.code.param_base..).zip(&call.params) {
+        // Values first: the slots of an action that has none begin where there is no number left to go on with.
+        for (&value, slot) in call.params.iter().zip(call.code.param_base..) {
             let value = self.word(value);
             self.set(slot, value);
         }
