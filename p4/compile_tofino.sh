@@ -2,11 +2,11 @@
 # Compiles the data plane for Tofino, every role for both chips, and records what of it fits where.
 #
 #   ./compile_tofino.sh [DIR]                  keeps the whole output, with the binaries for a switch, in DIR
-#   SPARE_STAGE=1 ./compile_tofino.sh [DIR]    the smaller tables of Tofino 1 that leave a stage free in each gress; all
-#                                              results, P4Info and sizes.json too, go to DIR alone
+#   ALL_STAGES=1 ./compile_tofino.sh [DIR]     the larger tables of Tofino 1 that leave no stage free; all results, P4Info
+#                                              and sizes.json too, go to DIR alone
 #
 # Needs p4c with its Tofino back end (https://github.com/p4lang/p4c, configured with -DENABLE_TOFINO=ON): p4c-barefoot and
-# bfas on the PATH.  Five minutes on one core; ROLES and CHIPS choose less.
+# bfas on the PATH.  Ten minutes on one core; ROLES and CHIPS choose less.
 set -euo pipefail
 out=${1:-$(mktemp -d)}
 mkdir -p "$out"
@@ -21,8 +21,8 @@ for tool in p4c-barefoot bfas; do
 done
 
 build=build/tofino report=RESOURCES.md sizes=() chips="tofino tofino2"
-if [ -n "${SPARE_STAGE:-}" ]; then
-    build=$out report=$out/RESOURCES.md sizes=(-DSPARE_STAGE) chips=tofino
+if [ -n "${ALL_STAGES:-}" ]; then
+    build=$out report=$out/RESOURCES.md sizes=(-DALL_STAGES) chips=tofino
     cp RESOURCES.md "$report"
 fi
 mkdir -p "$build"
@@ -46,7 +46,7 @@ compile() { # CHIP ROLE
 }
 
 for chip in ${CHIPS:-$chips}; do
-    for role in ${ROLES:-core aggregation edge}; do
+    for role in ${ROLES:-core aggregation edge single}; do
         compile "$chip" "$role"
     done
 done

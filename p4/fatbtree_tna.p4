@@ -1,13 +1,26 @@
 /* Fat-B+Tree for Tofino 1 (TNA) and Tofino 2 (T2NA).
  *
- * One program for each role, chosen with -DROLE_CORE, -DROLE_AGGREGATION or -DROLE_EDGE.  The controls are those of
- * the v1model program; here they are spread over the two gresses, which have their stages each but share the stages' memory:
+ * One program for each role, chosen with -DROLE_CORE, -DROLE_AGGREGATION, -DROLE_EDGE or -DROLE_SINGLE.  The controls are
+ * those of the v1model program; here they are spread over the two gresses, which have their stages each but share the stages' memory:
  *
  *                 ingress                                   egress
  *   core          route -> fat root                         node set A
  *   aggregation   node set A, route                         node set B
  *   edge          hosts, first hop or node set A, route     node set B -> last hop?
+ *   single        hosts or first hop -> fat root, route     node set A -> last hop?
  */
+
+#if defined(ROLE_CORE)
+#define HAS_FAT_ROOT
+#elif defined(ROLE_AGGREGATION)
+#define WALKS_FIRST
+#elif defined(ROLE_EDGE)
+#define HAS_HOSTS
+#define WALKS_FIRST
+#else
+#define HAS_HOSTS
+#define HAS_FAT_ROOT
+#endif
 
 #if __TARGET_TOFINO__ == 2
 #include <t2na.p4>
@@ -38,7 +51,7 @@ const port_t CPU_PORT = 192;
 #define HASH_FIELDS(...) __VA_ARGS__
 #define LINEAR_CRC32_OF(name, result, ...) result = name.get(__VA_ARGS__);
 #define PATH_HASH(name) Hash<bit<6>>(HashAlgorithm_t.CRC32) name;
-#define PATH_HASH_OF(name, path, ...) path = 2w0 ++ name.get(__VA_ARGS__);
+#define PATH_HASH_OF(name, path, ...) path = name.get(__VA_ARGS__);
 
 #include "tna_sizes.p4"
 
@@ -73,6 +86,10 @@ parser IngressFrameParser(packet_in packet, out headers_t hdr, out metadata_t me
     FRAME_STATES(ipv4_checksum.add(hdr.ipv4); meta.checksum_error = ipv4_checksum.verify();)
 }
 
+#if defined(ROLE_SINGLE) && __TARGET_TOFINO__ == 2
+// Without it the compiler moves the tag to where its own instructions do not reach.
+@pa_no_overlay("ingress", "hdr.vlan.ether_type")
+#endif
 control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
                         in ingress_intrinsic_metadata_t intrinsic,
                         in ingress_intrinsic_metadata_from_parser_t from_parser,
@@ -82,20 +99,23 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
     Random<bit<4>>() lots;
 
     Trunks() trunks;
-#ifdef ROLE_EDGE
+#ifdef HAS_HOSTS
     HostPort() host_port;
     FirstHop() first_hop;
+    MendSetOut() mend_set_out;
 #endif
     CheckFrame() check_frame;
-#ifdef ROLE_EDGE
     CountHops() count_hops;
+#ifdef ROLE_EDGE
+    CountHops() count_hops_of_reads;
+    CountHops() count_hops_of_walks;
 #endif
-    CountHops() count_hops_of_others;
     Climb() climb;
     Forwarding() forwarding;
-#ifdef ROLE_CORE
+#ifdef HAS_FAT_ROOT
     FatRoot() fat_root;
-#else
+#endif
+#ifdef WALKS_FIRST
     NodeSet() node_set_a;
 #endif
     MendWalked() take_away;
@@ -110,6 +130,10 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
 
     bit<1> is_damaged = 0;
     bit<1> is_trunk = 0;
+    bit<1> is_set_out = 0;
+    bit<1> is_hot = 0;
+    bit<1> climbs = 0;
+    port_t port_up = 0;
     bit<1> is_answer = 0;
     bit<8> drop_reason = KEEP;
     bit<4> lot = 0;
@@ -126,7 +150,6 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
         size = TRAFFIC_CLASSES;
     }
 
-    action count_hop() { hdr.ipv4.ttl = hdr.ipv4.ttl - 1; }
     action to_controller(bit<8> reason) {
         hdr.packet_in.setValid();
         hdr.packet_in.ingress_port = intrinsic.ingress_port;
@@ -150,43 +173,94 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
         if (hdr.ipv4.isValid()) {
             traffic_class.apply();
         }
-#ifndef ROLE_CORE
+#ifndef HAS_HOSTS
+        check_frame.apply(hdr, is_damaged, is_trunk, drop_reason);
+        if (hdr.ipv4.isValid()) {
+            count_hops.apply(hdr, is_trunk);
+        }
+#endif
+#ifdef WALKS_FIRST
+#ifdef HAS_HOSTS
         if (hdr.index.isValid() && hdr.reth.isValid() && is_trunk == 1 && hdr.index.flags & INDEX_INNER != 0
             && hdr.ipv4.ttl[7:1] != 0 && is_damaged == 0) {
-            count_hop();
+            count_hops_of_walks.apply(hdr, is_trunk);
+#else
+        if (hdr.index.isValid() && hdr.reth.isValid() && is_trunk == 1 && hdr.index.flags & INDEX_INNER != 0) {
+#endif
             take_away.apply(hdr);
             node_set_a.apply(hdr.index, hdr.reth.va);
             put_back.apply(hdr);
         } else
 #endif
-#ifdef ROLE_EDGE
+#ifdef ROLE_SINGLE
+        // Asked for every packet, for it says one thing for all: this is where the fat root is, so it has no entries.
+        climb.apply(hdr, port_up, climbed, at_root, epoch, root_sub_table);
+        if (hdr.index.isValid() && hdr.reth.isValid() && is_trunk == 1 && hdr.index.flags & INDEX_CLIMBING != 0
+            && hdr.ipv4.ttl[7:1] != 0 && is_damaged == 0) {
+            take_away.apply(hdr);
+            climbs = 1;
+        } else
+#endif
+#ifdef HAS_HOSTS
         if (hdr.reth.isValid() && IS_KEY_READ(hdr.reth) && is_trunk == 0 && !hdr.index.isValid()
             && hdr.ipv4.ttl != 0 && is_damaged == 0) {
-            count_hops.apply(hdr, is_trunk);
-            first_hop.apply(hdr, intrinsic.ingress_port);
+#ifdef ROLE_EDGE
+            count_hops_of_reads.apply(hdr, is_trunk);
+#endif
+            first_hop.apply(hdr, intrinsic.ingress_port, is_set_out, is_hot);
+#ifndef ROLE_SINGLE
+            if (is_set_out == 1) {
+                mend_set_out.apply(hdr);
+            }
             if (hdr.index.isValid() && hdr.index.flags & INDEX_CLIMBING != 0) {
                 climb.apply(hdr, port, climbed, at_root, epoch, root_sub_table);
             }
+#endif
         } else
 #endif
         {
+#ifdef HAS_HOSTS
             check_frame.apply(hdr, is_damaged, is_trunk, drop_reason);
+#endif
+#ifdef ROLE_EDGE
             if (hdr.ipv4.isValid()) {
-                count_hops_of_others.apply(hdr, is_trunk);
+                count_hops.apply(hdr, is_trunk);
             }
+#endif
 #ifdef ROLE_EDGE
             if (is_trunk == 0 && drop_reason == KEEP) {
                 host_port.apply(hdr, intrinsic.ingress_port, is_answer, drop_reason);
             }
-#else
+#elif !defined(ROLE_SINGLE)
             if (hdr.index.isValid() && hdr.index.flags & INDEX_CLIMBING != 0) {
                 climb.apply(hdr, port, climbed, at_root, epoch, root_sub_table);
             }
 #endif
         }
+#ifdef ROLE_SINGLE
+        // What sets out here, and what has climbed from another switch, is looked up once for both, and mended once, behind it.  Others are
+        // answered meanwhile: a chip begins nothing before what is in the branches above it, so this is a branch of the same question.
+        if (at_root == 1 && (climbs == 1 || (is_set_out == 1 && is_hot == 0))) {
+            fat_root.apply(hdr.index, hdr.reth.va, epoch, root_sub_table);
+        } else if (is_trunk == 0 && is_set_out == 0 && drop_reason == KEEP) {
+            host_port.apply(hdr, intrinsic.ingress_port, is_answer, drop_reason);
+        }
+        if (hdr.ipv4.isValid()) {
+            forwarding.apply(hdr, port, is_lost);
+        }
+        if (climbs == 1) {
+            put_back.apply(hdr);
+        } else if (is_set_out == 1) {
+            mend_set_out.apply(hdr);
+        }
+        if (hdr.ipv4.isValid() && is_answer == 0) {
+            count_hops.apply(hdr, is_trunk);
+        }
+#else
         if (hdr.ipv4.isValid() && climbed == 0) {
             forwarding.apply(hdr, port, is_lost);
         }
+#endif
 #ifdef ROLE_CORE
         if (at_root == 1) {
             take_away.apply(hdr);
@@ -198,7 +272,7 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
             for_tm.ucast_egress_port = hdr.packet_out.egress_port;
             for_tm.bypass_egress = 1;
             hdr.packet_out.setInvalid();
-        } else if (hdr.ethernet.ether_type == ETHER_TYPE_PROBE && is_trunk == 1) {
+        } else if (hdr.ethernet.isValid() && hdr.ethernet.ether_type == ETHER_TYPE_PROBE && is_trunk == 1) {
             to_controller(KEEP);
         } else if (drop_reason != KEEP) {
             count_drop();
@@ -253,7 +327,7 @@ control FatBTreeEgress(inout headers_t hdr, inout metadata_t meta,
                        in egress_intrinsic_metadata_from_parser_t from_parser,
                        inout egress_intrinsic_metadata_for_deparser_t for_deparser,
                        inout egress_intrinsic_metadata_for_output_port_t for_port) {
-#ifdef ROLE_CORE
+#ifdef HAS_FAT_ROOT
     NodeSet() node_set_a;
 #define EGRESS_NODE_SET node_set_a
 #else
@@ -262,9 +336,9 @@ control FatBTreeEgress(inout headers_t hdr, inout metadata_t meta,
 #endif
     MendWalked() take_away;
     MendWalked() put_back;
-#ifdef ROLE_EDGE
+#ifdef HAS_HOSTS
     ToHost() to_host;
-    LastHop() last_hop;
+    LastHopOfWalk() last_hop;
 #endif
 
     apply {
@@ -272,19 +346,24 @@ control FatBTreeEgress(inout headers_t hdr, inout metadata_t meta,
         if (intrinsic.enq_congest_stat != 0 && hdr.ipv4.isValid() && hdr.ipv4.tos[1:0] != 0) {
             hdr.ipv4.tos[1:0] = 3;
         }
-#ifdef ROLE_EDGE
+#ifdef HAS_HOSTS
         if (hdr.ipv4.isValid()) {
             to_host.apply(hdr, intrinsic.egress_port);
         }
 #endif
         if (hdr.index.isValid()) {
+#ifdef HAS_HOSTS
+            take_away.apply(hdr);
+            if (hdr.index.flags & INDEX_INNER != 0) {
+                EGRESS_NODE_SET.apply(hdr.index, hdr.reth.va);
+            }
+            last_hop.apply(hdr, intrinsic.egress_port);
+#else
             if (hdr.index.flags & INDEX_INNER != 0) {
                 take_away.apply(hdr);
                 EGRESS_NODE_SET.apply(hdr.index, hdr.reth.va);
                 put_back.apply(hdr);
             }
-#ifdef ROLE_EDGE
-            last_hop.apply(hdr, intrinsic.egress_port);
 #endif
         }
     }

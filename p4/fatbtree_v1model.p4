@@ -10,7 +10,7 @@
 #include <v1model.p4>
 
 typedef bit<9> port_t;
-const port_t CPU_PORT = 510; // the controller's: BMv2 is started with --cpu-port 510
+const port_t CPU_PORT = 510; // the controller's: BMv2 is started with --cpu-port 510 --priority-queues 8
 const port_t NO_PORT  = 511;
 
 // What differs between the targets, and nothing else.
@@ -27,7 +27,7 @@ const port_t NO_PORT  = 511;
 #define PATH_HASH(name) bit<32> name;
 #define PATH_HASH_OF(name, path, ...) \
     hash(name, HashAlgorithm.crc32, 32w0, __VA_ARGS__, 64w0x100000000); \
-    path = 2w0 ++ name[5:0];
+    path = name[5:0];
 
 // 1024 ranges are the paper's limit; two epochs side by side, at most 3n entries a stage and epoch.
 #define FAT_ROOT_STAGE_ENTRIES 8192
@@ -44,6 +44,8 @@ const port_t NO_PORT  = 511;
 #define NEIGHBORS 4096
 #define PATHS 64
 #define TRAFFIC_CLASSES 64
+#define ROCE_CONNECTION_PLACE
+#define HOT_KEY_PLACE
 // Packets in a queue, from which on those that can bear a mark are marked (RFC 3168).
 #define CONGESTION 64
 
@@ -87,6 +89,7 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     HostPort() host_port;
     CountHops() count_hops;
     FirstHop() first_hop;
+    MendSetOut() mend_set_out;
     Climb() climb;
     Forwarding() forwarding;
     FatRoot() fat_root;
@@ -104,6 +107,8 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
 
     bit<1> is_damaged = 0;
     bit<1> is_trunk = 0;
+    bit<1> is_set_out = 0;
+    bit<1> is_hot = 0;
     bit<1> is_answer = 0;
     bit<8> drop_reason = KEEP;
 
@@ -130,7 +135,7 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             exit;
         }
         trunks.apply(standard_metadata.ingress_port, is_trunk);
-        if (hdr.ethernet.ether_type == ETHER_TYPE_PROBE && is_trunk == 1) {
+        if (hdr.ethernet.isValid() && hdr.ethernet.ether_type == ETHER_TYPE_PROBE && is_trunk == 1) {
             to_controller(0);
             exit;
         }
@@ -149,7 +154,10 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             count_hops.apply(hdr, is_trunk);
             traffic_class.apply();
             if (is_trunk == 0 && hdr.reth.isValid() && IS_KEY_READ(hdr.reth)) {
-                first_hop.apply(hdr, standard_metadata.ingress_port);
+                first_hop.apply(hdr, standard_metadata.ingress_port, is_set_out, is_hot);
+                if (is_set_out == 1) {
+                    mend_set_out.apply(hdr);
+                }
             }
             if (hdr.index.isValid() && hdr.index.flags & INDEX_CLIMBING != 0) {
                 climb.apply(hdr, port, climbed, at_root, epoch, root_sub_table);

@@ -1,32 +1,38 @@
-/* Table sizes of each role on each chip: the largest tried that fit, on Tofino 2 with a stage free in each gress
- * (RESOURCES.md).  Tables of the tree hold two epochs side by side: a node set of 8192 entries is one of 4096 nodes that can be
+/* Table sizes of each role on each chip: the largest tried that fit and leave a stage free in each gress (RESOURCES.md says
+ * where one does not).  Tables of the tree hold two epochs side by side: a node set of 8192 entries is one of 4096 nodes that can be
  * reloaded without a gap.
  *
- * SPARE_STAGE chooses smaller ones for Tofino 1, which leave a stage free in each gress for additions. */
+ * ALL_STAGES chooses larger ones for Tofino 1, which take all stages. */
 
 #if __TARGET_TOFINO__ == 2
 #if defined(ROLE_CORE)
 #define NODE_SET_NODES 98304
 #elif defined(ROLE_AGGREGATION)
 #define NODE_SET_NODES 65536
-#else
+#elif defined(ROLE_EDGE)
 #define NODE_SET_NODES 61440
+#else
+#define NODE_SET_NODES 49152
 #endif
 #define NODE_SET_WHOLE_NODES 4096
-#elif defined(SPARE_STAGE)
-#if defined(ROLE_CORE)
-#define NODE_SET_NODES 49152
-#elif defined(ROLE_AGGREGATION)
-#define NODE_SET_NODES 20480
-#else
-#define NODE_SET_NODES 12288
-#endif
-#define NODE_SET_WHOLE_NODES 1024
-#else
+#elif defined(ALL_STAGES)
 #if defined(ROLE_CORE)
 #define NODE_SET_NODES 49152
 #elif defined(ROLE_AGGREGATION)
 #define NODE_SET_NODES 28672
+#elif defined(ROLE_EDGE)
+#define NODE_SET_NODES 20480
+#else
+#define NODE_SET_NODES 24576
+#endif
+#define NODE_SET_WHOLE_NODES 2048
+#else
+#if defined(ROLE_CORE)
+#define NODE_SET_NODES 49152
+#elif defined(ROLE_AGGREGATION)
+#define NODE_SET_NODES 20480
+#elif defined(ROLE_EDGE)
+#define NODE_SET_NODES 16384
 #else
 #define NODE_SET_NODES 20480
 #endif
@@ -45,7 +51,22 @@
 #endif
 
 #define ROCE_CONNECTIONS 4096
+// One switch alone, on Tofino 1: connections and hot keys are looked up in the stage before the packet sets out, so that the fat root begins
+// in stage 3.
+#if defined(ROLE_SINGLE) && __TARGET_TOFINO__ == 1
+#define ROCE_CONNECTION_PLACE @stage(1)
+#ifdef ALL_STAGES
 #define HOT_KEYS 65536
+#define HOT_KEY_PLACE
+#else
+#define HOT_KEYS 49152
+#define HOT_KEY_PLACE @stage(1)
+#endif
+#else
+#define HOT_KEYS 65536
+#define ROCE_CONNECTION_PLACE
+#define HOT_KEY_PLACE
+#endif
 #define SWITCH_PORTS 512
 #define PARTITIONS 1024
 #define IPV4_ROUTES 1024

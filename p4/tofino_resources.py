@@ -4,7 +4,7 @@
 usage: tofino_resources.py DIR SIZES.json REPORT.md COMPILER
 
 DIR has a folder for each chip and role (tofino-core, ...), as compile_tofino.sh makes them.  SIZES.json is for the controller:
-stages, and entries, TCAM rows and SRAM blocks of each table.  In REPORT.md, all between the two marker lines is replaced.
+stages, and of each table entries, TCAM rows, SRAM blocks; of exact matches the fewest ways in a stage, and the room that all ways have.  In REPORT.md, all between the two marker lines is replaced.
 """
 
 import json
@@ -12,12 +12,13 @@ import pathlib
 import re
 import sys
 
-ROLES = ("core", "aggregation", "edge")
+ROLES = ("core", "aggregation", "edge", "single")
 CHIPS = {  # stages, SRAM blocks a stage, TCAM blocks a stage
     "tofino": ("Tofino 1", 12, 80, 24),
     "tofino2": ("Tofino 2", 20, 80, 24),
 }
 TCAM_ROWS = 512
+BLOCK_WORDS, BLOCK_BITS = 1024, 128
 BEGIN, END = "<!-- compiled -->", "<!-- /compiled -->"
 
 
@@ -36,6 +37,7 @@ class Table:
         self.bits = set()
         self.in_hash = None  # the hash whose lines are being read
         self.groups = 0  # TCAM blocks side by side
+        self.ways, self.way_blocks, self.packed, self.bits_wide = 0, 0, 0, 0  # of an exact match
 
     def blocks(self):
         """Memory blocks: one for each pair of row and column."""
@@ -46,6 +48,11 @@ class Table:
         if len(self.columns) == 1:  # `column: 3` for every row
             return len(self.rows) * len(self.columns[0])
         return sum(len(column) for column in self.columns)
+
+    def room(self):
+        """Entries that an exact match has memory for: in each way blocks side by side for a word, which holds several entries."""
+        side_by_side = -(-self.bits_wide // BLOCK_BITS)
+        return self.way_blocks // side_by_side * BLOCK_WORDS * self.packed if self.way_blocks else 0
 
     def width(self):
         """TCAM blocks that one row takes: one for each group of key bytes."""
@@ -90,9 +97,16 @@ def parse(listing):
                 table.rows = numbers(rest)
             elif section == "column" and rest.strip():
                 table.columns = [numbers(rest)]
+            elif section == "format" and table.kind == "exact_match":
+                table.packed = max(1, len(re.findall(r"match\(\d+\)", rest)))
+                # Numbers in brackets name an entry, all others a bit.
+                table.bits_wide = max(numbers(re.sub(r"\(\d+\)", "", rest)), default=0) + 1
             continue
         if section == "column" and (match := re.match(r"    - (.*)$", line)):
             table.columns.append(numbers(match[1]))
+        elif section == "ways" and table.kind == "exact_match" and (match := re.match(r"\s+- \{.*rams: \[(.*)\]", line)):
+            table.ways += 1
+            table.way_blocks += match[1].count("[")
         elif section == "match" and table.kind == "ternary_match" and re.match(r"    - \{ group", line):
             table.groups += 1
         elif section == "p4" and table.p4 is None:
@@ -128,6 +142,9 @@ def measure(folder):
             entry = named.setdefault(name, {"entries": 0, "sram_blocks": 0, "tcam_blocks": 0, "stages": []})
             entry["entries"] = max(entry["entries"], table.size or 0)
             entry["stages"].append(stage)
+            if table.ways:
+                entry["ways"] = min(entry.get("ways", table.ways), table.ways)
+                entry["room"] = entry.get("room", 0) + table.room()
             if kind == "tcam_blocks" and blocks:
                 entry["tcam_rows"] = entry.get("tcam_rows", 0) + blocks // table.width() * TCAM_ROWS
     for table in tables:
@@ -159,14 +176,14 @@ def report(sizes):
     for chip, (name, *_) in CHIPS.items():
         if chip not in sizes["chips"]:
             continue
-        lines += ["", f"### {name}, tables", "", "| role | table | entries | SRAM blocks | TCAM blocks | TCAM rows | stages |", "|---|---|---|---|---|---|---|"]
+        lines += ["", f"### {name}, tables", "", "| role | table | entries | room | ways | SRAM blocks | TCAM blocks | TCAM rows | stages |", "|---|---|---|---|---|---|---|---|---|"]
         for role in ROLES:
             for table, of in sizes["chips"].get(chip, {}).get(role, {}).get("tables", {}).items():
                 if "_compare_" in table:
                     continue
                 stages = ", ".join(str(stage) for stage in of["stages"])
                 rows = of.get("tcam_rows", "")
-                lines.append(f"| {role} | `{table}` | {of['entries']} | {of['sram_blocks']} | {of['tcam_blocks'] or ''} | {rows} | {stages} |")
+                lines.append(f"| {role} | `{table}` | {of['entries']} | {of.get('room', '')} | {of.get('ways', '')} | {of['sram_blocks']} | {of['tcam_blocks'] or ''} | {rows} | {stages} |")
     return lines
 
 

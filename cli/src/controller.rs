@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let options = ControllerOptions {
         programs: programs(arguments, target)?,
-        budget,
+        budget: budget.in_network(cluster.tree()),
         writes_per_s: arguments.writes_per_s,
         follow: FollowOptions { entries_per_s: arguments.entries_per_s as f64, ..FollowOptions::default() },
         state: arguments.state.clone(),

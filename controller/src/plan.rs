@@ -43,10 +43,9 @@ pub use ranges::RangeMatch;
 pub(crate) use ranges::tcam_rows;
 pub use shape::Pivots;
 pub(crate) use shape::stride;
-pub(crate) use sizes::stage_rows;
+pub(crate) use sizes::{planned, stage_rows};
 
 use crate::frequency::Frequencies;
-use crate::program::Target;
 use crate::tree::{NONE, Tree};
 use budget::SetRoom;
 use groups::Groups;
@@ -77,17 +76,6 @@ pub enum PlanError {
         need: usize,
         /// What there is, for one epoch.
         limit: usize,
-    },
-    /// Nobody has compiled a program for switches of this network.
-    #[error(
-        "the network has switches of the role {role}, and there is no program for them on {target}: use another kind of network, or the \
-         target v1model"
-    )]
-    NoProgram {
-        /// The target.
-        target: String,
-        /// The role.
-        role: Role,
     },
     /// A partition has no place.
     #[error(
@@ -312,7 +300,6 @@ impl Plan {
         if epoch == 0 {
             return Err(PlanError::Epoch { found: epoch });
         }
-        check_programs(topology, &budget.target)?;
         let host = |id| placement.host(id).ok_or(PlanError::Unplaced { partition: id });
         let hosts = tree.partitions().iter().map(|partition| host(partition.id));
         let hosts: Vec<HostId> = hosts.collect::<Result<_, _>>()?;
@@ -482,7 +469,9 @@ impl Plan {
             over("nodes of whole keys", taken.whole, room.whole)?;
             over("children of irregular nodes", taken.children, room.children)?;
         }
-        let (need, limit) = (self.hot.len(), budget.hot_keys);
+        let has_single = self.groups.iter().any(|group| group.role == Role::Single);
+        let room = if has_single { budget.clone().with_single() } else { budget.clone() };
+        let (need, limit) = (self.hot.len(), room.hot_keys);
         if need > limit && !self.first_hops.is_empty() {
             return Err(PlanError::OverBudget { table: "hot_key (keys)".to_owned(), need, limit });
         }
@@ -493,16 +482,6 @@ impl Plan {
     pub fn switch_name(&self, switch: SwitchId) -> &str {
         let at = self.switch_names.iter().find(|(id, _)| *id == switch);
         at.map_or("unknown switch", |(_, name)| name)
-    }
-}
-
-/// Whether there is a program for every switch of a network; of a target that nobody knows, there is.
-fn check_programs(topology: &Network, target: &str) -> Result<(), PlanError> {
-    let Some(known) = Target::ALL.into_iter().find(|known| known.name() == target) else { return Ok(()) };
-    let mut roles = topology.switches().iter().map(|switch| switch.role);
-    match roles.find(|role| known.p4info(*role).is_none()) {
-        Some(role) => Err(PlanError::NoProgram { target: target.to_owned(), role }),
-        None => Ok(()),
     }
 }
 

@@ -3,20 +3,20 @@
 //! ```text
 //!   v1model    one program, empty tables do nothing      core ─┐
 //!                                                  aggregation ─┼─▶ the same P4Info and BMv2 JSON
-//!                                                         edge ─┘
-//!   Tofino     core, aggregation and edge programs, each with its own P4Info and binary
+//!                                                  edge, single ─┘
+//!   Tofino     core, aggregation, edge and single programs, each with its own P4Info and binary
 //! ```
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fatbtree_p4runtime::{P4InfoError, P4InfoIndex};
-use fatbtree_topology::{Network, Role};
+use fatbtree_topology::Role;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::device_config::{DeviceConfigFormat, TofinoOutput};
-use crate::plan::{STAGES, stage_rows};
+use crate::plan::{STAGES, planned, stage_rows};
 use crate::tables::{TableError, Tables};
 
 /// What the P4 program was compiled for.
@@ -52,12 +52,11 @@ impl Target {
         }
     }
 
-    /// The P4Info of a role's program, as text; none where there is no program for this role.
-    pub fn p4info(self, role: Role) -> Option<&'static str> {
-        match self.chip() {
-            None => Some(fatbtree_p4::P4INFO),
-            Some(chip) => fatbtree_p4::tofino::p4info(chip, &role.to_string()),
-        }
+    /// The P4Info of a role's program, as text.
+    pub fn p4info(self, role: Role) -> &'static str {
+        self.chip().map_or(fatbtree_p4::P4INFO, |chip| {
+            fatbtree_p4::tofino::p4info(chip, &role.to_string()).expect("every role has a program")
+        })
     }
 }
 
@@ -68,16 +67,6 @@ pub enum ProgramError {
     /// Its P4Info is damaged.
     #[error("P4Info: {0}")]
     P4Info(#[from] P4InfoError),
-    /// Nobody has compiled one.
-    #[error(
-        "there is no program for switches of the role {role} on {}: use another kind of network, or the target v1model", target.name()
-    )]
-    NoProgram {
-        /// What was asked for.
-        target: Target,
-        /// The role.
-        role: Role,
-    },
     /// Its tables are not those of this controller.
     #[error(transparent)]
     Table(#[from] TableError),
@@ -98,18 +87,21 @@ pub struct Program {
     pub(crate) tables: Tables,
     pub(crate) device_config: Vec<u8>,
     stage_rows: Option<[usize; STAGES]>,
+    /// Of a first switch: connections that there is room for.
+    connections: Option<usize>,
     cookie: Option<u64>,
 }
 
 impl Program {
     /// A role's program, with the bytes that go to the switch.
     fn new(target: Target, role: Role, device_config: Vec<u8>) -> Result<Arc<Self>, ProgramError> {
-        let text = target.p4info(role).ok_or(ProgramError::NoProgram { target, role })?;
-        let info = P4InfoIndex::from_text(text)?;
+        let info = P4InfoIndex::from_text(target.p4info(role))?;
         let tables = Tables::new(&info)?;
         let cookie = cookie(&info, &device_config);
         let stage_rows = target.chip().map(stage_rows);
-        Ok(Arc::new(Self { info, tables, device_config, stage_rows, cookie }))
+        let measured = target.chip().and_then(|chip| planned(chip, role, "roce_connection"));
+        let connections = measured.or_else(|| usize::try_from(info.table("roce_connection").ok()?.size).ok());
+        Ok(Arc::new(Self { info, tables, device_config, stage_rows, connections, cookie }))
     }
 
     /// A number by which a switch says that it runs this program and no other; none where the binary is not known.
@@ -150,17 +142,15 @@ fn cookie(info: &P4InfoIndex, device_config: &[u8]) -> Option<u64> {
 /// use fatbtree_topology::Role;
 ///
 /// let programs = Programs::v1model()?;
-/// assert!(programs.of(Role::Edge)?.info().has_table("fat_root_0"), "one program with everything");
+/// assert!(programs.of(Role::Edge).info().has_table("fat_root_0"), "one program with everything");
 /// # Ok::<(), fatbtree_controller::ProgramError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Programs {
-    target: Target,
     core: Arc<Program>,
     aggregation: Arc<Program>,
     edge: Arc<Program>,
-    /// None where there is none.
-    single: Option<Arc<Program>>,
+    single: Arc<Program>,
 }
 
 impl Programs {
@@ -171,11 +161,10 @@ impl Programs {
     pub fn v1model() -> Result<Self, ProgramError> {
         let program = Program::new(Target::V1model, Role::Core, fatbtree_p4::PROGRAM.into())?;
         Ok(Self {
-            target: Target::V1model,
             core: program.clone(),
             aggregation: program.clone(),
             edge: program.clone(),
-            single: Some(program),
+            single: program,
         })
     }
 
@@ -212,29 +201,22 @@ impl Programs {
             core: program(Role::Core)?,
             aggregation: program(Role::Aggregation)?,
             edge: program(Role::Edge)?,
-            single: target.p4info(Role::Single).map(|_| program(Role::Single)).transpose()?,
-            target,
+            single: program(Role::Single)?,
         })
     }
 
     /// The program of a role.
-    ///
-    /// # Errors
-    /// There is none for this target.
-    pub fn of(&self, role: Role) -> Result<&Arc<Program>, ProgramError> {
+    pub fn of(&self, role: Role) -> &Arc<Program> {
         match role {
-            Role::Core => Ok(&self.core),
-            Role::Aggregation => Ok(&self.aggregation),
-            Role::Edge => Ok(&self.edge),
-            Role::Single => self.single.as_ref().ok_or(ProgramError::NoProgram { target: self.target, role }),
+            Role::Core => &self.core,
+            Role::Aggregation => &self.aggregation,
+            Role::Edge => &self.edge,
+            Role::Single => &self.single,
         }
     }
 
-    /// Whether each switch of a network has a program.
-    ///
-    /// # Errors
-    /// The first role that has none.
-    pub fn check(&self, network: &Network) -> Result<(), ProgramError> {
-        network.switches().iter().try_for_each(|switch| self.of(switch.role).map(drop))
+    /// Connections that any first switch has room for.
+    pub fn connections(&self) -> usize {
+        [&self.edge, &self.single].into_iter().filter_map(|program| program.connections).min().unwrap_or(0)
     }
 }

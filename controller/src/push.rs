@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::base::Base;
 use crate::packets::{PacketReceiver, PacketSender, packets};
-use crate::program::{Program, ProgramError, Programs};
+use crate::program::{Program, Programs};
 use crate::reasons::Reasons;
 use crate::reconcile::Held;
 use crate::reload::ReloadSteps;
@@ -48,14 +48,6 @@ pub enum PushError {
         switch: String,
         /// Why.
         source: TableError,
-    },
-    /// There is no program for it.
-    #[error("switch {switch}: {source}")]
-    Program {
-        /// Its name.
-        switch: String,
-        /// Why.
-        source: ProgramError,
     },
     /// There are changes for a switch that we are not connected to.
     #[error("there are changes for switch number {}, which is not in this cluster", switch.0)]
@@ -153,9 +145,7 @@ impl Fleet {
             let (id, name, endpoint) = (switch.id, switch.name(), cluster.p4runtime(switch.id).clone());
             let (mut client_options, election_id) = (options.client.clone(), options.election_id.max(1));
             client_options.tls = options.trust.tls(&switch.name());
-            let program = programs.of(switch.role);
-            let program =
-                program.map_err(|source| PushError::Program { switch: name.clone(), source })?.clone();
+            let program = programs.of(switch.role).clone();
             tasks.spawn(async move {
                 let connected = async {
                     let mut client =

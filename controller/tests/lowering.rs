@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use common::{plan, top};
 use fatbtree_controller::tables::{core_route, fat_root};
 use fatbtree_controller::{
-    Budget, Change, Connection, Connections, Entry, HotKeys, Located, Placement, Programs, RangeMatch,
+    Budget, Change, Connection, Connections, Entry, HotKeys, Located, Placement, Plan, Programs, RangeMatch,
     ReloadSteps, TableError, Tables, Target, Tree, base,
 };
 use fatbtree_p4runtime::P4InfoIndex;
@@ -204,40 +204,52 @@ fn hot_keys_for_reads_that_want_a_node_are_foreign() {
     assert!(matches!(tables.read(&lowered), Err(TableError::Foreign { .. })));
 }
 
-/// A plan that takes all a target has is one that its switches take: every entry lowers with the P4Info of its switch's
-/// role, into a table that is large enough for two epochs of it.
+/// A plan of a cluster, and what is always there, lower with the P4Info of each switch's role, into tables that are large enough for two
+/// epochs of the plan. The tables that have entries, by the ends of their names.
+fn tables_that_hold(cluster: &Cluster, plan: &Plan, target: Target) -> BTreeSet<String> {
+    let programs = Programs::tables_only(target).unwrap();
+    let bases = base(cluster.tree(), &Placement::of(cluster), IN_FLIGHT_PORT);
+    let entries = plan.entries();
+    let mut kinds = BTreeSet::new();
+    for switch in cluster.tree().switches() {
+        let program = programs.of(switch.role);
+        let mut sizes: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        let cached = entries.get(&switch.id).into_iter().flatten();
+        for (entry, epochs) in
+            cached.map(|e| (e, epochs_of(e))).chain(bases[&switch.id].entries.iter().map(|e| (e, 1)))
+        {
+            let name = entry.table();
+            let lowered =
+                program.tables().entry(entry).unwrap_or_else(|e| panic!("{target:?} {switch:?}: {e}"));
+            let table = program.info().table(&name).unwrap();
+            assert_eq!(lowered.table_id, table.id);
+            let (count, size) = sizes.entry(name).or_insert((0, table.size));
+            *count += epochs;
+            assert!(count <= size, "{target:?}: {} of {}", table.name, switch.name());
+            kinds.insert(table.name.rsplit('.').next().unwrap().to_owned());
+        }
+    }
+    kinds
+}
+
+/// The example, and those of one switch and of two.
+fn clusters() -> Vec<Cluster> {
+    let small = Cluster::examples().into_iter().filter(|(kind, _)| ["single", "pair"].contains(kind));
+    let small = small.map(|(_, text)| Cluster::from_toml(text).unwrap());
+    std::iter::once(Cluster::example()).chain(small).collect()
+}
+
+/// A plan that takes all a target has is one that its switches take.
 #[test]
 fn a_full_plan_fits_every_target() {
-    let cluster = Cluster::example();
-    let placement = Placement::of(&cluster);
-    for target in Target::ALL {
+    for (cluster, target) in clusters().iter().flat_map(|cluster| Target::ALL.map(|target| (cluster, target)))
+    {
         let budget = Budget::compiled(target);
-        let programs = Programs::tables_only(target).unwrap();
-        let hot = hot_keys(&cluster, budget.hot_keys as u64 + 50_000, budget.hot_keys);
-        let plan = plan(&cluster, 200_000, &budget, &[], 1).with_hot_keys(hot);
+        let hot = hot_keys(cluster, budget.hot_keys as u64 + 50_000, budget.hot_keys);
+        let plan = plan(cluster, 200_000, &budget, &[], 1).with_hot_keys(hot);
         plan.check(&budget).unwrap();
         assert_eq!(plan.hot_keys().len(), budget.hot_keys);
-        let bases = base(cluster.tree(), &placement, IN_FLIGHT_PORT);
-        let entries = plan.entries();
-        let mut kinds = BTreeSet::new();
-        for switch in cluster.tree().switches() {
-            let program = programs.of(switch.role).unwrap();
-            let mut sizes: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-            let cached = entries.get(&switch.id).into_iter().flatten();
-            for (entry, epochs) in
-                cached.map(|e| (e, epochs_of(e))).chain(bases[&switch.id].entries.iter().map(|e| (e, 1)))
-            {
-                let name = entry.table();
-                let lowered =
-                    program.tables().entry(entry).unwrap_or_else(|e| panic!("{target:?} {switch:?}: {e}"));
-                let table = program.info().table(&name).unwrap();
-                assert_eq!(lowered.table_id, table.id);
-                let (count, size) = sizes.entry(name).or_insert((0, table.size));
-                *count += epochs;
-                assert!(count <= size, "{target:?}: {} of {}", table.name, switch.name());
-                kinds.insert(table.name.rsplit('.').next().unwrap().to_owned());
-            }
-        }
+        let kinds = tables_that_hold(cluster, &plan, target);
         for table in [
             "coarse",
             "fine",
@@ -253,6 +265,32 @@ fn a_full_plan_fits_every_target() {
             assert!(kinds.contains(table), "{target:?} has entries in {table}: {kinds:?}");
         }
     }
+}
+
+/// What the paper's experiments load (600 ranges, three layers of 3600 nodes) has room in two switches of the smaller chip: the fat root
+/// and a layer in the one, two layers in the other.
+#[test]
+fn the_papers_plan_fits_two_switches() {
+    let (_, text) = Cluster::examples().into_iter().find(|(kind, _)| *kind == "pair").unwrap();
+    let cluster = Cluster::from_toml(text).unwrap();
+    let room = Budget::compiled(Target::Tofino1);
+    let budget = Budget {
+        fat_root_ranges: 600,
+        set_nodes: room.set_nodes.map(|nodes| nodes.min(3600)),
+        ..room.clone()
+    };
+    let plan = plan(&cluster, 400_000, &budget, &[], 1);
+    plan.check(&room).unwrap();
+    let summary = plan.summary();
+    let full: Vec<_> = summary.layers.iter().filter(|layer| layer.nodes > 0).collect();
+    let names: Vec<_> = full.iter().map(|layer| layer.name.as_str()).collect();
+    assert_eq!(names, ["single A", "edge A", "edge B"]);
+    // A node more in the fat root would have up to 13 children, and the first layer has room for all children of the fat root.
+    let ranges = plan.fat_root().len();
+    assert!((588..=600).contains(&ranges), "{ranges} ranges");
+    assert!((588..=ranges).contains(&full[0].nodes), "{} nodes below {ranges} ranges", full[0].nodes);
+    assert_eq!((full[1].nodes, full[2].nodes), (3600, 3600));
+    tables_that_hold(&cluster, &plan, Target::Tofino1);
 }
 
 /// The Tofino programs have the tables, keys, actions and parameters of the v1model program, and none of their own.
@@ -283,8 +321,8 @@ fn all_targets_have_the_same_tables() {
     for target in [Target::Tofino1, Target::Tofino2] {
         let programs = Programs::tables_only(target).unwrap();
         let mut all = BTreeMap::new();
-        for role in [Role::Core, Role::Aggregation, Role::Edge] {
-            all.extend(shape(programs.of(role).unwrap().info()));
+        for role in Role::ALL {
+            all.extend(shape(programs.of(role).info()));
         }
         assert_eq!(all, v1model, "{target:?}");
     }

@@ -223,13 +223,7 @@ async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
         if two.roots().contains(&switch.id) {
             assert_eq!(
                 *default,
-                Programs::v1model()
-                    .unwrap()
-                    .of(Role::Core)
-                    .unwrap()
-                    .tables()
-                    .core_route(two.descend())
-                    .unwrap()
+                Programs::v1model().unwrap().of(Role::Core).tables().core_route(two.descend()).unwrap()
             );
         }
         assert_eq!(devices[&device].pipelines, 1);

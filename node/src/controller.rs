@@ -29,7 +29,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fatbtree_controller::grpc::{ServiceOptions, serve};
 use fatbtree_controller::links::Outages;
 use fatbtree_controller::{Budget, FleetOptions, FollowOptions, Placement, Programs};
-use fatbtree_topology::{Cluster, Role};
+use fatbtree_topology::Cluster;
 use fatbtree_trust::{Door, Refused, Trust};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc, watch};
@@ -183,9 +183,7 @@ impl ControllerProcess {
         let (folder, plans) = state.as_deref().map(StateFolder::open).transpose()?.unzip();
         let listener = listen(&control, &grpc)?;
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
-        programs.check(cluster.tree())?;
-        let edge = programs.of(Role::Edge)?.info();
-        let connections = edge.table("roce_connection").map_or(0, |table| table.size as usize);
+        let connections = programs.connections();
         let cluster = Arc::new(cluster);
         let mut controller = fatbtree_controller::Controller::new(&cluster, connections, rand::random());
         for (plan, made_of) in plans.unwrap_or_default() {

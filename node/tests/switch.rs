@@ -182,7 +182,7 @@ fn packets_do_not_wait_for_large_writes() {
         primary.become_primary(2).await.expect("the highest bid");
         assert!(backup.become_primary(1).await.is_err());
         let programs = Programs::v1model().expect("it is part of the program");
-        let info = programs.of(Role::Edge).unwrap().info();
+        let info = programs.of(Role::Edge).info();
         let json = include_bytes!("../../p4/build/fatbtree_v1model.json").to_vec();
         primary.set_pipeline(info.p4info().clone(), json).await.expect("it is part of the program");
         let child = info.table("node_set_a.child").expect("the program has it");

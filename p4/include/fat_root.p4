@@ -17,7 +17,7 @@
         slice = key_[bits]; \
     }
 
-#define FAT_ROOT_STAGE(stage, ways_on, names_of_ways_on, size_) \
+#define FAT_ROOT_STAGE(stage, slice_, ways_on, names_of_ways_on, where_none, size_) \
     DIRECT_COUNTER(fat_root_hits_##stage) \
     ways_on \
     action land_##stage(address_t address, partition_t partition, @name("inner") bit<1> inner) { \
@@ -27,12 +27,12 @@
         child_is_inner = inner; \
         landed = 1; \
     } \
-    action no_range_##stage() { } \
+    action no_range_##stage() { where_none } \
     @entries_with_ranges(1) \
     table fat_root_##stage { \
         key = { \
             sub_table : exact @name("sub_table"); \
-            slice     : range @name("slice"); \
+            slice_    : range @name("slice"); \
         } \
         actions = { names_of_ways_on land_##stage; @defaultonly no_range_##stage; } \
         const default_action = no_range_##stage(); \
@@ -41,33 +41,38 @@
     }
 
 /// At a switch with the fat root: the climb ends, the epoch is set, and the packet lands on a child of the fat root.
-control FatRoot(inout index_t index, inout address_t va, in epoch_t epoch, in sub_table_t root_sub_table) {
-    db_key_t    key_ = index.key;
-    sub_table_t sub_table = root_sub_table;
-    bit<16>     slice = key_[63:48];
+control FatRoot(inout index_t index, inout address_t va, in epoch_t epoch, inout sub_table_t sub_table) {
+#define key_ index.key
+    bit<16>     slice = 0;
     bit<1>      landed = 0;
     address_t   child_address = 0;
     partition_t child_partition = 0;
     bit<1>      child_is_inner = 0;
 
-    FAT_ROOT_STAGE(0,
+    // The first stage sees the first slice alone, in the key itself: a chip need not copy it before.
+    FAT_ROOT_STAGE(0, key_[63:48],
         NEXT_SLICE(0, second, 47:32),
-        second_slice_0;, FAT_ROOT_STAGE_ENTRIES)
-    FAT_ROOT_STAGE(1,
+        second_slice_0;, slice = key_[63:48];, FAT_ROOT_STAGE_ENTRIES)
+    FAT_ROOT_STAGE(1, slice,
         NEXT_SLICE(1, second, 47:32) NEXT_SLICE(1, third, 31:16),
-        second_slice_1; third_slice_1;, FAT_ROOT_STAGE_ENTRIES)
-    FAT_ROOT_STAGE(2,
+        second_slice_1; third_slice_1;, , FAT_ROOT_STAGE_ENTRIES)
+    FAT_ROOT_STAGE(2, slice,
         NEXT_SLICE(2, second, 47:32) NEXT_SLICE(2, third, 31:16) NEXT_SLICE(2, last, 15:0),
-        second_slice_2; third_slice_2; last_slice_2;, FAT_ROOT_STAGE_ENTRIES)
-    FAT_ROOT_STAGE(3, , , FAT_ROOT_STAGE_ENTRIES)
+        second_slice_2; third_slice_2; last_slice_2;, , FAT_ROOT_STAGE_ENTRIES)
+    FAT_ROOT_STAGE(3, slice, , , , FAT_ROOT_STAGE_ENTRIES)
 
-    apply {
+    action set_epoch() {
         index.flags = 0;
         index.epoch = epoch;
+    }
+
+    apply {
         // Where no stage has an entry the packet goes on with the root of its partition.
         fat_root_0.apply();
         if (landed == 0) { fat_root_1.apply(); }
         if (landed == 0) { fat_root_2.apply(); }
+        // Not before the look-ups: a chip begins them while others still write.
+        set_epoch();
         if (landed == 0) { fat_root_3.apply(); }
         // The connection decides which server is read.  A fat root that disagrees is newer or older
         // than the client's view of the partitions: end at the root of the client's choice.

@@ -36,33 +36,43 @@ control Trunks(in port_t ingress_port, inout bit<1> is_trunk) {
     apply { trunk_port.apply(); }
 }
 
-/// Whether a frame is one that goes on; ARP is a matter of `HostPort`.
+/// Whether a frame is one that goes on; ARP is a matter of `HostPort`.  One match and not a chain of conditions, each of which a
+/// chip would count as a table.
 control CheckFrame(in headers_t hdr, in bit<1> is_damaged, in bit<1> is_trunk, inout bit<8> drop_reason) {
-    apply {
-        if (hdr.ipv4.isValid()) {
-            if (hdr.ipv4.ihl > 5) {
-                drop_reason = DROP_OPTIONS;
-            } else if (is_damaged == 1) {
-                drop_reason = DROP_DAMAGED;
-            } else if (hdr.ipv4.in_flight == 1 && is_trunk == 0) {
-                drop_reason = DROP_FORGED;
-            } else if (hdr.ipv4.in_flight == 1 && !hdr.reth.isValid()) {
-                drop_reason = DROP_DAMAGED;
-            } else if (hdr.ipv4.ttl == 0 || (hdr.ipv4.ttl == 1 && is_trunk == 1)) {
-                drop_reason = DROP_TTL;
-            }
-        } else if (is_damaged == 1) {
-            drop_reason = DROP_DAMAGED;
-        } else if (hdr.arp.isValid()) {
-            if (is_trunk == 1) {
-                drop_reason = DROP_ARP;
-            }
-        } else if (hdr.ethernet.ether_type == ETHER_TYPE_IPV6 || (hdr.vlan.isValid() && hdr.vlan.ether_type == ETHER_TYPE_IPV6)) {
-            drop_reason = DROP_IPV6;
-        } else {
-            drop_reason = DROP_NOT_IP;
+    action keep() { }
+    action refuse(bit<8> reason) { drop_reason = reason; }
+    @hidden table check {
+        key = {
+            hdr.ipv4.isValid()    : ternary @name("is_ipv4");
+            hdr.ipv4.ihl          : ternary @name("ihl");
+            is_damaged            : ternary @name("is_damaged");
+            hdr.ipv4.in_flight    : ternary @name("in_flight");
+            is_trunk              : ternary @name("is_trunk");
+            hdr.reth.isValid()    : ternary @name("is_read");
+            hdr.ipv4.ttl          : ternary @name("ttl");
+            hdr.arp.isValid()     : ternary @name("is_arp");
+            hdr.ethernet.ether_type : ternary @name("ether_type");
+            hdr.vlan.isValid()    : ternary @name("is_tagged");
+            hdr.vlan.ether_type   : ternary @name("ether_type_behind_tag");
+        }
+        actions = { keep; refuse; }
+        const default_action = refuse(DROP_NOT_IP);
+        const entries = {
+            (true,  8 &&& 8,  _, _, _, _,     _, _,    _,               _,    _)               : refuse(DROP_OPTIONS);
+            (true,  6 &&& 14, _, _, _, _,     _, _,    _,               _,    _)               : refuse(DROP_OPTIONS);
+            (_,     _,        1, _, _, _,     _, _,    _,               _,    _)               : refuse(DROP_DAMAGED);
+            (true,  _,        _, 1, 0, _,     _, _,    _,               _,    _)               : refuse(DROP_FORGED);
+            (true,  _,        _, 1, _, false, _, _,    _,               _,    _)               : refuse(DROP_DAMAGED);
+            (true,  _,        _, _, _, _,     0, _,    _,               _,    _)               : refuse(DROP_TTL);
+            (true,  _,        _, _, 1, _,     1, _,    _,               _,    _)               : refuse(DROP_TTL);
+            (true,  _,        _, _, _, _,     _, _,    _,               _,    _)               : keep();
+            (false, _,        _, _, 1, _,     _, true, _,               _,    _)               : refuse(DROP_ARP);
+            (false, _,        _, _, _, _,     _, true, _,               _,    _)               : keep();
+            (false, _,        _, _, _, _,     _, _,    ETHER_TYPE_IPV6, _,    _)               : refuse(DROP_IPV6);
+            (false, _,        _, _, _, _,     _, _,    _,               true, ETHER_TYPE_IPV6) : refuse(DROP_IPV6);
         }
     }
+    apply { check.apply(); }
 }
 
 /// From a host: answers ARP, and echo requests to the switch itself.

@@ -58,22 +58,18 @@ const bit<32> CRC32_OF_ZEROS = 0x80f2f420;
 const int REFUSED_UNREGISTERED = 0; // on no connection of this host
 const int REFUSED_TOO_LONG     = 1; // its response would take several packets, and be resumed at another key
 
-/// First hop: a READ with rkey 0 or 1 on a connection the controller registered becomes an index packet.
-control FirstHop(inout headers_t hdr, in port_t ingress_port) {
+/// First hop: a READ with rkey 0 or 1 on a connection the controller registered becomes an index packet.  Its ICRC is mended
+/// by half: `MendSetOut` does the rest, at once or, where the fat root is in the same switch, behind it.
+control FirstHop(inout headers_t hdr, in port_t ingress_port, inout bit<1> is_set_out, inout bit<1> is_hot) {
     INDIRECT_COUNTER(refused_index_reads, REFUSED_REASONS)
     PATH_HASH(path_hash)
     ICRC_CONTRIBUTION(key_read, { 64w0, 64w0, 48w0, 8w0, hdr.reth.va, hdr.reth.rkey, 32w0 })
-    ICRC_CONTRIBUTION(in_flight, {
-        hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
-        hdr.index.partition, hdr.index.path, hdr.index.reserved, hdr.index.key,
-        hdr.ethernet.src_addr, hdr.bth.reserved, hdr.reth.va, hdr.reth.rkey, 32w0 })
 
     bit<32>     rkey = 0;
     partition_t partition = 0;
     address_t   root = 0;
     bit<16>     udp_port = 0;
     bit<16>     spare = 0;
-    path_t      path = 0;
     // A connection is its client's: by the port of the switch, the MAC address and the address.  The partition's root is where the
     // read ends when no switch knows better: whatever is loaded, and be it nothing, the server never sees rkey = 0 from a
     // registered client.  `mtu` is the longest READ that is answered in one packet.
@@ -88,6 +84,7 @@ control FirstHop(inout headers_t hdr, in port_t ingress_port) {
     // Passes unchanged; the server refuses it (remote access error).
     action unregistered() { COUNT_AT(refused_index_reads, REFUSED_UNREGISTERED) }
     action too_long() { COUNT_AT(refused_index_reads, REFUSED_TOO_LONG) }
+    ROCE_CONNECTION_PLACE
     table roce_connection {
         key = {
             ingress_port          : exact @name("port");
@@ -109,26 +106,30 @@ control FirstHop(inout headers_t hdr, in port_t ingress_port) {
         hdr.index.epoch = 0;
         hdr.index.levels = 0;
         hdr.index.partition = partition;
-        hdr.index.path = path;
+        hdr.index.path[7:6] = 0;
         hdr.index.reserved = 0;
         hdr.index.key = hdr.reth.va;
-        hdr.reth.va = root;
-        hdr.reth.rkey = rkey;
         hdr.udp.dst_port = udp_port;
         hdr.udp.length = hdr.udp.length + INDEX_BYTES;
         hdr.ipv4.total_len = hdr.ipv4.total_len + INDEX_BYTES;
         hdr.ipv4.in_flight = 1;
+        is_set_out = 1;
+    }
+
+    // By connection: a server wants the packets of one in their order.
+    action draw_path() {
+        PATH_HASH_OF(path_hash, hdr.index.path[5:0], { hdr.ipv4.src_addr, hdr.bth.dest_qp })
     }
 
     // Keys that are asked for so often that they have an entry each: where the key's record lies in the server or, where values
     // are in the leaves, its leaf. Such a read passes by the fat root and all node sets. Entries have no epoch: each is a hint by
     // itself, and who reads checks what it finds. Entries are for reads that do not want a node.
-    bit<1> is_hot = 0;
     address_t hot_address = 0;
     action go_to(address_t address) {
         hot_address = address;
         is_hot = 1;
     }
+    HOT_KEY_PLACE
     table hot_key {
         key = {
             hdr.ipv4.dst_addr  : exact @name("dst_ip");
@@ -140,27 +141,50 @@ control FirstHop(inout headers_t hdr, in port_t ingress_port) {
         size = HOT_KEYS;
     }
 
+    // Address and rkey come last, for the key of `hot_key` is in their places.
+    action aim_at_root() {
+        hdr.reth.va = root;
+        hdr.reth.rkey = rkey;
+    }
+    action aim_at_value() {
+        hdr.reth.va = hot_address;
+        hdr.reth.rkey = rkey;
+        hdr.index.flags = 0;
+    }
+
     apply {
         key_read.apply();
-        // By connection: a server wants the packets of one in their order.
-        PATH_HASH_OF(path_hash, path, { hdr.ipv4.src_addr, hdr.bth.dest_qp })
-        // Whether or not the connection is known: a chip does both at once.
-        hot_key.apply();
         if (roce_connection.apply().hit) {
             if (hdr.reth.length[31:15] != 0 || spare[15:15] == 1) {
                 too_long();
             } else {
-                // `va` was the key, and `rkey` 0 or 1.
+                // `va` is the key, and `rkey` 0 or 1.
                 key_read_into_icrc.apply();
                 set_out();
-                if (is_hot == 1) {
-                    hdr.reth.va = hot_address;
-                    hdr.index.flags = 0;
-                }
-                in_flight.apply();
-                in_flight_into_icrc.apply();
+                draw_path();
             }
         }
+        // Whether or not the connection is known: a chip does both at once.
+        hot_key.apply();
+        if (is_set_out == 1) {
+            if (is_hot == 1) {
+                aim_at_value();
+            } else {
+                aim_at_root();
+            }
+        }
+    }
+}
+
+/// A packet that has set out: its ICRC covers what it is now.
+control MendSetOut(inout headers_t hdr) {
+    ICRC_CONTRIBUTION(in_flight, {
+        hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
+        hdr.index.partition, hdr.index.path, hdr.index.reserved, hdr.index.key,
+        hdr.ethernet.src_addr, hdr.bth.reserved, hdr.reth.va, hdr.reth.rkey, 32w0 })
+    apply {
+        in_flight.apply();
+        in_flight_into_icrc.apply();
     }
 }
 
@@ -176,31 +200,52 @@ control MendWalked(inout headers_t hdr) {
     }
 }
 
+// `to_roce` leads from the port of packets in flight to RoCE's: a bit that was flipped on the way stays so.
+#define LAST_HOP_TABLE \
+    action strip(bit<16> to_roce) { \
+        hdr.udp.dst_port = hdr.udp.dst_port + to_roce; \
+        hdr.udp.length = hdr.udp.length - INDEX_BYTES; \
+        hdr.ipv4.total_len = hdr.ipv4.total_len - INDEX_BYTES; \
+        hdr.ipv4.in_flight = 0; \
+    } \
+    table last_hop { \
+        key = { egress_port : exact @name("egress_port"); } \
+        actions = { strip; @defaultonly NoAction; } \
+        const default_action = NoAction(); \
+        size = SWITCH_PORTS; \
+    }
+
 /// Last hop: the packet leaves the switches towards a server as an ordinary READ, bit for bit.
 control LastHop(inout headers_t hdr, in port_t egress_port) {
     ICRC_CONTRIBUTION(index_header, {
         hdr.index.version, hdr.index.flags, hdr.index.epoch, hdr.index.levels,
         hdr.index.partition, hdr.index.path, hdr.index.reserved, hdr.index.key,
         hdr.ethernet.src_addr, hdr.bth.reserved, 64w0, 32w0, 32w0 })
-
-    // `to_roce` leads from the port of packets in flight to RoCE's: a bit that was flipped on the way stays so.
-    action strip(bit<16> to_roce) {
-        hdr.udp.dst_port = hdr.udp.dst_port + to_roce;
-        hdr.udp.length = hdr.udp.length - INDEX_BYTES;
-        hdr.ipv4.total_len = hdr.ipv4.total_len - INDEX_BYTES;
-        hdr.ipv4.in_flight = 0;
-    }
-    table last_hop {
-        key = { egress_port : exact @name("egress_port"); }
-        actions = { strip; @defaultonly NoAction; }
-        const default_action = NoAction();
-        size = SWITCH_PORTS;
-    }
+    LAST_HOP_TABLE
     apply {
         if (last_hop.apply().hit) {
             index_header.apply();
             index_header_into_icrc.apply();
             hdr.index.setInvalid();
+        }
+    }
+}
+
+/// The same behind a walk: `MendWalked` has taken away what a walk may change, and it is put back here, if it is still there.
+control LastHopOfWalk(inout headers_t hdr, in port_t egress_port) {
+    ICRC_CONTRIBUTION(rest, {
+        hdr.index.version, 8w0, 8w0, 8w0,
+        hdr.index.partition, hdr.index.path, hdr.index.reserved, hdr.index.key,
+        hdr.ethernet.src_addr, hdr.bth.reserved, hdr.reth.va, 32w0, 32w0 })
+    MendWalked() put_back;
+    LAST_HOP_TABLE
+    apply {
+        if (last_hop.apply().hit) {
+            rest.apply();
+            rest_into_icrc.apply();
+            hdr.index.setInvalid();
+        } else {
+            put_back.apply(hdr);
         }
     }
 }

@@ -35,9 +35,11 @@ pub mod tofino {
             ("tofino", "core") => include_str!("../build/tofino/tofino-core.p4info.txtpb"),
             ("tofino", "aggregation") => include_str!("../build/tofino/tofino-aggregation.p4info.txtpb"),
             ("tofino", "edge") => include_str!("../build/tofino/tofino-edge.p4info.txtpb"),
+            ("tofino", "single") => include_str!("../build/tofino/tofino-single.p4info.txtpb"),
             ("tofino2", "core") => include_str!("../build/tofino/tofino2-core.p4info.txtpb"),
             ("tofino2", "aggregation") => include_str!("../build/tofino/tofino2-aggregation.p4info.txtpb"),
             ("tofino2", "edge") => include_str!("../build/tofino/tofino2-edge.p4info.txtpb"),
+            ("tofino2", "single") => include_str!("../build/tofino/tofino2-single.p4info.txtpb"),
             _ => return None,
         })
     }

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use fatbtree_topology::{NodeSet, Role, SetGroup};
+use fatbtree_topology::{Network, NodeSet, Role, SetGroup};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -68,7 +68,7 @@ pub struct Budget {
     /// The same for children of nodes whose children are no run.
     #[serde(deserialize_with = "per_set")]
     pub children: [usize; SETS],
-    /// Hot keys of each first switch: their table holds them once, for all epochs.
+    /// Hot keys of each first switch: their table holds them once, for all epochs. See [`in_network`](Self::in_network).
     pub hot_keys: usize,
     /// Epochs that are in the tables at one time: 2, or 1 where reloads may empty them first.
     pub live_epochs: usize,
@@ -113,6 +113,24 @@ impl Budget {
     /// What the paper's experiments load (§V-B): 600 ranges and 3600 nodes in each layer; on v1model.
     pub fn paper() -> Self {
         Self { fat_root_ranges: 600, set_nodes: [3600; SETS], ..Self::bmv2() }
+    }
+
+    /// The same in this network: one of its first switches may be everything at once, and have less room for hot keys.
+    #[must_use]
+    pub fn in_network(self, network: &Network) -> Self {
+        if network.switches().iter().any(|switch| switch.role == Role::Single) {
+            self.with_single()
+        } else {
+            self
+        }
+    }
+
+    /// The same where one of the first switches is everything at once.
+    pub(super) fn with_single(self) -> Self {
+        let chip = Target::ALL.into_iter().find(|known| known.name() == self.target).and_then(Target::chip);
+        let room = chip.and_then(|chip| sizes::planned(chip, Role::Single, "hot_key"));
+        let room = room.unwrap_or(self.hot_keys);
+        Self { hot_keys: self.hot_keys.min(room), ..self }
     }
 
     /// Reads a budget; what is left out is as in [`Budget::bmv2`].

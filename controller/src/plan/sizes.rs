@@ -29,70 +29,147 @@ struct Table {
     entries: usize,
     sram_blocks: usize,
     tcam_rows: Option<usize>,
+    /// Of an exact match: entries that the memory has places for.
+    room: Option<usize>,
 }
+
+impl Table {
+    /// Entries that are planned. An exact match is a cuckoo hash table: an entry has one place in each way, and the driver moves others
+    /// until it fits. Four ways, with one entry or more in a place, reach 95 to 97 % before an insert fails; and entries of two epochs come
+    /// and go. So of the places at most [`FILL`] are planned. What was asked of the compiler is often less, for memory comes in whole blocks.
+    fn planned(&self) -> usize {
+        let (of, all) = FILL;
+        self.room.map_or(self.entries, |room| self.entries.min(room * of / all))
+    }
+}
+
+/// The share of an exact match's places that is planned.
+const FILL: (usize, usize) = (90, 100);
 
 /// Epochs side by side.
 const LIVE_EPOCHS: usize = 2;
 
 pub(super) fn budget(target: Target) -> Budget {
     const OURS: &str = "the committed P4Info is the compiler's own output";
-    let info = |role: Role| Some(P4InfoIndex::from_text(target.p4info(role)?).expect(OURS));
-    let entries = |info: &P4InfoIndex, table: &str| {
-        usize::try_from(info.table(table).expect(OURS).size).expect("table sizes are small")
+    let compiled = target.chip().map(programs);
+    let infos: Vec<(Role, P4InfoIndex)> = Role::ALL
+        .into_iter()
+        .map(|role| (role, P4InfoIndex::from_text(target.p4info(role)).expect(OURS)))
+        .collect();
+    // None where the role's program has no such table.
+    let entries = |role: Role, table: &str| {
+        let (_, info) = infos.iter().find(|(own, _)| *own == role).expect("all roles are there");
+        let size = usize::try_from(info.table(table).ok()?.size).expect("table sizes are small");
+        let measured = compiled.as_ref().and_then(|programs| programs.get(&role.to_string())?.find(table));
+        Some(measured.map_or(size, |measured| measured.planned().min(size)))
     };
-    let roles: Vec<(Role, P4InfoIndex)> =
-        Role::ALL.into_iter().filter_map(|role| Some((role, info(role)?))).collect();
-    let (_, core) = roles.iter().find(|(role, _)| *role == Role::Core).expect(OURS);
-    let stage_entries = (0..STAGES).map(|stage| entries(core, &format!("fat_root_{stage}"))).min();
+    // All roles' programs with a table have it alike, or the smallest counts.
+    let least = |table: &str| Role::ALL.into_iter().filter_map(|role| entries(role, table)).min();
     let of_set = |(role, set): (Role, NodeSet), table: &str| {
-        // No program, no room.
-        let program = roles.iter().find(|(own, _)| *own == role);
-        program.map_or(0, |(_, info)| entries(info, &format!("{}.{table}", set.name())) / LIVE_EPOCHS)
+        entries(role, &format!("{}.{table}", set.name())).unwrap_or(0) / LIVE_EPOCHS
     };
+    let stage_entries = (0..STAGES).filter_map(|stage| least(&format!("fat_root_{stage}"))).min();
     let whole_nodes = ROLE_SETS.map(|set| of_set(set, "coarse_whole").min(of_set(set, "fine_whole") / 4));
     let set_nodes =
         ROLE_SETS.map(|set| of_set(set, "coarse").min(of_set(set, "fine") / 4).min(MAX_SET_NODES));
     Budget {
         target: target.name().to_owned(),
         fat_root_ranges: MAX_RANGES,
-        stage_entries: stage_entries.expect("there are stages"),
+        stage_entries: stage_entries.expect(OURS),
         stage_rows: target.chip().map(stage_rows),
         range_match: if target == Target::V1model { RangeMatch::Exact } else { RangeMatch::OneSided },
         set_nodes,
         whole_nodes,
         children: ROLE_SETS.map(|set| of_set(set, "child")),
-        hot_keys: roles
-            .iter()
-            .find(|(role, _)| *role == Role::Edge)
-            .map_or(0, |(_, info)| entries(info, "hot_key")),
+        hot_keys: entries(Role::Edge, "hot_key").expect(OURS),
         live_epochs: LIVE_EPOCHS,
+    }
+}
+
+/// Entries that are planned for a table of a chip's program; none where it has no such table.
+pub(crate) fn planned(chip: &str, role: Role, table: &str) -> Option<usize> {
+    Some(programs(chip).get(&role.to_string())?.find(table)?.planned())
+}
+
+/// What a chip's programs were compiled to, by role.
+fn programs(chip: &str) -> BTreeMap<String, Program> {
+    let mut sizes: Sizes =
+        serde_json::from_str(fatbtree_p4::tofino::SIZES).expect("the committed sizes are ours");
+    sizes.chips.remove(chip).expect("every chip is there")
+}
+
+impl Program {
+    /// A table by the end of its name.
+    fn find(&self, name: &str) -> Option<&Table> {
+        let is = |full: &str| {
+            full.strip_suffix(name).is_some_and(|front| front.is_empty() || front.ends_with('.'))
+        };
+        self.tables.iter().find(|(full, _)| is(full)).map(|(_, table)| table)
     }
 }
 
 /// How much a block of SRAM holds of one epoch's nodes, and of hot keys; none where there are no blocks.
 pub(super) fn per_block(target: &str) -> Option<PerBlock> {
     let target = Target::ALL.into_iter().find(|known| known.name() == target)?;
-    let sizes: Sizes =
-        serde_json::from_str(fatbtree_p4::tofino::SIZES).expect("the committed sizes are ours");
-    let programs = sizes.chips.get(target.chip()?)?;
-    let table = |role: Role, name: &str| programs.get(&role.to_string()).and_then(|all| all.tables.get(name));
+    let programs = programs(target.chip()?);
+    let table = |role: Role, name: &str| programs.get(&role.to_string()).and_then(|all| all.find(name));
     let nodes = ROLE_SETS.map(|(role, set)| {
         let of_set = |name: &str| table(role, &format!("{}.{name}", set.name()));
         let blocks: usize =
             ["coarse", "fine", "child"].iter().filter_map(|name| Some(of_set(name)?.sram_blocks)).sum();
-        // No program, no room.
-        of_set("coarse").map_or(0.0, |coarse| (coarse.entries / LIVE_EPOCHS) as f64 / blocks as f64)
+        // No such set, no room.
+        of_set("coarse").map_or(0.0, |coarse| (coarse.planned() / LIVE_EPOCHS) as f64 / blocks as f64)
     });
-    let hot = table(Role::Edge, "first_hop.hot_key")?;
-    Some(PerBlock { nodes, hot_keys: hot.entries as f64 / hot.sram_blocks as f64 })
+    let hot = table(Role::Edge, "hot_key")?;
+    Some(PerBlock { nodes, hot_keys: hot.planned() as f64 / hot.sram_blocks as f64 })
 }
 
 /// TCAM rows of each `fat_root_*` table of a chip.
 pub(crate) fn stage_rows(chip: &str) -> [usize; STAGES] {
-    let sizes: Sizes =
-        serde_json::from_str(fatbtree_p4::tofino::SIZES).expect("the committed sizes are ours");
-    let core = &sizes.chips[chip][&Role::Core.to_string()];
-    std::array::from_fn(|stage| {
-        core.tables[&format!("fat_root.fat_root_{stage}")].tcam_rows.expect("ranges are matched in TCAM")
-    })
+    let programs = programs(chip);
+    let rows = |stage: usize| {
+        let of = |program: &Program| program.find(&format!("fat_root_{stage}"))?.tcam_rows;
+        programs.values().filter_map(of).min().expect("ranges are matched in TCAM")
+    };
+    std::array::from_fn(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exact_matches_are_planned_at_a_fill_that_chips_reach() {
+        let table = |entries, room| Table { entries, sram_blocks: 1, tcam_rows: None, room };
+        assert_eq!(table(16_384, Some(16_384)).planned(), 14_745);
+        assert_eq!(table(16_384, Some(18_432)).planned(), 16_384, "there are more places than entries");
+        assert_eq!(table(6138, None).planned(), 6138, "no hash table");
+    }
+
+    #[test]
+    fn no_table_of_a_budget_is_fuller() {
+        for target in [Target::Tofino1, Target::Tofino2] {
+            let (budget, programs) = (Budget::compiled(target), programs(target.chip().unwrap()));
+            let room = |role: Role, table: &str| {
+                programs[&role.to_string()].find(table).map_or(0, |table| table.room.unwrap()) * 90 / 100
+            };
+            for (at, (role, set)) in ROLE_SETS.into_iter().enumerate() {
+                let of = |table: &str| room(role, &format!("{}.{table}", set.name())) / LIVE_EPOCHS;
+                let name = format!("{target:?} {role} {set:?}");
+                assert!(budget.set_nodes[at] <= of("coarse").min(of("fine") / 4), "{name}");
+                assert!(budget.whole_nodes[at] <= of("coarse_whole").min(of("fine_whole") / 4), "{name}");
+                assert!(budget.children[at] <= of("child"), "{name}");
+                assert_eq!(budget.set_nodes[at] == 0, of("coarse") == 0, "{name}");
+            }
+            assert!(budget.hot_keys <= room(Role::Edge, "hot_key"), "{target:?}");
+            let pair = fatbtree_topology::Network::pair(1).unwrap();
+            assert!(budget.clone().in_network(&pair).hot_keys <= room(Role::Single, "hot_key"), "{target:?}");
+            let tree = fatbtree_topology::Network::leaf_spine(2, 2, 1).unwrap();
+            assert_eq!(budget.clone().in_network(&tree), budget);
+            let connections = crate::Programs::tables_only(target).unwrap().connections();
+            assert!(connections > 3000, "{target:?}: {connections}");
+            assert!(connections <= room(Role::Edge, "roce_connection"), "{target:?}");
+            assert!(connections <= room(Role::Single, "roce_connection"), "{target:?}");
+        }
+    }
 }

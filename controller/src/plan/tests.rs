@@ -174,7 +174,8 @@ fn check_structure(plan: &Plan, budget: &Budget) {
 fn check_counts(plan: &Plan) {
     let programs = Programs::tables_only(Target::Tofino1).unwrap();
     let (summary, entries) = (plan.summary(), plan.entries());
-    let tables = programs.of(Role::Core).unwrap().occupancy(&Counts::of(&entries[&plan.roots()[0]]));
+    let tables =
+        programs.of(fatbtree_topology::Role::Core).occupancy(&Counts::of(&entries[&plan.roots()[0]]));
     for stage in 0..STAGES {
         let table = tables.iter().find(|table| table.table == format!("fat_root_{stage}")).unwrap();
         let counted = (table.entries.used, table.rows.unwrap().used);
@@ -548,22 +549,20 @@ fn impossible_plans_are_refused() {
     assert!(matches!(make(&placement, &Budget { live_epochs: 0, ..small }, 1), PlanError::Budget { .. }));
 }
 
-/// Nobody has compiled a program for a switch that is everything at once.
+/// A switch that is everything at once has two node sets, or one where its program has no more.
 #[test]
-fn networks_without_a_program_are_refused() {
+fn layers_are_those_that_there_is_room_for() {
     let (_, tops) = example();
-    let tree = Tree::new(&tops).unwrap();
-    let placement: Placement = (0..4).zip((0..).map(HostId)).collect();
-    let make = |target| {
-        let (network, none) = (Network::pair(2).unwrap(), Frequencies::none(&tree));
-        Plan::new(&network, &placement, &tree, &none, &Budget::compiled(target), 1)
-    };
-    let expected =
-        PlanError::NoProgram { target: "tofino2".to_owned(), role: fatbtree_topology::Role::Single };
-    assert_eq!(make(Target::Tofino2).unwrap_err(), expected);
-    let plan = make(Target::V1model).unwrap();
-    assert_eq!(plan.layer_names(), ["single A", "single B", "edge A", "edge B"]);
-    assert!(plan.print().contains("fat root in switch-0:"), "{}", plan.print());
+    let at: Place = (Network::pair(2).unwrap(), (0..4).zip((0..).map(HostId)).collect());
+    for target in Target::ALL {
+        let budget = Budget { fat_root_ranges: 4, ..Budget::compiled(target) };
+        let plan = plan(&tops, &at, &[], &budget, 1).unwrap();
+        assert_eq!(plan.layer_names(), ["single A", "single B", "edge A", "edge B"]);
+        assert!(plan.print().contains("fat root in switch-0:"), "{}", plan.print());
+        let b = plan.summary().layers.into_iter().find(|layer| layer.name == "single B");
+        assert_eq!(b.is_none_or(|layer| layer.nodes == 0), budget.set_nodes[6] == 0, "{target:?}");
+        check_structure(&plan, &budget);
+    }
 }
 
 /// Nodes of a group are in each of its switches, and what each counts adds up.

@@ -69,8 +69,8 @@ impl Driver {
             Some(SwitchState::Converging) | None => (RoleState::Converging, None),
         };
         let held = self.held.get(&switch.id).copied().unwrap_or_default();
-        let program = self.planner.programs.of(switch.role).ok();
-        let cookie = program.and_then(|program| program.cookie()).filter(|_| state != RoleState::Silent);
+        let program = self.planner.programs.of(switch.role);
+        let cookie = program.cookie().filter(|_| state != RoleState::Silent);
         SwitchStatus {
             name: switch.name(),
             role: switch.role.to_string(),
@@ -79,7 +79,7 @@ impl Driver {
             reason,
             epoch: held.epoch,
             entries: held.entries,
-            tables: program.map(|program| program.occupancy(&held.counts)).unwrap_or_default(),
+            tables: program.occupancy(&held.counts),
             connections: self.controller.desired().1.connections.of_switch(switch.id).count(),
             program: cookie.map(|cookie| format!("{cookie:016x}")),
         }

@@ -139,8 +139,8 @@ impl Keeper {
 
     async fn keep_connected(&mut self, fleet: &Arc<Fleet>) -> Result<(), End> {
         let switch = self.switch;
-        let program = self.programs.of(self.cluster.tree().switch(switch).role).ok();
-        let ours = program.and_then(|program| program.cookie());
+        let program = self.programs.of(self.cluster.tree().switch(switch).role);
+        let ours = program.cookie();
         let runs_ours = |cookie: Option<u64>| ours.is_none() || cookie == ours;
         if !runs_ours(fleet.cookie(switch).await?) {
             fleet.set_pipeline().await?;

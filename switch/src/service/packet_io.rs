@@ -19,7 +19,7 @@ use super::refusal::Refusal;
 use crate::MAX_FRAME;
 
 /// The port behind which the controller is. It is the last one that v1model's 9 bits leave: 511 means drop. Start BMv2 with
-/// `--cpu-port 510` to have it there, too.
+/// `--cpu-port 510` to have it there, too (and with `--priority-queues 8`, for the program names queues).
 pub const CPU_PORT: u16 = 510;
 
 /// Packets that wait in either direction at one time.
