@@ -244,7 +244,7 @@ fn clusters() -> Vec<Cluster> {
 fn a_full_plan_fits_every_target() {
     for (cluster, target) in clusters().iter().flat_map(|cluster| Target::ALL.map(|target| (cluster, target)))
     {
-        let budget = Budget::compiled(target);
+        let budget = Budget::compiled(target).in_network(cluster.tree());
         let hot = hot_keys(cluster, budget.hot_keys as u64 + 50_000, budget.hot_keys);
         let plan = plan(cluster, 200_000, &budget, &[], 1).with_hot_keys(hot);
         plan.check(&budget).unwrap();
