@@ -13,6 +13,9 @@ use fatbtree_index::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
 use crate::controller::TargetName;
 use crate::{count, room, workload};
 
+/// Node sets on a path through a FatTree.
+const LAYERS: u8 = 5;
+
 /// Operations whose way down the tree is walked by switches, beside those that walk it over the network.
 ///
 /// One process: a FatTree of software switches that run the compiled P4 program, memory servers in one pod, a client in
@@ -59,7 +62,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NODES", value_parser = clap::value_parser!(u32).range(0..=MAX_SET_NODES as i64))]
     layer: Option<u32>,
     /// Node sets in use, in path order: core A, aggregation A and B, edge A and B.
-    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=5))]
+    #[arg(long, value_name = "COUNT", default_value_t = LAYERS, value_parser = clap::value_parser!(u8).range(0..=i64::from(LAYERS)))]
     layers: u8,
     /// Ports per switch of the FatTree; even. All its switches run in this process: 145 of them for 16.
     #[arg(long, value_name = "K", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=16))]
@@ -157,7 +160,8 @@ impl Arguments {
         }
         let mut set_nodes =
             compiled.set_nodes.map(|nodes| self.layer.map_or(nodes, |layer| nodes.min(layer as usize)));
-        set_nodes[usize::from(self.layers)..].fill(0);
+        // A FatTree has no switch that is everything at once.
+        set_nodes[usize::from(self.layers)..usize::from(LAYERS)].fill(0);
         let mut properties = workload::properties(&self.workload)?;
         properties.set("recordcount", &records.to_string());
         properties.set("operationcount", &self.lookups.to_string());
