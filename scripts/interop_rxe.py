@@ -27,8 +27,8 @@ from pathlib import Path
 # The generated code of p4runtime is older than the C++ parser of current protobuf releases accepts.
 os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
 
-from rxe_lab.guests import (BOOT_SECONDS, COMMAND_SECONDS, ROOT, LabError, Process, Report, configure_card, datagram_card,
-                            forwarding_card, free_ports, initramfs, start_guest)
+from rxe_lab.guests import (COMMAND_SECONDS, ROOT, LabError, Process, Report, configure_card, datagram_card,
+                            forwarding_card, free_ports, initramfs, kernel_image, start_guest)
 from rxe_lab.tree import GUEST_GRPC, TreeNetwork, tree_lookups
 
 IPV4 = {"server": "192.168.7.1", "client": "192.168.7.2"}
