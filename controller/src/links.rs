@@ -31,6 +31,7 @@
 //! Probes carry a token that the monitor was given at random: those of another controller, and forged ones, say nothing. Nor does one that
 //! arrives for the second time.
 
+mod cables;
 mod damped;
 mod probe;
 #[cfg(test)]
@@ -41,6 +42,7 @@ use std::time::Duration;
 
 use fatbtree_topology::SwitchId;
 
+pub use cables::{Cable, CableEnd, Outages, cables};
 use damped::Damped;
 pub use probe::{ETHER_TYPE, is_probe};
 
@@ -70,33 +72,6 @@ const FIRST_SILENCE: Duration = Duration::from_secs(5);
 
 /// By so much a timer may be late before the monitor takes it for being held up.
 const LATE: Duration = Duration::from_millis(50);
-
-/// Where a cable is plugged in.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct CableEnd {
-    /// The switch.
-    pub switch: SwitchId,
-    /// The number by which its program knows the port.
-    pub port: u16,
-}
-
-/// A cable between two switches.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Cable {
-    /// One end.
-    pub a: CableEnd,
-    /// The other.
-    pub b: CableEnd,
-}
-
-/// What is dead.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Outages {
-    /// Switches that cannot be told of anything.
-    pub switches: BTreeSet<SwitchId>,
-    /// Cables that do not carry frames both ways, as they were given to the monitor.
-    pub cables: BTreeSet<Cable>,
-}
 
 /// A switch's control channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -470,8 +470,7 @@ impl Plan {
             over("children of irregular nodes", taken.children, room.children)?;
         }
         let has_single = self.groups.iter().any(|group| group.role == Role::Single);
-        let room = if has_single { budget.clone().with_single() } else { budget.clone() };
-        let (need, limit) = (self.hot.len(), room.hot_keys);
+        let (need, limit) = (self.hot.len(), budget.hot_keys_beside(has_single));
         if need > limit && !self.first_hops.is_empty() {
             return Err(PlanError::OverBudget { table: "hot_key (keys)".to_owned(), need, limit });
         }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fatbtree_controller::grpc::{ServiceOptions, serve};
-use fatbtree_controller::links::Outages;
+use fatbtree_controller::links::{Outages, cables};
 use fatbtree_controller::{Budget, FleetOptions, FollowOptions, Placement, Programs};
 use fatbtree_topology::Cluster;
 use fatbtree_trust::{Door, Refused, Trust};
@@ -40,7 +40,7 @@ use crate::stop::{Stopper, controller_runtime, listen};
 use driver::{Channels, Driver};
 use insight::Happened;
 use keeper::{Keeper, Reachable};
-use links::{Samples, Watch, cables};
+use links::{Samples, Watch};
 use pace::Pace;
 use planner::Planner;
 use state::StateFolder;

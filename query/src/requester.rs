@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status, WINDOW, parts};
+use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status, WINDOW, datagrams};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -374,12 +374,8 @@ impl Requester {
         let Ask { op, key, range_end, limit, value } = &pending.ask;
         let request = QueryHeader::request(*op, *key, self.client, id);
         let header = QueryHeader { range_end: *range_end, limit: *limit, ..request };
-        for (header, part) in parts(&header, value, self.options.part) {
-            let mut bytes = Vec::with_capacity(QueryHeader::LEN + part.len());
-            bytes.extend_from_slice(&header.to_bytes());
-            bytes.extend_from_slice(part);
-            self.transmit.push_back(ToServer { server: pending.server, bytes });
-        }
+        let (server, datagrams) = (pending.server, datagrams(&header, value, self.options.part));
+        self.transmit.extend(datagrams.map(|bytes| ToServer { server, bytes }));
     }
 
     /// With an answer, or without one.

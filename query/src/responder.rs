@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status, parts};
+use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status, datagrams};
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
@@ -394,11 +394,7 @@ impl Responder {
     }
 
     fn send(&mut self, to: SocketAddr, response: QueryHeader, payload: &[u8]) {
-        for (header, part) in parts(&response, payload, self.options.part) {
-            let mut bytes = Vec::with_capacity(QueryHeader::LEN + part.len());
-            bytes.extend_from_slice(&header.to_bytes());
-            bytes.extend_from_slice(part);
-            self.transmit.push_back(ToClient { to, bytes });
-        }
+        let datagrams = datagrams(&response, payload, self.options.part);
+        self.transmit.extend(datagrams.map(|bytes| ToClient { to, bytes }));
     }
 }

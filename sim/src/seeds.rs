@@ -39,6 +39,16 @@ impl Seeds {
         Self { first: 0, count }
     }
 
+    /// The same with another number of them where the variable `FATBTREE_SEEDS` has one: for whoever wants more.
+    ///
+    /// # Panics
+    /// When it is no number.
+    #[must_use]
+    pub fn wanted(count: u64) -> Self {
+        let wanted = std::env::var("FATBTREE_SEEDS").ok();
+        Self::fixed(wanted.map_or(count, |text| text.parse().expect("FATBTREE_SEEDS is a number")))
+    }
+
     /// One seed.
     #[must_use]
     pub fn one(seed: u64) -> Self {

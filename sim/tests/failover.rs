@@ -10,14 +10,10 @@ use fatbtree_sim::seeds::{Campaign, Report, Seeds};
 /// Seeds of a test run; the variable `FATBTREE_SEEDS` sets another number.
 const SEEDS: u64 = 100;
 
-fn from_environment(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
-}
-
 fn seeds() -> Seeds {
-    match from_environment("FATBTREE_SEED") {
-        Some(seed) => Seeds::one(seed),
-        None => Seeds::fixed(from_environment("FATBTREE_SEEDS").unwrap_or(SEEDS)),
+    match std::env::var("FATBTREE_SEED") {
+        Ok(seed) => Seeds::one(seed.parse().expect("FATBTREE_SEED is a number")),
+        Err(_) => Seeds::wanted(SEEDS),
     }
 }
 

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use etherparse::PacketBuilder;
-use fatbtree_wire::query::{Op, QUERY_UDP_PORT, QueryHeader, Status, parts, records};
+use fatbtree_wire::query::{Op, QUERY_UDP_PORT, QueryHeader, Status, datagrams, records};
 use fatbtree_wire::{Bth, Extension, Flow, HeaderTemplate, IndexFlags, IndexHeader, Opcode, Reth, hops};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 
@@ -60,14 +60,13 @@ fn index_read() -> Vec<Vec<u8>> {
 fn queries() -> Result<Vec<Vec<u8>>, Box<dyn std::error::Error>> {
     let mut all = Vec::new();
     let mut send = |is_request: bool, header: &QueryHeader, payload: &[u8]| {
-        for (header, part) in parts(header, payload, 16) {
+        for datagram in datagrams(header, payload, 16) {
             let ((mac, ip), (to_mac, to_ip)) = if is_request { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
             let (port, to_port) =
                 if is_request { (40_000, QUERY_UDP_PORT) } else { (QUERY_UDP_PORT, 40_000) };
             let packet = PacketBuilder::ethernet2(mac, to_mac)
                 .ipv4(ip.octets(), to_ip.octets(), 64)
                 .udp(port, to_port);
-            let datagram = [&header.to_bytes()[..], part].concat();
             let mut frame = Vec::with_capacity(packet.size(datagram.len()));
             packet.write(&mut frame, &datagram)?;
             all.push(frame);

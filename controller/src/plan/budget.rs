@@ -119,19 +119,15 @@ impl Budget {
     /// The same in this network: one of its first switches may be everything at once, and have less room for hot keys.
     #[must_use]
     pub fn in_network(self, network: &Network) -> Self {
-        if network.switches().iter().any(|switch| switch.role == Role::Single) {
-            self.with_single()
-        } else {
-            self
-        }
+        let has_single = network.switches().iter().any(|switch| switch.role == Role::Single);
+        Self { hot_keys: self.hot_keys_beside(has_single), ..self }
     }
 
-    /// The same where one of the first switches is everything at once.
-    pub(super) fn with_single(self) -> Self {
+    /// Hot keys that there is room for, where one of the first switches is everything at once, or none is.
+    pub(super) fn hot_keys_beside(&self, single: bool) -> usize {
         let chip = Target::ALL.into_iter().find(|known| known.name() == self.target).and_then(Target::chip);
-        let room = chip.and_then(|chip| sizes::planned(chip, Role::Single, "hot_key"));
-        let room = room.unwrap_or(self.hot_keys);
-        Self { hot_keys: self.hot_keys.min(room), ..self }
+        let room = chip.filter(|_| single).and_then(|chip| sizes::planned(chip, Role::Single, "hot_key"));
+        room.map_or(self.hot_keys, |room| self.hot_keys.min(room))
     }
 
     /// Reads a budget; what is left out is as in [`Budget::bmv2`].

@@ -1,6 +1,7 @@
 //! From what the compiler made to a budget.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use fatbtree_p4runtime::P4InfoIndex;
 use fatbtree_topology::Role;
@@ -92,10 +93,11 @@ pub(crate) fn planned(chip: &str, role: Role, table: &str) -> Option<usize> {
 }
 
 /// What a chip's programs were compiled to, by role.
-fn programs(chip: &str) -> BTreeMap<String, Program> {
-    let mut sizes: Sizes =
-        serde_json::from_str(fatbtree_p4::tofino::SIZES).expect("the committed sizes are ours");
-    sizes.chips.remove(chip).expect("every chip is there")
+fn programs(chip: &str) -> &'static BTreeMap<String, Program> {
+    static SIZES: LazyLock<Sizes> = LazyLock::new(|| {
+        serde_json::from_str(fatbtree_p4::tofino::SIZES).expect("the committed sizes are ours")
+    });
+    SIZES.chips.get(chip).expect("every chip is there")
 }
 
 impl Program {

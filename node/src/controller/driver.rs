@@ -211,17 +211,7 @@ impl Driver {
     fn network_changed(&mut self, tell: &mut impl FnMut(ControllerNews)) {
         let now = self.told_of_outages.borrow_and_update().clone();
         let before = std::mem::replace(&mut self.outages, now);
-        let cluster = &self.planner.cluster;
-        // The network's numbers of the ports: switches have their own.
-        let port_of = |end: CableEnd| {
-            let mut ports = cluster.tree().ports(end.switch).map(|(port, _)| port);
-            ports
-                .find(|port| cluster.device_port(end.switch, *port) == end.port)
-                .map(|port| (end.switch, port))
-        };
-        let links = self.outages.cables.iter().filter_map(|cable| port_of(cable.a)).collect();
-        let switches = self.outages.switches.clone();
-        self.controller.network_changed(fatbtree_topology::Outages { switches, links });
+        self.controller.network_changed(self.outages.in_network(&self.planner.cluster));
         let (now, names) =
             (&self.outages, |switch: &SwitchId| format!("switch {}", self.switch_name(*switch)));
         let mut told = |what: String, is_down| {

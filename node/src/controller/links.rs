@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fatbtree_controller::links::{Cable, CableEnd, Channel, LinkMonitor, Outages, Probe, is_probe};
+use fatbtree_controller::links::{Cable, Channel, LinkMonitor, Outages, Probe, is_probe};
 use fatbtree_controller::{Packet, PacketReceiver, PacketSender};
-use fatbtree_topology::{Cluster, Peer, SwitchId};
+use fatbtree_topology::SwitchId;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -67,23 +67,6 @@ impl Samples {
         }
         all.push_back(sample);
     }
-}
-
-/// Cables between switches, with the numbers by which programs know the ports.
-pub(super) fn cables(cluster: &Cluster) -> Vec<Cable> {
-    let tree = cluster.tree();
-    let end = |switch, port| CableEnd { switch, port: cluster.device_port(switch, port) };
-    let ports = tree.switches().iter().flat_map(|switch| {
-        let ports = tree.ports(switch.id);
-        ports.map(move |(port, peer)| (switch.id, port, peer))
-    });
-    let cables = ports.filter_map(|(switch, port, peer)| match peer {
-        Peer::Switch { switch: other, port: other_port } if switch < other => {
-            Some(Cable { a: end(switch, port), b: end(other, other_port) })
-        }
-        _ => None,
-    });
-    cables.collect()
 }
 
 /// Sends a switch's probes and tells of what it passes on, until its session ends.

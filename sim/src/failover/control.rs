@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-use fatbtree_controller::links::{Cable, CableEnd, Channel, LinkMonitor, is_probe};
+use fatbtree_controller::links::{Channel, LinkMonitor, cables, is_probe};
 use fatbtree_controller::{Change, Controller, Held, Wanted};
-use fatbtree_topology::{Cluster, Outages, Peer, SwitchId};
+use fatbtree_topology::{Cluster, SwitchId};
 use fatbtree_verbs::time::{Duration, Instant};
 
 use super::channel::{Answer, Ask};
@@ -70,6 +70,7 @@ struct Keeper {
 
 #[derive(Debug)]
 pub(super) struct Control {
+    cluster: Cluster,
     pub(super) controller: Controller,
     monitor: LinkMonitor,
     keepers: Vec<Keeper>,
@@ -85,17 +86,6 @@ pub(super) struct Control {
 
 fn std(at: Instant) -> std::time::Duration {
     std::time::Duration::from_nanos(at.as_nanos())
-}
-
-fn cables(cluster: &Cluster) -> Vec<Cable> {
-    let links = cluster.tree().links().into_iter();
-    let cables = links.filter_map(|link| match link.lower {
-        Peer::Switch { switch, port } => {
-            Some(Cable { a: CableEnd { switch: link.upper, port: link.port }, b: CableEnd { switch, port } })
-        }
-        Peer::Host(_) => None,
-    });
-    cables.collect()
 }
 
 impl Control {
@@ -116,6 +106,7 @@ impl Control {
             seen: 0,
         };
         let mut control = Self {
+            cluster: cluster.clone(),
             controller: Controller::new(cluster, 1_000, draw),
             keepers: ids.iter().map(keeper).collect(),
             monitor: LinkMonitor::new(cables(cluster), ids.iter().copied(), token, std(Instant::ZERO)),
@@ -152,9 +143,7 @@ impl Control {
             }
         }
         if let Some(outages) = self.monitor.poll_outages().filter(|_| !self.is_blind) {
-            let links = outages.cables.iter().map(|cable| (cable.a.switch, cable.a.port)).collect();
-            let outages = Outages { switches: outages.switches.clone(), links };
-            self.controller.network_changed(outages);
+            self.controller.network_changed(outages.in_network(&self.cluster));
         }
         self.controller.at(std(now));
         // What one is told may change what is wanted of the others.

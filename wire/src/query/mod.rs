@@ -46,7 +46,7 @@ pub mod records;
 
 pub use header::{Query, QueryError, QueryHeader};
 pub use op::{Op, RESPONSE, Status};
-pub use parts::{Assembly, PartError, parts};
+pub use parts::{Assembly, PartError, datagrams, parts};
 
 /// UDP port of memory servers that answer queries.
 pub const QUERY_UDP_PORT: u16 = 4793;

@@ -44,6 +44,19 @@ pub fn parts<'a>(
     empty.into_iter().chain(parts)
 }
 
+/// The same as datagrams.
+///
+/// # Panics
+/// As [`parts`].
+pub fn datagrams(header: &QueryHeader, payload: &[u8], most: usize) -> impl Iterator<Item = Vec<u8>> {
+    parts(header, payload, most).map(|(header, part)| {
+        let mut datagram = Vec::with_capacity(QueryHeader::LEN + part.len());
+        datagram.extend_from_slice(&header.to_bytes());
+        datagram.extend_from_slice(part);
+        datagram
+    })
+}
+
 /// A payload of which parts are still missing.
 ///
 /// ```

@@ -9,6 +9,9 @@ use fatbtree_p4runtime::{P4InfoIndex, P4RuntimeClient, PacketFormat};
 use fatbtree_port::PortSpec;
 use tokio::time::timeout;
 
+use fatbtree_controller::links::{CableEnd, cables};
+use fatbtree_topology::Cluster;
+
 use super::*;
 use crate::{Stopper, SwitchOptions, SwitchProcess};
 

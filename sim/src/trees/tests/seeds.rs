@@ -12,14 +12,9 @@ fn run(seeds: Seeds) -> Outcome {
     report.into_result().unwrap_or_else(|report| panic!("{report}"))
 }
 
-fn count() -> u64 {
-    let wanted = std::env::var("FATBTREE_SEEDS").ok();
-    wanted.map_or(SEEDS, |text| text.parse().expect("FATBTREE_SEEDS is a number"))
-}
-
 #[test]
 fn every_answer_is_explained_and_all_succeed_in_the_end() {
-    let outcome = run(Seeds::fixed(count()));
+    let outcome = run(Seeds::wanted(SEEDS));
     eprintln!("{outcome:#?}");
 }
 
@@ -27,7 +22,7 @@ fn every_answer_is_explained_and_all_succeed_in_the_end() {
 #[test]
 #[ignore = "other seeds every time: for the night"]
 fn tonight() {
-    run(Seeds::tonight(count()));
+    run(Seeds::tonight(Seeds::wanted(SEEDS).count()));
 }
 
 /// What makes the seeds worth running happens in them.
