@@ -6,7 +6,7 @@
 #                                              and sizes.json too, go to DIR alone
 #
 # Needs p4c with its Tofino back end (https://github.com/p4lang/p4c, configured with -DENABLE_TOFINO=ON): p4c-barefoot and
-# bfas on the PATH.  Ten minutes on one core; ROLES and CHIPS choose less.
+# bfas on the PATH.  A quarter of an hour on one core; ROLES and CHIPS choose less.
 set -euo pipefail
 out=${1:-$(mktemp -d)}
 mkdir -p "$out"
@@ -40,13 +40,17 @@ compile() { # CHIP ROLE
         --p4runtime-files "$info" --p4runtime-force-std-externs --bf-rt-schema "$dir/bfrt.json" -o "$dir" fatbtree_tna.p4 >"$dir/p4c.log" 2>&1 ||
         { grep -A8 'error:' "$dir/p4c.log" >&2; exit 1; }
     # The assembler makes the binary that goes to the switch, and refuses what cannot be.
-    mkdir -p "$dir/pipe/logs"
-    (cd "$dir/pipe" && bfas -o . -l bfas.log fatbtree_tna.bfa) >"$dir/bfas.log" 2>&1 ||
-        { grep -i error "$dir/bfas.log" >&2; exit 1; }
+    local assembly pipe
+    for assembly in "$dir"/*/fatbtree_tna.bfa; do
+        pipe=$(dirname "$assembly")
+        mkdir -p "$pipe/logs"
+        (cd "$pipe" && bfas -o . -l bfas.log fatbtree_tna.bfa) >"$pipe/bfas.out" 2>&1 ||
+            { grep -i error "$pipe/bfas.out" >&2; exit 1; }
+    done
 }
 
 for chip in ${CHIPS:-$chips}; do
-    for role in ${ROLES:-core aggregation edge single}; do
+    for role in ${ROLES:-core aggregation edge single folded}; do
         compile "$chip" "$role"
     done
 done

@@ -1,6 +1,6 @@
 /* Fat-B+Tree for Tofino 1 (TNA) and Tofino 2 (T2NA).
  *
- * One program for each role, chosen with -DROLE_CORE, -DROLE_AGGREGATION, -DROLE_EDGE or -DROLE_SINGLE.  The controls are
+ * One program for each role, chosen with -DROLE_CORE, -DROLE_AGGREGATION, -DROLE_EDGE, -DROLE_SINGLE or -DROLE_FOLDED.  The controls are
  * those of the v1model program; here they are spread over the two gresses, which have their stages each but share the stages' memory:
  *
  *                 ingress                                   egress
@@ -8,6 +8,12 @@
  *   aggregation   node set A, route                         node set B
  *   edge          hosts, first hop or node set A, route     node set B -> last hop?
  *   single        hosts or first hop -> fat root, route     node set A -> last hop?
+ *   folded        hosts or first hop -> fat root, route     node set C -> last hop?
+ *   its 2nd pipe  node set B, way back                      node set A
+ *
+ * A folded switch is a single one with a second pass: some of its pipes run the first line, with all hosts on their ports, the others
+ * the second, with ports in loopback mode.  A read that set out goes to one of these: through the egress of its pipe, back into its
+ * ingress, and on to the server's port.
  */
 
 #if defined(ROLE_CORE)
@@ -20,6 +26,7 @@
 #else
 #define HAS_HOSTS
 #define HAS_FAT_ROOT
+#define ROLE_ALONE
 #endif
 
 #if __TARGET_TOFINO__ == 2
@@ -62,6 +69,9 @@ const port_t CPU_PORT = 192;
 #include "include/roce.p4"
 #include "include/forwarding.p4"
 #include "include/hosts.p4"
+#ifdef ROLE_FOLDED
+#include "include/second_pass.p4"
+#endif
 
 struct metadata_t {
     bool checksum_error;
@@ -86,7 +96,7 @@ parser IngressFrameParser(packet_in packet, out headers_t hdr, out metadata_t me
     FRAME_STATES(ipv4_checksum.add(hdr.ipv4); meta.checksum_error = ipv4_checksum.verify();)
 }
 
-#if defined(ROLE_SINGLE) && __TARGET_TOFINO__ == 2
+#if defined(ROLE_ALONE) && __TARGET_TOFINO__ == 2
 // Without it the compiler moves the tag to where its own instructions do not reach.
 @pa_no_overlay("ingress", "hdr.vlan.ether_type")
 #endif
@@ -116,7 +126,10 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
     FatRoot() fat_root;
 #endif
 #ifdef WALKS_FIRST
-    NodeSet() node_set_a;
+    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES) node_set_a;
+#endif
+#ifdef ROLE_FOLDED
+    SecondPass() second_pass;
 #endif
     MendWalked() take_away;
     MendWalked() put_back;
@@ -137,11 +150,17 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
     bit<1> is_answer = 0;
     bit<8> drop_reason = KEEP;
     bit<4> lot = 0;
+#ifdef ROLE_FOLDED
+    bit<3> class = 0;
+#endif
 
     // RoCE's packets, and whatever else has a code point that the controller knows, have a queue and a priority of their own.
     action assign(@name("class") bit<3> class_) {
         for_tm.qid = (QueueId_t) class_;
         for_tm.ingress_cos = class_;
+#ifdef ROLE_FOLDED
+        class = class_;
+#endif
     }
     table traffic_class {
         key = { hdr.ipv4.tos[7:2] : exact @name("dscp"); }
@@ -192,7 +211,7 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
             put_back.apply(hdr);
         } else
 #endif
-#ifdef ROLE_SINGLE
+#ifdef ROLE_ALONE
         // Asked for every packet, for it says one thing for all: this is where the fat root is, so it has no entries.
         climb.apply(hdr, port_up, climbed, at_root, epoch, root_sub_table);
         if (hdr.index.isValid() && hdr.reth.isValid() && is_trunk == 1 && hdr.index.flags & INDEX_CLIMBING != 0
@@ -208,7 +227,7 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
             count_hops_of_reads.apply(hdr, is_trunk);
 #endif
             first_hop.apply(hdr, intrinsic.ingress_port, is_set_out, is_hot);
-#ifndef ROLE_SINGLE
+#ifndef ROLE_ALONE
             if (is_set_out == 1) {
                 mend_set_out.apply(hdr);
             }
@@ -231,13 +250,13 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
             if (is_trunk == 0 && drop_reason == KEEP) {
                 host_port.apply(hdr, intrinsic.ingress_port, is_answer, drop_reason);
             }
-#elif !defined(ROLE_SINGLE)
+#elif !defined(ROLE_ALONE)
             if (hdr.index.isValid() && hdr.index.flags & INDEX_CLIMBING != 0) {
                 climb.apply(hdr, port, climbed, at_root, epoch, root_sub_table);
             }
 #endif
         }
-#ifdef ROLE_SINGLE
+#ifdef ROLE_ALONE
         // What sets out here, and what has climbed from another switch, is looked up once for both, and mended once, behind it.  Others are
         // answered meanwhile: a chip begins nothing before what is in the branches above it, so this is a branch of the same question.
         if (at_root == 1 && (climbs == 1 || (is_set_out == 1 && is_hot == 0))) {
@@ -245,6 +264,11 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
         } else if (is_trunk == 0 && is_set_out == 0 && drop_reason == KEEP) {
             host_port.apply(hdr, intrinsic.ingress_port, is_answer, drop_reason);
         }
+#ifdef ROLE_FOLDED
+        if (is_set_out == 1 && is_hot == 0) {
+            second_pass.apply(hdr, class, port, is_lost);
+        } else
+#endif
         if (hdr.ipv4.isValid()) {
             forwarding.apply(hdr, port, is_lost);
         }
@@ -322,16 +346,25 @@ parser EgressFrameParser(packet_in packet, out headers_t hdr, out metadata_t met
     FRAME_STATES()
 }
 
+// The traffic manager was congested when the packet came to its queue: those that can bear a mark are marked (RFC 3168).
+#define MARK_CONGESTION \
+    if (intrinsic.enq_congest_stat != 0 && hdr.ipv4.isValid() && hdr.ipv4.tos[1:0] != 0) { \
+        hdr.ipv4.tos[1:0] = 3; \
+    }
+
 control FatBTreeEgress(inout headers_t hdr, inout metadata_t meta,
                        in egress_intrinsic_metadata_t intrinsic,
                        in egress_intrinsic_metadata_from_parser_t from_parser,
                        inout egress_intrinsic_metadata_for_deparser_t for_deparser,
                        inout egress_intrinsic_metadata_for_output_port_t for_port) {
-#ifdef HAS_FAT_ROOT
-    NodeSet() node_set_a;
+#if defined(ROLE_FOLDED)
+    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES) node_set_c;
+#define EGRESS_NODE_SET node_set_c
+#elif defined(HAS_FAT_ROOT)
+    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES) node_set_a;
 #define EGRESS_NODE_SET node_set_a
 #else
-    NodeSet() node_set_b;
+    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES) node_set_b;
 #define EGRESS_NODE_SET node_set_b
 #endif
     MendWalked() take_away;
@@ -342,10 +375,7 @@ control FatBTreeEgress(inout headers_t hdr, inout metadata_t meta,
 #endif
 
     apply {
-        // The traffic manager was congested when the packet came to its queue: those that can bear a mark are marked (RFC 3168).
-        if (intrinsic.enq_congest_stat != 0 && hdr.ipv4.isValid() && hdr.ipv4.tos[1:0] != 0) {
-            hdr.ipv4.tos[1:0] = 3;
-        }
+        MARK_CONGESTION
 #ifdef HAS_HOSTS
         if (hdr.ipv4.isValid()) {
             to_host.apply(hdr, intrinsic.egress_port);
@@ -381,4 +411,62 @@ control EgressFrameDeparser(packet_out packet, inout headers_t hdr, in metadata_
 Pipeline(IngressFrameParser(), FatBTreeIngress(), IngressFrameDeparser(),
          EgressFrameParser(), FatBTreeEgress(), EgressFrameDeparser()) pipe;
 
+#ifdef ROLE_FOLDED
+// The second pass.  Whatever else comes into these pipes goes no further: nothing but their loopback ports is in `way_back`.
+control SecondPassIngress(inout headers_t hdr, inout metadata_t meta,
+                          in ingress_intrinsic_metadata_t intrinsic,
+                          in ingress_intrinsic_metadata_from_parser_t from_parser,
+                          inout ingress_intrinsic_metadata_for_deparser_t for_deparser,
+                          inout ingress_intrinsic_metadata_for_tm_t for_tm) {
+    Counter<bit<64>, bit<1>>(1, CounterType_t.PACKETS) second_pass_drops;
+    NodeSet(SECOND_PASS_NODES, NODE_SET_WHOLE_NODES) node_set_b;
+    MendWalked() take_away;
+    MendWalked() put_back;
+    WayBack() way_back;
+    bit<1> is_lost = 0;
+    port_t port = 0;
+
+    apply {
+        if (hdr.index.isValid() && hdr.reth.isValid() && hdr.index.flags & INDEX_INNER != 0) {
+            take_away.apply(hdr);
+            node_set_b.apply(hdr.index, hdr.reth.va);
+            put_back.apply(hdr);
+        }
+        for_tm.qid = (QueueId_t) hdr.index.reserved[2:0];
+        for_tm.ingress_cos = hdr.index.reserved[2:0];
+        way_back.apply(hdr, intrinsic.ingress_port, port, is_lost);
+        if (is_lost == 1) {
+            second_pass_drops.count(0);
+            for_deparser.drop_ctl = 1;
+        } else {
+            for_tm.ucast_egress_port = port;
+        }
+    }
+}
+
+control SecondPassEgress(inout headers_t hdr, inout metadata_t meta,
+                         in egress_intrinsic_metadata_t intrinsic,
+                         in egress_intrinsic_metadata_from_parser_t from_parser,
+                         inout egress_intrinsic_metadata_for_deparser_t for_deparser,
+                         inout egress_intrinsic_metadata_for_output_port_t for_port) {
+    NodeSet(SECOND_PASS_NODES, NODE_SET_WHOLE_NODES) node_set_a;
+    MendWalked() take_away;
+    MendWalked() put_back;
+
+    apply {
+        MARK_CONGESTION
+        if (hdr.index.isValid() && hdr.index.flags & INDEX_INNER != 0) {
+            take_away.apply(hdr);
+            node_set_a.apply(hdr.index, hdr.reth.va);
+            put_back.apply(hdr);
+        }
+    }
+}
+
+Pipeline(IngressFrameParser(), SecondPassIngress(), IngressFrameDeparser(),
+         EgressFrameParser(), SecondPassEgress(), EgressFrameDeparser()) second_pipe;
+
+Switch(pipe, second_pipe) main;
+#else
 Switch(pipe) main;
+#endif

@@ -1,9 +1,9 @@
 /* Fat-B+Tree for BMv2 (v1model) and for the software switch, which runs the same compiled program.
  *
- * One program with everything: fat root, two node sets, first and last hop.  Which role a switch plays is decided by
+ * One program with everything: fat root, three node sets, first and last hop.  Which role a switch plays is decided by
  * what the controller loads; empty tables do nothing.
  *
- *   ingress   checks, ARP -> first hop? -> route -> fat root -> node set A -> node set B
+ *   ingress   checks, ARP -> first hop? -> route -> fat root -> node sets A, B, C
  *   egress    congestion -> last hop? */
 
 #include <core.p4>
@@ -34,7 +34,7 @@ const port_t NO_PORT  = 511;
 // As many slots as there are, in each of two epochs.
 #define NODE_SET_NODES 131072
 #define NODE_SET_WHOLE_NODES 32768
-#define NODE_SET_CHILDREN 262144
+#define NODE_SET_CHILDREN(nodes) (2 * nodes)
 #define NODE_SET_STRIDES 256
 #define ROCE_CONNECTIONS 4096
 #define HOT_KEYS 262144
@@ -93,8 +93,9 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     Climb() climb;
     Forwarding() forwarding;
     FatRoot() fat_root;
-    NodeSet() node_set_a;
-    NodeSet() node_set_b;
+    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES) node_set_a;
+    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES) node_set_b;
+    NodeSet(NODE_SET_NODES, NODE_SET_WHOLE_NODES) node_set_c;
     MendWalked() take_away;
     MendWalked() put_back;
 
@@ -193,6 +194,9 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             }
             if (hdr.index.flags & INDEX_INNER != 0) {
                 node_set_b.apply(hdr.index, hdr.reth.va);
+            }
+            if (hdr.index.flags & INDEX_INNER != 0) {
+                node_set_c.apply(hdr.index, hdr.reth.va);
             }
             put_back.apply(hdr);
         }

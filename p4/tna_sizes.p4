@@ -38,8 +38,16 @@
 #endif
 #define NODE_SET_WHOLE_NODES 2048
 #endif
+// Of each of the two sets that a second pass brings.
+#if __TARGET_TOFINO__ == 2
+#define SECOND_PASS_NODES 65536
+#elif defined(ALL_STAGES)
+#define SECOND_PASS_NODES 28672
+#else
+#define SECOND_PASS_NODES 24576
+#endif
 // For one node in sixteen, if all of these have sixteen children.
-#define NODE_SET_CHILDREN NODE_SET_NODES
+#define NODE_SET_CHILDREN(nodes) nodes
 #define NODE_SET_STRIDES 256
 
 // TCAM rows: all 24 blocks of a stage (of two on Tofino 2), two blocks wide.  A range takes 1 to 7 of them; how many,
@@ -53,7 +61,7 @@
 #define ROCE_CONNECTIONS 4096
 // One switch alone, on Tofino 1: connections and hot keys are looked up in the stage before the packet sets out, so that the fat root begins
 // in stage 3.
-#if defined(ROLE_SINGLE) && __TARGET_TOFINO__ == 1
+#if defined(ROLE_ALONE) && __TARGET_TOFINO__ == 1
 #define ROCE_CONNECTION_PLACE @stage(1)
 #ifdef ALL_STAGES
 #define HOT_KEYS 65536
@@ -73,3 +81,4 @@
 #define NEIGHBORS 1024
 #define PATHS 64
 #define TRAFFIC_CLASSES 64
+#define WAYS_BACK 4096

@@ -12,7 +12,7 @@ import pathlib
 import re
 import sys
 
-ROLES = ("core", "aggregation", "edge", "single")
+ROLES = ("core", "aggregation", "edge", "single", "folded")
 CHIPS = {  # stages, SRAM blocks a stage, TCAM blocks a stage
     "tofino": ("Tofino 1", 12, 80, 24),
     "tofino2": ("Tofino 2", 20, 80, 24),
@@ -125,7 +125,17 @@ def parse(listing):
 
 
 def measure(folder):
-    tables, containers = parse(folder / "pipe" / "fatbtree_tna.bfa")
+    """Of a folded switch, what its other pipes take is beside it, and its tables are those of all."""
+    used = measure_pipe(folder / "pipe")
+    if (folder / "second_pipe").exists():
+        second = measure_pipe(folder / "second_pipe")
+        used["tables"] = dict(sorted((used["tables"] | second.pop("tables")).items()))
+        used["second_pass"] = second
+    return used
+
+
+def measure_pipe(folder):
+    tables, containers = parse(folder / "fatbtree_tna.bfa")
     used = {"stages": {}, "sram_blocks": 0, "tcam_blocks": 0, "hash_bits": 0}
     named = {}
     owner = {}
@@ -165,11 +175,14 @@ def report(sizes):
     ]
     for chip, (name, stages, sram, tcam) in CHIPS.items():
         for role in ROLES:
-            used = sizes["chips"].get(chip, {}).get(role)
-            if used:
+            first = sizes["chips"].get(chip, {}).get(role, {})
+            pipes = {role: first, f"{role}, its second pass": first.get("second_pass")}
+            for what, used in pipes.items():
+                if not used:
+                    continue
                 phv = used["phv_containers"]
                 lines.append(
-                    f"| {name} | {role} | {used['stages']['ingress']} / {used['stages']['egress']} of {stages} "
+                    f"| {name} | {what} | {used['stages']['ingress']} / {used['stages']['egress']} of {stages} "
                     f"| {used['sram_blocks']} of {stages * sram} | {used['tcam_blocks']} of {stages * tcam} "
                     f"| {phv['ingress']} / {phv['egress']} | {used['hash_bits']} |"
                 )
@@ -199,8 +212,9 @@ def main():
     for chip, roles in known.items():
         name, stages, sram, tcam = CHIPS[chip]
         for role, used in roles.items():
-            if max(used["stages"].values()) > stages:
-                sys.exit(f"{role} does not fit {name}: {used['stages']} of {stages} stages; make tables smaller in tna_sizes.p4")
+            for pipe in (used, used.get("second_pass", used)):
+                if max(pipe["stages"].values()) > stages:
+                    sys.exit(f"{role} does not fit {name}: {pipe['stages']} of {stages} stages; make tables smaller in tna_sizes.p4")
     sizes = {"compiler": compiler, "chips": {chip: {role: known[chip][role] for role in ROLES if role in known[chip]} for chip in CHIPS if chip in known}}
     sizes_path.write_text(json.dumps(sizes, indent=1) + "\n")
     text = report_path.read_text()

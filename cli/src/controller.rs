@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use fatbtree_controller::{Budget, DeviceConfigFormat, FollowOptions, Programs, Target};
 use fatbtree_node::{ControllerOptions, ControllerProcess};
+use fatbtree_topology::Cluster;
 use fatbtree_trust::CONTROLLER;
 
 use crate::role;
@@ -103,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     };
     let options = ControllerOptions {
-        programs: programs(arguments, target)?,
+        programs: programs(arguments, target, &cluster)?,
         budget: budget.in_network(cluster.tree()),
         writes_per_s: arguments.writes_per_s,
         follow: FollowOptions { entries_per_s: arguments.entries_per_s as f64, ..FollowOptions::default() },
@@ -131,14 +132,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// The target's programs with what goes to the switches.
-fn programs(arguments: &Arguments, target: Target) -> Result<Programs> {
+fn programs(arguments: &Arguments, target: Target, cluster: &Cluster) -> Result<Programs> {
     let format = match arguments.format {
         FormatName::Stratum => DeviceConfigFormat::Stratum,
         FormatName::Pi => DeviceConfigFormat::Pi,
     };
     match (target.chip(), &arguments.compiled) {
         (None, _) => Ok(Programs::v1model()?),
-        (Some(_), Some(folder)) => Programs::compiled(target, folder, format)
+        (Some(_), Some(folder)) => Programs::compiled(target, folder, format, cluster.tree())
             .with_context(|| format!("reading what was compiled for {}", target.name())),
         (Some(_), None) => {
             bail!("{} needs --compiled DIR: what `p4/compile_tofino.sh DIR` made", target.name())

@@ -7,8 +7,8 @@ use fatbtree_topology::{Cluster, Network, Outages, PATHS, Peer, Routing, SwitchI
 
 use crate::plan::Placement;
 use crate::tables::{
-    Change, Entry, core_route, host_port, ipv4_route, last_hop, neighbor, partition_route, traffic_class,
-    trunk_port,
+    Change, Entry, core_route, host_port, ipv4_route, last_hop, loopback_port, neighbor, partition_route,
+    traffic_class, trunk_port, way_back,
 };
 
 /// The base entries of one switch.
@@ -54,6 +54,7 @@ pub fn cluster_base_during(
                 Entry::CoreRoute(_, action) => device(&mut action.port),
                 Entry::TrunkPort(key, _) => device(&mut key.port),
                 Entry::HostPort(key, _) => device(&mut key.port),
+                Entry::WayBack(_, action) => device(&mut action.port),
                 Entry::Neighbor(_, neighbor::Action::Host { port, .. }) if *port != neighbor::ELSEWHERE => {
                     device(port);
                 }
@@ -107,6 +108,7 @@ fn base_of(routing: &Routing<'_>, placement: &Placement, in_flight_port: u16, sw
             entries.push(Entry::CoreRoute(core_route::Key { path }, core_route::Climb { port }));
         }
     }
+    entries.extend(second_pass(routing, placement, switch));
     entries.extend(neighbors(network, switch));
     entries.extend(CLASSES.map(|(dscp, class)| {
         Entry::TrafficClass(traffic_class::Key { dscp }, traffic_class::Action { class })
@@ -118,6 +120,22 @@ fn base_of(routing: &Routing<'_>, placement: &Placement, in_flight_port: u16, sw
         core_route::Action::NoAction
     };
     Base { entries, core_route }
+}
+
+/// There and back by a folded switch's ports in loopback mode, over which paths are spread.
+fn second_pass(routing: &Routing<'_>, placement: &Placement, switch: SwitchId) -> Vec<Entry> {
+    let ports = routing.network().loopback_ports();
+    let there = (0..PATHS).zip(ports.iter().cycle()).map(|(path, port)| {
+        Entry::LoopbackPort(loopback_port::Key { path }, loopback_port::Action { port: *port })
+    });
+    let back = placement.iter().flat_map(|(partition, host)| {
+        let port = routing.down_port(switch, host);
+        ports.iter().zip(std::iter::repeat(port)).filter_map(move |(loopback_port, port)| {
+            let key = way_back::Key { loopback_port: *loopback_port, partition };
+            Some(Entry::WayBack(key, way_back::Action { port: port? }))
+        })
+    });
+    there.chain(back).collect()
 }
 
 /// Code points and their queues, as RoCE is usually deployed: its packets in a queue that loses none (PFC), and notifications of congestion
@@ -220,6 +238,7 @@ mod tests {
             Network::leaf_spine(3, 3, 6),
             Network::pair(8),
             Network::single(16),
+            Network::folded(16, vec![128, 132]),
         ];
         let hosts = |topology: &Network, hosts: [usize; 3]| -> Placement {
             let named = [4, 9, 1].into_iter().zip(hosts).map(|(id, at)| (id, topology.hosts()[at].id));

@@ -4,6 +4,7 @@
 //!   DIR/bfrt.json           tables for the vendor's own API
 //!   DIR/pipe/context.json   where the compiler put every table
 //!   DIR/pipe/tofino.bin     the chip's configuration
+//!   DIR/second_pipe/        the same of the pipes in which a folded switch makes its second pass
 //!
 //!   Pi        le32 length, program name; le32 length, tofino.bin; le32 length, context.json     SDE's P4Runtime over PI
 //!   Stratum   message BfPipelineConfig { p4_name, bfruntime_info, profiles { name, context, binary, scope } }
@@ -12,6 +13,7 @@
 //! Sources: Stratum's `stratum/hal/lib/barefoot/bf.proto` and its README of device config formats; PI's packing as the
 //! builders for it write it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use prost::Message;
@@ -33,8 +35,16 @@ pub enum DeviceConfigFormat {
 pub struct TofinoOutput {
     name: String,
     bfrt: Vec<u8>,
+    pipelines: Vec<Pipeline>,
+}
+
+/// What some of the chip's pipes run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pipeline {
+    name: String,
     context: Vec<u8>,
     binary: Vec<u8>,
+    pipes: Vec<u32>,
 }
 
 /// `stratum.hal.barefoot.BfPipelineConfig`.
@@ -61,54 +71,66 @@ struct Profile {
     pipe_scope: Vec<u32>,
 }
 
-/// The program is on every pipe: a chip has at most four.
-const PIPES: [u32; 4] = [0, 1, 2, 3];
+/// Pipes of a chip, at most.
+const PIPES: u32 = 4;
 
-/// The compiler's name of the only pipeline.
+/// The compiler's name of the pipeline that hosts and trunks are on, and of a folded switch's other one.
 const PIPELINE: &str = "pipe";
+const SECOND_PIPELINE: &str = "second_pipe";
 
 impl TofinoOutput {
-    /// Reads a folder that `p4/compile_tofino.sh` made; `name` is what the program is called on the switch.
+    /// Reads a folder that `p4/compile_tofino.sh` made; `name` is what the program is called on the switch. A folded switch makes its second
+    /// pass in `second_pipes`.
     ///
     /// # Errors
     /// The first file that is missing.
-    pub fn read(folder: &Path, name: &str) -> Result<Self, ProgramError> {
+    pub fn read(folder: &Path, name: &str, second_pipes: &BTreeSet<u32>) -> Result<Self, ProgramError> {
         let file = |part: &str| {
             let path = folder.join(part);
             std::fs::read(&path).map_err(|source| ProgramError::Output { path, source })
         };
-        let binary = file("pipe/tofino.bin").or_else(|error| file("pipe/tofino2.bin").map_err(|_| error))?;
-        Ok(Self {
-            name: name.to_owned(),
-            bfrt: file("bfrt.json")?,
-            context: file("pipe/context.json")?,
-            binary,
-        })
+        let pipeline = |name: &str, pipes: Vec<u32>| -> Result<Pipeline, ProgramError> {
+            let binary = file(&format!("{name}/tofino.bin"))
+                .or_else(|error| file(&format!("{name}/tofino2.bin")).map_err(|_| error))?;
+            let context = file(&format!("{name}/context.json"))?;
+            Ok(Pipeline { name: name.to_owned(), context, binary, pipes })
+        };
+        let (second, first) = (0..PIPES).partition(|pipe| second_pipes.contains(pipe));
+        let mut pipelines = vec![pipeline(PIPELINE, first)?];
+        if !second_pipes.is_empty() {
+            pipelines.push(pipeline(SECOND_PIPELINE, second)?);
+        }
+        Ok(Self { name: name.to_owned(), bfrt: file("bfrt.json")?, pipelines })
     }
 
     /// The bytes for `p4_device_config`.
-    pub fn device_config(&self, format: DeviceConfigFormat) -> Vec<u8> {
-        match format {
-            DeviceConfigFormat::Stratum => BfPipelineConfig {
+    ///
+    /// # Errors
+    /// Two pipelines in a packing that has room for one.
+    pub fn device_config(&self, format: DeviceConfigFormat) -> Result<Vec<u8>, ProgramError> {
+        let profile = |pipeline: &Pipeline| Profile {
+            profile_name: pipeline.name.clone(),
+            context: pipeline.context.clone(),
+            binary: pipeline.binary.clone(),
+            pipe_scope: pipeline.pipes.clone(),
+        };
+        match (format, &self.pipelines[..]) {
+            (DeviceConfigFormat::Stratum, pipelines) => Ok(BfPipelineConfig {
                 p4_name: self.name.clone(),
                 bfruntime_info: self.bfrt.clone(),
-                profiles: vec![Profile {
-                    profile_name: PIPELINE.to_owned(),
-                    context: self.context.clone(),
-                    binary: self.binary.clone(),
-                    pipe_scope: PIPES.to_vec(),
-                }],
+                profiles: pipelines.iter().map(profile).collect(),
             }
-            .encode_to_vec(),
-            DeviceConfigFormat::Pi => {
+            .encode_to_vec()),
+            (DeviceConfigFormat::Pi, [only]) => {
                 let mut bytes = Vec::new();
-                for part in [self.name.as_bytes(), &self.binary, &self.context] {
+                for part in [self.name.as_bytes(), &only.binary, &only.context] {
                     let length = u32::try_from(part.len()).expect("no compiler output is 4 GiB long");
                     bytes.extend(length.to_le_bytes());
                     bytes.extend(part);
                 }
-                bytes
+                Ok(bytes)
             }
+            (DeviceConfigFormat::Pi, _) => Err(ProgramError::OnePipeline { program: self.name.clone() }),
         }
     }
 }
@@ -121,14 +143,18 @@ mod tests {
         TofinoOutput {
             name: "fatbtree_core".to_owned(),
             bfrt: b"{\"tables\": []}".to_vec(),
-            context: b"{}".to_vec(),
-            binary: vec![0xde, 0xad, 0xbe, 0xef],
+            pipelines: vec![Pipeline {
+                name: "pipe".to_owned(),
+                context: b"{}".to_vec(),
+                binary: vec![0xde, 0xad, 0xbe, 0xef],
+                pipes: vec![0, 1, 2, 3],
+            }],
         }
     }
 
     #[test]
     fn pi_packs_name_binary_and_context() {
-        let bytes = output().device_config(DeviceConfigFormat::Pi);
+        let bytes = output().device_config(DeviceConfigFormat::Pi).unwrap();
         let expected = [
             &[13, 0, 0, 0],
             b"fatbtree_core".as_slice(),
@@ -154,12 +180,44 @@ mod tests {
         expected.extend(b"{\"tables\": []}");
         expected.extend([0x1a, u8::try_from(profile.len()).unwrap()]);
         expected.extend(profile);
-        assert_eq!(output().device_config(DeviceConfigFormat::Stratum), expected);
+        assert_eq!(output().device_config(DeviceConfigFormat::Stratum).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_folded_switch_has_two_pipelines() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("bfrt.json"), "{}").unwrap();
+        for pipeline in ["pipe", "second_pipe"] {
+            let files = folder.path().join(pipeline);
+            std::fs::create_dir(&files).unwrap();
+            std::fs::write(files.join("tofino.bin"), pipeline).unwrap();
+            std::fs::write(files.join("context.json"), "{}").unwrap();
+        }
+        let read = |second: &[u32]| {
+            TofinoOutput::read(folder.path(), "x", &second.iter().copied().collect()).unwrap()
+        };
+        let bytes = read(&[1]).device_config(DeviceConfigFormat::Stratum).unwrap();
+        let config = BfPipelineConfig::decode(bytes.as_slice()).unwrap();
+        let scopes: Vec<(&str, &[u8], &[u32])> = config
+            .profiles
+            .iter()
+            .map(|profile| (&*profile.profile_name, &*profile.binary, &*profile.pipe_scope))
+            .collect();
+        let expected: [(&str, &[u8], &[u32]); 2] =
+            [("pipe", b"pipe", &[0, 2, 3]), ("second_pipe", b"second_pipe", &[1])];
+        assert_eq!(scopes, expected);
+        let error = read(&[1]).device_config(DeviceConfigFormat::Pi).unwrap_err().to_string();
+        assert!(error.contains("--format stratum"), "{error}");
+        assert!(read(&[]).device_config(DeviceConfigFormat::Pi).is_ok(), "the others have one");
+        std::fs::remove_file(folder.path().join("second_pipe/tofino.bin")).unwrap();
+        let error = TofinoOutput::read(folder.path(), "x", &[1].into()).unwrap_err().to_string();
+        assert!(error.contains("second_pipe/tofino.bin"), "{error}");
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        let error = TofinoOutput::read(Path::new("/nowhere/tofino-core"), "x").unwrap_err().to_string();
+        let error = TofinoOutput::read(Path::new("/nowhere/tofino-core"), "x", &BTreeSet::new());
+        let error = error.unwrap_err().to_string();
         assert!(error.contains("/nowhere/tofino-core/pipe/tofino.bin"), "{error}");
         assert!(error.contains("compile_tofino.sh"), "{error}");
     }

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::{STAGES, tcam_rows};
 use crate::program::Program;
-use crate::tables::Entry;
+use crate::tables::{Entry, NodeSet};
 
 /// The tables that the controller writes, in the order of a packet's way.
-const TABLES: [&str; 26] = [
+const TABLES: [&str; 34] = [
     "roce_connection",
     "hot_key",
     "fat_root_0",
@@ -32,6 +32,12 @@ const TABLES: [&str; 26] = [
     "node_set_b.fine_whole",
     "node_set_b.run",
     "node_set_b.child",
+    "node_set_c.coarse",
+    "node_set_c.coarse_whole",
+    "node_set_c.fine",
+    "node_set_c.fine_whole",
+    "node_set_c.run",
+    "node_set_c.child",
     "partition_route",
     "ipv4_route",
     "last_hop",
@@ -40,12 +46,14 @@ const TABLES: [&str; 26] = [
     "neighbor",
     "traffic_class",
     "host_port",
+    "loopback_port",
+    "way_back",
 ];
 const FAT_ROOT: usize = 2;
 const NODE_SETS: usize = FAT_ROOT + STAGES;
 /// Tables of a node set.
 const OF_SET: usize = 6;
-const OTHERS: usize = NODE_SETS + 2 * OF_SET;
+const OTHERS: usize = NODE_SETS + NodeSet::ALL.len() * OF_SET;
 
 /// Where a table's keys are matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,11 +109,17 @@ impl TableUse {
 }
 
 /// How many entries of each table there are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
     entries: [usize; TABLES.len()],
     /// TCAM rows that the entries of each stage of the fat root take.
     rows: [usize; STAGES],
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self { entries: [0; TABLES.len()], rows: [0; STAGES] }
+    }
 }
 
 impl Counts {
@@ -132,6 +146,8 @@ impl Counts {
                 Entry::Neighbor(..) => OTHERS + 5,
                 Entry::TrafficClass(..) => OTHERS + 6,
                 Entry::HostPort(..) => OTHERS + 7,
+                Entry::LoopbackPort(..) => OTHERS + 8,
+                Entry::WayBack(..) => OTHERS + 9,
             };
             counts.entries[at] += 1;
         }
@@ -170,7 +186,7 @@ mod tests {
     use super::*;
     use crate::tables::pivots::Last;
     use crate::tables::{
-        NodeSet, child, coarse, fat_root, fine, last_hop, neighbor, partition_route, roce_connection, run,
+        child, coarse, fat_root, fine, last_hop, neighbor, partition_route, roce_connection, run,
         traffic_class, trunk_port,
     };
     use crate::{Programs, Target};

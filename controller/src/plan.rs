@@ -29,7 +29,7 @@ mod sizes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use fatbtree_topology::{Cluster, HostId, Network, Role, SetGroup, SwitchId};
+use fatbtree_topology::{Cluster, HostId, Network, SetGroup, SwitchId};
 use serde::{Deserialize, Serialize};
 
 pub use budget::{Budget, MAX_SET_NODES, ROLE_SETS, SETS};
@@ -469,8 +469,8 @@ impl Plan {
             over("nodes of whole keys", taken.whole, room.whole)?;
             over("children of irregular nodes", taken.children, room.children)?;
         }
-        let has_single = self.groups.iter().any(|group| group.role == Role::Single);
-        let (need, limit) = (self.hot.len(), budget.hot_keys_beside(has_single));
+        let roles = self.groups.iter().map(|group| group.role);
+        let (need, limit) = (self.hot.len(), budget.hot_keys_in(roles));
         if need > limit && !self.first_hops.is_empty() {
             return Err(PlanError::OverBudget { table: "hot_key (keys)".to_owned(), need, limit });
         }

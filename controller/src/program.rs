@@ -3,21 +3,25 @@
 //! ```text
 //!   v1model    one program, empty tables do nothing      core ─┐
 //!                                                  aggregation ─┼─▶ the same P4Info and BMv2 JSON
-//!                                                  edge, single ─┘
-//!   Tofino     core, aggregation, edge and single programs, each with its own P4Info and binary
+//!                                          edge, single, folded ─┘
+//!   Tofino     a program for each role, with its own P4Info and binaries
 //! ```
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fatbtree_p4runtime::{P4InfoError, P4InfoIndex};
-use fatbtree_topology::Role;
+use fatbtree_topology::{Cluster, Network, Role};
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::device_config::{DeviceConfigFormat, TofinoOutput};
 use crate::plan::{STAGES, planned, stage_rows};
 use crate::tables::{TableError, Tables};
+
+/// Numbers of device ports in each pipe of a Tofino.
+const PORTS_OF_PIPE: u16 = 128;
 
 /// What the P4 program was compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,6 +81,12 @@ pub enum ProgramError {
         path: PathBuf,
         /// Why.
         source: std::io::Error,
+    },
+    /// A program for two kinds of pipes in a packing for one.
+    #[error("{program} has two pipelines, and this packing has room for one: use `--format stratum`")]
+    OnePipeline {
+        /// The program.
+        program: String,
     },
 }
 
@@ -139,7 +149,7 @@ fn cookie(info: &P4InfoIndex, device_config: &[u8]) -> Option<u64> {
 ///
 /// ```
 /// use fatbtree_controller::Programs;
-/// use fatbtree_topology::Role;
+/// use fatbtree_topology::{Cluster, Network, Role};
 ///
 /// let programs = Programs::v1model()?;
 /// assert!(programs.of(Role::Edge).info().has_table("fat_root_0"), "one program with everything");
@@ -151,6 +161,7 @@ pub struct Programs {
     aggregation: Arc<Program>,
     edge: Arc<Program>,
     single: Arc<Program>,
+    folded: Arc<Program>,
 }
 
 impl Programs {
@@ -164,7 +175,8 @@ impl Programs {
             core: program.clone(),
             aggregation: program.clone(),
             edge: program.clone(),
-            single: program,
+            single: program.clone(),
+            folded: program,
         })
     }
 
@@ -176,18 +188,25 @@ impl Programs {
         Self::with_binaries(target, |_, _| Ok(Vec::new()))
     }
 
-    /// The programs of a target with their binaries: for Tofino, what `p4/compile_tofino.sh DIR` left in `compiled`.
+    /// The programs of a target with their binaries, for the switches of a network: for Tofino, what `p4/compile_tofino.sh DIR` left in
+    /// `compiled`. A program that no switch runs is without its binary.
     ///
     /// # Errors
-    /// A file that is missing.
+    /// A file that is missing, or a packing that has no room for what is in it.
     pub fn compiled(
         target: Target,
         compiled: &Path,
         format: DeviceConfigFormat,
+        network: &Network,
     ) -> Result<Self, ProgramError> {
+        let second_pipes: BTreeSet<u32> =
+            network.loopback_ports().iter().map(|port| u32::from(port / PORTS_OF_PIPE)).collect();
         Self::with_binaries(target, |chip, role| {
+            if !network.switches().iter().any(|switch| switch.role == role) {
+                return Ok(Vec::new());
+            }
             let folder = compiled.join(format!("{chip}-{role}"));
-            Ok(TofinoOutput::read(&folder, &format!("fatbtree_{role}"))?.device_config(format))
+            TofinoOutput::read(&folder, &format!("fatbtree_{role}"), &second_pipes)?.device_config(format)
         })
     }
 
@@ -202,6 +221,7 @@ impl Programs {
             aggregation: program(Role::Aggregation)?,
             edge: program(Role::Edge)?,
             single: program(Role::Single)?,
+            folded: program(Role::Folded)?,
         })
     }
 
@@ -212,11 +232,21 @@ impl Programs {
             Role::Aggregation => &self.aggregation,
             Role::Edge => &self.edge,
             Role::Single => &self.single,
+            Role::Folded => &self.folded,
         }
+    }
+
+    /// What switches with these programs need of a cluster: those that have all node sets in one pass have no loopback ports.
+    pub fn adapt(&self, cluster: Cluster) -> Cluster {
+        if self.folded.tables.has_second_pass() { cluster } else { cluster.in_one_pass() }
     }
 
     /// Connections that any first switch has room for.
     pub fn connections(&self) -> usize {
-        [&self.edge, &self.single].into_iter().filter_map(|program| program.connections).min().unwrap_or(0)
+        [&self.edge, &self.single, &self.folded]
+            .into_iter()
+            .filter_map(|program| program.connections)
+            .min()
+            .unwrap_or(0)
     }
 }

@@ -34,9 +34,13 @@ const REFUSED_INDEX_READS: Reasons = Reasons {
     names: &["index read, not registered", "index read, too long"],
 };
 
+/// Packets in the pipes of a second pass that did not come by a loopback port, or are for a partition that is nowhere (`p4/fatbtree_tna.p4`).
+const SECOND_PASS_DROPS: Reasons =
+    Reasons { counter: "second_pass_drops", first: 0, names: &["no way back from the second pass"] };
+
 impl Reasons {
     /// All that there are.
-    pub(crate) const ALL: [Self; 2] = [DROPS, REFUSED_INDEX_READS];
+    pub(crate) const ALL: [Self; 3] = [DROPS, REFUSED_INDEX_READS, SECOND_PASS_DROPS];
 
     /// What a number stands for; `None` for one that is not counted. A program that is newer than this one may have more.
     pub(crate) fn name(&self, number: usize) -> Option<String> {

@@ -16,6 +16,7 @@ pub mod host_port;
 pub mod hot_key;
 pub mod ipv4_route;
 pub mod last_hop;
+pub mod loopback_port;
 pub mod neighbor;
 pub mod partition_route;
 pub mod pivots;
@@ -23,6 +24,7 @@ pub mod roce_connection;
 pub mod run;
 pub mod traffic_class;
 pub mod trunk_port;
+pub mod way_back;
 
 use std::cmp::Ordering;
 
@@ -102,6 +104,10 @@ pub enum Entry {
     Neighbor(neighbor::Key, neighbor::Action),
     /// Where packets of a code point wait.
     TrafficClass(traffic_class::Key, traffic_class::Action),
+    /// Where index packets of one path number pass a switch a second time.
+    LoopbackPort(loopback_port::Key, loopback_port::Action),
+    /// The way from the second pass to a partition.
+    WayBack(way_back::Key, way_back::Action),
 }
 
 impl Entry {
@@ -123,6 +129,8 @@ impl Entry {
             (Self::TrunkPort(a, _), Self::TrunkPort(b, _)) => a.cmp(b),
             (Self::Neighbor(a, _), Self::Neighbor(b, _)) => a.cmp(b),
             (Self::TrafficClass(a, _), Self::TrafficClass(b, _)) => a.cmp(b),
+            (Self::LoopbackPort(a, _), Self::LoopbackPort(b, _)) => a.cmp(b),
+            (Self::WayBack(a, _), Self::WayBack(b, _)) => a.cmp(b),
             _ => self.cmp(other), // different tables: the variant decides
         }
     }
@@ -168,7 +176,9 @@ impl Entry {
             | Self::HostPort(..)
             | Self::TrunkPort(..)
             | Self::Neighbor(..)
-            | Self::TrafficClass(..) => 0,
+            | Self::TrafficClass(..)
+            | Self::LoopbackPort(..)
+            | Self::WayBack(..) => 0,
         }
     }
 
@@ -190,6 +200,8 @@ impl Entry {
             Self::TrunkPort(..) => "trunk_port".to_owned(),
             Self::Neighbor(..) => "neighbor".to_owned(),
             Self::TrafficClass(..) => "traffic_class".to_owned(),
+            Self::LoopbackPort(..) => "loopback_port".to_owned(),
+            Self::WayBack(..) => "way_back".to_owned(),
         }
     }
 }
@@ -230,10 +242,10 @@ pub struct Tables {
     core_route: Option<core_route::Table>,
     fat_root: [Option<fat_root::Table>; 4],
     /// By set; halves and whole keys.
-    coarse: [[Option<coarse::Table>; 2]; 2],
-    fine: [[Option<fine::Table>; 2]; 2],
-    run: [Option<run::Table>; 2],
-    child: [Option<child::Table>; 2],
+    coarse: [[Option<coarse::Table>; 2]; SETS],
+    fine: [[Option<fine::Table>; 2]; SETS],
+    run: [Option<run::Table>; SETS],
+    child: [Option<child::Table>; SETS],
     partition_route: Option<partition_route::Table>,
     ipv4_route: Option<ipv4_route::Table>,
     last_hop: Option<last_hop::Table>,
@@ -241,6 +253,8 @@ pub struct Tables {
     trunk_port: Option<trunk_port::Table>,
     neighbor: Option<neighbor::Table>,
     traffic_class: Option<traffic_class::Table>,
+    loopback_port: Option<loopback_port::Table>,
+    way_back: Option<way_back::Table>,
     by_id: std::collections::BTreeMap<u32, Which>,
 }
 
@@ -262,9 +276,12 @@ enum Which {
     TrunkPort,
     Neighbor,
     TrafficClass,
+    LoopbackPort,
+    WayBack,
 }
 
-const SETS: [NodeSet; 2] = [NodeSet::A, NodeSet::B];
+/// Node sets of a program.
+const SETS: usize = NodeSet::ALL.len();
 /// Tables of halves, and of whole keys.
 const COARSE: [&str; 2] = ["coarse", "coarse_whole"];
 const FINE: [&str; 2] = ["fine", "fine_whole"];
@@ -305,16 +322,18 @@ impl Tables {
         note("trunk_port", Which::TrunkPort);
         note("neighbor", Which::Neighbor);
         note("traffic_class", Which::TrafficClass);
+        note("loopback_port", Which::LoopbackPort);
+        note("way_back", Which::WayBack);
         let mut fat_root = [const { None }; 4];
         for (stage, slot) in (0u8..).zip(&mut fat_root) {
             let name = format!("fat_root_{stage}");
             note(&name, Which::FatRoot(stage));
             *slot = optional(index, &name, |table| fat_root::Table::new(table, stage))?;
         }
-        let mut coarse = [const { [const { None }; 2] }; 2];
-        let mut fine = [const { [const { None }; 2] }; 2];
-        let (mut run, mut child) = ([const { None }; 2], [const { None }; 2]);
-        for set in SETS {
+        let mut coarse = [const { [const { None }; 2] }; SETS];
+        let mut fine = [const { [const { None }; 2] }; SETS];
+        let (mut run, mut child) = ([const { None }; SETS], [const { None }; SETS]);
+        for set in NodeSet::ALL {
             let at = set as usize;
             let name = |table: &str| format!("{}.{table}", set.name());
             for whole in [false, true] {
@@ -347,6 +366,8 @@ impl Tables {
             trunk_port: optional(index, "trunk_port", trunk_port::Table::new)?,
             neighbor: optional(index, "neighbor", neighbor::Table::new)?,
             traffic_class: optional(index, "traffic_class", traffic_class::Table::new)?,
+            loopback_port: optional(index, "loopback_port", loopback_port::Table::new)?,
+            way_back: optional(index, "way_back", way_back::Table::new)?,
             by_id,
         })
     }
@@ -365,6 +386,11 @@ impl Tables {
     /// The program has no such table.
     pub fn key(&self, entry: &Entry) -> Result<TableEntry, TableError> {
         self.lower(entry, false)
+    }
+
+    /// Whether index packets pass a switch with this program a second time, by ports in loopback mode.
+    pub(crate) fn has_second_pass(&self) -> bool {
+        self.loopback_port.is_some()
     }
 
     /// Whether the controller writes entries of this table.
@@ -450,6 +476,12 @@ impl Tables {
             Entry::TrafficClass(key, action) => {
                 self.traffic_class.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
             }
+            Entry::LoopbackPort(key, action) => {
+                self.loopback_port.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            }
+            Entry::WayBack(key, action) => {
+                self.way_back.as_ref().ok_or_else(missing)?.entry(*key, with_action.then_some(*action))
+            }
         };
         Ok(built?)
     }
@@ -527,6 +559,14 @@ impl Tables {
             Which::TrafficClass => {
                 let (key, action) = self.traffic_class.as_ref().ok_or_else(missing)?.read(entry)?;
                 Entry::TrafficClass(key, action)
+            }
+            Which::LoopbackPort => {
+                let (key, action) = self.loopback_port.as_ref().ok_or_else(missing)?.read(entry)?;
+                Entry::LoopbackPort(key, action)
+            }
+            Which::WayBack => {
+                let (key, action) = self.way_back.as_ref().ok_or_else(missing)?.read(entry)?;
+                Entry::WayBack(key, action)
             }
         }))
     }

@@ -28,8 +28,12 @@ fn without(name: &str) -> P4InfoIndex {
 }
 
 fn all_entries(cluster: &Cluster, range_match: RangeMatch) -> Vec<Entry> {
-    let budget =
-        Budget { fat_root_ranges: 60, set_nodes: [5, 9, 9, 9, 9, 9, 9], range_match, ..Budget::bmv2() };
+    let budget = Budget {
+        fat_root_ranges: 60,
+        set_nodes: [5, 9, 9, 9, 9, 9, 9, 9, 9, 9],
+        range_match,
+        ..Budget::bmv2()
+    };
     let plan = plan(cluster, 900, &budget, &[], 7).with_hot_keys(hot_keys(cluster, 20, budget.hot_keys));
     let placement = Placement::of(cluster);
     let mut entries: Vec<Entry> = plan.entries().into_values().flatten().collect();
@@ -155,7 +159,7 @@ fn a_slice_that_a_stage_cannot_lead_to_is_refused() {
 fn phases_become_write_requests() {
     let tables = Tables::new(&info()).unwrap();
     let cluster = Cluster::example();
-    let budget = Budget { fat_root_ranges: 60, set_nodes: [5, 9, 9, 9, 9, 9, 9], ..Budget::bmv2() };
+    let budget = Budget { fat_root_ranges: 60, set_nodes: [5, 9, 9, 9, 9, 9, 9, 9, 9, 9], ..Budget::bmv2() };
     let (old, new) = (plan(&cluster, 900, &budget, &[], 7), plan(&cluster, 900, &budget, &[5; 9], 8));
     let steps = ReloadSteps::new(Some(&old), &new).unwrap();
     assert_eq!(steps.phases.len(), 4);
@@ -208,7 +212,8 @@ fn hot_keys_for_reads_that_want_a_node_are_foreign() {
 /// epochs of the plan. The tables that have entries, by the ends of their names.
 fn tables_that_hold(cluster: &Cluster, plan: &Plan, target: Target) -> BTreeSet<String> {
     let programs = Programs::tables_only(target).unwrap();
-    let bases = base(cluster.tree(), &Placement::of(cluster), IN_FLIGHT_PORT);
+    let cluster = programs.adapt(cluster.clone());
+    let bases = base(cluster.tree(), &Placement::of(&cluster), IN_FLIGHT_PORT);
     let entries = plan.entries();
     let mut kinds = BTreeSet::new();
     for switch in cluster.tree().switches() {
@@ -232,11 +237,17 @@ fn tables_that_hold(cluster: &Cluster, plan: &Plan, target: Target) -> BTreeSet<
     kinds
 }
 
-/// The example, and those of one switch and of two.
+/// The example, those of one switch and of two, and of one with a second pass.
 fn clusters() -> Vec<Cluster> {
     let small = Cluster::examples().into_iter().filter(|(kind, _)| ["single", "pair"].contains(kind));
     let small = small.map(|(_, text)| Cluster::from_toml(text).unwrap());
-    std::iter::once(Cluster::example()).chain(small).collect()
+    std::iter::once(Cluster::example()).chain(small).chain([folded()]).collect()
+}
+
+/// The example of one switch, with a second pass by two ports.
+fn folded() -> Cluster {
+    let (_, text) = Cluster::examples().into_iter().find(|(kind, _)| *kind == "single").unwrap();
+    Cluster::from_toml(&text.replace("# loopback_ports", "loopback_ports")).unwrap()
 }
 
 /// A plan that takes all a target has is one that its switches take.
@@ -272,28 +283,38 @@ fn a_full_plan_fits_every_target() {
 #[test]
 fn the_papers_plan_fits_two_switches() {
     let (_, text) = Cluster::examples().into_iter().find(|(kind, _)| *kind == "pair").unwrap();
-    let cluster = Cluster::from_toml(text).unwrap();
+    holds_the_papers_plan(&Cluster::from_toml(text).unwrap(), ["single A", "edge A", "edge B"]);
+}
+
+/// And in one, which packets pass twice.
+#[test]
+fn the_papers_plan_fits_a_folded_switch() {
+    holds_the_papers_plan(&folded(), ["folded A", "folded B", "folded C"]);
+}
+
+fn holds_the_papers_plan(cluster: &Cluster, layers: [&str; 3]) {
     let room = Budget::compiled(Target::Tofino1);
     let budget = Budget {
         fat_root_ranges: 600,
         set_nodes: room.set_nodes.map(|nodes| nodes.min(3600)),
         ..room.clone()
     };
-    let plan = plan(&cluster, 400_000, &budget, &[], 1);
+    let plan = plan(cluster, 400_000, &budget, &[], 1);
     plan.check(&room).unwrap();
     let summary = plan.summary();
     let full: Vec<_> = summary.layers.iter().filter(|layer| layer.nodes > 0).collect();
     let names: Vec<_> = full.iter().map(|layer| layer.name.as_str()).collect();
-    assert_eq!(names, ["single A", "edge A", "edge B"]);
+    assert_eq!(names, layers);
     // A node more in the fat root would have up to 13 children, and the first layer has room for all children of the fat root.
     let ranges = plan.fat_root().len();
     assert!((588..=600).contains(&ranges), "{ranges} ranges");
     assert!((588..=ranges).contains(&full[0].nodes), "{} nodes below {ranges} ranges", full[0].nodes);
     assert_eq!((full[1].nodes, full[2].nodes), (3600, 3600));
-    tables_that_hold(&cluster, &plan, Target::Tofino1);
+    tables_that_hold(cluster, &plan, Target::Tofino1);
 }
 
-/// The Tofino programs have the tables, keys, actions and parameters of the v1model program, and none of their own.
+/// The Tofino programs have the tables, keys, actions and parameters of the v1model program, and none of their own but those of the
+/// second pass, which v1model makes in one.
 #[test]
 fn all_targets_have_the_same_tables() {
     fn shape(info: &P4InfoIndex) -> BTreeMap<String, String> {
@@ -323,6 +344,9 @@ fn all_targets_have_the_same_tables() {
         let mut all = BTreeMap::new();
         for role in Role::ALL {
             all.extend(shape(programs.of(role).info()));
+        }
+        for table in ["second_pass.loopback_port", "way_back.way_back"] {
+            assert!(all.remove(table).is_some_and(|shape| shape.contains("forward")), "{target:?}: {table}");
         }
         assert_eq!(all, v1model, "{target:?}");
     }

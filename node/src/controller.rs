@@ -184,7 +184,7 @@ impl ControllerProcess {
         let listener = listen(&control, &grpc)?;
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
         let connections = programs.connections();
-        let cluster = Arc::new(cluster);
+        let cluster = Arc::new(programs.adapt(cluster));
         let mut controller = fatbtree_controller::Controller::new(&cluster, connections, rand::random());
         for (plan, made_of) in plans.unwrap_or_default() {
             controller.restore(plan, made_of);

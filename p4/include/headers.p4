@@ -106,7 +106,7 @@ header index_t {
     bit<8>      levels;      // how many levels of the tree the network has walked
     partition_t partition;
     path_t      path;        // which of the ways to a fat root it takes
-    bit<8>      reserved;    // 0
+    bit<8>      reserved;    // 0; on the way to a second pass, the queue
     db_key_t    key;
 }
 

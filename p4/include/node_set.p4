@@ -76,7 +76,8 @@
         } \
     }
 
-control NodeSet(inout index_t index, inout address_t va) {
+/// Room for so many nodes of both epochs, and for so many that are searched by whole keys.
+control NodeSet(inout index_t index, inout address_t va)(bit<32> nodes, bit<32> whole_nodes) {
     bit<4> branch = 0;
     slot_t slot = 0;
     bit<16> first_child_high = 0;
@@ -119,7 +120,7 @@ control NodeSet(inout index_t index, inout address_t va) {
         actions = { quarter_by_high; quarter_by_low; @defaultonly NoAction; }
         const default_action = NoAction();
         ATTACH_COUNTER(visits)
-        size = NODE_SET_NODES;
+        size = nodes;
     }
     table coarse_whole {
         key = {
@@ -129,7 +130,7 @@ control NodeSet(inout index_t index, inout address_t va) {
         actions = { quarter_by_whole; @defaultonly NoAction; }
         const default_action = NoAction();
         ATTACH_COUNTER(whole_visits)
-        size = NODE_SET_WHOLE_NODES;
+        size = whole_nodes;
     }
     COMPARE(coarse, 1, 3:2) COMPARE(coarse, 2, 3:2) COMPARE(coarse, 3, 3:2)
 
@@ -144,7 +145,7 @@ control NodeSet(inout index_t index, inout address_t va) {
         }
         actions = { child_by_high; child_by_low; @defaultonly NoAction; }
         const default_action = NoAction();
-        size = 4 * NODE_SET_NODES;
+        size = 4 * nodes;
     }
     table fine_whole {
         key = {
@@ -154,7 +155,7 @@ control NodeSet(inout index_t index, inout address_t va) {
         }
         actions = { child_by_whole; @defaultonly NoAction; }
         const default_action = NoAction();
-        size = 4 * NODE_SET_WHOLE_NODES;
+        size = 4 * whole_nodes;
     }
     COMPARE(fine, 1, 1:0) COMPARE(fine, 2, 1:0) COMPARE(fine, 3, 1:0)
 
@@ -193,7 +194,7 @@ control NodeSet(inout index_t index, inout address_t va) {
         }
         actions = { descend_to; @defaultonly stop; }
         const default_action = stop();
-        size = NODE_SET_CHILDREN;
+        size = NODE_SET_CHILDREN(nodes);
     }
 
     bit<1> is_here = 0;

@@ -26,7 +26,7 @@ pub const P4INFO: &str = include_str!("../build/fatbtree_v1model.p4info.txtpb");
 /// What the Tofino programs compile to. The binaries for a switch are not kept here: `p4/compile_tofino.sh DIR` makes them.
 pub mod tofino {
     /// Entries, TCAM rows and SRAM blocks of every table, by chip (`tofino`, `tofino2`) and role (`core`, `aggregation`,
-    /// `edge`, `single`), read from the compiler's listings; JSON.
+    /// `edge`, `single`, `folded`), read from the compiler's listings; JSON.
     pub const SIZES: &str = include_str!("../build/tofino/sizes.json");
 
     /// The P4Info of one role on one chip, named as in [`SIZES`].
@@ -36,10 +36,12 @@ pub mod tofino {
             ("tofino", "aggregation") => include_str!("../build/tofino/tofino-aggregation.p4info.txtpb"),
             ("tofino", "edge") => include_str!("../build/tofino/tofino-edge.p4info.txtpb"),
             ("tofino", "single") => include_str!("../build/tofino/tofino-single.p4info.txtpb"),
+            ("tofino", "folded") => include_str!("../build/tofino/tofino-folded.p4info.txtpb"),
             ("tofino2", "core") => include_str!("../build/tofino/tofino2-core.p4info.txtpb"),
             ("tofino2", "aggregation") => include_str!("../build/tofino/tofino2-aggregation.p4info.txtpb"),
             ("tofino2", "edge") => include_str!("../build/tofino/tofino2-edge.p4info.txtpb"),
             ("tofino2", "single") => include_str!("../build/tofino/tofino2-single.p4info.txtpb"),
+            ("tofino2", "folded") => include_str!("../build/tofino/tofino2-folded.p4info.txtpb"),
             _ => return None,
         })
     }

@@ -62,7 +62,7 @@ fn the_program_names_every_table_of_the_design() {
         .map(str::to_owned)
         .collect::<Vec<_>>();
     expected.extend((0..4).map(|stage| format!("fat_root_{stage}")));
-    for set in ["node_set_a", "node_set_b"] {
+    for set in ["node_set_a", "node_set_b", "node_set_c"] {
         for step in ["coarse", "fine"] {
             expected.push(format!("{set}.{step}"));
             expected.push(format!("{set}.{step}_whole"));

@@ -44,7 +44,7 @@ fn expected() -> Vec<Expected> {
             tables.push((name.clone(), key(), next, vec![("next", 16)]));
         }
     }
-    for set in ["node_set_a", "node_set_b"] {
+    for set in ["node_set_a", "node_set_b", "node_set_c"] {
         let node = || vec![("epoch", 8, Exact), ("address", 64, Exact)];
         let quarter = || vec![("epoch", 8, Exact), ("slot", 16, Exact), ("quarter", 2, Exact)];
         for (quarter_by, child_by, suffix, width) in [

@@ -18,7 +18,7 @@ fn budget() -> impl Strategy<Value = Budget> {
     let nodes = prop_oneof![Just(0usize), 1..40usize];
     // Where stages are small, the fat root's sub-tables stand in several.
     let entries = prop_oneof![Just(Budget::bmv2().stage_entries), 16..80usize];
-    (4..120usize, entries, prop::array::uniform7(nodes)).prop_map(
+    (4..120usize, entries, prop::array::uniform10(nodes)).prop_map(
         |(fat_root_ranges, stage_entries, set_nodes)| Budget {
             fat_root_ranges,
             stage_entries,
@@ -71,6 +71,7 @@ fn network() -> impl Strategy<Value = Topology> {
         Topology::leaf_spine(3, 2, 3),
         Topology::pair(5),
         Topology::single(8),
+        Topology::folded(8, Vec::new()),
     ];
     prop::sample::select(all.map(Result::unwrap).to_vec())
 }

@@ -56,6 +56,11 @@ pub struct P4RuntimeEndpoint {
 /// Highest number of a port with a cable. Ports have 9 bits; 511 is none, and 510 leads to the controller (`p4/fatbtree_v1model.p4`).
 const MAX_DEVICE_PORT: u16 = 509;
 
+/// The pipe of a Tofino that a device port belongs to.
+const fn pipe_of(device_port: u16) -> u16 {
+    device_port / 128
+}
+
 /// The network, the memory servers (by partition's low key), the clients (in file order), and the control endpoints.
 ///
 /// Only a valid one can be made, by [`Cluster::from_toml`]: the partitions tile 0..=`u64::MAX`, no host has two
@@ -212,6 +217,13 @@ impl Cluster {
     pub fn server_of_key(&self, key: u64) -> &MemoryServer {
         let after = self.servers.partition_point(|server| server.low <= key);
         &self.servers[after.checked_sub(1).expect("validated: the first partition begins at key 0")]
+    }
+
+    /// The same for switches that need no [loopback ports](Network::loopback_ports): theirs are taken out.
+    #[must_use]
+    pub fn in_one_pass(mut self) -> Self {
+        self.tree.loopback_ports.clear();
+        self
     }
 
     /// What a switch's port is called on the device: on hardware, the number behind the front panel's. The same number

@@ -55,7 +55,9 @@ impl Network {
             let (tier, name, ip) = match role {
                 Role::Core => (2, format!("core-{index}"), ip(k, index / half + 1, index % half + 1)),
                 Role::Aggregation => (1, format!("agg-{pod}-{index}"), ip(pod, half + index, 1)),
-                Role::Edge | Role::Single => (0, format!("edge-{pod}-{index}"), ip(pod, index, 1)),
+                Role::Edge | Role::Single | Role::Folded => {
+                    (0, format!("edge-{pod}-{index}"), ip(pod, index, 1))
+                }
             };
             let id = network.add_switch(role, tier, name, ip, k);
             let switch = &mut network.switches[id.0 as usize];

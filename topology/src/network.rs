@@ -91,23 +91,26 @@ pub enum Role {
     Edge,
     /// Everything at once: first hop, fat root, two node sets, last hop.
     Single,
+    /// The same, with three node sets: a chip sends index packets through a second time, by ports in loopback mode.
+    Folded,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Core, Self::Aggregation, Self::Edge, Self::Single];
+    pub const ALL: [Self; 5] = [Self::Core, Self::Aggregation, Self::Edge, Self::Single, Self::Folded];
 
     /// Its node sets, in the order of a packet's way.
     pub fn sets(self) -> &'static [NodeSet] {
         match self {
             Self::Core => &[NodeSet::A],
             Self::Aggregation | Self::Edge | Self::Single => &[NodeSet::A, NodeSet::B],
+            Self::Folded => &NodeSet::ALL,
         }
     }
 
     /// Whether hosts hang on such a switch.
     pub fn has_hosts(self) -> bool {
-        matches!(self, Self::Edge | Self::Single)
+        matches!(self, Self::Edge | Self::Single | Self::Folded)
     }
 }
 
@@ -118,6 +121,7 @@ impl fmt::Display for Role {
             Self::Aggregation => "aggregation",
             Self::Edge => "edge",
             Self::Single => "single",
+            Self::Folded => "folded",
         })
     }
 }
@@ -129,14 +133,20 @@ pub enum NodeSet {
     A,
     /// The second, `node_set_b`.
     B,
+    /// The third, `node_set_c`.
+    C,
 }
 
 impl NodeSet {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::A, Self::B, Self::C];
+
     /// The name in P4: `node_set_a`.
     pub fn name(self) -> &'static str {
         match self {
             Self::A => "node_set_a",
             Self::B => "node_set_b",
+            Self::C => "node_set_c",
         }
     }
 }
@@ -266,6 +276,7 @@ pub struct Network {
     /// By switch.
     pub(crate) ports: Vec<Ports>,
     pub(crate) roots: Vec<SwitchId>,
+    pub(crate) loopback_ports: Vec<u16>,
     readdressed: BTreeSet<HostId>,
     unplugged: bool,
 }
@@ -279,6 +290,7 @@ impl Network {
             hosts: Vec::new(),
             ports: Vec::new(),
             roots: Vec::new(),
+            loopback_ports: Vec::new(),
             readdressed: BTreeSet::new(),
             unplugged: false,
         }
@@ -302,6 +314,12 @@ impl Network {
     /// The switches that hold the fat root, where index packets turn round.
     pub fn roots(&self) -> &[SwitchId] {
         &self.roots
+    }
+
+    /// Of a [folded](Role::Folded) switch: its device's ports in loopback mode, by which index packets pass it a second time. None where it
+    /// needs no second pass.
+    pub fn loopback_ports(&self) -> &[u16] {
+        &self.loopback_ports
     }
 
     /// Whether a switch holds the fat root.

@@ -35,6 +35,18 @@ impl Network {
         Ok(network)
     }
 
+    /// One switch in which index packets pass three node sets. A chip needs a second pass for that: `loopback_ports` are ports of its device
+    /// in loopback mode, in pipes of their own. Hosts as with [`single`](Self::single).
+    ///
+    /// # Errors
+    /// Not 1 to [`MAX_HOSTS`] hosts.
+    pub fn folded(hosts: u16, loopback_ports: Vec<u16>) -> Result<Self, TopologyError> {
+        let mut network = Self::single(hosts)?;
+        network.switches[0].role = Role::Folded;
+        network.loopback_ports = loopback_ports;
+        Ok(network)
+    }
+
     /// Two switches with hosts on ports 0 to `hosts` - 1 of each, and a cable between the ports behind. `switch-0` holds the fat root.
     ///
     /// # Errors

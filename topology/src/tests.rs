@@ -11,6 +11,7 @@ fn networks() -> Vec<Network> {
     let mut all = vec![
         Network::single(1).unwrap(),
         Network::single(5).unwrap(),
+        Network::folded(5, vec![128]).unwrap(),
         Network::pair(1).unwrap(),
         Network::pair(3).unwrap(),
     ];
@@ -212,6 +213,8 @@ fn sets_on_the_way_are_those_of_roles() {
     assert_eq!(text(&Network::single(1).unwrap(), "host-0-0"), "single A: switch-0; single B: switch-0");
     let pair = Network::pair(1).unwrap();
     assert_eq!(text(&pair, "host-0-0"), "single A: switch-0; single B: switch-0");
+    let folded = Network::folded(1, vec![128]).unwrap();
+    assert_eq!(text(&folded, "host-0-0"), "folded A: switch-0; folded B: switch-0; folded C: switch-0");
     assert_eq!(
         text(&pair, "host-1-0"),
         "single A: switch-0; single B: switch-0; edge A: switch-1; edge B: switch-1"

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fatbtree_topology::{
-    Cluster, ClusterProblem as Problem, Cores, Kind, MacAddress, Named, NoWire, Peer, Wire,
+    Cluster, ClusterProblem as Problem, Cores, Kind, MacAddress, Named, NoWire, Peer, Role, Wire,
 };
 
 const GOOD: &str = r#"[network]
@@ -572,6 +572,37 @@ fn ports_that_are_left_out_are_not_wired() {
     bad("{ 0 = 1, 1 = 1 }", 22, ".1", "not there twice");
     bad("[1, 2, 3]", 9, "", "or, where not all are wired, a table");
     bad("3", 9, "", "device ports: a list");
+}
+
+#[test]
+fn a_second_pass_has_pipes_of_its_own() {
+    let text = |ports: &str, switch: &str| {
+        let network = format!("kind = \"single\"\nhosts = 2\nloopback_ports = {ports}");
+        format!("{}{switch}\n", of_kind(&network, "host-0-0"))
+    };
+    let switch = "[[switch]]\nname = \"switch-0\"\nports = { 0 = 132, 1 = 140 }";
+    for (ports, switch) in [("[128, 255]", ""), ("[0, 300]", switch)] {
+        let cluster = Cluster::from_toml(&text(ports, switch)).unwrap();
+        assert_eq!(cluster.tree().switches()[0].role, Role::Folded);
+        assert_eq!(format!("{:?}", cluster.tree().loopback_ports()), ports);
+        let adapted = cluster.in_one_pass();
+        assert_eq!(adapted.tree().switches()[0].role, Role::Folded, "with all its node sets");
+        assert!(adapted.tree().loopback_ports().is_empty());
+    }
+    let bad = |ports: &str, switch: &str, column: usize, field: &str, reason: &str| {
+        let place = format!("line 4, column {column}, network.loopback_ports{field}");
+        refused(&text(ports, switch), &place, reason)
+    };
+    bad("[]", "", 18, "", "0 ports is out of range: expected 1 to 16");
+    bad("[128, 128]", "", 24, "[1]", "not there twice");
+    bad("[510]", "", 19, "[0]", "0 to 509");
+    bad("[-1]", "", 19, "[0]", "-1");
+    let problem =
+        bad("[128, 7]", "", 24, "[1]", "device port 0 of switch-0 is in pipe 0 (ports 0 to 127) as well");
+    assert!(matches!(problem, Problem::HostInSecondPipe { port: 0, pipe: 0, .. }));
+    bad("[4, 130]", switch, 22, "[1]", "device port 132 of switch-0 is in pipe 1 (ports 128 to 255) as well");
+    let pair = of_kind("kind = \"pair\"\nhosts = 2\nloopback_ports = [128]", "host-0-0");
+    refused(&pair, "line 4, column 18, network.loopback_ports", "a network of kind \"pair\" has no");
 }
 
 #[test]

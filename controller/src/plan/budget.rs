@@ -22,7 +22,7 @@ const MAX_SUB_TABLES: usize = u16::MAX as usize / 2 - 1;
 pub(super) const MAX_RANGES: usize = MAX_SUB_TABLES;
 
 /// Node sets that there are, of all roles.
-pub const SETS: usize = 7;
+pub const SETS: usize = 10;
 
 /// The role and place of each, in the order in which a [`Budget`] has them.
 pub const ROLE_SETS: [(Role, NodeSet); SETS] = [
@@ -33,6 +33,9 @@ pub const ROLE_SETS: [(Role, NodeSet); SETS] = [
     (Role::Edge, NodeSet::B),
     (Role::Single, NodeSet::A),
     (Role::Single, NodeSet::B),
+    (Role::Folded, NodeSet::A),
+    (Role::Folded, NodeSet::B),
+    (Role::Folded, NodeSet::C),
 ];
 
 /// Room in the switches. Node and range numbers are per epoch, and the tables behind them hold `live_epochs` of them.
@@ -58,8 +61,8 @@ pub struct Budget {
     pub stage_rows: Option<[usize; STAGES]>,
     /// How ranges are matched.
     pub range_match: RangeMatch,
-    /// Nodes per switch in each node set, by role: core A, aggregation A and B, edge A and B, single A and B ([`ROLE_SETS`]). A file may
-    /// leave out the last two: they are as those of edge switches.
+    /// Nodes per switch in each node set, by role: core A, aggregation A and B, edge A and B, single A and B, folded A, B and C
+    /// ([`ROLE_SETS`]). A file may leave out the last three, or the last five: they are as those of the role before, C as B.
     #[serde(deserialize_with = "per_set")]
     pub set_nodes: [usize; SETS],
     /// Of these, at most so many that are searched by [whole keys](super::Pivots::Whole): they have tables of their own.
@@ -74,14 +77,19 @@ pub struct Budget {
     pub live_epochs: usize,
 }
 
-/// A number for each node set; those of `single` may be left out.
+/// A number for each node set; those of a switch alone may be left out.
 fn per_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[usize; SETS], D::Error> {
     let given = Vec::<usize>::deserialize(deserializer)?;
     match given[..] {
-        [core, aggregation_a, aggregation_b, a, b] => Ok([core, aggregation_a, aggregation_b, a, b, a, b]),
+        [core, aggregation_a, aggregation_b, a, b] => {
+            Ok([core, aggregation_a, aggregation_b, a, b, a, b, a, b, b])
+        }
+        [core, aggregation_a, aggregation_b, edge_a, edge_b, a, b] => {
+            Ok([core, aggregation_a, aggregation_b, edge_a, edge_b, a, b, a, b, b])
+        }
         _ => given.try_into().map_err(|given: Vec<usize>| {
             D::Error::custom(format!(
-                "expected 5 or {SETS} numbers, one for each node set, found {}",
+                "expected 5, 7 or {SETS} numbers, one for each node set, found {}",
                 given.len()
             ))
         }),
@@ -119,15 +127,15 @@ impl Budget {
     /// The same in this network: one of its first switches may be everything at once, and have less room for hot keys.
     #[must_use]
     pub fn in_network(self, network: &Network) -> Self {
-        let has_single = network.switches().iter().any(|switch| switch.role == Role::Single);
-        Self { hot_keys: self.hot_keys_beside(has_single), ..self }
+        let roles = network.switches().iter().map(|switch| switch.role);
+        Self { hot_keys: self.hot_keys_in(roles), ..self }
     }
 
-    /// Hot keys that there is room for, where one of the first switches is everything at once, or none is.
-    pub(super) fn hot_keys_beside(&self, single: bool) -> usize {
+    /// Hot keys that there is room for in switches of all these roles.
+    pub(super) fn hot_keys_in(&self, roles: impl IntoIterator<Item = Role>) -> usize {
         let chip = Target::ALL.into_iter().find(|known| known.name() == self.target).and_then(Target::chip);
-        let room = chip.filter(|_| single).and_then(|chip| sizes::planned(chip, Role::Single, "hot_key"));
-        room.map_or(self.hot_keys, |room| self.hot_keys.min(room))
+        let room = |role| chip.and_then(|chip| sizes::planned(chip, role, "hot_key"));
+        roles.into_iter().filter_map(room).fold(self.hot_keys, usize::min)
     }
 
     /// Reads a budget; what is left out is as in [`Budget::bmv2`].
@@ -278,8 +286,9 @@ mod tests {
             budget.validate().unwrap();
             // The paper has 4096 nodes a set; here in each of two epochs. Ranges are as many as rows are there for.
             assert_eq!(budget.fat_root_ranges, MAX_RANGES);
-            assert!(budget.set_nodes[..6].iter().all(|nodes| *nodes >= 7_000), "{:?}", budget.set_nodes);
-            assert_eq!(budget.set_nodes[6], 0, "the program of a switch alone has one set");
+            let (without, with): (Vec<usize>, Vec<usize>) = (0..SETS).partition(|at| *at == 6);
+            assert!(with.iter().all(|at| budget.set_nodes[*at] >= 7_000), "{:?}", budget.set_nodes);
+            assert_eq!(budget.set_nodes[without[0]], 0, "one pass of a switch alone has one set");
             assert!(budget.stage_rows.unwrap().iter().all(|rows| *rows >= 6144), "{:?}", budget.stage_rows);
         }
     }
@@ -291,8 +300,9 @@ mod tests {
         let toml = toml::to_string(&Budget::paper()).unwrap();
         assert_eq!(Budget::from_toml(&toml).unwrap(), Budget::paper());
         let of_single = |text: &str| Budget::from_toml(text).unwrap().set_nodes[5..].to_vec();
-        assert_eq!(of_single("set_nodes = [1, 2, 3, 4, 5]"), [4, 5], "as those of edge switches");
-        assert_eq!(of_single("set_nodes = [1, 2, 3, 4, 5, 6, 7]"), [6, 7]);
+        assert_eq!(of_single("set_nodes = [1, 2, 3, 4, 5]"), [4, 5, 4, 5, 5], "as those of edge switches");
+        assert_eq!(of_single("set_nodes = [1, 2, 3, 4, 5, 6, 7]"), [6, 7, 6, 7, 7]);
+        assert_eq!(of_single("set_nodes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]"), [6, 7, 8, 9, 10]);
         for bad in [
             "ranges = 3",
             "live_epochs = 0",

@@ -123,7 +123,7 @@ mod tests {
             let (hot, _) = HotKeys::choose(&tree, &visits, &located.map(|(at, _)| at), 1, None);
             plan.with_hot_keys(hot)
         };
-        let few = plan([10, 0, 0, 0, 0, 0, 0]);
+        let few = plan([10, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         let next = few.next_blocks();
         let of = |name: &str| next.iter().find(|next| next.table == name).unwrap();
         // A block of the core holds all that are left but one, which nobody visits.
@@ -138,7 +138,7 @@ mod tests {
             "{}",
             few.print()
         );
-        let enough = plan([64, 0, 0, 0, 0, 0, 0]);
+        let enough = plan([64, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(enough.next_blocks().iter().map(|next| &next.table).collect::<Vec<_>>(), ["hot keys"]);
         assert_eq!(Plan::from_json(&few.to_json()).unwrap(), few);
     }

@@ -172,6 +172,7 @@ mod tests {
             assert!(connections > 3000, "{target:?}: {connections}");
             assert!(connections <= room(Role::Edge, "roce_connection"), "{target:?}");
             assert!(connections <= room(Role::Single, "roce_connection"), "{target:?}");
+            assert!(connections <= room(Role::Folded, "roce_connection"), "{target:?}");
         }
     }
 }

@@ -51,6 +51,7 @@ fn arb_place() -> impl Strategy<Value = Place> {
     let networks = prop_oneof![
         Just(Network::one_core(4)),
         Just(Network::single(12)),
+        Just(Network::folded(12, Vec::new())),
         Just(Network::pair(6)),
         (1..4u16, 1..4u16).prop_map(|(leaves, spines)| Network::leaf_spine(leaves + 1, spines, 12 / leaves)),
         Just(Network::fat_tree(4, Cores::All)),
@@ -69,9 +70,9 @@ const CLIENTS: [HostId; 2] = [HostId(5), HostId(9)];
 fn arb_budget() -> impl Strategy<Value = Budget> {
     let rows = prop_oneof![Just(None), prop::array::uniform4(8usize..160).prop_map(Some)];
     let sets = (
-        prop::array::uniform7(0usize..12),
-        prop::array::uniform7(0usize..6),
-        prop::array::uniform7(prop_oneof![Just(0usize), Just(20), Just(1000)]),
+        prop::array::uniform10(0usize..12),
+        prop::array::uniform10(0usize..6),
+        prop::array::uniform10(prop_oneof![Just(0usize), Just(20), Just(1000)]),
     );
     let how = prop_oneof![Just(RangeMatch::Exact), Just(RangeMatch::OneSided)];
     (4usize..60, 16usize..200, rows, how, sets, 1usize..3).prop_map(
@@ -275,7 +276,7 @@ proptest! {
     fn a_layer_takes_the_most_visited(
         tops in arb_tops(), at in arb_place(), weights in weights(), room in 1usize..6,
     ) {
-        let budget = Budget { fat_root_ranges: 12, set_nodes: [room, 0, 0, 0, 0, room, 0], ..Budget::bmv2() };
+        let budget = Budget { fat_root_ranges: 12, set_nodes: [room, 0, 0, 0, 0, room, 0, room, 0, 0], ..Budget::bmv2() };
         let plan = plan(&tops, &at, &weights, &budget, 1).unwrap();
         let tree = Tree::new(&tops).unwrap();
         let children: Vec<_> = plan.fat_root().iter().filter_map(|range| {
@@ -387,7 +388,8 @@ fn example() -> (Cluster, Vec<TreeTop>) {
 #[test]
 fn the_example_cluster_is_planned_printed_and_summed_up() {
     let (cluster, tops) = example();
-    let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20, 0, 0], ..Budget::bmv2() };
+    let budget =
+        Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20, 0, 0, 0, 0, 0], ..Budget::bmv2() };
     let samples: Vec<(u64, u64)> = (0..2000).map(|n| (n * 250, 1)).collect();
     let plan = plan(&tops, &of_cluster(&cluster), &samples, &budget, 5).unwrap();
     let summary = plan.summary();
@@ -426,7 +428,8 @@ fn the_example_cluster_is_planned_printed_and_summed_up() {
 #[test]
 fn counters_become_visits() {
     let (cluster, tops) = example();
-    let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20, 0, 0], ..Budget::bmv2() };
+    let budget =
+        Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20, 0, 0, 0, 0, 0], ..Budget::bmv2() };
     let plan = plan(&tops, &of_cluster(&cluster), &[], &budget, 5).unwrap();
     let entries = plan.entries();
     // Three packets for each leaf below.
@@ -490,10 +493,10 @@ fn what_switches_hold_is_counted() {
         (plan.held_nodes(&tree), plan.entry_bytes())
     };
     assert_eq!(held(4, [0; SETS]).0, 0, "nothing but the super-root");
-    let (some, bytes) = held(4, [3, 0, 0, 0, 0, 0, 0]);
+    let (some, bytes) = held(4, [3, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(some, 3);
     assert!(bytes > 3 * (31 + 4 * 16), "each with five steps of search");
-    assert!(held(60, [3, 0, 0, 0, 0, 0, 0]).0 > some, "and those merged into the fat root");
+    assert!(held(60, [3, 0, 0, 0, 0, 0, 0, 0, 0, 0]).0 > some, "and those merged into the fat root");
     assert_eq!(held(4, [8192; SETS]).0, tree.node_count());
     assert_eq!(held(1024, [8192; SETS]).0, tree.node_count());
 }
@@ -593,7 +596,8 @@ fn several_fat_roots_hold_the_same_and_count_together() {
 #[test]
 fn damaged_files_are_refused() {
     let (cluster, tops) = example();
-    let budget = Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20, 0, 0], ..Budget::bmv2() };
+    let budget =
+        Budget { fat_root_ranges: 30, set_nodes: [8, 10, 20, 20, 20, 0, 0, 0, 0, 0], ..Budget::bmv2() };
     let plan = plan(&tops, &of_cluster(&cluster), &[], &budget, 5).unwrap();
     let good: serde_json::Value = serde_json::from_str(&plan.to_json()).unwrap();
     let refuse = |change: &dyn Fn(&mut serde_json::Value), reason: &str| {

@@ -162,7 +162,14 @@ fn leads_in(entry: &Entry) -> bool {
 
 /// Whether it says by which port packets leave.
 fn is_route(entry: &Entry) -> bool {
-    matches!(entry, Entry::PartitionRoute(..) | Entry::Ipv4Route(..) | Entry::CoreRoute(..))
+    matches!(
+        entry,
+        Entry::PartitionRoute(..)
+            | Entry::Ipv4Route(..)
+            | Entry::CoreRoute(..)
+            | Entry::LoopbackPort(..)
+            | Entry::WayBack(..)
+    )
 }
 
 /// Whether it is of a plan.
@@ -182,7 +189,9 @@ pub(super) fn is_planned(entry: &Entry) -> bool {
         | Entry::HostPort(..)
         | Entry::TrunkPort(..)
         | Entry::Neighbor(..)
-        | Entry::TrafficClass(..) => false,
+        | Entry::TrafficClass(..)
+        | Entry::LoopbackPort(..)
+        | Entry::WayBack(..) => false,
     }
 }
 

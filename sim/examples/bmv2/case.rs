@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::error::Error;
 
 use fatbtree_controller::{
-    Budget, Change, Connection, Connections, Entry, Frequencies, HotKeys, Located, Placement, Plan, Tree,
+    Budget, Change, Connection, Connections, Entry, Frequencies, HotKeys, Located, Placement, Plan, SETS,
+    Tree,
 };
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_topology::{Cores, HostId, Network, SwitchId};
@@ -41,20 +42,21 @@ pub(crate) struct Case {
 
 /// Ranges of the fat root in each epoch, and nodes of each set by role ([`fatbtree_controller::ROLE_SETS`]), so that the role in question
 /// gets some: what is above takes the nodes first.
-fn room(role: &str) -> ([usize; 2], [usize; 7]) {
+fn room(role: &str) -> ([usize; 2], [usize; SETS]) {
     match role {
-        "edge" => ([10, 20], [8, 2, 2, 60, 60, 30, 60]),
-        _ => ([25, 60], [40, 20, 20, 60, 60, 30, 60]),
+        "edge" => ([10, 20], [8, 2, 2, 60, 60, 30, 60, 30, 30, 60]),
+        _ => ([25, 60], [40, 20, 20, 60, 60, 30, 60, 30, 30, 60]),
     }
 }
 
 /// The role that `--role` means, the network, and the switch in it.
-const CASES: [(&str, &str, &str); 5] = [
+const CASES: [(&str, &str, &str); 6] = [
     ("core", "fat tree", "core-0"),
     ("aggregation", "fat tree", "agg-0-0"),
     ("edge", "fat tree", "edge-0-0"),
     ("single", "pair", "switch-0"),
     ("single", "single", "switch-0"),
+    ("folded", "folded", "switch-0"),
 ];
 
 /// The cases of a role; of all roles where none is named. A case is the same with the others and without them.
@@ -68,7 +70,7 @@ pub(crate) fn cases(role: Option<&str>, seed: u64) -> Result<Vec<(Case, Random)>
         }
     }
     match cases.is_empty() {
-        true => Err("--role: expected core, aggregation, edge or single".into()),
+        true => Err("--role: expected core, aggregation, edge, single or folded".into()),
         false => Ok(cases),
     }
 }
@@ -83,6 +85,7 @@ impl Case {
         let network = match kind {
             "pair" => Network::pair(8)?,
             "single" => Network::single(16)?,
+            "folded" => Network::folded(16, Vec::new())?,
             _ => Network::fat_tree(4, Cores::All)?,
         };
         let switch = network.switch_by_name(switch).ok_or("no such switch")?.id;

@@ -76,6 +76,20 @@ pub enum ClusterProblem {
         /// What fits.
         expected: &'static str,
     },
+    /// A host and a second pass in one pipe of a chip.
+    #[error(
+        "device port {port} of {switch} is in pipe {pipe} (ports {} to {}) as well: the second pass has pipes of its own, so wire \
+         hosts to ports of another one and say so with `ports` in [[switch]]",
+        128 * pipe, 128 * pipe + 127
+    )]
+    HostInSecondPipe {
+        /// The switch.
+        switch: String,
+        /// The port of a host.
+        port: u16,
+        /// The pipe of a loopback port.
+        pipe: u16,
+    },
     /// A setting of another kind of network.
     #[error("a network of kind \"{kind}\" has no `{key}`: it has {has}")]
     NotOfKind {

@@ -35,6 +35,7 @@ pub(super) struct Network {
     pub(super) cores: Option<Spanned<Cores>>,
     pub(super) core: Option<Spanned<i64>>,
     pub(super) in_flight_port: Option<Spanned<i64>>,
+    pub(super) loopback_ports: Option<Spanned<Vec<Spanned<i64>>>>,
 }
 
 #[derive(Deserialize, Default, Clone, Copy, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use toml::Spanned;
 
-use super::MAX_DEVICE_PORT;
 use super::error::ClusterProblem as Problem;
 use super::file::{self, Kind, Ports};
 use super::validate::{Check, Checked};
+use super::{MAX_DEVICE_PORT, pipe_of};
 use crate::error::TopologyError;
 use crate::network::{Cores, Network, SwitchId};
 
@@ -16,11 +16,14 @@ pub const IN_FLIGHT_PORT: u16 = 4792;
 /// RoCEv2's own.
 const ROCE_PORT: u16 = 4791;
 
+/// Ports by which packets pass a switch a second time, at most: those of a pipe.
+const MAX_LOOPBACK_PORTS: usize = 16;
+
 impl Kind {
     /// Its name, and the settings that it has.
     fn settings(self) -> (&'static str, &'static str, &'static [&'static str]) {
         match self {
-            Self::Single => ("single", "hosts", &["hosts"]),
+            Self::Single => ("single", "hosts and loopback_ports", &["hosts", "loopback_ports"]),
             Self::Pair => ("pair", "hosts (for each switch)", &["hosts"]),
             Self::LeafSpine => {
                 ("leaf-spine", "leaves, spines and hosts (for each leaf)", &["leaves", "spines", "hosts"])
@@ -43,7 +46,9 @@ impl Check<'_> {
         ];
         let spans = numbers.iter().filter_map(|(key, value)| Some((*key, (*value)?.span())));
         let cores = file.cores.iter().map(|cores| ("cores", cores.span()));
-        if let Some((key, span)) = spans.chain(cores).find(|(key, _)| !settings.contains(key)) {
+        let loopback = file.loopback_ports.iter().map(|ports| ("loopback_ports", ports.span()));
+        if let Some((key, span)) = spans.chain(cores).chain(loopback).find(|(key, _)| !settings.contains(key))
+        {
             return self.refuse(span, format!("network.{key}"), Problem::NotOfKind { key, kind, has });
         }
         let needed = |key: &'static str, value: &Option<Spanned<i64>>, expected| match value {
@@ -55,7 +60,10 @@ impl Check<'_> {
         };
         let hosts = || needed("hosts", &file.hosts, "a number of hosts from 1 to 253");
         let built = match file.kind {
-            Kind::Single => Network::single(hosts()?),
+            Kind::Single => match &file.loopback_ports {
+                None => Network::single(hosts()?),
+                Some(ports) => Network::folded(hosts()?, self.loopback_ports(ports)?),
+            },
             Kind::Pair => Network::pair(hosts()?),
             Kind::LeafSpine => {
                 let leaves = needed("leaves", &file.leaves, "a number of leaves from 1 to 255")?;
@@ -86,6 +94,54 @@ impl Check<'_> {
             let span = at.map_or(section.span(), Spanned::span);
             self.refuse(span, format!("network.{key}"), error.into())
         })
+    }
+
+    fn loopback_ports(&self, ports: &Spanned<Vec<Spanned<i64>>>) -> Checked<Vec<u16>> {
+        const EXPECTED: &str = "a device port from 0 to 509 that is not there twice";
+        const FIELD: &str = "network.loopback_ports";
+        let given = ports.get_ref();
+        if !(1..=MAX_LOOPBACK_PORTS).contains(&given.len()) {
+            let expected = "1 to 16 device ports; leave them out where a packet passes the switch once";
+            let problem = Problem::OutOfRange { found: format!("{} ports", given.len()), expected };
+            return self.refuse(ports.span(), FIELD, problem);
+        }
+        let mut numbers = Vec::new();
+        for (n, port) in given.iter().enumerate() {
+            let number: u16 = self.number(port, &format!("{FIELD}[{n}]"), EXPECTED)?;
+            if number > MAX_DEVICE_PORT || numbers.contains(&number) {
+                let problem = Problem::OutOfRange { found: number.to_string(), expected: EXPECTED };
+                return self.refuse(port.span(), format!("{FIELD}[{n}]"), problem);
+            }
+            numbers.push(number);
+        }
+        Ok(numbers)
+    }
+
+    /// The second pass has pipes of its own: no host is on a port of one of them.
+    pub(super) fn second_pipes(
+        &self,
+        section: &Spanned<file::Network>,
+        tree: &Network,
+        device_ports: &BTreeMap<SwitchId, BTreeMap<u16, u16>>,
+    ) -> Checked<()> {
+        let Some(file) = &section.get_ref().loopback_ports else { return Ok(()) };
+        let pipes: Vec<u16> = tree.loopback_ports().iter().map(|port| pipe_of(*port)).collect();
+        for switch in tree.switches() {
+            let numbers = device_ports.get(&switch.id);
+            for (port, _) in tree.ports(switch.id) {
+                let device = numbers.and_then(|numbers| numbers.get(&port)).copied().unwrap_or(port);
+                if let Some(n) = pipes.iter().position(|pipe| *pipe == pipe_of(device)) {
+                    let (switch, pipe) = (switch.name(), pipes[n]);
+                    let problem = Problem::HostInSecondPipe { switch, port: device, pipe };
+                    return self.refuse(
+                        file.get_ref()[n].span(),
+                        format!("network.loopback_ports[{n}]"),
+                        problem,
+                    );
+                }
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn in_flight_port(&self, network: &file::Network) -> Checked<u16> {

@@ -41,6 +41,7 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let mut tree = check.network(&file.network)?;
     let in_flight_port = check.in_flight_port(file.network.get_ref())?;
     let device_ports = check.device_ports(&mut tree, &file.switch)?;
+    check.second_pipes(&file.network, &tree, &device_ports)?;
     check.hosts(&mut tree, &file.host)?;
     let mut roles = Roles::default();
     let mut endpoints = Endpoints::new();

@@ -118,7 +118,7 @@ impl<'a> Drawing<'a> {
                         h: row_h(row_of(s.role)),
                     }
                 }
-                Role::Edge | Role::Single => {
+                Role::Edge | Role::Single | Role::Folded => {
                     let x = spread(pod_x, pod_w, usize::from(s.index), edges, edge_w);
                     Box { x, y: edge_y, w: edge_w, h: row_h(row_of(s.role)) }
                 }
@@ -200,7 +200,7 @@ impl<'a> Drawing<'a> {
                 Role::Core => CORE,
                 Role::Aggregation => AGGREGATION,
                 Role::Edge => EDGE,
-                Role::Single => SINGLE,
+                Role::Single | Role::Folded => SINGLE,
             };
             let endpoint = self.cluster.p4runtime(s.id);
             let tip = format!("{} {} P4Runtime {}#{}", s.name(), s.ip, endpoint.address, endpoint.device_id);

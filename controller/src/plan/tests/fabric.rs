@@ -141,7 +141,7 @@ impl Fabric {
             }
         }
         for switch in self.down(root, home).into_iter().map(at) {
-            for set in [NodeSet::A, NodeSet::B] {
+            for set in NodeSet::ALL {
                 let address = landing.address;
                 let node = [false, true].iter().find_map(|whole| {
                     let action = switch.coarse.get(&coarse::Key { set, whole: *whole, epoch, address })?;
