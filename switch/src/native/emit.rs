@@ -419,7 +419,7 @@ impl Emitter<'_> {
     }
 
     /// Has the runtime run an operation.
-    fn step(&mut self, region: usize, pc: Pc, op: &Op) {
+    pub(super) fn step(&mut self, region: usize, pc: Pc, op: &Op) {
         let number = self.word(pc.into());
         let flow = self.call(runtime::step as *const u8, &[self.run, self.slots, number]);
         if !op.may_end() {
@@ -431,46 +431,5 @@ impl Emitter<'_> {
         let ended = self.builder.ins().icmp_imm(IntCC::Equal, flow, Flow::EndPhase as i64);
         self.branch(ended, self.regions[region].on_end, self.stop);
         self.builder.switch_to_block(on);
-    }
-
-    /// Emits a CRC of fields; `false`: the calculation is another.
-    fn calculate(&mut self, region: usize, pc: Pc, dst: Slot, calculation: u16) -> bool {
-        let Some((linear, headers)) = self.code.calculations[usize::from(calculation)].linear() else {
-            return false;
-        };
-        let done = self.builder.create_block();
-        if let Some((&first, others)) = headers.split_first() {
-            let mut complete = self.get(first);
-            for &header in others {
-                let valid = self.get(header);
-                complete = self.builder.ins().band(complete, valid);
-            }
-            let [fast, slow] = [(); 2].map(|()| self.builder.create_block());
-            self.branch(complete, fast, slow);
-            self.builder.switch_to_block(slow);
-            self.builder.set_cold_block(slow);
-            self.step(region, pc, &Op::Calculate { dst, calculation });
-            self.jump(done);
-            self.builder.switch_to_block(fast);
-        }
-        let mut crc = self.word(linear.base.into());
-        let mut tables = linear.bytes.iter();
-        for &(slot, bytes) in &linear.fields {
-            let value = self.get(slot);
-            for (byte, table) in tables.by_ref().take(bytes.into()).enumerate() {
-                let shifted = self.builder.ins().ushr_imm(value, 8 * byte as i64);
-                let index = self.builder.ins().band_imm(shifted, 255);
-                let offset = self.builder.ins().ishl_imm(index, 2);
-                // The tables live as long as this code: both are the program's.
-                let base = self.word(table.as_ptr() as u64);
-                let at = self.builder.ins().iadd(base, offset);
-                let contribution = self.builder.ins().uload32(MemFlags::trusted().with_readonly(), at, 0);
-                crc = self.builder.ins().bxor(crc, contribution);
-            }
-        }
-        self.set(dst, crc);
-        self.jump(done);
-        self.builder.switch_to_block(done);
-        true
     }
 }

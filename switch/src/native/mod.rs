@@ -14,6 +14,7 @@
 #![expect(unsafe_code, reason = "calls code made at run time, which calls back with pointers")]
 
 mod emit;
+mod hash;
 mod runtime;
 mod table;
 
