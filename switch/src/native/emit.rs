@@ -350,10 +350,7 @@ impl Emitter<'_> {
             }
             Op::Select { select } => {
                 self.burn();
-                let code = &self.code.selects[usize::from(select)];
-                let number = self.word(select.into());
-                let case = self.call(runtime::select as *const u8, &[self.run, self.slots, number]);
-                self.cases(region, case, &code.to, code.otherwise);
+                self.select(region, select);
             }
             Op::Return => self.jump(self.regions[region].on_return),
             Op::End => self.jump(self.regions[region].on_end),
@@ -386,7 +383,7 @@ impl Emitter<'_> {
         self.fork(region, truth, yes, no);
     }
 
-    fn cases(&mut self, region: usize, number: Value, to: &[Pc], otherwise: Pc) {
+    pub(super) fn cases(&mut self, region: usize, number: Value, to: &[Pc], otherwise: Pc) {
         let mut switch = Switch::new();
         for (case, &to) in to.iter().enumerate() {
             switch.set_entry(case as u128, self.block_at(region, to));

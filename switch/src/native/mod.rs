@@ -16,6 +16,7 @@
 mod emit;
 mod hash;
 mod runtime;
+mod select;
 mod table;
 
 use std::fmt;

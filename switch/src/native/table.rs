@@ -1,7 +1,6 @@
 //! Emitting lookups, and what runs when they are done.
 
-use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::types::{I8, I64};
+use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{Block, InstBuilder, MemFlags, Value};
 use cranelift_frontend::Switch;
 
@@ -131,25 +130,20 @@ impl Emitter<'_> {
     /// The same for a table that is part of the program: its entries become conditions.
     pub(super) fn apply_const(&mut self, region: usize, table: u16, then: Block) {
         let table = &self.code.const_tables[usize::from(table)];
-        let mut word = self.word(0);
-        for part in &table.parts {
-            let value = self.slice(part.slot, part.rot, part.mask);
-            word = self.builder.ins().bor(word, value);
-        }
+        let (word, known) = self.join(&table.parts);
         let mut entries = table.words.iter().zip(&table.calls).peekable();
         while let Some((_, call)) = entries.peek().copied() {
             // Entries in a row that do the same are one condition.
-            let mut truth = self.builder.ins().iconst(I8, 0);
-            while let Some((&(value, mask), _)) = entries.next_if(|(_, other)| other.does(call)) {
-                let masked = self.and(word, mask);
-                let equal = self.builder.ins().icmp_imm(IntCC::Equal, masked, value as i64);
-                truth = self.builder.ins().bor(truth, equal);
-            }
-            let [yes, no] = [(); 2].map(|()| self.builder.create_block());
-            self.branch(truth, yes, no);
+            let same =
+                std::iter::from_fn(|| entries.next_if(|(_, other)| other.does(call))).map(|entry| *entry.0);
+            let yes = self.builder.create_block();
+            self.unless(word, known, same, yes);
+            let no = self.builder.current_block();
             self.builder.switch_to_block(yes);
             self.call_const(region, true, call, then);
-            self.builder.switch_to_block(no);
+            if let Some(no) = no {
+                self.builder.switch_to_block(no);
+            }
         }
         match table.calls.last() {
             Some(miss) => self.call_const(region, false, miss, then),
