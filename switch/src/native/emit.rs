@@ -35,6 +35,7 @@ pub(super) fn emit(code: &Code, phases: &[Pc], mut builder: FunctionBuilder<'_>,
         builder.ins().load(I64, MemFlags::trusted(), run, at as i32)
     };
     let packet = run_word(&mut builder, offset_of!(Run<'_>, packet));
+    let frame = run_word(&mut builder, offset_of!(Run<'_>, frame_start));
     let frame_len = run_word(&mut builder, offset_of!(Run<'_>, frame_len));
     let (hit, action) = (builder.declare_var(I64), builder.declare_var(I64));
     let zero = builder.ins().iconst(I64, 0);
@@ -55,6 +56,7 @@ pub(super) fn emit(code: &Code, phases: &[Pc], mut builder: FunctionBuilder<'_>,
         run,
         slots,
         packet,
+        frame,
         frame_len,
         hit,
         action,
@@ -102,7 +104,9 @@ pub(super) struct Emitter<'a> {
     work: Vec<Work>,
     pub(super) run: Value,
     pub(super) slots: Value,
-    packet: Value,
+    pub(super) packet: Value,
+    /// Where the frame begins.
+    pub(super) frame: Value,
     pub(super) frame_len: Value,
     /// Did the last table lookup hit?
     pub(super) hit: Variable,
@@ -157,6 +161,15 @@ impl Emitter<'_> {
 
     pub(super) fn set(&mut self, slot: Slot, value: Value) {
         self.builder.ins().store(MemFlags::trusted(), value, self.slots, i32::from(slot) * 8);
+    }
+
+    /// A word of the packet, by its place in [`Packet`].
+    pub(super) fn packet_word(&mut self, at: usize) -> Value {
+        self.builder.ins().load(I64, MemFlags::trusted(), self.packet, at as i32)
+    }
+
+    pub(super) fn set_packet_word(&mut self, at: usize, value: Value) {
+        self.builder.ins().store(MemFlags::trusted(), value, self.packet, at as i32);
     }
 
     pub(super) fn word(&mut self, value: u64) -> Value {
@@ -355,17 +368,22 @@ impl Emitter<'_> {
             Op::Return => self.jump(self.regions[region].on_return),
             Op::End => self.jump(self.regions[region].on_end),
             Op::Touch { headers } => {
-                let at = offset_of!(Packet, touched) as i32;
-                let old = self.builder.ins().load(I64, MemFlags::trusted(), self.packet, at);
+                let old = self.packet_word(offset_of!(Packet, touched));
                 let new = self.builder.ins().bor_imm(old, headers as i64);
-                self.builder.ins().store(MemFlags::trusted(), new, self.packet, at);
-                return false;
-            }
-            Op::Calculate { dst, calculation } if self.calculate(region, pc, dst, calculation) => {
+                self.set_packet_word(offset_of!(Packet, touched), new);
                 return false;
             }
             _ => {
-                self.step(region, pc, op);
+                let done = match *op {
+                    Op::Extract { header } => self.extract(region, pc, op, header),
+                    Op::AddHeader { header } => self.add_header(header),
+                    Op::RemoveHeader { header } => self.remove_header(header),
+                    Op::Calculate { dst, calculation } => self.calculate(region, pc, dst, calculation),
+                    _ => false,
+                };
+                if !done {
+                    self.step(region, pc, op);
+                }
                 return false;
             }
         }

@@ -15,6 +15,7 @@
 
 mod emit;
 mod hash;
+mod header;
 mod runtime;
 mod select;
 mod table;

@@ -14,7 +14,8 @@ use crate::table::contents::Body;
 #[repr(C)]
 pub(super) struct Run<'a> {
     pub(super) packet: *mut Packet,
-    /// Bytes of the frame, as compiled code reads them.
+    /// The frame, as compiled code reads it.
+    pub(super) frame_start: *const u8,
     pub(super) frame_len: u64,
     code: &'a Code,
     state: *mut State,
@@ -23,7 +24,7 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub(super) fn new(packet: &'a mut Packet, code: &'a Code, state: &'a mut State, frame: &'a [u8]) -> Self {
-        Run { packet, frame_len: frame.len() as u64, code, state, frame }
+        Run { packet, frame_start: frame.as_ptr(), frame_len: frame.len() as u64, code, state, frame }
     }
 }
 
