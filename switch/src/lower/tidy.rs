@@ -191,7 +191,7 @@ fn dead_writes(code: &Code) -> BTreeSet<usize> {
     read.extend(code.const_tables.iter().flat_map(|t| t.parts.iter()).map(|p| p.slot));
     read.extend(code.calculations.iter().flat_map(|c| c.slots()));
     read.extend(code.selects.iter().flat_map(|s| s.key.slots()));
-    read.extend(code.headers.iter().flat_map(|h| h.stores.slots().chain([h.valid])));
+    read.extend(code.headers.iter().flat_map(|h| h.stores.iter().map(|f| f.slot).chain([h.valid])));
     read.extend(code.copies.iter().flat_map(|c| c.fields.iter().map(|&(_, from)| from)));
     read.extend([code.metadata.egress_spec]);
     read.extend(code.metadata.multicast_group);
