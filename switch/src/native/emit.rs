@@ -37,12 +37,13 @@ pub(super) fn emit(code: &Code, phases: &[Pc], mut builder: FunctionBuilder<'_>,
     let packet = run_word(&mut builder, offset_of!(Run<'_>, packet));
     let frame = run_word(&mut builder, offset_of!(Run<'_>, frame_start));
     let frame_len = run_word(&mut builder, offset_of!(Run<'_>, frame_len));
+    let tables = run_word(&mut builder, offset_of!(Run<'_>, tables));
     let (hit, action) = (builder.declare_var(I64), builder.declare_var(I64));
     let zero = builder.ins().iconst(I64, 0);
     builder.def_var(hit, zero);
     builder.def_var(action, zero);
-    let calls = [2, 3, 4].map(|params| {
-        let signature = signature(module, params, usize::from(params > 2));
+    let calls = [2, 3, 4, 5].map(|params| {
+        let signature = signature(module, params, 1);
         builder.import_signature(signature)
     });
     let stop = builder.create_block();
@@ -58,6 +59,7 @@ pub(super) fn emit(code: &Code, phases: &[Pc], mut builder: FunctionBuilder<'_>,
         packet,
         frame,
         frame_len,
+        tables,
         hit,
         action,
         stop,
@@ -108,14 +110,16 @@ pub(super) struct Emitter<'a> {
     /// Where the frame begins.
     pub(super) frame: Value,
     pub(super) frame_len: Value,
+    /// Where the tables' contents begin.
+    pub(super) tables: Value,
     /// Did the last table lookup hit?
     pub(super) hit: Variable,
     /// The position in its table's list of the action that ran last.
     pub(super) action: Variable,
     /// Leaves the function.
     stop: Block,
-    /// Signatures of functions of 2, 3 and 4 words; the first returns nothing.
-    calls: [SigRef; 3],
+    /// Signatures of functions of 2 to 5 words that return one.
+    calls: [SigRef; 4],
 }
 
 impl Emitter<'_> {
@@ -425,8 +429,7 @@ impl Emitter<'_> {
         let (on, out) = (self.builder.create_block(), self.builder.create_block());
         self.branch(fuel, on, out);
         self.builder.switch_to_block(out);
-        let address = self.builder.ins().iconst(I64, runtime::out_of_fuel as *const u8 as i64);
-        self.builder.ins().call_indirect(self.calls[0], address, &[self.run, self.slots]);
+        self.call(runtime::out_of_fuel as *const u8, &[self.run, self.slots]);
         self.jump(self.stop);
         self.builder.switch_to_block(on);
         let left = self.builder.ins().iadd_imm(fuel, -1);
