@@ -156,7 +156,7 @@ impl TableCode {
 pub(crate) enum TableKind {
     /// No key: always the default action.
     Keyless,
-    /// Exact fields that fit 128 bits.
+    /// Exact fields that fit a packed key.
     Exact { parts: Box<[KeyPart]> },
     /// Exact fields and one prefix.
     Lpm { parts: Box<[KeyPart]> },

@@ -12,7 +12,7 @@ use crate::code::{ConstCall, Pc};
 use crate::program::TableKind;
 use crate::table::contents::Contents;
 use crate::table::row::Shape;
-use crate::table::{KeyPart, packed_width};
+use crate::table::{KeyPart, key_words};
 
 impl Emitter<'_> {
     /// Looks a table up and runs the action, then goes on at `then`. `inline`: an action, by its position, whose code is the
@@ -64,7 +64,7 @@ impl Emitter<'_> {
             return Some(self.call(runtime::search as *const u8, &[self.run, self.slots, number]));
         };
         let words: Vec<Value> =
-            (0..packed_width(parts).div_ceil(64).max(1)).map(|word| self.pack(parts, 64 * word)).collect();
+            (0..key_words(parts)).map(|word| self.pack(parts, 64 * word as u32)).collect();
         let find = match words.len() {
             1 => runtime::find_1 as *const u8,
             2 => runtime::find_2 as *const u8,

@@ -6,7 +6,7 @@ use super::range::Ranges;
 use super::row::Shape;
 use super::scan::Scan;
 use super::store::{Pair, Store};
-use super::{NONE, ones, pack};
+use super::{NONE, ones, pack, unpack};
 use crate::code::Words;
 use crate::entry::CounterData;
 use crate::program::{TableCode, TableKind};
@@ -170,11 +170,7 @@ impl Contents {
         match (kind, &self.body) {
             (TableKind::Exact { parts }, Body::Exact(exact)) => {
                 let key = exact.key(row);
-                let pair = |part: &super::KeyPart| {
-                    let all = ones(part.width);
-                    ((key >> part.shift) as u64 & all, all)
-                };
-                (parts.iter().map(pair).collect(), 0)
+                (parts.iter().map(|part| (unpack(part, &key), ones(part.width))).collect(), 0)
             }
             (_, Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _)) => {
                 (store.key(row).to_vec(), store.priority(row))
