@@ -107,16 +107,22 @@ fn frames(c: &mut Criterion) {
     bench(c, "frame/index packet, nothing cached", &mut plain, &[frame(Some((0, 5)), 12, &reth(0, 1))]);
 
     let mut first = routed(&program);
-    let connection = [u64::from(HOST), 0x0200_0000_0001, 0x0a00_0001, 0x0a01_0001, 0x77].map(EXACT);
-    insert(
-        &mut first,
-        "ingress.first_hop.roce_connection",
-        0,
-        &connection,
-        "ingress.first_hop.admit",
-        &[9, 1, 64, 4792, 1024],
-    );
+    let connect = |pipeline: &mut Pipeline, queue_pair: u64| {
+        let key = [u64::from(HOST), 0x0200_0000_0001, 0x0a00_0001, 0x0a01_0001, queue_pair].map(EXACT);
+        let (table, action) = ("ingress.first_hop.roce_connection", "ingress.first_hop.admit");
+        insert(pipeline, table, 0, &key, action, &[9, 1, 64, 4792, 1024]);
+    };
+    connect(&mut first, 0x77);
     bench(c, "frame/first hop", &mut first, &[frame(None, 12, &reth(0, 0))]);
+    (0x1000..0x1fff).for_each(|queue_pair| connect(&mut first, queue_pair));
+    let of = |queue_pair: u32| {
+        let mut frame = frame(None, 12, &reth(0, 0));
+        // Behind Ethernet, IPv4 and UDP, at the BTH's sixth byte.
+        frame[47..50].copy_from_slice(&queue_pair.to_be_bytes()[1..]);
+        frame
+    };
+    let scattered: Vec<_> = (0..4095).map(|i| of(0x1000 + i * 1_664_525 % 4095)).collect();
+    bench(c, "frame/first hop, 4096 connections", &mut first, &scattered);
 
     let mut last = routed(&program);
     insert(&mut last, "egress.last_hop.last_hop", 0, &[EXACT(6)], "egress.last_hop.strip", &[0xffff]);

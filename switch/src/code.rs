@@ -10,7 +10,6 @@
 //! Parser, checksums, ingress and egress are one array of [`Op`]s with four entry points. There are no
 //! names, no lookups by name and no allocation left in it.
 
-use crate::bits::store;
 use crate::table::scan::{ScanKey, first_masked};
 use crate::table::{KeyPart, ones};
 
@@ -428,59 +427,7 @@ pub(crate) struct HeaderCode {
     /// Fields that the program uses.
     pub(crate) loads: Vec<FieldAt>,
     /// Fields that the program may write.
-    pub(crate) stores: Stores,
-}
-
-/// Fields to write to a header: whole bytes, halves, words and double words by their first byte, then all others.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Stores {
-    whole: [Vec<(Slot, usize)>; 4],
-    others: Vec<FieldAt>,
-}
-
-impl Stores {
-    pub(crate) fn new(fields: impl IntoIterator<Item = FieldAt>) -> Self {
-        let mut stores = Stores::default();
-        for field in fields {
-            match [8, 16, 32, 64].iter().position(|&width| width == field.width && field.skip == 0) {
-                Some(kind) => stores.whole[kind].push((field.slot, field.byte as usize)),
-                None => stores.others.push(field),
-            }
-        }
-        stores
-    }
-
-    /// The slots that are written from.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
-        let whole = self.whole.iter().flatten().map(|&(slot, _)| slot);
-        whole.chain(self.others.iter().map(|field| field.slot))
-    }
-
-    /// Writes the fields. `bytes` begins with the header and may go on behind it.
-    #[inline]
-    pub(crate) fn run(&self, bytes: &mut [u8], slots: &Words) {
-        // Whole ones come last: they write without reading, and a read of bytes that have just been written in pieces waits.
-        for field in &self.others {
-            store(bytes, *field, slots[usize::from(field.slot)]);
-        }
-        let [one, two, four, eight] = &self.whole;
-        put_all(bytes, slots, one, |value| [value as u8]);
-        put_all(bytes, slots, two, |value| (value as u16).to_be_bytes());
-        put_all(bytes, slots, four, |value| (value as u32).to_be_bytes());
-        put_all(bytes, slots, eight, u64::to_be_bytes);
-    }
-}
-
-#[inline(always)]
-fn put_all<const N: usize>(
-    bytes: &mut [u8],
-    slots: &Words,
-    fields: &[(Slot, usize)],
-    to_bytes: impl Fn(u64) -> [u8; N],
-) {
-    for &(slot, at) in fields {
-        bytes[at..at + N].copy_from_slice(&to_bytes(slots[usize::from(slot)]));
-    }
+    pub(crate) stores: Vec<FieldAt>,
 }
 
 /// A header assignment: `dst = src`.

@@ -170,7 +170,7 @@ impl Pipeline {
 
     /// Number of entries in a table.
     pub fn len(&self, table: TableRef) -> usize {
-        self.contents(table).len()
+        self.contents(table).len
     }
 
     /// True when a table has no entries.

@@ -99,15 +99,27 @@ pub(crate) struct CalculationCode {
 
 /// Ways that avoid laying out the input bit by bit.
 #[derive(Debug, Clone)]
-enum Fast {
+pub(crate) enum Fast {
     None,
     /// The Internet checksum needs no bytes: the sum of shifted fields is the same, because 2^16 = 1 in one's
     /// complement arithmetic.
-    Sum(Vec<(Slot, u8)>),
+    Sum(Vec<Term>),
     /// A CRC needs no bytes, either: what a field contributes is the xor of what its bytes do.
     Linear(Linear),
     /// Whole bytes only, at most [`BUFFER`] together: slot, shift to the top of a word, bytes.
     Bytes(Vec<(Slot, u8, u8)>),
+}
+
+/// A field of a sum: at most [`WIDEST`](Term::WIDEST) bits, shifted left to where 16-bit words have it, by 15 bits at most.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Term {
+    pub(crate) slot: Slot,
+    pub(crate) width: u8,
+    pub(crate) shift: u8,
+}
+
+impl Term {
+    const WIDEST: u32 = 48;
 }
 
 /// A CRC by contributions.
@@ -143,7 +155,7 @@ impl CalculationCode {
         self.headers.sort_unstable();
         self.headers.dedup();
         let bits: u32 = self.parts.iter().map(|p| p.width).sum();
-        let narrow = self.parts.iter().all(|p| p.width <= 48) && self.parts.len() < 1 << 10;
+        let narrow = self.parts.iter().all(|p| p.width <= Term::WIDEST) && self.parts.len() < 1 << 10;
         self.fast = if self.payload {
             Fast::None
         } else if self.algorithm == Algorithm::Csum16 && narrow {
@@ -151,7 +163,7 @@ impl CalculationCode {
             let mut end = 0;
             let terms = self.parts.iter().map(|part| {
                 end += part.width;
-                (part.slot, ((16 - end % 16) % 16) as u8)
+                Term { slot: part.slot, width: part.width as u8, shift: ((16 - end % 16) % 16) as u8 }
             });
             Fast::Sum(terms.collect())
         } else if let Some(linear) = self.contributions(constants) {
@@ -202,12 +214,9 @@ impl CalculationCode {
         (linear.bytes.len() <= FEW_BYTES).then_some(linear)
     }
 
-    /// A CRC by contributions, if it is computed as one, and the headers that must be there for it.
-    pub(crate) fn linear(&self) -> Option<(&Linear, &[Slot])> {
-        match &self.fast {
-            Fast::Linear(linear) => Some((linear, &self.headers)),
-            _ => None,
-        }
+    /// How it is computed when all of these headers are there.
+    pub(crate) fn fast(&self) -> (&Fast, &[Slot]) {
+        (&self.fast, &self.headers)
     }
 
     /// Reads `new` instead of the variable `old`, which holds the same.
@@ -229,7 +238,7 @@ impl CalculationCode {
         match &self.fast {
             Fast::Sum(terms) if complete => {
                 let mut sum = 0u64;
-                for &(slot, shift) in terms {
+                for &Term { slot, shift, .. } in terms {
                     let term = get(slot) << (shift & 15);
                     sum += (term & 0xffff_ffff) + (term >> 32);
                 }

@@ -1,5 +1,6 @@
 //! The machine that runs lowered code on one packet at a time.
 
+use crate::bits::store;
 use crate::code::{ConstTable, HeaderCode, Op, Pc, Slots, Words};
 use crate::compute::{get, set};
 use crate::native::Job;
@@ -385,10 +386,14 @@ impl Machine {
 
     /// Writes what may differ from the frame that came in over the outgoing one's headers, which are in their places.
     fn write_headers(&self, code: &Code, frame: &mut [u8]) {
+        if let Some(native) = &code.native {
+            return native.write_headers(&self.packet, self.slots.words(), frame);
+        }
         let mut position = 0;
         for (at, layout) in self.valid_headers(code) {
             if self.packet.touched & (1 << at) != 0 || self.packet.origins[at] == NOWHERE {
-                layout.stores.run(&mut frame[position..], self.slots.words());
+                let bytes = &mut frame[position..];
+                layout.stores.iter().for_each(|field| store(bytes, *field, self.slots.get(field.slot)));
             }
             position += layout.len;
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::code::{ActionCode, ConstTable, CopyCode, HeaderCode, Op, Pc, SelectCode, Slot};
+use crate::code::{ActionCode, ConstCall, ConstTable, CopyCode, HeaderCode, Op, Pc, SelectCode, Slot};
 use crate::entry::{ActionCall, ActionRef, CounterRef, MatchKind, RegisterRef, TableRef};
 use crate::error::LoadError;
 use crate::hash::CalculationCode;
@@ -136,9 +136,19 @@ pub(crate) struct TableCode {
     /// In the order of [`TableInfo::actions`].
     pub(crate) actions: Vec<ActionCode>,
     pub(crate) shape: Shape,
+    /// What a miss runs, where that is part of the program.
+    pub(crate) miss: Option<ConstCall>,
     /// Where to continue after each action; empty where that is the same for all.
     pub(crate) next: Vec<Pc>,
     pub(crate) next_without_action: Pc,
+}
+
+impl TableCode {
+    /// An action as this table runs it; `info` is the same table's.
+    pub(crate) fn const_call(&self, info: &TableInfo, call: &ActionCall) -> Option<ConstCall> {
+        let position = info.actions.iter().position(|&action| action == call.action)?;
+        Some(ConstCall { position, code: self.actions[position], params: call.params.clone().into() })
+    }
 }
 
 /// The structure that finds a table's entries.
@@ -146,7 +156,7 @@ pub(crate) struct TableCode {
 pub(crate) enum TableKind {
     /// No key: always the default action.
     Keyless,
-    /// Exact fields that fit 128 bits.
+    /// Exact fields that fit a packed key.
     Exact { parts: Box<[KeyPart]> },
     /// Exact fields and one prefix.
     Lpm { parts: Box<[KeyPart]> },

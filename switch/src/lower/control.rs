@@ -103,6 +103,7 @@ impl<'a> Lowering<'a> {
             next_without_action: 0,
             actions: code,
             shape: Shape { entry, counted: table.with_counters },
+            miss: None,
         });
         self.tables.push(TableInfo {
             name: table.name.clone(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::code::{CopyCode, FieldAt, HeaderCode, SLOTS, Slot, Stores};
+use crate::code::{CopyCode, FieldAt, HeaderCode, SLOTS, Slot};
 use crate::error::LoadError;
 use crate::json::Document;
 
@@ -321,7 +321,7 @@ impl Layout {
                 valid: instance.valid.unwrap_or_default(),
                 len: (instance.bits / 8) as usize,
                 loads: instance.fields.iter().filter_map(place).collect(),
-                stores: Stores::new(instance.fields.iter().filter(|f| f.written).filter_map(place)),
+                stores: instance.fields.iter().filter(|f| f.written).filter_map(place).collect(),
             });
         }
         let mut copies = Vec::new();

@@ -14,6 +14,7 @@ use crate::program::{Code, TableInfo, TableKind};
 /// Tidies the lowered code. `tables` tells which tables never change.
 pub(super) fn tidy(code: &mut Code, tables: &[TableInfo]) {
     compile_const_tables(code, tables);
+    compile_const_misses(code, tables);
     let nowhere = unreachable(code);
     remove(code, &nowhere);
     let targets = jump_targets(code);
@@ -56,6 +57,7 @@ fn for_each_target(code: &mut Code, mut visit: impl FnMut(&mut Pc)) {
     for table in &mut code.tables {
         table.next.iter_mut().chain([&mut table.next_without_action]).for_each(&mut visit);
         table.actions.iter_mut().for_each(|action| visit(&mut action.start));
+        table.miss.iter_mut().for_each(|call| visit(&mut call.code.start));
     }
     for table in &mut code.const_tables {
         table.calls.iter_mut().for_each(|call| visit(&mut call.code.start));
@@ -73,10 +75,7 @@ fn compile_const_tables(code: &mut Code, tables: &[TableInfo]) {
         if !info.const_entries || !info.const_default || table.shape.counted {
             continue;
         }
-        let call = |call: &crate::entry::ActionCall| {
-            let position = info.actions.iter().position(|&a| a == call.action)?;
-            Some(ConstCall { position, code: table.actions[position], params: call.params.clone().into() })
-        };
+        let call = |call| table.const_call(info, call);
         let mut entries: Vec<_> = code.entries[at].iter().collect();
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.1)); // stable: the first stays first
         let mut words = Vec::new();
@@ -97,6 +96,12 @@ fn compile_const_tables(code: &mut Code, tables: &[TableInfo]) {
         {
             *op = Op::ApplyConst { table };
         }
+    }
+}
+
+fn compile_const_misses(code: &mut Code, tables: &[TableInfo]) {
+    for (table, info) in code.tables.iter_mut().zip(tables).filter(|(_, info)| info.const_default) {
+        table.miss = info.initial_default.as_ref().and_then(|call| table.const_call(info, call));
     }
 }
 
@@ -191,7 +196,7 @@ fn dead_writes(code: &Code) -> BTreeSet<usize> {
     read.extend(code.const_tables.iter().flat_map(|t| t.parts.iter()).map(|p| p.slot));
     read.extend(code.calculations.iter().flat_map(|c| c.slots()));
     read.extend(code.selects.iter().flat_map(|s| s.key.slots()));
-    read.extend(code.headers.iter().flat_map(|h| h.stores.slots().chain([h.valid])));
+    read.extend(code.headers.iter().flat_map(|h| h.stores.iter().map(|f| f.slot).chain([h.valid])));
     read.extend(code.copies.iter().flat_map(|c| c.fields.iter().map(|&(_, from)| from)));
     read.extend([code.metadata.egress_spec]);
     read.extend(code.metadata.multicast_group);

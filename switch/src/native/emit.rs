@@ -35,13 +35,15 @@ pub(super) fn emit(code: &Code, phases: &[Pc], mut builder: FunctionBuilder<'_>,
         builder.ins().load(I64, MemFlags::trusted(), run, at as i32)
     };
     let packet = run_word(&mut builder, offset_of!(Run<'_>, packet));
+    let frame = run_word(&mut builder, offset_of!(Run<'_>, frame_start));
     let frame_len = run_word(&mut builder, offset_of!(Run<'_>, frame_len));
+    let tables = run_word(&mut builder, offset_of!(Run<'_>, tables));
     let (hit, action) = (builder.declare_var(I64), builder.declare_var(I64));
     let zero = builder.ins().iconst(I64, 0);
     builder.def_var(hit, zero);
     builder.def_var(action, zero);
-    let calls = [2, 3, 4].map(|params| {
-        let signature = signature(module, params, usize::from(params > 2));
+    let calls = [2, 3, 4, 5].map(|params| {
+        let signature = signature(module, params, 1);
         builder.import_signature(signature)
     });
     let stop = builder.create_block();
@@ -55,7 +57,9 @@ pub(super) fn emit(code: &Code, phases: &[Pc], mut builder: FunctionBuilder<'_>,
         run,
         slots,
         packet,
+        frame,
         frame_len,
+        tables,
         hit,
         action,
         stop,
@@ -102,16 +106,20 @@ pub(super) struct Emitter<'a> {
     work: Vec<Work>,
     pub(super) run: Value,
     pub(super) slots: Value,
-    packet: Value,
+    pub(super) packet: Value,
+    /// Where the frame begins.
+    pub(super) frame: Value,
     pub(super) frame_len: Value,
+    /// Where the tables' contents begin.
+    pub(super) tables: Value,
     /// Did the last table lookup hit?
     pub(super) hit: Variable,
     /// The position in its table's list of the action that ran last.
     pub(super) action: Variable,
     /// Leaves the function.
     stop: Block,
-    /// Signatures of functions of 2, 3 and 4 words; the first returns nothing.
-    calls: [SigRef; 3],
+    /// Signatures of functions of 2 to 5 words that return one.
+    calls: [SigRef; 4],
 }
 
 impl Emitter<'_> {
@@ -157,6 +165,15 @@ impl Emitter<'_> {
 
     pub(super) fn set(&mut self, slot: Slot, value: Value) {
         self.builder.ins().store(MemFlags::trusted(), value, self.slots, i32::from(slot) * 8);
+    }
+
+    /// A word of the packet, by its place in [`Packet`].
+    pub(super) fn packet_word(&mut self, at: usize) -> Value {
+        self.builder.ins().load(I64, MemFlags::trusted(), self.packet, at as i32)
+    }
+
+    pub(super) fn set_packet_word(&mut self, at: usize, value: Value) {
+        self.builder.ins().store(MemFlags::trusted(), value, self.packet, at as i32);
     }
 
     pub(super) fn word(&mut self, value: u64) -> Value {
@@ -350,25 +367,27 @@ impl Emitter<'_> {
             }
             Op::Select { select } => {
                 self.burn();
-                let code = &self.code.selects[usize::from(select)];
-                let number = self.word(select.into());
-                let case = self.call(runtime::select as *const u8, &[self.run, self.slots, number]);
-                self.cases(region, case, &code.to, code.otherwise);
+                self.select(region, select);
             }
             Op::Return => self.jump(self.regions[region].on_return),
             Op::End => self.jump(self.regions[region].on_end),
             Op::Touch { headers } => {
-                let at = offset_of!(Packet, touched) as i32;
-                let old = self.builder.ins().load(I64, MemFlags::trusted(), self.packet, at);
+                let old = self.packet_word(offset_of!(Packet, touched));
                 let new = self.builder.ins().bor_imm(old, headers as i64);
-                self.builder.ins().store(MemFlags::trusted(), new, self.packet, at);
-                return false;
-            }
-            Op::Calculate { dst, calculation } if self.calculate(region, pc, dst, calculation) => {
+                self.set_packet_word(offset_of!(Packet, touched), new);
                 return false;
             }
             _ => {
-                self.step(region, pc, op);
+                let done = match *op {
+                    Op::Extract { header } => self.extract(region, pc, op, header),
+                    Op::AddHeader { header } => self.add_header(header),
+                    Op::RemoveHeader { header } => self.remove_header(header),
+                    Op::Calculate { dst, calculation } => self.calculate(region, pc, dst, calculation),
+                    _ => false,
+                };
+                if !done {
+                    self.step(region, pc, op);
+                }
                 return false;
             }
         }
@@ -386,7 +405,7 @@ impl Emitter<'_> {
         self.fork(region, truth, yes, no);
     }
 
-    fn cases(&mut self, region: usize, number: Value, to: &[Pc], otherwise: Pc) {
+    pub(super) fn cases(&mut self, region: usize, number: Value, to: &[Pc], otherwise: Pc) {
         let mut switch = Switch::new();
         for (case, &to) in to.iter().enumerate() {
             switch.set_entry(case as u128, self.block_at(region, to));
@@ -410,8 +429,7 @@ impl Emitter<'_> {
         let (on, out) = (self.builder.create_block(), self.builder.create_block());
         self.branch(fuel, on, out);
         self.builder.switch_to_block(out);
-        let address = self.builder.ins().iconst(I64, runtime::out_of_fuel as *const u8 as i64);
-        self.builder.ins().call_indirect(self.calls[0], address, &[self.run, self.slots]);
+        self.call(runtime::out_of_fuel as *const u8, &[self.run, self.slots]);
         self.jump(self.stop);
         self.builder.switch_to_block(on);
         let left = self.builder.ins().iadd_imm(fuel, -1);
@@ -419,7 +437,7 @@ impl Emitter<'_> {
     }
 
     /// Has the runtime run an operation.
-    fn step(&mut self, region: usize, pc: Pc, op: &Op) {
+    pub(super) fn step(&mut self, region: usize, pc: Pc, op: &Op) {
         let number = self.word(pc.into());
         let flow = self.call(runtime::step as *const u8, &[self.run, self.slots, number]);
         if !op.may_end() {
@@ -431,46 +449,5 @@ impl Emitter<'_> {
         let ended = self.builder.ins().icmp_imm(IntCC::Equal, flow, Flow::EndPhase as i64);
         self.branch(ended, self.regions[region].on_end, self.stop);
         self.builder.switch_to_block(on);
-    }
-
-    /// Emits a CRC of fields; `false`: the calculation is another.
-    fn calculate(&mut self, region: usize, pc: Pc, dst: Slot, calculation: u16) -> bool {
-        let Some((linear, headers)) = self.code.calculations[usize::from(calculation)].linear() else {
-            return false;
-        };
-        let done = self.builder.create_block();
-        if let Some((&first, others)) = headers.split_first() {
-            let mut complete = self.get(first);
-            for &header in others {
-                let valid = self.get(header);
-                complete = self.builder.ins().band(complete, valid);
-            }
-            let [fast, slow] = [(); 2].map(|()| self.builder.create_block());
-            self.branch(complete, fast, slow);
-            self.builder.switch_to_block(slow);
-            self.builder.set_cold_block(slow);
-            self.step(region, pc, &Op::Calculate { dst, calculation });
-            self.jump(done);
-            self.builder.switch_to_block(fast);
-        }
-        let mut crc = self.word(linear.base.into());
-        let mut tables = linear.bytes.iter();
-        for &(slot, bytes) in &linear.fields {
-            let value = self.get(slot);
-            for (byte, table) in tables.by_ref().take(bytes.into()).enumerate() {
-                let shifted = self.builder.ins().ushr_imm(value, 8 * byte as i64);
-                let index = self.builder.ins().band_imm(shifted, 255);
-                let offset = self.builder.ins().ishl_imm(index, 2);
-                // The tables live as long as this code: both are the program's.
-                let base = self.word(table.as_ptr() as u64);
-                let at = self.builder.ins().iadd(base, offset);
-                let contribution = self.builder.ins().uload32(MemFlags::trusted().with_readonly(), at, 0);
-                crc = self.builder.ins().bxor(crc, contribution);
-            }
-        }
-        self.set(dst, crc);
-        self.jump(done);
-        self.builder.switch_to_block(done);
-        true
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //!   ops ──emit──> Cranelift's IR ──Cranelift──> before(run, slots)   parser, verify, ingress
 //!                                               after(run, slots)    egress, update
+//!                                               write(packet, slots, frame)   deparser: what headers have become
 //!                                                  │  ▲
 //!                                                  ▼  │  calls
 //!                                               runtime    what needs tables, headers or the frame
@@ -13,8 +14,12 @@
 //! operation by operation: it runs on hosts that Cranelift has no code for, and is what compiled code is tested against.
 #![expect(unsafe_code, reason = "calls code made at run time, which calls back with pointers")]
 
+mod deparser;
 mod emit;
+mod hash;
+mod header;
 mod runtime;
+mod select;
 mod table;
 
 use std::fmt;
@@ -25,7 +30,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::{Linkage, Module, default_libcall_names};
 
-use crate::code::{Pc, Words};
+use crate::code::Words;
 use crate::machine::{Packet, State};
 use crate::program::Code;
 use runtime::Run;
@@ -33,10 +38,14 @@ use runtime::Run;
 /// A compiled function.
 type Function = unsafe extern "C" fn(*mut Run<'_>, *mut Words);
 
+/// A compiled function that writes headers into a frame of this length.
+type Write = unsafe extern "C" fn(*const Packet, *const Words, *mut u8, usize);
+
 /// Compiled code of a program.
 pub(crate) struct Native {
     before: Function,
     after: Function,
+    write: Write,
     /// Owns the memory that the functions lie in. Only `drop` takes the lock.
     module: Mutex<Option<JITModule>>,
 }
@@ -52,23 +61,32 @@ impl Native {
             cranelift_native::builder()?.finish(settings::Flags::new(flags)).map_err(|e| e.to_string())?;
         let mut module = JITModule::new(JITBuilder::with_isa(isa, default_libcall_names()));
         let mut builder = FunctionBuilderContext::new();
-        let mut define = |name: &str, phases: &[Pc]| {
+        let mut define = |name: &str, params: usize, emit: &dyn Fn(FunctionBuilder<'_>, &JITModule)| {
             let mut context = module.make_context();
-            context.func.signature = emit::signature(&module, 2, 0);
-            emit::emit(code, phases, FunctionBuilder::new(&mut context.func, &mut builder), &module);
+            context.func.signature = emit::signature(&module, params, 0);
+            emit(FunctionBuilder::new(&mut context.func, &mut builder), &module);
             let id = module.declare_function(name, Linkage::Export, &context.func.signature);
             let id = id.map_err(|e| e.to_string())?;
             module.define_function(id, &mut context).map_err(|e| e.to_string())?;
             Ok::<_, String>(id)
         };
-        let (before, after) = (define("before", &code.before)?, define("after", &code.after)?);
-        module.finalize_definitions().map_err(|e| e.to_string())?;
-        let function = |id| {
-            let address = module.get_finalized_function(id);
-            // SAFETY: a function of this signature was defined under this id.
-            unsafe { std::mem::transmute::<*const u8, Function>(address) }
+        let phases = |phases| {
+            move |builder: FunctionBuilder<'_>, module: &JITModule| emit::emit(code, phases, builder, module)
         };
-        Ok(Native { before: function(before), after: function(after), module: Mutex::new(Some(module)) })
+        let before = define("before", 2, &phases(&code.before))?;
+        let after = define("after", 2, &phases(&code.after))?;
+        let write = define("write", 4, &|builder, _| deparser::emit(code, builder))?;
+        module.finalize_definitions().map_err(|e| e.to_string())?;
+        let [before, after, write] = [before, after, write].map(|id| module.get_finalized_function(id));
+        // SAFETY: functions of these signatures were defined under these ids.
+        let (before, after, write) = unsafe {
+            (
+                std::mem::transmute::<*const u8, Function>(before),
+                std::mem::transmute::<*const u8, Function>(after),
+                std::mem::transmute::<*const u8, Write>(write),
+            )
+        };
+        Ok(Native { before, after, write, module: Mutex::new(Some(module)) })
     }
 
     /// Parser, verify and ingress.
@@ -79,6 +97,12 @@ impl Native {
     /// Egress and update.
     pub(crate) fn after(&self, job: Job<'_>) {
         job.run(self.after);
+    }
+
+    /// Writes what may differ from the frame that came in over the outgoing one's headers, which are in their places.
+    pub(crate) fn write_headers(&self, packet: &Packet, slots: &Words, frame: &mut [u8]) {
+        // SAFETY: the function reads the packet and slots, every one of which there is, and writes no further than the length.
+        unsafe { (self.write)(packet, slots, frame.as_mut_ptr(), frame.len()) }
     }
 }
 

@@ -1,54 +1,77 @@
 //! Emitting lookups, and what runs when they are done.
 
-use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::types::{I8, I64};
+use std::mem::offset_of;
+
+use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{Block, InstBuilder, MemFlags, Value};
 use cranelift_frontend::Switch;
 
 use super::emit::Emitter;
-use super::runtime::{self, HIT_SHIFT};
-use crate::code::ConstCall;
+use super::runtime;
+use crate::code::{ConstCall, Pc};
 use crate::program::TableKind;
+use crate::table::contents::Contents;
 use crate::table::row::Shape;
-use crate::table::{KeyPart, packed_width};
+use crate::table::{KeyPart, key_words};
 
 impl Emitter<'_> {
     /// Looks a table up and runs the action, then goes on at `then`. `inline`: an action, by its position, whose code is the
     /// block given instead.
     pub(super) fn apply(&mut self, region: usize, table: u16, inline: Option<(usize, Block)>, then: Block) {
-        let number = self.word(table.into());
         let code = &self.code.tables[usize::from(table)];
-        let TableKind::Exact { parts } = &code.kind else {
-            let answer = self.call(runtime::apply as *const u8, &[self.run, self.slots, number]);
-            let hit = self.builder.ins().ushr_imm(answer, HIT_SHIFT);
-            self.builder.def_var(self.hit, hit);
-            let action = self.builder.ins().band_imm(answer, (1 << HIT_SHIFT) - 1);
-            return self.run_action(region, table, action, None, inline, then);
-        };
-        let low = self.pack(parts, 0);
-        let row = match packed_width(parts) {
-            0..=64 => self.call(runtime::find as *const u8, &[self.run, number, low]),
-            _ => {
-                let high = self.pack(parts, 64);
-                self.call(runtime::find_wide as *const u8, &[self.run, number, low, high])
-            }
-        };
         let [found, missed] = [(); 2].map(|()| self.builder.create_block());
-        self.branch(row, found, missed);
+        let row = self.find(table, missed);
+        if let Some(row) = row {
+            self.branch(row, found, missed);
+        }
 
         self.builder.switch_to_block(missed);
-        self.builder.set_cold_block(missed);
-        let no = self.word(0);
-        self.builder.def_var(self.hit, no);
-        let action = self.call(runtime::miss as *const u8, &[self.run, self.slots, number]);
-        self.run_action(region, table, action, None, inline, then);
+        self.set_hit(false);
+        match &code.miss {
+            Some(call) => self.call_const(region, call, inline, then),
+            None => {
+                let number = self.word(table.into());
+                let action = self.call(runtime::miss as *const u8, &[self.run, self.slots, number]);
+                self.run_action(region, table, action, None, inline, then);
+            }
+        }
 
+        let Some(row) = row else { return };
         self.builder.switch_to_block(found);
-        let yes = self.word(1);
-        self.builder.def_var(self.hit, yes);
+        self.set_hit(true);
         self.count(code.shape, row);
         let action = self.builder.ins().load(I64, MemFlags::trusted(), row, 0);
         self.run_action(region, table, action, Some(row), inline, then);
+    }
+
+    /// The packet's row, or 0. Goes to `missed` from a table without entries; always, where there is no key: then there is no row to
+    /// look at.
+    fn find(&mut self, table: u16, missed: Block) -> Option<Value> {
+        let kind = &self.code.tables[usize::from(table)].kind;
+        if matches!(kind, TableKind::Keyless) {
+            self.jump(missed);
+            return None;
+        }
+        let contents = usize::from(table) * size_of::<Contents>();
+        let contents = self.builder.ins().iadd_imm(self.tables, contents as i64);
+        let len = offset_of!(Contents, len) as i32;
+        let len = self.builder.ins().load(I64, MemFlags::trusted(), contents, len);
+        let look = self.builder.create_block();
+        self.branch(len, look, missed);
+        self.builder.switch_to_block(look);
+        let TableKind::Exact { parts } = kind else {
+            let number = self.word(table.into());
+            return Some(self.call(runtime::search as *const u8, &[self.run, self.slots, number]));
+        };
+        let words: Vec<Value> =
+            (0..key_words(parts)).map(|word| self.pack(parts, 64 * word as u32)).collect();
+        let find = match words.len() {
+            1 => runtime::find_1 as *const u8,
+            2 => runtime::find_2 as *const u8,
+            3 => runtime::find_3 as *const u8,
+            _ => runtime::find_4 as *const u8,
+        };
+        Some(self.call(find, &[&[contents], words.as_slice()].concat()))
     }
 
     /// Ends the block: runs the action of position `number` - 1, with parameters from the row if there is one; 0: none.
@@ -80,19 +103,31 @@ impl Emitter<'_> {
                 let value = self.builder.ins().load(I64, MemFlags::trusted(), row, 8 * (1 + i32::from(at)));
                 self.set(action.param_base.wrapping_add(at), value);
             }
-            match inline {
-                Some((at, code)) if at == position => self.jump(code),
-                _ => {
-                    let body = self.builder.create_block();
-                    self.jump(body);
-                    self.action_at(body, region, action.start, then);
-                }
-            }
+            self.begin(region, position, action.start, inline, then);
         }
         self.builder.switch_to_block(none);
         let no_action = self.word(u64::MAX);
         self.builder.def_var(self.action, no_action);
         self.jump(then);
+    }
+
+    /// Ends the block: begins an action whose parameters are there.
+    fn begin(
+        &mut self,
+        region: usize,
+        position: usize,
+        start: Pc,
+        inline: Option<(usize, Block)>,
+        then: Block,
+    ) {
+        match inline {
+            Some((at, code)) if at == position => self.jump(code),
+            _ => {
+                let body = self.builder.create_block();
+                self.jump(body);
+                self.action_at(body, region, start, then);
+            }
+        }
     }
 
     /// The key's word of 64 bits that begins at this bit.
@@ -131,35 +166,31 @@ impl Emitter<'_> {
     /// The same for a table that is part of the program: its entries become conditions.
     pub(super) fn apply_const(&mut self, region: usize, table: u16, then: Block) {
         let table = &self.code.const_tables[usize::from(table)];
-        let mut word = self.word(0);
-        for part in &table.parts {
-            let value = self.slice(part.slot, part.rot, part.mask);
-            word = self.builder.ins().bor(word, value);
-        }
+        let (word, known) = self.join(&table.parts);
         let mut entries = table.words.iter().zip(&table.calls).peekable();
         while let Some((_, call)) = entries.peek().copied() {
             // Entries in a row that do the same are one condition.
-            let mut truth = self.builder.ins().iconst(I8, 0);
-            while let Some((&(value, mask), _)) = entries.next_if(|(_, other)| other.does(call)) {
-                let masked = self.and(word, mask);
-                let equal = self.builder.ins().icmp_imm(IntCC::Equal, masked, value as i64);
-                truth = self.builder.ins().bor(truth, equal);
-            }
-            let [yes, no] = [(); 2].map(|()| self.builder.create_block());
-            self.branch(truth, yes, no);
+            let same =
+                std::iter::from_fn(|| entries.next_if(|(_, other)| other.does(call))).map(|entry| *entry.0);
+            let yes = self.builder.create_block();
+            self.unless(word, known, same, yes);
+            let no = self.builder.current_block();
             self.builder.switch_to_block(yes);
-            self.call_const(region, true, call, then);
-            self.builder.switch_to_block(no);
+            self.set_hit(true);
+            self.call_const(region, call, None, then);
+            if let Some(no) = no {
+                self.builder.switch_to_block(no);
+            }
         }
+        self.set_hit(false);
         match table.calls.last() {
-            Some(miss) => self.call_const(region, false, miss, then),
+            Some(miss) => self.call_const(region, miss, None, then),
             None => self.jump(then),
         }
     }
 
-    fn call_const(&mut self, region: usize, hit: bool, call: &ConstCall, then: Block) {
-        let hit = self.word(hit.into());
-        self.builder.def_var(self.hit, hit);
+    /// Ends the block: runs an action that is part of the program.
+    fn call_const(&mut self, region: usize, call: &ConstCall, inline: Option<(usize, Block)>, then: Block) {
         let position = self.word(call.position as u64);
         self.builder.def_var(self.action, position);
         if call.position == usize::MAX {
@@ -170,8 +201,11 @@ impl Emitter<'_> {
             let value = self.word(value);
             self.set(slot, value);
         }
-        let body = self.builder.create_block();
-        self.jump(body);
-        self.action_at(body, region, call.code.start, then);
+        self.begin(region, call.position, call.code.start, inline, then);
+    }
+
+    fn set_hit(&mut self, hit: bool) {
+        let hit = self.word(hit.into());
+        self.builder.def_var(self.hit, hit);
     }
 }

@@ -5,9 +5,13 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::code::{Op, Slot};
+use crate::code::{FieldAt, HeaderCode, Op, SelectCode, Slot};
+use crate::entry::MatchKind;
+use crate::hash::{Algorithm, CalculationCode, InputPart};
 use crate::machine::Machine;
 use crate::program::Program;
+use crate::table::ones;
+use crate::table::scan::ScanKey;
 
 /// Slots that operations read and write.
 const USED: Slot = 6;
@@ -113,6 +117,109 @@ proptest! {
             }
             let slots: Vec<u64> = (0..USED).map(|slot| machine.slots.get(slot)).collect();
             (slots, machine.packet.fault, machine.packet.touched, machine.packet.truncate)
+        };
+        prop_assert_eq!(run(true), run(false));
+    }
+}
+
+/// A header's bytes and its fields, each with its first bit and its width.
+fn header() -> impl Strategy<Value = (usize, Vec<(u32, u16)>)> {
+    (1..24usize).prop_flat_map(|len| {
+        let bits = 8 * len as u32;
+        let field = (0..bits).prop_flat_map(move |first| (Just(first), 1..=(bits - first).min(64) as u16));
+        (Just(len), prop::collection::vec(field, 0..usize::from(USED)))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// A header is taken from the frame, summed, changed and written.
+    #[test]
+    fn headers_are_what_they_are_interpreted(
+        (len, fields) in header(),
+        frame in prop::collection::vec(any::<u8>(), 0..64),
+        algorithm in prop_oneof![Just(Algorithm::Csum16), Just(Algorithm::Crc32)],
+        changes in prop::collection::vec((slot(), slot()), 0..4),
+    ) {
+        const VALID: Slot = USED;
+        const SUM: Slot = USED + 1;
+        let run = |compiled: bool| {
+            let mut ops = vec![Op::Extract { header: 0 }, Op::Calculate { dst: SUM, calculation: 0 }];
+            // Into the frame the other way round.
+            ops.extend(changes.iter().map(|&(dst, a)| Op::Mov { dst, a }));
+            ops.push(Op::Touch { headers: 1 });
+            let mut program = program(&ops);
+            let code = &mut Arc::get_mut(&mut program).unwrap().code;
+            let at = |(slot, &(bit, width)): (Slot, &(u32, u16))| FieldAt::new(slot, bit, width);
+            let loads: Vec<FieldAt> = (0..).zip(&fields).map(at).collect();
+            let parts = (0..).zip(&fields).map(|(slot, &(_, width))| {
+                InputPart { slot, width: width.into(), valid: Some(VALID) }
+            });
+            code.calculations = vec![CalculationCode::new(algorithm, parts.collect(), false)];
+            code.calculations[0].finish(&[]);
+            code.headers = vec![HeaderCode { valid: VALID, len, stores: loads.clone(), loads }];
+            code.deparser = vec![0];
+            code.state = usize::from(SUM) + 1;
+            let code = &mut Arc::get_mut(&mut program).unwrap().code;
+            code.native = compiled.then(|| Native::compile(code).unwrap());
+            let mut state = crate::control::initial_state(&program);
+            let code = &program.code;
+            let mut machine = Machine::new(code);
+            machine.reset(code, &frame);
+            machine.run_before(code, &mut state, &frame);
+            let slots: Vec<u64> = (0..=SUM).map(|slot| machine.slots.get(slot)).collect();
+            let mut out = Vec::new();
+            machine.deparse(code, &frame, &mut out);
+            (slots, machine.packet.touched, machine.packet.cursor, machine.packet.origins, out)
+        };
+        prop_assert_eq!(run(true), run(false));
+    }
+
+    /// A select goes where the first case that matches says.
+    #[test]
+    fn selects_are_what_they_are_interpreted(
+        widths in prop::collection::vec(1..24u16, 1..4),
+        cases in prop::collection::vec((prop::collection::vec((0..4u64, 0..4u64), 4), 0..3u32), 0..6),
+        values in prop::collection::vec(0..4u64, 4),
+    ) {
+        let run = |compiled: bool| {
+            // Each case's code writes its own number.
+            let one = Slot::MAX;
+            let ops: Vec<Op> = (0..4)
+                .flat_map(|_| [Op::Add { dst: USED, a: USED, b: one, mask: u64::MAX }, Op::End])
+                .collect();
+            let mut program = program(&[&[Op::Select { select: 0 }][..], &ops].concat());
+            let code = &mut Arc::get_mut(&mut program).unwrap().code;
+            for number in 0..4 {
+                code.ops[1 + 2 * number] = Op::Slice { dst: USED, a: one, rot: 63 - number as u8, mask: u64::MAX };
+            }
+            let fields: Vec<_> = (0..).zip(&widths).map(|(slot, &width)| (MatchKind::Ternary, slot, width)).collect();
+            let key = ScanKey::new(&fields);
+            let mut select = SelectCode { key, words: Vec::new(), to: Vec::new(), otherwise: 7 };
+            for (pairs, to) in &cases {
+                let cut = |(&(value, mask), &width): (&(u64, u64), &u16)| {
+                    let mask = mask & ones(width);
+                    (value & mask, mask)
+                };
+                let pairs: Vec<_> = pairs.iter().zip(&widths).map(cut).collect();
+                select.key.pack_entry(&pairs, &mut select.words);
+                select.to.push(1 + 2 * to);
+            }
+            code.selects = vec![select];
+            let native = Native::compile(code).unwrap();
+            let code = &program.code;
+            let mut state = crate::control::initial_state(&program);
+            let mut machine = Machine::new(code);
+            machine.reset(code, &[]);
+            for (slot, (&value, &width)) in (0..).zip(values.iter().zip(&widths)) {
+                machine.slots.set(slot, value & ones(width));
+            }
+            match compiled {
+                true => native.before(machine.job(code, &mut state, &[])),
+                false => machine.run(code, &mut state, &[], &code.before),
+            }
+            (machine.slots.get(USED), machine.packet.fuel)
         };
         prop_assert_eq!(run(true), run(false));
     }

@@ -6,7 +6,7 @@ use super::range::Ranges;
 use super::row::Shape;
 use super::scan::Scan;
 use super::store::{Pair, Store};
-use super::{NONE, ones, pack};
+use super::{NONE, ones, pack, unpack};
 use crate::code::Words;
 use crate::entry::CounterData;
 use crate::program::{TableCode, TableKind};
@@ -17,6 +17,8 @@ pub(crate) struct Contents {
     /// Action + 1 (0: none) and parameters.
     pub(crate) default: Vec<u64>,
     pub(crate) body: Body,
+    /// Number of entries.
+    pub(crate) len: usize,
     shape: Shape,
 }
 
@@ -57,41 +59,21 @@ impl Contents {
             TableKind::Range { exact, range, .. } => Body::Range(store(), Ranges::new(exact.clone(), *range)),
             TableKind::Scan { .. } => Body::Scan(store(), Scan::default()),
         };
-        Contents { default, body, shape }
+        Contents { default, body, len: 0, shape }
     }
 
     /// The entry or default action for a packet of this many bytes, which is counted; and whether it is an entry.
     #[inline]
     pub(crate) fn apply(&mut self, kind: &TableKind, slots: &Words, bytes: usize) -> (bool, &[u64]) {
-        let (store, row) = match (kind, &mut self.body) {
-            (_, Body::Exact(exact)) => {
-                return match exact.look_up(slots) {
-                    NONE => (false, &self.default),
-                    row => (true, self.shape.hit(exact.row_mut(row), bytes)),
-                };
-            }
-            (TableKind::Lpm { parts }, Body::Lpm(store, lpm)) => {
-                let row = lpm.look_up(parts, slots);
-                (store, row)
-            }
-            (TableKind::Range { parts, slot, .. }, Body::Range(store, ranges)) => {
-                let row = ranges.look_up(parts, *slot, slots, store);
-                (store, row)
-            }
-            (TableKind::Scan { key }, Body::Scan(store, scan)) => {
-                let row = scan.look_up(key, slots, store);
-                (store, row)
-            }
-            _ => return (false, &self.default),
-        };
-        match row {
-            NONE => (false, &self.default),
-            row => (true, self.shape.hit(store.row_mut(row), bytes)),
+        match self.body.look_up(kind, slots) {
+            Some(row) => (true, self.shape.hit(row, bytes)),
+            None => (false, &self.default),
         }
     }
 
     /// Adds an entry that is not there. Its direct counter starts at zero.
     pub(crate) fn insert(&mut self, kind: &TableKind, pairs: &[Pair], priority: i32, words: &[u64]) {
+        self.len += 1;
         match (kind, &mut self.body) {
             (TableKind::Exact { parts }, Body::Exact(exact)) => {
                 exact.insert(pack(parts, pairs.iter().map(|p| p.0)), words);
@@ -134,6 +116,7 @@ impl Contents {
     }
 
     pub(crate) fn remove(&mut self, kind: &TableKind, row: u32) {
+        self.len -= 1;
         match (kind, &mut self.body) {
             (_, Body::Exact(exact)) => exact.remove(row),
             (TableKind::Lpm { parts }, Body::Lpm(store, lpm)) => {
@@ -149,15 +132,6 @@ impl Contents {
                 store.remove(row);
             }
             _ => {}
-        }
-    }
-
-    /// Number of entries.
-    pub(crate) fn len(&self) -> usize {
-        match &self.body {
-            Body::Keyless => 0,
-            Body::Exact(exact) => exact.len(),
-            Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _) => store.len(),
         }
     }
 
@@ -184,7 +158,7 @@ impl Contents {
 
     /// The rows of all entries.
     pub(crate) fn rows(&self) -> Vec<u32> {
-        let (mut rows, mut from) = (Vec::with_capacity(self.len()), Some(0));
+        let (mut rows, mut from) = (Vec::with_capacity(self.len), Some(0));
         while let Some(at) = from {
             from = self.slice(at, usize::MAX, &mut rows);
         }
@@ -196,11 +170,7 @@ impl Contents {
         match (kind, &self.body) {
             (TableKind::Exact { parts }, Body::Exact(exact)) => {
                 let key = exact.key(row);
-                let pair = |part: &super::KeyPart| {
-                    let all = ones(part.width);
-                    ((key >> part.shift) as u64 & all, all)
-                };
-                (parts.iter().map(pair).collect(), 0)
+                (parts.iter().map(|part| (unpack(part, &key), ones(part.width))).collect(), 0)
             }
             (_, Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _)) => {
                 (store.key(row).to_vec(), store.priority(row))
@@ -241,5 +211,32 @@ impl Contents {
             Body::Exact(exact) => Some(exact.row_mut(row)),
             Body::Lpm(store, _) | Body::Range(store, _) | Body::Scan(store, _) => Some(store.row_mut(row)),
         }
+    }
+}
+
+impl Body {
+    /// The words of the packet's row.
+    #[inline]
+    pub(crate) fn look_up(&mut self, kind: &TableKind, slots: &Words) -> Option<&mut [u64]> {
+        let (store, row) = match (kind, self) {
+            (_, Body::Exact(exact)) => {
+                let row = exact.look_up(slots);
+                return (row != NONE).then(|| exact.row_mut(row));
+            }
+            (TableKind::Lpm { parts }, Body::Lpm(store, lpm)) => {
+                let row = lpm.look_up(parts, slots);
+                (store, row)
+            }
+            (TableKind::Range { parts, slot, .. }, Body::Range(store, ranges)) => {
+                let row = ranges.look_up(parts, *slot, slots, store);
+                (store, row)
+            }
+            (TableKind::Scan { key }, Body::Scan(store, scan)) => {
+                let row = scan.look_up(key, slots, store);
+                (store, row)
+            }
+            _ => return None,
+        };
+        (row != NONE).then(|| store.row_mut(row))
     }
 }

@@ -1,7 +1,7 @@
 //! Exact tables: one hash, and what belongs to a key lies beside it.
 //!
 //! ```text
-//! record   key, 1 or 2 words | row: action + 1 (0: free), params ..., packets, bytes | padding
+//! record   key, 1 to 4 words | row: action + 1 (0: free), params ..., packets, bytes | padding
 //! ```
 //!
 //! Node sets are large and are asked for any node: what a lookup costs is the cache lines that it fetches. So records do
@@ -11,8 +11,8 @@
 //! A table that is full doubles, and no packet waits for that: the old records stay where they are, and every change moves a
 //! few of them to the new place. Until all are there, a lookup that misses in the new place looks in the old one.
 
-use super::records::{HASH_BITS, Layout, Records, seed, split};
-use super::{KeyPart, NONE, pack64, pack128};
+use super::records::{HASH_BITS, Layout, Records, seed};
+use super::{Key, KeyPart, NONE, pack_slots};
 use crate::code::Words;
 
 /// Records of a table that has got its first entry.
@@ -63,14 +63,10 @@ impl Exact {
     /// The row of the packet's entry, or [`NONE`].
     #[inline]
     pub(crate) fn look_up(&self, slots: &Words) -> u32 {
-        if self.len == 0 {
-            return NONE;
+        match self.len {
+            0 => NONE,
+            _ => self.find(pack_slots(&self.parts, slots)),
         }
-        let found = match self.layout.key_words {
-            1 => self.row_number([pack64(&self.parts, slots)]),
-            _ => self.row_number(split(pack128(&self.parts, slots))),
-        };
-        found.unwrap_or(NONE)
     }
 
     /// The words of the row of a key of this many words.
@@ -83,29 +79,33 @@ impl Exact {
     }
 
     /// The row of the entry for this key, or [`NONE`].
-    pub(crate) fn find(&self, key: u128) -> u32 {
+    #[inline]
+    pub(crate) fn find(&self, key: Key) -> u32 {
         if self.len == 0 {
             return NONE;
         }
+        let [a, b, c, d] = key;
         let found = match self.layout.key_words {
-            1 => self.row_number([key as u64]),
-            _ => self.row_number(split(key)),
+            1 => self.row_number([a]),
+            2 => self.row_number([a, b]),
+            3 => self.row_number([a, b, c]),
+            _ => self.row_number([a, b, c, d]),
         };
         found.unwrap_or(NONE)
     }
 
     /// Adds an entry for a key that has none.
-    pub(crate) fn insert(&mut self, key: u128, words: &[u64]) {
+    pub(crate) fn insert(&mut self, key: Key, words: &[u64]) {
         if self.len == 0 && self.old.count == 0 {
-            self.layout.seed = seed(key);
+            self.layout.seed = seed(&key);
         }
         if 2 * (self.len + 1) > self.new.count {
             self.grow();
         }
         let Self { layout, new, .. } = self;
-        let (Ok(row) | Err(row)) = new.place(layout, key);
+        let (Ok(row) | Err(row)) = new.place(layout, &key);
         let at = new.at(layout, row);
-        new.cells[at..at + layout.key_words].copy_from_slice(&split(key)[..layout.key_words]);
+        new.cells[at..at + layout.key_words].copy_from_slice(&key[..layout.key_words]);
         let at = at + layout.key_words;
         new.cells[at..at + words.len()].copy_from_slice(words);
         self.len += 1;
@@ -155,7 +155,7 @@ impl Exact {
     }
 
     /// An entry's key as [`find`](Self::find) takes it.
-    pub(crate) fn key(&self, row: u32) -> u128 {
+    pub(crate) fn key(&self, row: u32) -> Key {
         let (records, row) = self.of(row);
         records.key(&self.layout, row)
     }
@@ -220,7 +220,7 @@ impl Exact {
                 *moved += 1;
                 continue;
             }
-            let (Ok(place) | Err(place)) = new.place(layout, old.key(layout, row));
+            let (Ok(place) | Err(place)) = new.place(layout, &old.key(layout, row));
             let (from, to) = (old.at(layout, row), new.at(layout, place));
             new.cells[to..to + layout.stride].copy_from_slice(&old.cells[from..from + layout.stride]);
             // Another that was kept from this place may move up into it: the next step looks again.
@@ -255,6 +255,10 @@ mod tests {
             20 => (0..60u16, 1..100u64).prop_map(|(key, value)| Change::Put { key, value }),
             12 => (0..60u16).prop_map(|key| Change::Remove { key }),
         ]
+    }
+
+    fn key_of(word: u64) -> Key {
+        [word, 0, 0, 0]
     }
 
     /// All rows, slice by slice.
@@ -316,9 +320,9 @@ mod tests {
                 assert_eq!(shape.counter(table.row(row)).packets, *hits);
             }
         }
-        let mut keys: Vec<u128> = rows(&table).into_iter().map(|row| table.key(row)).collect();
+        let mut keys: Vec<Key> = rows(&table).into_iter().map(|row| table.key(row)).collect();
         keys.sort_unstable();
-        let mut expected: Vec<u128> = model.keys().map(|&k| key_of(k)).collect();
+        let mut expected: Vec<Key> = model.keys().map(|&k| key_of(k)).collect();
         expected.sort_unstable();
         assert_eq!(keys, expected);
     }
@@ -329,6 +333,10 @@ mod tests {
             check(&[(3, 8), (4, 16)], 0, |k| vec![u64::from(k) & 3, u64::from(k) >> 2], &changes);
             check(&[(3, 64), (4, 48)], 3, |k| vec![u64::MAX - u64::from(k & 3), u64::from(k) << 40], &changes);
             check(&[(3, 64)], 20, |k| vec![u64::from(k) << 58 | u64::from(k)], &changes);
+            let spread = |k: u16| vec![u64::from(k & 1), u64::MAX - u64::from(k), u64::from(k) << 30];
+            check(&[(3, 9), (4, 64), (5, 60)], 2, spread, &changes);
+            let spread = |k: u16| vec![u64::from(k), u64::MAX, u64::from(k & 3) << 62, u64::from(k & 3)];
+            check(&[(3, 64), (4, 64), (5, 64), (6, 64)], 1, spread, &changes);
         }
     }
 
@@ -346,7 +354,7 @@ mod tests {
             let parts = pack_parts(&[(0, 64)]).unwrap();
             let mut table = Exact::new(&parts, 1);
             for i in 0..60_000 {
-                table.insert(u128::from(pattern(i)), &[1]);
+                table.insert(key_of(pattern(i)), &[1]);
             }
             table.move_some(usize::MAX);
             let last = table.new.count as u32 - 1;
@@ -370,17 +378,17 @@ mod tests {
             let mut table = Exact::new(&parts, 1);
             let stays = |key: u64| key.is_multiple_of(3);
             for key in (0..few).chain(400..600).filter(|&key| stays(key)) {
-                table.insert(key.into(), &[1]);
+                table.insert(key_of(key), &[1]);
             }
             let mut between = between.iter();
             let (mut seen, mut from, mut rows) = (Vec::new(), Some(0), Vec::new());
             while let Some(at) = from {
                 rows.clear();
                 from = table.slice(at, 1, &mut rows);
-                seen.extend(rows.iter().map(|&row| table.key(row) as u64).filter(|&key| stays(key)));
+                seen.extend(rows.iter().map(|&row| table.key(row)[0]).filter(|&key| stays(key)));
                 for &(insert, key) in between.by_ref().take(every).filter(|(_, key)| !stays(*key)) {
-                    match (insert, table.find(key.into())) {
-                        (true, NONE) => table.insert(key.into(), &[1]),
+                    match (insert, table.find(key_of(key))) {
+                        (true, NONE) => table.insert(key_of(key), &[1]),
                         (false, row) if row != NONE => table.remove(row),
                         _ => {}
                     }
@@ -401,15 +409,15 @@ mod tests {
             let mut table = Exact::new(&parts, 1);
             let (mut steps, mut count) = (0, 0);
             for &key in &keys {
-                table.insert(key.into(), &[1]);
-                let row = table.find(key.into());
-                let home = table.new.home(table.layout.hash(key.into()));
+                table.insert(key_of(key), &[1]);
+                let row = table.find(key_of(key));
+                let home = table.new.home(table.layout.hash(&key_of(key)));
                 steps += u64::from(row.wrapping_sub(home) & (table.new.count as u32 - 1));
                 count += 1;
             }
             let mean = steps as f64 / f64::from(count);
             assert!(mean < 2.0, "generation {generation}: {mean} records too far");
-            keys = rows(&table).into_iter().map(|row| table.key(row) as u64).collect();
+            keys = rows(&table).into_iter().map(|row| table.key(row)[0]).collect();
         }
     }
 
@@ -422,14 +430,14 @@ mod tests {
         for key in 0..100_000u64 {
             let before = table.new.count;
             let left = table.old.count;
-            table.insert(key.into(), &[key + 1]);
+            table.insert(key_of(key), &[key + 1]);
             if table.new.count != before {
                 assert_eq!(left, 0, "entry {key}: the last move has not ended");
                 moves += 1;
             }
             // In the middle of a move, everything is found.
             for probe in [0, key / 2, key] {
-                assert_eq!(table.row(table.find(probe.into())), [probe + 1]);
+                assert_eq!(table.row(table.find(key_of(probe))), [probe + 1]);
             }
         }
         assert_eq!(moves, 16);

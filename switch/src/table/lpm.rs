@@ -3,13 +3,13 @@
 
 use super::exact::Exact;
 use super::store::Pair;
-use super::{KeyPart, NONE, pack, pack128};
+use super::{Key, KeyPart, NONE, pack, pack_slots};
 use crate::code::Words;
 
 #[derive(Debug)]
 struct Length {
     /// Over the packed key: all exact bits, and the prefix's.
-    mask: u128,
+    mask: Key,
     /// By the bits under the mask: the entry's row + 1.
     rows: Exact,
 }
@@ -25,9 +25,9 @@ pub(crate) struct Lpm {
 impl Lpm {
     #[inline]
     pub(crate) fn look_up(&self, parts: &[KeyPart], slots: &Words) -> u32 {
-        let key = pack128(parts, slots);
+        let key: Key = pack_slots(parts, slots);
         for length in &self.lengths {
-            match length.rows.find(key & length.mask) {
+            match length.rows.find(std::array::from_fn(|word| key[word] & length.mask[word])) {
                 NONE => {}
                 at => return length.rows.row(at)[0] as u32 - 1,
             }
@@ -42,7 +42,7 @@ impl Lpm {
 
     pub(crate) fn insert(&mut self, parts: &[KeyPart], pairs: &[Pair], row: u32) {
         let (key, mask) = packed(parts, pairs);
-        let at = self.lengths.partition_point(|l| l.mask.count_ones() > mask.count_ones());
+        let at = self.lengths.partition_point(|l| bits(&l.mask) > bits(&mask));
         if self.lengths.get(at).is_none_or(|l| l.mask != mask) {
             self.lengths.insert(at, Length { mask, rows: Exact::new(parts, 1) });
         }
@@ -61,8 +61,12 @@ impl Lpm {
     }
 }
 
-fn packed(parts: &[KeyPart], pairs: &[Pair]) -> (u128, u128) {
+fn packed(parts: &[KeyPart], pairs: &[Pair]) -> (Key, Key) {
     (pack(parts, pairs.iter().map(|p| p.0)), pack(parts, pairs.iter().map(|p| p.1)))
+}
+
+fn bits(mask: &Key) -> u32 {
+    mask.iter().map(|word| word.count_ones()).sum()
 }
 
 #[cfg(test)]

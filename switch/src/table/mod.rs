@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! key fields                      structure          lookup
-//! all exact, <= 128 bits          exact::Exact       one hash
+//! all exact, <= 256 bits          exact::Exact       one hash
 //! exact*, one LPM                 lpm::Lpm           one hash per prefix length in use
 //! exact*, one range               range::Ranges      one hash, then a binary search
 //! anything else                   scan::Scan         by priority; one-word keys in a tight loop
@@ -34,10 +34,16 @@ pub(crate) fn ones(width: u16) -> u64 {
     if width >= 64 { u64::MAX } else { (1 << width) - 1 }
 }
 
-/// Lays fields side by side in a key of at most 128 bits, the first one highest. `None` if they do not fit.
+/// Words of the longest packed key.
+pub(crate) const KEY_WORDS: usize = 4;
+
+/// A packed key, the low word first.
+pub(crate) type Key = [u64; KEY_WORDS];
+
+/// Lays fields side by side in a [`Key`], the first one highest. `None` if they do not fit.
 pub(crate) fn pack_parts(fields: &[(u16, u16)]) -> Option<Box<[KeyPart]>> {
     let total: u32 = fields.iter().map(|&(_, width)| u32::from(width)).sum();
-    if total > 128 {
+    if total > KEY_WORDS as u32 * u64::BITS {
         return None;
     }
     let mut left = total;
@@ -48,32 +54,46 @@ pub(crate) fn pack_parts(fields: &[(u16, u16)]) -> Option<Box<[KeyPart]>> {
     Some(parts.collect())
 }
 
-/// Total width of a packed key in bits.
-pub(crate) fn packed_width(parts: &[KeyPart]) -> u32 {
-    parts.iter().map(|p| u32::from(p.width)).sum()
+/// Words of a packed key, 1 to [`KEY_WORDS`].
+pub(crate) fn key_words(parts: &[KeyPart]) -> usize {
+    let width: u32 = parts.iter().map(|p| u32::from(p.width)).sum();
+    width.div_ceil(u64::BITS).max(1) as usize
 }
 
-/// Packs values (one per part, each within its width).
-pub(crate) fn pack(parts: &[KeyPart], values: impl Iterator<Item = u64>) -> u128 {
-    parts.iter().zip(values).fold(0, |key, (part, value)| key | (u128::from(value) << part.shift))
+/// Packs values (one per part, each within its width) into as many words as they need, at least.
+#[inline]
+pub(crate) fn pack<const WORDS: usize>(parts: &[KeyPart], values: impl Iterator<Item = u64>) -> [u64; WORDS] {
+    let mut key = [0; WORDS];
+    for (part, value) in parts.iter().zip(values) {
+        let (word, shift) = (usize::from(part.shift / 64), part.shift % 64);
+        key[word] |= value << shift;
+        // What the word has no room for.
+        if let (Some(next), 1..) = (key.get_mut(word + 1), shift) {
+            *next |= value >> (64 - shift);
+        }
+    }
+    key
 }
 
-/// Packs the packet's values, for keys of at most 64 bits.
+/// One part's value.
+pub(crate) fn unpack(part: &KeyPart, key: &Key) -> u64 {
+    let (word, shift) = (usize::from(part.shift / 64), part.shift % 64);
+    let next = key.get(word + 1).map_or(0, |next| next.checked_shl(64 - u32::from(shift)).unwrap_or(0));
+    (key[word] >> shift | next) & ones(part.width)
+}
+
+/// Packs the packet's values.
+#[inline]
+pub(crate) fn pack_slots<const WORDS: usize>(parts: &[KeyPart], slots: &crate::code::Words) -> [u64; WORDS] {
+    pack(parts, parts.iter().map(|part| slots[usize::from(part.slot)]))
+}
+
+/// The same for keys of at most 64 bits.
 #[inline]
 pub(crate) fn pack64(parts: &[KeyPart], slots: &crate::code::Words) -> u64 {
     let mut key = 0;
     for part in parts {
         key |= slots[usize::from(part.slot)] << (part.shift & 63);
-    }
-    key
-}
-
-/// Packs the packet's values.
-#[inline]
-pub(crate) fn pack128(parts: &[KeyPart], slots: &crate::code::Words) -> u128 {
-    let mut key = 0;
-    for part in parts {
-        key |= u128::from(slots[usize::from(part.slot)]) << (part.shift & 127);
     }
     key
 }

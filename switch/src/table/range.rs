@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::store::Store;
-use super::{KeyPart, NONE, pack, pack128};
+use super::{Key, KeyPart, NONE, pack, pack_slots};
 use crate::code::Words;
 
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(crate) struct Ranges {
     exact: Box<[usize]>,
     /// Position of the range field.
     range: usize,
-    groups: HashMap<u128, Group, FxBuildHasher>,
+    groups: HashMap<Key, Group, FxBuildHasher>,
 }
 
 impl Ranges {
@@ -41,7 +41,7 @@ impl Ranges {
     /// `parts` are those of the exact fields; `slot` is the range field's.
     #[inline]
     pub(crate) fn look_up(&mut self, parts: &[KeyPart], slot: u16, slots: &Words, store: &Store) -> u32 {
-        let Some(group) = self.groups.get_mut(&pack128(parts, slots)) else {
+        let Some(group) = self.groups.get_mut(&pack_slots(parts, slots)) else {
             return NONE;
         };
         if group.stale {
@@ -70,7 +70,7 @@ impl Ranges {
         }
     }
 
-    fn key(&self, parts: &[KeyPart], row: u32, store: &Store) -> u128 {
+    fn key(&self, parts: &[KeyPart], row: u32, store: &Store) -> Key {
         let pairs = store.key(row);
         pack(parts, self.exact.iter().map(|&at| pairs[at].0))
     }

@@ -2,7 +2,7 @@
 //!
 //! A key's home is the upper bits of its hash, so that records lie in the order of their hashes, nearly: an order that a larger table keeps.
 
-use super::{KeyPart, packed_width};
+use super::{Key, KeyPart, key_words};
 
 /// Words of a cache line.
 const LINE: usize = 8;
@@ -16,7 +16,7 @@ pub(super) const HASH_BITS: u32 = 32;
 /// How the records of a table are laid out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
-    /// Words of a key, 1 or 2.
+    /// Words of a key, 1 to [`KEY_WORDS`](super::KEY_WORDS).
     pub(super) key_words: usize,
     /// Words of a row.
     pub(super) row_words: usize,
@@ -38,18 +38,15 @@ pub(super) struct Records {
 
 impl Layout {
     pub(super) fn new(parts: &[KeyPart], row_words: usize) -> Self {
-        let key_words = if packed_width(parts) <= 64 { 1 } else { 2 };
+        let key_words = key_words(parts);
         let used = key_words + row_words;
         let stride = if used <= LINE { used.next_power_of_two() } else { used.next_multiple_of(LINE) };
         Layout { key_words, row_words, stride, seed: 0 }
     }
 
     /// The hash of a key that is there as one number.
-    pub(super) fn hash(&self, key: u128) -> u32 {
-        match self.key_words {
-            1 => hash(self.seed, [key as u64]),
-            _ => hash(self.seed, split(key)),
-        }
+    pub(super) fn hash(&self, key: &Key) -> u32 {
+        hash(self.seed, &key[..self.key_words])
     }
 }
 
@@ -70,22 +67,27 @@ impl Records {
         self.cells[self.at(layout, row) + layout.key_words] == 0
     }
 
-    pub(super) fn key(&self, layout: &Layout, row: u32) -> u128 {
+    pub(super) fn key(&self, layout: &Layout, row: u32) -> Key {
         let at = self.at(layout, row);
-        join(&self.cells[at..at + layout.key_words])
+        let mut key = Key::default();
+        key[..layout.key_words].copy_from_slice(&self.cells[at..at + layout.key_words]);
+        key
     }
 
-    pub(super) fn place(&self, layout: &Layout, key: u128) -> Result<u32, u32> {
+    pub(super) fn place(&self, layout: &Layout, key: &Key) -> Result<u32, u32> {
+        let [a, b, c, d] = *key;
         match layout.key_words {
-            1 => self.probe(layout, [key as u64]),
-            _ => self.probe(layout, split(key)),
+            1 => self.probe(layout, [a]),
+            2 => self.probe(layout, [a, b]),
+            3 => self.probe(layout, [a, b, c]),
+            _ => self.probe(layout, [a, b, c, d]),
         }
     }
 
     /// The row of a key, or the free one where it would be.
     #[inline]
     pub(super) fn probe<const WORDS: usize>(&self, layout: &Layout, key: [u64; WORDS]) -> Result<u32, u32> {
-        let mut row = self.home(hash(layout.seed, key));
+        let mut row = self.home(hash(layout.seed, &key));
         loop {
             // At least half of the records are free: there is an end.
             let Some((&found, &[head, ..])) =
@@ -110,7 +112,7 @@ impl Records {
     }
 
     pub(super) fn hash(&self, layout: &Layout, row: u32) -> u32 {
-        layout.hash(self.key(layout, row))
+        layout.hash(&self.key(layout, row))
     }
 
     pub(super) fn remove(&mut self, layout: &Layout, row: u32) {
@@ -160,7 +162,7 @@ impl Records {
 }
 
 #[inline]
-fn hash<const WORDS: usize>(seed: u64, key: [u64; WORDS]) -> u32 {
+fn hash(seed: u64, key: &[u64]) -> u32 {
     // Multiplication carries bits up only: the upper half is brought down first.
     let hash = key.iter().fold(seed, |hash: u64, &word| {
         let word = word ^ hash;
@@ -173,15 +175,7 @@ fn hash<const WORDS: usize>(seed: u64, key: [u64; WORDS]) -> u32 {
 ///
 /// Entries are read in the order of their hashes. Written in that order into another table, which is still small, they would all want the
 /// same places, if that one had the same hashes.
-pub(super) fn seed(key: u128) -> u64 {
-    let mixed = (key as u64 ^ (key >> 64) as u64).wrapping_mul(0x9fb2_1c65_1e98_df25);
+pub(super) fn seed(key: &Key) -> u64 {
+    let mixed = key.iter().fold(0, |all, word| all ^ word).wrapping_mul(0x9fb2_1c65_1e98_df25);
     (mixed ^ mixed >> 35).wrapping_mul(0x9fb2_1c65_1e98_df25) ^ GOLDEN
-}
-
-pub(super) fn split(key: u128) -> [u64; 2] {
-    [key as u64, (key >> 64) as u64]
-}
-
-fn join(words: &[u64]) -> u128 {
-    words.iter().rev().fold(0, |key, &word| key << 64 | u128::from(word))
 }

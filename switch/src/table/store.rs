@@ -109,11 +109,6 @@ impl Store {
         &mut self.data[at..at + self.row_words]
     }
 
-    /// Number of entries.
-    pub(crate) fn len(&self) -> usize {
-        self.by_key.len()
-    }
-
     pub(crate) fn key(&self, row: u32) -> &[Pair] {
         &self.rows[row as usize].key
     }
