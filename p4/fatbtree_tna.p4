@@ -57,6 +57,8 @@ const port_t CPU_PORT = 192;
     Hash<bit<32>>(HashAlgorithm_t.CUSTOM, name##_polynomial) name;
 #define HASH_FIELDS(...) __VA_ARGS__
 #define LINEAR_CRC32_OF(name, result, ...) result = name.get(__VA_ARGS__);
+#define TAKE_FROM_CHECKSUM(...) sum_of_query.subtract({ __VA_ARGS__ });
+#define REST_OF_CHECKSUM meta.rest_of_checksum = sum_of_query.get();
 #define PATH_HASH(name) Hash<bit<6>>(HashAlgorithm_t.CRC32) name;
 #define PATH_HASH_OF(name, path, ...) path = name.get(__VA_ARGS__);
 
@@ -67,6 +69,7 @@ const port_t CPU_PORT = 192;
 #include "include/fat_root.p4"
 #include "include/node_set.p4"
 #include "include/roce.p4"
+#include "include/query.p4"
 #include "include/forwarding.p4"
 #include "include/hosts.p4"
 #ifdef ROLE_FOLDED
@@ -74,14 +77,23 @@ const port_t CPU_PORT = 192;
 #endif
 
 struct metadata_t {
-    bool checksum_error;
+    bool    checksum_error;
+    bit<16> rest_of_checksum; // of a query: without what switches may change
 }
+
+#define UPDATE_QUERY_CHECKSUM \
+    if (hdr.query_checksum.isValid()) { \
+        hdr.query_checksum.value = sum_of_query.update( \
+            { meta.rest_of_checksum, hdr.ipv4.dst_addr, QUERY_CHECKSUM_FIELDS(hdr) }, true); \
+    }
 
 parser IngressFrameParser(packet_in packet, out headers_t hdr, out metadata_t meta,
                           out ingress_intrinsic_metadata_t intrinsic) {
     Checksum() ipv4_checksum;
+    Checksum() sum_of_query;
     state start {
         meta.checksum_error = false;
+        meta.rest_of_checksum = 0;
         packet.extract(intrinsic);
         packet.advance(PORT_METADATA_SIZE);
         transition select(intrinsic.ingress_port) {
@@ -113,13 +125,10 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
     HostPort() host_port;
     FirstHop() first_hop;
     MendSetOut() mend_set_out;
+    QuerySetsOut() query_sets_out;
 #endif
     CheckFrame() check_frame;
     CountHops() count_hops;
-#ifdef ROLE_EDGE
-    CountHops() count_hops_of_reads;
-    CountHops() count_hops_of_walks;
-#endif
     Climb() climb;
     Forwarding() forwarding;
 #ifdef HAS_FAT_ROOT
@@ -202,7 +211,6 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
 #ifdef HAS_HOSTS
         if (hdr.index.isValid() && hdr.reth.isValid() && is_trunk == 1 && hdr.index.flags & INDEX_INNER != 0
             && hdr.ipv4.ttl[7:1] != 0 && is_damaged == 0) {
-            count_hops_of_walks.apply(hdr, is_trunk);
 #else
         if (hdr.index.isValid() && hdr.reth.isValid() && is_trunk == 1 && hdr.index.flags & INDEX_INNER != 0) {
 #endif
@@ -221,12 +229,12 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
         } else
 #endif
 #ifdef HAS_HOSTS
-        if (hdr.reth.isValid() && IS_KEY_READ(hdr.reth) && is_trunk == 0 && !hdr.index.isValid()
-            && hdr.ipv4.ttl != 0 && is_damaged == 0) {
-#ifdef ROLE_EDGE
-            count_hops_of_reads.apply(hdr, is_trunk);
-#endif
-            first_hop.apply(hdr, intrinsic.ingress_port, is_set_out, is_hot);
+        if (is_trunk == 0 && hdr.reth.isValid() && hdr.ipv4.in_flight == 0 && hdr.ipv4.ttl != 0 && is_damaged == 0) {
+            if (hdr.query_checksum.isValid()) {
+                query_sets_out.apply(hdr, is_set_out);
+            } else if (IS_KEY_READ(hdr.reth)) {
+                first_hop.apply(hdr, intrinsic.ingress_port, is_set_out, is_hot);
+            }
 #ifndef ROLE_ALONE
             if (is_set_out == 1) {
                 mend_set_out.apply(hdr);
@@ -240,11 +248,6 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
         {
 #ifdef HAS_HOSTS
             check_frame.apply(hdr, is_damaged, is_trunk, drop_reason);
-#endif
-#ifdef ROLE_EDGE
-            if (hdr.ipv4.isValid()) {
-                count_hops.apply(hdr, is_trunk);
-            }
 #endif
 #ifdef ROLE_EDGE
             if (is_trunk == 0 && drop_reason == KEEP) {
@@ -265,7 +268,7 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
             host_port.apply(hdr, intrinsic.ingress_port, is_answer, drop_reason);
         }
 #ifdef ROLE_FOLDED
-        if (is_set_out == 1 && is_hot == 0) {
+        if (is_set_out == 1 && is_hot == 0 && hdr.index.partition != ANY_PARTITION) {
             second_pass.apply(hdr, class, port, is_lost);
         } else
 #endif
@@ -277,19 +280,22 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
         } else if (is_set_out == 1) {
             mend_set_out.apply(hdr);
         }
-        if (hdr.ipv4.isValid() && is_answer == 0) {
-            count_hops.apply(hdr, is_trunk);
-        }
 #else
-        if (hdr.ipv4.isValid() && climbed == 0) {
-            forwarding.apply(hdr, port, is_lost);
-        }
-#endif
 #ifdef ROLE_CORE
         if (at_root == 1) {
             take_away.apply(hdr);
             fat_root.apply(hdr.index, hdr.reth.va, epoch, root_sub_table);
             put_back.apply(hdr);
+        }
+#endif
+        // Behind the fat root, which chooses the server of a query.
+        if (hdr.ipv4.isValid() && climbed == 0) {
+            forwarding.apply(hdr, port, is_lost);
+        }
+#endif
+#ifdef HAS_HOSTS
+        if (hdr.ipv4.isValid() && is_answer == 0) {
+            count_hops.apply(hdr, is_trunk);
         }
 #endif
         if (hdr.packet_out.isValid()) {
@@ -330,16 +336,20 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
 control IngressFrameDeparser(packet_out packet, inout headers_t hdr, in metadata_t meta,
                              in ingress_intrinsic_metadata_for_deparser_t for_deparser) {
     Checksum() ipv4_checksum;
+    Checksum() sum_of_query;
     apply {
         UPDATE_IPV4_CHECKSUM
+        UPDATE_QUERY_CHECKSUM
         packet.emit(hdr);
     }
 }
 
 parser EgressFrameParser(packet_in packet, out headers_t hdr, out metadata_t meta,
                          out egress_intrinsic_metadata_t intrinsic) {
+    Checksum() sum_of_query;
     state start {
         meta.checksum_error = false;
+        meta.rest_of_checksum = 0;
         packet.extract(intrinsic);
         transition parse_frame;
     }
@@ -376,18 +386,15 @@ control FatBTreeEgress(inout headers_t hdr, inout metadata_t meta,
 
     apply {
         MARK_CONGESTION
-#ifdef HAS_HOSTS
-        if (hdr.ipv4.isValid()) {
-            to_host.apply(hdr, intrinsic.egress_port);
-        }
-#endif
         if (hdr.index.isValid()) {
 #ifdef HAS_HOSTS
             take_away.apply(hdr);
             if (hdr.index.flags & INDEX_INNER != 0) {
                 EGRESS_NODE_SET.apply(hdr.index, hdr.reth.va);
             }
-            last_hop.apply(hdr, intrinsic.egress_port);
+            if (!hdr.query_checksum.isValid()) {
+                last_hop.apply(hdr, intrinsic.egress_port);
+            }
 #else
             if (hdr.index.flags & INDEX_INNER != 0) {
                 take_away.apply(hdr);
@@ -396,14 +403,21 @@ control FatBTreeEgress(inout headers_t hdr, inout metadata_t meta,
             }
 #endif
         }
+#ifdef HAS_HOSTS
+        if (hdr.ipv4.isValid()) {
+            to_host.apply(hdr, intrinsic.egress_port);
+        }
+#endif
     }
 }
 
 control EgressFrameDeparser(packet_out packet, inout headers_t hdr, in metadata_t meta,
                             in egress_intrinsic_metadata_for_deparser_t for_deparser) {
     Checksum() ipv4_checksum;
+    Checksum() sum_of_query;
     apply {
         UPDATE_IPV4_CHECKSUM
+        UPDATE_QUERY_CHECKSUM
         packet.emit(hdr);
     }
 }

@@ -24,6 +24,8 @@ const port_t NO_PORT  = 511;
 #define LINEAR_CRC32_OF(name, result, ...) \
     hash(result, HashAlgorithm.crc32, 32w0, __VA_ARGS__, 64w0x100000000); \
     result = result ^ CRC32_OF_ZEROS;
+#define TAKE_FROM_CHECKSUM(...)
+#define REST_OF_CHECKSUM
 #define PATH_HASH(name) bit<32> name;
 #define PATH_HASH_OF(name, path, ...) \
     hash(name, HashAlgorithm.crc32, 32w0, __VA_ARGS__, 64w0x100000000); \
@@ -46,6 +48,7 @@ const port_t NO_PORT  = 511;
 #define TRAFFIC_CLASSES 64
 #define ROCE_CONNECTION_PLACE
 #define HOT_KEY_PLACE
+#define QUERY_SETS_OUT_PLACE
 // Packets in a queue, from which on those that can bear a mark are marked (RFC 3168).
 #define CONGESTION 64
 
@@ -54,10 +57,13 @@ const port_t NO_PORT  = 511;
 #include "include/fat_root.p4"
 #include "include/node_set.p4"
 #include "include/roce.p4"
+#include "include/query.p4"
 #include "include/forwarding.p4"
 #include "include/hosts.p4"
 
-struct metadata_t { }
+struct metadata_t {
+    bit<16> rest_of_checksum; // of a query: without what switches may change
+}
 
 parser FrameParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
                    inout standard_metadata_t standard_metadata) {
@@ -90,6 +96,7 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     CountHops() count_hops;
     FirstHop() first_hop;
     MendSetOut() mend_set_out;
+    QuerySetsOut() query_sets_out;
     Climb() climb;
     Forwarding() forwarding;
     FatRoot() fat_root;
@@ -154,7 +161,12 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         if (drop_reason == KEEP) {
             count_hops.apply(hdr, is_trunk);
             traffic_class.apply();
-            if (is_trunk == 0 && hdr.reth.isValid() && IS_KEY_READ(hdr.reth)) {
+            if (hdr.query_checksum.isValid()) {
+                hash(meta.rest_of_checksum, HashAlgorithm.csum16, 16w0, { hdr.query_checksum.value, hdr.ipv4.dst_addr, QUERY_CHECKSUM_FIELDS(hdr) }, 32w0x10000);
+                if (is_trunk == 0) {
+                    query_sets_out.apply(hdr, is_set_out);
+                }
+            } else if (is_trunk == 0 && hdr.reth.isValid() && IS_KEY_READ(hdr.reth)) {
                 first_hop.apply(hdr, standard_metadata.ingress_port, is_set_out, is_hot);
                 if (is_set_out == 1) {
                     mend_set_out.apply(hdr);
@@ -163,6 +175,23 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             if (hdr.index.isValid() && hdr.index.flags & INDEX_CLIMBING != 0) {
                 climb.apply(hdr, port, climbed, at_root, epoch, root_sub_table);
             }
+            if (at_root == 1 || (hdr.index.isValid() && hdr.index.flags & INDEX_INNER != 0)) {
+                take_away.apply(hdr);
+                if (at_root == 1) {
+                    fat_root.apply(hdr.index, hdr.reth.va, epoch, root_sub_table);
+                }
+                if (hdr.index.flags & INDEX_INNER != 0) {
+                    node_set_a.apply(hdr.index, hdr.reth.va);
+                }
+                if (hdr.index.flags & INDEX_INNER != 0) {
+                    node_set_b.apply(hdr.index, hdr.reth.va);
+                }
+                if (hdr.index.flags & INDEX_INNER != 0) {
+                    node_set_c.apply(hdr.index, hdr.reth.va);
+                }
+                put_back.apply(hdr);
+            }
+            // Behind the fat root, which chooses the server of a query.
             if (climbed == 0) {
                 forwarding.apply(hdr, port, is_lost);
             }
@@ -183,23 +212,6 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             exit;
         }
         standard_metadata.egress_spec = port;
-
-        if (at_root == 1 || (hdr.index.isValid() && hdr.index.flags & INDEX_INNER != 0)) {
-            take_away.apply(hdr);
-            if (at_root == 1) {
-                fat_root.apply(hdr.index, hdr.reth.va, epoch, root_sub_table);
-            }
-            if (hdr.index.flags & INDEX_INNER != 0) {
-                node_set_a.apply(hdr.index, hdr.reth.va);
-            }
-            if (hdr.index.flags & INDEX_INNER != 0) {
-                node_set_b.apply(hdr.index, hdr.reth.va);
-            }
-            if (hdr.index.flags & INDEX_INNER != 0) {
-                node_set_c.apply(hdr.index, hdr.reth.va);
-            }
-            put_back.apply(hdr);
-        }
     }
 }
 
@@ -213,7 +225,12 @@ control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metada
         if (hdr.ipv4.isValid()) {
             to_host.apply(hdr, standard_metadata.egress_port);
         }
-        if (hdr.index.isValid()) {
+        if (hdr.query_checksum.isValid()) {
+            hash(hdr.query_checksum.value, HashAlgorithm.csum16, 16w0, { meta.rest_of_checksum, hdr.ipv4.dst_addr, QUERY_CHECKSUM_FIELDS(hdr) }, 32w0x10000);
+            if (hdr.query_checksum.value == 0) { // which would mean that there is none
+                hdr.query_checksum.value = 0xffff;
+            }
+        } else if (hdr.index.isValid()) {
             last_hop.apply(hdr, standard_metadata.egress_port);
         }
     }

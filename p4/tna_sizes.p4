@@ -75,6 +75,12 @@
 #define ROCE_CONNECTION_PLACE
 #define HOT_KEY_PLACE
 #endif
+// An edge switch of Tofino 1 walks other packets in the stages before.
+#if defined(ROLE_EDGE) && __TARGET_TOFINO__ == 1
+#define QUERY_SETS_OUT_PLACE @stage(3)
+#else
+#define QUERY_SETS_OUT_PLACE
+#endif
 #define SWITCH_PORTS 512
 #define PARTITIONS 1024
 #define IPV4_ROUTES 1024

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fatbtree_topology::{Cluster, Network, Outages, PATHS, Peer, Routing, SwitchId};
+use fatbtree_topology::{Cluster, Host, Network, Outages, PATHS, Peer, Routing, SwitchId};
 
 use crate::plan::Placement;
 use crate::tables::{
@@ -94,9 +94,9 @@ fn base_of(routing: &Routing<'_>, placement: &Placement, in_flight_port: u16, sw
     for (port, peer) in network.ports(switch) {
         match peer {
             Peer::Host(host) => {
-                let mac = network.host(host).mac;
+                let Host { mac, ip, .. } = *network.host(host);
                 entries.push(Entry::LastHop(last_hop::Key { port }, last_hop::Action { in_flight_port }));
-                entries.push(Entry::HostPort(host_port::Key { port }, host_port::Action { mac }));
+                entries.push(Entry::HostPort(host_port::Key { port }, host_port::Action { mac, ip }));
             }
             Peer::Switch { .. } => {
                 entries.push(Entry::TrunkPort(trunk_port::Key { port }, trunk_port::Action));

@@ -75,8 +75,9 @@ control FatRoot(inout index_t index, inout address_t va, in epoch_t epoch, inout
         set_epoch();
         if (landed == 0) { fat_root_3.apply(); }
         // The connection decides which server is read.  A fat root that disagrees is newer or older
-        // than the client's view of the partitions: end at the root of the client's choice.
-        if (landed == 1 && child_partition == index.partition) {
+        // than the client's view of the partitions: end at the root of the client's choice.  A query has none.
+        if (landed == 1 && (child_partition == index.partition || index.partition == ANY_PARTITION)) {
+            index.partition = child_partition;
             va = child_address;
             index.flags[1:1] = child_is_inner;
             index.levels = index.levels + 1;

@@ -24,6 +24,7 @@ const bit<16> ETHER_TYPE_PROBE = 0x88b5; // between switches: the controller ask
 const bit<8>  IP_PROTOCOL_ICMP = 1;
 const bit<8>  IP_PROTOCOL_UDP  = 17;
 const bit<16> UDP_PORT_ROCE    = 4791;
+const bit<16> UDP_PORT_QUERY   = 4793;
 const bit<8>  RC_RDMA_READ_REQUEST = 0x0C;
 // A READ with a key where its address would be has an rkey that is none: 0 for whatever brings the value in the fewest round
 // trips, 1 for a node of the tree.
@@ -35,6 +36,11 @@ const bit<8>  INDEX_INNER    = 2;     // flag: `va` is an inner node, which may 
 const bit<16> INDEX_BYTES    = 16;
 // A READ request is BTH 12 + RETH 16 + ICRC 4 behind UDP 8: its lengths are known, so others are not index reads.
 const bit<16> READ_REQUEST_UDP_BYTES = 40;
+// A query is at least its header, 64 bytes behind UDP's 8.
+const bit<16> QUERY_UDP_BYTES = 72;
+// UDP's checksum, 0 where there is none to keep right, and the version of the index header.
+const bit<24> QUERY_START = (bit<24>) INDEX_VERSION;
+const partition_t ANY_PARTITION = 0xffff; // of a query that no fat root has led anywhere yet
 
 header ethernet_t {
     mac_addr_t dst_addr;
@@ -96,7 +102,11 @@ header udp_t {
     bit<16> src_port;
     bit<16> dst_port;
     bit<16> length;
-    bit<16> checksum;
+}
+
+// Behind it; of a query a header of another name.
+header udp_checksum_t {
+    bit<16> value;
 }
 
 header index_t {
@@ -157,6 +167,8 @@ struct headers_t {
     ipv4_t       ipv4;
     icmp_t       icmp;
     udp_t        udp;
+    udp_checksum_t udp_checksum;
+    udp_checksum_t query_checksum; // of a query: it has no BTH but an index header and, in the place of the RETH, what is like it
     index_t      index;
     bth_t        bth;
     reth_t       reth;

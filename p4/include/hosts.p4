@@ -167,16 +167,29 @@ control HostPort(inout headers_t hdr, in port_t ingress_port, inout bit<1> is_an
     }
 }
 
-/// To a host: the packet is addressed to it, whatever MAC address it was sent to (a gateway's, where its sender has a route by one).
+/// To a host: the packet is addressed to it, whatever MAC address it was sent to (a gateway's, where its sender has a route by one).  So is a
+/// query, whichever memory server it was sent to, and it is not in flight any more.
 control ToHost(inout headers_t hdr, in port_t egress_port) {
-    action address_to(mac_addr_t mac) { hdr.ethernet.dst_addr = mac; }
+    ipv4_addr_t address = 0;
+    bit<1>      is_host = 0;
+    action address_to(mac_addr_t mac, ipv4_addr_t ip) {
+        hdr.ethernet.dst_addr = mac;
+        address = ip;
+        is_host = 1;
+    }
     table host_port {
         key = { egress_port : exact @name("egress_port"); }
         actions = { address_to; @defaultonly NoAction; }
         const default_action = NoAction();
         size = SWITCH_PORTS;
     }
-    apply { host_port.apply(); }
+    apply {
+        host_port.apply();
+        if (is_host == 1 && hdr.query_checksum.isValid() && hdr.ipv4.in_flight == 1) {
+            hdr.ipv4.dst_addr = address;
+            hdr.ipv4.in_flight = 0;
+        }
+    }
 }
 
 /// A packet that goes on, counted down; from a host as much as the network needs.

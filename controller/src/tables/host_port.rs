@@ -1,4 +1,6 @@
-//! `host_port`: the MAC address of the host behind a port: packets that leave there are addressed to it.
+//! `host_port`: the addresses of the host behind a port: packets that leave there are addressed to its card, and queries to it.
+
+use std::net::Ipv4Addr;
 
 use fatbtree_p4runtime::index::{ActionInfo, MatchFieldInfo, TableInfo};
 use fatbtree_p4runtime::v1::TableEntry;
@@ -20,6 +22,8 @@ pub struct Key {
 pub struct Action {
     /// Its MAC address.
     pub mac: MacAddress,
+    /// Its IPv4 address.
+    pub ip: Ipv4Addr,
 }
 
 #[derive(Clone, Debug)]
@@ -39,14 +43,14 @@ impl Table {
         let entry = self.table.entry().exact(&self.port, key.port.into());
         match action {
             None => entry,
-            Some(Action { mac }) => entry.action(&self.address_to, &[number(mac)]),
+            Some(Action { mac, ip }) => entry.action(&self.address_to, &[number(mac), ip.to_bits().into()]),
         }
         .build()
     }
 
     pub(super) fn read(&self, entry: &TableEntry) -> Result<(Key, Action), TableError> {
         let port = narrow(&self.table, self.table.view(entry)?.exact(&self.port)?)?;
-        let [mac] = arguments(&self.table, entry, &self.address_to)?;
-        Ok((Key { port }, Action { mac: address(mac) }))
+        let [mac, ip] = arguments(&self.table, entry, &self.address_to)?;
+        Ok((Key { port }, Action { mac: address(mac), ip: Ipv4Addr::from(narrow::<u32>(&self.table, ip)?) }))
     }
 }

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 
 use fatbtree_controller::Connection;
 use fatbtree_topology::{Host, Peer};
+use fatbtree_wire::query::{ANY_PARTITION, Op, QUERY_UDP_PORT, QueryHeader};
 use fatbtree_wire::{Bth, Extension, Flow, HeaderTemplate, IndexFlags, IndexHeader, Opcode, Reth, hops};
 use rand::RngExt as _;
 
@@ -49,10 +50,12 @@ impl<'a> Frames<'a> {
     /// One frame, and the port that it comes in by.
     pub(crate) fn next(&mut self) -> Frame {
         let mut frame = match self.random.random_range(0..100u8) {
-            0..25 => self.index_read(),
+            0..18 => self.index_read(),
+            18..25 => self.query(),
             // Where there are no other switches, all of them are forged.
-            25..48 if self.trunks.is_empty() => self.index_read(),
-            25..52 => self.in_flight(),
+            25..45 if self.trunks.is_empty() => self.index_read(),
+            25..47 => self.in_flight(),
+            47..52 => self.query_in_flight(),
             52..60 => self.roce(),
             60..66 => self.datagram(),
             66..73 => self.arp(),
@@ -206,6 +209,15 @@ impl<'a> Frames<'a> {
         let key = self.key();
         let reth = Reth { va: key, rkey: 0, length: self.random.random_range(0..=4096) };
         let mut bytes = self.read(&client, to, connection.dest_qp, reth);
+        let (header, va) = self.walk(&connection, key);
+        hops::admit(&mut bytes, &header, va, connection.rkey);
+        let port = if self.random.random_bool(0.95) { self.trunk() } else { self.any_port() };
+        Frame { port, bytes }
+    }
+
+    /// An index header between two switches, and the address of a node.
+    fn walk(&mut self, connection: &Connection, key: u64) -> (IndexHeader, u64) {
+        let case = self.case;
         let flags = match self.random.random_range(0..10u8) {
             0..3 => IndexFlags::CLIMBING.0,
             3..8 => IndexFlags::INNER.0,
@@ -245,9 +257,58 @@ impl<'a> Frames<'a> {
         if !case.cached.is_empty() && self.random.random_bool(0.5) {
             self.at_cached_node(&mut header, &mut va);
         }
-        hops::admit(&mut bytes, &header, va, connection.rkey);
-        let port = if self.random.random_bool(0.95) { self.trunk() } else { self.any_port() };
-        Frame { port, bytes }
+        (header, va)
+    }
+
+    /// A query as a host sends it, to a server or to somebody else; some with what only switches should write.
+    fn query(&mut self) -> Frame {
+        let key = self.key();
+        let mut header = QueryHeader::request(Op::Get, key, self.random.random(), self.random.random());
+        if self.random.random_bool(0.3) {
+            let connection = self.pick(&self.case.connections);
+            (header.walk, header.address) = self.walk(&connection, key);
+        }
+        header.walk.path = self.random.random_range(0..=64);
+        self.query_frame(&header)
+    }
+
+    /// One between two switches; some from hosts, who must not mark any.
+    fn query_in_flight(&mut self) -> Frame {
+        let (key, connection) = (self.key(), self.pick(&self.case.connections));
+        let mut header = QueryHeader::request(Op::Put, key, self.random.random(), self.random.random());
+        (header.walk, header.address) = self.walk(&connection, key);
+        if self.random.random_bool(0.3) {
+            header.walk.partition = ANY_PARTITION;
+        }
+        let mut frame = self.query_frame(&header);
+        frame.bytes[FLAGS_AT] |= 0x80;
+        mend_ipv4(&mut frame.bytes);
+        if self.random.random_bool(0.95) {
+            frame.port = self.trunk();
+        }
+        frame
+    }
+
+    /// In a datagram whose checksum may be any, or none; some are too short.
+    fn query_frame(&mut self, header: &QueryHeader) -> Frame {
+        let more = self.random.random_range(0..60usize);
+        let mut payload = vec![0; 8];
+        payload.extend(header.to_bytes());
+        payload.extend((0..more).map(|_| self.random.random::<u8>()));
+        if self.random.random_bool(0.05) {
+            payload.truncate(self.random.random_range(8..payload.len()));
+        }
+        let checksum: u16 = match self.random.random_range(0..10u8) {
+            0 => 0,
+            1 => 0xffff,
+            _ => self.random.random(),
+        };
+        for (at, number) in
+            [(0, self.random.random()), (2, QUERY_UDP_PORT), (4, payload.len() as u16), (6, checksum)]
+        {
+            payload[at..at + 2].copy_from_slice(&number.to_be_bytes());
+        }
+        self.ipv4(17, &payload)
     }
 
     /// At a node that this switch has, with a key about one of its pivots.
@@ -326,7 +387,7 @@ impl<'a> Frames<'a> {
         };
         let mut payload: Vec<u8> = (0..8 + length).map(|_| self.random.random()).collect();
         payload[2..4]
-            .copy_from_slice(&[4791u16, 4792, 53, 4791][self.random.random_range(0..4usize)].to_be_bytes());
+            .copy_from_slice(&[4791u16, 4792, 4793, 53][self.random.random_range(0..4usize)].to_be_bytes());
         payload[4..6].copy_from_slice(&(8 + length as u16).to_be_bytes());
         let protocol = [17, 17, 17, 6, 132, 1, 0][self.random.random_range(0..7usize)];
         self.ipv4(protocol, &payload)

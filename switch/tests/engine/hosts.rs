@@ -43,7 +43,7 @@ fn edge() -> Switch {
     neighbor(SERVER, "host", &[SERVER_MAC, ELSEWHERE]);
     neighbor(GATEWAY, "this_switch", &[GATEWAY_MAC]);
     let port = [EXACT(HOST.into())];
-    edge.insert("egress.to_host.host_port", &port, "egress.to_host.address_to", &[CLIENT_MAC]);
+    edge.insert("egress.to_host.host_port", &port, "egress.to_host.address_to", &[CLIENT_MAC, CLIENT.into()]);
     edge
 }
 

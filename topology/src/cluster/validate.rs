@@ -419,18 +419,24 @@ impl Check<'_> {
             let server = spanned.get_ref();
             let field = |name: &str| format!("memory_server[{n}].{name}");
             let host = self.take_role(tree, roles, "memory server", &server.host, &field("host"))?;
-            let (partition, span) = match &server.partition {
+            let (partition, span): (u16, _) = match &server.partition {
                 Some(id) => {
-                    (self.number(id, &field("partition"), "a partition id from 0 to 65535")?, id.span())
+                    (self.number(id, &field("partition"), "a partition id from 0 to 65534")?, id.span())
                 }
                 None => {
                     let position = Spanned::new(server.host.span(), i64::try_from(n).unwrap_or(i64::MAX));
                     (
-                        self.number(&position, &field("partition"), "at most 65536 partitions")?,
+                        self.number(&position, &field("partition"), "at most 65535 partitions")?,
                         server.host.span(),
                     )
                 }
             };
+            // Queries that no switch has led anywhere yet have it (`p4/include/query.p4`).
+            if partition == u16::MAX {
+                let expected = "a partition id from 0 to 65534";
+                let problem = Problem::OutOfRange { found: partition.to_string(), expected };
+                return self.refuse(span, field("partition"), problem);
+            }
             if let Some(first_line) = numbers.insert(partition, self.line(span.clone())) {
                 let problem = Problem::Twice { what: format!("partition {partition}"), first_line };
                 return self.refuse(span, field("partition"), problem);

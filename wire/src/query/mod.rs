@@ -14,7 +14,7 @@
 //!
 //! | field | in a request | in a response |
 //! |---|---|---|
-//! | index header | the key; the rest is 0 at the client, and what switches make of it | as the server got it; of a redirect, the partition that has the key |
+//! | index header | the key and a path (0 to 63, for the way to a fat root); the rest is 0 at the client, and what switches make of it | as the server got it; of a redirect, the partition that has the key |
 //! | address | 0 at the client, a node for the key from the switches on | 0 |
 //! | op | [`Op`] | the same, with [`RESPONSE`] |
 //! | status | 0 | [`Status`] |
@@ -27,7 +27,8 @@
 //! | offset | where this part of it begins | the same |
 //!
 //! The payload of a put or update is the value, of a get's response the value, of a scan's response [records]; all others have none.
-//! UDP's checksum covers all of it, and switches keep it right when they change something.
+//! UDP's checksum covers all of it, and switches keep it right when they change something. One without a checksum passes them as it is. They
+//! may also send a request to another memory server than the client did, the one that has the key; it answers with its own address.
 //!
 //! # At most once
 //!
@@ -50,6 +51,9 @@ pub use parts::{Assembly, PartError, datagrams, parts};
 
 /// UDP port of memory servers that answer queries.
 pub const QUERY_UDP_PORT: u16 = 4793;
+
+/// Partition in the index header of a request that switches passed on without knowing where its key is: it went to whom the client sent it.
+pub const ANY_PARTITION: u16 = u16::MAX;
 
 /// Requests of a client that a server remembers, and that a client may have under way.
 pub const WINDOW: u64 = 64;
