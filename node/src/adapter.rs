@@ -195,6 +195,10 @@ impl Device for Adapter {
         either!(&self.0, read_device_memory(rkey, offset, into))
     }
 
+    fn shared_memory(&self, rkey: u32) -> Option<Arc<Memory>> {
+        either!(&self.0, shared_memory(rkey))
+    }
+
     fn deregister(&mut self, rkey: u32) {
         either!(&mut self.0, deregister(rkey));
     }
