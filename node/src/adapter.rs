@@ -91,6 +91,18 @@ impl Watch {
     pub(crate) fn now(&self) -> Instant {
         Instant::from_nanos(self.began.elapsed().as_nanos() as u64)
     }
+
+    /// Waits until something can be read there, for a wake, or until `due`; without, as long as it may be.
+    pub(crate) fn wait_for<'f>(
+        &mut self,
+        readable: impl Iterator<Item = std::os::fd::BorrowedFd<'f>>,
+        due: Option<Instant>,
+    ) {
+        let now = self.now();
+        let patience =
+            due.map(|due| Duration::from_nanos(if due > now { (due - now).as_nanos() } else { 0 }));
+        self.waiter.wait_for(readable, patience, &mut self.ready);
+    }
 }
 
 impl Adapter {

@@ -57,6 +57,9 @@ pub enum NodeError {
     /// The device does not take the tree.
     #[error("serving the tree: {0}")]
     Serve(#[from] fatbtree_memserver::ServerError),
+    /// The tree cannot be worked on.
+    #[error("answering queries: {0}")]
+    Queries(#[from] fatbtree_memserver::query::WorkerError),
     /// A memory server does not answer, or refuses.
     #[error(transparent)]
     MemoryServer(#[from] fatbtree_memserver::grpc::ClientError),

@@ -57,7 +57,9 @@ pub use adapter::{Adapter, NicSpec};
 pub use client::{ClientOptions, ClientProcess};
 pub use controller::{ControllerNews, ControllerOptions, ControllerProcess};
 pub use error::NodeError;
-pub use memory_server::{MemoryServerOptions, MemoryServerProcess, MemoryServerReport, TreeSource};
+pub use memory_server::{
+    MemoryServerOptions, MemoryServerProcess, MemoryServerReport, QueryOptions, QueryReport, TreeSource,
+};
 pub use roster::roster_of;
 pub use stop::Stopper;
 pub use switch::{SwitchOptions, SwitchProcess, SwitchReport};
