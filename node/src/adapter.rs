@@ -92,6 +92,11 @@ impl Watch {
         Instant::from_nanos(self.began.elapsed().as_nanos() as u64)
     }
 
+    /// Whether the place of this number had something to read when the last [wait](Self::wait_for) ended.
+    pub(crate) fn is_ready(&self, number: usize) -> bool {
+        self.ready.get(number).is_none_or(|ready| *ready)
+    }
+
     /// Waits until something can be read there, for a wake, or until `due`; without, as long as it may be.
     pub(crate) fn wait_for<'f>(
         &mut self,

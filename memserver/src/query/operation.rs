@@ -12,7 +12,7 @@ use fatbtree_wire::query::{Op, records};
 pub struct ScanBounds {
     /// Records.
     pub records: u32,
-    /// Bytes of its payload, but for the last record.
+    /// Bytes of its payload, about; a single record may have more.
     pub bytes: usize,
 }
 
@@ -82,6 +82,10 @@ async fn scan<V: Verbs>(pool: &Pool<V>, request: &Request, range: KeyRange, boun
     let (mut payload, mut count, mut last) = (Vec::new(), 0, None);
     while count < most && payload.len() < bounds.bytes {
         match scan.next().await {
+            // An answer is not much longer than its bound, whatever values are.
+            Some(Ok((key, value))) if count > 0 && payload.len() + value.len() > bounds.bytes => {
+                return Outcome::Records { payload, count, next: Some(key) };
+            }
             Some(Ok((key, value))) => {
                 records::push(&mut payload, key, &value);
                 (count, last) = (count + 1, Some(key));

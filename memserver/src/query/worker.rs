@@ -88,7 +88,17 @@ pub struct WorkerStats {
     pub led_astray: u64,
 }
 
-type Work = Pin<Box<dyn Future<Output = Option<(Ticket, Outcome)>>>>;
+type Work = Pin<Box<dyn Future<Output = Ended>>>;
+
+/// What has ended.
+enum Ended {
+    /// It was begun when these were the partition's keys.
+    Request(Ticket, Outcome, KeyRange),
+    /// Locks were given back.
+    Chore,
+    /// It was looked whether the link is up.
+    Probe,
+}
 
 /// Answers queries, for one thread.
 ///
@@ -113,6 +123,8 @@ pub struct QueryWorker {
     /// A change gave up while it held a lock.
     unfinished: bool,
     needs_link: bool,
+    /// It is being looked whether the link is up.
+    probes: bool,
     surplus_due: Instant,
     surplus: Vec<ReturnedPlaces>,
     stats: WorkerStats,
@@ -131,7 +143,7 @@ impl std::fmt::Debug for QueryWorker {
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Chores beside the requests.
-const CHORES: usize = 1;
+const CHORES: usize = 2;
 
 fn since(now: Instant) -> std::time::Duration {
     std::time::Duration::from_nanos(now.as_nanos())
@@ -187,6 +199,7 @@ impl QueryWorker {
             alarm,
             unfinished: false,
             needs_link: true,
+            probes: false,
             surplus_due: Instant::ZERO + LOOK,
             surplus: Vec::new(),
             stats: WorkerStats::default(),
@@ -197,6 +210,12 @@ impl QueryWorker {
     pub fn handle(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
         let Some(request) = self.responder.handle(since(now), from, datagram) else { return };
         let (ticket, key, range) = (request.ticket, request.key, self.info.partition.range);
+        if (key < range.low || range.is_below(key)) && !self.is_linked() {
+            // The session has ended, perhaps because the server has another tree, with other keys: nobody is sent away before that is known.
+            self.lapsed();
+            self.responder.finish(ticket, Outcome::Failed);
+            return;
+        }
         if key < range.low || range.is_below(key) {
             self.stats.redirected += 1;
             self.responder.finish(ticket, Outcome::Redirect(self.partition_of(key)));
@@ -216,7 +235,27 @@ impl QueryWorker {
         }
         let start = led.unwrap_or(self.start);
         let done = carry_out(Rc::clone(&self.pool), request, start, range, self.options.scans);
-        self.work.push(Box::pin(async move { Some((ticket, done.await)) }));
+        self.work.push(Box::pin(async move { Ended::Request(ticket, done.await, range) }));
+        self.waker.wake_by_ref();
+    }
+
+    fn is_linked(&self) -> bool {
+        let queue_pair = self.pool.queue_pair(self.connection);
+        queue_pair.is_some_and(|queue_pair| self.pool.reactor().with(|verbs| verbs.is_open(queue_pair)))
+    }
+
+    /// The session may have ended. Asks for a key: then that is noticed, and a link is asked for.
+    pub fn lapsed(&mut self) {
+        if self.probes || self.work.len() >= self.room {
+            return;
+        }
+        self.probes = true;
+        let (pool, key) = (Rc::clone(&self.pool), self.info.partition.range.low);
+        self.work.push(Box::pin(async move {
+            // Whatever it finds.
+            let _ = pool.lookup(key, Start::Root).await;
+            Ended::Probe
+        }));
         self.waker.wake_by_ref();
     }
 
@@ -240,23 +279,33 @@ impl QueryWorker {
 
     /// Goes on with everything, as far as it goes.
     pub fn turn(&mut self, now: Instant) {
+        while self.step(now) {}
+    }
+
+    /// Goes on by one step of each operation that can make one. Says whether there was one: then there may be more. Others may work on
+    /// the tree between two steps, as they do at any moment where this is a thread.
+    pub fn step(&mut self, now: Instant) -> bool {
         self.responder_timeout(now);
-        loop {
-            let any = self.pool.turn(now);
-            let rang = self.alarm.take();
-            if rang {
-                let mut context = Context::from_waker(&self.waker);
-                while let Poll::Ready(Some(done)) = Pin::new(&mut self.work).poll_next(&mut context) {
-                    if let Some((ticket, outcome)) = done {
-                        self.responder.finish(ticket, outcome);
+        let any = self.pool.turn(now);
+        let rang = self.alarm.take();
+        if rang {
+            let mut context = Context::from_waker(&self.waker);
+            while let Poll::Ready(Some(done)) = Pin::new(&mut self.work).poll_next(&mut context) {
+                match done {
+                    // Whoever reads on behind the former border misses what has come to lie before it.
+                    Ended::Request(ticket, Outcome::Records { .. }, range)
+                        if range != self.info.partition.range =>
+                    {
+                        self.responder.finish(ticket, Outcome::Failed);
                     }
+                    Ended::Request(ticket, outcome, _) => self.responder.finish(ticket, outcome),
+                    Ended::Chore => {}
+                    Ended::Probe => self.probes = false,
                 }
             }
-            self.take_events();
-            if !any && !rang {
-                return;
-            }
         }
+        self.take_events();
+        any || rang
     }
 
     fn responder_timeout(&mut self, now: Instant) {
@@ -274,7 +323,7 @@ impl QueryWorker {
             let pool = Rc::clone(&self.pool);
             self.work.push(Box::pin(async move {
                 pool.finish().await;
-                None
+                Ended::Chore
             }));
             self.waker.wake_by_ref();
         }

@@ -263,6 +263,7 @@ fn work(
                     }
                 }
                 Answer::NotAttached => worker.not_attached(),
+                Answer::Lapsed => worker.lapsed(),
                 Answer::Memory(kind, supply) => worker.supplied(kind, supply.as_ref()),
             }
         }
@@ -300,6 +301,8 @@ struct Order(Need);
 enum Answer {
     Attached(Box<Attached>, Option<u16>),
     NotAttached,
+    /// The session has ended.
+    Lapsed,
     Memory(fatbtree_memserver::ChunkKind, Option<Supply>),
 }
 
@@ -355,8 +358,8 @@ impl Desk {
         if let Some(lease) = self.lease
             && self.handle.renew_session(lease.session).await?.is_err()
         {
-            // Its link has ended with it: the worker will notice.
             self.lease = None;
+            self.out.tell(Answer::Lapsed);
         }
         Ok(())
     }

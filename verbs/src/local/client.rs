@@ -62,6 +62,15 @@ impl LocalVerbs {
     }
 }
 
+impl LocalVerbs {
+    /// Whether requests on a queue pair would be carried out now: it is connected to a link that has not ended.
+    #[must_use]
+    pub fn is_open(&self, queue_pair: QueuePair) -> bool {
+        let link = self.queue_pairs.get(&queue_pair).and_then(|pair| pair.link.as_ref()?.1.as_ref());
+        link.is_some_and(|link| matches!(*lock(&link.state), State::Open(_)))
+    }
+}
+
 impl fmt::Debug for LocalVerbs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalVerbs").field("queue_pairs", &self.queue_pairs.len()).finish_non_exhaustive()
