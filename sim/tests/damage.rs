@@ -17,7 +17,7 @@ fn setup(registered: bool, loaded: bool) -> Setup {
         // Few ranges and small sets, so that every hop has a part of the walk.
         budget: loaded.then(|| Budget {
             fat_root_ranges: 8,
-            set_nodes: [3, 5, 20, 50, 50, 50, 50],
+            set_nodes: [3, 5, 20, 50, 50, 50, 50, 50, 50, 50],
             ..Budget::bmv2()
         }),
         registered,
