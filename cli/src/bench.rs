@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
-use fatbtree_client::measure::{Outcome, Recorder};
+use fatbtree_client::measure::{Outcome, Recorder, Troubles};
 use fatbtree_client::workload::{InsertOrder, KeyMap, OperationKind, Workload, WorkloadSpec};
 use fatbtree_client::{ClosedLoop, LoopOptions, Values};
 use fatbtree_index::value::STAMPED_BYTES;
 use fatbtree_index::{Pool, Start};
-use fatbtree_node::{ClientOptions, ClientProcess, NodeError};
-use fatbtree_topology::Named;
+use fatbtree_node::{ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess};
+use fatbtree_topology::{Client, Cluster, Named};
 use fatbtree_verbs::Verbs;
+use fatbtree_wire::query::WINDOW;
 use serde::Serialize;
 
 use crate::nic::Nic;
@@ -27,6 +28,7 @@ use crate::{count, progress};
   fatbtree bench --cluster cluster.toml --operations 100000
   fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json
   fatbtree bench --cluster cluster.toml --operations 100000 --nic ibverbs:mlx5_0   on an RDMA device
+  fatbtree bench --cluster cluster.toml --operations 100000 --protocol query       without RDMA: memory servers with --serve queries
 
 Exit code 1: an answer was wrong, or an operation has failed.
 Every value that a run writes says by itself which write of which run it comes from, and for which key. So runs may follow one another,
@@ -42,6 +44,9 @@ pub(crate) struct Arguments {
     client: Option<String>,
     #[command(flatten)]
     nic: Nic,
+    /// How it reaches the trees: by RDMA, or by asking the memory servers' processors over UDP.
+    #[arg(long, value_name = "roce|query", value_enum, default_value = "roce")]
+    protocol: Protocol,
     /// Operations to do.
     #[arg(long, value_name = "N", value_parser = count::positive)]
     operations: u64,
@@ -80,9 +85,63 @@ pub(crate) struct Arguments {
     patience: u64,
 }
 
+/// How a client reaches the trees.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Protocol {
+    Roce,
+    Query,
+}
+
+/// A client of either kind.
+enum Process {
+    Roce(ClientProcess),
+    Query(QueryClientProcess),
+}
+
+impl Process {
+    fn open(arguments: &Arguments, cluster: &Cluster, described: &Client) -> Result<Self> {
+        let trust = crate::topology::trust(cluster, &arguments.cluster, &described.name)?;
+        let patience = Duration::from_secs(arguments.patience);
+        if arguments.protocol == Protocol::Query {
+            // A server remembers so many requests of a client.
+            let lanes = arguments.depth.div_ceil(WINDOW as u16);
+            let options = QueryClientOptions { servers: cluster.servers().to_vec(), lanes, trust, patience };
+            return Ok(Self::Query(QueryClientProcess::open(&options)?));
+        }
+        let options = ClientOptions {
+            host: cluster.tree().host(described.host).clone(),
+            nic: arguments.nic.spec(cluster, described.host)?,
+            servers: cluster.servers().to_vec(),
+            lanes: arguments.lanes,
+            controller: cluster.controller().filter(|_| !arguments.root_to_leaf).map(str::to_owned),
+            metrics: cluster.metrics(&described.name).map(str::to_owned),
+            trust,
+            patience,
+        };
+        Ok(Self::Roce(ClientProcess::open(&options)?))
+    }
+
+    /// Keys that the memory servers were loaded with.
+    fn records(&self) -> u64 {
+        match self {
+            Self::Roce(process) => process.infos().map(|info| info.counts.keys).sum(),
+            Self::Query(process) => process.infos().map(|info| info.counts.keys).sum(),
+        }
+    }
+
+    fn close(self) {
+        match self {
+            Self::Roce(process) => process.close(),
+            Self::Query(_) => {}
+        }
+    }
+}
+
 /// The result, as `--json` writes it.
 #[derive(Serialize)]
 struct BenchResult {
+    protocol: Protocol,
     /// That have ended.
     operations: u64,
     /// With an answer that cannot be.
@@ -95,6 +154,9 @@ struct BenchResult {
     ops_per_s: f64,
     /// Per operation.
     round_trips: f64,
+    /// Of the client, per operation; where it has sockets of its own, as it has for queries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system_calls: Option<f64>,
     percentiles: Vec<Percentiles>,
     first_wrong: Option<String>,
 }
@@ -152,18 +214,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Some(Box::new(file.with_context(|| format!("--progress {}", path.display()))?))
         }
     };
-    let options = ClientOptions {
-        host: cluster.tree().host(described.host).clone(),
-        nic: arguments.nic.spec(&cluster, described.host)?,
-        servers: cluster.servers().to_vec(),
-        lanes: arguments.lanes,
-        controller: cluster.controller().filter(|_| !arguments.root_to_leaf).map(str::to_owned),
-        metrics: cluster.metrics(&described.name).map(str::to_owned),
-        trust: crate::topology::trust(&cluster, &arguments.cluster, &described.name)?,
-        patience: Duration::from_secs(arguments.patience),
-    };
-    let mut process = ClientProcess::open(&options)?;
-    let records: u64 = process.infos().map(|info| info.counts.keys).sum();
+    let mut process = Process::open(arguments, &cluster, described)?;
+    let records = process.records();
     if records == 0 {
         process.close();
         bail!("the memory servers are empty: fatbtree load --cluster {named} --keys 1e6");
@@ -194,28 +246,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         false => values,
     };
-    let start = if options.controller.is_some() { Start::CachedOrIndexRead } else { Start::Root };
-    if options.controller.is_some() && !arguments.at_once {
-        let began = Instant::now();
-        while !process.is_registered() {
-            if began.elapsed() >= options.patience {
-                bail!(
-                    "the controller has not registered all connections in {} s: `fatbtree control status` says why; --at-once does not \
-                     wait for it, --root-to-leaf does without",
-                    arguments.patience
-                );
-            }
-            process.run_for(WAIT)?;
-        }
+    let with_controller = cluster.controller().is_some() && !arguments.root_to_leaf;
+    let start = if with_controller { Start::CachedOrIndexRead } else { Start::Root };
+    if let Process::Roce(process) = &mut process
+        && with_controller
+        && !arguments.at_once
+    {
+        until_registered(process, arguments.patience)?;
     }
     let workload = Workload::new(&spec, keys, arguments.draw_seed)?;
     // 2³¹ numbers for each of 2³² runs.
     let mut workload = workload.inserting_from(records.saturating_add((run >> 32) << 31));
-    let (mut done, client) = (ClosedLoop::new(), process.client().clone());
+    let mut done = ClosedLoop::new();
     let loop_options = LoopOptions { start, depth: arguments.depth.into() };
     let (bar, began) = (progress::bar("operations", arguments.operations), Instant::now());
     let (mut due, mut broken) = (Duration::ZERO, None);
-    let shown = |recorder: &Recorder| {
+    let mut shown = |recorder: &Recorder, registered: bool| {
         let elapsed = began.elapsed();
         if elapsed < due {
             return;
@@ -228,14 +274,29 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             operations: recorder.operations(),
             wrong: recorder.count(Outcome::WrongAnswer) + recorder.count(Outcome::NotFound),
             failed: recorder.count(Outcome::Failed),
-            registered: is_registered(client.pool()),
+            registered,
         };
         let line = serde_json::to_string(&line).expect("numbers always serialise");
         // Whoever reads along may stop doing so.
         broken = writeln!(lines, "{line}").and_then(|()| lines.flush()).err().or(broken.take());
     };
-    let run = done.run_watched(&client, &mut workload, arguments.operations, loop_options, &values, shown);
-    match process.run(run) {
+    let ended = match &mut process {
+        Process::Roce(process) => {
+            let client = process.client().clone();
+            let watch = |recorder: &Recorder| shown(recorder, is_registered(client.pool()));
+            let run =
+                done.run_watched(&client, &mut workload, arguments.operations, loop_options, &values, watch);
+            process.run(run)
+        }
+        Process::Query(process) => {
+            let client = process.client().clone();
+            let watch = |recorder: &Recorder| shown(recorder, false);
+            let run =
+                done.run_on(&client, &mut workload, arguments.operations, loop_options.depth, &values, watch);
+            process.run(run)
+        }
+    };
+    match ended {
         Ok(result) => result?,
         // What was done is told.
         Err(NodeError::Stopped) => {}
@@ -246,8 +307,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let seconds = began.elapsed().as_secs_f64();
     bar.finish_and_clear();
-    let summary = done.summary(&client);
+    let (summary, calls) = match &process {
+        Process::Roce(process) => {
+            tracing::info!(port = ?process.port(), "client");
+            (done.summary(process.client()), None)
+        }
+        Process::Query(process) => {
+            tracing::info!(datagrams = ?process.datagrams(), requests = ?process.client().stats(), "client");
+            (done.summary_of(&Troubles::default()), Some(process.datagrams().calls))
+        }
+    };
     let result = BenchResult {
+        protocol: arguments.protocol,
         operations: summary.operations,
         wrong: summary.wrong_answers + summary.not_found,
         failed: summary.failed,
@@ -255,10 +326,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         seconds,
         ops_per_s: summary.operations as f64 / seconds,
         round_trips: summary.round_trips,
+        system_calls: calls.map(|calls| calls as f64 / summary.operations.max(1) as f64),
         percentiles: OperationKind::ALL.into_iter().filter_map(|kind| percentiles(&done, kind)).collect(),
         first_wrong: done.first_wrong().map(str::to_owned),
     };
-    let port = process.port();
     process.close();
     let json = serde_json::to_string_pretty(&result)?;
     if to_stdout {
@@ -269,9 +340,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if let Some(file) = file {
         file.write("result", &(json + "\n"))?;
     }
-    tracing::info!(?port, troubles = ?summary.troubles, "client");
+    tracing::info!(troubles = ?summary.troubles, "client");
     if let Some(wrong) = result.first_wrong {
         bail!("{} operations wrong, {} failed; the first: {wrong}", result.wrong, result.failed);
+    }
+    Ok(())
+}
+
+fn until_registered(process: &mut ClientProcess, patience: u64) -> Result<()> {
+    let began = Instant::now();
+    while !process.is_registered() {
+        if began.elapsed() >= Duration::from_secs(patience) {
+            bail!(
+                "the controller has not registered all connections in {patience} s: `fatbtree control status` says why; --at-once does not \
+                 wait for it, --root-to-leaf does without"
+            );
+        }
+        process.run_for(WAIT)?;
     }
     Ok(())
 }
@@ -312,8 +397,9 @@ fn print(result: &BenchResult) {
             format!(", {unknown} writes of which nobody can tell: their server was started anew meanwhile")
         }
     };
+    let calls = result.system_calls.map_or(String::new(), |calls| format!(", {calls:.2} system calls each"));
     println!(
-        "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each; {} wrong, {} failed{unknown}",
+        "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each{calls}; {} wrong, {} failed{unknown}",
         result.operations, result.seconds, result.ops_per_s, result.round_trips, result.wrong, result.failed
     );
 }

@@ -7,8 +7,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use fatbtree_client::workload::{InsertOrder, KeyMap};
 use fatbtree_index::{Integrity, TreeConfig, ValueLayout};
-use fatbtree_node::{MemoryServerOptions, MemoryServerProcess, TreeSource, roster_of};
-use fatbtree_topology::Named;
+use fatbtree_node::{MemoryServerOptions, MemoryServerProcess, QueryOptions, TreeSource, roster_of};
+use fatbtree_topology::{Cluster, MemoryServer, Named};
+use fatbtree_wire::query::QUERY_UDP_PORT;
 
 use crate::nic::Nic;
 use crate::{count, role, room};
@@ -20,6 +21,7 @@ use crate::{count, role, room};
   fatbtree memserver left --cluster cluster.toml --keys 1000000     it loads those of its own partition at the start
   fatbtree memserver left --cluster cluster.toml --data /var/lib/fatbtree/left
   fatbtree memserver left --cluster cluster.toml --nic ibverbs:mlx5_0    on an RDMA device, which pins the memory of the tree
+  fatbtree memserver left --cluster cluster.toml --serve queries --workers 4    also for clients without RDMA, by its processors
 
 With --data the tree is in files of that folder: a server that was stopped or killed serves the same tree at the same addresses when
 it is started again, with all writes that were acknowledged. A folder that has a tree already keeps it: --keys is for a new one.
@@ -41,11 +43,60 @@ pub(crate) struct Arguments {
     checksums: bool,
     #[command(flatten)]
     begin: Begin,
+    #[command(flatten)]
+    serve: Serve,
     /// Folder to keep the tree in; by default the tree ends with the process.
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
     #[command(flatten)]
     end: role::End,
+}
+
+/// What memory servers do beside RDMA.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct Serve {
+    /// Answer clients without RDMA as well, over UDP: where the cluster file says `query = "ADDRESS:PORT"`. Trees have checksums then, so all
+    /// memory servers of a cluster must do it, or have --checksums.
+    #[arg(long, value_name = "queries", value_enum)]
+    serve: Option<Beside>,
+    /// Threads that answer queries, each with its own queue.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    workers: u16,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Queries,
+}
+
+/// Inner nodes that query workers know by heart.
+const QUERY_CACHE: u64 = 64 << 20;
+
+impl Serve {
+    /// The same on another command line.
+    pub(crate) fn words(self) -> Vec<String> {
+        match self.serve {
+            None => Vec::new(),
+            Some(Beside::Queries) => {
+                ["--serve", "queries", "--workers", &self.workers.to_string()].map(str::to_owned).into()
+            }
+        }
+    }
+
+    fn queries(self, cluster: &Cluster, described: &MemoryServer) -> Result<Option<QueryOptions>> {
+        if self.serve.is_none() {
+            return Ok(None);
+        }
+        let Some(address) = described.query.clone() else {
+            bail!(
+                "--serve queries: the cluster file does not say where; give memory server {} a line such as query = \"127.0.0.1:{}\"",
+                described.name,
+                QUERY_UDP_PORT
+            );
+        };
+        let servers = cluster.servers().iter().map(|server| (server.low, server.partition)).collect();
+        Ok(Some(QueryOptions { address, workers: self.workers, servers, cache_bytes: QUERY_CACHE }))
+    }
 }
 
 /// What memory servers begin with.
@@ -104,7 +155,7 @@ fn pinned_spare_bytes(available: u64) -> u64 {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { name, cluster: file, nic, checksums, begin, data, end } = arguments;
+    let Arguments { name, cluster: file, nic, checksums, begin, serve, data, end } = arguments;
     let cluster = crate::topology::load(file)?;
     let Some(Named::MemoryServer(described)) = cluster.named(name) else {
         let names: Vec<&str> = cluster.servers().iter().map(|server| server.name.as_str()).collect();
@@ -143,6 +194,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         tree,
         data: data.clone(),
         region_bytes: begin.region_bytes.unwrap_or(region_bytes),
+        queries: serve.queries(&cluster, described)?,
         limit: end.seconds.map(Duration::from_secs),
     };
     let process =
@@ -155,8 +207,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         count::of(info.partition.root_level + 1, "level"),
         process.grpc()
     );
+    if let Some(address) = process.queries() {
+        println!("queries on {address}, {}", count::of(serve.workers, "worker"));
+    }
     end.stop_with_stdin(process.stopper());
     let report = process.run(|event| println!("{event}"));
+    if let Some(queries) = report.queries {
+        println!("queries: {queries}");
+    }
     match report.software {
         Some((port, nic)) => println!("stopped: {port}; NIC: {nic}"),
         None => println!("stopped"),

@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 use anyhow::{Result, anyhow};
 use clap::Args;
 use fatbtree_sim::seeds::{Campaign, Seeds};
-use fatbtree_sim::{Scenario, trees, writers};
+use fatbtree_sim::{Scenario, queries, trees, writers};
 use serde::Serialize;
 
 use crate::progress;
@@ -14,7 +14,8 @@ use crate::progress;
 /// Random clusters under virtual time, all from a seed, every answer checked.
 ///
 /// Otherwise than told, the whole path, frame by frame: switches, plans, reloads, lost and damaged frames. With --trees readers of trees
-/// that are written to, verb by verb: torn memory, machines that die and freeze, stale caches. With --writers many writers of one tree.
+/// that are written to, verb by verb: torn memory, machines that die and freeze, stale caches. With --writers many writers of one tree. With
+/// --queries RDMA clients and clients that ask query workers, on one tree.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree simulate                          seeds 0 to 999
@@ -22,7 +23,8 @@ use crate::progress;
   fatbtree simulate --seeds 5000..100000     many
   fatbtree simulate --trees --seeds 0..5000  trees under writers, torn memory and deaths
   fatbtree simulate --trees --tonight 20000  many that nobody has tried
-  fatbtree simulate --writers                many writers of one tree")]
+  fatbtree simulate --writers                many writers of one tree
+  fatbtree simulate --queries                clients by RDMA and by queries, on one tree")]
 pub(crate) struct Arguments {
     /// Trees that are written to, at the level of verbs, instead of frames.
     #[arg(long)]
@@ -30,6 +32,9 @@ pub(crate) struct Arguments {
     /// Many writers of one tree, at the level of verbs.
     #[arg(long, conflicts_with = "trees")]
     writers: bool,
+    /// Clients by RDMA and by queries on one tree, frame by frame and datagram by datagram.
+    #[arg(long, conflicts_with_all = ["trees", "writers"])]
+    queries: bool,
     /// One seed.
     #[arg(long, conflicts_with_all = ["seeds", "tonight"])]
     seed: Option<u64>,
@@ -64,6 +69,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     } else if arguments.writers {
         campaign(arguments, "fatbtree simulate --writers --seed", |seed| {
             writers::Scenario::from_seed(seed).run()
+        })
+    } else if arguments.queries {
+        campaign(arguments, "fatbtree simulate --queries --seed", |seed| {
+            queries::Scenario::from_seed(seed).run()
         })
     } else {
         campaign(arguments, "fatbtree simulate --seed", |seed| Scenario::from_seed(seed).run())

@@ -9,7 +9,7 @@ use clap::Args;
 use fatbtree_node::{RoleState, Supervisor, UpNews, UpOptions};
 use fatbtree_trust::OPERATOR;
 
-use crate::memserver::Begin;
+use crate::memserver::{Begin, Serve};
 
 /// Start all roles of a cluster file on this machine: controller, switches and memory servers.
 #[derive(Args)]
@@ -17,6 +17,7 @@ use crate::memserver::Begin;
   fatbtree topology example > cluster.toml
   fatbtree up cluster.toml                       prints `ready` when every role answers; Ctrl-C stops them all
   fatbtree up cluster.toml --data /var/tmp/fatbtree    the same; trees are there again after a restart
+  fatbtree up cluster.toml --serve queries       memory servers answer clients without RDMA, too
   fatbtree up cluster.toml --keys 1000000        with keys at the start; without, `fatbtree load` loads them
   curl http://127.0.0.1:9800/metrics             what core-0 has counted: [metrics] in the file gives every role a port")]
 pub(crate) struct Arguments {
@@ -24,6 +25,8 @@ pub(crate) struct Arguments {
     file: PathBuf,
     #[command(flatten)]
     begin: Begin,
+    #[command(flatten)]
+    serve: Serve,
     /// Folder in which memory servers keep their trees, each in one of its own below it.
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
@@ -45,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         file: arguments.file.clone(),
         trust: crate::topology::trust(&cluster, &arguments.file, OPERATOR)?,
         cluster,
-        memory_server_arguments: arguments.begin.words(),
+        memory_server_arguments: [arguments.begin.words(), arguments.serve.words()].concat(),
         switch_arguments: vec!["--threads".to_owned(), arguments.switch_threads.to_string()],
         data: arguments.data.clone(),
         restart: !arguments.no_restart,

@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use fatbtree_index::{Change, KeyRange, OperationError, ScanOptions, Start, Wish};
+use fatbtree_index::Start;
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Duration;
 
 use crate::client::{Client, Lookups};
 use crate::measure::{LatencyHistogram, Outcome, Recorder, Summary, Troubles};
+use crate::store::{Answered, Direct, NoAnswer, Store};
 use crate::values::Values;
 use crate::workload::{Operation, OperationKind, Workload, WorkloadError};
 
@@ -76,10 +77,29 @@ impl ClosedLoop {
         operations: u64,
         options: LoopOptions,
         values: &Values,
-        mut watch: impl FnMut(&Recorder),
+        watch: impl FnMut(&Recorder),
     ) -> Result<(), WorkloadError> {
         let LoopOptions { start, depth } = options;
-        let began = client.pool().reactor().now();
+        self.run_on(&Direct { client, start }, workload, operations, depth, values, watch).await
+    }
+
+    /// The same on anything that has records, `depth` operations at a time.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub async fn run_on<S: Store>(
+        &mut self,
+        store: &S,
+        workload: &mut Workload,
+        operations: u64,
+        depth: usize,
+        values: &Values,
+        mut watch: impl FnMut(&Recorder),
+    ) -> Result<(), WorkloadError> {
+        let began = store.now();
         let workload = RefCell::new(workload);
         let mut refused = Ok(());
         let mut left = operations;
@@ -87,7 +107,7 @@ impl ClosedLoop {
             left = left.checked_sub(1)?;
             workload.borrow_mut().next_operation().map_err(|error| refused = Err(error)).ok()
         });
-        let mut running = Lookups::new(drawn, |operation| perform(client, operation, start, values), depth);
+        let mut running = Lookups::new(drawn, |operation| perform(store, operation, values), depth);
         while let Some(done) = running.next().await {
             if done.operation.kind == OperationKind::Insert {
                 workload.borrow_mut().acknowledge_insert(done.operation.record);
@@ -96,7 +116,7 @@ impl ClosedLoop {
             watch(&self.recorder);
         }
         drop(running);
-        self.elapsed = self.elapsed + (client.pool().reactor().now() - began);
+        self.elapsed = self.elapsed + (store.now() - began);
         refused
     }
 
@@ -133,8 +153,13 @@ impl ClosedLoop {
 
     /// The run in figures, with the client's own counters.
     pub fn summary<V: Verbs>(&self, client: &Client<V>) -> Summary {
+        self.summary_of(&Troubles::from(client.pool().stats()))
+    }
+
+    /// The same with the counters of whatever the operations were done on.
+    pub fn summary_of(&self, troubles: &Troubles) -> Summary {
         let mut recorder = self.recorder.clone();
-        recorder.add_troubles(&Troubles::from(client.pool().stats()));
+        recorder.add_troubles(troubles);
         recorder.summary(self.elapsed.as_nanos())
     }
 }
@@ -143,7 +168,7 @@ impl ClosedLoop {
 struct Done {
     operation: Operation,
     outcome: Outcome,
-    error: Option<OperationError>,
+    error: Option<NoAnswer>,
     round_trips: u32,
     latency: Duration,
 }
@@ -154,82 +179,73 @@ impl Done {
         Self { operation, outcome: Outcome::Found, error: None, round_trips: 0, latency: Duration::ZERO }
     }
 
-    async fn read<V: Verbs>(&mut self, client: &Client<V>, start: Start, values: &Values) {
+    /// Takes note of what a step has cost; gives what it came to, unless it failed.
+    fn take<T>(&mut self, answered: Answered<T>) -> Option<T> {
+        let Answered { result, round_trips, latency } = answered;
+        self.round_trips += round_trips;
+        self.latency = self.latency + latency;
+        result.map_err(|error| self.fail(error)).ok()
+    }
+
+    async fn read<S: Store>(&mut self, store: &S, values: &Values) {
         let began = values.begin();
         let key = self.operation.key;
-        let lookup = client.lookup(key, start).await;
-        self.round_trips += lookup.trips.round_trips;
-        self.latency = self.latency + lookup.latency;
-        match lookup.result {
-            Ok(found) if values.allows(key, &began, found.as_deref()) => {}
-            Ok(Some(_)) => self.outcome = Outcome::WrongAnswer,
-            Ok(None) => self.outcome = Outcome::NotFound,
-            Err(error) => self.fail(error),
+        let answered = store.read(key).await;
+        if let Some(found) = self.take(answered) {
+            let found = found.as_ref().map(AsRef::as_ref);
+            match (values.allows(key, &began, found), found) {
+                (true, _) => {}
+                (false, Some(_)) => self.outcome = Outcome::WrongAnswer,
+                (false, None) => self.outcome = Outcome::NotFound,
+            }
         }
         values.end(began);
     }
 
-    async fn write<V: Verbs>(&mut self, client: &Client<V>, start: Start, values: &Values) {
+    async fn write<S: Store>(&mut self, store: &S, values: &Values) {
         let Operation { kind, key, .. } = self.operation;
         let insert = kind == OperationKind::Insert;
         let (write, value) = values.write(key, !insert);
-        let wish = if insert { Wish::Insert(&value) } else { Wish::Update(&value) };
-        let Change { result, trips, latency, .. } = client.change_from(key, wish, start).await;
-        self.round_trips += trips.round_trips;
-        self.latency = self.latency + latency;
+        let answered = store.write(key, &value, insert).await;
         values.take_back(value);
-        match result {
-            Ok(true) => values.wrote(key, write),
-            Ok(false) => self.outcome = Outcome::NotFound,
-            Err(error) => self.fail(error),
+        match self.take(answered) {
+            Some(true) => values.wrote(key, write),
+            Some(false) => self.outcome = Outcome::NotFound,
+            None => {}
         }
     }
 
-    async fn scan<V: Verbs>(&mut self, client: &Client<V>, start: Start, values: &Values) {
+    async fn scan<S: Store>(&mut self, store: &S, values: &Values) {
         let began = values.begin();
         let Operation { key, scan_length, .. } = self.operation;
-        let since = client.pool().reactor().now();
-        let options = ScanOptions { start, ..ScanOptions::default() };
-        let mut scan = client.scan_with(KeyRange { low: key, high: None }, options);
-        let mut found = Vec::with_capacity(scan_length as usize);
-        while found.len() < scan_length as usize
-            && let Some(pair) = scan.next().await
+        let most = scan_length as usize;
+        let answered = store.scan(key, most).await;
+        if let Some(found) = self.take(answered)
+            && !values.allows_scan(key, most, &began, &found)
         {
-            match pair {
-                Ok(pair) => found.push(pair),
-                Err(error) => {
-                    self.fail(error);
-                    break;
-                }
-            }
-        }
-        self.round_trips += u32::try_from(scan.trips().sequential).unwrap_or(u32::MAX);
-        self.latency = self.latency + (client.pool().reactor().now() - since);
-        if self.error.is_none() && !values.allows_scan(key, scan_length as usize, &began, &found) {
             self.outcome = Outcome::WrongAnswer;
         }
         values.end(began);
     }
 
     #[cold]
-    fn fail(&mut self, error: OperationError) {
-        let is_unknown = matches!(error, OperationError::Unknown { .. });
-        (self.outcome, self.error) =
-            (if is_unknown { Outcome::Unknown } else { Outcome::Failed }, Some(error));
+    fn fail(&mut self, error: NoAnswer) {
+        self.outcome = if error.is_unknown() { Outcome::Unknown } else { Outcome::Failed };
+        self.error = Some(error);
     }
 }
 
 /// Does an operation. What reads and then writes is one operation that takes as long as both; a scan has made as many round trips as it
 /// waited for one after another.
-async fn perform<V: Verbs>(client: &Client<V>, operation: Operation, start: Start, values: &Values) -> Done {
+async fn perform<S: Store>(store: &S, operation: Operation, values: &Values) -> Done {
     let mut done = Done::new(operation);
     match operation.kind {
-        OperationKind::Read => done.read(client, start, values).await,
-        OperationKind::Scan => done.scan(client, start, values).await,
-        OperationKind::Update | OperationKind::Insert => done.write(client, start, values).await,
+        OperationKind::Read => done.read(store, values).await,
+        OperationKind::Scan => done.scan(store, values).await,
+        OperationKind::Update | OperationKind::Insert => done.write(store, values).await,
         OperationKind::ReadModifyWrite => {
-            done.read(client, start, values).await;
-            done.write(client, start, values).await;
+            done.read(store, values).await;
+            done.write(store, values).await;
         }
     }
     done

@@ -15,6 +15,7 @@
 //!   property names; keys hashed as YCSB hashes them, ordered, or from a file. Seeded.
 //! * [`measure`]: HDR histograms of latencies, round trips, rates, and everything that went wrong.
 //! * [`ClosedLoop`]: the three together. [`Values`]: what its reads may answer while it writes.
+//! * [`QueryClient`]: a client without RDMA, which asks memory servers. [`Store`]: what a closed loop does its operations on, either.
 //! * [`KeySample`], [`Report`]: what a client tells planners of switch caches: the keys that it is asked for, and how often the
 //!   switches led it astray.
 //!
@@ -95,12 +96,16 @@ mod client;
 mod closed_loop;
 mod compute_server;
 pub mod measure;
+mod query;
 mod sample;
+mod store;
 mod values;
 pub mod workload;
 
 pub use client::Client;
 pub use closed_loop::{ClosedLoop, LoopOptions};
 pub use compute_server::ComputeServer;
+pub use query::QueryClient;
 pub use sample::{KeySample, Report};
+pub use store::{Answered, NoAnswer, Store};
 pub use values::Values;

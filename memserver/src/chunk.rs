@@ -342,6 +342,16 @@ impl ChunkTable {
         client
     }
 
+    /// Chunks of the region.
+    pub(crate) fn count(&self) -> u32 {
+        self.chunks
+    }
+
+    /// Where the first chunk begins, the bytes of each, and the kind of each that was given out, where that is written down.
+    pub(crate) fn layout(&self) -> (u64, u64, Option<&Arc<Memory>>) {
+        (self.from, self.bytes, self.kinds.as_ref())
+    }
+
     pub(crate) fn counts(&self) -> ChunkCounts {
         let mut counts = ChunkCounts { all: self.chunks, ..ChunkCounts::default() };
         for piece in self.pieces.values() {

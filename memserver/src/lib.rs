@@ -23,6 +23,7 @@
 //! * [`ServerOptions::writable`], [`ServerInfo::writer`], [`Lease::owner`]: what clients need to write. [`Supply`], [`Places`],
 //!   [`MemoryServer::give_back`]: memory that was freed, and used again by others.
 //! * [`Storage`], [`Folder`]: memory that outlives the server, in mapped files.
+//! * [`query`]: the server's end of the query protocol, for clients without RDMA.
 //! * [`Event`]: what the first-hop switches must know.
 //! * [`grpc`]: the service and its client; [`grpc::load_servers`] fills servers that run.
 //!
@@ -80,6 +81,7 @@ mod load;
 mod mailbox;
 mod owners;
 mod places;
+pub mod query;
 mod refusal;
 mod server;
 mod session;
@@ -101,8 +103,8 @@ pub use owners::NoOwner;
 pub use places::{GivenBack, PLACES_AT_ONCE, Places, Supply, TooManyPlaces};
 pub use refusal::Refusal;
 pub use server::{
-    Counter, KeyPlaces, LocateError, MAX_LOCATE_KEYS, MemoryServer, NoRoot, Reply, Request, ServerError,
-    ServerOptions, SnapshotError,
+    Attached, Counter, KeyPlaces, LocateError, MAX_LOCATE_KEYS, MemoryServer, NoRoot, Reply, Request,
+    ServerError, ServerOptions, SnapshotError,
 };
 pub use session::{Lease, SessionKey};
 pub use storage::{BuildError, Storage};

@@ -14,7 +14,7 @@ use crate::load::LoadedTree;
 use crate::places::{GivenBack, Supply};
 use crate::refusal::Refusal;
 use crate::server::{
-    Counter, KeyPlaces, LocateError, MemoryServer, Reply, Request, ServerError, SnapshotError,
+    Attached, Counter, KeyPlaces, LocateError, MemoryServer, Reply, Request, ServerError, SnapshotError,
 };
 use crate::session::{Lease, SessionKey};
 
@@ -144,6 +144,19 @@ impl Handle {
         replaces: Option<QueuePairNumber>,
     ) -> Answer<Endpoint> {
         self.ask(|reply| Request::Connect { session, client, replaces, reply }).await
+    }
+
+    /// See [`MemoryServer::attach`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn attach(
+        &self,
+        session: SessionKey,
+        client: Endpoint,
+        replaces: Option<QueuePairNumber>,
+    ) -> Answer<Attached> {
+        self.ask(|reply| Request::Attach { session, client, replaces, reply }).await
     }
 
     /// See [`MemoryServer::disconnect`].

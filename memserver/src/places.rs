@@ -122,6 +122,11 @@ impl PlaceLists {
         Self { server, config: *config, loaded, bound, lists, listed, counts }
     }
 
+    /// Where the leaves lie that were loaded, and the internal nodes.
+    pub(crate) fn loaded_nodes(&self) -> [Range<u64>; 2] {
+        [self.loaded.leaves.clone(), self.loaded.internal.clone()]
+    }
+
     /// Bytes of a place: nodes of a kind have one size.
     pub(crate) fn size(&self, kind: ChunkKind, bytes: u32) -> u32 {
         match kind {

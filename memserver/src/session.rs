@@ -45,6 +45,8 @@ pub(crate) struct Session {
     /// By the number that the client knows.
     pub(crate) queue_pairs: BTreeMap<QueuePairNumber, QueuePair>,
     pub(crate) chunks: BTreeSet<GlobalAddress>,
+    /// Of a local client.
+    pub(crate) links: BTreeSet<QueuePairNumber>,
     ends: Instant,
 }
 
@@ -63,7 +65,8 @@ impl Sessions {
     }
 
     pub(crate) fn open(&mut self, key: SessionKey, client: ClientId, owner: Option<u16>, ends: Instant) {
-        let session = Session { client, owner, queue_pairs: BTreeMap::new(), chunks: BTreeSet::new(), ends };
+        let (queue_pairs, chunks, links) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let session = Session { client, owner, queue_pairs, chunks, links, ends };
         self.all.insert(key, session);
         self.ends.insert((ends, key));
     }
@@ -89,6 +92,11 @@ impl Sessions {
         let session = self.all.remove(&key)?;
         self.ends.remove(&(session.ends, key));
         Some(session)
+    }
+
+    /// The session of a local link. There are few links.
+    pub(crate) fn of_link(&self, link: QueuePairNumber) -> Option<SessionKey> {
+        self.all.iter().find(|(_, session)| session.links.contains(&link)).map(|(key, _)| *key)
     }
 
     /// When the first one ends.

@@ -88,6 +88,10 @@ impl Device for Nic {
         self.regions.read_on_device(rkey, offset, into)
     }
 
+    fn shared_memory(&self, rkey: u32) -> Option<Arc<Memory>> {
+        self.regions.memory(rkey)
+    }
+
     fn deregister(&mut self, rkey: u32) {
         self.regions.deregister(rkey);
     }

@@ -89,6 +89,11 @@ impl Regions {
         Ok(region.memory.read(offset, into)?)
     }
 
+    /// The memory of a region, on the device or not.
+    pub(crate) fn memory(&self, rkey: u32) -> Option<Arc<Memory>> {
+        self.by_rkey.get(&rkey).map(|region| Arc::clone(&region.memory))
+    }
+
     pub(crate) fn deregister(&mut self, rkey: u32) {
         if let Some(region) = self.by_rkey.remove(&rkey)
             && region.on_device

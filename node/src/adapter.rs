@@ -91,6 +91,23 @@ impl Watch {
     pub(crate) fn now(&self) -> Instant {
         Instant::from_nanos(self.began.elapsed().as_nanos() as u64)
     }
+
+    /// Whether the place of this number had something to read when the last [wait](Self::wait_for) ended.
+    pub(crate) fn is_ready(&self, number: usize) -> bool {
+        self.ready.get(number).is_none_or(|ready| *ready)
+    }
+
+    /// Waits until something can be read there, for a wake, or until `due`; without, as long as it may be.
+    pub(crate) fn wait_for<'f>(
+        &mut self,
+        readable: impl Iterator<Item = std::os::fd::BorrowedFd<'f>>,
+        due: Option<Instant>,
+    ) {
+        let now = self.now();
+        let patience =
+            due.map(|due| Duration::from_nanos(if due > now { (due - now).as_nanos() } else { 0 }));
+        self.waiter.wait_for(readable, patience, &mut self.ready);
+    }
 }
 
 impl Adapter {
@@ -193,6 +210,10 @@ impl Device for Adapter {
 
     fn read_device_memory(&self, rkey: u32, offset: u64, into: &mut [u8]) -> Result<(), DeviceMemoryError> {
         either!(&self.0, read_device_memory(rkey, offset, into))
+    }
+
+    fn shared_memory(&self, rkey: u32) -> Option<Arc<Memory>> {
+        either!(&self.0, shared_memory(rkey))
     }
 
     fn deregister(&mut self, rkey: u32) {

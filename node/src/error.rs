@@ -57,6 +57,15 @@ pub enum NodeError {
     /// The device does not take the tree.
     #[error("serving the tree: {0}")]
     Serve(#[from] fatbtree_memserver::ServerError),
+    /// The tree cannot be worked on.
+    #[error("answering queries: {0}")]
+    Queries(#[from] fatbtree_memserver::query::WorkerError),
+    /// Nobody knows where a memory server answers queries.
+    #[error(
+        "the cluster file does not say where memory server {0} answers queries; give it a line such as query = \"127.0.0.1:4793\", and start \
+         it with --serve queries"
+    )]
+    NoQueries(String),
     /// A memory server does not answer, or refuses.
     #[error(transparent)]
     MemoryServer(#[from] fatbtree_memserver::grpc::ClientError),

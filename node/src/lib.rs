@@ -7,6 +7,7 @@
 //!    (frames)          SwitchProcess: Switch       waker          │ server, Ctrl-C          │
 //!                      MemoryServerProcess: MemoryServer<Adapter> └─────────────────────────┘
 //!                      ClientProcess: Client<Adapter>
+//!                      QueryClientProcess: QueryClient, with UDP sockets and no device
 //!                      ControllerProcess: Controller, without frames: a task for each switch, one that decides
 //!                      Supervisor: all of them as child processes
 //! ```
@@ -47,6 +48,7 @@ mod controller;
 mod error;
 mod memory_server;
 mod metrics;
+mod query_client;
 mod roster;
 mod stop;
 mod switch;
@@ -57,7 +59,10 @@ pub use adapter::{Adapter, NicSpec};
 pub use client::{ClientOptions, ClientProcess};
 pub use controller::{ControllerNews, ControllerOptions, ControllerProcess};
 pub use error::NodeError;
-pub use memory_server::{MemoryServerOptions, MemoryServerProcess, MemoryServerReport, TreeSource};
+pub use memory_server::{
+    MemoryServerOptions, MemoryServerProcess, MemoryServerReport, QueryOptions, QueryReport, TreeSource,
+};
+pub use query_client::{QueryClientOptions, QueryClientProcess};
 pub use roster::roster_of;
 pub use stop::Stopper;
 pub use switch::{SwitchOptions, SwitchProcess, SwitchReport};

@@ -1,6 +1,7 @@
 //! A memory server as a process: a software NIC behind a port or an RDMA device, the tree in memory or in a folder, the gRPC service beside
 //! it.
 
+mod queries;
 mod registrar;
 
 use std::fmt;
@@ -27,7 +28,10 @@ use crate::NodeError;
 use crate::adapter::{Adapter, NicSpec, Side, Watch};
 use crate::metrics::Metrics;
 use crate::stop::{Stopper, control_runtime, listen, stopper_of};
+use queries::{Queries, Workers};
 use registrar::Registrar;
+
+pub use queries::{QueryOptions, QueryReport};
 
 /// Requests of the control plane that wait for the data path.
 const MAILBOX: usize = 64;
@@ -72,6 +76,8 @@ pub struct MemoryServerOptions {
     pub data: Option<PathBuf>,
     /// Bytes of the largest region that it lets itself be loaded with.
     pub region_bytes: u64,
+    /// How it answers queries, if it does. Then the tree has checksums: threads beside the NIC tear lines.
+    pub queries: Option<QueryOptions>,
     /// End after so long.
     pub limit: Option<Duration>,
 }
@@ -85,6 +91,7 @@ pub struct MemoryServerProcess {
     limit: Option<Duration>,
     grpc: SocketAddr,
     registrar: Option<mpsc::UnboundedSender<Event>>,
+    workers: Option<Workers>,
     _control: Runtime,
 }
 
@@ -99,6 +106,8 @@ impl fmt::Debug for MemoryServerProcess {
 pub struct MemoryServerReport {
     /// Its port and its software NIC; none for an RDMA device, which counts for itself (`rdma statistic`).
     pub software: Option<(Counters, NicStats)>,
+    /// What was asked by queries, where it answered some.
+    pub queries: Option<QueryReport>,
 }
 
 impl MemoryServerProcess {
@@ -118,6 +127,7 @@ impl MemoryServerProcess {
             tree,
             data,
             region_bytes,
+            queries,
             limit,
         } = options;
         let control = control_runtime()?;
@@ -126,10 +136,11 @@ impl MemoryServerProcess {
         // What is taken by others is found before the tree is built, which may take long.
         let listener = listen(&control, &described.grpc)?;
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
+        let queries = queries.map(Queries::open).transpose()?;
         let adapter = Adapter::open(&nic, &host, Side::Answers)?;
         let watch = Watch::new(waiter);
         stopper.at_signals(&control)?;
-        let server_options = ServerOptions::writable();
+        let server_options = ServerOptions { local_clients: queries.is_some(), ..ServerOptions::writable() };
         let mut storage = match data {
             None => Storage::Memory,
             Some(path) => {
@@ -142,21 +153,30 @@ impl MemoryServerProcess {
             }
         };
         let spare_bytes = tree.spare_bytes;
-        let tree = fit_for(&adapter, tree)?;
+        let tears = queries.is_some() || !adapter.capabilities().line_atomicity;
+        let tree = if tears { with_checksums(tree)? } else { tree };
         let tree = first_tree(&mut storage, tree, &described)?;
         let server = MemoryServer::new(adapter, tree, &server_options, rand::random())?;
         let server = server.with_device_counters(|adapter| {
             adapter.counters().map_or_else(Vec::new, |(_, nic)| nic.counters())
         });
         let (handle, mailbox) = mailbox_with_waker(MAILBOX, move || waker.wake());
+        let workers = match (queries, server.local()) {
+            (Some(queries), Some(host)) => Some(queries.start(&control, host, server.info(), &handle)?),
+            _ => None,
+        };
+        let board = workers.as_ref().map(|workers| workers.board.clone());
         let refused = Refused::default();
         if let Some(address) = &metrics {
             let (handle, refused) = (handle.clone(), refused.clone());
             crate::metrics::serve(&control, address, move || {
-                let (handle, refused) = (handle.clone(), refused.clone());
+                let (handle, refused, board) = (handle.clone(), refused.clone(), board.clone());
                 async move {
                     let mut metrics = counted(handle.statistics().await.ok()?);
                     metrics.refused(&refused);
+                    if let Some(board) = board {
+                        board.report().metrics(&mut metrics);
+                    }
                     Some(metrics)
                 }
             })?;
@@ -171,12 +191,17 @@ impl MemoryServerProcess {
         let service = ServiceOptions::default();
         let door = Door { listener, trust, roster: roster.into(), refused };
         control.spawn(serve_with(service, Some(loading), door, handle, std::future::pending()));
-        Ok(Self { server, mailbox, watch, stopper, limit, grpc, registrar, _control: control })
+        Ok(Self { server, mailbox, watch, stopper, limit, grpc, registrar, workers, _control: control })
     }
 
     /// Where clients and controllers connect.
     pub fn grpc(&self) -> SocketAddr {
         self.grpc
+    }
+
+    /// Where clients ask without RDMA, if they may.
+    pub fn queries(&self) -> Option<SocketAddr> {
+        self.workers.as_ref().map(|workers| workers.address)
     }
 
     /// What it holds.
@@ -215,18 +240,21 @@ impl MemoryServerProcess {
                 server.device_mut().wait(watch, due.into_iter().flatten().min());
             }
         }
+        let queries = self.workers.take().map(|workers| {
+            let board = workers.board.clone();
+            // They write nothing any more when this has returned.
+            drop(workers);
+            board.report()
+        });
         if let Err(error) = self.server.memory().sync() {
             tracing::warn!(%error, "the tree may not have reached the disk");
         }
-        MemoryServerReport { software: self.server.device().counters() }
+        MemoryServerReport { software: self.server.device().counters(), queries }
     }
 }
 
-/// What a new tree is made of, with checksums if the device would tear lines.
-fn fit_for(adapter: &Adapter, source: TreeSource) -> Result<TreeSource, NodeError> {
-    if adapter.capabilities().line_atomicity {
-        return Ok(source);
-    }
+/// What a new tree is made of where lines are torn.
+fn with_checksums(source: TreeSource) -> Result<TreeSource, NodeError> {
     let shape = source.config;
     let (fan_out, leaf_bytes, values) = (shape.fan_out(), shape.leaf_bytes(), shape.values());
     let config = TreeConfig::with_integrity(fan_out, leaf_bytes, values, Integrity::Checksums);

@@ -20,6 +20,16 @@ pub enum OpenError {
         /// What the system says.
         source: io::Error,
     },
+    /// A UDP socket to many peers.
+    #[error(
+        "UDP socket at {address}: {source}; is another process there, and is the address this machine's?"
+    )]
+    Datagrams {
+        /// Where it should receive.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
     /// An interface that is not there.
     #[error("no network interface {interface:?} on this machine; `ip link` lists them")]
     NoInterface {

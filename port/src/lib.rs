@@ -46,6 +46,7 @@
 
 mod batch;
 mod counters;
+mod datagrams;
 mod error;
 mod multi;
 mod packet;
@@ -58,6 +59,7 @@ use std::os::fd::BorrowedFd;
 
 pub use batch::{BATCH, Batch, LONGEST_FRAME};
 pub use counters::Counters;
+pub use datagrams::{DatagramCounts, Datagrams, share_address};
 pub use error::OpenError;
 pub use nix::errno::Errno;
 pub use packet::PacketPort;

@@ -190,10 +190,15 @@ impl Requester {
         }
     }
 
+    /// Whether another request may be under way now.
+    pub fn has_room(&self) -> bool {
+        let oldest = self.pending.keys().next().copied().unwrap_or(self.next);
+        self.next - oldest < WINDOW
+    }
+
     /// Asks. The request's number, by which its answer is known; `None` when as many are under way as servers remember.
     pub fn ask(&mut self, now: Duration, ask: Ask) -> Option<u64> {
-        let oldest = self.pending.keys().next().copied().unwrap_or(self.next);
-        if self.next - oldest >= WINDOW {
+        if !self.has_room() {
             return None;
         }
         let id = self.next;

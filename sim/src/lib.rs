@@ -22,6 +22,7 @@
 //! * [`world`]: machines at the level of verbs, whose memory tears and which die, freeze and come back.
 //! * [`history`]: what clients asked and were answered, checked for linearizability.
 //! * [`trees`]: scenarios with readers of trees in that world. [`writers`]: scenarios with many writers of one.
+//! * [`queries`]: clients of both kinds on one tree, RDMA and query workers, frame by frame and datagram by datagram.
 //! * [`threads`]: real threads in real time, whose clients are killed. The one part that asks a clock.
 //! * [`seeds`]: many seeds over all processors, and what replays one that fails.
 //!
@@ -40,6 +41,7 @@ pub mod failover;
 pub mod figures;
 pub mod history;
 mod network;
+pub mod queries;
 mod scenario;
 pub mod seeds;
 pub mod threads;

@@ -33,6 +33,8 @@ pub struct MemoryServer {
     pub high: u64,
     /// Its gRPC endpoint, `name-or-address:port`.
     pub grpc: String,
+    /// Where it answers queries (UDP), `name-or-address:port`, if the file says it.
+    pub query: Option<String>,
 }
 
 /// A client (compute server).

@@ -307,6 +307,18 @@ fn the_controller_has_an_address_of_its_own() {
     );
 }
 
+#[test]
+fn queries_have_an_address_of_their_own() {
+    let with =
+        |query: &str| GOOD.replace("\"localhost:1\"", &format!("\"localhost:1\"\nquery = \"{query}\""));
+    assert_eq!(Cluster::from_toml(GOOD).unwrap().servers()[0].query, None);
+    let cluster = Cluster::from_toml(&with("localhost:4793")).unwrap();
+    let found: Vec<_> = cluster.servers().iter().map(|server| server.query.as_deref()).collect();
+    assert_eq!(found, [Some("localhost:4793"), None]);
+    refused(&with("q"), "line 7, column 9, memory_server[0].query", "host:port");
+    refused(&with("localhost:2"), "line 11, column 8, memory_server[1].grpc", "localhost:2");
+}
+
 const WIRED: &str = "[wires]\nfirst_port = 12000\n";
 
 #[test]

@@ -101,6 +101,12 @@ pub trait Device {
     /// When there is no such region on the device, or the bytes are not all there; then nothing is copied.
     fn read_device_memory(&self, rkey: u32, offset: u64, into: &mut [u8]) -> Result<(), DeviceMemoryError>;
 
+    /// The memory of a region, where this process's own processors carry out what is asked of it, as a software NIC's do: then other
+    /// threads may use it [locally](crate::local), and atomics of both are atomic with each other. Nothing where a card does that.
+    fn shared_memory(&self, _rkey: u32) -> Option<Arc<Memory>> {
+        None
+    }
+
     /// Takes a region back: requests that name it from now on are refused.
     fn deregister(&mut self, rkey: u32);
 

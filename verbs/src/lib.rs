@@ -19,6 +19,7 @@
 //!   buffers for what is read.
 //! * [`Reactor`]: the same as futures, many at a time, without an allocation per operation.
 //! * [`plain`]: devices whose network is a function call, for unit tests.
+//! * [`local`]: the same for the threads of a memory server's own process, beside its NIC.
 //! * [`conformance`]: what every implementation must do, as a suite that runs against any.
 //! * [`time`]: integers of nanoseconds. Nothing here reads a clock.
 //!
@@ -58,11 +59,13 @@
 mod access;
 mod buffer;
 mod capabilities;
+mod chain;
 mod completion;
 pub mod conformance;
 mod device;
 mod endpoint;
 mod error;
+pub mod local;
 mod memory;
 pub mod plain;
 mod reactor;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
@@ -19,6 +19,9 @@ const WORD: usize = 8;
 /// Every access is made of whole words of 8 bytes, each read or written at once (relaxed atomics). So a reader never meets
 /// undefined behaviour, but it may see some words from before a write and some from after it: trees keep versions or
 /// checksums for that. A device that is driven by one thread makes each of its accesses whole.
+///
+/// Whoever reads what another thread has written afterwards, or changes it by [`update`](Self::update), also sees everything that thread
+/// has written before. So a lock that lies in such memory protects other such memory.
 ///
 /// ```
 /// use fatbtree_verbs::Memory;
@@ -192,6 +195,8 @@ impl Memory {
             let bytes = words[word + count].load(Ordering::Relaxed).to_ne_bytes();
             write_all(tail, &bytes[..tail.len()]);
         }
+        // With the fence of whoever wrote what was read. On x86-64 neither is an instruction.
+        fence(Ordering::Acquire);
     }
 
     /// Copies bytes in. Bytes beside them in the same words stay as they are, whoever writes them meanwhile.
@@ -216,6 +221,7 @@ impl Memory {
     /// Copies bytes to `at`, where there is room for them.
     #[inline]
     fn copy_in(&self, at: usize, mut bytes: &[u8]) {
+        fence(Ordering::Release);
         let (mut word, lead) = (at / WORD, at % WORD);
         let words = self.words();
         if lead != 0 {
@@ -243,7 +249,7 @@ impl Memory {
         }
         let change = |found: u64| Some(new(u64::from_le(found)).to_le());
         let word = &self.words()[range / WORD];
-        let (Ok(found) | Err(found)) = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+        let (Ok(found) | Err(found)) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
         Ok(u64::from_le(found))
     }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use crate::access::Access;
 use crate::buffer::{BufferClass, BufferPool};
 use crate::capabilities::Capabilities;
+use crate::chain::{carry_out, check_chain};
 use crate::completion::{Completion, Failure, Output};
 use crate::conformance::{Bench, LocalResponder, Responder};
 use crate::device::{Device, QueuePair, QueuePairState, Region, Verbs};
@@ -146,47 +147,6 @@ impl PlainDevice {
         }))
     }
 
-    fn check(
-        &self,
-        agreed: &Agreed,
-        chain: &[WorkRequest<'_>],
-        under_way: usize,
-        queue_pair: QueuePair,
-    ) -> Result<(), PostError> {
-        if chain.is_empty() || chain.len() > LONGEST_CHAIN {
-            return Err(PostError::ChainLength { found: chain.len(), limit: LONGEST_CHAIN });
-        }
-        let found = under_way + chain.len();
-        if found > SEND_QUEUE {
-            return Err(PostError::Full { queue_pair, what: "requests", found, limit: SEND_QUEUE });
-        }
-        let limit = self.capabilities().longest_message;
-        let mtu = agreed.mtu.bytes() as u32;
-        for request in chain {
-            let operation = &request.operation;
-            if let Some(address) = operation.atomic_address()
-                && !address.is_multiple_of(8)
-            {
-                return Err(PostError::Misaligned { address });
-            }
-            match *operation {
-                Operation::IndexRead { len, .. } | Operation::Read { len, .. }
-                    if len > mtu && operation.as_index_read().is_some() =>
-                {
-                    return Err(PostError::IndexReadTooLong { found: len, limit: mtu });
-                }
-                Operation::Read { len, .. } if u64::from(len) > limit => {
-                    return Err(PostError::TooLong { found: u64::from(len), limit });
-                }
-                Operation::Write { data, .. } if data.len() as u64 > limit => {
-                    return Err(PostError::TooLong { found: data.len() as u64, limit });
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
     fn carry_out(
         &mut self,
         peer: (usize, u64),
@@ -210,31 +170,9 @@ impl PlainDevice {
         host.queue_pairs.get(&peer.1).filter(answers).ok_or(Failure::RetryExceeded)?;
         let find = |access: Access| {
             let region = host.regions.get(&from.rkey).filter(|region| region.access.contains(access))?;
-            Some((&region.memory, from.address.checked_sub(region.iova)?))
+            Some((&*region.memory, from.address.checked_sub(region.iova)?))
         };
-        match *operation {
-            Operation::Read { len, .. } | Operation::IndexRead { len, .. } => {
-                let mut buffer = buffer.ok_or(Failure::Other)?;
-                buffer.resize(len as usize);
-                if len > 0 {
-                    let (memory, offset) = find(Access::READ).ok_or(Failure::RemoteAccess)?;
-                    memory.read(offset, buffer.as_mut_slice()).map_err(|_| Failure::RemoteAccess)?;
-                }
-                Ok(Output::Read(buffer))
-            }
-            Operation::Write { data, .. } => {
-                if !data.is_empty() {
-                    let (memory, offset) = find(Access::WRITE).ok_or(Failure::RemoteAccess)?;
-                    memory.write(offset, data).map_err(|_| Failure::RemoteAccess)?;
-                }
-                Ok(Output::Written)
-            }
-            _ => {
-                let (memory, offset) = find(Access::ATOMIC).ok_or(Failure::RemoteAccess)?;
-                let new = |found| operation.apply(found).unwrap_or(found);
-                memory.update(offset, new).map(Output::Atomic).map_err(|_| Failure::RemoteAccess)
-            }
-        }
+        carry_out(operation, buffer, find)
     }
 
     fn finish(&mut self, queue_pair: QueuePair, tag: u64, result: Result<Output, Failure>) {
@@ -292,6 +230,10 @@ impl Device for PlainDevice {
             let region = region.ok_or(DeviceMemoryError::Unknown { rkey })?;
             Ok(region.memory.read(offset, into)?)
         })
+    }
+
+    fn shared_memory(&self, rkey: u32) -> Option<Arc<Memory>> {
+        self.host(|host| host.regions.get(&rkey).map(|region| Arc::clone(&region.memory)))
     }
 
     fn deregister(&mut self, rkey: u32) {
@@ -362,7 +304,7 @@ impl Verbs for PlainDevice {
             let state = pair.map_or(QueuePairState::Reset, |(state, ..)| state);
             return Err(PostError::NotConnected { queue_pair, state });
         };
-        self.check(&agreed, chain, under_way, queue_pair)?;
+        check_chain(&self.capabilities(), &agreed, queue_pair, under_way, chain)?;
         // All buffers first: a chain is posted whole or not at all.
         let mut buffers = [const { None }; LONGEST_CHAIN];
         for (buffer, request) in buffers.iter_mut().zip(chain) {

@@ -244,12 +244,16 @@ impl<D: Device> MemoryServer<D> {
         while let Some(queue_pair) = self.device.poll_broken() {
             self.counters.queue_pairs_broken += u64::from(self.destroy(queue_pair));
         }
+        self.take_broken_links();
     }
 
     /// Takes back everything a session holds: queue pairs first, so that nothing is written into the chunks any more.
     pub(super) fn end(&mut self, key: SessionKey) -> bool {
         let Some(session) = self.sessions.remove(key) else { return false };
-        let Session { client, owner, queue_pairs, chunks, .. } = session;
+        let Session { client, owner, queue_pairs, chunks, links, .. } = session;
+        for link in links {
+            self.unlink(client, link);
+        }
         for queue_pair in queue_pairs.into_values() {
             self.destroy(queue_pair);
         }
@@ -268,7 +272,7 @@ impl<D: Device> MemoryServer<D> {
         true
     }
 
-    fn session(&self, key: SessionKey) -> Result<&Session, Refusal> {
+    pub(super) fn session(&self, key: SessionKey) -> Result<&Session, Refusal> {
         self.sessions.get(key).ok_or(Refusal::UnknownSession(key))
     }
 

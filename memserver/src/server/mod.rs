@@ -2,6 +2,7 @@
 
 mod clients;
 mod finder;
+mod local;
 mod request;
 mod root;
 mod snapshots;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use fatbtree_index::node::LINE;
 use fatbtree_index::{ConfigError, GlobalAddress, Integrity, Regions, Superblock};
+use fatbtree_verbs::local::LocalHost;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, Mtu, QueuePair, Region, RegisterError};
 use rand::SeedableRng;
@@ -28,6 +30,7 @@ use crate::places::PlaceLists;
 use crate::session::{SessionKey, Sessions};
 
 pub use finder::{LocateError, MAX_LOCATE_KEYS, Places as KeyPlaces};
+pub use local::Attached;
 pub use request::{Reply, Request};
 pub use root::NoRoot;
 pub use snapshots::SnapshotError;
@@ -51,6 +54,9 @@ pub struct ServerOptions {
     pub lease: Duration,
     /// How much clients may have.
     pub limits: Limits,
+    /// Whether other threads of this process are clients, too ([`MemoryServer::attach`]). They and the device tear lines between them: the
+    /// tree needs checksums.
+    pub local_clients: bool,
 }
 
 impl ServerOptions {
@@ -70,6 +76,7 @@ impl Default for ServerOptions {
             chunk_bytes: 8 << 20,
             lease: Duration::from_secs(10),
             limits: Limits::default(),
+            local_clients: false,
         }
     }
 }
@@ -146,6 +153,8 @@ pub struct MemoryServer<D> {
     finder: Finder,
     counters: Counters,
     device_counters: Option<DeviceCounters<D>>,
+    /// Where local clients may be.
+    local: Option<LocalHost>,
 }
 
 type DeviceCounters<D> = Box<dyn Fn(&D) -> Vec<Counter> + Send>;
@@ -215,12 +224,14 @@ impl<D: Device> MemoryServer<D> {
             tree: registered,
             locks,
             masked_atomics: capabilities.masked_atomics,
-            line_atomicity: capabilities.line_atomicity,
+            line_atomicity: capabilities.line_atomicity && !options.local_clients,
             path_mtu: local.mtu,
             chunk_bytes: options.chunk_bytes,
         };
+        let shared = options.local_clients.then(|| share(&device, &info, options.access)).transpose()?;
         Ok(Self {
             device,
+            local: shared,
             memory: Regions::new([(partition.id, Arc::clone(&region))]),
             region,
             info,
@@ -368,6 +379,10 @@ impl<D: Device> MemoryServer<D> {
         for key in self.sessions.keys().collect::<Vec<_>>() {
             self.end(key);
         }
+        if let Some(local) = &self.local {
+            local.withdraw(self.info.tree.rkey);
+            local.share(registered, &region, self.options.access);
+        }
         self.device.deregister(self.info.tree.rkey);
         self.memory = Regions::new([(id, Arc::clone(&region))]);
         (self.region, self.superblock, self.chunks) = (region, superblock, chunks);
@@ -411,12 +426,21 @@ fn fit<D: Device>(
     mtu: Mtu,
 ) -> Result<([u8; LINE], ChunkTable), ServerError> {
     let LoadedTree { region, spare, config, partition, generation, chunk_kinds, .. } = tree;
-    if config.integrity() == Integrity::LineVersions && !device.capabilities().line_atomicity {
+    let tears = options.local_clients || !device.capabilities().line_atomicity;
+    if config.integrity() == Integrity::LineVersions && tears {
         return Err(ServerError::Integrity);
     }
     config.check_path_mtu(mtu.bytes() as u32)?;
     let chunks = ChunkTable::new(partition.id, spare, options.chunk_bytes, config)?;
-    let chunks = match chunk_kinds {
+    let chunk_kinds = match chunk_kinds {
+        // Local clients look there what may be a node.
+        None if options.local_clients => {
+            let bytes = u64::from(chunks.count());
+            Some(Memory::shared(bytes).map_err(|_| ServerError::OutOfMemory { bytes })?)
+        }
+        kinds => kinds.clone(),
+    };
+    let chunks = match &chunk_kinds {
         Some(kinds) => chunks.restored(Arc::clone(kinds))?,
         None => chunks,
     };
@@ -431,6 +455,18 @@ fn fit<D: Device>(
         return Err(ServerError::Padding { expected: padding });
     }
     Ok((superblock, chunks))
+}
+
+/// What local clients may use: the same memory, with the same rights.
+fn share<D: Device>(device: &D, info: &ServerInfo, access: Access) -> Result<LocalHost, ServerError> {
+    let host = LocalHost::new();
+    let locks =
+        info.locks.iter().flat_map(|locks| [(locks.region, Access::ALL), (locks.owners, Access::READ)]);
+    for (region, access) in locks.chain([(info.tree, access)]) {
+        let memory = device.shared_memory(region.rkey).ok_or(ServerError::NotShared)?;
+        host.share(region, &memory, access);
+    }
+    Ok(host)
 }
 
 /// What the device says of itself: it takes a queue pair to know.
@@ -463,7 +499,7 @@ pub enum ServerError {
     /// Line versions on a device that tears lines.
     #[error(
         "memory server cannot serve this tree: it has line versions, but its device does not read and write lines of 64 bytes \
-         whole; load it with checksums (Integrity::for_device)"
+         whole, or threads of the server beside it do not (--serve queries); load it with checksums (Integrity::for_device)"
     )]
     Integrity,
     /// The region's first line is about another tree.
@@ -502,8 +538,13 @@ pub enum ServerError {
     /// The device does not take the memory.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// Local clients beside a card.
+    #[error(
+        "local clients need a device whose memory and atomics this process shares, as those of a software NIC; an RDMA card's are its own"
+    )]
+    NotShared,
     /// No memory for locks.
-    #[error("cannot get {bytes} bytes of memory for locks: use fewer locks")]
+    #[error("cannot get {bytes} bytes of memory for locks and chunks: use fewer locks")]
     OutOfMemory {
         /// Bytes wanted.
         bytes: u64,

@@ -7,7 +7,7 @@ use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::oneshot;
 
-use super::{Counter, KeyPlaces, LocateError, MemoryServer, ServerError, SnapshotError};
+use super::{Attached, Counter, KeyPlaces, LocateError, MemoryServer, ServerError, SnapshotError};
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
 use crate::load::LoadedTree;
@@ -65,6 +65,17 @@ pub enum Request {
         replaces: Option<QueuePairNumber>,
         /// The way back.
         reply: Reply<Result<Endpoint, Refusal>>,
+    },
+    /// A link of a thread of this process.
+    Attach {
+        /// In which session.
+        session: SessionKey,
+        /// The client's end.
+        client: Endpoint,
+        /// The server's end of the link that it replaces.
+        replaces: Option<QueuePairNumber>,
+        /// The way back.
+        reply: Reply<Result<Attached, Refusal>>,
     },
     /// The end of a connection.
     Disconnect {
@@ -161,6 +172,12 @@ impl<D: Device> MemoryServer<D> {
                 if let Some(local) = self.tell(reply, answer) {
                     // It is there: it was connected just now.
                     let _ = self.disconnect(now, session, local.queue_pair);
+                }
+            }
+            Request::Attach { session, client, replaces, reply } => {
+                let answer = self.attach(now, session, &client, replaces);
+                if let Some(attached) = self.tell(reply, answer) {
+                    self.detach(session, attached.endpoint.queue_pair);
                 }
             }
             Request::Disconnect { session, queue_pair, reply } => {

@@ -110,6 +110,7 @@ pub(super) struct MemoryServer {
     pub(super) low: Option<Spanned<Key>>,
     pub(super) high: Option<Spanned<Key>>,
     pub(super) grpc: Spanned<String>,
+    pub(super) query: Option<Spanned<String>>,
     pub(super) name: Option<Spanned<String>>,
 }
 

@@ -445,6 +445,15 @@ impl Check<'_> {
             let grpc = self.endpoint(&server.grpc, &field("grpc"))?;
             let owner = format!("partition {partition}'s memory server");
             self.claim(endpoints, (&grpc, None), owner, server.grpc.span(), &field("grpc"))?;
+            let query = match &server.query {
+                None => None,
+                Some(value) => {
+                    let query = self.endpoint(value, &field("query"))?;
+                    let owner = format!("the queries of partition {partition}'s memory server");
+                    self.claim(endpoints, (&query, None), owner, value.span(), &field("query"))?;
+                    Some(query)
+                }
+            };
             let low = match &server.low {
                 Some(low) => self.key(low, &field("low"))?,
                 None if any_low => return self.refuse(server.host.span(), field("low"), Problem::MissingLow),
@@ -460,7 +469,7 @@ impl Check<'_> {
                 );
             }
             found.push((
-                MemoryServer { host, name, partition, low, high: high.unwrap_or(u64::MAX), grpc },
+                MemoryServer { host, name, partition, low, high: high.unwrap_or(u64::MAX), grpc, query },
                 n,
                 high,
             ));

@@ -1,0 +1,131 @@
+//! Memory servers that answer queries, as processes: beside RDMA clients, under rubbish, and when one is killed.
+
+mod common;
+#[path = "common/processes.rs"]
+mod processes;
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::run;
+use processes::{Role, bench, cluster_file_like, kill, process};
+use rand::{Rng as _, RngExt as _, SeedableRng as _};
+
+fn cluster(folder: &std::path::Path) -> String {
+    let file = cluster_file_like(folder, &["topology", "example", "single"]);
+    file.to_str().expect("a plain path").to_owned()
+}
+
+fn right(cluster: &str, further: &[&str]) -> serde_json::Value {
+    let result = bench(cluster, further);
+    assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{further:?}: {result}");
+    result
+}
+
+/// Where the servers answer, as the file says.
+fn addresses(cluster: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(cluster).expect("the file");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("query = \""));
+    lines.map(|line| line.trim_end_matches('"').to_owned()).collect()
+}
+
+#[test]
+fn clients_of_both_kinds_work_on_one_tree_whatever_else_comes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cluster = &cluster(folder.path());
+    let up = Role::start(&["up", cluster, "--serve", "queries", "--workers", "2"]);
+    up.until("ready");
+    // It moves the borders between servers, and workers know of it by the time that somebody asks.
+    assert!(run(&["load", "--cluster", cluster, "--keys", "5000"]).status.success());
+    for workload in ["c", "a", "f", "d", "e"] {
+        right(cluster, &["--protocol", "query", "--workload", workload]);
+    }
+    let many = ["--protocol", "query", "--depth", "256", "--operations", "20000"];
+    let result = right(cluster, &many);
+    let calls = result["system_calls"].as_f64().expect("it has sockets");
+    assert!(calls < 0.5, "{calls} system calls for each operation");
+    assert_eq!(result["protocol"], "query");
+
+    // Rubbish comes all the time: noise, and requests of clients that nobody knows, with addresses of nodes that are none.
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+            let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+            let addresses = addresses(cluster);
+            let mut bytes = [0; 2000];
+            while !over.load(Ordering::Relaxed) {
+                random.fill_bytes(&mut bytes);
+                if random.random_bool(0.7) {
+                    // A request, as far as its header says.
+                    bytes[0] = 3;
+                    bytes[24] = random.random_range(1..=6);
+                    bytes[25] = 0;
+                    bytes[56..64].fill(0);
+                    bytes[58] = random.random_range(0..8);
+                }
+                let length = random.random_range(0..bytes.len());
+                let to = &addresses[random.random_range(0..addresses.len())];
+                // What finds no room is dropped, and so is the error of who is not there.
+                let _ = socket.send_to(&bytes[..length], to);
+                std::thread::sleep(std::time::Duration::from_micros(200));
+            }
+        });
+        let both = std::thread::scope(|scope| {
+            let query = scope.spawn(|| {
+                right(cluster, &["--protocol", "query", "--workload", "a", "--operations", "10000"])
+            });
+            let roce = scope.spawn(|| right(cluster, &["--workload", "a", "--operations", "10000"]));
+            [query.join(), roce.join()]
+        });
+        over.store(true, Ordering::Relaxed);
+        both.into_iter().for_each(|result| _ = result.expect("both are right"));
+    });
+    for protocol in ["query", "roce"] {
+        right(cluster, &["--protocol", protocol, "--workload", "e"]);
+    }
+    assert!(up.stop("INT").success());
+}
+
+#[test]
+fn a_server_that_is_killed_answers_again_from_its_folder() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cluster = &cluster(folder.path());
+    let data = folder.path().join("data");
+    let data = data.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster, "--keys", "5000", "--serve", "queries", "--data", data]);
+    let left = process(&up.until("left "));
+    up.until("ready");
+    std::thread::scope(|scope| {
+        let bench = scope.spawn(|| {
+            let long = ["--operations", "300000", "--patience", "60", "--workload", "a"];
+            right(cluster, &[&["--protocol", "query"], &long[..]].concat())
+        });
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        assert!(!bench.is_finished(), "it is killed under way");
+        assert!(kill("KILL", left));
+        bench.join().expect("every answer was right");
+    });
+    up.until("ready");
+    // What was acknowledged is there for whoever comes by RDMA.
+    right(cluster, &["--workload", "c"]);
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cluster = &cluster(folder.path());
+    let text = std::fs::read_to_string(cluster).expect("the file");
+    let without: String =
+        text.lines().filter(|line| !line.starts_with("query")).map(|line| format!("{line}\n")).collect();
+    std::fs::write(cluster, without).expect("the file is written");
+    for arguments in [
+        &["memserver", "left", "--cluster", cluster, "--serve", "queries"][..],
+        &["bench", "--cluster", cluster, "--operations", "1", "--protocol", "query"],
+    ] {
+        let refused = run(arguments);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains("query = \"127.0.0.1:4793\""), "{said}");
+    }
+}

@@ -1,0 +1,267 @@
+//! A client without RDMA: it asks memory servers, which do the operations ([client-server mode](fatbtree_wire::query)).
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use fatbtree_query::{Answer, Ask, Requester, RequesterOptions, RequesterStats, ToServer};
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_wire::query::records;
+
+use crate::store::{Answered, NoAnswer, Store};
+
+/// Asks memory servers, many things at a time. It belongs to one thread and is cheap to clone; what it does are futures for any executor.
+///
+/// It has one or more *lanes*, each of which is a client by itself to the servers, with a socket of its own: a server remembers 64
+/// requests of a client, and answers all of one socket in one thread.
+///
+/// **Driving contract.** Time never goes back. Whoever has the sockets hands in what comes ([`handle`](Self::handle)), calls
+/// [`turn`](Self::turn) then and when [`next_deadline`](Self::next_deadline) has come, runs the futures that are woken, and sends what
+/// [`poll_transmit`](Self::poll_transmit) has.
+#[derive(Clone)]
+pub struct QueryClient {
+    state: Rc<RefCell<State>>,
+}
+
+struct State {
+    now: Instant,
+    lanes: Vec<Lane>,
+    /// The lane of the next request.
+    next: usize,
+    /// Who found all lanes full.
+    waiting: VecDeque<Waker>,
+}
+
+struct Lane {
+    requester: Requester,
+    asked: BTreeMap<u64, Asked>,
+}
+
+/// A request that somebody waits for.
+enum Asked {
+    Waiting(Option<Waker>),
+    Answered(Answer),
+}
+
+impl std::fmt::Debug for QueryClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QueryClient").field("lanes", &self.lanes()).finish_non_exhaustive()
+    }
+}
+
+fn since(now: Instant) -> std::time::Duration {
+    std::time::Duration::from_nanos(now.as_nanos())
+}
+
+impl QueryClient {
+    /// A client with as many lanes as there are seeds, which others must not be able to guess.
+    pub fn new(options: &RequesterOptions, seeds: impl IntoIterator<Item = u64>) -> Self {
+        let lane = |seed| Lane { requester: Requester::new(options.clone(), seed), asked: BTreeMap::new() };
+        let lanes = seeds.into_iter().map(lane).collect();
+        let state = State { now: Instant::ZERO, lanes, next: 0, waiting: VecDeque::new() };
+        Self { state: Rc::new(RefCell::new(state)) }
+    }
+
+    // ---- driving ----
+
+    /// How many lanes there are.
+    pub fn lanes(&self) -> usize {
+        self.state.borrow().lanes.len()
+    }
+
+    /// A datagram has come for a lane.
+    pub fn handle(&self, lane: usize, datagram: &[u8]) {
+        let mut state = self.state.borrow_mut();
+        let now = since(state.now);
+        if let Some(lane) = state.lanes.get_mut(lane) {
+            lane.requester.handle(now, datagram);
+        }
+    }
+
+    /// Takes note of the time, and wakes whoever has an answer.
+    pub fn turn(&self, now: Instant) {
+        let mut state = self.state.borrow_mut();
+        state.now = state.now.max(now);
+        let now = since(state.now);
+        let State { lanes, waiting, .. } = &mut *state;
+        for lane in lanes {
+            lane.requester.handle_timeout(now);
+            while let Some((id, answer)) = lane.requester.poll_answer() {
+                // One that nobody waits for any more is dropped.
+                if let Some(asked) = lane.asked.get_mut(&id)
+                    && let Asked::Waiting(Some(waker)) = std::mem::replace(asked, Asked::Answered(answer))
+                {
+                    waker.wake();
+                }
+            }
+        }
+        waiting.drain(..).for_each(Waker::wake);
+    }
+
+    /// The next datagram of a lane to be sent.
+    pub fn poll_transmit(&self, lane: usize) -> Option<ToServer> {
+        self.state.borrow_mut().lanes.get_mut(lane)?.requester.poll_transmit()
+    }
+
+    /// When [`turn`](Self::turn) is due at the latest.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let state = self.state.borrow();
+        let all = state.lanes.iter().filter_map(|lane| lane.requester.next_deadline());
+        all.min().map(|at| Instant::from_nanos(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// What came and went on all lanes.
+    pub fn stats(&self) -> RequesterStats {
+        let state = self.state.borrow();
+        state.lanes.iter().fold(RequesterStats::default(), |all, lane| {
+            let RequesterStats { again, redirects, opens, stray } = lane.requester.stats();
+            RequesterStats {
+                again: all.again + again,
+                redirects: all.redirects + redirects,
+                opens: all.opens + opens,
+                stray: all.stray + stray,
+            }
+        })
+    }
+
+    // ---- operations ----
+
+    /// Asks, and waits for the answer. One that is dropped meanwhile may be carried out all the same.
+    pub async fn ask(&self, ask: Ask) -> Answer {
+        let mut ask = Some(ask);
+        let (lane, id) = poll_fn(|context| self.poll_begin(&mut ask, context)).await;
+        Waiting { client: self, lane, id }.await
+    }
+
+    /// On the next lane that has room.
+    fn poll_begin(&self, ask: &mut Option<Ask>, context: &mut Context<'_>) -> Poll<(usize, u64)> {
+        let mut state = self.state.borrow_mut();
+        let State { now, lanes, next, waiting } = &mut *state;
+        let count = lanes.len();
+        for lane in (0..count).map(|n| (*next + n) % count) {
+            let Lane { requester, asked } = &mut lanes[lane];
+            if requester.has_room()
+                && let Some(ask) = ask.take()
+                && let Some(id) = requester.ask(since(*now), ask)
+            {
+                asked.insert(id, Asked::Waiting(None));
+                *next = (lane + 1) % count;
+                return Poll::Ready((lane, id));
+            }
+        }
+        waiting.push_back(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// A request under way.
+struct Waiting<'c> {
+    client: &'c QueryClient,
+    lane: usize,
+    id: u64,
+}
+
+impl Future for Waiting<'_> {
+    type Output = Answer;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        let mut state = self.client.state.borrow_mut();
+        let asked = &mut state.lanes[self.lane].asked;
+        match asked.get_mut(&self.id) {
+            Some(Asked::Waiting(waker)) => {
+                *waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+            _ => match asked.remove(&self.id) {
+                Some(Asked::Answered(answer)) => Poll::Ready(answer),
+                // It was polled again after its end, which futures need not bear.
+                _ => Poll::Pending,
+            },
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.client.state.borrow_mut().lanes[self.lane].asked.remove(&self.id);
+    }
+}
+
+const STRANGE: NoAnswer = NoAnswer::Server("the server has answered something else than was asked");
+const LOST: NoAnswer = NoAnswer::Server("no server has answered in time");
+const REFUSED: NoAnswer = NoAnswer::Server("the server has refused it");
+
+impl Store for QueryClient {
+    type Value = Vec<u8>;
+
+    fn now(&self) -> Instant {
+        self.state.borrow().now
+    }
+
+    async fn read(&self, key: u64) -> Answered<Option<Vec<u8>>> {
+        let began = self.now();
+        let result = match self.ask(Ask::get(key)).await {
+            Answer::Value(value) => Ok(Some(value)),
+            Answer::NotFound => Ok(None),
+            other => Err(no_answer(&other)),
+        };
+        self.answered(began, 1, result)
+    }
+
+    async fn write(&self, key: u64, value: &[u8], is_new: bool) -> Answered<bool> {
+        let began = self.now();
+        let value = value.to_vec();
+        let result = match self.ask(if is_new { Ask::put(key, value) } else { Ask::update(key, value) }).await
+        {
+            Answer::Written => Ok(true),
+            Answer::NotFound => Ok(false),
+            other => Err(no_answer(&other)),
+        };
+        self.answered(began, 1, result)
+    }
+
+    async fn scan(&self, from: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
+        let began = self.now();
+        let (mut found, mut from, mut trips) = (Vec::with_capacity(most), Some(from), 0);
+        let mut result = Ok(());
+        while let Some(key) = from.filter(|_| found.len() < most && result.is_ok()) {
+            let limit = u32::try_from(most - found.len()).unwrap_or(u32::MAX);
+            trips += 1;
+            match self.ask(Ask::scan(key, u64::MAX, limit)).await {
+                Answer::Records { payload, next } => {
+                    // The next part lies behind this one; whoever says otherwise would have us ask for ever.
+                    from = next.filter(|next| *next > key);
+                    let payload = Bytes::from(payload);
+                    for record in records::read(&payload) {
+                        match record {
+                            Ok((key, value)) => found.push((key, payload.slice_ref(value))),
+                            Err(_) => result = Err(STRANGE),
+                        }
+                    }
+                }
+                other => result = Err(no_answer(&other)),
+            }
+        }
+        self.answered(began, trips, result.map(|()| found))
+    }
+}
+
+impl QueryClient {
+    fn answered<T>(&self, began: Instant, round_trips: u32, result: Result<T, NoAnswer>) -> Answered<T> {
+        let latency: Duration = self.now() - began;
+        Answered { result, round_trips, latency }
+    }
+}
+
+fn no_answer(answer: &Answer) -> NoAnswer {
+    match answer {
+        Answer::Lost => LOST,
+        Answer::Unknown => NoAnswer::Unknown,
+        Answer::Refused(_) => REFUSED,
+        Answer::Value(_) | Answer::Written | Answer::Records { .. } | Answer::NotFound => STRANGE,
+    }
+}

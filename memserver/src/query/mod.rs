@@ -1,0 +1,21 @@
+//! The server's end of the [query protocol](fatbtree_wire::query): client-server mode, for clients without RDMA.
+//!
+//! ```text
+//!   datagrams ─► QueryWorker::handle ─► Responder ─► operation on the tree (index) ─► LocalVerbs ─► the tree's memory
+//!             ◄─ poll_transmit ◄─────── finish ◄───────────────┘                                        ▲
+//!                                                                                     RDMA clients ─► NIC
+//! ```
+//!
+//! A [`QueryWorker`] is one thread's: it has its own responder, its own session with the memory server and its own queues. What several
+//! share is the tree, as RDMA clients share it: by locks in the server's memory. All datagrams of one client must come to the same
+//! worker, which is what `SO_REUSEPORT` does.
+//!
+//! A worker is without sockets and clock, and asks whoever drives it for what it needs of the memory server ([`Need`]).
+
+mod node_map;
+mod operation;
+mod worker;
+
+pub use node_map::NodeMap;
+pub use operation::ScanBounds;
+pub use worker::{Need, QueryWorker, WorkerError, WorkerOptions, WorkerStats};

@@ -1,0 +1,100 @@
+//! What a request comes to: one operation on the tree.
+
+use std::rc::Rc;
+
+use fatbtree_index::{KeyRange, OperationError, Pool, ScanOptions, Start, Wish};
+use fatbtree_query::{Outcome, Request};
+use fatbtree_verbs::Verbs;
+use fatbtree_wire::query::{Op, records};
+
+/// How much one scan answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ScanBounds {
+    /// Records.
+    pub records: u32,
+    /// Bytes of its payload, about; a single record may have more.
+    pub bytes: usize,
+}
+
+impl Default for ScanBounds {
+    /// 4096 records, 256 KiB.
+    fn default() -> Self {
+        Self { records: 4096, bytes: 256 << 10 }
+    }
+}
+
+/// Carries out a request for a key of this partition, whose keys are `range`.
+pub(super) async fn carry_out<V: Verbs>(
+    pool: Rc<Pool<V>>,
+    request: Request,
+    start: Start,
+    range: KeyRange,
+    bounds: ScanBounds,
+) -> Outcome {
+    let Request { op, key, value, .. } = &request;
+    match op {
+        Op::Get => match pool.lookup(*key, start).await.result {
+            Ok(Some(value)) => Outcome::Value(value.to_vec()),
+            Ok(None) => Outcome::NotFound,
+            Err(error) => failed(&error),
+        },
+        Op::Scan => scan(&pool, &request, range, bounds).await,
+        Op::Put => written(pool.change(*key, Wish::Upsert(value), start).await.result),
+        Op::Update => written(pool.change(*key, Wish::Update(value), start).await.result),
+        Op::Delete => written(pool.change(*key, Wish::Delete, start).await.result),
+        // The responder has answered it.
+        Op::Open => Outcome::Failed,
+    }
+}
+
+fn written(result: Result<bool, OperationError>) -> Outcome {
+    match result {
+        Ok(true) => Outcome::Done,
+        Ok(false) => Outcome::NotFound,
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &OperationError) -> Outcome {
+    match error {
+        OperationError::Unknown { .. } => Outcome::Unknown,
+        OperationError::ValueSize { .. } => Outcome::TooLarge,
+        error => {
+            tracing::debug!(%error, "a query has failed");
+            Outcome::Failed
+        }
+    }
+}
+
+/// The records of a range that are this partition's, as many as one answer takes.
+async fn scan<V: Verbs>(pool: &Pool<V>, request: &Request, range: KeyRange, bounds: ScanBounds) -> Outcome {
+    let wanted = KeyRange::of(request.key..=request.range_end);
+    if wanted.is_empty() || request.limit == 0 {
+        return Outcome::Records { payload: Vec::new(), count: 0, next: None };
+    }
+    // The next partition has what is behind this one's end.
+    let behind = range.high.filter(|&high| !wanted.is_below(high));
+    let part = KeyRange { low: wanted.low, high: behind.or(wanted.high) };
+    let most = request.limit.min(bounds.records);
+    // A short scan reads few leaves ahead.
+    let window = (most as usize / 16).clamp(1, ScanOptions::default().window);
+    let mut scan = pool.scan(part, ScanOptions { window, ..ScanOptions::default() });
+    let (mut payload, mut count, mut last) = (Vec::new(), 0, None);
+    while count < most && payload.len() < bounds.bytes {
+        match scan.next().await {
+            // An answer is not much longer than its bound, whatever values are.
+            Some(Ok((key, value))) if count > 0 && payload.len() + value.len() > bounds.bytes => {
+                return Outcome::Records { payload, count, next: Some(key) };
+            }
+            Some(Ok((key, value))) => {
+                records::push(&mut payload, key, &value);
+                (count, last) = (count + 1, Some(key));
+            }
+            Some(Err(error)) => return failed(&error),
+            // All of this partition's: on from the next one's first key, if the range goes on and the client wants more.
+            None => return Outcome::Records { payload, count, next: behind },
+        }
+    }
+    let next = last.and_then(|last: u64| last.checked_add(1)).filter(|&next| !wanted.is_below(next));
+    Outcome::Records { payload, count, next }
+}

@@ -1,0 +1,427 @@
+//! One thread's share of the queries.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use fatbtree_index::{
+    ChunkKind, ConnectError, ConnectionId, Event, GlobalAddress, IndexCache, KeyRange, Partition, Pool,
+    PoolConfig, PoolStats, RemoteSide, ReturnedPlaces, Start, SuperRoot, SuperRootError,
+};
+use fatbtree_query::{Outcome, Responder, ResponderOptions, ResponderStats, Ticket, ToClient};
+use fatbtree_verbs::local::{LocalHost, LocalVerbs};
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{Alarm, Device as _, Endpoint, QueuePairNumber};
+use futures_buffered::FuturesUnorderedBounded;
+use futures_core::Stream;
+
+use super::NodeMap;
+use super::operation::{ScanBounds, carry_out};
+use crate::info::ServerInfo;
+use crate::places::Supply;
+use crate::server::Attached;
+
+/// How a worker works.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// The first key of each memory server and its partition, ascending from 0: whom clients are sent to that ask for another's key.
+    pub servers: Vec<(u64, u16)>,
+    /// What clients may have of it.
+    pub responder: ResponderOptions,
+    /// How much one scan answers.
+    pub scans: ScanBounds,
+    /// What the worker knows of inner nodes; workers of one server share it. None: every operation begins at the root.
+    pub cache: Option<Arc<IndexCache>>,
+}
+
+/// Why there is no worker.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// No memory for buffers.
+    #[error("no memory for the buffers of a query worker: {0}")]
+    Buffers(#[from] std::io::Error),
+    /// The tree cannot be worked on.
+    #[error(transparent)]
+    Pool(#[from] ConnectError),
+    /// What the server says of itself cannot be.
+    #[error(transparent)]
+    Roots(#[from] SuperRootError),
+}
+
+/// What a worker needs of its memory server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// A link: [`MemoryServer::attach`](crate::MemoryServer::attach), in a new session if the one before has ended; then
+    /// [`QueryWorker::attached`].
+    Link {
+        /// The worker's end.
+        local: Endpoint,
+        /// The server's end of the one before.
+        replaces: Option<QueuePairNumber>,
+    },
+    /// Memory: [`MemoryServer::allocate`](crate::MemoryServer::allocate), published; then [`QueryWorker::supplied`].
+    Memory {
+        /// For what.
+        kind: ChunkKind,
+        /// Bytes of the node, or of the record's place.
+        bytes: u32,
+    },
+    /// Places for others: [`MemoryServer::give_back`](crate::MemoryServer::give_back). Nobody waits for an answer.
+    GiveBack(ReturnedPlaces),
+}
+
+/// What a worker has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WorkerStats {
+    /// Datagrams and requests.
+    pub responder: ResponderStats,
+    /// What was done in the tree.
+    pub pool: PoolStats,
+    /// Requests for keys of other partitions.
+    pub redirected: u64,
+    /// Requests that brought the address of a node where one was.
+    pub led: u64,
+    /// Requests that brought an address where none was.
+    pub led_astray: u64,
+}
+
+type Work = Pin<Box<dyn Future<Output = Ended>>>;
+
+/// What has ended.
+enum Ended {
+    /// It was begun when these were the partition's keys.
+    Request(Ticket, Outcome, KeyRange),
+    /// Locks were given back.
+    Chore,
+    /// It was looked whether the link is up.
+    Probe,
+}
+
+/// Answers queries, for one thread.
+///
+/// **Driving contract.** Time never goes back. After any number of [`handle`](Self::handle) comes one [`turn`](Self::turn); then
+/// everything that [`poll_transmit`](Self::poll_transmit) has is sent, and everything that [`poll_need`](Self::poll_need) asks for is
+/// asked of the memory server, at once or later. When [`next_deadline`](Self::next_deadline) has come, or the memory server has
+/// answered, there is another turn.
+///
+/// What it holds is bounded: requests at work by [`ResponderOptions::running`], what clients hold by the others of them.
+pub struct QueryWorker {
+    responder: Responder,
+    pool: Rc<Pool<LocalVerbs>>,
+    connection: ConnectionId,
+    info: ServerInfo,
+    nodes: Option<NodeMap>,
+    options: WorkerOptions,
+    start: Start,
+    work: FuturesUnorderedBounded<Work>,
+    room: usize,
+    alarm: Arc<Alarm>,
+    waker: Waker,
+    /// A change gave up while it held a lock.
+    unfinished: bool,
+    needs_link: bool,
+    /// It is being looked whether the link is up.
+    probes: bool,
+    surplus_due: Instant,
+    surplus: Vec<ReturnedPlaces>,
+    stats: WorkerStats,
+}
+
+impl std::fmt::Debug for QueryWorker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QueryWorker")
+            .field("partition", &self.connection.server)
+            .field("responder", &self.responder)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Between two looks at what was freed, and at clients whose leases have ended.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Chores beside the requests.
+const CHORES: usize = 2;
+
+fn since(now: Instant) -> std::time::Duration {
+    std::time::Duration::from_nanos(now.as_nanos())
+}
+
+/// The partition, and two beside it that nobody is asked for: a super-root has all keys.
+fn roots(partition: &Partition) -> Result<SuperRoot, SuperRootError> {
+    let mut others = (0..=u16::MAX).filter(|id| *id != partition.id);
+    let mut other = |range| {
+        let id = others.next().expect("there are more than three numbers");
+        Partition { id, range, root: GlobalAddress::new(id, 64), root_level: 0 }
+    };
+    let KeyRange { low, high } = partition.range;
+    let below = (low > 0).then(|| other(KeyRange { low: 0, high: Some(low) }));
+    let above = high.map(|high| other(KeyRange { low: high, high: None }));
+    SuperRoot::new(below.into_iter().chain([*partition]).chain(above).collect())
+}
+
+impl QueryWorker {
+    /// A worker of the memory server that has said this of itself. It needs a link first. The seed must be one that clients cannot guess.
+    ///
+    /// # Errors
+    /// When there is no memory, or the tree cannot be.
+    pub fn new(
+        host: &LocalHost,
+        info: &ServerInfo,
+        options: WorkerOptions,
+        seed: u64,
+    ) -> Result<Self, WorkerError> {
+        let verbs = LocalVerbs::new(host, &LocalVerbs::BUFFERS)?;
+        let config = PoolConfig { tree: info.config, ..PoolConfig::default() };
+        let pool = Pool::new(verbs, config, roots(&info.partition)?, seed)?;
+        pool.set_cache(options.cache.clone());
+        let start = if options.cache.is_some() { Start::Cached } else { Start::Root };
+        let responder = ResponderOptions { partition: info.partition.id, ..options.responder };
+        let room = responder.running + CHORES;
+        let alarm = Alarm::ringing();
+        let connection = ConnectionId { server: info.partition.id, lane: 0 };
+        for other in pool.connections().into_iter().filter(|id| *id != connection) {
+            pool.abandon(other)?;
+        }
+        Ok(Self {
+            responder: Responder::new(responder, seed ^ 0x9e37_79b9_7f4a_7c15),
+            pool: Rc::new(pool),
+            connection,
+            info: *info,
+            nodes: None,
+            options,
+            start,
+            work: FuturesUnorderedBounded::new(room),
+            room,
+            waker: Arc::clone(&alarm).into(),
+            alarm,
+            unfinished: false,
+            needs_link: true,
+            probes: false,
+            surplus_due: Instant::ZERO + LOOK,
+            surplus: Vec::new(),
+            stats: WorkerStats::default(),
+        })
+    }
+
+    /// A datagram has come.
+    pub fn handle(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
+        let Some(request) = self.responder.handle(since(now), from, datagram) else { return };
+        let (ticket, key, range) = (request.ticket, request.key, self.info.partition.range);
+        if (key < range.low || range.is_below(key)) && !self.is_linked() {
+            // The session has ended, perhaps because the server has another tree, with other keys: nobody is sent away before that is known.
+            self.lapsed();
+            self.responder.finish(ticket, Outcome::Failed);
+            return;
+        }
+        if key < range.low || range.is_below(key) {
+            self.stats.redirected += 1;
+            self.responder.finish(ticket, Outcome::Redirect(self.partition_of(key)));
+            return;
+        }
+        let led = match request.address {
+            0 => None,
+            address => {
+                let start = self.nodes.as_ref().and_then(|nodes| nodes.start(key, address));
+                *(if start.is_some() { &mut self.stats.led } else { &mut self.stats.led_astray }) += 1;
+                start
+            }
+        };
+        if self.work.len() >= self.room {
+            self.responder.finish(ticket, Outcome::Failed);
+            return;
+        }
+        let start = led.unwrap_or(self.start);
+        let done = carry_out(Rc::clone(&self.pool), request, start, range, self.options.scans);
+        self.work.push(Box::pin(async move { Ended::Request(ticket, done.await, range) }));
+        self.waker.wake_by_ref();
+    }
+
+    fn is_linked(&self) -> bool {
+        let queue_pair = self.pool.queue_pair(self.connection);
+        queue_pair.is_some_and(|queue_pair| self.pool.reactor().with(|verbs| verbs.is_open(queue_pair)))
+    }
+
+    /// The session may have ended. Asks for a key: then that is noticed, and a link is asked for.
+    pub fn lapsed(&mut self) {
+        if self.probes || self.work.len() >= self.room {
+            return;
+        }
+        self.probes = true;
+        let (pool, key) = (Rc::clone(&self.pool), self.info.partition.range.low);
+        self.work.push(Box::pin(async move {
+            // Whatever it finds.
+            let _ = pool.lookup(key, Start::Root).await;
+            Ended::Probe
+        }));
+        self.waker.wake_by_ref();
+    }
+
+    /// Who has a key that is not this partition's.
+    fn partition_of(&self, key: u64) -> u16 {
+        let (servers, own) = (&self.options.servers, self.info.partition.id);
+        let at = servers.partition_point(|(low, _)| *low <= key).saturating_sub(1);
+        match servers.get(at) {
+            Some(&(_, other)) if other != own => other,
+            // The ranges have changed since this was written down: a neighbour knows more.
+            _ => {
+                let here = servers.iter().position(|&(_, partition)| partition == own);
+                let next = here.and_then(|here| match key < self.info.partition.range.low {
+                    true => here.checked_sub(1),
+                    false => here.checked_add(1),
+                });
+                next.and_then(|next| servers.get(next)).map_or(own, |&(_, partition)| partition)
+            }
+        }
+    }
+
+    /// Goes on with everything, as far as it goes.
+    pub fn turn(&mut self, now: Instant) {
+        while self.step(now) {}
+    }
+
+    /// Goes on by one step of each operation that can make one. Says whether there was one: then there may be more. Others may work on
+    /// the tree between two steps, as they do at any moment where this is a thread.
+    pub fn step(&mut self, now: Instant) -> bool {
+        self.responder_timeout(now);
+        let any = self.pool.turn(now);
+        let rang = self.alarm.take();
+        if rang {
+            let mut context = Context::from_waker(&self.waker);
+            while let Poll::Ready(Some(done)) = Pin::new(&mut self.work).poll_next(&mut context) {
+                match done {
+                    // Whoever reads on behind the former border misses what has come to lie before it.
+                    Ended::Request(ticket, Outcome::Records { .. }, range)
+                        if range != self.info.partition.range =>
+                    {
+                        self.responder.finish(ticket, Outcome::Failed);
+                    }
+                    Ended::Request(ticket, outcome, _) => self.responder.finish(ticket, outcome),
+                    Ended::Chore => {}
+                    Ended::Probe => self.probes = false,
+                }
+            }
+        }
+        self.take_events();
+        any || rang
+    }
+
+    fn responder_timeout(&mut self, now: Instant) {
+        if now < self.surplus_due {
+            return;
+        }
+        self.surplus_due = now + LOOK;
+        self.responder.handle_timeout(since(now));
+        self.surplus.extend(self.pool.surplus());
+    }
+
+    fn take_events(&mut self) {
+        if self.unfinished && self.work.len() < self.room {
+            self.unfinished = false;
+            let pool = Rc::clone(&self.pool);
+            self.work.push(Box::pin(async move {
+                pool.finish().await;
+                Ended::Chore
+            }));
+            self.waker.wake_by_ref();
+        }
+    }
+
+    /// The next thing that the memory server is to be asked for.
+    pub fn poll_need(&mut self) -> Option<Need> {
+        if let Some(places) = self.surplus.pop() {
+            return Some(Need::GiveBack(places));
+        }
+        while let Some(event) = self.pool.poll_event() {
+            match event {
+                Event::ConnectionBroken { id, .. } if id == self.connection => self.needs_link = true,
+                Event::ConnectionBroken { .. } => {}
+                Event::MemoryWanted { server, kind, bytes } if server == self.connection.server => {
+                    return Some(Need::Memory { kind, bytes });
+                }
+                Event::MemoryWanted { server, kind, .. } => self.pool.refuse_memory(server, kind),
+                Event::Unfinished { .. } => {
+                    self.unfinished = true;
+                    self.take_events();
+                }
+            }
+        }
+        if !std::mem::take(&mut self.needs_link) {
+            return None;
+        }
+        let replaces = self.pool.replaces(self.connection);
+        match self.pool.open(self.connection) {
+            Ok(local) => Some(Need::Link { local, replaces }),
+            Err(error) => {
+                tracing::warn!(%error, "a query worker has no link");
+                None
+            }
+        }
+    }
+
+    /// The memory server has made the link, in a session that has locks as `owner`.
+    ///
+    /// # Errors
+    /// When it does not fit what the worker has asked for; then it asks again.
+    pub fn attached(&mut self, attached: &Attached, owner: Option<u16>) -> Result<(), WorkerError> {
+        let result = self.try_attached(attached, owner);
+        self.needs_link |= result.is_err();
+        result
+    }
+
+    fn try_attached(&mut self, attached: &Attached, owner: Option<u16>) -> Result<(), WorkerError> {
+        let Attached { endpoint, info, nodes } = attached;
+        let masked_atomics = self.pool.reactor().with(|verbs| verbs.capabilities().masked_atomics);
+        if let Some(writer) = info.writer(owner, masked_atomics) {
+            self.pool.set_writer(self.connection.server, writer)?;
+        }
+        let before = (self.info.generation, self.info.tree.rkey);
+        if before != (info.generation, info.tree.rkey) || self.info.partition != info.partition {
+            // Other ranges have other numbers beside them.
+            if let Err(error) = self.pool.set_roots(roots(&info.partition)?) {
+                tracing::warn!(%error, "the ranges have changed");
+                return Err(error.into());
+            }
+        }
+        (self.info, self.nodes) = (*info, Some(nodes.clone()));
+        let remote = RemoteSide { endpoint: *endpoint, rkey: info.tree.rkey, registered: false };
+        self.pool.connected(self.connection, remote)?;
+        Ok(())
+    }
+
+    /// The link could not be made: it is asked for again.
+    pub fn not_attached(&mut self) {
+        self.needs_link = true;
+    }
+
+    /// The memory server has answered: with memory, or that it gives none.
+    pub fn supplied(&mut self, kind: ChunkKind, supply: Option<&Supply>) {
+        let server = self.connection.server;
+        match supply {
+            Some(supply) => supply.hand_to(&self.pool, server),
+            None => self.pool.refuse_memory(server, kind),
+        }
+    }
+
+    /// The next datagram to be sent.
+    pub fn poll_transmit(&mut self) -> Option<ToClient> {
+        self.responder.poll_transmit()
+    }
+
+    /// When the next turn is due at the latest.
+    pub fn next_deadline(&self) -> Instant {
+        self.pool.next_deadline().map_or(self.surplus_due, |at| at.min(self.surplus_due))
+    }
+
+    /// Requests that are at work.
+    pub fn under_way(&self) -> usize {
+        self.work.len()
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> WorkerStats {
+        WorkerStats { responder: self.responder.stats(), pool: self.pool.stats(), ..self.stats }
+    }
+}

@@ -1,0 +1,432 @@
+//! Threads that answer queries, beside the thread of the memory server's NIC.
+//!
+//! ```text
+//!   UDP, one address ─► kernel: by peer ─► worker 1: socket, QueryWorker ─┐
+//!                                      └─► worker 2: socket, QueryWorker ─┼─► the tree's memory ◄─ NIC ◄─ RDMA clients
+//!                                              │ orders   ▲ answers
+//!                                              ▼          │
+//!                                          desk: its session with the memory server (control plane's thread)
+//! ```
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fatbtree_index::IndexCache;
+use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, WorkerStats};
+use fatbtree_memserver::{Attached, ClientId, Handle, Lease, ServerGone, ServerInfo, Supply};
+use fatbtree_port::{BATCH, DatagramCounts, Datagrams, Waiter, Waker, share_address};
+use fatbtree_verbs::local::LocalHost;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc as orders;
+
+use crate::NodeError;
+use crate::adapter::Watch;
+use crate::metrics::Metrics;
+use crate::stop::{Stopper, stopper_of};
+
+/// How a memory server answers queries.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueryOptions {
+    /// Where, `name-or-address:port`.
+    pub address: String,
+    /// Threads, each with its own queue: at least 1.
+    pub workers: u16,
+    /// The first key of each memory server and its partition, ascending from 0.
+    pub servers: Vec<(u64, u16)>,
+    /// Bytes of inner nodes that the workers know by heart, together; 0: every operation begins at the root.
+    pub cache_bytes: u64,
+}
+
+/// What workers have done, all together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct QueryReport {
+    /// Requests that were handed on to the tree.
+    pub requests: u64,
+    /// Writes that came again, and were answered from memory.
+    pub again: u64,
+    /// Requests for keys of other partitions.
+    pub redirected: u64,
+    /// Requests that were refused for a bound.
+    pub busy: u64,
+    /// Datagrams that are no requests.
+    pub damaged: u64,
+    /// Requests that began at a node that switches had found.
+    pub led: u64,
+    /// Nodes that were split.
+    pub splits: u64,
+    /// What the sockets have counted.
+    pub datagrams: DatagramCounts,
+}
+
+impl QueryReport {
+    fn add(&mut self, stats: &WorkerStats, datagrams: &DatagramCounts) {
+        let WorkerStats { responder, pool, redirected, led, .. } = stats;
+        self.requests += responder.requests;
+        self.again += responder.again;
+        self.busy += responder.busy;
+        self.damaged += responder.damaged;
+        self.redirected += redirected;
+        self.led += led;
+        self.splits += pool.splits;
+        self.datagrams.merge(datagrams);
+    }
+
+    pub(super) fn metrics(&self, metrics: &mut Metrics) {
+        for (name, help, value) in [
+            ("query_requests", "Requests that were handed on to the tree", self.requests),
+            ("query_again", "Writes that came again, and were answered from memory", self.again),
+            ("query_redirected", "Requests for keys of other partitions", self.redirected),
+            ("query_busy", "Requests that were refused for a bound", self.busy),
+            ("query_damaged", "Datagrams that are no requests", self.damaged),
+            ("query_led", "Requests that began at a node that switches had found", self.led),
+            ("query_splits", "Nodes that query workers have split", self.splits),
+            ("query_datagrams_received", "Datagrams received", self.datagrams.received),
+            ("query_datagrams_sent", "Datagrams sent", self.datagrams.sent),
+            ("query_datagrams_dropped", "Datagrams that the system did not take", self.datagrams.dropped),
+            ("query_system_calls", "System calls of query workers", self.datagrams.calls),
+        ] {
+            metrics.counter(name, help, value);
+        }
+    }
+}
+
+impl fmt::Display for QueryReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, again, redirected, busy, damaged, splits, datagrams, .. } = self;
+        write!(
+            f,
+            "{requests} requests, {again} writes again, {redirected} redirected, {busy} refused, {damaged} damaged, {splits} splits, {} \
+             system calls",
+            datagrams.calls
+        )?;
+        if *requests > 0 {
+            write!(f, " ({:.2} each)", datagrams.calls as f64 / *requests as f64)?;
+        }
+        Ok(())
+    }
+}
+
+/// What all workers of a server have done so far, for other threads.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Board(Arc<Mutex<Vec<(WorkerStats, DatagramCounts)>>>);
+
+impl Board {
+    fn tell(&self, worker: usize, stats: WorkerStats, datagrams: DatagramCounts) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all[worker] = (stats, datagrams);
+    }
+
+    pub(super) fn report(&self) -> QueryReport {
+        let mut report = QueryReport::default();
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().for_each(|(stats, datagrams)| report.add(stats, datagrams));
+        report
+    }
+}
+
+/// Sockets that are open, and threads that are to be started.
+pub(super) struct Queries {
+    options: QueryOptions,
+    address: SocketAddr,
+    sockets: Vec<UdpSocket>,
+}
+
+/// Threads that answer. They end when this is dropped.
+pub(super) struct Workers {
+    pub(super) address: SocketAddr,
+    pub(super) board: Board,
+    threads: Vec<(Stopper, JoinHandle<()>)>,
+}
+
+impl Queries {
+    /// Opens the sockets: what is wrong with the address is told now.
+    pub(super) fn open(options: QueryOptions) -> Result<Self, NodeError> {
+        let failed = |source| NodeError::Listen { address: options.address.clone(), source };
+        let mut found = options.address.to_socket_addrs().map_err(failed)?;
+        let address = found.next().ok_or_else(|| failed(std::io::ErrorKind::AddrNotAvailable.into()))?;
+        let sockets = share_address(address, options.workers.max(1).into())?;
+        let address = sockets[0].local_addr().map_err(failed)?;
+        Ok(Self { options, address, sockets })
+    }
+
+    /// Starts the threads, and what they ask the memory server by.
+    pub(super) fn start(
+        self,
+        control: &Runtime,
+        host: &LocalHost,
+        info: &ServerInfo,
+        handle: &Handle,
+    ) -> Result<Workers, NodeError> {
+        let Self { options, address, sockets } = self;
+        let cache = (options.cache_bytes > 0).then(|| Arc::new(IndexCache::new(options.cache_bytes)));
+        let board = Board::default();
+        board
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .resize(sockets.len(), (WorkerStats::default(), DatagramCounts::default()));
+        let mut workers = Workers { address, board, threads: Vec::new() };
+        for (number, socket) in sockets.into_iter().enumerate() {
+            let waiter = Waiter::new()?;
+            let (stopper, waker) = (stopper_of(&waiter), waiter.waker());
+            let (to_desk, wanted) = orders::channel(ORDERS);
+            let (answer, answers) = mpsc::channel();
+            let desk = Desk {
+                handle: handle.clone(),
+                // No host has this address, so nobody else has this share.
+                client: ClientId {
+                    host: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                    roce: Ipv4Addr::from_bits(number as u32),
+                },
+                lease: None,
+                out: Out { answers: answer, waker },
+            };
+            control.spawn(desk.serve(wanted));
+            let begin = Begin {
+                number,
+                host: host.clone(),
+                info: *info,
+                options: WorkerOptions {
+                    servers: options.servers.clone(),
+                    responder: Default::default(),
+                    scans: Default::default(),
+                    cache: cache.clone(),
+                },
+                board: workers.board.clone(),
+                stopper: stopper.clone(),
+            };
+            let run = move || {
+                if let Err(error) = work(begin, socket, waiter, to_desk, answers) {
+                    tracing::error!(%error, "a query worker has ended");
+                }
+            };
+            let thread = std::thread::Builder::new().name(format!("query-{number}")).spawn(run);
+            let thread = thread.map_err(NodeError::system("starting a query worker's thread"))?;
+            workers.threads.push((stopper, thread));
+        }
+        Ok(workers)
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.threads.iter().for_each(|(stopper, _)| stopper.stop());
+        for (_, thread) in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a query worker has panicked");
+            }
+        }
+    }
+}
+
+/// What a thread begins with.
+struct Begin {
+    number: usize,
+    host: LocalHost,
+    info: ServerInfo,
+    options: WorkerOptions,
+    board: Board,
+    stopper: Stopper,
+}
+
+impl Begin {
+    fn worker(&self, info: &ServerInfo) -> Result<QueryWorker, NodeError> {
+        Ok(QueryWorker::new(&self.host, info, self.options.clone(), rand::random())?)
+    }
+}
+
+/// A worker's life.
+fn work(
+    begin: Begin,
+    socket: UdpSocket,
+    waiter: Waiter,
+    orders: orders::Sender<Order>,
+    answers: mpsc::Receiver<Answer>,
+) -> Result<(), NodeError> {
+    let mut socket = Datagrams::new(socket)?;
+    let mut worker = begin.worker(&begin.info)?;
+    let mut watch = Watch::new(waiter);
+    while !begin.stopper.is_told() {
+        let came = socket.receive();
+        let now = watch.now();
+        socket.iter().for_each(|(from, datagram)| worker.handle(now, from, datagram));
+        while let Ok(answer) = answers.try_recv() {
+            match answer {
+                Answer::Attached(attached, owner) => {
+                    if let Err(error) = worker.attached(&attached, owner) {
+                        // Another tree, with other keys: what clients have asked for is forgotten with the old one.
+                        tracing::info!(%error, "a query worker begins anew");
+                        worker = begin.worker(&attached.info)?;
+                    }
+                }
+                Answer::NotAttached => worker.not_attached(),
+                Answer::Lapsed => worker.lapsed(),
+                Answer::Memory(kind, supply) => worker.supplied(kind, supply.as_ref()),
+            }
+        }
+        worker.turn(now);
+        while let Some(need) = worker.poll_need() {
+            if let Err(refused) = orders.try_send(Order(need)) {
+                match refused.into_inner().0 {
+                    Need::Link { .. } => {
+                        worker.not_attached();
+                        break;
+                    }
+                    Need::Memory { kind, .. } => worker.supplied(kind, None),
+                    Need::GiveBack(_) => {}
+                }
+            }
+        }
+        while let Some(answer) = worker.poll_transmit() {
+            socket.send(answer.to, answer.bytes);
+        }
+        socket.flush();
+        if came < BATCH {
+            begin.board.tell(begin.number, worker.stats(), socket.counts());
+            socket.count_call();
+            watch.wait_for([socket.fd()].into_iter(), Some(worker.next_deadline()));
+        }
+    }
+    begin.board.tell(begin.number, worker.stats(), socket.counts());
+    Ok(())
+}
+
+/// What a worker wants.
+struct Order(Need);
+
+/// What comes of it.
+enum Answer {
+    Attached(Box<Attached>, Option<u16>),
+    NotAttached,
+    /// The session has ended.
+    Lapsed,
+    Memory(fatbtree_memserver::ChunkKind, Option<Supply>),
+}
+
+/// Orders that wait.
+const ORDERS: usize = 64;
+/// Before a link is asked for again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+struct Out {
+    answers: mpsc::Sender<Answer>,
+    waker: Waker,
+}
+
+impl Out {
+    fn tell(&self, answer: Answer) {
+        // A thread that has ended needs no answer.
+        let _ = self.answers.send(answer);
+        self.waker.wake();
+    }
+}
+
+/// A worker's session with the memory server.
+struct Desk {
+    handle: Handle,
+    client: ClientId,
+    lease: Option<Lease>,
+    out: Out,
+}
+
+impl Desk {
+    async fn serve(mut self, mut wanted: orders::Receiver<Order>) {
+        loop {
+            let due = self.lease.map_or(PAUSE, |lease| Duration::from_nanos(lease.duration.as_nanos() / 3));
+            let served = tokio::select! {
+                order = wanted.recv() => match order {
+                    Some(Order(need)) => self.fulfil(need).await,
+                    // The worker has ended.
+                    None => break,
+                },
+                () = tokio::time::sleep(due) => self.renew().await,
+            };
+            if served.is_err() {
+                return;
+            }
+        }
+        if let Some(lease) = self.lease {
+            // A server that is gone has no sessions.
+            let _ = self.handle.close_session(lease.session).await;
+        }
+    }
+
+    async fn renew(&mut self) -> Result<(), ServerGone> {
+        if let Some(lease) = self.lease
+            && self.handle.renew_session(lease.session).await?.is_err()
+        {
+            self.lease = None;
+            self.out.tell(Answer::Lapsed);
+        }
+        Ok(())
+    }
+
+    async fn fulfil(&mut self, need: Need) -> Result<(), ServerGone> {
+        match need {
+            Need::Link { local, replaces } => {
+                self.renew().await?;
+                if self.lease.is_none() {
+                    match self.handle.open_session(self.client).await? {
+                        Ok(lease) => self.lease = Some(lease),
+                        Err(error) => tracing::warn!(%error, "a query worker has no session"),
+                    }
+                }
+                if let Some(lease) = self.lease {
+                    match self.handle.attach(lease.session, local, replaces).await? {
+                        Ok(attached) => {
+                            self.out.tell(Answer::Attached(attached.into(), lease.owner));
+                            return Ok(());
+                        }
+                        Err(error) => tracing::warn!(%error, "a query worker has no link"),
+                    }
+                }
+                tokio::time::sleep(PAUSE).await;
+                self.out.tell(Answer::NotAttached);
+            }
+            Need::Memory { kind, bytes } => {
+                let supply = match self.lease {
+                    Some(lease) => self.memory(&lease, kind, bytes).await?,
+                    None => None,
+                };
+                self.out.tell(Answer::Memory(kind, supply));
+            }
+            Need::GiveBack(places) => {
+                if let Some(lease) = self.lease {
+                    for addresses in places.addresses.chunks(fatbtree_memserver::PLACES_AT_ONCE) {
+                        let addresses = addresses.to_vec();
+                        let (kind, bytes) = (places.kind, places.bytes);
+                        // What is refused is lost to the tree.
+                        let _ = self.handle.give_back(lease.session, kind, bytes, addresses).await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A chunk that is published, or places.
+    async fn memory(
+        &self,
+        lease: &Lease,
+        kind: fatbtree_memserver::ChunkKind,
+        bytes: u32,
+    ) -> Result<Option<Supply>, ServerGone> {
+        let supply = match self.handle.allocate(lease.session, kind, bytes).await? {
+            Ok(supply) => supply,
+            Err(error) => {
+                tracing::warn!(%error, "no memory for a query worker");
+                return Ok(None);
+            }
+        };
+        if let Supply::Chunk(chunk) = &supply
+            && let Err(error) = self.handle.publish(lease.session, chunk.address).await?
+        {
+            tracing::warn!(%error, "no memory for a query worker");
+            return Ok(None);
+        }
+        Ok(Some(supply))
+    }
+}

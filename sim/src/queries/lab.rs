@@ -1,0 +1,534 @@
+//! The server, its workers, the clients, the links between them, and time.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use fatbtree_client::{Client, QueryClient};
+use fatbtree_index::{
+    ChunkKind, ConnectionId, Event, IndexCache, PoolConfig, RemoteSide, SuperRoot, Verified, VerifyError,
+};
+use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
+use fatbtree_memserver::{
+    Bounds, ClientId, Lease, Limits, LoadOptions, MemoryServer, PLACES_AT_ONCE, ServerOptions, Supply,
+    bulk_load, fixed,
+};
+use fatbtree_nic::faults::{FaultRates, LossyLink};
+use fatbtree_nic::{Nic, NicConfig};
+use fatbtree_query::{RequesterOptions, ResponderOptions};
+use fatbtree_verbs::time::{Duration, Instant};
+use rand::RngExt as _;
+
+use super::clients::{Either, Shared, first_word, key_of, work};
+use super::{Outcome, Scenario};
+use crate::world::{Random, random};
+
+/// Of each kind.
+const CLIENTS: usize = 2;
+const LANES: usize = 2;
+const WORKERS: usize = 2;
+/// Mishaps end then.
+const FAULTS: Duration = Duration::from_millis(25);
+/// By then everything must have ended.
+const END: Duration = Duration::from_secs(3);
+/// What goes on without a link goes on after so long.
+const STEP: Duration = Duration::from_nanos(500);
+/// Datagrams that wait for a worker that sleeps.
+const QUEUE: usize = 64;
+
+type Task<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// The way of a datagram.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    ToWorker { worker: usize, from: SocketAddr },
+    ToClient { client: usize, lane: usize },
+}
+
+struct Worker {
+    worker: QueryWorker,
+    lease: Option<Lease>,
+    /// It sleeps until then.
+    wakes: Instant,
+    waiting: VecDeque<(SocketAddr, Vec<u8>)>,
+    renew: Instant,
+}
+
+struct Rdma {
+    client: Client<Nic>,
+    address: ([u8; 6], Ipv4Addr),
+    lease: Option<Lease>,
+    renew: Instant,
+    down: Vec<ConnectionId>,
+    finishing: Vec<Task<()>>,
+}
+
+struct Lab {
+    shared: Rc<Shared>,
+    random: Random,
+    server: MemoryServer<Nic>,
+    workers: Vec<Worker>,
+    queries: Vec<QueryClient>,
+    rdma: Vec<Rdma>,
+    datagrams: LossyLink<Way>,
+    /// To the server (0), or to an RDMA client by its number from 1.
+    frames: LossyLink<usize>,
+    cache: Option<Arc<IndexCache>>,
+    next_mishap: Instant,
+    buffer: Vec<u8>,
+}
+
+fn nic(number: u8, seed: u64) -> Result<Nic, String> {
+    let config = NicConfig {
+        ack_timeout: Duration::from_micros(300),
+        ..NicConfig::new([2, 0, 0, 0, 0, number], [10, 0, 0, number].into())
+    };
+    Nic::new(config, seed).map_err(|error| error.to_string())
+}
+
+fn address(client: usize, lane: usize) -> SocketAddr {
+    (Ipv4Addr::new(10, 0, 1, client as u8), 40_000 + lane as u16).into()
+}
+
+fn lane_of(address: SocketAddr) -> Option<(usize, usize)> {
+    let SocketAddr::V4(address) = address else { return None };
+    Some((usize::from(address.ip().octets()[3]), usize::from(address.port().checked_sub(40_000)?)))
+}
+
+pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
+    let mut lab = Lab::new(scenario)?;
+    let mut tasks: Vec<Task<Result<(), String>>> = Vec::new();
+    for number in 0..CLIENTS {
+        let both = [
+            ("RDMA", Either::Rdma(lab.rdma[number].client.clone())),
+            ("query", Either::Query(lab.queries[number].clone())),
+        ];
+        for (kind, client) in both {
+            for task in 0..scenario.tasks {
+                let random = random(lab.random.random_range(0..=u64::MAX), 132);
+                let name = format!("{kind} client {number}, task {task}");
+                tasks.push(Box::pin(work(Rc::clone(&lab.shared), name, client.clone(), random)));
+            }
+        }
+    }
+    lab.run(&mut tasks)?;
+    let checked = lab.shared.history.check().map_err(|violation| violation.to_string())?;
+    lab.verify()?.map_err(|error| error.to_string())?;
+    let mut outcome = lab.outcome();
+    (outcome.answered, outcome.unknown) = (checked.answered as u64, checked.unknown as u64);
+    Ok(outcome)
+}
+
+impl Lab {
+    fn new(scenario: &Scenario) -> Result<Self, String> {
+        let mut draw = random(scenario.seed, 133);
+        let keys: Vec<u64> = (0..scenario.keys).step_by(2).map(key_of).collect();
+        let load = LoadOptions { spare_bytes: 8 << 20, ..LoadOptions::new(scenario.config, 0) };
+        let mut values =
+            fixed(8, |key, room: &mut [u8]| room.copy_from_slice(&first_word(key).to_le_bytes()));
+        let tree = bulk_load(&load, &keys, &mut values).map_err(|error| error.to_string())?;
+        let roots = SuperRoot::new(vec![tree.partition]).map_err(|error| error.to_string())?;
+        let bounds = Bounds { sessions: 1 << 12, queue_pairs: 1 << 14, chunks: 1 << 12, attempts: 1 << 20 };
+        let options = ServerOptions {
+            lease: scenario.lease,
+            chunk_bytes: 8 << 10,
+            local_clients: true,
+            lock_table_bytes: 2 << draw.random_range(2..=8),
+            limits: Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() },
+            ..ServerOptions::writable()
+        };
+        let server = MemoryServer::new(nic(0, scenario.seed)?, tree, &options, scenario.seed)
+            .map_err(|error| error.to_string())?;
+        let requests = RequesterOptions {
+            first_pause: std::time::Duration::from_micros(200),
+            longest_pause: std::time::Duration::from_millis(2),
+            patience: std::time::Duration::from_millis(60),
+            part: scenario.part,
+            ..RequesterOptions::default()
+        };
+        let queries = (0..CLIENTS)
+            .map(|_| QueryClient::new(&requests, (0..LANES).map(|_| draw.random_range(1..=u64::MAX))))
+            .collect();
+        let rdma = (1..=CLIENTS as u8).map(|number| {
+            let seed = draw.random_range(0..=u64::MAX);
+            let config = PoolConfig { tree: scenario.config, lanes: 2, ..PoolConfig::default() };
+            let client = Client::new(nic(number, seed)?, config, roots.clone(), seed);
+            let client = client.map_err(|error| error.to_string())?;
+            let down = client.pool().connections();
+            let address = ([2, 0, 0, 0, 0, number], [10, 0, 0, number].into());
+            Ok(Rdma { client, address, lease: None, renew: Instant::ZERO, down, finishing: Vec::new() })
+        });
+        let rdma = rdma.collect::<Result<_, String>>()?;
+        let delay = Duration::from_micros(2);
+        let mut lab = Self {
+            shared: Shared::new(scenario),
+            server,
+            workers: Vec::new(),
+            queries,
+            rdma,
+            datagrams: LossyLink::new(delay, scenario.datagrams, draw.random_range(0..=u64::MAX)),
+            frames: LossyLink::new(delay, scenario.frames, draw.random_range(0..=u64::MAX)),
+            cache: scenario.cache.then(|| Arc::new(IndexCache::new(1 << 16))),
+            next_mishap: Instant::ZERO + scenario.calm,
+            buffer: Vec::new(),
+            random: draw,
+        };
+        for _ in 0..WORKERS {
+            let worker = lab.worker()?;
+            lab.workers.push(worker);
+        }
+        Ok(lab)
+    }
+
+    fn now(&self) -> Instant {
+        self.shared.now.get()
+    }
+
+    fn worker(&mut self) -> Result<Worker, String> {
+        let options = WorkerOptions {
+            servers: vec![(0, 0)],
+            responder: ResponderOptions { part: self.shared.scenario.part, ..ResponderOptions::default() },
+            scans: Default::default(),
+            cache: self.cache.clone(),
+        };
+        let host = self.server.local().ok_or("the server has local clients")?.clone();
+        let seed = self.random.random_range(0..=u64::MAX);
+        let worker = QueryWorker::new(&host, self.server.info(), options, seed);
+        let worker = worker.map_err(|error| error.to_string())?;
+        Ok(Worker {
+            worker,
+            lease: None,
+            wakes: Instant::ZERO,
+            waiting: VecDeque::new(),
+            renew: Instant::ZERO,
+        })
+    }
+
+    /// Until all tasks have ended.
+    fn run(&mut self, tasks: &mut Vec<Task<Result<(), String>>>) -> Result<(), String> {
+        let mut context = Context::from_waker(Waker::noop());
+        while !tasks.is_empty() {
+            let busy = self.turn()?;
+            let mut wrong = Ok(());
+            tasks.retain_mut(|task| match task.as_mut().poll(&mut context) {
+                Poll::Pending => true,
+                Poll::Ready(ended) => {
+                    wrong = std::mem::replace(&mut wrong, Ok(())).and(ended);
+                    false
+                }
+            });
+            wrong?;
+            self.transmit();
+            self.advance(busy);
+            if self.now() > Instant::ZERO + END {
+                return Err(format!("{} tasks have no end", tasks.len()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks over the whole tree when nobody writes any more.
+    fn verify(&mut self) -> Result<Result<Verified, VerifyError>, String> {
+        let client = self.rdma[0].client.clone();
+        let mut walk: Task<_> = Box::pin(async move { client.verify().await });
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            let busy = self.turn()?;
+            if let Poll::Ready(verified) = walk.as_mut().poll(&mut context) {
+                return Ok(verified);
+            }
+            self.transmit();
+            self.advance(busy);
+            if self.now() > Instant::ZERO + END * 2 {
+                return Err("the walk over the tree has no end".to_owned());
+            }
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        let mut outcome = *self.shared.outcome.borrow();
+        for query in &self.queries {
+            outcome.again += query.stats().again;
+        }
+        self.workers.iter().for_each(|worker| count_worker(&mut outcome, &worker.worker));
+        for rdma in &self.rdma {
+            let stats = rdma.client.pool().stats();
+            outcome.splits += stats.splits;
+            outcome.lock_retries += stats.lock_retries;
+            outcome.inherited_locks += stats.inherited_locks;
+        }
+        let lapsed = self.server.statistics().into_iter().find(|(name, _)| name == "sessions_lapsed");
+        outcome.lapsed = lapsed.map_or(0, |(_, count)| count);
+        outcome.lost = self.datagrams.faults().counts[0] + self.frames.faults().counts[0];
+        outcome
+    }
+
+    /// Everything that is due now. Says whether a worker has more to do.
+    fn turn(&mut self) -> Result<bool, String> {
+        let now = self.now();
+        let mut buffer = std::mem::take(&mut self.buffer);
+        while let Some(end) = self.frames.receive(now, &mut buffer) {
+            match end.checked_sub(1) {
+                None => self.server.device_mut().handle_frame(now, &buffer),
+                Some(client) => {
+                    self.rdma[client].client.pool().reactor().with(|nic| nic.handle_frame(now, &buffer));
+                }
+            }
+        }
+        while let Some(way) = self.datagrams.receive(now, &mut buffer) {
+            match way {
+                Way::ToWorker { worker, from } => {
+                    let waiting = &mut self.workers[worker].waiting;
+                    if waiting.len() < QUEUE {
+                        waiting.push_back((from, buffer.clone()));
+                    }
+                }
+                Way::ToClient { client, lane } => self.queries[client].handle(lane, &buffer),
+            }
+        }
+        self.buffer = buffer;
+        self.befall(now)?;
+        let server = &mut self.server;
+        if server.device().poll_timeout().is_some_and(|at| at <= now) {
+            server.device_mut().handle_timeout(now);
+        }
+        server.handle_timeout(now);
+        server.work(now, 64);
+        while server.poll_event().is_some() {}
+        let mut busy = false;
+        for number in 0..WORKERS {
+            busy |= self.turn_worker(number, now)?;
+        }
+        for number in 0..CLIENTS {
+            self.turn_rdma(number, now)?;
+            self.queries[number].turn(now);
+        }
+        Ok(busy)
+    }
+
+    /// A worker dies and another takes its place, or it sleeps, as a thread does where processors are short.
+    fn befall(&mut self, now: Instant) -> Result<(), String> {
+        let faults_end = Instant::ZERO + FAULTS;
+        if now >= faults_end {
+            self.datagrams.set_rates(FaultRates::NONE);
+            self.frames.set_rates(FaultRates::NONE);
+            self.workers.iter_mut().for_each(|worker| worker.wakes = worker.wakes.min(now));
+            return Ok(());
+        }
+        if now < self.next_mishap {
+            return Ok(());
+        }
+        let number = self.random.random_range(0..WORKERS);
+        // Mostly in the middle of something.
+        if self.workers[number].worker.under_way() == 0 && self.random.random_bool(0.95) {
+            return Ok(());
+        }
+        let calm = self.shared.scenario.calm.as_nanos();
+        self.next_mishap = now + Duration::from_nanos(self.random.random_range(calm / 2..=calm * 2));
+        if self.random.random_bool(0.4) {
+            let new = self.worker()?;
+            let old = std::mem::replace(&mut self.workers[number], new);
+            self.shared.count(|outcome| {
+                outcome.restarts += 1;
+                count_worker(outcome, &old.worker);
+            });
+        } else {
+            let lease = self.shared.scenario.lease.as_nanos();
+            let sleep = Duration::from_nanos(self.random.random_range(1_000..=lease * 2));
+            self.workers[number].wakes = now + sleep;
+            self.shared.count(|outcome| outcome.sleeps += 1);
+        }
+        Ok(())
+    }
+
+    fn turn_worker(&mut self, number: usize, now: Instant) -> Result<bool, String> {
+        let Self { workers, server, random, shared, .. } = self;
+        let Worker { worker, lease, wakes, waiting, renew } = &mut workers[number];
+        if now < *wakes {
+            return Ok(false);
+        }
+        let third = Duration::from_nanos(shared.scenario.lease.as_nanos() / 3);
+        if let Some(held) = *lease
+            && now >= *renew
+        {
+            *renew = now + third;
+            *lease = server.renew_session(now, held.session).ok();
+        }
+        waiting.drain(..).for_each(|(from, datagram)| worker.handle(now, from, &datagram));
+        let mut busy = true;
+        // Others come between.
+        for _ in 0..random.random_range(1..=4) {
+            busy = worker.step(now);
+            if !busy {
+                break;
+            }
+        }
+        while let Some(need) = worker.poll_need() {
+            busy = true;
+            match need {
+                Need::Link { local, replaces } => {
+                    let held = match *lease {
+                        Some(held) => server.renew_session(now, held.session),
+                        None => {
+                            Err(fatbtree_memserver::Refusal::UnknownSession(fatbtree_memserver::SessionKey {
+                                host: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                                id: 0,
+                            }))
+                        }
+                    };
+                    let client = ClientId {
+                        host: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                        roce: Ipv4Addr::from_bits(number as u32),
+                    };
+                    let held = held.or_else(|_| server.open_session(now, client));
+                    let held = held.map_err(|refusal| refusal.to_string())?;
+                    (*lease, *renew) = (Some(held), now + third);
+                    let attached = server.attach(now, held.session, &local, replaces);
+                    let attached = attached.map_err(|refusal| refusal.to_string())?;
+                    worker.attached(&attached, held.owner).map_err(|error| error.to_string())?;
+                }
+                Need::Memory { kind, bytes } => {
+                    let supply = lease.and_then(|held| allocate(server, now, &held, kind, bytes));
+                    worker.supplied(kind, supply.as_ref());
+                }
+                Need::GiveBack(places) => {
+                    for some in places.addresses.chunks(PLACES_AT_ONCE) {
+                        if let Some(held) = lease {
+                            let _ = server.give_back(now, held.session, places.kind, places.bytes, some);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(busy)
+    }
+
+    fn turn_rdma(&mut self, number: usize, now: Instant) -> Result<(), String> {
+        let Self { rdma, server, shared, .. } = self;
+        let Rdma { client, address, lease, renew, down, finishing } = &mut rdma[number];
+        let pool = client.pool();
+        pool.reactor().with(|nic| {
+            if nic.poll_timeout().is_some_and(|at| at <= now) {
+                nic.handle_timeout(now);
+            }
+        });
+        if now >= *renew || lease.is_none() {
+            *renew = now + Duration::from_nanos(shared.scenario.lease.as_nanos() / 3);
+            let renewed = lease.and_then(|held| server.renew_session(now, held.session).ok());
+            let id = ClientId { host: [127, 0, 0, 1].into(), roce: address.1 };
+            let held = match renewed {
+                Some(held) => held,
+                None => server.open_session(now, id).map_err(|refusal| refusal.to_string())?,
+            };
+            let writer = server.info().writer(held.owner, true).ok_or("there are locks")?;
+            pool.set_writer(0, writer).map_err(|error| error.to_string())?;
+            *lease = Some(held);
+        }
+        client.turn(now);
+        let Some(held) = *lease else { return Ok(()) };
+        while let Some(event) = client.poll_event() {
+            match event {
+                Event::ConnectionBroken { id, .. } => down.push(id),
+                Event::MemoryWanted { kind, bytes, .. } => match allocate(server, now, &held, kind, bytes) {
+                    Some(supply) => supply.hand_to(pool, 0),
+                    None => pool.refuse_memory(0, kind),
+                },
+                Event::Unfinished { .. } => {
+                    let client = client.clone();
+                    finishing.push(Box::pin(async move { client.pool().finish().await }));
+                }
+            }
+        }
+        for id in down.drain(..) {
+            let local = pool.open(id).map_err(|error| error.to_string())?;
+            let endpoint = server.connect(now, held.session, &local, pool.replaces(id));
+            let endpoint = endpoint.map_err(|refusal| refusal.to_string())?;
+            let rkey = server.info().tree.rkey;
+            let connected = pool.connected(id, RemoteSide { endpoint, rkey, registered: false });
+            connected.map_err(|error| error.to_string())?;
+        }
+        let mut context = Context::from_waker(Waker::noop());
+        finishing.retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
+        Ok(())
+    }
+
+    /// Puts everything that is to be sent on its way.
+    fn transmit(&mut self) {
+        let now = self.now();
+        let Self { server, workers, queries, rdma, datagrams, frames, buffer, .. } = self;
+        while server.device_mut().poll_transmit(now, buffer) {
+            // The last byte of a client's MAC is its number.
+            frames.send(now, usize::from(buffer[5]), buffer);
+        }
+        for rdma in rdma {
+            rdma.client.pool().reactor().with(|nic| {
+                while nic.poll_transmit(now, buffer) {
+                    frames.send(now, 0, buffer);
+                }
+            });
+        }
+        for (client, query) in queries.iter().enumerate() {
+            for lane in 0..LANES {
+                while let Some(datagram) = query.poll_transmit(lane) {
+                    let way =
+                        Way::ToWorker { worker: (client + lane) % WORKERS, from: address(client, lane) };
+                    datagrams.send(now, way, &datagram.bytes);
+                }
+            }
+        }
+        for worker in workers.iter_mut().filter(|worker| worker.wakes <= now) {
+            while let Some(datagram) = worker.worker.poll_transmit() {
+                if let Some((client, lane)) = lane_of(datagram.to) {
+                    datagrams.send(now, Way::ToClient { client, lane }, &datagram.bytes);
+                }
+            }
+        }
+    }
+
+    /// To the next moment at which something happens.
+    fn advance(&mut self, busy: bool) {
+        let now = self.now();
+        let soon = now + STEP;
+        let server = [self.server.poll_timeout(), self.server.device().poll_timeout()];
+        let links = [self.datagrams.next_arrival(), self.frames.next_arrival()];
+        let workers = self.workers.iter().map(|worker| match worker.wakes > now {
+            true => worker.wakes,
+            false => worker.worker.next_deadline().min(worker.renew),
+        });
+        let rdma = self.rdma.iter().flat_map(|rdma| {
+            let nic = rdma.client.pool().reactor().with(|nic| nic.poll_timeout());
+            [nic, rdma.client.next_deadline(), Some(rdma.renew)]
+        });
+        let queries = self.queries.iter().map(QueryClient::next_deadline);
+        // (one that is due waits for a worker that has something to do)
+        let mishap = (now < self.next_mishap && now < Instant::ZERO + FAULTS).then_some(self.next_mishap);
+        let all = server.into_iter().chain(links).chain(rdma).chain(queries).chain([mishap]).flatten();
+        let next = all.chain(workers).min().unwrap_or(soon);
+        self.shared.now.set(if busy { soon } else { next.max(soon) });
+    }
+}
+
+fn count_worker(outcome: &mut Outcome, worker: &QueryWorker) {
+    let stats = worker.stats();
+    outcome.not_again += stats.responder.again;
+    outcome.worker_splits += stats.pool.splits;
+    outcome.lock_retries += stats.pool.lock_retries;
+    outcome.inherited_locks += stats.pool.inherited_locks;
+}
+
+fn allocate(
+    server: &mut MemoryServer<Nic>,
+    now: Instant,
+    lease: &Lease,
+    kind: ChunkKind,
+    bytes: u32,
+) -> Option<Supply> {
+    let supply = server.allocate(now, lease.session, kind, bytes).ok()?;
+    if let Supply::Chunk(chunk) = &supply {
+        server.publish(now, lease.session, chunk.address).ok()?;
+    }
+    Some(supply)
+}

@@ -1,0 +1,185 @@
+//! Scenarios with clients of both kinds on one tree: RDMA clients by software NICs, and clients that ask query workers, over links that lose,
+//! duplicate and reorder; workers that are started anew and that sleep for longer than their leases; every answer explained.
+//!
+//! ```text
+//!   2 RDMA clients: Client ─ Nic ── frames, some lost ──────► Nic ─┐
+//!                                                                  ├─ MemoryServer: sessions, locks, one tree
+//!   2 query clients: QueryClient ── datagrams, some lost ─► QueryWorker ─ LocalVerbs
+//!                                                      └──► QueryWorker ─ LocalVerbs     started anew, or asleep
+//! ```
+//!
+//! The nodes are the real ones, byte by byte; what is drawn from the seed is the links, the workload, what befalls workers, and in which
+//! order steps of a worker's operations come between those of others.
+//!
+//! ```
+//! let outcome = fatbtree_sim::queries::Scenario::from_seed(7).run().expect("every answer is explained");
+//! assert!(outcome.answered > 0);
+//! ```
+
+mod clients;
+mod lab;
+
+use fatbtree_index::{Integrity, TreeConfig, ValueLayout};
+use fatbtree_nic::faults::FaultRates;
+use fatbtree_verbs::time::Duration;
+use rand::RngExt as _;
+use serde::Serialize;
+
+use crate::world::random;
+
+/// A scenario: everything follows from the seed.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    seed: u64,
+    config: TreeConfig,
+    /// Keys that operations are about; every other one is there at first.
+    keys: u64,
+    /// Of each client, operations one after the other.
+    tasks: u32,
+    /// Of each task.
+    operations: u32,
+    /// Of 100 operations, so many scan.
+    scans: u32,
+    /// How long sessions last.
+    lease: Duration,
+    /// Of the query clients' links.
+    datagrams: FaultRates,
+    /// Of the RDMA clients' links.
+    frames: FaultRates,
+    /// Between two mishaps of workers.
+    calm: Duration,
+    /// Whether workers know inner nodes by heart.
+    cache: bool,
+    /// Bytes of a part of a value or an answer.
+    part: usize,
+}
+
+/// What a scenario came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// Operations that were answered, and explained.
+    pub answered: u64,
+    /// Operations that ended with an error, or of which nobody can tell.
+    pub unknown: u64,
+    /// Changes by queries that were carried out.
+    pub query_writes: u64,
+    /// Changes by RDMA that were carried out.
+    pub rdma_writes: u64,
+    /// Requests that clients sent again.
+    pub again: u64,
+    /// Writes that came to a worker again, and were not carried out again.
+    pub not_again: u64,
+    /// Workers that were started anew.
+    pub restarts: u64,
+    /// Workers that slept.
+    pub sleeps: u64,
+    /// Sessions that ended because nobody renewed them.
+    pub lapsed: u64,
+    /// Attempts to take a lock that found it taken, of both kinds of clients.
+    pub lock_retries: u64,
+    /// Locks taken from clients whose sessions had ended.
+    pub inherited_locks: u64,
+    /// Nodes split by query workers.
+    pub worker_splits: u64,
+    /// Nodes split by RDMA clients.
+    pub splits: u64,
+    /// Datagrams and frames that were lost.
+    pub lost: u64,
+}
+
+impl std::ops::AddAssign for Outcome {
+    fn add_assign(&mut self, other: Self) {
+        self.answered += other.answered;
+        self.unknown += other.unknown;
+        self.query_writes += other.query_writes;
+        self.rdma_writes += other.rdma_writes;
+        self.again += other.again;
+        self.not_again += other.not_again;
+        self.restarts += other.restarts;
+        self.sleeps += other.sleeps;
+        self.lapsed += other.lapsed;
+        self.lock_retries += other.lock_retries;
+        self.inherited_locks += other.inherited_locks;
+        self.worker_splits += other.worker_splits;
+        self.splits += other.splits;
+        self.lost += other.lost;
+    }
+}
+
+impl Scenario {
+    /// The scenario of a seed.
+    #[must_use]
+    pub fn from_seed(seed: u64) -> Self {
+        let draw = &mut random(seed, 131);
+        let values = if draw.random_bool(0.5) { ValueLayout::Inline(8) } else { ValueLayout::OutOfLine };
+        let leaf = 64 * draw.random_range(3..=5);
+        let config = TreeConfig::with_integrity(draw.random_range(3..=6), leaf, values, Integrity::Checksums)
+            .expect("there is room for two entries");
+        let mut rates = |most: u16, corrupt: u16| FaultRates {
+            drop: draw.random_range(0..=most),
+            duplicate: draw.random_range(0..=most),
+            delay: draw.random_range(0..=most),
+            corrupt,
+            longest_delay: Duration::from_micros(draw.random_range(1..=2_000)),
+        };
+        // (UDP's checksum finds what is damaged; RoCE's is the NIC's own affair)
+        let (datagrams, frames) = (rates(2_000, 0), rates(300, 100));
+        Self {
+            seed,
+            config,
+            keys: draw.random_range(4..=80),
+            tasks: draw.random_range(1..=5),
+            operations: draw.random_range(10..=50),
+            scans: draw.random_range(0..=20),
+            lease: Duration::from_micros(draw.random_range(1_000..=8_000)),
+            datagrams,
+            frames,
+            calm: Duration::from_micros(draw.random_range(300..=8_000)),
+            cache: draw.random_bool(0.5),
+            part: if draw.random_bool(0.3) { 24 } else { fatbtree_query::PART },
+        }
+    }
+
+    /// Runs it to the end.
+    ///
+    /// # Errors
+    /// An answer that nothing explains, a tree that is none, an operation without an end although everything works.
+    pub fn run(&self) -> Result<Outcome, String> {
+        lab::run(self).map_err(|why| format!("{why}\n  in {self:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seeds::{Campaign, Seeds};
+
+    #[test]
+    fn both_kinds_of_clients_are_explained_by_one_order() {
+        let report = Campaign { command: "fatbtree simulate --queries --seed", ..Campaign::default() }
+            .run(Seeds::wanted(150), |seed| Scenario::from_seed(seed).run());
+        assert!(report.failures.is_empty(), "{report}");
+        let sum = report.total;
+        for (what, count) in [
+            ("writes by queries", sum.query_writes),
+            ("writes by RDMA", sum.rdma_writes),
+            ("writes that came again", sum.not_again),
+            ("restarts", sum.restarts),
+            ("sleeps", sum.sleeps),
+            ("sessions that lapsed", sum.lapsed),
+            ("locks that were taken", sum.lock_retries),
+            ("locks taken over", sum.inherited_locks),
+            ("splits by workers", sum.worker_splits),
+            ("splits by RDMA", sum.splits),
+            ("writes of which nobody can tell", sum.unknown),
+        ] {
+            assert!(count > 0, "no {what}");
+        }
+    }
+
+    #[test]
+    fn a_seed_repeats_itself() {
+        let run = |seed| Scenario::from_seed(seed).run().expect("it passes");
+        assert_eq!(run(3), run(3));
+    }
+}
