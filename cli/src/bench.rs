@@ -1,5 +1,7 @@
 //! `fatbtree bench`: a client of a cluster, measured, every answer checked.
 
+mod ramp;
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,7 +11,7 @@ use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_client::measure::{Outcome, Recorder, Troubles};
 use fatbtree_client::workload::{InsertOrder, KeyMap, OperationKind, Workload, WorkloadSpec};
-use fatbtree_client::{ClosedLoop, LoopOptions, Values};
+use fatbtree_client::{Direct, LoadGenerator, Pace, Values};
 use fatbtree_index::value::STAMPED_BYTES;
 use fatbtree_index::{Pool, Start};
 use fatbtree_node::{ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess};
@@ -21,6 +23,7 @@ use serde::Serialize;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::{count, progress};
+use ramp::Step;
 
 /// Do operations on a running cluster, check every answer, and measure.
 #[derive(Args)]
@@ -29,6 +32,8 @@ use crate::{count, progress};
   fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json
   fatbtree bench --cluster cluster.toml --operations 100000 --nic ibverbs:mlx5_0   on an RDMA device
   fatbtree bench --cluster cluster.toml --operations 100000 --protocol query       without RDMA: memory servers with --serve queries
+  fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000             5000 operations a second, whether answers come or not
+  fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg     latency against load
 
 Exit code 1: an answer was wrong, or an operation has failed.
 Every value that a run writes says by itself which write of which run it comes from, and for which key. So runs may follow one another,
@@ -53,9 +58,18 @@ pub(crate) struct Arguments {
     /// A workload of YCSB, a to f, or a file of its properties.
     #[arg(long, value_name = "NAME|FILE", default_value = "c")]
     workload: String,
-    /// Operations under way at once.
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Operations under way at once; with --rate, and in the open loops of --ramp, at most 1024 are.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=MOST.into()))]
     depth: u16,
+    /// Begin so many operations a second at random times, whether others have ended or not. Latencies count from these times.
+    #[arg(long, value_name = "OPERATIONS", value_parser = rate, conflicts_with_all = ["depth", "ramp"])]
+    rate: Option<f64>,
+    /// First as fast as --depth at a time go; then at a tenth of that rate, two tenths, and so on until it is too much.
+    #[arg(long)]
+    ramp: bool,
+    /// Where to draw latency against load, as SVG.
+    #[arg(long, value_name = "FILE", requires = "ramp")]
+    picture: Option<PathBuf>,
     /// Queue pairs to each memory server; each has up to 16 READs under way.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     lanes: u8,
@@ -85,6 +99,14 @@ pub(crate) struct Arguments {
     patience: u64,
 }
 
+/// Operations under way at once.
+const MOST: u16 = 1024;
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate >= 0.001);
+    rate.ok_or_else(|| format!("expected operations a second such as 5000, found {text:?}"))
+}
+
 /// How a client reaches the trees.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -105,7 +127,8 @@ impl Process {
         let patience = Duration::from_secs(arguments.patience);
         if arguments.protocol == Protocol::Query {
             // A server remembers so many requests of a client.
-            let lanes = arguments.depth.div_ceil(WINDOW as u16);
+            let open = arguments.rate.is_some() || arguments.ramp;
+            let lanes = if open { MOST } else { arguments.depth }.div_ceil(WINDOW as u16);
             let options = QueryClientOptions { servers: cluster.servers().to_vec(), lanes, trust, patience };
             return Ok(Self::Query(QueryClientProcess::open(&options)?));
         }
@@ -127,6 +150,14 @@ impl Process {
         match self {
             Self::Roce(process) => process.infos().map(|info| info.counts.keys).sum(),
             Self::Query(process) => process.infos().map(|info| info.counts.keys).sum(),
+        }
+    }
+
+    /// That its sockets have made so far; none where it has none of its own.
+    fn system_calls(&self) -> Option<u64> {
+        match self {
+            Self::Roce(_) => None,
+            Self::Query(process) => Some(process.datagrams().calls),
         }
     }
 
@@ -158,6 +189,9 @@ struct BenchResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     system_calls: Option<f64>,
     percentiles: Vec<Percentiles>,
+    /// Open loops, from little load to much.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    load: Vec<Step>,
     first_wrong: Option<String>,
 }
 
@@ -206,6 +240,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut properties = crate::workload::properties(&arguments.workload)?;
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
+    let picture = Output::optional("--picture", arguments.picture.as_ref())?;
     let mut lines: Option<Box<dyn Write>> = match &arguments.progress {
         None => None,
         Some(path) if path.as_os_str() == "-" => Some(Box::new(std::io::stdout())),
@@ -257,8 +292,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let workload = Workload::new(&spec, keys, arguments.draw_seed)?;
     // 2³¹ numbers for each of 2³² runs.
     let mut workload = workload.inserting_from(records.saturating_add((run >> 32) << 31));
-    let mut done = ClosedLoop::new();
-    let loop_options = LoopOptions { start, depth: arguments.depth.into() };
+    let mut done = LoadGenerator::new();
+    let closed = Pace::Closed { depth: arguments.depth.into() };
+    let pace = arguments.rate.map_or(closed, open);
     let (bar, began) = (progress::bar("operations", arguments.operations), Instant::now());
     let (mut due, mut broken) = (Duration::ZERO, None);
     let mut shown = |recorder: &Recorder, registered: bool| {
@@ -280,55 +316,61 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         // Whoever reads along may stop doing so.
         broken = writeln!(lines, "{line}").and_then(|()| lines.flush()).err().or(broken.take());
     };
-    let ended = match &mut process {
-        Process::Roce(process) => {
-            let client = process.client().clone();
-            let watch = |recorder: &Recorder| shown(recorder, is_registered(client.pool()));
-            let run =
-                done.run_watched(&client, &mut workload, arguments.operations, loop_options, &values, watch);
-            process.run(run)
+    let mut load = Load { process: &mut process, start, workload: &mut workload, values: &values };
+    let mut goes_on = load.run(&mut done, arguments.operations, pace, &mut shown)?;
+    let mut steps = Vec::from_iter(Step::of(&done, None));
+    let mut ramp = Vec::new();
+    let seconds = began.elapsed().as_secs_f64();
+    bar.finish_and_clear();
+    let calls = load.process.system_calls();
+    if arguments.ramp {
+        let fastest = done.recorder().operations() as f64 / (done.elapsed().as_nanos() as f64 / 1e9);
+        let bar = progress::bar("loads", ramp::SHARES.len() as u64);
+        for share in ramp::SHARES {
+            if !goes_on {
+                break;
+            }
+            let mut step = LoadGenerator::new();
+            // All take about as long.
+            let operations = (arguments.operations * u64::from(share)).div_ceil(100);
+            let pace = open(fastest * f64::from(share) / 100.0);
+            goes_on = load.run(&mut step, operations, pace, &mut |_, _| {})?;
+            steps.extend(Step::of(&step, Some(share)).filter(|_| goes_on));
+            ramp.push(step);
+            bar.inc(1);
         }
-        Process::Query(process) => {
-            let client = process.client().clone();
-            let watch = |recorder: &Recorder| shown(recorder, false);
-            let run =
-                done.run_on(&client, &mut workload, arguments.operations, loop_options.depth, &values, watch);
-            process.run(run)
-        }
-    };
-    match ended {
-        Ok(result) => result?,
-        // What was done is told.
-        Err(NodeError::Stopped) => {}
-        Err(error) => return Err(error.into()),
+        bar.finish_and_clear();
     }
     if let Some(error) = broken {
         tracing::warn!(%error, "--progress");
     }
-    let seconds = began.elapsed().as_secs_f64();
-    bar.finish_and_clear();
-    let (summary, calls) = match &process {
+    let summary = match &process {
         Process::Roce(process) => {
             tracing::info!(port = ?process.port(), "client");
-            (done.summary(process.client()), None)
+            done.summary(process.client())
         }
         Process::Query(process) => {
             tracing::info!(datagrams = ?process.datagrams(), requests = ?process.client().stats(), "client");
-            (done.summary_of(&Troubles::default()), Some(process.datagrams().calls))
+            done.summary_of(&Troubles::default())
         }
+    };
+    let all = || std::iter::once(&done).chain(&ramp);
+    let count = |outcomes: &[Outcome]| {
+        all().flat_map(|done| outcomes.iter().map(|outcome| done.recorder().count(*outcome))).sum()
     };
     let result = BenchResult {
         protocol: arguments.protocol,
         operations: summary.operations,
-        wrong: summary.wrong_answers + summary.not_found,
-        failed: summary.failed,
-        unknown: summary.unknown,
+        wrong: count(&[Outcome::WrongAnswer, Outcome::NotFound]),
+        failed: count(&[Outcome::Failed]),
+        unknown: count(&[Outcome::Unknown]),
         seconds,
         ops_per_s: summary.operations as f64 / seconds,
         round_trips: summary.round_trips,
         system_calls: calls.map(|calls| calls as f64 / summary.operations.max(1) as f64),
         percentiles: OperationKind::ALL.into_iter().filter_map(|kind| percentiles(&done, kind)).collect(),
-        first_wrong: done.first_wrong().map(str::to_owned),
+        load: steps,
+        first_wrong: all().find_map(LoadGenerator::first_wrong).map(str::to_owned),
     };
     process.close();
     let json = serde_json::to_string_pretty(&result)?;
@@ -340,11 +382,58 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if let Some(file) = file {
         file.write("result", &(json + "\n"))?;
     }
+    if let Some(file) = picture {
+        file.write("picture", &ramp::picture(&result.load)?)?;
+    }
     tracing::info!(troubles = ?summary.troubles, "client");
     if let Some(wrong) = result.first_wrong {
         bail!("{} operations wrong, {} failed; the first: {wrong}", result.wrong, result.failed);
     }
     Ok(())
+}
+
+/// An open loop.
+fn open(per_second: f64) -> Pace {
+    Pace::Open { per_second, seed: rand::random(), most: MOST.into() }
+}
+
+/// What a load is made of.
+struct Load<'l> {
+    process: &'l mut Process,
+    start: Start,
+    workload: &'l mut Workload,
+    values: &'l Values,
+}
+
+impl Load<'_> {
+    /// Says whether it has ended by itself; otherwise what was done is told.
+    fn run(
+        &mut self,
+        done: &mut LoadGenerator,
+        operations: u64,
+        pace: Pace,
+        shown: &mut impl FnMut(&Recorder, bool),
+    ) -> Result<bool> {
+        let Self { process, start, workload, values } = self;
+        let ended = match process {
+            Process::Roce(process) => {
+                let client = process.client().clone();
+                let watch = |recorder: &Recorder| shown(recorder, is_registered(client.pool()));
+                let store = Direct { client: &client, start: *start };
+                process.run(done.run_on(&store, workload, operations, pace, values, watch))
+            }
+            Process::Query(process) => {
+                let client = process.client().clone();
+                let watch = |recorder: &Recorder| shown(recorder, false);
+                process.run(done.run_on(&client, workload, operations, pace, values, watch))
+            }
+        };
+        match ended {
+            Ok(result) => result.map(|()| true).map_err(Into::into),
+            Err(NodeError::Stopped) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 fn until_registered(process: &mut ClientProcess, patience: u64) -> Result<()> {
@@ -366,7 +455,7 @@ fn is_registered<V: Verbs>(pool: &Pool<V>) -> bool {
     pool.connections().into_iter().all(|id| pool.is_registered(id))
 }
 
-fn percentiles(done: &ClosedLoop, kind: OperationKind) -> Option<Percentiles> {
+fn percentiles(done: &LoadGenerator, kind: OperationKind) -> Option<Percentiles> {
     let latency = done.latency_of(kind)?;
     let at = |quantile| latency.quantile_ns(quantile) as f64 / 1e3;
     Some(Percentiles {
@@ -397,6 +486,11 @@ fn print(result: &BenchResult) {
             format!(", {unknown} writes of which nobody can tell: their server was started anew meanwhile")
         }
     };
+    match &result.load[..] {
+        [] => {}
+        [step] if step.share.is_none() => println!("{}", step.explanation()),
+        steps => println!("{}", ramp::table(steps)),
+    }
     let calls = result.system_calls.map_or(String::new(), |calls| format!(", {calls:.2} system calls each"));
     println!(
         "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each{calls}; {} wrong, {} failed{unknown}",

@@ -5,7 +5,7 @@
 use std::time::Instant as Clock;
 
 use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_client::{Client, ClosedLoop, LoopOptions, Values};
+use fatbtree_client::{Client, LoadGenerator, LoopOptions, Values};
 use fatbtree_index::{GlobalAddress, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout};
 use fatbtree_memserver::{LoadOptions, bulk_load, seeded};
 use fatbtree_nic::{Nic, NicConfig};
@@ -45,7 +45,7 @@ fn main() {
         let remote = RemoteSide { endpoint, rkey: region.rkey, registered: false };
         client.pool().connected(id, remote).unwrap();
 
-        let mut run = ClosedLoop::new();
+        let mut run = LoadGenerator::new();
         let mut frame = Vec::with_capacity(2048);
         let start = Clock::now();
         let elapsed = || Instant::from_nanos(start.elapsed().as_nanos() as u64);

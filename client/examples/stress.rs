@@ -28,7 +28,7 @@ use std::task::{Context, Poll, Waker};
 
 use fatbtree_client::measure::Summary;
 use fatbtree_client::workload::{KeyMap, OperationKind, Workload, WorkloadSpec, builtin};
-use fatbtree_client::{Client, ClosedLoop, LoopOptions, Values};
+use fatbtree_client::{Client, LoadGenerator, LoopOptions, Values};
 use fatbtree_index::{
     IndexCache, PoolConfig, PoolStats, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
 };
@@ -209,14 +209,14 @@ impl Driver<'_> {
         }
     }
 
-    fn closed_loop(
+    fn load_generator(
         &mut self,
         spec: &WorkloadSpec,
         map: &KeyMap,
         operations: u64,
         values: &Values,
-    ) -> Result<ClosedLoop, Failure> {
-        let mut run = ClosedLoop::new();
+    ) -> Result<LoadGenerator, Failure> {
+        let mut run = LoadGenerator::new();
         let client = self.client.clone();
         let mut workload = Workload::new(spec, map.clone(), SEED)?;
         let options = LoopOptions { start: Start::Cached, depth: UNDER_WAY };
@@ -241,12 +241,12 @@ fn workload_of(keys: u64, operations: u64, reads: f64) -> Result<WorkloadSpec, F
 fn measure(driver: &mut Driver<'_>, map: &KeyMap, keys: u64, operations: u64) -> Result<(), Failure> {
     let values = Values::new(SEED, 8);
     // Warm: the cache, and the processor's.
-    driver.closed_loop(&workload_of(keys, operations, 1.0)?, map, operations, &values)?;
+    driver.load_generator(&workload_of(keys, operations, 1.0)?, map, operations, &values)?;
 
     let (mut rates, mut costs) = (Vec::new(), Vec::new());
     for (what, reads) in [("gets", 1.0), ("updates", 0.0)] {
         let (before, processor) = (driver.counts(), processor_time());
-        let run = driver.closed_loop(&workload_of(keys, operations, reads)?, map, operations, &values)?;
+        let run = driver.load_generator(&workload_of(keys, operations, reads)?, map, operations, &values)?;
         let Summary { ops_per_s, round_trips, .. } = run.summary(&driver.client);
         let (after, processor) = (driver.counts(), processor_time() - processor);
         let each = |count: fn(&Counts) -> u64| (count(&after) - count(&before)) as f64 / operations as f64;
@@ -273,7 +273,7 @@ fn measure(driver: &mut Driver<'_>, map: &KeyMap, keys: u64, operations: u64) ->
     let ratio = rates[1] / rates[0];
     println!("updates have {ratio:.2} of the throughput of gets");
 
-    let run = driver.closed_loop(&workload_of(keys, operations, 0.5)?, map, operations, &values)?;
+    let run = driver.load_generator(&workload_of(keys, operations, 0.5)?, map, operations, &values)?;
     println!("both: {:.0} a second", run.summary(&driver.client).ops_per_s);
     let mut starved = false;
     for (what, kind) in [("gets", OperationKind::Read), ("updates", OperationKind::Update)] {

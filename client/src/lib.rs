@@ -5,7 +5,7 @@
 //!  YCSB files ─▶ keys ─▶ Client::get(key).await ─▶ Pool ─▶ Verbs
 //!  key files             │  futures, many at once
 //!                        └─▶ Lookup { result, trips, latency } ─────▶ Recorder ─▶ Summary
-//!                 ClosedLoop keeps the one fed and records the other
+//!                 LoadGenerator begins operations and records what they come to
 //! ```
 //!
 //! * [`Client`]: what a database embeds: `client.get(key).await`, batches, streams. Over any
@@ -14,8 +14,8 @@
 //! * [`workload`]: YCSB's core workloads A to F and its request distributions, read from files in YCSB's own
 //!   property names; keys hashed as YCSB hashes them, ordered, or from a file. Seeded.
 //! * [`measure`]: HDR histograms of latencies, round trips, rates, and everything that went wrong.
-//! * [`ClosedLoop`]: the three together. [`Values`]: what its reads may answer while it writes.
-//! * [`QueryClient`]: a client without RDMA, which asks memory servers. [`Store`]: what a closed loop does its operations on, either.
+//! * [`LoadGenerator`]: the three together, as a closed or an open loop ([`Pace`]). [`Values`]: what its reads may answer while it writes.
+//! * [`QueryClient`]: a client without RDMA, which asks memory servers. [`Store`]: what a load generator does its operations on, either.
 //! * [`KeySample`], [`Report`]: what a client tells planners of switch caches: the keys that it is asked for, and how often the
 //!   switches led it astray.
 //!
@@ -25,7 +25,7 @@
 //!
 //! ```
 //! use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
-//! use fatbtree_client::{Client, ClosedLoop, LoopOptions, Values};
+//! use fatbtree_client::{Client, LoadGenerator, LoopOptions, Values};
 //! use fatbtree_index::node::{LeafBuilder, NodeSpec};
 //! use fatbtree_index::{
 //!     GlobalAddress, KeyRange, Partition, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout, value,
@@ -80,7 +80,7 @@
 //!     }
 //!     now
 //! };
-//! let mut run = ClosedLoop::new();
+//! let mut run = LoadGenerator::new();
 //! let options = LoopOptions { start: Start::Root, depth: 4 };
 //! let (mut workload, values) = (Workload::new(&spec, keys, 1)?, Values::new(1, 8));
 //! let work = run.run(&client, &mut workload, spec.operation_count, options, &values);
@@ -93,9 +93,10 @@
 //! ```
 
 mod client;
-mod closed_loop;
 mod compute_server;
+mod load_generator;
 pub mod measure;
+mod pace;
 mod query;
 mod sample;
 mod store;
@@ -103,9 +104,10 @@ mod values;
 pub mod workload;
 
 pub use client::Client;
-pub use closed_loop::{ClosedLoop, LoopOptions};
 pub use compute_server::ComputeServer;
+pub use load_generator::{LoadGenerator, LoopOptions};
+pub use pace::{Pace, Punctuality};
 pub use query::QueryClient;
 pub use sample::{KeySample, Report};
-pub use store::{Answered, NoAnswer, Store};
+pub use store::{Answered, Direct, NoAnswer, Store};
 pub use values::Values;

@@ -34,6 +34,9 @@ struct State {
     next: usize,
     /// Who found all lanes full.
     waiting: VecDeque<Waker>,
+    /// Who sleeps until when, each with a number of its own.
+    sleeping: BTreeMap<(Instant, u64), Waker>,
+    naps: u64,
 }
 
 struct Lane {
@@ -62,7 +65,14 @@ impl QueryClient {
     pub fn new(options: &RequesterOptions, seeds: impl IntoIterator<Item = u64>) -> Self {
         let lane = |seed| Lane { requester: Requester::new(options.clone(), seed), asked: BTreeMap::new() };
         let lanes = seeds.into_iter().map(lane).collect();
-        let state = State { now: Instant::ZERO, lanes, next: 0, waiting: VecDeque::new() };
+        let state = State {
+            now: Instant::ZERO,
+            lanes,
+            next: 0,
+            waiting: VecDeque::new(),
+            sleeping: BTreeMap::new(),
+            naps: 0,
+        };
         Self { state: Rc::new(RefCell::new(state)) }
     }
 
@@ -87,7 +97,12 @@ impl QueryClient {
         let mut state = self.state.borrow_mut();
         state.now = state.now.max(now);
         let now = since(state.now);
-        let State { lanes, waiting, .. } = &mut *state;
+        let State { now: at, lanes, waiting, sleeping, .. } = &mut *state;
+        while let Some(sleeper) = sleeping.first_entry()
+            && sleeper.key().0 <= *at
+        {
+            sleeper.remove().wake();
+        }
         for lane in lanes {
             lane.requester.handle_timeout(now);
             while let Some((id, answer)) = lane.requester.poll_answer() {
@@ -111,7 +126,8 @@ impl QueryClient {
     pub fn next_deadline(&self) -> Option<Instant> {
         let state = self.state.borrow();
         let all = state.lanes.iter().filter_map(|lane| lane.requester.next_deadline());
-        all.min().map(|at| Instant::from_nanos(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)))
+        let all = all.map(|at| Instant::from_nanos(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)));
+        all.chain(state.sleeping.first_key_value().map(|((at, _), _)| *at)).min()
     }
 
     /// What came and went on all lanes.
@@ -140,7 +156,7 @@ impl QueryClient {
     /// On the next lane that has room.
     fn poll_begin(&self, ask: &mut Option<Ask>, context: &mut Context<'_>) -> Poll<(usize, u64)> {
         let mut state = self.state.borrow_mut();
-        let State { now, lanes, next, waiting } = &mut *state;
+        let State { now, lanes, next, waiting, .. } = &mut *state;
         let count = lanes.len();
         for lane in (0..count).map(|n| (*next + n) % count) {
             let Lane { requester, asked } = &mut lanes[lane];
@@ -191,6 +207,32 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// Until a point in time.
+struct Nap<'c> {
+    client: &'c QueryClient,
+    at: Instant,
+    number: u64,
+}
+
+impl Future for Nap<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.client.state.borrow_mut();
+        if state.now >= self.at {
+            return Poll::Ready(());
+        }
+        state.sleeping.insert((self.at, self.number), context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Nap<'_> {
+    fn drop(&mut self) {
+        self.client.state.borrow_mut().sleeping.remove(&(self.at, self.number));
+    }
+}
+
 const STRANGE: NoAnswer = NoAnswer::Server("the server has answered something else than was asked");
 const LOST: NoAnswer = NoAnswer::Server("no server has answered in time");
 const REFUSED: NoAnswer = NoAnswer::Server("the server has refused it");
@@ -200,6 +242,12 @@ impl Store for QueryClient {
 
     fn now(&self) -> Instant {
         self.state.borrow().now
+    }
+
+    fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> {
+        let mut state = self.state.borrow_mut();
+        state.naps += 1;
+        Nap { client: self, at, number: state.naps }
     }
 
     async fn read(&self, key: u64) -> Answered<Option<Vec<u8>>> {

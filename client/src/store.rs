@@ -9,13 +9,16 @@ use fatbtree_verbs::time::{Duration, Instant};
 
 use crate::client::Client;
 
-/// Something that records can be read from and written to, for a [closed loop](crate::ClosedLoop).
+/// Something that records can be read from and written to, for a [load generator](crate::LoadGenerator).
 pub trait Store {
     /// A value that was read.
     type Value: AsRef<[u8]>;
 
     /// The time.
     fn now(&self) -> Instant;
+
+    /// Waits until then.
+    fn sleep_until(&self, at: Instant) -> impl Future<Output = ()>;
 
     /// The value of a key.
     fn read(&self, key: u64) -> impl Future<Output = Answered<Option<Self::Value>>>;
@@ -61,9 +64,11 @@ impl NoAnswer {
 
 /// A client's tree, each operation of which begins in the same way.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Direct<'c, V> {
-    pub(crate) client: &'c Client<V>,
-    pub(crate) start: Start,
+pub struct Direct<'c, V> {
+    /// Whose.
+    pub client: &'c Client<V>,
+    /// How.
+    pub start: Start,
 }
 
 impl<V: Verbs> Store for Direct<'_, V> {
@@ -71,6 +76,10 @@ impl<V: Verbs> Store for Direct<'_, V> {
 
     fn now(&self) -> Instant {
         self.client.pool().reactor().now()
+    }
+
+    fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> {
+        self.client.pool().reactor().sleep(at - self.now())
     }
 
     async fn read(&self, key: u64) -> Answered<Option<Value>> {

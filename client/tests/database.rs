@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use fatbtree_client::measure::Summary;
 use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_client::{Client, ClosedLoop, LoopOptions, Values};
+use fatbtree_client::{Client, LoadGenerator, LoopOptions, Values};
 use fatbtree_index::{Event, PoolConfig, RemoteSide, Scan, Start, TreeConfig, ValueLayout, value as values};
 use fatbtree_memserver::{
     ClientId, LoadOptions, MemoryServer, ServerOptions, SessionKey, Supply, load_cluster, varying,
@@ -169,7 +169,7 @@ impl Database {
         let workload = Workload::new(&spec, KeyMap::Hashed, 1).unwrap();
         let mut workload = workload.inserting_from(run << 31);
         let options = LoopOptions { start: Start::Root, depth: 8 };
-        let (mut done, client) = (ClosedLoop::new(), self.client.clone());
+        let (mut done, client) = (LoadGenerator::new(), self.client.clone());
         let values = Values::new(5, BYTES).with_keys(loaded_keys().into()).among_others(run << 40);
         self.run(done.run(&client, &mut workload, 2_000, options, &values)).unwrap();
         done.summary(&client)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_client::{ClosedLoop, KeySample, LoopOptions, Report, Values};
+use fatbtree_client::{KeySample, LoadGenerator, LoopOptions, Report, Values};
 use fatbtree_index::{IndexCache, Start};
 
 use super::arguments::Settings;
@@ -45,7 +45,7 @@ pub(super) struct Kind {
 pub(super) struct Way {
     pub(super) kind: Kind,
     workload: Workload,
-    pub(super) done: ClosedLoop,
+    pub(super) done: LoadGenerator,
 }
 
 /// Makes ways do a workload. The tree belongs to all of them: what one writes the others read.
@@ -110,7 +110,7 @@ impl Runner {
         }
         let spec = WorkloadSpec::from_properties(&properties)?;
         let workload = Workload::new(&spec, KeyMap::File(Arc::new(keys.into())), self.seed)?;
-        let mut ways = vec![Way { kind: kind.clone(), workload, done: ClosedLoop::new() }];
+        let mut ways = vec![Way { kind: kind.clone(), workload, done: LoadGenerator::new() }];
         self.turns(&mut ways, "inserting", count).await?;
         Ok(ways.remove(0))
     }
@@ -151,7 +151,7 @@ impl Runner {
         let warm_up = (TURN * WARM_UP_TURNS).min(operations);
         self.turns(&mut ways, "warming up", warm_up).await?;
         for way in &mut ways {
-            way.done = ClosedLoop::new();
+            way.done = LoadGenerator::new();
         }
         self.turns(&mut ways, what, operations).await?;
         Ok(ways)
@@ -162,7 +162,7 @@ impl Runner {
         let (number, of) = if spec.proportions.insert > 0.0 { (self.ways, MOST_WAYS) } else { (0, 1) };
         self.ways += 1;
         let workload = Workload::for_client(spec, self.keys.clone(), seed, number, of)?;
-        Ok(Way { kind, workload, done: ClosedLoop::new() })
+        Ok(Way { kind, workload, done: LoadGenerator::new() })
     }
 
     /// Does `operations` in each of the ways, in turns; which goes first changes.

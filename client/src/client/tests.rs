@@ -7,7 +7,7 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Device, Memory};
 
 use super::*;
-use crate::closed_loop::{ClosedLoop, LoopOptions};
+use crate::load_generator::{LoadGenerator, LoopOptions};
 use crate::values::Values;
 use crate::workload::{KeyMap, Workload, WorkloadSpec, builtin};
 
@@ -104,10 +104,10 @@ fn one_after_the_other(records: u64) -> Workload {
 
 /// What goes wrong is told, the first of it in words; a second run adds to the first.
 #[test]
-fn a_closed_loop_records_every_answer() {
+fn a_load_generator_records_every_answer() {
     let (client, _server) = lab();
     let options = LoopOptions { start: Start::IndexRead, depth: 1 };
-    let mut done = ClosedLoop::new();
+    let mut done = LoadGenerator::new();
     let mut run = |values: Values, records| {
         let mut now = client.pool().reactor().now();
         let mut workload = one_after_the_other(records);
@@ -131,7 +131,7 @@ fn a_closed_loop_records_every_answer() {
 
 /// A scan of a tree of one leaf is one round trip; one that is told of a key that the tree does not have is wrong.
 #[test]
-fn a_closed_loop_scans() {
+fn a_load_generator_scans() {
     let (client, _server) = lab();
     let mut properties = builtin("e").unwrap();
     for (name, value) in [("recordcount", "20"), ("scanproportion", "1"), ("insertproportion", "0")] {
@@ -142,7 +142,7 @@ fn a_closed_loop_scans() {
     let run = |keys: std::ops::Range<u64>| {
         let mut workload = Workload::new(&spec, KeyMap::Ordered, 1).unwrap();
         let values = Values::new(1, 8).with_keys(keys.collect());
-        let mut done = ClosedLoop::new();
+        let mut done = LoadGenerator::new();
         client.pool().reactor().block_on(done.run(&client, &mut workload, 100, options, &values)).unwrap();
         done.summary(&client)
     };

@@ -67,7 +67,7 @@ pub(crate) const KNOWN: &[(&str, Standing)] = &[
         "threadcount",
         Unsupported("concurrency is the depth and number of clients; set them where the client is started"),
     ),
-    ("target", Unsupported("clients run in a closed loop, there is no target rate")),
+    ("target", Unsupported("the rate is said where the client is started: `fatbtree bench --rate`")),
     ("maxexecutiontime", Unsupported("a run ends after `operationcount` operations; remove it")),
     ("warmupexecutiontime", Unsupported("a run is measured from its first operation; remove it")),
     ("fieldlengthhistogram", Unsupported("values have one size; set `fieldcount` and `fieldlength`")),

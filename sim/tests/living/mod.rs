@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_client::{ClosedLoop, KeySample, LoopOptions, Values};
+use fatbtree_client::{KeySample, LoadGenerator, LoopOptions, Values};
 use fatbtree_controller::{
     Budget, Change, Connection, Connections, Frequencies, Phase, Placement, Plan, ReloadSteps, Tree,
 };
@@ -329,7 +329,7 @@ impl Living {
     /// Every answer is checked. Says the mean round trips of each.
     fn work(&mut self, work: Vec<(usize, &mut Workload, u64)>) -> Vec<f64> {
         let values = std::mem::replace(&mut self.values, Values::new(0, 0));
-        let mut loops = vec![ClosedLoop::new(); work.len()];
+        let mut loops = vec![LoadGenerator::new(); work.len()];
         let options = LoopOptions { start: Start::IndexRead, depth: DEPTH };
         let futures = work.into_iter().zip(&mut loops).map(|((client, workload, operations), run)| {
             let (handle, values) = (self.clients[client].clone(), &values);

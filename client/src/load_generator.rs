@@ -1,19 +1,25 @@
-//! A closed loop: keeps a number of operations under way and records every answer.
+//! A load generator: begins operations, one behind the other or at their times, and records every answer.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use futures_buffered::FuturesUnorderedBounded;
+use futures_core::Stream as _;
 
 use fatbtree_index::Start;
 use fatbtree_verbs::Verbs;
-use fatbtree_verbs::time::Duration;
+use fatbtree_verbs::time::{Duration, Instant};
 
-use crate::client::{Client, Lookups};
+use crate::client::Client;
 use crate::measure::{LatencyHistogram, Outcome, Recorder, Summary, Troubles};
+use crate::pace::{Arrivals, Pace, Punctuality};
 use crate::store::{Answered, Direct, NoAnswer, Store};
 use crate::values::Values;
 use crate::workload::{Operation, OperationKind, Workload, WorkloadError};
 
-/// How operations are made.
+/// How operations of a closed loop are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopOptions {
     /// Where each begins.
@@ -22,30 +28,31 @@ pub struct LoopOptions {
     pub depth: usize,
 }
 
-/// What a closed loop has recorded.
+/// Does operations, and keeps what it has recorded of them.
 #[derive(Debug, Clone)]
-pub struct ClosedLoop {
+pub struct LoadGenerator {
     recorder: Recorder,
     /// Of each kind that there was.
     latencies: BTreeMap<OperationKind, LatencyHistogram>,
     elapsed: Duration,
+    punctuality: Option<Punctuality>,
     wrong: Option<String>,
 }
 
-impl Default for ClosedLoop {
+impl Default for LoadGenerator {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl ClosedLoop {
+impl LoadGenerator {
     /// Nothing recorded yet.
     pub fn new() -> Self {
         let (recorder, latencies) = (Recorder::new(), BTreeMap::new());
-        ClosedLoop { recorder, latencies, elapsed: Duration::ZERO, wrong: None }
+        LoadGenerator { recorder, latencies, elapsed: Duration::ZERO, punctuality: None, wrong: None }
     }
 
-    /// Draws so many operations and does them. Every value that is read must be one that `values` allows.
+    /// Draws so many operations and does them in a closed loop. Every value that is read must be one that `values` allows.
     ///
     /// # Errors
     /// When no further operation can be drawn; those drawn before are done.
@@ -80,10 +87,11 @@ impl ClosedLoop {
         watch: impl FnMut(&Recorder),
     ) -> Result<(), WorkloadError> {
         let LoopOptions { start, depth } = options;
-        self.run_on(&Direct { client, start }, workload, operations, depth, values, watch).await
+        let store = Direct { client, start };
+        self.run_on(&store, workload, operations, Pace::Closed { depth }, values, watch).await
     }
 
-    /// The same on anything that has records, `depth` operations at a time.
+    /// The same on anything that has records, at any pace.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -95,28 +103,59 @@ impl ClosedLoop {
         store: &S,
         workload: &mut Workload,
         operations: u64,
-        depth: usize,
+        pace: Pace,
         values: &Values,
         mut watch: impl FnMut(&Recorder),
     ) -> Result<(), WorkloadError> {
+        let most = pace.most();
+        assert!(most > 0, "with 0 operations at a time none is ever made");
         let began = store.now();
-        let workload = RefCell::new(workload);
+        let mut schedule = Schedule::new(pace, operations, began);
         let mut refused = Ok(());
-        let mut left = operations;
-        let drawn = std::iter::from_fn(|| {
-            left = left.checked_sub(1)?;
-            workload.borrow_mut().next_operation().map_err(|error| refused = Err(error)).ok()
-        });
-        let mut running = Lookups::new(drawn, |operation| perform(store, operation, values), depth);
-        while let Some(done) = running.next().await {
+        let mut under_way = FuturesUnorderedBounded::new(most);
+        let mut nap = pin!(None);
+        let mut next_done = |workload: &mut Workload, context: &mut Context<'_>| loop {
+            while under_way.len() < most
+                && let Some(due) = schedule.next_due(store.now())
+            {
+                // Whoever sleeps until then is late.
+                nap.set(None);
+                match workload.next_operation() {
+                    Ok(operation) => under_way.push(perform(store, operation, values, due)),
+                    Err(error) => {
+                        refused = Err(error);
+                        schedule.end();
+                    }
+                }
+            }
+            if let Poll::Ready(Some(done)) = Pin::new(&mut under_way).poll_next(context) {
+                return Poll::Ready(Some(done));
+            }
+            match schedule.next {
+                None if under_way.is_empty() => return Poll::Ready(None),
+                Some(next) if under_way.len() < most => {
+                    if nap.is_none() {
+                        nap.set(Some(store.sleep_until(next)));
+                    }
+                    if let Some(sleep) = nap.as_mut().as_pin_mut()
+                        && sleep.poll(context).is_pending()
+                    {
+                        return Poll::Pending;
+                    }
+                    nap.set(None);
+                }
+                _ => return Poll::Pending,
+            }
+        };
+        while let Some(done) = poll_fn(|context| next_done(workload, context)).await {
             if done.operation.kind == OperationKind::Insert {
-                workload.borrow_mut().acknowledge_insert(done.operation.record);
+                workload.acknowledge_insert(done.operation.record);
             }
             self.record(done);
             watch(&self.recorder);
         }
-        drop(running);
         self.elapsed = self.elapsed + (store.now() - began);
+        self.punctuality = schedule.punctuality(pace, operations);
         refused
     }
 
@@ -141,6 +180,11 @@ impl ClosedLoop {
         self.elapsed
     }
 
+    /// Of the last run, if it was an open loop: whether it was as fast as it should be.
+    pub fn punctuality(&self) -> Option<Punctuality> {
+        self.punctuality
+    }
+
     /// The latencies of one kind of operation; none where there was no such operation.
     pub fn latency_of(&self, kind: OperationKind) -> Option<&LatencyHistogram> {
         self.latencies.get(&kind)
@@ -163,6 +207,63 @@ impl ClosedLoop {
         recorder.summary(self.elapsed.as_nanos())
     }
 }
+
+/// When operations of a run begin.
+struct Schedule {
+    /// Of an open loop.
+    arrivals: Option<Arrivals>,
+    /// Operations that have not begun.
+    left: u64,
+    began: Instant,
+    /// When the next one should begin; none when all have.
+    next: Option<Instant>,
+    /// When one began last.
+    last: Instant,
+}
+
+impl Schedule {
+    fn new(pace: Pace, operations: u64, began: Instant) -> Self {
+        let arrivals = match pace {
+            Pace::Closed { .. } => None,
+            Pace::Open { per_second, seed, .. } => Some(Arrivals::new(operations, per_second, seed)),
+        };
+        let mut schedule = Self { arrivals, left: operations, began, next: None, last: began };
+        schedule.advance();
+        schedule
+    }
+
+    fn advance(&mut self) {
+        self.next = (self.left > 0).then(|| match &mut self.arrivals {
+            // Whenever there is room.
+            None => Instant::ZERO,
+            Some(arrivals) => arrivals.next().map_or(Instant::ZERO, |at| self.began + at),
+        });
+    }
+
+    /// The next operation that begins now, if one does: the time at which it should.
+    fn next_due(&mut self, now: Instant) -> Option<Due> {
+        let next = self.next.filter(|next| *next <= now)?;
+        self.left -= 1;
+        self.last = now;
+        self.advance();
+        Some(self.arrivals.as_ref().map(|_| next))
+    }
+
+    fn end(&mut self) {
+        (self.left, self.next) = (0, None);
+    }
+
+    fn punctuality(&self, pace: Pace, operations: u64) -> Option<Punctuality> {
+        let Pace::Open { per_second, .. } = pace else { return None };
+        let begun = operations - self.left;
+        let intended = begun as f64 / per_second;
+        let took = (self.last - self.began).as_nanos() as f64 / 1e9;
+        Some(Punctuality { intended_per_s: per_second, begun_per_s: begun as f64 / took.max(intended) })
+    }
+}
+
+/// When an operation should begin, where that matters.
+type Due = Option<Instant>;
 
 /// An operation that has ended.
 struct Done {
@@ -237,7 +338,7 @@ impl Done {
 
 /// Does an operation. What reads and then writes is one operation that takes as long as both; a scan has made as many round trips as it
 /// waited for one after another.
-async fn perform<S: Store>(store: &S, operation: Operation, values: &Values) -> Done {
+async fn perform<S: Store>(store: &S, operation: Operation, values: &Values, due: Due) -> Done {
     let mut done = Done::new(operation);
     match operation.kind {
         OperationKind::Read => done.read(store, values).await,
@@ -247,6 +348,9 @@ async fn perform<S: Store>(store: &S, operation: Operation, values: &Values) -> 
             done.read(store, values).await;
             done.write(store, values).await;
         }
+    }
+    if let Some(due) = due {
+        done.latency = store.now() - due;
     }
     done
 }

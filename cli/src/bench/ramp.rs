@@ -1,0 +1,173 @@
+//! `fatbtree bench --ramp`: latency against load, up to what it can bear.
+
+use anyhow::Result;
+use comfy_table::{Table, presets};
+use fatbtree_client::LoadGenerator;
+use plotters::coord::combinators::IntoLogRange as _;
+use plotters::prelude::*;
+use serde::Serialize;
+
+/// Loads of a ramp, in hundredths of what a closed loop has reached.
+pub(super) const SHARES: [u32; 12] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 100, 120];
+
+/// An open loop.
+#[derive(Serialize, Clone, Debug)]
+pub(super) struct Step {
+    /// Hundredths of what a closed loop has reached; none where nobody looked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) share: Option<u32>,
+    /// Operations that should have begun in a second.
+    intended_per_s: f64,
+    /// That began.
+    begun_per_s: f64,
+    /// Whether that is the same within one per cent.
+    kept_up: bool,
+    mean_us: f64,
+    p50_us: f64,
+    p90_us: f64,
+    p99_us: f64,
+    p99_9_us: f64,
+    max_us: f64,
+}
+
+impl Step {
+    /// Of an open loop that has ended; none of a closed one.
+    pub(super) fn of(done: &LoadGenerator, share: Option<u32>) -> Option<Self> {
+        let punctuality = done.punctuality()?;
+        let latency = done.recorder().latency();
+        let at = |quantile| latency.quantile_ns(quantile) as f64 / 1e3;
+        Some(Self {
+            share,
+            intended_per_s: punctuality.intended_per_s,
+            begun_per_s: punctuality.begun_per_s,
+            kept_up: punctuality.kept_up(),
+            mean_us: latency.mean_ns() / 1e3,
+            p50_us: at(0.5),
+            p90_us: at(0.9),
+            p99_us: at(0.99),
+            p99_9_us: at(0.999),
+            max_us: latency.max_ns() as f64 / 1e3,
+        })
+    }
+
+    /// For people who asked for a rate.
+    pub(super) fn explanation(&self) -> String {
+        let Self { intended_per_s, begun_per_s, kept_up, .. } = self;
+        match kept_up {
+            true => format!("Open loop: {intended_per_s:.0}/s intended, {begun_per_s:.0}/s begun"),
+            false => format!(
+                "It could not keep up: {intended_per_s:.0}/s intended, {begun_per_s:.0}/s begun. Latencies are those of a queue that \
+                 grows, and grow with --operations."
+            ),
+        }
+    }
+}
+
+pub(super) fn table(steps: &[Step]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_FULL_CONDENSED);
+    table.set_header(["load", "intended/s", "begun/s", "mean µs", "p50", "p90", "p99", "p99.9", "max", ""]);
+    for step in steps {
+        let share = step.share.map_or(String::new(), |share| format!("{share} %"));
+        let numbers = [
+            step.intended_per_s,
+            step.begun_per_s,
+            step.mean_us,
+            step.p50_us,
+            step.p90_us,
+            step.p99_us,
+            step.p99_9_us,
+            step.max_us,
+        ];
+        let late = if step.kept_up { "" } else { "did not keep up" };
+        let numbers = numbers.map(|number| format!("{number:.0}"));
+        table.add_row([share].into_iter().chain(numbers).chain([late.to_owned()]));
+    }
+    table
+}
+
+/// A line of a picture: what it is called, its number of a step, its colour.
+type Line = (&'static str, fn(&Step) -> f64, RGBColor);
+
+const LINES: [Line; 3] = [
+    ("p50", |step| step.p50_us, RGBColor(0x1f, 0x6f, 0x8b)),
+    ("p99", |step| step.p99_us, RGBColor(0xd9, 0xb4, 0x5b)),
+    ("p99.9", |step| step.p99_9_us, RGBColor(0xb0, 0x5a, 0x2c)),
+];
+
+/// Latency against load as SVG, of the steps that kept up.
+pub(super) fn picture(steps: &[Step]) -> Result<String> {
+    let steps: Vec<&Step> = steps.iter().filter(|step| step.kept_up).collect();
+    let most = steps.iter().map(|step| step.intended_per_s).fold(1.0, f64::max) * 1.05;
+    let all = || steps.iter().flat_map(|step| LINES.map(|(_, number, _)| number(step)));
+    let (lowest, highest) = (all().fold(f64::MAX, f64::min).clamp(0.1, 1e9), all().fold(1.0, f64::max));
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (900, 460)).into_drawing_area();
+        area.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&area)
+            .margin(16)
+            .x_label_area_size(44)
+            .y_label_area_size(64)
+            .build_cartesian_2d(0.0..most, (lowest * 0.8..highest * 1.3).log_scale())?;
+        let mut mesh = chart.configure_mesh();
+        let mesh = mesh.x_desc("operations a second").y_desc("µs").light_line_style(WHITE);
+        mesh.x_label_formatter(&|rate| format!("{rate:.0}"))
+            .y_label_formatter(&|us| format!("{us:.0}"))
+            .draw()?;
+        for (name, number, colour) in LINES {
+            let points = steps.iter().map(|step| (step.intended_per_s, number(step)));
+            chart
+                .draw_series(LineSeries::new(points, colour.stroke_width(3)).point_size(4))?
+                .label(name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], colour.stroke_width(3)));
+        }
+        let mut labels = chart.configure_series_labels();
+        labels.background_style(WHITE).border_style(BLACK.mix(0.3));
+        labels.position(SeriesLabelPosition::UpperLeft).draw()?;
+        area.present()?;
+    }
+    Ok(svg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(share: u32, kept_up: bool) -> Step {
+        let us = f64::from(share) * 3.0;
+        Step {
+            share: Some(share),
+            intended_per_s: f64::from(share) * 100.0,
+            begun_per_s: f64::from(share) * if kept_up { 100.0 } else { 90.0 },
+            kept_up,
+            mean_us: us,
+            p50_us: us,
+            p90_us: us * 2.0,
+            p99_us: us * 3.0,
+            p99_9_us: us * 4.0,
+            max_us: us * 5.0,
+        }
+    }
+
+    #[test]
+    fn a_picture_has_the_steps_that_kept_up() {
+        let steps: Vec<Step> = SHARES.into_iter().map(|share| step(share, share < 100)).collect();
+        let svg = picture(&steps).expect("it can be drawn");
+        assert_eq!(svg.matches("<circle").count(), LINES.len() * 10);
+        assert!(svg.contains("operations a second"));
+        // Where nothing kept up there is nothing to draw, which is no error.
+        assert!(picture(&[step(10, false)]).is_ok());
+    }
+
+    #[test]
+    fn who_did_not_keep_up_is_told_so() {
+        assert!(
+            step(120, false)
+                .explanation()
+                .starts_with("It could not keep up: 12000/s intended, 10800/s begun.")
+        );
+        let table = table(&[step(10, true), step(120, false)]).to_string();
+        assert_eq!(table.matches("did not keep up").count(), 1);
+    }
+}

@@ -1,0 +1,111 @@
+//! When operations of a load generator begin.
+
+use fatbtree_verbs::time::Duration;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// When operations begin, and how many are under way at once, at least 1.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Pace {
+    /// A closed loop: one begins when another has ended.
+    Closed {
+        /// Operations under way.
+        depth: usize,
+    },
+    /// An open loop: each has a time at which it should begin, whether others have ended or not, and its latency counts from there. So
+    /// operations that had to wait behind slow ones say so (no coordinated omission).
+    Open {
+        /// Operations a second. The times are random, as those of many clients that know nothing of each other (a Poisson process that
+        /// has as many events as there are operations).
+        per_second: f64,
+        /// From which the times are drawn.
+        seed: u64,
+        /// Operations under way at most: one that finds no room begins late.
+        most: usize,
+    },
+}
+
+impl Pace {
+    pub(crate) fn most(self) -> usize {
+        match self {
+            Self::Closed { depth } => depth,
+            Self::Open { most, .. } => most,
+        }
+    }
+}
+
+/// Times at which operations should begin, ascending, since the first might.
+///
+/// A Poisson process of which it is known how many events a span has: the events are spread like as many uniform numbers. They are
+/// drawn in order: the smallest of n uniform numbers in a span t is t (1 - u^(1/n)).
+#[derive(Clone, Debug)]
+pub(crate) struct Arrivals {
+    left: u64,
+    /// Seconds.
+    at: f64,
+    end: f64,
+    random: ChaCha8Rng,
+}
+
+impl Arrivals {
+    pub(crate) fn new(operations: u64, per_second: f64, seed: u64) -> Self {
+        let random = ChaCha8Rng::seed_from_u64(seed);
+        Self { left: operations, at: 0.0, end: operations as f64 / per_second, random }
+    }
+}
+
+impl Iterator for Arrivals {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let uniform: f64 = 1.0 - self.random.random::<f64>(); // not 0
+        let share = -(uniform.ln() / self.left as f64).exp_m1();
+        self.left = self.left.checked_sub(1)?;
+        self.at += (self.end - self.at) * share;
+        Some(Duration::from_nanos((self.at * 1e9) as u64))
+    }
+}
+
+/// Whether an open loop was as fast as it should be.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Punctuality {
+    /// Operations that should have begun in a second.
+    pub intended_per_s: f64,
+    /// Operations that began in a second.
+    pub begun_per_s: f64,
+}
+
+impl Punctuality {
+    /// Whether the load was what it should be, within one per cent. Otherwise latencies are those of a queue that grows, and the longer the
+    /// run the longer they are.
+    pub fn kept_up(&self) -> bool {
+        self.begun_per_s >= 0.99 * self.intended_per_s
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrivals_ascend_fill_their_span_and_have_random_gaps() {
+        let arrivals: Vec<u64> = Arrivals::new(100_000, 50_000.0, 7).map(Duration::as_nanos).collect();
+        assert_eq!(arrivals.len(), 100_000);
+        assert!(arrivals.is_sorted());
+        let last = *arrivals.last().unwrap() as f64 / 1e9;
+        assert!((1.99..2.0).contains(&last), "{last} of 2 s");
+        let half = arrivals.partition_point(|at| *at < 1_000_000_000);
+        assert!((49_000..51_000).contains(&half), "{half} in the first half");
+        // Gaps of a Poisson process: a share of 1/e is longer than their mean.
+        let long = arrivals.windows(2).filter(|pair| pair[1] - pair[0] > 20_000).count();
+        assert!((36_000..37_600).contains(&long), "{long} gaps above the mean");
+    }
+
+    #[test]
+    fn a_seed_decides() {
+        let of = |seed| Arrivals::new(10, 1.0, seed).collect::<Vec<_>>();
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1), of(2));
+        assert_eq!(Arrivals::new(0, 1.0, 1).next(), None);
+    }
+}
