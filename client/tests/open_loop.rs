@@ -94,7 +94,9 @@ fn run(queue: &Queue, operations: u64, pace: Pace) -> LoadGenerator {
     let spec = WorkloadSpec::from_properties(&properties).expect("they are right");
     let mut workload = Workload::new(&spec, KeyMap::Ordered, 1).expect("it has records");
     let (values, mut done) = (Values::new(1, 8), LoadGenerator::new());
-    queue.run(done.run_on(queue, &mut workload, operations, pace, &values, |_| {})).expect("operations are drawn");
+    queue
+        .run(done.run_on(queue, &mut workload, operations, pace, &values, |_| {}))
+        .expect("operations are drawn");
     assert_eq!(done.first_wrong(), None);
     assert_eq!(done.recorder().operations(), operations);
     done

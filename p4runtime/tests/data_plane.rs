@@ -27,7 +27,12 @@ fn expected() -> Vec<Expected> {
         ("trunk_port".to_owned(), vec![("port", 9, Exact)], "trunk", vec![]),
         ("neighbor".to_owned(), vec![("ip", 32, Exact)], "host", vec![("mac", 48), ("port", 9)]),
         ("neighbor".to_owned(), vec![("ip", 32, Exact)], "this_switch", vec![("mac", 48)]),
-        ("host_port".to_owned(), vec![("egress_port", 9, Exact)], "address_to", vec![("mac", 48), ("ip", 32)]),
+        (
+            "host_port".to_owned(),
+            vec![("egress_port", 9, Exact)],
+            "address_to",
+            vec![("mac", 48), ("ip", 32)],
+        ),
         ("last_hop".to_owned(), vec![("egress_port", 9, Exact)], "strip", vec![("to_roce", 16)]),
         ("traffic_class".to_owned(), vec![("dscp", 6, Exact)], "assign", vec![("class", 3)]),
     ];
