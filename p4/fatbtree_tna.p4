@@ -171,12 +171,22 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
         class = class_;
 #endif
     }
+    TRAFFIC_CLASS_PLACE
     table traffic_class {
         key = { hdr.ipv4.tos[7:2] : exact @name("dscp"); }
         actions = { assign; @defaultonly NoAction; }
         const default_action = NoAction();
         size = TRAFFIC_CLASSES;
     }
+#ifdef ROLE_FOLDED
+    // The queue is chosen once more in the pipe of the second pass, which knows it from here.
+    action carry() { hdr.index.reserved[2:0] = class; }
+    CARRY_CLASS_PLACE
+    @hidden table carry_class {
+        actions = { carry; }
+        const default_action = carry();
+    }
+#endif
 
     action to_controller(bit<8> reason) {
         hdr.packet_in.setValid();
@@ -259,6 +269,11 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
             }
 #endif
         }
+#ifdef ROLE_FOLDED
+        if (is_set_out == 1) {
+            carry_class.apply();
+        }
+#endif
 #ifdef ROLE_ALONE
         // What sets out here, and what has climbed from another switch, is looked up once for both, and mended once, behind it.  Others are
         // answered meanwhile: a chip begins nothing before what is in the branches above it, so this is a branch of the same question.
@@ -269,7 +284,7 @@ control FatBTreeIngress(inout headers_t hdr, inout metadata_t meta,
         }
 #ifdef ROLE_FOLDED
         if (is_set_out == 1 && is_hot == 0 && hdr.index.partition != ANY_PARTITION) {
-            second_pass.apply(hdr, class, port, is_lost);
+            second_pass.apply(hdr, port, is_lost);
         } else
 #endif
         if (hdr.ipv4.isValid()) {

@@ -81,6 +81,14 @@
 #else
 #define QUERY_SETS_OUT_PLACE
 #endif
+// A folded switch of Tofino 1 has a stage free only if these do not wait.
+#if defined(ROLE_FOLDED) && __TARGET_TOFINO__ == 1
+#define TRAFFIC_CLASS_PLACE @stage(0)
+#define CARRY_CLASS_PLACE @stage(3)
+#else
+#define TRAFFIC_CLASS_PLACE
+#define CARRY_CLASS_PLACE
+#endif
 #define SWITCH_PORTS 512
 #define PARTITIONS 1024
 #define IPV4_ROUTES 1024

@@ -6,7 +6,7 @@
 #define FATBTREE_SECOND_PASS_P4
 
 /// There: by path, for the packets of a connection stay in their order.
-control SecondPass(inout headers_t hdr, in bit<3> class, inout port_t egress_port, inout bit<1> is_lost) {
+control SecondPass(in headers_t hdr, inout port_t egress_port, inout bit<1> is_lost) {
     action forward(port_t port) { egress_port = port; }
     action no_route() { is_lost = 1; }
     table loopback_port {
@@ -15,11 +15,7 @@ control SecondPass(inout headers_t hdr, in bit<3> class, inout port_t egress_por
         const default_action = no_route();
         size = PATHS;
     }
-    apply {
-        // The queue is chosen once more in the other pipe, which knows it from here.
-        hdr.index.reserved[2:0] = class;
-        loopback_port.apply();
-    }
+    apply { loopback_port.apply(); }
 }
 
 /// Back, to the server.  One match says where to, and that the packet came by a loopback port.
