@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
     /// Begin so many operations a second at random times, whether others have ended or not. Latencies count from these times.
     #[arg(long, value_name = "OPERATIONS", value_parser = rate, conflicts_with_all = ["depth", "ramp"])]
     rate: Option<f64>,
-    /// First as fast as --depth at a time go; then at a tenth of that rate, two tenths, and so on until it is too much.
+    /// First as fast as --depth at a time go; then at a tenth of that rate, two tenths, and so on, until it is too much.
     #[arg(long)]
     ramp: bool,
     /// Where to draw latency against load, as SVG.
@@ -325,9 +325,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let calls = load.process.system_calls();
     if arguments.ramp {
         let fastest = done.recorder().operations() as f64 / (done.elapsed().as_nanos() as f64 / 1e9);
-        let bar = progress::bar("loads", ramp::SHARES.len() as u64);
-        for share in ramp::SHARES {
-            if !goes_on {
+        let bar = progress::bar("loads", ramp::shares().count() as u64);
+        for share in ramp::shares() {
+            let enough = |step: &Step| share > ramp::FULL && !step.kept_up;
+            if !goes_on || steps.last().is_some_and(enough) {
                 break;
             }
             let mut step = LoadGenerator::new();
@@ -489,7 +490,7 @@ fn print(result: &BenchResult) {
     match &result.load[..] {
         [] => {}
         [step] if step.share.is_none() => println!("{}", step.explanation()),
-        steps => println!("{}", ramp::table(steps)),
+        steps => println!("{}\n{}", ramp::table(steps), ramp::conclusion(steps)),
     }
     let calls = result.system_calls.map_or(String::new(), |calls| format!(", {calls:.2} system calls each"));
     println!(

@@ -73,6 +73,11 @@ const CLUSTER: &[Line] = &[
         "fatbtree bench --cluster cluster.toml --operations 100000 --protocol query",
         Ends(&[("100000", "10000")]),
     ),
+    ("fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000", Ends(&[("20000", "2000")])),
+    (
+        "fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg",
+        Ends(&[("20000", "2000")]),
+    ),
     ("fatbtree control --help", Ends(&[])),
     ("fatbtree control status --cluster cluster.toml", Ends(&[])),
     ("fatbtree control status --cluster cluster.toml --watch", Serves("in the last second", &[])),

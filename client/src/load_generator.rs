@@ -155,7 +155,7 @@ impl LoadGenerator {
             watch(&self.recorder);
         }
         self.elapsed = self.elapsed + (store.now() - began);
-        self.punctuality = schedule.punctuality(pace, operations);
+        self.punctuality = schedule.punctuality(pace, operations, store.now());
         refused
     }
 
@@ -253,12 +253,16 @@ impl Schedule {
         (self.left, self.next) = (0, None);
     }
 
-    fn punctuality(&self, pace: Pace, operations: u64) -> Option<Punctuality> {
+    fn punctuality(&self, pace: Pace, operations: u64, ended: Instant) -> Option<Punctuality> {
         let Pace::Open { per_second, .. } = pace else { return None };
-        let begun = operations - self.left;
-        let intended = begun as f64 / per_second;
-        let took = (self.last - self.began).as_nanos() as f64 / 1e9;
-        Some(Punctuality { intended_per_s: per_second, begun_per_s: begun as f64 / took.max(intended) })
+        let begun = (operations - self.left) as f64;
+        let intended = begun / per_second;
+        let rate = |until: Instant| begun / ((until - self.began).as_nanos() as f64 / 1e9).max(intended);
+        Some(Punctuality {
+            intended_per_s: per_second,
+            begun_per_s: rate(self.last),
+            ended_per_s: rate(ended),
+        })
     }
 }
 

@@ -73,13 +73,15 @@ pub struct Punctuality {
     pub intended_per_s: f64,
     /// Operations that began in a second.
     pub begun_per_s: f64,
+    /// Operations that ended in a second, until all had.
+    pub ended_per_s: f64,
 }
 
 impl Punctuality {
-    /// Whether the load was what it should be, within one per cent. Otherwise latencies are those of a queue that grows, and the longer the
-    /// run the longer they are.
+    /// Whether operations began as they should, within one per cent, and ended as fast, within five: the last ones end after all have begun.
+    /// Otherwise latencies are those of a queue that grows, and the longer the run the longer they are.
     pub fn kept_up(&self) -> bool {
-        self.begun_per_s >= 0.99 * self.intended_per_s
+        self.begun_per_s >= 0.99 * self.intended_per_s && self.ended_per_s >= 0.95 * self.intended_per_s
     }
 }
 

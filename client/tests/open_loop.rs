@@ -128,6 +128,16 @@ fn more_than_it_can_do_is_said() {
     assert!(done.recorder().latency().max_ns() > 150_000_000);
 }
 
+/// Everything may begin in time and still be too much: then it ends late.
+#[test]
+fn a_queue_that_grows_is_said() {
+    let done = run(&Queue::new(SERVICE), 5000, open(120_000.0));
+    let punctuality = done.punctuality().expect("it is an open loop");
+    assert!(punctuality.begun_per_s > 119_000.0, "{punctuality:?}");
+    assert!((punctuality.ended_per_s / 100_000.0 - 1.0).abs() < 0.02, "{punctuality:?}");
+    assert!(!punctuality.kept_up());
+}
+
 /// A server that stands still for 10 ms delays everybody who would have come meanwhile. A closed loop has two of them.
 #[test]
 fn nobody_who_should_have_come_during_a_stall_is_left_out() {

@@ -7,8 +7,14 @@ use plotters::coord::combinators::IntoLogRange as _;
 use plotters::prelude::*;
 use serde::Serialize;
 
-/// Loads of a ramp, in hundredths of what a closed loop has reached.
-pub(super) const SHARES: [u32; 12] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 100, 120];
+/// Loads of a ramp, in hundredths of what a closed loop has reached. From [`FULL`] on it ends with the first that is too much.
+pub(super) fn shares() -> impl Iterator<Item = u32> {
+    (10..FULL).step_by(10).chain((FULL..=MOST).step_by(20))
+}
+
+/// What a closed loop has reached; an open one may reach more, with more operations under way.
+pub(super) const FULL: u32 = 100;
+const MOST: u32 = 400;
 
 /// An open loop.
 #[derive(Serialize, Clone, Debug)]
@@ -20,8 +26,10 @@ pub(super) struct Step {
     intended_per_s: f64,
     /// That began.
     begun_per_s: f64,
-    /// Whether that is the same within one per cent.
-    kept_up: bool,
+    /// That ended.
+    ended_per_s: f64,
+    /// Whether these are the same: within one per cent and five.
+    pub(super) kept_up: bool,
     mean_us: f64,
     p50_us: f64,
     p90_us: f64,
@@ -40,6 +48,7 @@ impl Step {
             share,
             intended_per_s: punctuality.intended_per_s,
             begun_per_s: punctuality.begun_per_s,
+            ended_per_s: punctuality.ended_per_s,
             kept_up: punctuality.kept_up(),
             mean_us: latency.mean_ns() / 1e3,
             p50_us: at(0.5),
@@ -52,13 +61,26 @@ impl Step {
 
     /// For people who asked for a rate.
     pub(super) fn explanation(&self) -> String {
-        let Self { intended_per_s, begun_per_s, kept_up, .. } = self;
+        let Self { intended_per_s, begun_per_s, ended_per_s, kept_up, .. } = self;
+        let rates =
+            format!("{intended_per_s:.0}/s intended, {begun_per_s:.0}/s begun, {ended_per_s:.0}/s ended");
         match kept_up {
-            true => format!("Open loop: {intended_per_s:.0}/s intended, {begun_per_s:.0}/s begun"),
+            true => format!("Open loop: {rates}"),
             false => format!(
-                "It could not keep up: {intended_per_s:.0}/s intended, {begun_per_s:.0}/s begun. Latencies are those of a queue that \
-                 grows, and grow with --operations."
+                "It could not keep up: {rates}. Latencies are those of a queue that grows, and grow with --operations."
             ),
+        }
+    }
+}
+
+/// What a ramp comes to, in words.
+pub(super) fn conclusion(steps: &[Step]) -> String {
+    match steps.iter().rfind(|step| step.kept_up) {
+        Some(step) => {
+            format!("It kept up with {:.0}/s; p99 {:.0} µs there", step.intended_per_s, step.p99_us)
+        }
+        None => {
+            "It kept up with none of these loads: more --operations take longer, and tell more".to_owned()
         }
     }
 }
@@ -66,12 +88,25 @@ impl Step {
 pub(super) fn table(steps: &[Step]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED);
-    table.set_header(["load", "intended/s", "begun/s", "mean µs", "p50", "p90", "p99", "p99.9", "max", ""]);
+    table.set_header([
+        "load",
+        "intended/s",
+        "begun/s",
+        "ended/s",
+        "mean µs",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "max",
+        "",
+    ]);
     for step in steps {
         let share = step.share.map_or(String::new(), |share| format!("{share} %"));
         let numbers = [
             step.intended_per_s,
             step.begun_per_s,
+            step.ended_per_s,
             step.mean_us,
             step.p50_us,
             step.p90_us,
@@ -139,7 +174,8 @@ mod tests {
         Step {
             share: Some(share),
             intended_per_s: f64::from(share) * 100.0,
-            begun_per_s: f64::from(share) * if kept_up { 100.0 } else { 90.0 },
+            begun_per_s: f64::from(share) * 100.0,
+            ended_per_s: f64::from(share) * if kept_up { 100.0 } else { 90.0 },
             kept_up,
             mean_us: us,
             p50_us: us,
@@ -152,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_picture_has_the_steps_that_kept_up() {
-        let steps: Vec<Step> = SHARES.into_iter().map(|share| step(share, share < 100)).collect();
+        let steps: Vec<Step> = shares().map(|share| step(share, share <= FULL)).collect();
         let svg = picture(&steps).expect("it can be drawn");
         assert_eq!(svg.matches("<circle").count(), LINES.len() * 10);
         assert!(svg.contains("operations a second"));
@@ -165,7 +201,7 @@ mod tests {
         assert!(
             step(120, false)
                 .explanation()
-                .starts_with("It could not keep up: 12000/s intended, 10800/s begun.")
+                .starts_with("It could not keep up: 12000/s intended, 12000/s begun, 10800/s")
         );
         let table = table(&[step(10, true), step(120, false)]).to_string();
         assert_eq!(table.matches("did not keep up").count(), 1);
