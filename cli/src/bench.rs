@@ -11,7 +11,7 @@ use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_client::measure::{Outcome, Recorder, Troubles};
 use fatbtree_client::workload::{InsertOrder, KeyMap, OperationKind, Workload, WorkloadSpec};
-use fatbtree_client::{Direct, LoadGenerator, Pace, Values};
+use fatbtree_client::{Direct, LoadGenerator, Pace, ScanParts, Values};
 use fatbtree_index::value::STAMPED_BYTES;
 use fatbtree_index::{Pool, Start};
 use fatbtree_node::{ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess};
@@ -32,6 +32,7 @@ use ramp::Step;
   fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json
   fatbtree bench --cluster cluster.toml --operations 100000 --nic ibverbs:mlx5_0   on an RDMA device
   fatbtree bench --cluster cluster.toml --operations 100000 --protocol query       without RDMA: memory servers with --serve queries
+  fatbtree bench --cluster cluster.toml --operations 10000 --workload e --scan-parts 8   scans in 8 parts at once
   fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000             5000 operations a second, whether answers come or not
   fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg     latency against load
 
@@ -64,6 +65,9 @@ pub(crate) struct Arguments {
     /// Begin so many operations a second at random times, whether others have ended or not. Latencies count from these times.
     #[arg(long, value_name = "OPERATIONS", value_parser = rate, conflicts_with_all = ["depth", "ramp"])]
     rate: Option<f64>,
+    /// Ask for the range of a scan in so many parts at once (--workload e).
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    scan_parts: u16,
     /// First as fast as --depth at a time go; then at a tenth of that rate, two tenths, and so on, until it is too much.
     #[arg(long)]
     ramp: bool,
@@ -292,7 +296,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let workload = Workload::new(&spec, keys, arguments.draw_seed)?;
     // 2³¹ numbers for each of 2³² runs.
     let mut workload = workload.inserting_from(records.saturating_add((run >> 32) << 31));
-    let mut done = LoadGenerator::new();
+    let parts = ScanParts { count: arguments.scan_parts, spacing: u64::MAX / records };
+    let mut done = LoadGenerator::new().scanning(parts);
     let closed = Pace::Closed { depth: arguments.depth.into() };
     let pace = arguments.rate.map_or(closed, open);
     let (bar, began) = (progress::bar("operations", arguments.operations), Instant::now());
@@ -331,7 +336,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             if !goes_on || steps.last().is_some_and(enough) {
                 break;
             }
-            let mut step = LoadGenerator::new();
+            let mut step = LoadGenerator::new().scanning(parts);
             // All take about as long.
             let operations = (arguments.operations * u64::from(share)).div_ceil(100);
             let pace = open(fastest * f64::from(share) / 100.0);

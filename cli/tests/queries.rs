@@ -84,6 +84,7 @@ fn clients_of_both_kinds_work_on_one_tree_whatever_else_comes() {
     });
     for protocol in ["query", "roce"] {
         right(cluster, &["--protocol", protocol, "--workload", "e"]);
+        right(cluster, &["--protocol", protocol, "--workload", "e", "--scan-parts", "7"]);
     }
     assert!(up.stop("INT").success());
 }

@@ -15,6 +15,7 @@ use fatbtree_verbs::time::{Duration, Instant};
 use crate::client::Client;
 use crate::measure::{LatencyHistogram, Outcome, Recorder, Summary, Troubles};
 use crate::pace::{Arrivals, Pace, Punctuality};
+use crate::scan_parts::ScanParts;
 use crate::store::{Answered, Direct, NoAnswer, Store};
 use crate::values::Values;
 use crate::workload::{Operation, OperationKind, Workload, WorkloadError};
@@ -36,6 +37,7 @@ pub struct LoadGenerator {
     latencies: BTreeMap<OperationKind, LatencyHistogram>,
     elapsed: Duration,
     punctuality: Option<Punctuality>,
+    parts: ScanParts,
     wrong: Option<String>,
 }
 
@@ -49,7 +51,20 @@ impl LoadGenerator {
     /// Nothing recorded yet.
     pub fn new() -> Self {
         let (recorder, latencies) = (Recorder::new(), BTreeMap::new());
-        LoadGenerator { recorder, latencies, elapsed: Duration::ZERO, punctuality: None, wrong: None }
+        LoadGenerator {
+            recorder,
+            latencies,
+            elapsed: Duration::ZERO,
+            punctuality: None,
+            parts: ScanParts::ONE,
+            wrong: None,
+        }
+    }
+
+    /// The same, and its scans are asked for in parts.
+    #[must_use]
+    pub fn scanning(self, parts: ScanParts) -> Self {
+        Self { parts, ..self }
     }
 
     /// Draws so many operations and does them in a closed loop. Every value that is read must be one that `values` allows.
@@ -109,7 +124,7 @@ impl LoadGenerator {
     ) -> Result<(), WorkloadError> {
         let most = pace.most();
         assert!(most > 0, "with 0 operations at a time none is ever made");
-        let began = store.now();
+        let (began, parts) = (store.now(), self.parts);
         let mut schedule = Schedule::new(pace, operations, began);
         let mut refused = Ok(());
         let mut under_way = FuturesUnorderedBounded::new(most);
@@ -121,7 +136,7 @@ impl LoadGenerator {
                 // Whoever sleeps until then is late.
                 nap.set(None);
                 match workload.next_operation() {
-                    Ok(operation) => under_way.push(perform(store, operation, values, due)),
+                    Ok(operation) => under_way.push(perform(store, operation, values, due, parts)),
                     Err(error) => {
                         refused = Err(error);
                         schedule.end();
@@ -320,11 +335,11 @@ impl Done {
         }
     }
 
-    async fn scan<S: Store>(&mut self, store: &S, values: &Values) {
+    async fn scan<S: Store>(&mut self, store: &S, values: &Values, parts: ScanParts) {
         let began = values.begin();
         let Operation { key, scan_length, .. } = self.operation;
         let most = scan_length as usize;
-        let answered = store.scan(key, most).await;
+        let answered = parts.scan(store, key, most).await;
         if let Some(found) = self.take(answered)
             && !values.allows_scan(key, most, &began, &found)
         {
@@ -342,11 +357,17 @@ impl Done {
 
 /// Does an operation. What reads and then writes is one operation that takes as long as both; a scan has made as many round trips as it
 /// waited for one after another.
-async fn perform<S: Store>(store: &S, operation: Operation, values: &Values, due: Due) -> Done {
+async fn perform<S: Store>(
+    store: &S,
+    operation: Operation,
+    values: &Values,
+    due: Due,
+    parts: ScanParts,
+) -> Done {
     let mut done = Done::new(operation);
     match operation.kind {
         OperationKind::Read => done.read(store, values).await,
-        OperationKind::Scan => done.scan(store, values).await,
+        OperationKind::Scan => done.scan(store, values, parts).await,
         OperationKind::Update | OperationKind::Insert => done.write(store, values).await,
         OperationKind::ReadModifyWrite => {
             done.read(store, values).await;

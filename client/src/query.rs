@@ -272,17 +272,17 @@ impl Store for QueryClient {
         self.answered(began, 1, result)
     }
 
-    async fn scan(&self, from: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
+    async fn scan(&self, from: u64, last: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
         let began = self.now();
         let (mut found, mut from, mut trips) = (Vec::with_capacity(most), Some(from), 0);
         let mut result = Ok(());
         while let Some(key) = from.filter(|_| found.len() < most && result.is_ok()) {
             let limit = u32::try_from(most - found.len()).unwrap_or(u32::MAX);
             trips += 1;
-            match self.ask(Ask::scan(key, u64::MAX, limit)).await {
+            match self.ask(Ask::scan(key, last, limit)).await {
                 Answer::Records { payload, next } => {
                     // The next part lies behind this one; whoever says otherwise would have us ask for ever.
-                    from = next.filter(|next| *next > key);
+                    from = next.filter(|next| *next > key && *next <= last);
                     let payload = Bytes::from(payload);
                     for record in records::read(&payload) {
                         match record {

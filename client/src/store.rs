@@ -26,8 +26,8 @@ pub trait Store {
     /// Writes a value. `is_new`: the key is not there; otherwise it is. Says whether it was so.
     fn write(&self, key: u64, value: &[u8], is_new: bool) -> impl Future<Output = Answered<bool>>;
 
-    /// The first pairs from a key on.
-    fn scan(&self, from: u64, most: usize) -> impl Future<Output = Answered<Vec<(u64, Bytes)>>>;
+    /// The first pairs from a key on to a last one.
+    fn scan(&self, from: u64, last: u64, most: usize) -> impl Future<Output = Answered<Vec<(u64, Bytes)>>>;
 }
 
 /// What an operation came to, and what it cost.
@@ -94,10 +94,10 @@ impl<V: Verbs> Store for Direct<'_, V> {
         Answered { result: result.map_err(NoAnswer::from), round_trips: trips.round_trips, latency }
     }
 
-    async fn scan(&self, from: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
+    async fn scan(&self, from: u64, last: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
         let since = self.now();
         let options = ScanOptions { start: self.start, ..ScanOptions::default() };
-        let mut scan = self.client.scan_with(KeyRange { low: from, high: None }, options);
+        let mut scan = self.client.scan_with(KeyRange { low: from, high: last.checked_add(1) }, options);
         let mut found = Vec::with_capacity(most);
         let mut result = Ok(());
         while found.len() < most

@@ -81,7 +81,7 @@ impl Store for Queue {
         unreachable!("it is read only")
     }
 
-    async fn scan(&self, _: u64, _: usize) -> Answered<Vec<(u64, Bytes)>> {
+    async fn scan(&self, _: u64, _: u64, _: usize) -> Answered<Vec<(u64, Bytes)>> {
         unreachable!("it is not scanned")
     }
 }
