@@ -1,28 +1,33 @@
-//! `fatbtree figures`: Sherman's figures 10 and 11 in virtual time, and reads with switches.
+//! `fatbtree figures`: published figures in virtual time.
 
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
 use comfy_table::{Table, presets};
-use fatbtree_sim::figures::{Mix, Row, Size, Skew, reads, writes};
+use fatbtree_sim::figures::{Mix, PaperFigure, Row, Size, Skew, fat_btree, reads, writes};
 use serde::Serialize;
 
 use crate::output::Output;
 use crate::progress;
 
-/// Sherman's figures 10 and 11 in virtual time, and reads with switches.
+/// Sherman's figures 10 and 11 in virtual time, and reads with switches; or figures 7 to 9 of the Fat-B+Tree paper.
 ///
 /// 8 clients and 8 memory servers, verb by verb, without faults: the index's own code, the simulator's table of service times, and lines
 /// at cards, links and atomics. FG+, then one technique after the other, with all inner nodes in the clients' caches; then lookups by
-/// clients that cache little, with and without switches. Nothing here takes real time into account.
+/// clients that cache little, with and without switches. With --of fat-btree lookups by clients that cache nothing, one at a time each, through two
+/// switches: from the root and with plans of other sizes. Nothing here takes real time into account.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree figures                           all of it: some minutes
+  fatbtree figures --of fat-btree --keys 2000000   figures 7 to 9 of the Fat-B+Tree paper, with as many keys
   fatbtree figures --keys 30000 --window 500   small and quick
   fatbtree figures --json figures.json       the same rows as JSON, too
   fatbtree figures --depth 32                32 operations of each client in flight instead of 16")]
 pub(crate) struct Arguments {
+    /// Of which paper.
+    #[arg(long, value_name = "sherman|fat-btree", value_enum, default_value = "sherman")]
+    of: Paper,
     /// Keys that operations are about; two of three are in the tree at first.
     #[arg(long, default_value_t = Size::default().keys, value_parser = clap::value_parser!(u64).range(1_000..=20_000_000))]
     keys: u64,
@@ -40,6 +45,12 @@ pub(crate) struct Arguments {
     json: Option<PathBuf>,
 }
 
+#[derive(clap::ValueEnum, Clone, Copy)]
+enum Paper {
+    Sherman,
+    FatBtree,
+}
+
 /// Rows of one workload.
 #[derive(Serialize)]
 struct Figure {
@@ -53,21 +64,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let &Arguments { keys, depth, window, seed, .. } = arguments;
     let json = Output::optional("--json", arguments.json.as_ref())?;
     let size = Size { keys, depth, warm_up_us: window / 5, window_us: window, seed };
-    let bar = progress::bar("figures", 2 * (Mix::WRITING.len() as u64 + 1));
-    let mut figures = Vec::new();
-    for (skew, title) in [(Skew::Skewed, "Figure 10, skewed"), (Skew::Uniform, "Figure 11, uniform")] {
-        for mix in Mix::WRITING {
-            let rows = writes(&size, skew, mix).map_err(|why| anyhow!(why))?;
-            figures.push(Figure { title, skew, mix, rows });
-            bar.inc(1);
-        }
-    }
-    for (skew, title) in [(Skew::Skewed, "Reads, skewed"), (Skew::Uniform, "Reads, uniform")] {
-        let rows = reads(&size, skew).map_err(|why| anyhow!(why))?;
-        figures.push(Figure { title, skew, mix: Mix::ReadOnly, rows });
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
+    let figures = match arguments.of {
+        Paper::Sherman => of_sherman(&size)?,
+        Paper::FatBtree => of_fat_btree(&size)?,
+    };
     for figure in &figures {
         println!("{}, {:?}\n{}\n", figure.title, figure.mix, table(figure));
     }
@@ -75,6 +75,38 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         file.write("rows", &(serde_json::to_string_pretty(&figures)? + "\n"))?;
     }
     Ok(())
+}
+
+fn of_sherman(size: &Size) -> Result<Vec<Figure>> {
+    let bar = progress::bar("figures", 2 * (Mix::WRITING.len() as u64 + 1));
+    let mut figures = Vec::new();
+    for (skew, title) in [(Skew::Skewed, "Figure 10, skewed"), (Skew::Uniform, "Figure 11, uniform")] {
+        for mix in Mix::WRITING {
+            let rows = writes(size, skew, mix).map_err(|why| anyhow!(why))?;
+            figures.push(Figure { title, skew, mix, rows });
+            bar.inc(1);
+        }
+    }
+    for (skew, title) in [(Skew::Skewed, "Reads, skewed"), (Skew::Uniform, "Reads, uniform")] {
+        let rows = reads(size, skew).map_err(|why| anyhow!(why))?;
+        figures.push(Figure { title, skew, mix: Mix::ReadOnly, rows });
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(figures)
+}
+
+fn of_fat_btree(size: &Size) -> Result<Vec<Figure>> {
+    let bar = progress::bar("figures", PaperFigure::ALL.len() as u64);
+    let mut figures = Vec::new();
+    for figure in PaperFigure::ALL {
+        let rows = fat_btree(size, figure).map_err(|why| anyhow!(why))?;
+        // Rows say how skewed they are.
+        figures.push(Figure { title: figure.title(), skew: Skew::Skewed, mix: Mix::ReadOnly, rows });
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(figures)
 }
 
 fn table(figure: &Figure) -> Table {

@@ -162,6 +162,7 @@ const ALONE: &[Line] = &[
     ("fatbtree figures", Ends(&[FEW])),
     ("fatbtree figures --keys 30000 --window 500", Ends(&[("30000", "1000"), ("500", "100")])),
     ("fatbtree figures --json figures.json", Ends(&[FEW])),
+    ("fatbtree figures --of fat-btree --keys 2000000", Ends(&[("2000000", "2000 --window 100")])),
     ("fatbtree figures --depth 32", Ends(&[FEW])),
 ];
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fatbtree_client::Client;
 use fatbtree_client::measure::LatencyHistogram;
-use fatbtree_client::workload::{DEFAULT_THETA, Zipfian, fnv_hash64};
+use fatbtree_client::workload::{Zipfian, fnv_hash64};
 use fatbtree_index::{
     ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, PoolConfig, PoolStats, RemoteSide, Start,
     Techniques, Tree, TreeConfig, Wish, Writer, value,
@@ -71,11 +71,9 @@ pub(super) enum Ranks {
 
 impl Ranks {
     pub(super) fn new(skew: Skew, keys: u64) -> Self {
-        match skew {
-            Skew::Skewed => {
-                Self::Zipf(Zipfian::new(keys, DEFAULT_THETA).expect("there are keys, and 0.99 is a skew"))
-            }
-            Skew::Uniform => Self::Uniform(keys),
+        match skew.theta() {
+            Some(theta) => Self::Zipf(Zipfian::new(keys, theta).expect("there are keys, and it is a skew")),
+            None => Self::Uniform(keys),
         }
     }
 

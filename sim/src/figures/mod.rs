@@ -1,4 +1,5 @@
-//! Sherman's figures 10 and 11 in virtual time: what each technique brings to writes, and what switches bring to reads.
+//! Published figures in virtual time: Sherman's 10 and 11, what each technique brings to writes; what switches bring to reads; and 7 to 9 of the
+//! Fat-B+Tree paper, what skew, nodes and layers bring to lookups.
 //!
 //! ```text
 //!   8 clients × 16 operations at once ── cards, links, buckets of atomics ── 8 memory servers, trees bulk loaded
@@ -10,12 +11,15 @@
 //! for each other. Every answer is checked. A run follows from its seed. What came of it: `sim/FIGURES.md`.
 
 mod bench;
+mod fat_btree;
 mod reads;
 mod stations;
 mod writes;
 
+use fatbtree_client::workload::DEFAULT_THETA;
 use serde::Serialize;
 
+pub use fat_btree::{PaperFigure, fat_btree};
 pub use reads::reads;
 pub use writes::writes;
 
@@ -47,8 +51,34 @@ impl Default for Size {
 pub enum Skew {
     /// Zipf with YCSB's 0.99 (figure 10).
     Skewed,
+    /// Zipf with 0.95.
+    Zipf95,
+    /// Zipf with 0.9.
+    Zipf90,
     /// All alike (figure 11).
     Uniform,
+}
+
+impl Skew {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Skewed => "Zipf 0.99",
+            Self::Zipf95 => "Zipf 0.95",
+            Self::Zipf90 => "Zipf 0.9",
+            Self::Uniform => "uniform",
+        }
+    }
+
+    /// Zipf's exponent; none where all keys are alike.
+    fn theta(self) -> Option<f64> {
+        match self {
+            Self::Skewed => Some(DEFAULT_THETA),
+            Self::Zipf95 => Some(0.95),
+            Self::Zipf90 => Some(0.9),
+            Self::Uniform => None,
+        }
+    }
 }
 
 /// What is done with them (Sherman table 3).

@@ -16,12 +16,12 @@ use crate::world::{IndexRead, Landing, Random, Switches, random};
 /// Switches of a path through a FatTree's core: those that index reads take, and the longest of the others.
 const PATH: u32 = 5;
 /// Keys that clients have sampled for the planner.
-const SAMPLES: usize = 50_000;
+pub(super) const SAMPLES: usize = 50_000;
 
 /// Switches that hold a plan.
-struct Planned {
-    plan: Plan,
-    rkeys: BTreeMap<QueuePair, u32>,
+pub(super) struct Planned {
+    pub(super) plan: Plan,
+    pub(super) rkeys: BTreeMap<QueuePair, u32>,
 }
 
 impl Switches for Planned {

@@ -1,6 +1,6 @@
 //! What must hold of the figures however small they are.
 
-use super::{Mix, Size, Skew, reads, writes};
+use super::{Mix, PaperFigure, Size, Skew, fat_btree, reads, writes};
 
 const SMALL: Size = Size { keys: 30_000, depth: 16, warm_up_us: 200, window_us: 1_500, seed: 1 };
 
@@ -42,4 +42,27 @@ fn switches_save_reads_where_clients_cache_little() {
     let (plain, switches) = (of("Sherman, 16 branches, no cache"), of("in-network Sherman, no cache"));
     assert!(switches.mops > plain.mops && switches.p99_us < plain.p99_us, "{rows:?}");
     assert!(switches.read_round_trips < 2.0, "{rows:?}");
+}
+
+/// Of the Fat-B+Tree paper: a plan saves round trips, more layers save more, and more nodes never cost any.
+#[test]
+fn layers_and_nodes_save_round_trips() {
+    // So many keys that a small plan cannot lead all of them to their leaves.
+    let size = Size { keys: 300_000, window_us: 400, warm_up_us: 50, ..SMALL };
+    for (figure, rows_of_it) in [(PaperFigure::Skew, 6), (PaperFigure::Nodes, 8), (PaperFigure::Layers, 5)] {
+        let rows = fat_btree(&size, figure).unwrap();
+        assert_eq!(rows.len(), rows_of_it, "{rows:?}");
+        let (root, planned): (Vec<_>, Vec<_>) =
+            rows.iter().partition(|row| row.name.contains("from the root"));
+        let most = root.iter().map(|row| row.read_round_trips).fold(0.0, f64::max);
+        assert!(planned.iter().all(|row| row.read_round_trips < most), "{rows:?}");
+        if figure != PaperFigure::Skew {
+            // A walk that ends where another node begins costs a trip now and then.
+            let trips: Vec<f64> = planned.iter().map(|row| row.read_round_trips).collect();
+            assert!(trips.windows(2).all(|pair| pair[1] < pair[0] + 0.05), "{rows:?}");
+        }
+        if figure == PaperFigure::Layers {
+            assert!(rows[4].read_round_trips < rows[1].read_round_trips, "{rows:?}");
+        }
+    }
 }
