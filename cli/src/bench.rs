@@ -12,7 +12,9 @@ use fatbtree_client::workload::{InsertOrder, KeyMap, OperationKind, Workload, Wo
 use fatbtree_client::{ClosedLoop, LoopOptions, Values};
 use fatbtree_index::value::STAMPED_BYTES;
 use fatbtree_index::{Pool, Start};
-use fatbtree_node::{ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess};
+use fatbtree_node::{
+    ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess, QueryWay,
+};
 use fatbtree_topology::{Client, Cluster, Named};
 use fatbtree_verbs::Verbs;
 use fatbtree_wire::query::WINDOW;
@@ -29,6 +31,7 @@ use crate::{count, progress};
   fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json
   fatbtree bench --cluster cluster.toml --operations 100000 --nic ibverbs:mlx5_0   on an RDMA device
   fatbtree bench --cluster cluster.toml --operations 100000 --protocol query       without RDMA: memory servers with --serve queries
+  fatbtree bench --cluster cluster.toml --operations 100000 --protocol query --root-to-leaf    the same without help of the switches
 
 Exit code 1: an answer was wrong, or an operation has failed.
 Every value that a run writes says by itself which write of which run it comes from, and for which key. So runs may follow one another,
@@ -44,7 +47,8 @@ pub(crate) struct Arguments {
     client: Option<String>,
     #[command(flatten)]
     nic: Nic,
-    /// How it reaches the trees: by RDMA, or by asking the memory servers' processors over UDP.
+    /// How it reaches the trees: by RDMA, or by asking the memory servers' processors over UDP, by its host's wire. (By sockets, past the
+    /// switches, where the cluster file gives memory servers addresses for that.)
     #[arg(long, value_name = "roce|query", value_enum, default_value = "roce")]
     protocol: Protocol,
     /// Operations to do.
@@ -105,8 +109,14 @@ impl Process {
         let patience = Duration::from_secs(arguments.patience);
         if arguments.protocol == Protocol::Query {
             // A server remembers so many requests of a client.
-            let lanes = arguments.depth.div_ceil(WINDOW as u16);
-            let options = QueryClientOptions { servers: cluster.servers().to_vec(), lanes, trust, patience };
+            let options = QueryClientOptions {
+                way: QueryWay::of(cluster, described.host)?,
+                root_to_leaf: arguments.root_to_leaf,
+                servers: cluster.servers().to_vec(),
+                lanes: arguments.depth.div_ceil(WINDOW as u16),
+                trust,
+                patience,
+            };
             return Ok(Self::Query(QueryClientProcess::open(&options)?));
         }
         let options = ClientOptions {
@@ -154,7 +164,13 @@ struct BenchResult {
     ops_per_s: f64,
     /// Per operation.
     round_trips: f64,
-    /// Of the client, per operation; where it has sockets of its own, as it has for queries.
+    /// Of queries: answers that began at a node that the switches had found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    led: Option<u64>,
+    /// Of queries: requests that went to a server that does not have their key, and then to the one that has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redirected: Option<u64>,
+    /// Of the client, per operation; where it has sockets of its own for queries.
     #[serde(skip_serializing_if = "Option::is_none")]
     system_calls: Option<f64>,
     percentiles: Vec<Percentiles>,
@@ -307,14 +323,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let seconds = began.elapsed().as_secs_f64();
     bar.finish_and_clear();
-    let (summary, calls) = match &process {
+    let (summary, asked, calls) = match &process {
         Process::Roce(process) => {
             tracing::info!(port = ?process.port(), "client");
-            (done.summary(process.client()), None)
+            (done.summary(process.client()), None, None)
         }
         Process::Query(process) => {
-            tracing::info!(datagrams = ?process.datagrams(), requests = ?process.client().stats(), "client");
-            (done.summary_of(&Troubles::default()), Some(process.datagrams().calls))
+            let (asked, datagrams) = (process.client().stats(), process.datagrams());
+            tracing::info!(?datagrams, requests = ?asked, "client");
+            let calls = process.has_sockets().then_some(datagrams.calls);
+            (done.summary_of(&Troubles::default()), Some(asked), calls)
         }
     };
     let result = BenchResult {
@@ -326,6 +344,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         seconds,
         ops_per_s: summary.operations as f64 / seconds,
         round_trips: summary.round_trips,
+        led: asked.map(|asked| asked.led),
+        redirected: asked.map(|asked| asked.redirects),
         system_calls: calls.map(|calls| calls as f64 / summary.operations.max(1) as f64),
         percentiles: OperationKind::ALL.into_iter().filter_map(|kind| percentiles(&done, kind)).collect(),
         first_wrong: done.first_wrong().map(str::to_owned),
@@ -398,8 +418,18 @@ fn print(result: &BenchResult) {
         }
     };
     let calls = result.system_calls.map_or(String::new(), |calls| format!(", {calls:.2} system calls each"));
+    let (led, redirected) = (result.led.unwrap_or(0), result.redirected.unwrap_or(0));
+    let share = |count: u64| 100.0 * count as f64 / result.operations.max(1) as f64;
+    let led = match led {
+        0 => String::new(),
+        led => format!(", {:.1} % begun where switches had led them", share(led)),
+    };
+    let redirected = match redirected {
+        0 => String::new(),
+        redirected => format!(", {:.1} % redirected", share(redirected)),
+    };
     println!(
-        "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each{calls}; {} wrong, {} failed{unknown}",
+        "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each{led}{redirected}{calls}; {} wrong, {} failed{unknown}",
         result.operations, result.seconds, result.ops_per_s, result.round_trips, result.wrong, result.failed
     );
 }

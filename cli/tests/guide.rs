@@ -73,6 +73,10 @@ const CLUSTER: &[Line] = &[
         "fatbtree bench --cluster cluster.toml --operations 100000 --protocol query",
         Ends(&[("100000", "10000")]),
     ),
+    (
+        "fatbtree bench --cluster cluster.toml --operations 100000 --protocol query --root-to-leaf",
+        Ends(&[("100000", "10000")]),
+    ),
     ("fatbtree control --help", Ends(&[])),
     ("fatbtree control status --cluster cluster.toml", Ends(&[])),
     ("fatbtree control status --cluster cluster.toml --watch", Serves("in the last second", &[])),
