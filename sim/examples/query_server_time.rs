@@ -51,12 +51,8 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [(Self, &'static str); 4] = [
-        (Self::Root, "root"),
-        (Self::Led, "led"),
-        (Self::Cached, "cached"),
-        (Self::Both, "led-and-cached"),
-    ];
+    const ALL: [(Self, &'static str); 4] =
+        [(Self::Root, "root"), (Self::Led, "led"), (Self::Cached, "cached"), (Self::Both, "led-and-cached")];
 
     fn is_led(self) -> bool {
         matches!(self, Self::Led | Self::Both)
@@ -94,7 +90,12 @@ fn arguments() -> Result<Arguments, Failed> {
                 found.only = Some(kind.ok_or("expected root, led, cached or led-and-cached")?.0);
             }
             "--requests" => found.workload = value,
-            _ => return Err(format!("{word}: expected --keys, --gib, --rounds, --operations, --only or --requests").into()),
+            _ => {
+                return Err(format!(
+                    "{word}: expected --keys, --gib, --rounds, --operations, --only or --requests"
+                )
+                .into());
+            }
         }
     }
     Ok(found)
@@ -188,7 +189,8 @@ impl Worker {
         worker.settle(lab)?;
         // It opens, as a client does that writes.
         let refused = worker.ask(lab, QueryHeader::request(Op::Delete, 0, CLIENT, 0))?;
-        let open = QueryHeader { range_end: refused.range_end, ..QueryHeader::request(Op::Open, 0, CLIENT, 1) };
+        let open =
+            QueryHeader { range_end: refused.range_end, ..QueryHeader::request(Op::Open, 0, CLIENT, 1) };
         match worker.ask(lab, open)?.status {
             Some(Status::Done) => Ok(worker),
             other => Err(format!("the client was not opened: {other:?}").into()),
@@ -208,8 +210,10 @@ impl Worker {
             self.worker.turn(lab.now);
             let Some(need) = self.worker.poll_need() else { return Ok(()) };
             let number = Kind::ALL.iter().position(|(kind, _)| *kind == self.kind).unwrap_or(0);
-            let client =
-                ClientId { host: IpAddr::V4(Ipv4Addr::UNSPECIFIED), roce: Ipv4Addr::from_bits(number as u32) };
+            let client = ClientId {
+                host: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                roce: Ipv4Addr::from_bits(number as u32),
+            };
             let lease = match self.lease {
                 Some(lease) => lab.server.renew_session(lab.now, lease.session)?,
                 None => lab.server.open_session(lab.now, client)?,
@@ -354,15 +358,20 @@ fn measure() -> Result<(), Failed> {
         after.user_time().num_microseconds() - usage.user_time().num_microseconds(),
         after.system_time().num_microseconds() - usage.system_time().num_microseconds(),
     );
-    println!("{rounds} rounds of {operations} operations each; the process: {user} µs user, {system} µs system");
-    println!("kind             ns/op median (least..most)   handle   turn   send   reads/op    led  astray   ratio to root (each round)");
+    println!(
+        "{rounds} rounds of {operations} operations each; the process: {user} µs user, {system} µs system"
+    );
+    println!(
+        "kind             ns/op median (least..most)   handle   turn   send   reads/op    led  astray   ratio to root (each round)"
+    );
     let root = workers.iter().find(|worker| worker.kind == Kind::Root).map(|worker| worker.times.clone());
     for (worker, before) in workers.iter().zip(&before) {
         let count = worker.operations as f64;
         let each = |time: Duration| time.as_nanos() as f64 / count;
-        let (least, most) = worker.times.iter().fold((f64::MAX, 0.0), |(least, most): (f64, f64), time| {
-            (least.min(*time), most.max(*time))
-        });
+        let (least, most) = worker
+            .times
+            .iter()
+            .fold((f64::MAX, 0.0), |(least, most): (f64, f64), time| (least.min(*time), most.max(*time)));
         let stats = worker.worker.stats();
         let share = |now: u64, before: u64| 100.0 * (now - before) as f64 / count;
         let ratios: Vec<f64> = match &root {

@@ -549,7 +549,8 @@ impl Lab {
         let mishap = (now < self.next_mishap && now < Instant::ZERO + FAULTS).then_some(self.next_mishap);
         let reloads = self.shared.scenario.reloads.is_some() && now < Instant::ZERO + FAULTS;
         let reload = reloads.then_some(self.next_reload);
-        let all = server.into_iter().chain(links).chain(rdma).chain(queries).chain([mishap, reload]).flatten();
+        let all =
+            server.into_iter().chain(links).chain(rdma).chain(queries).chain([mishap, reload]).flatten();
         let next = all.chain(workers).min().unwrap_or(soon);
         self.shared.now.set(if busy { soon } else { next.max(soon) });
     }

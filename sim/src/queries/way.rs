@@ -3,9 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
-use fatbtree_controller::{
-    Budget, Change, Frequencies, Placement, Plan, ReloadSteps, Tree, next_epoch,
-};
+use fatbtree_controller::{Budget, Change, Frequencies, Placement, Plan, ReloadSteps, Tree, next_epoch};
 use fatbtree_index::{Regions, Superblock, TopReader, TreeConfig};
 use fatbtree_memserver::MemoryServer;
 use fatbtree_nic::Nic;
@@ -64,7 +62,8 @@ impl Way {
         let tree = tree.map_err(|error| error.to_string())?;
         // The server is as near to one client as to another, or not.
         let mut hosts: Vec<Host> = tree.hosts().to_vec();
-        hosts.rotate_left(random.random_range(0..hosts.len()));
+        let first = random.random_range(0..hosts.len());
+        hosts.rotate_left(first);
         let mut hosts = hosts.into_iter();
         let mut host = || hosts.next().ok_or("there are four hosts");
         let (server, other) = (host()?, host()?);
@@ -203,7 +202,8 @@ impl Way {
         (partition.root, partition.root_level) = (superblock.partition.root, superblock.partition.root_level);
         let top = TopReader::new(&self.config, &partition, 1 << 16).read(&memory, 1 << 16).ok()??;
         let tree = Tree::new(&[top]).ok()?;
-        let keys: Vec<u64> = (0..random.random_range(0..50)).map(|_| random.random_range(0..=u64::MAX)).collect();
+        let keys: Vec<u64> =
+            (0..random.random_range(0..50)).map(|_| random.random_range(0..=u64::MAX)).collect();
         let frequencies = Frequencies::from_keys(&tree, &keys);
         let (network, placement) = (self.network.tree(), self.network.placement());
         Plan::new(network, placement, &tree, &frequencies, &self.budget, next_epoch(self.epoch)).ok()
