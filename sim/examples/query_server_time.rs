@@ -25,6 +25,7 @@ use fatbtree_topology::Network;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Op, Query, QueryHeader, Status};
 use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
 use nix::time::{ClockId, clock_gettime};
 
 type Failed = Box<dyn std::error::Error>;
@@ -102,9 +103,8 @@ fn arguments() -> Result<Arguments, Failed> {
 }
 
 /// Of this thread.
-fn processor_time() -> Result<Duration, Failed> {
-    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
-    Ok(Duration::from_nanos(std::time::Duration::from(time).as_nanos() as u64))
+fn processor_time() -> Result<std::time::Duration, Failed> {
+    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
 struct Lab {
@@ -152,9 +152,9 @@ struct Worker {
     lease: Option<Lease>,
     next: u64,
     times: Vec<f64>,
-    handled: Duration,
-    turned: Duration,
-    sent: Duration,
+    handled: std::time::Duration,
+    turned: std::time::Duration,
+    sent: std::time::Duration,
     operations: u64,
 }
 
@@ -181,9 +181,9 @@ impl Worker {
             lease: None,
             next: 1,
             times: Vec::new(),
-            handled: Duration::from_nanos(0),
-            turned: Duration::from_nanos(0),
-            sent: Duration::from_nanos(0),
+            handled: Default::default(),
+            turned: Default::default(),
+            sent: Default::default(),
             operations: 0,
         };
         worker.settle(lab)?;
@@ -367,7 +367,7 @@ fn measure() -> Result<(), Failed> {
     let root = workers.iter().find(|worker| worker.kind == Kind::Root).map(|worker| worker.times.clone());
     for (worker, before) in workers.iter().zip(&before) {
         let count = worker.operations as f64;
-        let each = |time: Duration| time.as_nanos() as f64 / count;
+        let each = |time: std::time::Duration| time.as_nanos() as f64 / count;
         let (least, most) = worker
             .times
             .iter()
