@@ -4,13 +4,9 @@
 //! ```text
 //!   2 RDMA clients: Client ─ Nic ── frames, some lost ──────► Nic ─┐
 //!                                                                  ├─ MemoryServer: sessions, locks, one tree
-//!   2 query clients: QueryClient ── frames, some lost ─► switches ── ─► QueryWorker ─ LocalVerbs
-//!                                                      ▲          └──► QueryWorker ─ LocalVerbs     started anew, or asleep
-//!                                                      └ a controller loads one plan after the other
+//!   2 query clients: QueryClient ── datagrams, some lost ─► QueryWorker ─ LocalVerbs
+//!                                                      └──► QueryWorker ─ LocalVerbs     started anew, or asleep
 //! ```
-//!
-//! The switches of query clients are compiled ones, in networks of one switch or several; some scenarios have none. What they hold is always
-//! old: the tree has changed since it was read, and a reload takes its time, during which queries pass.
 //!
 //! The nodes are the real ones, byte by byte; what is drawn from the seed is the links, the workload, what befalls workers, and in which
 //! order steps of a worker's operations come between those of others.
@@ -22,7 +18,6 @@
 
 mod clients;
 mod lab;
-mod way;
 
 use fatbtree_index::{Integrity, TreeConfig, ValueLayout};
 use fatbtree_nic::faults::FaultRates;
@@ -49,10 +44,6 @@ pub struct Scenario {
     lease: Duration,
     /// Of the query clients' links.
     datagrams: FaultRates,
-    /// Of 10,000 frames of theirs, so many have a bit that is another.
-    flips: u32,
-    /// Between two steps of the controller, where queries go through switches: each writes a part of a plan, or makes the next one.
-    reloads: Option<Duration>,
     /// Of the RDMA clients' links.
     frames: FaultRates,
     /// Between two mishaps of workers.
@@ -92,16 +83,6 @@ pub struct Outcome {
     pub worker_splits: u64,
     /// Nodes split by RDMA clients.
     pub splits: u64,
-    /// Answers that began at a node that switches had found.
-    pub led: u64,
-    /// Requests with the address of a node where none was for their key.
-    pub led_astray: u64,
-    /// Plans that were loaded.
-    pub reloads: u64,
-    /// Frames with queries that were damaged.
-    pub damaged: u64,
-    /// Frames with queries that have come to somebody else.
-    pub elsewhere: u64,
     /// Datagrams and frames that were lost.
     pub lost: u64,
 }
@@ -121,11 +102,6 @@ impl std::ops::AddAssign for Outcome {
         self.inherited_locks += other.inherited_locks;
         self.worker_splits += other.worker_splits;
         self.splits += other.splits;
-        self.led += other.led;
-        self.led_astray += other.led_astray;
-        self.reloads += other.reloads;
-        self.damaged += other.damaged;
-        self.elsewhere += other.elsewhere;
         self.lost += other.lost;
     }
 }
@@ -146,7 +122,7 @@ impl Scenario {
             corrupt,
             longest_delay: Duration::from_micros(draw.random_range(1..=2_000)),
         };
-        // (queries have damage of their own, which UDP's checksum finds: single bits; RoCE's is the NIC's own affair)
+        // (UDP's checksum finds what is damaged; RoCE's is the NIC's own affair)
         let (datagrams, frames) = (rates(2_000, 0), rates(300, 100));
         Self {
             seed,
@@ -161,8 +137,6 @@ impl Scenario {
             calm: Duration::from_micros(draw.random_range(300..=8_000)),
             cache: draw.random_bool(0.5),
             part: if draw.random_bool(0.3) { 24 } else { fatbtree_query::PART },
-            flips: draw.random_range(0..=300),
-            reloads: draw.random_bool(0.7).then(|| Duration::from_micros(draw.random_range(5..=200))),
         }
     }
 
@@ -198,11 +172,6 @@ mod tests {
             ("splits by workers", sum.worker_splits),
             ("splits by RDMA", sum.splits),
             ("writes of which nobody can tell", sum.unknown),
-            ("answers from nodes that switches had found", sum.led),
-            ("requests that switches led astray", sum.led_astray),
-            ("plans loaded", sum.reloads),
-            ("damaged frames", sum.damaged),
-            ("frames elsewhere", sum.elsewhere),
         ] {
             assert!(count > 0, "no {what}");
         }

@@ -8,7 +8,7 @@
 //! no help. Then its destination port is [`DIRECT_QUERY_UDP_PORT`], on which switches lead nothing.
 //!
 //! Requests and responses are one UDP datagram for each part of their payload, and have one header, 64 bytes directly behind UDP
-//! (destination port [`QUERY_UDP_PORT`] in requests, source port in responses). Big endian:
+//! (destination port [`QUERY_UDP_PORT`] or [`DIRECT_QUERY_UDP_PORT`] in requests; responses come from the first). Big endian:
 //!
 //! ```text
 //! byte 0              16        24   25       26..28      28      32       40           48          56      60
