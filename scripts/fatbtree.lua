@@ -12,6 +12,7 @@ local query = Proto("fatbtree_query", "Fat-B+Tree query")
 local ROCE_PORT = 4791
 local IN_FLIGHT_PORT = 4792 -- [network] in_flight_port of the cluster file
 local QUERY_PORT = 4793
+local DIRECT_QUERY_PORT = 4794
 local INDEX_BYTES = 16
 local QUERY_BYTES = 64
 
@@ -141,3 +142,4 @@ end
 
 ports:add(IN_FLIGHT_PORT, index)
 ports:add(QUERY_PORT, query)
+ports:add(DIRECT_QUERY_PORT, query)

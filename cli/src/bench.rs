@@ -11,10 +11,12 @@ use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_client::measure::{Outcome, Recorder, Troubles};
 use fatbtree_client::workload::{InsertOrder, KeyMap, OperationKind, Workload, WorkloadSpec};
-use fatbtree_client::{Direct, LoadGenerator, Pace, ScanParts, Values};
+use fatbtree_client::{Direct, LoadGenerator, Pace, RequesterStats, ScanParts, Values};
 use fatbtree_index::value::STAMPED_BYTES;
 use fatbtree_index::{Pool, Start};
-use fatbtree_node::{ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess};
+use fatbtree_node::{
+    ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess, QueryWay,
+};
 use fatbtree_topology::{Client, Cluster, Named};
 use fatbtree_verbs::Verbs;
 use fatbtree_wire::query::WINDOW;
@@ -32,6 +34,7 @@ use ramp::Step;
   fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json
   fatbtree bench --cluster cluster.toml --operations 100000 --nic ibverbs:mlx5_0   on an RDMA device
   fatbtree bench --cluster cluster.toml --operations 100000 --protocol query       without RDMA: memory servers with --serve queries
+  fatbtree bench --cluster cluster.toml --operations 100000 --protocol query --root-to-leaf    the same without help of the switches
   fatbtree bench --cluster cluster.toml --operations 10000 --workload e --scan-parts 8   scans in 8 parts at once
   fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000             5000 operations a second, whether answers come or not
   fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg     latency against load
@@ -50,7 +53,8 @@ pub(crate) struct Arguments {
     client: Option<String>,
     #[command(flatten)]
     nic: Nic,
-    /// How it reaches the trees: by RDMA, or by asking the memory servers' processors over UDP.
+    /// How it reaches the trees: by RDMA, or by asking the memory servers' processors over UDP, by its host's wire. (By sockets, past the
+    /// switches, where the cluster file gives memory servers addresses for that.)
     #[arg(long, value_name = "roce|query", value_enum, default_value = "roce")]
     protocol: Protocol,
     /// Operations to do.
@@ -132,8 +136,14 @@ impl Process {
         if arguments.protocol == Protocol::Query {
             // A server remembers so many requests of a client.
             let open = arguments.rate.is_some() || arguments.ramp;
-            let lanes = if open { MOST } else { arguments.depth }.div_ceil(WINDOW as u16);
-            let options = QueryClientOptions { servers: cluster.servers().to_vec(), lanes, trust, patience };
+            let options = QueryClientOptions {
+                way: QueryWay::of(cluster, described.host)?,
+                root_to_leaf: arguments.root_to_leaf,
+                servers: cluster.servers().to_vec(),
+                lanes: if open { MOST } else { arguments.depth }.div_ceil(WINDOW as u16),
+                trust,
+                patience,
+            };
             return Ok(Self::Query(QueryClientProcess::open(&options)?));
         }
         let options = ClientOptions {
@@ -157,11 +167,19 @@ impl Process {
         }
     }
 
+    /// What became of its queries so far; none where it makes none.
+    fn asked(&self) -> Option<RequesterStats> {
+        match self {
+            Self::Roce(_) => None,
+            Self::Query(process) => Some(process.client().stats()),
+        }
+    }
+
     /// That its sockets have made so far; none where it has none of its own.
     fn system_calls(&self) -> Option<u64> {
         match self {
             Self::Roce(_) => None,
-            Self::Query(process) => Some(process.datagrams().calls),
+            Self::Query(process) => process.has_sockets().then(|| process.datagrams().calls),
         }
     }
 
@@ -189,7 +207,13 @@ struct BenchResult {
     ops_per_s: f64,
     /// Per operation.
     round_trips: f64,
-    /// Of the client, per operation; where it has sockets of its own, as it has for queries.
+    /// Of queries: answers that began at a node that the switches had found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    led: Option<u64>,
+    /// Of queries: requests that went to a server that does not have their key, and then to the one that has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redirected: Option<u64>,
+    /// Of the client, per operation; where it has sockets of its own for queries.
     #[serde(skip_serializing_if = "Option::is_none")]
     system_calls: Option<f64>,
     percentiles: Vec<Percentiles>,
@@ -327,7 +351,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut ramp = Vec::new();
     let seconds = began.elapsed().as_secs_f64();
     bar.finish_and_clear();
-    let calls = load.process.system_calls();
+    let (asked, calls) = (load.process.asked(), load.process.system_calls());
     if arguments.ramp {
         let fastest = done.recorder().operations() as f64 / (done.elapsed().as_nanos() as f64 / 1e9);
         let bar = progress::bar("loads", ramp::shares().count() as u64);
@@ -373,6 +397,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         seconds,
         ops_per_s: summary.operations as f64 / seconds,
         round_trips: summary.round_trips,
+        led: asked.map(|asked| asked.led),
+        redirected: asked.map(|asked| asked.redirects),
         system_calls: calls.map(|calls| calls as f64 / summary.operations.max(1) as f64),
         percentiles: OperationKind::ALL.into_iter().filter_map(|kind| percentiles(&done, kind)).collect(),
         load: steps,
@@ -498,8 +524,18 @@ fn print(result: &BenchResult) {
         steps => println!("{}\n{}", ramp::table(steps), ramp::conclusion(steps)),
     }
     let calls = result.system_calls.map_or(String::new(), |calls| format!(", {calls:.2} system calls each"));
+    let (led, redirected) = (result.led.unwrap_or(0), result.redirected.unwrap_or(0));
+    let share = |count: u64| 100.0 * count as f64 / result.operations.max(1) as f64;
+    let led = match led {
+        0 => String::new(),
+        led => format!(", {:.1} % begun where switches had led them", share(led)),
+    };
+    let redirected = match redirected {
+        0 => String::new(),
+        redirected => format!(", {:.1} % redirected", share(redirected)),
+    };
     println!(
-        "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each{calls}; {} wrong, {} failed{unknown}",
+        "{} operations in {:.2} s, {:.0}/s, {:.2} round trips each{led}{redirected}{calls}; {} wrong, {} failed{unknown}",
         result.operations, result.seconds, result.ops_per_s, result.round_trips, result.wrong, result.failed
     );
 }

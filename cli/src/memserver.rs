@@ -9,7 +9,6 @@ use fatbtree_client::workload::{InsertOrder, KeyMap};
 use fatbtree_index::{Integrity, TreeConfig, ValueLayout};
 use fatbtree_node::{MemoryServerOptions, MemoryServerProcess, QueryOptions, TreeSource, roster_of};
 use fatbtree_topology::{Cluster, MemoryServer, Named};
-use fatbtree_wire::query::QUERY_UDP_PORT;
 
 use crate::nic::Nic;
 use crate::{count, role, room};
@@ -55,8 +54,9 @@ pub(crate) struct Arguments {
 /// What memory servers do beside RDMA.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct Serve {
-    /// Answer clients without RDMA as well, over UDP: where the cluster file says `query = "ADDRESS:PORT"`. Trees have checksums then, so all
-    /// memory servers of a cluster must do it, or have --checksums.
+    /// Answer clients without RDMA as well, over UDP: on the host's wire, where switches lead queries to their keys, or by sockets where the
+    /// cluster file says `query = "ADDRESS:PORT"`. Trees have checksums then, so all memory servers of a cluster must do it, or have
+    /// --checksums.
     #[arg(long, value_name = "queries", value_enum)]
     serve: Option<Beside>,
     /// Threads that answer queries, each with its own queue.
@@ -83,19 +83,11 @@ impl Serve {
         }
     }
 
-    fn queries(self, cluster: &Cluster, described: &MemoryServer) -> Result<Option<QueryOptions>> {
-        if self.serve.is_none() {
-            return Ok(None);
-        }
-        let Some(address) = described.query.clone() else {
-            bail!(
-                "--serve queries: the cluster file does not say where; give memory server {} a line such as query = \"127.0.0.1:{}\"",
-                described.name,
-                QUERY_UDP_PORT
-            );
-        };
+    fn queries(self, cluster: &Cluster, described: &MemoryServer) -> Option<QueryOptions> {
+        self.serve?;
+        let (address, workers) = (described.query.clone(), self.workers);
         let servers = cluster.servers().iter().map(|server| (server.low, server.partition)).collect();
-        Ok(Some(QueryOptions { address, workers: self.workers, servers, cache_bytes: QUERY_CACHE }))
+        Some(QueryOptions { address, workers, servers, cache_bytes: QUERY_CACHE })
     }
 }
 
@@ -194,7 +186,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         tree,
         data: data.clone(),
         region_bytes: begin.region_bytes.unwrap_or(region_bytes),
-        queries: serve.queries(&cluster, described)?,
+        queries: serve.queries(&cluster, described),
         limit: end.seconds.map(Duration::from_secs),
     };
     let process =

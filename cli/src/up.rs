@@ -17,7 +17,7 @@ use crate::memserver::{Begin, Serve};
   fatbtree topology example > cluster.toml
   fatbtree up cluster.toml                       prints `ready` when every role answers; Ctrl-C stops them all
   fatbtree up cluster.toml --data /var/tmp/fatbtree    the same; trees are there again after a restart
-  fatbtree up cluster.toml --serve queries       memory servers answer clients without RDMA, too
+  fatbtree up cluster.toml --serve queries       memory servers answer clients without RDMA, too, and switches lead what these ask
   fatbtree up cluster.toml --keys 1000000        with keys at the start; without, `fatbtree load` loads them
   curl http://127.0.0.1:9800/metrics             what core-0 has counted: [metrics] in the file gives every role a port")]
 pub(crate) struct Arguments {

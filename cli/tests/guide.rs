@@ -74,6 +74,10 @@ const CLUSTER: &[Line] = &[
         Ends(&[("100000", "10000")]),
     ),
     (
+        "fatbtree bench --cluster cluster.toml --operations 100000 --protocol query --root-to-leaf",
+        Ends(&[("100000", "10000")]),
+    ),
+    (
         "fatbtree bench --cluster cluster.toml --operations 10000 --workload e --scan-parts 8",
         Ends(&[("10000", "1000")]),
     ),

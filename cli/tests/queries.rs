@@ -5,15 +5,42 @@ mod common;
 mod processes;
 
 use std::net::UdpSocket;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use common::run;
 use processes::{Role, bench, cluster_file_like, kill, process};
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 
-fn cluster(folder: &std::path::Path) -> String {
+/// One switch, through which queries go.
+fn cluster(folder: &Path) -> String {
     let file = cluster_file_like(folder, &["topology", "example", "single"]);
     file.to_str().expect("a plain path").to_owned()
+}
+
+/// Queries pass by the switch.
+fn cluster_with_sockets(folder: &Path) -> String {
+    let cluster = cluster(folder);
+    with_sockets(&cluster, usize::MAX);
+    cluster
+}
+
+/// Gives memory servers, so many of the first, addresses for queries.
+fn with_sockets(cluster: &str, mut count: usize) {
+    let text = std::fs::read_to_string(cluster).expect("the file");
+    let mut server = false;
+    let mut found = String::new();
+    for line in text.lines() {
+        found += &format!("{line}\n");
+        server = line == "[[memory_server]]" || server && !line.is_empty();
+        if server && line.starts_with("grpc = ") && count > 0 {
+            count -= 1;
+            let free = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+            found += &format!("query = \"{}\"\n", free.expect("a port"));
+        }
+    }
+    std::fs::write(cluster, found).expect("the file is written");
 }
 
 fn right(cluster: &str, further: &[&str]) -> serde_json::Value {
@@ -32,7 +59,7 @@ fn addresses(cluster: &str) -> Vec<String> {
 #[test]
 fn clients_of_both_kinds_work_on_one_tree_whatever_else_comes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let cluster = &cluster(folder.path());
+    let cluster = &cluster_with_sockets(folder.path());
     let up = Role::start(&["up", cluster, "--serve", "queries", "--workers", "2"]);
     up.until("ready");
     // It moves the borders between servers, and workers know of it by the time that somebody asks.
@@ -69,7 +96,7 @@ fn clients_of_both_kinds_work_on_one_tree_whatever_else_comes() {
                 let to = &addresses[random.random_range(0..addresses.len())];
                 // What finds no room is dropped, and so is the error of who is not there.
                 let _ = socket.send_to(&bytes[..length], to);
-                std::thread::sleep(std::time::Duration::from_micros(200));
+                std::thread::sleep(Duration::from_micros(200));
             }
         });
         let both = std::thread::scope(|scope| {
@@ -92,7 +119,7 @@ fn clients_of_both_kinds_work_on_one_tree_whatever_else_comes() {
 #[test]
 fn a_server_that_is_killed_answers_again_from_its_folder() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let cluster = &cluster(folder.path());
+    let cluster = &cluster_with_sockets(folder.path());
     let data = folder.path().join("data");
     let data = data.to_str().expect("a plain path");
     let up = Role::start(&["up", cluster, "--keys", "5000", "--serve", "queries", "--data", data]);
@@ -103,7 +130,7 @@ fn a_server_that_is_killed_answers_again_from_its_folder() {
             let long = ["--operations", "300000", "--patience", "60", "--workload", "a"];
             right(cluster, &[&["--protocol", "query"], &long[..]].concat())
         });
-        std::thread::sleep(std::time::Duration::from_millis(1500));
+        std::thread::sleep(Duration::from_millis(1500));
         assert!(!bench.is_finished(), "it is killed under way");
         assert!(kill("KILL", left));
         bench.join().expect("every answer was right");
@@ -114,20 +141,63 @@ fn a_server_that_is_killed_answers_again_from_its_folder() {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn switches_lead_queries_while_plans_change() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let cluster = &cluster(folder.path());
-    let text = std::fs::read_to_string(cluster).expect("the file");
-    let without: String =
-        text.lines().filter(|line| !line.starts_with("query")).map(|line| format!("{line}\n")).collect();
-    std::fs::write(cluster, without).expect("the file is written");
-    for arguments in [
-        &["memserver", "left", "--cluster", cluster, "--serve", "queries"][..],
-        &["bench", "--cluster", cluster, "--operations", "1", "--protocol", "query"],
-    ] {
-        let refused = run(arguments);
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert_eq!(refused.status.code(), Some(1), "{said}");
-        assert!(said.contains("query = \"127.0.0.1:4793\""), "{said}");
+    let up = Role::start(&["up", cluster, "--serve", "queries", "--workers", "2"]);
+    up.until("ready");
+    assert!(run(&["load", "--cluster", cluster, "--keys", "5000"]).status.success());
+    // It plans by itself when the trees have changed, and does one thing at a time.
+    let reload = || run(&["control", "reload", "--cluster", cluster]).status.success();
+    let began = Instant::now();
+    while !reload() {
+        assert!(began.elapsed() < Duration::from_secs(20), "no reload");
+        std::thread::sleep(Duration::from_millis(100));
     }
+    let query =
+        |further: &[&str]| right(cluster, &[&["--protocol", "query", "--depth", "100"], further].concat());
+    let count = |result: &serde_json::Value, what: &str| result[what].as_u64().expect("it is counted");
+
+    // Switches find the server and a node below its root.
+    let result = query(&["--workload", "c"]);
+    let (led, redirected) = (count(&result, "led"), count(&result, "redirected"));
+    assert!(led >= 2700 && redirected == 0, "{result}");
+    assert_eq!(result.get("system_calls"), None, "it has no sockets");
+    // Without their help each goes to its server, and begins at the root.
+    let result = query(&["--workload", "c", "--root-to-leaf"]);
+    assert_eq!((count(&result, "led"), count(&result, "redirected")), (0, 0), "{result}");
+
+    // Leaves are split and plans are loaded meanwhile.
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reloads = scope.spawn(|| {
+            let mut reloads = 0;
+            while !over.load(Ordering::Relaxed) {
+                reloads += u32::from(reload());
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            reloads
+        });
+        for workload in ["a", "d", "e", "f"] {
+            let result = query(&["--workload", workload, "--operations", "6000"]);
+            assert!(workload == "e" || count(&result, "led") > 0, "{result}");
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(reloads.join().expect("no panic") > 0);
+    });
+    // What queries have written is there for whoever comes by RDMA.
+    right(cluster, &["--workload", "c"]);
+    assert!(up.stop("INT").success());
+}
+
+#[test]
+fn a_client_has_one_way_to_all_memory_servers() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cluster = &cluster(folder.path());
+    with_sockets(cluster, 1);
+    let refused = run(&["bench", "--cluster", cluster, "--operations", "1", "--protocol", "query"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("left answers queries at an address of its own"), "{said}");
+    assert!(said.contains("right on its host's wire"), "{said}");
 }

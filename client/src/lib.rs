@@ -106,6 +106,7 @@ pub mod workload;
 
 pub use client::Client;
 pub use compute_server::ComputeServer;
+pub use fatbtree_query::RequesterStats;
 pub use load_generator::{LoadGenerator, LoopOptions};
 pub use pace::{Pace, Punctuality};
 pub use query::QueryClient;

@@ -134,11 +134,12 @@ impl QueryClient {
     pub fn stats(&self) -> RequesterStats {
         let state = self.state.borrow();
         state.lanes.iter().fold(RequesterStats::default(), |all, lane| {
-            let RequesterStats { again, redirects, opens, stray } = lane.requester.stats();
+            let RequesterStats { again, redirects, opens, led, stray } = lane.requester.stats();
             RequesterStats {
                 again: all.again + again,
                 redirects: all.redirects + redirects,
                 opens: all.opens + opens,
+                led: all.led + led,
                 stray: all.stray + stray,
             }
         })

@@ -327,10 +327,11 @@ fn an_address_that_is_right_saves_the_walk_and_one_that_is_wrong_costs_one() {
     let path = fatbtree_index::Tree::new(&memory, &info.config, &info.partition).find_node_path(key).unwrap();
     let leaf = path.last().unwrap().address;
     let mut reads = |address: u64, key: u64| {
-        let before = worker.worker.stats();
+        let (before, told) = (worker.worker.stats(), client.stats().led);
         let found = ask(&mut lab, &mut worker, &mut client, 1, Ask::get(key), led_to(address));
         assert_eq!(found, Answer::Value(value_of(key, SEED)));
         let after = worker.worker.stats();
+        assert_eq!(client.stats().led - told, after.led - before.led, "the answer says where it began");
         (after.pool.reads - before.pool.reads, after.led - before.led, after.led_astray - before.led_astray)
     };
     let walk = path.len() as u64 + 1;

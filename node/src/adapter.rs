@@ -5,9 +5,11 @@
 
 #[cfg(feature = "ibverbs")]
 mod card;
+mod divert;
 mod software;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +26,8 @@ use crate::NodeError;
 #[cfg(feature = "ibverbs")]
 use card::Card;
 use software::SoftwareNic;
+
+pub(crate) use divert::{Share, Shares};
 
 pub(crate) use software::SILENCE;
 
@@ -120,6 +124,15 @@ impl Adapter {
             NicSpec::Ibverbs(device) => Ok(Self(Kind::Card(Box::new(Card::open(device, host.ip, side)?)))),
             #[cfg(not(feature = "ibverbs"))]
             NicSpec::Ibverbs(device) => Err(NodeError::NoIbverbs(device.clone())),
+        }
+    }
+
+    /// From now on, datagrams that come to these UDP ports are for other threads. None where no frames come here: a card has them.
+    pub(crate) fn divert(&mut self, ports: &Range<u16>, threads: usize) -> Result<Option<Shares>, NodeError> {
+        match &mut self.0 {
+            Kind::Software(software) => software.divert(ports, threads),
+            #[cfg(feature = "ibverbs")]
+            Kind::Card(_) => Ok(None),
         }
     }
 

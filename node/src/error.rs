@@ -60,12 +60,23 @@ pub enum NodeError {
     /// The tree cannot be worked on.
     #[error("answering queries: {0}")]
     Queries(#[from] fatbtree_memserver::query::WorkerError),
-    /// Nobody knows where a memory server answers queries.
+    /// Some memory servers answer queries at addresses, others on their hosts' wires.
     #[error(
-        "the cluster file does not say where memory server {0} answers queries; give it a line such as query = \"127.0.0.1:4793\", and start \
-         it with --serve queries"
+        "memory server {with} answers queries at an address of its own (`query` in the cluster file), {without} on its host's wire; a client \
+         has one way to all of them: give every memory server such a line, or none"
     )]
-    NoQueries(String),
+    QueryWays {
+        /// A server with an address.
+        with: String,
+        /// One without.
+        without: String,
+    },
+    /// A device that has its frames for itself.
+    #[error(
+        "queries come over the wire of the software NIC, and this device has its frames for itself; start it with --nic software, or give \
+         memory servers lines such as query = \"127.0.0.1:4793\" in the cluster file"
+    )]
+    NoWire,
     /// A memory server does not answer, or refuses.
     #[error(transparent)]
     MemoryServer(#[from] fatbtree_memserver::grpc::ClientError),

@@ -7,7 +7,7 @@
 //!    (frames)          SwitchProcess: Switch       waker          │ server, Ctrl-C          │
 //!                      MemoryServerProcess: MemoryServer<Adapter> └─────────────────────────┘
 //!                      ClientProcess: Client<Adapter>
-//!                      QueryClientProcess: QueryClient, with UDP sockets and no device
+//!                      QueryClientProcess: QueryClient, with UDP sockets or its host's wire, and no device
 //!                      ControllerProcess: Controller, without frames: a task for each switch, one that decides
 //!                      Supervisor: all of them as child processes
 //! ```
@@ -62,7 +62,7 @@ pub use error::NodeError;
 pub use memory_server::{
     MemoryServerOptions, MemoryServerProcess, MemoryServerReport, QueryOptions, QueryReport, TreeSource,
 };
-pub use query_client::{QueryClientOptions, QueryClientProcess};
+pub use query_client::{QueryClientOptions, QueryClientProcess, QueryWay};
 pub use roster::roster_of;
 pub use stop::Stopper;
 pub use switch::{SwitchOptions, SwitchProcess, SwitchReport};

@@ -1,4 +1,4 @@
-//! A client without RDMA as a process: UDP sockets, and requests to memory servers that answer queries.
+//! A client without RDMA as a process: UDP by sockets or by its host's wire, and requests to memory servers that answer queries.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,23 +11,69 @@ use std::time::Duration;
 
 use fatbtree_client::QueryClient;
 use fatbtree_memserver::{ServerInfo, grpc};
-use fatbtree_port::{BATCH, DatagramCounts, Datagrams, Waiter};
+use fatbtree_port::{DatagramCounts, Datagrams, FrameDatagrams, Lanes, PortSpec, Waiter};
 use fatbtree_query::RequesterOptions;
-use fatbtree_topology::MemoryServer;
+use fatbtree_topology::{Cluster, Host, HostId, MemoryServer};
 use fatbtree_trust::Trust;
 use fatbtree_verbs::Alarm;
+use fatbtree_wire::query::{DIRECT_QUERY_UDP_PORT, QUERY_UDP_PORT};
 use tokio::runtime::Runtime;
 
 use crate::NodeError;
 use crate::adapter::Watch;
 use crate::stop::{Stopper, control_runtime, stopper_of};
+use crate::wires::host_port;
+
+/// How requests come to the memory servers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum QueryWay {
+    /// By sockets of this machine, to the addresses that the cluster file says.
+    Sockets,
+    /// By a host's wire, through the switches.
+    Wire {
+        /// The host.
+        host: Host,
+        /// Its end of the wire.
+        port: PortSpec,
+        /// All hosts of the network.
+        hosts: Vec<Host>,
+    },
+}
+
+impl QueryWay {
+    /// As the cluster file says: by sockets where memory servers have addresses for queries, otherwise by the wire of this host.
+    ///
+    /// # Errors
+    /// When some have one and others have none, or the file does not say where the wire is.
+    pub fn of(cluster: &Cluster, host: HostId) -> Result<Self, NodeError> {
+        let servers = cluster.servers();
+        let with = servers.iter().find(|server| server.query.is_some());
+        let without = servers.iter().find(|server| server.query.is_none());
+        match (with, without) {
+            (Some(with), Some(without)) => {
+                Err(NodeError::QueryWays { with: with.name.clone(), without: without.name.clone() })
+            }
+            (Some(_), None) => Ok(Self::Sockets),
+            (None, _) => Ok(Self::Wire {
+                host: cluster.tree().host(host).clone(),
+                port: host_port(cluster, host)?,
+                hosts: cluster.tree().hosts().to_vec(),
+            }),
+        }
+    }
+}
 
 /// What a client without RDMA is told.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueryClientOptions {
+    /// How it reaches them.
+    pub way: QueryWay,
+    /// Each request is sent to the memory server that has its key, as far as the client knows, and switches do not lead it: its walk begins at
+    /// the root. Otherwise, by a wire, all are sent to one server, and switches choose by key; one that they know nothing of is redirected.
+    pub root_to_leaf: bool,
     /// All memory servers of the cluster.
     pub servers: Vec<MemoryServer>,
-    /// Lanes, at least 1: each has 64 requests under way at most, a socket of its own, and is answered by one thread of a server.
+    /// Lanes, at least 1: each has 64 requests under way at most, a UDP port of its own, and is answered by one thread of a server.
     pub lanes: u16,
     /// Its certificate.
     pub trust: Trust,
@@ -38,14 +84,27 @@ pub struct QueryClientOptions {
 /// A client without RDMA, whose futures it runs.
 pub struct QueryClientProcess {
     client: QueryClient,
-    sockets: Vec<Datagrams>,
+    lanes: Lanes,
     /// By partition.
-    addresses: BTreeMap<u16, SocketAddr>,
+    servers: BTreeMap<u16, Place>,
+    root_to_leaf: bool,
     infos: Vec<ServerInfo>,
     watch: Watch,
     stopper: Stopper,
     _control: Runtime,
 }
+
+/// Where a server answers.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Requests that switches may lead, and all answers.
+    led: SocketAddr,
+    /// Requests for this server alone.
+    direct: SocketAddr,
+}
+
+/// UDP ports that clients have on wires: from here on.
+const FIRST_PORT: u16 = 49_152;
 
 impl fmt::Debug for QueryClientProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -57,29 +116,38 @@ impl fmt::Debug for QueryClientProcess {
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl QueryClientProcess {
-    /// Opens the sockets, and asks all memory servers what they hold. From now on Ctrl-C and SIGTERM end [`run`](Self::run).
+    /// Opens sockets or the wire, and asks all memory servers what they hold. From now on Ctrl-C and SIGTERM end [`run`](Self::run).
     ///
     /// # Errors
-    /// When a server has no address for queries, or does not say in time what it holds.
+    /// When a server has no address for queries, the wire is taken, or a server does not say in time what it holds.
     pub fn open(options: &QueryClientOptions) -> Result<Self, NodeError> {
-        let QueryClientOptions { servers, lanes, trust, patience } = options;
+        let QueryClientOptions { way, root_to_leaf, servers, lanes: count, trust, patience } = options;
         let control = control_runtime()?;
         let waiter = Waiter::new()?;
         let stopper = stopper_of(&waiter);
         stopper.at_signals(&control)?;
-        let mut addresses = BTreeMap::new();
-        for server in servers {
-            let query = server.query.as_deref().ok_or_else(|| NodeError::NoQueries(server.name.clone()))?;
-            let failed = |source| NodeError::Listen { address: query.to_owned(), source };
-            let mut found = query.to_socket_addrs().map_err(failed)?;
-            let found = found.next().ok_or_else(|| failed(std::io::ErrorKind::AddrNotAvailable.into()))?;
-            addresses.insert(server.partition, found);
-        }
+        let count = (*count).max(1);
+        let (lanes, places) = match way {
+            QueryWay::Sockets => sockets(servers, count)?,
+            QueryWay::Wire { host, port, hosts } => {
+                let known = hosts.iter().map(|host| (host.ip, host.mac.0));
+                // Answers to who had the wire before go to other ports, mostly.
+                let first = rand::random_range(FIRST_PORT..=u16::MAX - count);
+                let ports = first..first + count;
+                let frames = FrameDatagrams::new(port.open()?, host.mac.0, host.ip, ports).with_hosts(known);
+                (Lanes::Frames(Box::new(frames)), places(servers, hosts))
+            }
+        };
         let infos = servers.iter().map(|server| control.block_on(info(server, trust, *patience)));
         let infos: Vec<ServerInfo> = infos.collect::<Result<_, _>>()?;
         let mut partitions: Vec<(u64, u16)> =
             infos.iter().map(|info| (info.partition.range.low, info.partition.id)).collect();
         partitions.sort_unstable();
+        if let (QueryWay::Wire { .. }, false) = (way, *root_to_leaf) {
+            // Any of them: switches choose.
+            let any = partitions.get(rand::random_range(0..partitions.len().max(1)));
+            partitions = any.iter().map(|(_, partition)| (0, *partition)).collect();
+        }
         let requests = RequesterOptions {
             servers: partitions,
             patience: *patience,
@@ -87,20 +155,10 @@ impl QueryClientProcess {
             longest_answer: 2 << 20,
             ..RequesterOptions::default()
         };
-        let any = match addresses.values().next() {
-            Some(SocketAddr::V6(_)) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-            _ => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        };
-        let lanes = 0..(*lanes).max(1);
-        let socket = |_| {
-            let bound = UdpSocket::bind(any);
-            let bound = bound.map_err(|source| NodeError::Listen { address: any.to_string(), source })?;
-            Ok(Datagrams::new(bound)?)
-        };
-        let sockets = lanes.clone().map(socket).collect::<Result<_, NodeError>>()?;
-        let client = QueryClient::new(&requests, lanes.map(|_| rand::random()));
+        let client = QueryClient::new(&requests, (0..count).map(|_| rand::random()));
         let watch = Watch::new(waiter);
-        Ok(Self { client, sockets, addresses, infos, watch, stopper, _control: control })
+        let (servers, root_to_leaf) = (places, *root_to_leaf);
+        Ok(Self { client, lanes, servers, root_to_leaf, infos, watch, stopper, _control: control })
     }
 
     /// What does the operations.
@@ -118,11 +176,14 @@ impl QueryClientProcess {
         self.stopper.clone()
     }
 
-    /// What the sockets have counted.
+    /// What the sockets, or the wire, have counted.
     pub fn datagrams(&self) -> DatagramCounts {
-        let mut all = DatagramCounts::default();
-        self.sockets.iter().for_each(|socket| all.merge(&socket.counts()));
-        all
+        self.lanes.counts()
+    }
+
+    /// Whether it has sockets, whose system calls are counted.
+    pub fn has_sockets(&self) -> bool {
+        matches!(self.lanes, Lanes::Sockets(_))
     }
 
     /// Runs a future of the client's to its end.
@@ -154,40 +215,70 @@ impl QueryClientProcess {
     }
 
     fn send(&mut self) {
-        for (lane, socket) in self.sockets.iter_mut().enumerate() {
-            while let Some(datagram) = self.client.poll_transmit(lane) {
+        let Self { client, lanes, servers, root_to_leaf, .. } = self;
+        for lane in 0..client.lanes() {
+            while let Some(datagram) = client.poll_transmit(lane) {
                 // A server that nobody knows: a redirect has named it. It will not answer.
-                if let Some(to) = self.addresses.get(&datagram.server) {
-                    socket.send(*to, datagram.bytes);
+                if let Some(place) = servers.get(&datagram.server) {
+                    let direct = datagram.direct || *root_to_leaf;
+                    lanes.send(lane, if direct { place.direct } else { place.led }, datagram.bytes);
                 }
             }
-            socket.flush();
         }
+        lanes.flush();
     }
 
     /// From those that have something, if that is known from a wait. Says whether there may be more.
     fn receive(&mut self, waited: bool) -> bool {
-        let mut more = false;
-        for (lane, socket) in self.sockets.iter_mut().enumerate() {
-            if waited && !self.watch.is_ready(lane) {
-                continue;
-            }
-            more |= socket.receive() == BATCH;
+        let Self { client, lanes, servers, watch, .. } = self;
+        let more = lanes.receive(|place| !waited || watch.is_ready(place));
+        lanes.each(|lane, from, datagram| {
             // Whoever is not one of the servers has nothing to say.
-            let known = |from: &SocketAddr| self.addresses.values().any(|address| address == from);
-            let came = socket.iter().filter(|(from, _)| known(from));
-            came.for_each(|(_, datagram)| self.client.handle(lane, datagram));
-        }
+            if servers.values().any(|place| place.led == from) {
+                client.handle(lane, datagram);
+            }
+        });
         more
     }
 
     fn wait(&mut self) {
-        let Self { client, sockets, watch, .. } = self;
-        if let Some(socket) = sockets.first_mut() {
-            socket.count_call();
-        }
-        watch.wait_for(sockets.iter().map(Datagrams::fd), client.next_deadline());
+        let Self { client, lanes, watch, .. } = self;
+        lanes.count_call();
+        watch.wait_for(lanes.fds(), client.next_deadline());
     }
+}
+
+/// A socket for each lane, and the servers' addresses.
+fn sockets(servers: &[MemoryServer], count: u16) -> Result<(Lanes, BTreeMap<u16, Place>), NodeError> {
+    let mut places = BTreeMap::new();
+    for server in servers {
+        let Some(query) = &server.query else { continue };
+        let failed = |source| NodeError::Listen { address: query.clone(), source };
+        let mut found = query.to_socket_addrs().map_err(failed)?;
+        let found = found.next().ok_or_else(|| failed(std::io::ErrorKind::AddrNotAvailable.into()))?;
+        places.insert(server.partition, Place { led: found, direct: found });
+    }
+    let any = match places.values().next() {
+        Some(Place { led: SocketAddr::V6(_), .. }) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+        _ => (Ipv4Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = |_| {
+        let bound = UdpSocket::bind(any);
+        let bound = bound.map_err(|source| NodeError::Listen { address: any.to_string(), source })?;
+        Ok(Datagrams::new(bound)?)
+    };
+    let sockets = (0..count).map(socket).collect::<Result<_, NodeError>>()?;
+    Ok((Lanes::Sockets(sockets), places))
+}
+
+/// The servers in the network.
+fn places(servers: &[MemoryServer], hosts: &[Host]) -> BTreeMap<u16, Place> {
+    let place = |server: &MemoryServer| {
+        let ip = hosts.iter().find(|host| host.id == server.host)?.ip;
+        let (led, direct) = ((ip, QUERY_UDP_PORT).into(), (ip, DIRECT_QUERY_UDP_PORT).into());
+        Some((server.partition, Place { led, direct }))
+    };
+    servers.iter().filter_map(place).collect()
 }
 
 async fn info(server: &MemoryServer, trust: &Trust, patience: Duration) -> Result<ServerInfo, NodeError> {

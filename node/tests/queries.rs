@@ -13,7 +13,7 @@ use fatbtree_client::{Client, QueryClient};
 use fatbtree_index::{Start, TreeConfig, Wish, value};
 use fatbtree_node::{
     Adapter, ClientOptions, ClientProcess, MemoryServerOptions, MemoryServerProcess, NicSpec,
-    QueryClientOptions, QueryClientProcess, QueryOptions, TreeSource, roster_of,
+    QueryClientOptions, QueryClientProcess, QueryOptions, QueryWay, TreeSource, roster_of,
 };
 use fatbtree_port::PortSpec;
 use fatbtree_query::{Answer as Said, Ask};
@@ -206,7 +206,7 @@ fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
         data: None,
         region_bytes: 1 << 30,
         queries: Some(QueryOptions {
-            address: described.query.clone().unwrap(),
+            address: described.query.clone(),
             workers: 2,
             servers: vec![(0, described.partition)],
             cache_bytes: 1 << 20,
@@ -224,6 +224,8 @@ fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
         let stopper = is_ready.recv().unwrap();
         let queries = scope.spawn(|| {
             let options = QueryClientOptions {
+                way: QueryWay::of(&cluster, cluster.clients()[0].host).unwrap(),
+                root_to_leaf: false,
                 servers: vec![described.clone()],
                 lanes: 2,
                 trust: Trust::default(),

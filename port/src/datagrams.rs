@@ -48,6 +48,10 @@ pub struct DatagramCounts {
     pub dropped: u64,
     /// Datagrams that came and were too long.
     pub too_long: u64,
+    /// Frames that came and were not whole: lengths or checksums are wrong. The system looks at them where there are sockets.
+    pub damaged: u64,
+    /// Frames that came and were something else, or somebody else's.
+    pub foreign: u64,
     /// System calls.
     pub calls: u64,
 }
@@ -59,6 +63,8 @@ impl DatagramCounts {
         self.sent += other.sent;
         self.dropped += other.dropped;
         self.too_long += other.too_long;
+        self.damaged += other.damaged;
+        self.foreign += other.foreign;
         self.calls += other.calls;
     }
 }
@@ -130,6 +136,11 @@ impl Datagrams {
             }
         }
         Ok(())
+    }
+
+    /// Forgets what came before.
+    pub fn forget(&mut self) {
+        self.came.clear();
     }
 
     /// What [`receive`](Self::receive) has taken, and from whom.

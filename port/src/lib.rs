@@ -18,6 +18,7 @@
 //! * Trains: UDP frames of one length that leave together are one message, which goes through the kernel once and is cut where it arrives
 //!   (`UDP_SEGMENT`, `UDP_GRO`): by the kernel for a receiver that knows nothing of it. The way through the kernel is most of a frame's
 //!   price (`cargo bench -p fatbtree-port`).
+//! * [`Lanes`]: UDP datagrams for a protocol above, by sockets of the system ([`Datagrams`]) or by frames ([`FrameDatagrams`]).
 //! * [`Waiter`], [`Waker`]: sleep until there is something.
 //! * [`Counters`]: every queue is bounded, and what is lost is counted.
 //!
@@ -48,6 +49,8 @@ mod batch;
 mod counters;
 mod datagrams;
 mod error;
+mod frame_datagrams;
+mod lanes;
 mod multi;
 mod packet;
 mod pair;
@@ -61,6 +64,8 @@ pub use batch::{BATCH, Batch, LONGEST_FRAME};
 pub use counters::Counters;
 pub use datagrams::{DatagramCounts, Datagrams, share_address};
 pub use error::OpenError;
+pub use frame_datagrams::{FrameDatagrams, MacAddress};
+pub use lanes::Lanes;
 pub use nix::errno::Errno;
 pub use packet::PacketPort;
 pub use pair::{PairPort, pair};

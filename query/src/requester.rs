@@ -113,6 +113,9 @@ pub enum Answer {
 pub struct ToServer {
     /// Its number.
     pub server: u16,
+    /// It has to come to this server: switches must not send it to another. See
+    /// [`DIRECT_QUERY_UDP_PORT`](fatbtree_wire::query::DIRECT_QUERY_UDP_PORT).
+    pub direct: bool,
     /// The datagram.
     pub bytes: Vec<u8>,
 }
@@ -126,6 +129,8 @@ pub struct RequesterStats {
     pub redirects: u64,
     /// Opens that were sent.
     pub opens: u64,
+    /// Answers that say that the server began at a node that switches had found.
+    pub led: u64,
     /// Datagrams that are no answers to anything.
     pub stray: u64,
 }
@@ -135,6 +140,8 @@ pub struct RequesterStats {
 struct Pending {
     ask: Ask,
     server: u16,
+    /// A redirect has led to this server: whoever sends the request elsewhere knows less.
+    direct: bool,
     pause: Duration,
     again_at: Duration,
     given_up_at: Duration,
@@ -209,6 +216,7 @@ impl Requester {
         let pending = Pending {
             ask,
             server,
+            direct: false,
             pause,
             again_at: now,
             given_up_at: now + self.options.patience,
@@ -281,6 +289,8 @@ impl Requester {
         if (pending.ask.op, pending.ask.key) != (header.op, header.walk.key) {
             return false;
         }
+        // Of a long answer, once: with its last part.
+        let led = u64::from(header.address != 0);
         match status {
             Status::Done => {
                 if header.total > self.options.longest_answer {
@@ -300,25 +310,29 @@ impl Requester {
                         Op::Scan => Answer::Records { payload, next },
                         Op::Open | Op::Put | Op::Update | Op::Delete => Answer::Written,
                     };
+                    self.stats.led += led;
                     self.end(header.request, Some(answer));
                 } else {
                     pending.answer = Some(answer);
                 }
                 is_good
             }
-            Status::NotFound => self.end(header.request, Some(Answer::NotFound)),
+            Status::NotFound => {
+                self.stats.led += led;
+                self.end(header.request, Some(Answer::NotFound))
+            }
             Status::Refused | Status::TooLarge => self.end(header.request, Some(Answer::Refused(status))),
             Status::Forgotten | Status::Unknown => self.end(header.request, None),
             // Nothing was changed: the timer asks again.
             Status::Busy | Status::Failed => true,
             // Said twice, it leads there once.
-            Status::Redirect if pending.server == header.walk.partition => true,
+            Status::Redirect if pending.direct && pending.server == header.walk.partition => true,
             Status::Redirect => {
                 pending.redirects += 1;
                 if pending.redirects > self.options.redirects {
                     return self.end(header.request, Some(Answer::Refused(status)));
                 }
-                (pending.server, pending.answer) = (header.walk.partition, None);
+                (pending.server, pending.direct, pending.answer) = (header.walk.partition, true, None);
                 self.stats.redirects += 1;
                 self.send(now, header.request);
                 true
@@ -344,10 +358,11 @@ impl Requester {
             return self.end(id, None);
         }
         let Some(pending) = self.pending.get(&id) else { return false };
+        // To whom the cookie is from, whoever has the key by now.
         let open = QueryHeader::request(Op::Open, pending.ask.key, self.client, floor);
         let bytes = QueryHeader { range_end: cookie, ..open }.to_bytes().to_vec();
         self.stats.opens += 1;
-        self.transmit.push_back(ToServer { server: pending.server, bytes });
+        self.transmit.push_back(ToServer { server: partition, direct: true, bytes });
         true
     }
 
@@ -379,8 +394,9 @@ impl Requester {
         let Ask { op, key, range_end, limit, value } = &pending.ask;
         let request = QueryHeader::request(*op, *key, self.client, id);
         let header = QueryHeader { range_end: *range_end, limit: *limit, ..request };
-        let (server, datagrams) = (pending.server, datagrams(&header, value, self.options.part));
-        self.transmit.extend(datagrams.map(|bytes| ToServer { server, bytes }));
+        let (server, direct) = (pending.server, pending.direct);
+        let datagrams = datagrams(&header, value, self.options.part);
+        self.transmit.extend(datagrams.map(|bytes| ToServer { server, direct, bytes }));
     }
 
     /// With an answer, or without one.

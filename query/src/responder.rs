@@ -136,6 +136,7 @@ enum Received {
 struct Running {
     from: SocketAddr,
     header: QueryHeader,
+    led: bool,
 }
 
 /// Takes datagrams, hands on requests, answers.
@@ -304,7 +305,7 @@ impl Responder {
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.running.insert(ticket, Running { from, header });
+        self.running.insert(ticket, Running { from, header, led: false });
         self.stats.requests += 1;
         Some(Request {
             ticket: Ticket(ticket),
@@ -317,9 +318,16 @@ impl Responder {
         })
     }
 
+    /// A request has begun at the node of its [address](Request::address): its answer says so.
+    pub fn begins_there(&mut self, ticket: Ticket) {
+        if let Some(running) = self.running.get_mut(&ticket.0) {
+            running.led = true;
+        }
+    }
+
     /// A request has come to its end. Those that nobody knows are passed over.
     pub fn finish(&mut self, ticket: Ticket, outcome: Outcome) {
-        let Some(Running { from, header }) = self.running.remove(&ticket.0) else { return };
+        let Some(Running { from, header, led }) = self.running.remove(&ticket.0) else { return };
         let (mut partition, mut count, mut next) = (self.options.partition, 0, None);
         let (status, payload) = match outcome {
             Outcome::Done => (Status::Done, Vec::new()),
@@ -341,6 +349,7 @@ impl Responder {
         let mut response = header.response(status);
         (response.execution, response.limit) = (self.execution, count);
         (response.range_end, response.walk.partition) = (next.unwrap_or(0), partition);
+        response.address = if led { header.address } else { 0 };
         if header.op.is_write()
             && let Some(known) = self.clients.get_mut(&header.client)
         {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fatbtree_query::{
     Answer, Ask, Outcome, Request, Requester, RequesterOptions, Responder, ResponderOptions,
 };
-use fatbtree_wire::query::{Op, records};
+use fatbtree_wire::query::{Op, Query, records};
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -24,6 +24,8 @@ struct Faults {
     /// Of 1000 steps: a server begins anew, and its requests under way are carried out or not.
     restarts: u32,
     lease: Duration,
+    /// Of 100 requests that switches may lead: they come to the server that does not have the key.
+    misled: u32,
 }
 
 /// A value, and since when.
@@ -235,7 +237,12 @@ impl World {
         }
         for client in 0..CLIENTS {
             while let Some(datagram) = self.clients[client].poll_transmit() {
-                let to = To::Server(usize::from(datagram.server), address(client));
+                let mut server = usize::from(datagram.server);
+                if !datagram.direct && self.random.random_range(0..100) < faults.misled {
+                    let key = Query::parse(&datagram.bytes).unwrap().header.walk.key;
+                    server = usize::from(key < BORDER);
+                }
+                let to = To::Server(server, address(client));
                 self.post(faults, to, datagram.bytes);
             }
             while let Some((id, answer)) = self.clients[client].poll_answer() {
@@ -267,7 +274,7 @@ impl World {
 
 fn run(seed: u64, faults: &Faults) -> World {
     let mut world = World::new(seed, faults);
-    let calm = Faults { lost: 0, doubled: 0, restarts: 0, lease: faults.lease };
+    let calm = Faults { lost: 0, doubled: 0, restarts: 0, ..*faults };
     for step in 0..1500 {
         if step < 1000 {
             let client = world.random.random_range(0..CLIENTS);
@@ -300,7 +307,7 @@ fn run(seed: u64, faults: &Faults) -> World {
 
 #[test]
 fn writes_are_carried_out_once_whatever_the_network_does() {
-    let faults = Faults { lost: 15, doubled: 15, restarts: 0, lease: Duration::from_secs(60) };
+    let faults = Faults { lost: 15, doubled: 15, restarts: 0, lease: Duration::from_secs(60), misled: 20 };
     let (mut unknown, mut all, mut again, mut redirects) = (0, 0, 0, 0);
     for seed in 0..60 {
         let world = run(seed, &faults);
@@ -319,7 +326,7 @@ fn servers_that_forget_carry_nothing_out_twice() {
     for (restarts, lease) in
         [(2, Duration::from_secs(60)), (0, Duration::from_millis(40)), (1, Duration::from_millis(60))]
     {
-        let faults = Faults { lost: 15, doubled: 15, restarts, lease };
+        let faults = Faults { lost: 15, doubled: 15, restarts, lease, misled: 20 };
         let (mut unknown, mut written) = (0, 0);
         for seed in 1000..1060 {
             let world = run(seed, &faults);
@@ -332,7 +339,21 @@ fn servers_that_forget_carry_nothing_out_twice() {
 
 #[test]
 fn a_calm_network_needs_one_packet_each_way() {
-    let calm = Faults { lost: 0, doubled: 0, restarts: 0, lease: Duration::from_secs(60) };
+    let calm = Faults { lost: 0, doubled: 0, restarts: 0, lease: Duration::from_secs(60), misled: 0 };
     let world = run(7, &calm);
     assert!(world.ended.iter().all(|(_, answer)| !matches!(answer, Answer::Unknown | Answer::Lost)));
+}
+
+#[test]
+fn whoever_is_always_misled_finds_his_server_by_its_redirect() {
+    let misled = Faults { lost: 0, doubled: 0, restarts: 0, lease: Duration::from_secs(60), misled: 100 };
+    let world = run(9, &misled);
+    assert!(
+        world
+            .ended
+            .iter()
+            .all(|(_, answer)| !matches!(answer, Answer::Unknown | Answer::Lost | Answer::Refused(_)))
+    );
+    let redirects = world.clients.iter().map(|client| client.stats().redirects).sum::<u64>();
+    assert_eq!(redirects, world.ended.len() as u64, "one each, and none is sent round in circles");
 }

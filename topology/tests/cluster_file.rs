@@ -622,7 +622,7 @@ fn index_packets_have_a_udp_port() {
     let port = |line: &str| Cluster::from_toml(&good_but("k = 4", &format!("k = 4\n{line}")));
     assert_eq!(port("").unwrap().in_flight_port(), 4792);
     assert_eq!(port("in_flight_port = 6000").unwrap().in_flight_port(), 6000);
-    for bad in ["0", "4791", "4793", "65536", "-1"] {
+    for bad in ["0", "4791", "4793", "4794", "65536", "-1"] {
         let text = good_but("k = 4", &format!("k = 4\nin_flight_port = {bad}"));
         refused(&text, "line 3, column 18, network.in_flight_port", "neither 4791");
     }

@@ -1,15 +1,12 @@
 //! The checked view of a received frame.
 
 use crate::error::{Expected, Header, ParseError, take};
+use crate::prefix::{Prefix, field, foreign};
 use crate::{
-    Bth, ETHERNET_LEN, Extension, ICRC_LEN, INDEX_UDP_PORT, IPV4_LEN, IndexHeader, Opcode, PREFIX_LEN,
-    ROCE_UDP_PORT, UDP_LEN, icrc,
+    Bth, Extension, ICRC_LEN, INDEX_UDP_PORT, IPV4_LEN, IndexHeader, Opcode, PREFIX_LEN, ROCE_UDP_PORT,
+    UDP_LEN, icrc,
 };
-use etherparse::checksum::Sum16BitWords;
-use etherparse::{
-    EtherType, Ethernet2Header, Ethernet2HeaderSlice, IpDscp, IpEcn, IpFragOffset, IpNumber, Ipv4Header,
-    Ipv4HeaderSlice, UdpHeader, UdpHeaderSlice,
-};
+use etherparse::{EtherType, Ethernet2Header, IpDscp, IpEcn, IpFragOffset, IpNumber, Ipv4Header, UdpHeader};
 use std::net::Ipv4Addr;
 
 /// Ethernet II addresses; the EtherType is always IPv4.
@@ -82,81 +79,16 @@ impl<'a> Frame<'a> {
     /// Takes a frame apart and checks lengths, IPv4 checksum and, unless it is 0, the UDP checksum. Bytes behind the IPv4
     /// packet (Ethernet padding) are ignored. Never panics.
     pub fn parse(bytes: &'a [u8]) -> Result<Frame<'a>, ParseError> {
-        let field =
-            |header, field, expected, found: u32| ParseError::Field { header, field, expected, found };
-        let foreign =
-            |header, field, expected, found: u32| ParseError::Foreign { header, field, expected, found };
-
-        // Ethernet.
-        let truncated = |header, offset, expected| ParseError::Truncated {
-            header,
-            offset,
-            expected,
-            found: bytes.len().saturating_sub(offset),
-        };
-        let link = Ethernet2HeaderSlice::from_slice(bytes)
-            .map_err(|_| truncated(Header::Ethernet, 0, ETHERNET_LEN))?;
-        if link.ether_type() != EtherType::IPV4 {
-            let expected = Expected::Exactly(u32::from(EtherType::IPV4.0));
-            return Err(foreign(Header::Ethernet, "EtherType", expected, u32::from(link.ether_type().0)));
-        }
-
-        // IPv4. The first byte is checked before etherparse sees it, so that its errors can only be about length.
-        let header: &[u8; IPV4_LEN] = take(bytes, ETHERNET_LEN, Header::Ipv4)?;
-        if header[0] != 0x45 {
-            let expected = Expected::Exactly(0x45);
-            return Err(field(Header::Ipv4, "version and header length", expected, u32::from(header[0])));
-        }
-        let ip = Ipv4HeaderSlice::from_slice(header)
-            .map_err(|_| truncated(Header::Ipv4, ETHERNET_LEN, IPV4_LEN))?;
-        let checksum = ipv4_checksum(header);
-        if checksum != ip.header_checksum() {
-            let expected = Expected::Exactly(u32::from(checksum));
-            return Err(field(Header::Ipv4, "header checksum", expected, u32::from(ip.header_checksum())));
-        }
-        if ip.protocol() != IpNumber::UDP {
-            let expected = Expected::Exactly(u32::from(IpNumber::UDP.0));
-            return Err(foreign(Header::Ipv4, "protocol", expected, u32::from(ip.protocol().0)));
-        }
-        let is_in_flight = header[6] & IN_FLIGHT != 0;
-        let fragment = u16::from_be_bytes([header[6] & !IN_FLIGHT, header[7]]) & !0x4000;
-        if fragment != 0 {
-            let (expected, found) = (Expected::Exactly(0), u32::from(fragment));
-            return Err(field(Header::Ipv4, "fragment offset and flags but DF", expected, found));
-        }
-        let total_len = usize::from(ip.total_len());
-        let available = bytes.len() - ETHERNET_LEN;
-        if total_len > available {
-            let expected = Expected::AtMost(available as u32);
-            return Err(field(Header::Ipv4, "total length", expected, total_len as u32));
-        }
-        if total_len < IPV4_LEN + UDP_LEN {
-            let expected = Expected::AtLeast((IPV4_LEN + UDP_LEN) as u32);
-            return Err(field(Header::Ipv4, "total length", expected, total_len as u32));
-        }
-        let bytes = &bytes[..ETHERNET_LEN + total_len];
-
-        // UDP.
-        let datagram = &bytes[ETHERNET_LEN + IPV4_LEN..];
-        let udp = UdpHeaderSlice::from_slice(datagram)
-            .map_err(|_| truncated(Header::Udp, ETHERNET_LEN + IPV4_LEN, UDP_LEN))?;
+        let prefix = Prefix::parse(bytes)?;
+        let Prefix { link, ip, udp, is_in_flight, bytes } = &prefix;
+        let (bytes, is_in_flight) = (*bytes, *is_in_flight);
         let port = udp.destination_port();
         let expected = if is_in_flight { INDEX_UDP_PORT } else { ROCE_UDP_PORT };
         if port != expected {
             let expected = Expected::Exactly(u32::from(expected));
             return Err(foreign(Header::Udp, "destination port", expected, u32::from(port)));
         }
-        if usize::from(udp.length()) != datagram.len() {
-            let expected = Expected::Exactly(datagram.len() as u32);
-            return Err(field(Header::Udp, "length", expected, u32::from(udp.length())));
-        }
-        if udp.checksum() != 0 {
-            let checksum = udp_checksum(ip.source(), ip.destination(), datagram);
-            if checksum != udp.checksum() {
-                let expected = Expected::Exactly(u32::from(checksum));
-                return Err(field(Header::Udp, "checksum", expected, u32::from(udp.checksum())));
-            }
-        }
+        prefix.check_udp()?;
 
         // Index header and BTH.
         let mut offset = PREFIX_LEN;
@@ -197,7 +129,7 @@ impl<'a> Frame<'a> {
         Ok(Frame {
             ethernet: Ethernet { destination: link.destination(), source: link.source() },
             ipv4: Ipv4 {
-                tos: header[1],
+                tos: ip.slice()[1],
                 identification: ip.identification(),
                 dont_fragment: ip.dont_fragment(),
                 ttl: ip.ttl(),
@@ -318,18 +250,4 @@ pub(crate) fn ipv4_checksum(header: &[u8; IPV4_LEN]) -> u16 {
 pub(crate) fn fold(sum: u32) -> u16 {
     let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16
-}
-
-/// The checksum a UDP datagram over IPv4 should carry (never 0).
-fn udp_checksum(source: [u8; 4], destination: [u8; 4], datagram: &[u8]) -> u16 {
-    let length = (datagram.len() as u16).to_be_bytes();
-    Sum16BitWords::new()
-        .add_4bytes(source)
-        .add_4bytes(destination)
-        .add_2bytes([0, IpNumber::UDP.0])
-        .add_2bytes(length)
-        .add_slice(&datagram[..6])
-        .add_slice(&datagram[UDP_LEN..])
-        .to_ones_complement_with_no_zero()
-        .to_be()
 }

@@ -16,6 +16,7 @@
 //!   than in a slice is [appended in place](HeaderTemplate::emit_with), so that it is copied once.
 //! - [`icrc`] has the invariant CRC in full, and by difference as switches mend it.
 //! - [`hops`] is the reference model, in software, of what the switches do to an index read.
+//! - [`UdpFrame`] is a frame with any other UDP datagram.
 //! - [`query`] is the protocol of clients without RDMA: operations on keys, over UDP.
 //!
 //! Ethernet, IPv4 and UDP are read and written by `etherparse`; each InfiniBand header has a file of its own. Layouts
@@ -68,8 +69,10 @@ pub mod hops;
 pub mod icrc;
 mod index;
 mod opcode;
+mod prefix;
 pub mod query;
 mod reth;
+mod udp_frame;
 
 pub use aeth::{Aeth, NakCode, Syndrome, SyndromeKind};
 pub use atomic_ack_eth::AtomicAckEth;
@@ -84,6 +87,7 @@ pub use frame::{Ethernet, Frame, IN_FLIGHT, Ipv4, Udp};
 pub use index::{INDEX_HEADER_VERSION, IndexFlags, IndexHeader};
 pub use opcode::Opcode;
 pub use reth::Reth;
+pub use udp_frame::UdpFrame;
 
 /// UDP destination port of RoCEv2 (annex A17, assigned by IANA).
 pub const ROCE_UDP_PORT: u16 = 4791;

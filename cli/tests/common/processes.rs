@@ -44,11 +44,7 @@ pub(crate) fn on_free_ports(mut text: String) -> String {
         (0..).map(|n| somewhere + n * 100).find(|port| free(*port, 60, true)).expect("free UDP ports");
     let control =
         (0..).map(|n| somewhere + n * 100).find(|port| free(*port, 40, false)).expect("free TCP ports");
-    let queries =
-        (0..).map(|n| somewhere + 70 + n * 100).find(|port| free(*port, 2, true)).expect("free UDP ports");
     for (from, to) in [
-        ("127.0.0.1:4793", format!("127.0.0.1:{queries}")),
-        ("127.0.0.1:4794", format!("127.0.0.1:{}", queries + 1)),
         ("first_port = 12000", format!("first_port = {wires}")),
         ("first_port = 9600", format!("first_port = {control}")),
         ("first_port = 9800", format!("first_port = {}", control + 20)),

@@ -15,6 +15,7 @@ use fatbtree_query::{Outcome, Responder, ResponderOptions, ResponderStats, Ticke
 use fatbtree_verbs::local::{LocalHost, LocalVerbs};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Alarm, Device as _, Endpoint, QueuePairNumber};
+use fatbtree_wire::query::Op;
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream;
 
@@ -221,18 +222,24 @@ impl QueryWorker {
             self.responder.finish(ticket, Outcome::Redirect(self.partition_of(key)));
             return;
         }
-        let led = match request.address {
-            0 => None,
-            address => {
-                let start = self.nodes.as_ref().and_then(|nodes| nodes.start(key, address));
-                *(if start.is_some() { &mut self.stats.led } else { &mut self.stats.led_astray }) += 1;
-                start
-            }
-        };
         if self.work.len() >= self.room {
             self.responder.finish(ticket, Outcome::Failed);
             return;
         }
+        let led = match (request.op, request.address) {
+            // A scan finds its leaves by itself.
+            (Op::Scan, _) | (_, 0) => None,
+            (_, address) => {
+                let start = self.nodes.as_ref().and_then(|nodes| nodes.start(key, address));
+                if start.is_some() {
+                    self.stats.led += 1;
+                    self.responder.begins_there(ticket);
+                } else {
+                    self.stats.led_astray += 1;
+                }
+                start
+            }
+        };
         let start = led.unwrap_or(self.start);
         let done = carry_out(Rc::clone(&self.pool), request, start, range, self.options.scans);
         self.work.push(Box::pin(async move { Ended::Request(ticket, done.await, range) }));

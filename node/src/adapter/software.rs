@@ -1,13 +1,17 @@
 //! A software NIC and its port.
 
+use std::net::Ipv4Addr;
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fatbtree_nic::{Nic, NicConfig};
-use fatbtree_port::{BATCH, Batch, Port, PortSpec};
+use fatbtree_port::{BATCH, Batch, MacAddress, Port, PortSpec, Wire};
 use fatbtree_topology::Host;
 use fatbtree_verbs::time::Instant;
 
 use super::Watch;
+use super::divert::{Diversion, Shares};
 use crate::NodeError;
 
 /// A NIC, the port that it sends and receives by, and what waits to be sent.
@@ -15,6 +19,10 @@ pub(super) struct SoftwareNic {
     pub(super) nic: Nic,
     /// One, as waiters want it; none when it is closed.
     port: Vec<Box<dyn Port>>,
+    /// The same, for others that send by it.
+    wire: Option<Arc<Wire>>,
+    address: (MacAddress, Ipv4Addr),
+    diversion: Option<Diversion>,
     came: Batch,
     /// Frames that the NIC has made; those from `first` to `end` were not taken yet.
     leaving: Vec<Vec<u8>>,
@@ -36,7 +44,8 @@ pub(crate) const SILENCE: Duration = Duration::from_millis(100 * (1 + RETRIES as
 
 impl SoftwareNic {
     pub(super) fn open(spec: &PortSpec, host: &Host) -> Result<Self, NodeError> {
-        let port = vec![spec.open()?];
+        let wire = Arc::new(spec.open_wire()?);
+        let port = vec![wire.port()?];
         let config = NicConfig {
             ack_timeout: ACK_TIMEOUT,
             retry_count: RETRIES,
@@ -44,7 +53,17 @@ impl SoftwareNic {
         };
         let nic = Nic::new(config, rand::random());
         let nic = nic.map_err(NodeError::system("getting memory for the NIC's buffers"))?;
-        Ok(Self { nic, port, came: Batch::new(), leaving: vec![Vec::new(); BATCH], first: 0, end: 0 })
+        Ok(Self {
+            nic,
+            port,
+            wire: Some(wire),
+            address: (host.mac.0, host.ip),
+            diversion: None,
+            came: Batch::new(),
+            leaving: vec![Vec::new(); BATCH],
+            first: 0,
+            end: 0,
+        })
     }
 
     /// None when it is closed.
@@ -55,6 +74,15 @@ impl SoftwareNic {
     /// Nothing is received or sent any more.
     pub(super) fn close(&mut self) {
         self.port.clear();
+        self.wire = None;
+    }
+
+    /// From now on, datagrams to these UDP ports are for other threads. None when it is closed.
+    pub(super) fn divert(&mut self, ports: &Range<u16>, threads: usize) -> Result<Option<Shares>, NodeError> {
+        let Some(wire) = &self.wire else { return Ok(None) };
+        let (diversion, shares) = Diversion::new(wire, self.address, ports, threads)?;
+        self.diversion = Some(diversion);
+        Ok(Some(shares))
     }
 
     /// Hands a batch of frames in. Says whether there may be more.
@@ -63,7 +91,11 @@ impl SoftwareNic {
         if port.receive(&mut self.came) == 0 {
             return false;
         }
-        self.came.iter().for_each(|frame| self.nic.handle_frame(now, frame));
+        let Self { nic, came, diversion, .. } = self;
+        match diversion {
+            None => came.iter().for_each(|frame| nic.handle_frame(now, frame)),
+            Some(diversion) => diversion.divert(came, |frame| nic.handle_frame(now, frame)),
+        }
         self.came.is_full()
     }
 

@@ -7,9 +7,14 @@
 //!                                              ▼          │
 //!                                          desk: its session with the memory server (control plane's thread)
 //! ```
+//!
+//! Without an address of their own they come over the wire of the NIC: its thread hands datagrams for the protocol's ports on by peer, as the
+//! kernel does, and workers send by the wire themselves.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -17,21 +22,23 @@ use std::time::Duration;
 use fatbtree_index::IndexCache;
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, WorkerStats};
 use fatbtree_memserver::{Attached, ClientId, Handle, Lease, ServerGone, ServerInfo, Supply};
-use fatbtree_port::{BATCH, DatagramCounts, Datagrams, Waiter, Waker, share_address};
+use fatbtree_port::{DatagramCounts, Datagrams, Lanes, Waiter, Waker, share_address};
+use fatbtree_topology::Host;
 use fatbtree_verbs::local::LocalHost;
+use fatbtree_wire::query::{DIRECT_QUERY_UDP_PORT, QUERY_UDP_PORT};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc as orders;
 
 use crate::NodeError;
-use crate::adapter::Watch;
+use crate::adapter::{Adapter, Share, Shares, Watch};
 use crate::metrics::Metrics;
 use crate::stop::{Stopper, stopper_of};
 
 /// How a memory server answers queries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueryOptions {
-    /// Where, `name-or-address:port`.
-    pub address: String,
+    /// Where, `name-or-address:port`, by sockets of this machine. Without: over the wire of its software NIC, at its host's address.
+    pub address: Option<String>,
     /// Threads, each with its own queue: at least 1.
     pub workers: u16,
     /// The first key of each memory server and its partition, ascending from 0.
@@ -55,6 +62,10 @@ pub struct QueryReport {
     pub damaged: u64,
     /// Requests that began at a node that switches had found.
     pub led: u64,
+    /// Requests with the address of a node where none was: what a switch knew was old.
+    pub led_astray: u64,
+    /// Datagrams that have found no room with their worker.
+    pub crowded_out: u64,
     /// Nodes that were split.
     pub splits: u64,
     /// What the sockets have counted.
@@ -63,13 +74,14 @@ pub struct QueryReport {
 
 impl QueryReport {
     fn add(&mut self, stats: &WorkerStats, datagrams: &DatagramCounts) {
-        let WorkerStats { responder, pool, redirected, led, .. } = stats;
+        let WorkerStats { responder, pool, redirected, led, led_astray } = stats;
         self.requests += responder.requests;
         self.again += responder.again;
         self.busy += responder.busy;
         self.damaged += responder.damaged;
         self.redirected += redirected;
         self.led += led;
+        self.led_astray += led_astray;
         self.splits += pool.splits;
         self.datagrams.merge(datagrams);
     }
@@ -82,6 +94,10 @@ impl QueryReport {
             ("query_busy", "Requests that were refused for a bound", self.busy),
             ("query_damaged", "Datagrams that are no requests", self.damaged),
             ("query_led", "Requests that began at a node that switches had found", self.led),
+            ("query_led_astray", "Requests that switches had led to where no node was", self.led_astray),
+            ("query_crowded_out", "Datagrams that found no room with their worker", self.crowded_out),
+            ("query_foreign", "Frames that were no datagrams for here", self.datagrams.foreign),
+            ("query_frames_damaged", "Frames with wrong lengths or checksums", self.datagrams.damaged),
             ("query_splits", "Nodes that query workers have split", self.splits),
             ("query_datagrams_received", "Datagrams received", self.datagrams.received),
             ("query_datagrams_sent", "Datagrams sent", self.datagrams.sent),
@@ -95,15 +111,25 @@ impl QueryReport {
 
 impl fmt::Display for QueryReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requests, again, redirected, busy, damaged, splits, datagrams, .. } = self;
+        let Self { requests, led, again, redirected, busy, damaged, splits, datagrams, .. } = self;
         write!(
             f,
-            "{requests} requests, {again} writes again, {redirected} redirected, {busy} refused, {damaged} damaged, {splits} splits, {} \
-             system calls",
-            datagrams.calls
+            "{requests} requests, {led} led by switches, {again} writes again, {redirected} redirected, {busy} refused, {damaged} damaged, \
+             {splits} splits"
         )?;
-        if *requests > 0 {
-            write!(f, " ({:.2} each)", datagrams.calls as f64 / *requests as f64)?;
+        for (count, what) in [
+            (self.led_astray, "led astray"),
+            (self.crowded_out, "crowded out"),
+            (datagrams.damaged, "frames damaged"),
+            (datagrams.dropped, "answers lost"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        if datagrams.calls > 0 && *requests > 0 {
+            let each = datagrams.calls as f64 / *requests as f64;
+            write!(f, ", {} system calls ({each:.2} each)", datagrams.calls)?;
         }
         Ok(())
     }
@@ -111,28 +137,53 @@ impl fmt::Display for QueryReport {
 
 /// What all workers of a server have done so far, for other threads.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Board(Arc<Mutex<Vec<(WorkerStats, DatagramCounts)>>>);
+pub(super) struct Board {
+    workers: Arc<Mutex<Vec<(WorkerStats, DatagramCounts)>>>,
+    /// On a wire: what found no room.
+    lost: Option<Arc<AtomicU64>>,
+}
 
 impl Board {
     fn tell(&self, worker: usize, stats: WorkerStats, datagrams: DatagramCounts) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         all[worker] = (stats, datagrams);
     }
 
     pub(super) fn report(&self) -> QueryReport {
-        let mut report = QueryReport::default();
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = self.lost.as_ref().map_or(0, |lost| lost.load(Ordering::Relaxed));
+        let mut report = QueryReport { crowded_out: lost, ..QueryReport::default() };
+        let all = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().for_each(|(stats, datagrams)| report.add(stats, datagrams));
         report
     }
 }
 
-/// Sockets that are open, and threads that are to be started.
+/// Places that are open, and threads that are to be started.
 pub(super) struct Queries {
     options: QueryOptions,
     address: SocketAddr,
-    sockets: Vec<UdpSocket>,
+    places: Vec<Place>,
+    lost: Option<Arc<AtomicU64>>,
 }
+
+/// Where a worker's datagrams come.
+enum Place {
+    Socket(UdpSocket),
+    Wire(Share),
+}
+
+impl Place {
+    /// For the thread that calls it.
+    fn open(self) -> Result<Lanes, NodeError> {
+        Ok(match self {
+            Self::Socket(socket) => Lanes::Sockets(vec![Datagrams::new(socket)?]),
+            Self::Wire(share) => Lanes::Frames(Box::new(share.open()?)),
+        })
+    }
+}
+
+/// Where requests come on a wire; answers go from the first.
+const PORTS: Range<u16> = QUERY_UDP_PORT..DIRECT_QUERY_UDP_PORT + 1;
 
 /// Threads that answer. They end when this is dropped.
 pub(super) struct Workers {
@@ -142,14 +193,20 @@ pub(super) struct Workers {
 }
 
 impl Queries {
-    /// Opens the sockets: what is wrong with the address is told now.
-    pub(super) fn open(options: QueryOptions) -> Result<Self, NodeError> {
-        let failed = |source| NodeError::Listen { address: options.address.clone(), source };
-        let mut found = options.address.to_socket_addrs().map_err(failed)?;
+    /// Opens the sockets, or takes to the wire of the device: what is wrong is told now.
+    pub(super) fn open(options: QueryOptions, host: &Host, device: &mut Adapter) -> Result<Self, NodeError> {
+        let workers = usize::from(options.workers.max(1));
+        let Some(named) = &options.address else {
+            let Shares { all, lost } = device.divert(&PORTS, workers)?.ok_or(NodeError::NoWire)?;
+            let (address, places) = ((host.ip, PORTS.start).into(), all.into_iter().map(Place::Wire));
+            return Ok(Self { address, places: places.collect(), lost: Some(lost), options });
+        };
+        let failed = |source| NodeError::Listen { address: named.clone(), source };
+        let mut found = named.to_socket_addrs().map_err(failed)?;
         let address = found.next().ok_or_else(|| failed(std::io::ErrorKind::AddrNotAvailable.into()))?;
-        let sockets = share_address(address, options.workers.max(1).into())?;
+        let sockets = share_address(address, workers)?;
         let address = sockets[0].local_addr().map_err(failed)?;
-        Ok(Self { options, address, sockets })
+        Ok(Self { address, places: sockets.into_iter().map(Place::Socket).collect(), lost: None, options })
     }
 
     /// Starts the threads, and what they ask the memory server by.
@@ -160,16 +217,12 @@ impl Queries {
         info: &ServerInfo,
         handle: &Handle,
     ) -> Result<Workers, NodeError> {
-        let Self { options, address, sockets } = self;
+        let Self { options, address, places, lost } = self;
         let cache = (options.cache_bytes > 0).then(|| Arc::new(IndexCache::new(options.cache_bytes)));
-        let board = Board::default();
-        board
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .resize(sockets.len(), (WorkerStats::default(), DatagramCounts::default()));
+        let board = vec![(WorkerStats::default(), DatagramCounts::default()); places.len()];
+        let board = Board { workers: Arc::new(Mutex::new(board)), lost };
         let mut workers = Workers { address, board, threads: Vec::new() };
-        for (number, socket) in sockets.into_iter().enumerate() {
+        for (number, place) in places.into_iter().enumerate() {
             let waiter = Waiter::new()?;
             let (stopper, waker) = (stopper_of(&waiter), waiter.waker());
             let (to_desk, wanted) = orders::channel(ORDERS);
@@ -199,7 +252,7 @@ impl Queries {
                 stopper: stopper.clone(),
             };
             let run = move || {
-                if let Err(error) = work(begin, socket, waiter, to_desk, answers) {
+                if let Err(error) = work(begin, place, waiter, to_desk, answers) {
                     tracing::error!(%error, "a query worker has ended");
                 }
             };
@@ -241,18 +294,18 @@ impl Begin {
 /// A worker's life.
 fn work(
     begin: Begin,
-    socket: UdpSocket,
+    place: Place,
     waiter: Waiter,
     orders: orders::Sender<Order>,
     answers: mpsc::Receiver<Answer>,
 ) -> Result<(), NodeError> {
-    let mut socket = Datagrams::new(socket)?;
+    let mut lanes = place.open()?;
     let mut worker = begin.worker(&begin.info)?;
     let mut watch = Watch::new(waiter);
     while !begin.stopper.is_told() {
-        let came = socket.receive();
+        let more = lanes.receive(|_| true);
         let now = watch.now();
-        socket.iter().for_each(|(from, datagram)| worker.handle(now, from, datagram));
+        lanes.each(|_, from, datagram| worker.handle(now, from, datagram));
         while let Ok(answer) = answers.try_recv() {
             match answer {
                 Answer::Attached(attached, owner) => {
@@ -281,16 +334,16 @@ fn work(
             }
         }
         while let Some(answer) = worker.poll_transmit() {
-            socket.send(answer.to, answer.bytes);
+            lanes.send(0, answer.to, answer.bytes);
         }
-        socket.flush();
-        if came < BATCH {
-            begin.board.tell(begin.number, worker.stats(), socket.counts());
-            socket.count_call();
-            watch.wait_for([socket.fd()].into_iter(), Some(worker.next_deadline()));
+        lanes.flush();
+        if !more {
+            begin.board.tell(begin.number, worker.stats(), lanes.counts());
+            lanes.count_call();
+            watch.wait_for(lanes.fds(), Some(worker.next_deadline()));
         }
     }
-    begin.board.tell(begin.number, worker.stats(), socket.counts());
+    begin.board.tell(begin.number, worker.stats(), lanes.counts());
     Ok(())
 }
 

@@ -15,8 +15,8 @@ use crate::network::{Cores, Network, SwitchId};
 pub const IN_FLIGHT_PORT: u16 = 4792;
 /// RoCEv2's own.
 const ROCE_PORT: u16 = 4791;
-/// That of the query protocol.
-const QUERY_PORT: u16 = 4793;
+/// Those of the query protocol.
+const QUERY_PORTS: [u16; 2] = [4793, 4794];
 
 /// Ports by which packets pass a switch a second time, at most: those of a pipe.
 const MAX_LOOPBACK_PORTS: usize = 16;
@@ -147,12 +147,11 @@ impl Check<'_> {
     }
 
     pub(super) fn in_flight_port(&self, network: &file::Network) -> Checked<u16> {
-        const EXPECTED: &str =
-            "a UDP port from 1 to 65535 that is neither 4791, RoCEv2's own, nor 4793, that of queries";
+        const EXPECTED: &str = "a UDP port from 1 to 65535 that is neither 4791, RoCEv2's own, nor 4793 or 4794, those of queries";
         const FIELD: &str = "network.in_flight_port";
         let Some(value) = &network.in_flight_port else { return Ok(IN_FLIGHT_PORT) };
         let port: u16 = self.number(value, FIELD, EXPECTED)?;
-        if port == 0 || port == ROCE_PORT || port == QUERY_PORT {
+        if port == 0 || port == ROCE_PORT || QUERY_PORTS.contains(&port) {
             let problem = Problem::OutOfRange { found: port.to_string(), expected: EXPECTED };
             return self.refuse(value.span(), FIELD, problem);
         }

@@ -4,8 +4,11 @@
 //! they do for an index read; the memory server's processor begins there. An address that is stale, forged or 0 costs the server a walk from
 //! its root, never a wrong answer.
 //!
+//! A request must sometimes come to the very server that it is sent to: one that follows a redirect, an open, or one of a client that wants
+//! no help. Then its destination port is [`DIRECT_QUERY_UDP_PORT`], on which switches lead nothing.
+//!
 //! Requests and responses are one UDP datagram for each part of their payload, and have one header, 64 bytes directly behind UDP
-//! (destination port [`QUERY_UDP_PORT`] in requests, source port in responses). Big endian:
+//! (destination port [`QUERY_UDP_PORT`] or [`DIRECT_QUERY_UDP_PORT`] in requests; responses come from the first). Big endian:
 //!
 //! ```text
 //! byte 0              16        24   25       26..28      28      32       40           48          56      60
@@ -15,7 +18,7 @@
 //! | field | in a request | in a response |
 //! |---|---|---|
 //! | index header | the key and a path (0 to 63, for the way to a fat root); the rest is 0 at the client, and what switches make of it | as the server got it; of a redirect, the partition that has the key |
-//! | address | 0 at the client, a node for the key from the switches on | 0 |
+//! | address | 0 at the client, a node for the key from the switches on | the same where the server began there; 0 where it began at its root |
 //! | op | [`Op`] | the same, with [`RESPONSE`] |
 //! | status | 0 | [`Status`] |
 //! | execution | 0 | a number that the parts of one payload share: a read that was sent twice may have two answers |
@@ -51,6 +54,9 @@ pub use parts::{Assembly, PartError, datagrams, parts};
 
 /// UDP port of memory servers that answer queries.
 pub const QUERY_UDP_PORT: u16 = 4793;
+
+/// The same for requests that switches pass on as they are.
+pub const DIRECT_QUERY_UDP_PORT: u16 = 4794;
 
 /// Partition in the index header of a request that switches passed on without knowing where its key is: it went to whom the client sent it.
 pub const ANY_PARTITION: u16 = u16::MAX;

@@ -1,0 +1,98 @@
+//! Datagrams by sockets or by frames: the same for whoever takes part in a protocol over UDP.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+use crate::{BATCH, DatagramCounts, Datagrams, FrameDatagrams};
+
+/// One UDP port or several of a process, which are known by numbers from 0, its *lanes*. It belongs to one thread.
+#[derive(Debug)]
+pub enum Lanes {
+    /// A socket for each.
+    Sockets(Vec<Datagrams>),
+    /// One wire for all.
+    Frames(Box<FrameDatagrams>),
+}
+
+impl Lanes {
+    /// Takes what has come, up to a batch of each place, in the place of what came before. Says whether there may be more. Places that
+    /// `is_ready` says no of, by their numbers among the [places to wait at](Self::fds), are left alone.
+    pub fn receive(&mut self, is_ready: impl Fn(usize) -> bool) -> bool {
+        match self {
+            Self::Sockets(sockets) => {
+                let mut more = false;
+                for (lane, socket) in sockets.iter_mut().enumerate() {
+                    if is_ready(lane) {
+                        more |= socket.receive() == BATCH;
+                    } else {
+                        socket.forget();
+                    }
+                }
+                more
+            }
+            Self::Frames(frames) => frames.receive(),
+        }
+    }
+
+    /// Shows what [`receive`](Self::receive) has taken: the lane, from whom, the datagram.
+    pub fn each(&self, mut show: impl FnMut(usize, SocketAddr, &[u8])) {
+        match self {
+            Self::Sockets(sockets) => {
+                for (lane, socket) in sockets.iter().enumerate() {
+                    socket.iter().for_each(|(from, datagram)| show(lane, from, datagram));
+                }
+            }
+            Self::Frames(frames) => frames.each(show),
+        }
+    }
+
+    /// Sends a datagram by a lane with the next batch: when that is full, or [flushed](Self::flush).
+    pub fn send(&mut self, lane: usize, to: SocketAddr, datagram: Vec<u8>) {
+        match self {
+            Self::Sockets(sockets) => {
+                if let Some(socket) = sockets.get_mut(lane) {
+                    socket.send(to, datagram);
+                }
+            }
+            Self::Frames(frames) => frames.send(lane, to, &datagram),
+        }
+    }
+
+    /// Sends what waits. What finds no room is lost, as datagrams are.
+    pub fn flush(&mut self) {
+        match self {
+            Self::Sockets(sockets) => sockets.iter_mut().for_each(Datagrams::flush),
+            Self::Frames(frames) => frames.flush(),
+        }
+    }
+
+    /// What all have counted. System calls are those of sockets: a wire's port counts none.
+    pub fn counts(&self) -> DatagramCounts {
+        match self {
+            Self::Sockets(sockets) => {
+                let mut all = DatagramCounts::default();
+                sockets.iter().for_each(|socket| all.merge(&socket.counts()));
+                all
+            }
+            Self::Frames(frames) => frames.counts(),
+        }
+    }
+
+    /// Counts a system call that was made beside: a wait.
+    pub fn count_call(&mut self) {
+        if let Self::Sockets(sockets) = self
+            && let Some(socket) = sockets.first_mut()
+        {
+            socket.count_call();
+        }
+    }
+
+    /// Readable when something has come.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let (sockets, frames) = match self {
+            Self::Sockets(sockets) => (sockets.as_slice(), None),
+            Self::Frames(frames) => (&[][..], Some(frames.fd())),
+        };
+        sockets.iter().map(Datagrams::fd).chain(frames)
+    }
+}
