@@ -414,7 +414,7 @@ impl Pool {
         // SAFETY: a string that ends; the EAL has started, for there is a device.
         let pool = unsafe { ffi::fatbtree_dpdk_pool(name.as_ptr(), mbufs, CACHE, frame, socket) };
         let Some(pool) = NonNull::new(pool) else {
-            let megabytes = u64::from(mbufs) * u64::from(ffi::fatbtree_dpdk_mbuf_bytes(frame)) >> 20;
+            let megabytes = (u64::from(mbufs) * u64::from(ffi::fatbtree_dpdk_mbuf_bytes(frame))) >> 20;
             let reason = "DPDK has not so much".to_owned();
             return Err(DpdkError::Memory { device: device.to_owned(), mbufs, megabytes, reason });
         };
