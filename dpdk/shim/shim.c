@@ -216,8 +216,12 @@ void fatbtree_dpdk_remove(uint16_t port)
 {
     struct rte_eth_dev_info info;
     if (rte_eth_dev_info_get(port, &info) != 0) return;
+    /* net_memif has memory freed that is a part of other memory, which the EAL only complains of. */
+    int level = rte_log_get_level(RTE_LOGTYPE_EAL);
+    rte_log_set_level(RTE_LOGTYPE_EAL, RTE_LOG_CRIT);
     rte_eth_dev_close(port);
     rte_dev_remove(info.device);
+    rte_log_set_level(RTE_LOGTYPE_EAL, level);
 }
 
 int fatbtree_dpdk_is_up(uint16_t port)

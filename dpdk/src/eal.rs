@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::DpdkError;
@@ -23,7 +23,9 @@ pub struct Eal(());
 static EAL: Eal = Eal(());
 
 /// What the first start was told, and whether it went well.
-static STARTED: Mutex<Option<(String, Result<(), DpdkError>)>> = Mutex::new(None);
+type Started = Option<(String, Result<(), DpdkError>)>;
+
+static STARTED: Mutex<Started> = Mutex::new(None);
 
 /// Threads are bound to the EAL's cores: somebody has named these.
 static BINDS: AtomicBool = AtomicBool::new(false);
@@ -34,7 +36,9 @@ impl Eal {
     /// # Errors
     /// When it does not start: wrong arguments, no huge pages.
     pub fn of_environment() -> Result<&'static Self, DpdkError> {
-        Self::start(std::env::var(ARGUMENTS).unwrap_or_default().trim())
+        let arguments = std::env::var(ARGUMENTS).unwrap_or_default();
+        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+        first(&mut started, arguments.trim()).1.clone().map(|()| &EAL)
     }
 
     /// Starts the EAL with these arguments, separated by spaces; at once when it was started with the same ones.
@@ -49,14 +53,19 @@ impl Eal {
     /// When it does not start, or was started with other ones.
     pub fn start(arguments: &str) -> Result<&'static Self, DpdkError> {
         // A thread that panics here has told nobody that it started.
-        let mut started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (told, done) = started.get_or_insert_with(|| (arguments.to_owned(), init(arguments)));
+        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+        let (told, done) = first(&mut started, arguments);
         if told != arguments {
             let (started, arguments) = (told.clone(), arguments.to_owned());
             return Err(DpdkError::Started { started, arguments });
         }
         done.clone().map(|()| &EAL)
     }
+}
+
+/// The first start, which is now if there was none.
+fn first<'s>(started: &'s mut Started, arguments: &str) -> &'s (String, Result<(), DpdkError>) {
+    started.get_or_insert_with(|| (arguments.to_owned(), init(arguments)))
 }
 
 /// Whether a word is one of these options, or one of them with its value.
