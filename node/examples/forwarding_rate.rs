@@ -1,46 +1,49 @@
 //! Frames a second through the software switch, by the kind of its ports.
 //!
 //! ```text
-//! cargo run --release -p fatbtree-node --features dpdk --example forwarding_rate -- [ROUNDS] [SECONDS]
+//! cargo run --release -p fatbtree-node --features dpdk --example forwarding_rate -- [ROUNDS] [SECONDS] [KIND…]
 //! ```
 //!
 //! ```text
-//!   a thread: sends 64-byte frames ──▶ port 1 ┌──────────────┐ port 0 ──▶ the same thread counts them
-//!             as fast as it can               │ switch       │
-//!                                             │ one thread   │
-//!                                             └──────────────┘
+//!      ┌──────────────┐ port 0
+//!      │ switch       │─────────┐   256 frames of 64 bytes go round: what leaves by port 0
+//!      │ one thread   │─────────┘   comes by port 1, and has to leave by port 0
+//!      └──────────────┘ port 1
 //! ```
 //!
-//! The switch has the project's program and the entries of a switch with hosts, written by a controller over P4Runtime. Its ports are
-//! * `udp`: sockets on loopback, one frame a datagram;
-//! * `packet`: AF_PACKET on veth pairs, at whose other ends the thread has AF_PACKET ports;
-//! * `dpdk af_packet`: DPDK's net_af_packet on the same veth pairs, with the same other ends;
-//! * `dpdk memif`: DPDK's net_memif, rings in shared memory, with the same at the other ends.
+//! Nobody else puts load on it: the one thread is busy with nothing but forwarding, with what the kernel does in its calls. The switch has the
+//! project's program and the entries of a switch with hosts, written by a controller over P4Runtime, which also hands in the frames
+//! (PacketOut). Its ports are
+//! * `udp`: two sockets on loopback; frames that leave together are one message;
+//! * `packet`: AF_PACKET on the two ends of a veth pair;
+//! * `af_packet`: DPDK's net_af_packet on the two ends of a veth pair;
+//! * `memif`: DPDK's net_memif, rings in shared memory.
 //!
-//! All kinds are measured in turn, ROUNDS times (default 3), each for SECONDS (default 2), in one network namespace of its own: it needs
-//! the right to make one (`unshare -rn`). What counts are ratios of one run.
+//! All kinds, or those that are named, are measured in turn, ROUNDS times (default 3), each for SECONDS (default 2), in one network namespace
+//! of its own: it needs the right to make one (`unshare -rn`). What counts are ratios of one run.
 
 use std::net::UdpSocket;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fatbtree_controller::{Fleet, FleetOptions, Programs, cluster_base};
 use fatbtree_node::{SwitchOptions, SwitchProcess, switch_ports};
-use fatbtree_port::{Batch, Port, PortSpec};
+use fatbtree_p4runtime::PacketFormat;
+use fatbtree_port::PortSpec;
 use fatbtree_topology::Cluster;
 
 type Failure = Box<dyn std::error::Error>;
 
 /// Says that this process runs in the namespace.
 const INSIDE: &str = "FATBTREE_RATE_NAMESPACE";
-const SETUP: &str = "ip link set lo up; for n in 0 1; do ip link add here$n type veth peer name there$n; \
-                     ip link set here$n up; ip link set there$n up; done; \
-                     echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6";
+const SETUP: &str = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; ip link set lo up; \
+                     ip link add veth0 type veth peer name veth1; ip link set veth0 up; ip link set veth1 up";
 
 const SWITCH: &str = "edge-0-0";
 
-/// Frames that are sent together.
-const TOGETHER: usize = 32;
+/// Frames that go round.
+const FRAMES: usize = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
@@ -55,31 +58,36 @@ impl Kind {
         match self {
             Kind::Udp => "udp",
             Kind::Packet => "packet",
-            Kind::DpdkAfPacket => "dpdk af_packet",
-            Kind::DpdkMemif => "dpdk memif",
+            Kind::DpdkAfPacket => "af_packet",
+            Kind::DpdkMemif => "memif",
         }
     }
 
-    /// The switch's end of wire `n`, and the other one.
-    fn ends(self, n: u16, first_udp: u16) -> Result<[PortSpec; 2], Failure> {
-        let here = format!("packet:here{n}").parse()?;
-        let there = format!("packet:there{n}").parse()?;
-        Ok(match self {
+    /// Both ends of a wire.
+    fn ends(self, first_udp: u16) -> [PortSpec; 2] {
+        match self {
             Kind::Udp => {
-                let [local, remote] = [2 * n, 2 * n + 1].map(|n| ([127, 0, 0, 1], first_udp + n).into());
+                let [local, remote] = [0, 1].map(|n| ([127, 0, 0, 1], first_udp + n).into());
                 [PortSpec::Udp { local, remote }, PortSpec::Udp { local: remote, remote: local }]
             }
-            Kind::Packet => [here, there],
+            Kind::Packet => [0, 1].map(|n| PortSpec::Packet(format!("veth{n}"))),
             Kind::DpdkAfPacket => {
-                [PortSpec::Dpdk(format!("net_af_packet{n},iface=here{n},qdisc_bypass=1")), there]
+                [0, 1].map(|n| PortSpec::Dpdk(format!("net_af_packet{n},iface=veth{n}{}", af_packet_arguments())))
             }
             Kind::DpdkMemif => {
-                let socket = format!("id={n},socket=/tmp/fatbtree-rate-{}", std::process::id());
+                // A server that was closed does not let go of its socket before its process ends.
+                static SERVERS: AtomicU32 = AtomicU32::new(0);
+                let number = SERVERS.fetch_add(1, Ordering::Relaxed);
+                let socket = format!("socket=/tmp/fatbtree-rate-{}-{number}", std::process::id());
                 [(0, "server"), (1, "client")]
-                    .map(|(end, role)| PortSpec::Dpdk(format!("net_memif{},role={role},{socket}", 2 * n + end)))
+                    .map(|(n, role)| PortSpec::Dpdk(format!("net_memif{n},role={role},{socket}")))
             }
-        })
+        }
     }
+}
+
+fn af_packet_arguments() -> String {
+    std::env::var("AFP").unwrap_or_default()
 }
 
 fn main() -> Result<(), Failure> {
@@ -92,6 +100,9 @@ fn main() -> Result<(), Failure> {
     let mut kinds = vec![Kind::Udp, Kind::Packet];
     if cfg!(feature = "dpdk") {
         kinds.extend([Kind::DpdkAfPacket, Kind::DpdkMemif]);
+    }
+    if let Some(named) = arguments.get(2..).filter(|named| !named.is_empty()) {
+        kinds.retain(|kind| named.iter().any(|name| name == kind.name()));
     }
     let mut rates = vec![Vec::new(); kinds.len()];
     for _ in 0..rounds {
@@ -138,7 +149,7 @@ fn frame(to: [u8; 4]) -> Vec<u8> {
     frame
 }
 
-/// Frames a second that come out of a switch with such ports.
+/// Frames a second that a switch with such ports forwards.
 fn measure(kind: Kind, how_long: Duration) -> Result<f64, Failure> {
     let free = |first: u16| (first..first + 12).all(|port| UdpSocket::bind(("127.0.0.1", port)).is_ok());
     let first = (30_000..).step_by(20).find(|first| free(*first)).ok_or("no free ports")?;
@@ -150,60 +161,51 @@ fn measure(kind: Kind, how_long: Duration) -> Result<f64, Failure> {
     };
     let before = cluster("127.0.0.1:1")?;
     let switch = before.tree().switch_by_name(SWITCH).ok_or("k = 2 has it")?.id;
-    let (mut ports, mut ends) = (Vec::new(), Vec::new());
-    for (n, (number, _)) in (0..).zip(switch_ports(&before, switch)?) {
-        let [own, other] = kind.ends(n, first)?;
-        ports.push((number, own));
-        ends.push(other);
-    }
-    let process = SwitchProcess::open(&SwitchOptions::new("127.0.0.1:0", 1, ports))?;
-    let (cluster, stopper) = (cluster(&process.grpc().to_string())?, process.stopper());
-    let to_host = frame(cluster.tree().host(cluster.servers()[0].host).ip.octets());
+    let numbers = switch_ports(&before, switch)?.into_iter().map(|(number, _)| number);
+    let ports = numbers.zip(kind.ends(first)).collect();
+    let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| process.run());
-        let measured = load(&cluster).and_then(|()| {
-            let (mut out, mut into) = (ends[0].open()?, ends[1].open()?);
-            Ok(blast(&mut *into, &mut *out, &to_host, how_long))
+        let options = SwitchOptions::new("127.0.0.1:0", 1, ports);
+        let running = scope.spawn(move || match SwitchProcess::open(&options) {
+            Ok(process) => {
+                let _ = tell.send(Ok((process.grpc(), process.stopper())));
+                Some(process.run())
+            }
+            Err(error) => {
+                let _ = tell.send(Err(error));
+                None
+            }
         });
+        let (grpc, stopper) = told.recv()??;
+        let loaded = load_and_wait(&cluster(&grpc.to_string())?, how_long);
         stopper.stop();
-        running.join().map_err(|_| "the switch panicked")?;
-        measured
+        let report = running.join().map_err(|_| "the switch panicked")?.ok_or("it has no ports")?;
+        let took = loaded?;
+        if report.ports.sent <= FRAMES as u64 {
+            return Err(format!("{}: frames do not go round: {report}", kind.name()).into());
+        }
+        Ok(report.ports.sent as f64 / took.as_secs_f64())
     })
 }
 
-/// Gives the switch program and entries.
-fn load(cluster: &Cluster) -> Result<(), Failure> {
+/// Gives the switch program, entries and frames, and time. Tells how long the frames went round.
+fn load_and_wait(cluster: &Cluster, how_long: Duration) -> Result<Duration, Failure> {
     let switch = cluster.tree().switch_by_name(SWITCH).ok_or("k = 2 has it")?.id;
+    let to_host = frame(cluster.tree().host(cluster.servers()[0].host).ip.octets());
     let programs = Programs::v1model()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let fleet = Fleet::connect_to(cluster, [switch], &programs, FleetOptions::default()).await?;
         fleet.set_pipeline().await?;
         fleet.load_base(&cluster_base(cluster).into_iter().filter(|(id, _)| *id == switch).collect()).await?;
-        Ok(())
-    })
-}
-
-/// Sends as many frames as there is room for, and gives how many came out in a second.
-fn blast(into: &mut dyn Port, out: &mut dyn Port, frame: &[u8], how_long: Duration) -> f64 {
-    let frames = [frame; TOGETHER];
-    let mut batch = Batch::new();
-    let mut counted = |how_long: Duration| {
-        let (began, mut came) = (Instant::now(), 0_u32);
-        while began.elapsed() < how_long {
-            into.send(&frames);
-            // What is in the way of nobody: only that the rings are empty again.
-            into.receive(&mut batch);
-            while out.receive(&mut batch) > 0 {
-                came += batch.len() as u32;
-                if !batch.is_full() {
-                    break;
-                }
-            }
+        let client = fleet.client(switch).ok_or("connected")?;
+        let format = PacketFormat::of(client.p4info().await?.p4info()).ok_or("it has controller headers")?;
+        let began = Instant::now();
+        for _ in 0..FRAMES {
+            client.packet_out(format.packet_out(0, to_host.clone())).await?;
         }
-        f64::from(came) / began.elapsed().as_secs_f64()
-    };
-    // Until everything is warm.
-    counted(Duration::from_millis(300));
-    counted(how_long)
+        // Meanwhile the session goes on: what was handed in may still be on the way.
+        tokio::time::sleep(how_long).await;
+        Ok(began.elapsed())
+    })
 }
