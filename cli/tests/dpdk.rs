@@ -30,7 +30,7 @@ fn cluster(folder: &Path) -> PathBuf {
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = fatbtree();
-    command.args(arguments).env("FATBTREE_EAL", "--no-huge -m 128");
+    command.args(arguments).env("FATBTREE_EAL", "--no-huge -m 256");
     command
 }
 
@@ -48,11 +48,7 @@ fn a_program_without_dpdk_says_how_to_get_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = cluster(folder.path());
     let cluster = file.to_str().expect("UTF-8");
-    for role in [
-        &["switch", "switch-0"][..],
-        &["memserver", "left"],
-        &["bench", "--operations", "1"],
-    ] {
+    for role in [&["switch", "switch-0"][..], &["memserver", "left"], &["bench", "--operations", "1"]] {
         let output = run(&[role, &["--cluster", cluster]].concat());
         let said = said(&output);
         assert_eq!(output.status.code(), Some(1), "{said}");

@@ -3,8 +3,8 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::sync::{Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::DpdkError;
 use crate::error::meaning;

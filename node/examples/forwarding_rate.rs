@@ -5,10 +5,10 @@
 //! ```
 //!
 //! ```text
-//!      ┌──────────────┐ port 0
-//!      │ switch       │─────────┐   256 frames of 64 bytes go round: what leaves by port 0
-//!      │ one thread   │─────────┘   comes by port 1, and has to leave by port 0
-//!      └──────────────┘ port 1
+//!      ┌──────────────┐ port 1, to other switches
+//!      │ switch       │─────────┐   256 frames of 64 bytes go round: what leaves by port 1
+//!      │ one thread   │─────────┘   comes by port 0, and has to leave by port 1
+//!      └──────────────┘ port 0, to a host
 //! ```
 //!
 //! Nobody else puts load on it: the one thread is busy with nothing but forwarding, with what the kernel does in its calls. The switch has the
@@ -42,6 +42,9 @@ const SETUP: &str = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; ip l
 
 const SWITCH: &str = "edge-0-0";
 
+/// The port to other switches.
+const UP: u16 = 1;
+
 /// Frames that go round.
 const FRAMES: usize = 256;
 
@@ -71,9 +74,7 @@ impl Kind {
                 [PortSpec::Udp { local, remote }, PortSpec::Udp { local: remote, remote: local }]
             }
             Kind::Packet => [0, 1].map(|n| PortSpec::Packet(format!("veth{n}"))),
-            Kind::DpdkAfPacket => {
-                [0, 1].map(|n| PortSpec::Dpdk(format!("net_af_packet{n},iface=veth{n}{}", af_packet_arguments())))
-            }
+            Kind::DpdkAfPacket => [0, 1].map(|n| PortSpec::Dpdk(format!("net_af_packet{n},iface=veth{n}"))),
             Kind::DpdkMemif => {
                 // A server that was closed does not let go of its socket before its process ends.
                 static SERVERS: AtomicU32 = AtomicU32::new(0);
@@ -84,10 +85,6 @@ impl Kind {
             }
         }
     }
-}
-
-fn af_packet_arguments() -> String {
-    std::env::var("AFP").unwrap_or_default()
 }
 
 fn main() -> Result<(), Failure> {
@@ -129,7 +126,10 @@ fn report(kinds: &[Kind], rates: &[Vec<f64>]) {
 /// Runs this program in a network namespace with two veth pairs.
 fn run_inside() -> Result<(), Failure> {
     let mut command = Command::new("unshare");
-    command.args(["-rn", "sh", "-c"]).arg(format!("{SETUP}; exec \"$0\" \"$@\"")).arg(std::env::current_exe()?);
+    command
+        .args(["-rn", "sh", "-c"])
+        .arg(format!("{SETUP}; exec \"$0\" \"$@\""))
+        .arg(std::env::current_exe()?);
     command.args(std::env::args_os().skip(1)).env(INSIDE, "1");
     if std::env::var_os("FATBTREE_EAL").is_none() {
         command.env("FATBTREE_EAL", "--no-huge -m 512");
@@ -137,11 +137,12 @@ fn run_inside() -> Result<(), Failure> {
     if command.status()?.success() { Ok(()) } else { Err("it failed in its namespace".into()) }
 }
 
-/// An IPv4 packet to the host, 60 bytes: 64 with its checksum.
+/// An IPv4 packet to a host, 60 bytes: 64 with its checksum. Its hop limit is so low that a switch which has it from a host makes it a new one,
+/// every time.
 fn frame(to: [u8; 4]) -> Vec<u8> {
     let mut frame = vec![0x02; 60];
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
-    let mut header = [0x45, 0, 0, 46, 0, 0, 0, 0, 64, 255, 0, 0, 10, 1, 0, 2, to[0], to[1], to[2], to[3]];
+    let mut header = [0x45, 0, 0, 46, 0, 0, 0, 0, 8, 255, 0, 0, 10, 1, 0, 2, to[0], to[1], to[2], to[3]];
     let sum: u32 = header.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
     let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
     header[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -191,7 +192,8 @@ fn measure(kind: Kind, how_long: Duration) -> Result<f64, Failure> {
 /// Gives the switch program, entries and frames, and time. Tells how long the frames went round.
 fn load_and_wait(cluster: &Cluster, how_long: Duration) -> Result<Duration, Failure> {
     let switch = cluster.tree().switch_by_name(SWITCH).ok_or("k = 2 has it")?.id;
-    let to_host = frame(cluster.tree().host(cluster.servers()[0].host).ip.octets());
+    let far = cluster.tree().host_by_name("host-1-0-0").ok_or("k = 2 has it")?;
+    let to_far = frame(far.ip.octets());
     let programs = Programs::v1model()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -202,7 +204,7 @@ fn load_and_wait(cluster: &Cluster, how_long: Duration) -> Result<Duration, Fail
         let format = PacketFormat::of(client.p4info().await?.p4info()).ok_or("it has controller headers")?;
         let began = Instant::now();
         for _ in 0..FRAMES {
-            client.packet_out(format.packet_out(0, to_host.clone())).await?;
+            client.packet_out(format.packet_out(UP, to_far.clone())).await?;
         }
         // Meanwhile the session goes on: what was handed in may still be on the way.
         tokio::time::sleep(how_long).await;

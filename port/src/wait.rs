@@ -58,7 +58,10 @@ impl Waiter {
     pub fn new() -> Result<Self, OpenError> {
         let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .map_err(|error| OpenError::Descriptor(error.into()))?;
-        Ok(Self { alarm: Waker(Arc::new(Alarm { event, ringing: AtomicBool::new(false) })), looks: Cell::new(0) })
+        Ok(Self {
+            alarm: Waker(Arc::new(Alarm { event, ringing: AtomicBool::new(false) })),
+            looks: Cell::new(0),
+        })
     }
 
     /// What ends a wait.

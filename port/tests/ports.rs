@@ -372,7 +372,8 @@ mod dpdk {
     #[test]
     fn what_cannot_be_opened_is_told() {
         open("net_ring0");
-        let error = PortSpec::Dpdk("net_nothing0".to_owned()).open().err().expect("there is none").to_string();
+        let error =
+            PortSpec::Dpdk("net_nothing0".to_owned()).open().err().expect("there is none").to_string();
         assert!(error.contains("no DPDK device \"net_nothing0\""), "{error}");
     }
 
