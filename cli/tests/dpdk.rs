@@ -76,14 +76,14 @@ mod with {
         let file = cluster(folder.path());
         let cluster = file.to_str().expect("UTF-8");
         let up = Role::of(command(&["up", cluster, "--switch-threads", "2", "--keys", "2000"]));
-        let switch = process(&up.until("switch switch-0"));
+        let switch = process(&up.until("switch-0 "));
         up.until("ready");
         for workload in ["c", "a"] {
             bench(cluster, &["--workload", workload]);
         }
         // The switch is killed, comes again, and its peers find it.
         assert!(kill("KILL", switch));
-        up.until("switch switch-0");
+        up.until("ended");
         up.until("ready");
         bench(cluster, &[]);
     }
