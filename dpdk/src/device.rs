@@ -175,7 +175,7 @@ impl Device {
         let rings = u32::from(receive_queues) * u32::from(facts.receive_ring)
             + u32::from(send_queues) * u32::from(facts.send_ring);
         let mbufs = rings + (u32::from(threads) + 1) * (2 * CACHE);
-        let pool = Pool::for_device(name, mbufs.next_power_of_two() - 1, facts.socket)?;
+        let pool = Pool::for_device(name, mbufs, facts.socket)?;
         let mut setup = ffi::Setup {
             rss: if receive_queues > 1 { facts.rss } else { 0 },
             pool: pool.0.as_ptr(),

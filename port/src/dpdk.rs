@@ -75,7 +75,7 @@ impl Port for DpdkPort {
             if self.idle >= IDLE {
                 std::thread::yield_now();
             }
-            if self.idle % MEND == 0 {
+            if self.idle.is_multiple_of(MEND) {
                 self.device.mend();
             }
         }

@@ -77,7 +77,7 @@ impl Waiter {
     pub fn wait(&self, ports: &[Box<dyn Port>], patience: Option<Duration>, ready: &mut Vec<bool>) {
         if ports.iter().any(|port| port.is_polled()) {
             self.looks.set(self.looks.get().wrapping_add(1));
-            if self.looks.get() % LOOKS != 0 || ports.iter().all(|port| port.is_polled()) {
+            if !self.looks.get().is_multiple_of(LOOKS) || ports.iter().all(|port| port.is_polled()) {
                 ready.clear();
                 ready.extend(ports.iter().map(|port| port.is_polled()));
                 self.hear();
