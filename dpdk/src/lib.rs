@@ -17,7 +17,7 @@
 //!
 //! * Threads are the caller's, not the EAL's. A thread that receives or sends takes a place in the EAL (caches of memory are by these), and,
 //!   where the arguments name cores (`-l 2-5`), a core: the first thread the first of them, and so on.
-//! * A received frame stays where the device has put it until its [`Burst`] is cleared. A frame that is sent is written into the device's
+//! * A received frame stays where the device has put it until its `Burst` is cleared. A frame that is sent is written into the device's
 //!   memory once.
 //! * Nobody sleeps: a device has no file descriptor, and is asked again and again.
 //!
