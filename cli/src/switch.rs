@@ -1,4 +1,5 @@
-//! `fatbtree switch`: the software switch as a process, its ports UDP sockets that carry one Ethernet frame a datagram.
+//! `fatbtree switch`: the software switch as a process, its ports UDP sockets that carry one Ethernet frame a datagram, network interfaces or
+//! DPDK devices.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,8 +22,11 @@ use crate::role;
   fatbtree switch                                          waits for a controller on 127.0.0.1:9559
   fatbtree switch --grpc 127.0.0.1:50051 --device-id 7
   fatbtree switch --port 0=127.0.0.1:6000,127.0.0.1:7000   port 0 receives on 6000 and sends to 7000
+  fatbtree switch --port 0=packet:eth1 --port 1=packet:eth2    network interfaces
+  FATBTREE_EAL='-l 2,3' fatbtree switch --threads 2 --port 0=dpdk:0000:03:00.0 --port 1=dpdk:0000:03:00.1
+                                                           cards by DPDK (cargo feature dpdk), two cores
 
-A port carries one Ethernet frame per datagram, as QEMU's network back end does:
+A UDP port carries one Ethernet frame per datagram, as QEMU's network back end does:
   qemu-system-x86_64 … -netdev dgram,id=n,local.type=inet,local.host=127.0.0.1,local.port=7000,\\
                               remote.type=inet,remote.host=127.0.0.1,remote.port=6000")]
 pub(crate) struct Arguments {
@@ -38,11 +42,11 @@ pub(crate) struct Arguments {
     /// P4Runtime device id.
     #[arg(long, value_name = "ID", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     device_id: u64,
-    /// A port: number, address to receive on, address to send to. Repeat it.
+    /// A port: its number, and the addresses to receive on and to send to, or packet:IFACE, or dpdk:DEVICE. Repeat it.
     #[arg(long = "port", value_name = "N=LOCAL,REMOTE")]
     ports: Vec<Port>,
-    /// Threads that forward packets, each with some of the ports, and with tables of its own as a pipe of a Tofino has. Control software sees
-    /// one switch. Programs with registers need one thread.
+    /// Threads that forward packets, each with some of the ports, and with tables of its own as a pipe of a Tofino has. A DPDK device that
+    /// shares frames out (RSS) has a queue for each. Control software sees one switch. Programs with registers need one thread.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     threads: u64,
     #[command(flatten)]
@@ -52,23 +56,22 @@ pub(crate) struct Arguments {
 #[derive(Clone, Debug)]
 struct Port {
     number: u16,
-    local: SocketAddr,
-    remote: SocketAddr,
+    spec: PortSpec,
 }
 
 impl FromStr for Port {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let form =
-            || format!("expected N=LOCAL,REMOTE such as 0=127.0.0.1:6000,127.0.0.1:7000, found {text:?}");
-        let (number, ends) = text.split_once('=').ok_or_else(form)?;
-        let (local, remote) = ends.split_once(',').ok_or_else(form)?;
-        Ok(Port {
-            number: number.parse().map_err(|_| form())?,
-            local: local.parse().map_err(|_| form())?,
-            remote: remote.parse().map_err(|_| form())?,
-        })
+        let form = || {
+            format!(
+                "expected N=LOCAL,REMOTE such as 0=127.0.0.1:6000,127.0.0.1:7000, N=packet:IFACE or N=dpdk:DEVICE, found {text:?}"
+            )
+        };
+        let (number, port) = text.split_once('=').ok_or_else(form)?;
+        let number = number.parse().map_err(|_| form())?;
+        let udp = || format!("udp:{port}").parse();
+        Ok(Port { number, spec: port.parse().or_else(|_| udp()).map_err(|_: String| form())? })
     }
 }
 
@@ -81,9 +84,7 @@ impl Arguments {
             if let Some(twice) = self.ports.iter().find(|port| !seen.insert(port.number)) {
                 bail!("--port {}= is there twice; keep one", twice.number);
             }
-            let ports = self.ports.iter().map(|Port { number, local, remote }| {
-                (*number, PortSpec::Udp { local: *local, remote: *remote })
-            });
+            let ports = self.ports.iter().map(|Port { number, spec }| (*number, spec.clone()));
             if !self.grpc.ip().is_loopback() {
                 bail!(
                     "--grpc {}: plaintext off loopback is refused, everybody could program the switch; a cluster file names certificates, or \

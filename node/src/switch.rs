@@ -34,7 +34,7 @@ pub struct SwitchOptions {
     pub device_id: u64,
     /// Ports by number.
     pub ports: Vec<(u16, PortSpec)>,
-    /// Threads that forward packets; more than there are ports have nothing to do.
+    /// Threads that forward packets; more than there are ports, or queues of one that has several, have nothing to do.
     pub threads: usize,
     /// End after so long.
     pub limit: Option<Duration>,
@@ -129,9 +129,10 @@ impl SwitchProcess {
         // What is taken by others is found first.
         let listener = listen(&control, &options.grpc)?;
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
-        let open = |(number, spec): &(u16, PortSpec)| Ok((*number, spec.open_wire()?));
+        let open = |(number, spec): &(u16, PortSpec)| Ok((*number, spec.open_wire_for(options.threads)?));
         let wires: Arc<[(u16, Wire)]> = options.ports.iter().map(open).collect::<Result<_, NodeError>>()?;
-        let threads = options.threads.clamp(1, wires.len().max(1));
+        let useful = wires.iter().map(|(_, wire)| wire.queues()).max().unwrap_or(1).max(wires.len());
+        let threads = options.threads.clamp(1, useful.max(1));
         let began = Instant::now();
         let forwarder = Forwarder::new(&wires, 0, threads, began, None)?;
         let (frames, for_controller) = sync_channel(FOR_CONTROLLER);

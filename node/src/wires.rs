@@ -9,6 +9,7 @@ fn spec(wire: Wire) -> PortSpec {
     match wire {
         Wire::Udp { local, remote } => PortSpec::Udp { local, remote },
         Wire::Packet(interface) => PortSpec::Packet(interface),
+        Wire::Dpdk(device) => PortSpec::Dpdk(device),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The cost of a frame per port hop: sent by one port and received by the other, one frame or 32 with a system call, both by the one thread.
-//! AF_PACKET is measured on a veth pair in a network namespace, where the machine allows one.
+//! AF_PACKET is measured on a veth pair in a network namespace, where the machine allows one; with the feature `dpdk` net_memif, too, between
+//! two ports of this process.
 #![allow(clippy::print_stdout, reason = "a skipped measurement is said aloud")]
 
 use std::hint::black_box;
@@ -30,7 +31,27 @@ fn main() {
         (Ok(one), Ok(other)) => measure(&mut criterion, "packet", Box::new(one), Box::new(other)),
         _ => println!("SKIPPED packet: no veth pair in a network namespace here"),
     }
+    #[cfg(feature = "dpdk")]
+    {
+        let [one, other] = memif();
+        measure(&mut criterion, "dpdk net_memif", one, other);
+    }
     criterion.final_summary();
+}
+
+/// Two ends of a wire in shared memory, which have found each other.
+#[cfg(feature = "dpdk")]
+fn memif() -> [Box<dyn Port>; 2] {
+    fatbtree_dpdk::Eal::start("--no-huge -m 128").expect("no huge pages are needed");
+    let socket = format!("socket=/tmp/fatbtree-bench-{}", std::process::id());
+    let open = |name: &str, role: &str| {
+        fatbtree_port::DpdkPort::open(&format!("{name},role={role},{socket}")).expect("it needs no rights")
+    };
+    let (other, one) = (open("net_memif0", "server"), open("net_memif1", "client"));
+    while !(one.is_up() && other.is_up()) {
+        std::thread::yield_now();
+    }
+    [Box::new(one), Box::new(other)]
 }
 
 /// Runs this bench in a network namespace with a veth pair; false where the machine does not allow that.

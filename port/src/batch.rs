@@ -19,6 +19,9 @@ pub struct Batch {
     frames: Vec<Range<usize>>,
     /// Bytes before this one are frames', or were passed over.
     used: usize,
+    /// Frames that lie where a device has put them; they come before the others.
+    #[cfg(feature = "dpdk")]
+    burst: fatbtree_dpdk::Burst,
 }
 
 impl Default for Batch {
@@ -38,33 +41,68 @@ impl Batch {
     pub fn new() -> Self {
         // The last train begins before there are as many frames as in a batch, and has at most 128.
         let frames = Vec::with_capacity(4 * BATCH);
-        Self { bytes: vec![0; BATCH * LONGEST_FRAME].into(), frames, used: 0 }
+        Self {
+            bytes: vec![0; BATCH * LONGEST_FRAME].into(),
+            frames,
+            used: 0,
+            #[cfg(feature = "dpdk")]
+            burst: fatbtree_dpdk::Burst::new(),
+        }
     }
 
     /// Frames in it.
     pub fn len(&self) -> usize {
-        self.frames.len()
+        self.elsewhere() + self.frames.len()
+    }
+
+    /// Frames that lie where a device has put them.
+    #[cfg(feature = "dpdk")]
+    fn elsewhere(&self) -> usize {
+        self.burst.len()
+    }
+
+    #[cfg(not(feature = "dpdk"))]
+    fn elsewhere(&self) -> usize {
+        0
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.frames.is_empty()
+        self.len() == 0
     }
 
     /// Whether there is no room for another: more may be waiting where these came from.
     pub fn is_full(&self) -> bool {
-        self.frames.len() >= BATCH
+        self.len() >= BATCH
     }
 
     /// Forgets the frames, keeps the memory.
     pub fn clear(&mut self) {
+        #[cfg(feature = "dpdk")]
+        self.burst.clear();
         self.frames.clear();
         self.used = 0;
     }
 
+    /// Room for frames of a device, which stay where it has put them.
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn burst(&mut self) -> &mut fatbtree_dpdk::Burst {
+        self.clear();
+        &mut self.burst
+    }
+
     /// The frames, in the order in which they came.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.frames.iter().map(|place| &self.bytes[place.clone()])
+        (0..self.len()).map(|number| self.frame(number))
+    }
+
+    #[inline]
+    fn frame(&self, number: usize) -> &[u8] {
+        #[cfg(feature = "dpdk")]
+        if number < self.burst.len() {
+            return self.burst.frame(number);
+        }
+        &self.bytes[self.frames[number - self.elsewhere()].clone()]
     }
 
     /// Adds a copy of a frame. Says no, and adds nothing, when the batch is full or the frame too long.

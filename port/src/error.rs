@@ -46,6 +46,18 @@ pub enum OpenError {
         /// What the system says.
         source: Errno,
     },
+    /// A DPDK device, in a program that knows nothing of DPDK.
+    #[error(
+        "dpdk:{device}: this program was built without DPDK; with it: cargo build --release -p fatbtree --features dpdk (needs libdpdk-dev)"
+    )]
+    NoDpdk {
+        /// The device.
+        device: String,
+    },
+    /// A DPDK device that cannot be opened.
+    #[cfg(feature = "dpdk")]
+    #[error(transparent)]
+    Dpdk(#[from] fatbtree_dpdk::DpdkError),
     /// A file descriptor of its own, for an event or another thread.
     #[error("no file descriptor: {0}; raise the limit (`ulimit -n`)")]
     Descriptor(io::Error),

@@ -6,6 +6,7 @@
 //!  │ switch pipeline or │◄───────────────│ UdpPort  │◄─────────  a datagram is an Ethernet frame      udp:LOCAL,REMOTE
 //!  │ NIC, sans-IO       │ send(frames)   │PacketPort│  sendmmsg
 //!  │                    │───────────────►│ PairPort │─────────►  an interface, or another thread      packet:IFACE
+//!  │                    │                │ DpdkPort │◄────────►  a DPDK device                        dpdk:DEVICE
 //!  └───────▲────────────┘                └────┬─────┘
 //!          │ Waiter::wait: sleeps             │ fd()
 //!          │ until there is something ◄───────┘
@@ -18,6 +19,8 @@
 //! * Trains: UDP frames of one length that leave together are one message, which goes through the kernel once and is cut where it arrives
 //!   (`UDP_SEGMENT`, `UDP_GRO`): by the kernel for a receiver that knows nothing of it. The way through the kernel is most of a frame's
 //!   price (`cargo bench -p fatbtree-port`).
+//! * DPDK devices (cargo feature `dpdk`, crate `fatbtree_dpdk`): received frames stay where the device has put them, sent ones are written
+//!   there once. They are [polled](Port::is_polled).
 //! * [`Lanes`]: UDP datagrams for a protocol above, by sockets of the system ([`Datagrams`]) or by frames ([`FrameDatagrams`]).
 //! * [`Waiter`], [`Waker`]: sleep until there is something.
 //! * [`Counters`]: every queue is bounded, and what is lost is counted.
@@ -48,6 +51,8 @@
 mod batch;
 mod counters;
 mod datagrams;
+#[cfg(feature = "dpdk")]
+mod dpdk;
 mod error;
 mod frame_datagrams;
 mod lanes;
@@ -63,6 +68,8 @@ use std::os::fd::BorrowedFd;
 pub use batch::{BATCH, Batch, LONGEST_FRAME};
 pub use counters::Counters;
 pub use datagrams::{DatagramCounts, Datagrams, share_address};
+#[cfg(feature = "dpdk")]
+pub use dpdk::DpdkPort;
 pub use error::OpenError;
 pub use frame_datagrams::{FrameDatagrams, MacAddress};
 pub use lanes::Lanes;
@@ -86,8 +93,13 @@ pub trait Port {
     /// tries again, or drops and counts them.
     fn send(&mut self, frames: &[&[u8]]) -> usize;
 
-    /// Readable when frames have come; for [`Waiter::wait`].
+    /// Readable when frames have come; for [`Waiter::wait`]. Always readable where nobody can tell.
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Whether nobody tells when frames have come: then it is asked again and again.
+    fn is_polled(&self) -> bool {
+        false
+    }
 
     /// What was received, sent and lost. May ask the system: not for every frame.
     fn counters(&self) -> Counters;

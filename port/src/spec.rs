@@ -17,6 +17,7 @@ use crate::{OpenError, Port};
 /// let wire: PortSpec = "udp:127.0.0.1:6000,127.0.0.1:7000".parse()?;
 /// assert!(matches!(wire, PortSpec::Udp { local, .. } if local.port() == 6000));
 /// assert_eq!("packet:eth1".parse(), Ok(PortSpec::Packet("eth1".into())));
+/// assert_eq!("dpdk:0000:03:00.0".parse(), Ok(PortSpec::Dpdk("0000:03:00.0".into())));
 /// assert!("tap0".parse::<PortSpec>().unwrap_err().contains("packet:IFACE"));
 /// # Ok::<(), String>(())
 /// ```
@@ -31,6 +32,9 @@ pub enum PortSpec {
     },
     /// `packet:IFACE`: a network interface.
     Packet(String),
+    /// `dpdk:DEVICE`: a DPDK device with its arguments, such as `net_memif0,role=client`, or the PCI address of a card. Opening it needs the
+    /// cargo feature `dpdk`.
+    Dpdk(String),
 }
 
 impl PortSpec {
@@ -42,14 +46,24 @@ impl PortSpec {
         Ok(match self {
             Self::Udp { local, remote } => Box::new(UdpPort::open(*local, *remote)?),
             Self::Packet(interface) => Box::new(PacketPort::open(interface)?),
+            Self::Dpdk(_) => self.open_wire()?.port()?,
         })
     }
 
-    /// Opens it for several threads.
+    /// Opens it for several threads, of which one receives.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn open_wire(&self) -> Result<Wire, OpenError> {
+        self.open_wire_for(1)
+    }
+
+    /// Opens it for so many threads, all of which receive where the device has a queue for each.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    #[cfg_attr(not(feature = "dpdk"), expect(unused_variables, reason = "others have one queue"))]
+    pub fn open_wire_for(&self, threads: usize) -> Result<Wire, OpenError> {
         Ok(Wire(match self {
             Self::Udp { local, remote } => {
                 let port = UdpPort::open(*local, *remote)?;
@@ -59,12 +73,16 @@ impl PortSpec {
                 let port = PacketPort::open(interface)?;
                 End::Packet(port.wire()?, interface.clone())
             }
+            #[cfg(feature = "dpdk")]
+            Self::Dpdk(device) => End::Dpdk(crate::dpdk::DpdkWire::open(device, threads)?),
+            #[cfg(not(feature = "dpdk"))]
+            Self::Dpdk(device) => return Err(OpenError::NoDpdk { device: device.clone() }),
         }))
     }
 }
 
-/// An open end of a wire that several threads send by. A [`Port`] belongs to one thread: each makes one of its own here, and one thread
-/// alone receives.
+/// An open end of a wire that several threads send by. A [`Port`] belongs to one thread: each makes one of its own here. One thread alone
+/// receives, or, where the wire has several [queues](Self::queues), each from some of these.
 #[derive(Debug)]
 pub struct Wire(End);
 
@@ -72,18 +90,40 @@ pub struct Wire(End);
 enum End {
     Udp(OwnedFd, SocketAddr),
     Packet(OwnedFd, String),
+    #[cfg(feature = "dpdk")]
+    Dpdk(crate::dpdk::DpdkWire),
 }
 
 impl Wire {
-    /// A port for the calling thread.
+    /// A port for the calling thread, where one thread receives.
     ///
     /// # Errors
     /// When the process has no file descriptors left.
     pub fn port(&self) -> Result<Box<dyn Port>, OpenError> {
+        self.port_for(0)
+    }
+
+    /// Queues by which frames come, of which each thread has some: what comes by another's, it does not see. Frames of one flow come by one.
+    pub fn queues(&self) -> usize {
+        match &self.0 {
+            End::Udp(..) | End::Packet(..) => 1,
+            #[cfg(feature = "dpdk")]
+            End::Dpdk(wire) => wire.queues(),
+        }
+    }
+
+    /// A port for thread `thread` of those that the wire was [opened for](PortSpec::open_wire_for).
+    ///
+    /// # Errors
+    /// When the process has no file descriptors left.
+    #[cfg_attr(not(feature = "dpdk"), expect(unused_variables, reason = "others have one queue"))]
+    pub fn port_for(&self, thread: usize) -> Result<Box<dyn Port>, OpenError> {
         let copy = |fd: &OwnedFd| fd.try_clone().map_err(OpenError::Descriptor);
         Ok(match &self.0 {
             End::Udp(fd, local) => Box::new(UdpPort::on(copy(fd)?, *local)),
             End::Packet(fd, interface) => Box::new(PacketPort::on(copy(fd)?, interface.clone())),
+            #[cfg(feature = "dpdk")]
+            End::Dpdk(wire) => Box::new(wire.port(thread)?),
         })
     }
 }
@@ -93,6 +133,7 @@ impl fmt::Display for PortSpec {
         match self {
             Self::Udp { local, remote } => write!(f, "udp:{local},{remote}"),
             Self::Packet(interface) => write!(f, "packet:{interface}"),
+            Self::Dpdk(device) => write!(f, "dpdk:{device}"),
         }
     }
 }
@@ -103,11 +144,12 @@ impl FromStr for PortSpec {
     fn from_str(text: &str) -> Result<Self, String> {
         let form = || {
             format!(
-                "expected udp:LOCAL,REMOTE such as udp:127.0.0.1:6000,127.0.0.1:7000, or packet:IFACE, found {text:?}"
+                "expected udp:LOCAL,REMOTE such as udp:127.0.0.1:6000,127.0.0.1:7000, packet:IFACE, or dpdk:DEVICE, found {text:?}"
             )
         };
         match text.split_once(':') {
             Some(("packet", interface)) if !interface.is_empty() => Ok(Self::Packet(interface.to_owned())),
+            Some(("dpdk", device)) if !device.is_empty() => Ok(Self::Dpdk(device.to_owned())),
             Some(("udp", ends)) => {
                 let (local, remote) = ends.split_once(',').ok_or_else(form)?;
                 let read = |end: &str| end.parse().map_err(|_| form());

@@ -1,5 +1,6 @@
 //! Sleeping until a port or somebody else has something.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,7 +43,12 @@ impl Waker {
 #[derive(Debug)]
 pub struct Waiter {
     alarm: Waker,
+    /// How often it was looked without sleep.
+    looks: Cell<u32>,
 }
+
+/// Beside ports that are polled, others are looked at every so many times: that takes a system call.
+const LOOKS: u32 = 8;
 
 impl Waiter {
     /// A waiter for one thread.
@@ -52,7 +58,10 @@ impl Waiter {
     pub fn new() -> Result<Self, OpenError> {
         let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .map_err(|error| OpenError::Descriptor(error.into()))?;
-        Ok(Self { alarm: Waker(Arc::new(Alarm { event, ringing: AtomicBool::new(false) })) })
+        Ok(Self {
+            alarm: Waker(Arc::new(Alarm { event, ringing: AtomicBool::new(false) })),
+            looks: Cell::new(0),
+        })
     }
 
     /// What ends a wait.
@@ -63,8 +72,18 @@ impl Waiter {
     /// Waits until a port has frames, somebody [wakes](Waker::wake), or `patience` is over; without patience for ever. `ready` is filled:
     /// whether each of the ports has something, in their order.
     ///
-    /// A patience of zero only looks. A signal ends it as well.
+    /// A patience of zero only looks. A signal ends it as well. With a port that is [polled](Port::is_polled) among them it never sleeps:
+    /// such a port may have something at any time.
     pub fn wait(&self, ports: &[Box<dyn Port>], patience: Option<Duration>, ready: &mut Vec<bool>) {
+        if ports.iter().any(|port| port.is_polled()) {
+            self.looks.set(self.looks.get().wrapping_add(1));
+            if !self.looks.get().is_multiple_of(LOOKS) || ports.iter().all(|port| port.is_polled()) {
+                ready.clear();
+                ready.extend(ports.iter().map(|port| port.is_polled()));
+                self.hear();
+                return;
+            }
+        }
         self.wait_for(ports.iter().map(|port| port.fd()), patience, ready);
     }
 
@@ -88,9 +107,20 @@ impl Waiter {
         ready.clear();
         ready.extend(places.iter().take(count).map(|place| place.any().unwrap_or(true)));
         if places[count].any().unwrap_or(true) {
-            let _already_read = self.alarm.0.event.read();
-            // After it is read: who wakes in between finds it ringing, and we are awake.
-            self.alarm.0.ringing.store(false, Ordering::Release);
+            self.silence();
         }
+    }
+
+    /// Takes notice of a [wake](Waker::wake) without a system call, unless there is one.
+    fn hear(&self) {
+        if self.alarm.0.ringing.load(Ordering::Acquire) {
+            self.silence();
+        }
+    }
+
+    fn silence(&self) {
+        let _already_read = self.alarm.0.event.read();
+        // After it is read: who wakes in between finds it ringing, and we are awake.
+        self.alarm.0.ringing.store(false, Ordering::Release);
     }
 }

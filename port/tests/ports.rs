@@ -35,6 +35,7 @@ fn frame(n: usize, length: usize) -> Vec<u8> {
 }
 
 /// What both ends of any wire promise.
+#[track_caller]
 fn keeps_its_promises(one: Box<dyn Port>, other: Box<dyn Port>) {
     let mut ports = vec![one, other];
     // More than a batch, of all lengths, both ways at once, in order.
@@ -235,6 +236,16 @@ fn errors_say_what_to_do() {
     assert!(matches!(&error, OpenError::NoInterface { interface } if interface == "none0"), "{error}");
 }
 
+#[test]
+fn a_dpdk_port_without_dpdk_says_how_to_get_it() {
+    let spec: PortSpec = "dpdk:net_memif0,role=client".parse().unwrap();
+    assert_eq!(spec.to_string(), "dpdk:net_memif0,role=client");
+    if !cfg!(feature = "dpdk") {
+        let error = spec.open().err().expect("it knows nothing of DPDK").to_string();
+        assert!(error.contains("cargo build --release -p fatbtree --features dpdk"), "{error}");
+    }
+}
+
 /// Runs the test of this name again in a network of its own. False, and loud, where the machine does not allow that.
 fn in_namespace(test: &str) -> bool {
     let made = Command::new("unshare")
@@ -275,4 +286,134 @@ fn packet_in_a_namespace() {
     // What the kernel says to an interface that has come up, such as IPv6's router solicitations.
     std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").ok();
     keeps_its_promises(open("fatbtree0"), open("fatbtree1"));
+}
+
+/// DPDK devices without hardware, huge pages or rights; in a namespace where they need these.
+#[cfg(feature = "dpdk")]
+mod dpdk {
+    use super::*;
+    use fatbtree_dpdk::Eal;
+    use fatbtree_port::DpdkPort;
+
+    fn open(device: &str) -> DpdkPort {
+        Eal::start("--no-huge -m 256").unwrap();
+        DpdkPort::open(device).unwrap()
+    }
+
+    /// Two ends of a wire in shared memory, which have found each other.
+    fn memif(id: u32) -> [Box<dyn Port>; 2] {
+        let socket = format!("socket=/tmp/fatbtree-port-test-{}-{id}", std::process::id());
+        let end = |n, role| open(&format!("net_memif{},role={role},id={id},{socket}", 2 * id + n));
+        let (mut one, mut other, mut batch) = (end(0, "server"), end(1, "client"), Batch::new());
+        let began = Instant::now();
+        while !(one.is_up() && other.is_up()) {
+            assert!(began.elapsed() < PATIENCE, "the ends do not find each other");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // The client says where there is room.
+        assert_eq!(one.receive(&mut batch) + other.receive(&mut batch), 0);
+        [Box::new(one), Box::new(other)]
+    }
+
+    #[test]
+    fn memif_keeps_its_promises() {
+        let [one, other] = memif(1);
+        keeps_its_promises(one, other);
+    }
+
+    /// What is in a batch is there until it is filled again, also when the port is gone.
+    #[test]
+    fn a_batch_keeps_frames_where_the_device_has_put_them() {
+        let [mut one, other] = memif(2);
+        let mut ports = vec![other];
+        assert_eq!(one.send(&[&frame(1, 60), &frame(2, 70)]), 2);
+        let (mut batch, began) = (Batch::new(), Instant::now());
+        while ports[0].receive(&mut batch) == 0 {
+            assert!(began.elapsed() < PATIENCE);
+        }
+        assert!(batch.push(&frame(3, 80)), "there is room for another");
+        ports.clear();
+        assert_eq!((batch.len(), batch.is_full()), (3, false));
+        assert_eq!(batch.iter().collect::<Vec<_>>(), [frame(1, 60), frame(2, 70), frame(3, 80)]);
+        batch.clear();
+        assert!(batch.is_empty() && batch.iter().next().is_none());
+    }
+
+    /// A port that is polled is always ready, others beside it are seen, and so is a wake.
+    #[test]
+    fn nobody_sleeps_beside_a_port_that_is_polled() {
+        let [one, _other] = memif(3);
+        let (here, mut there) = pair(16).unwrap();
+        let ports: Vec<Box<dyn Port>> = vec![one, Box::new(here)];
+        let (waiter, mut ready, began) = (Waiter::new().unwrap(), Vec::new(), Instant::now());
+        for _ in 0..100 {
+            waiter.wait(&ports, None, &mut ready);
+            assert_eq!(ready, [true, false]);
+        }
+        assert_eq!(there.send(&[&frame(1, 60)]), 1);
+        let seen = (0..100).any(|_| {
+            waiter.wait(&ports, None, &mut ready);
+            ready == [true, true]
+        });
+        assert!(seen && began.elapsed() < PATIENCE);
+        // A wake that was heard rings no more.
+        let sleeps = |patience| {
+            let began = Instant::now();
+            waiter.wait(&[], Some(patience), &mut Vec::new());
+            began.elapsed() >= patience
+        };
+        waiter.waker().wake();
+        (0..2).for_each(|_| waiter.wait(&ports[..1], None, &mut Vec::new()));
+        assert!(sleeps(Duration::from_millis(20)));
+        waiter.waker().wake();
+        assert!(!sleeps(Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_told() {
+        open("net_ring0");
+        let error =
+            PortSpec::Dpdk("net_nothing0".to_owned()).open().err().expect("there is none").to_string();
+        assert!(error.contains("no DPDK device \"net_nothing0\""), "{error}");
+    }
+
+    /// Threads of one wire share out what comes by its queues.
+    #[test]
+    fn each_thread_has_some_of_the_queues() {
+        Eal::start("--no-huge -m 256").unwrap();
+        // It makes frames up, in every queue, and tells of RSS.
+        let wire = PortSpec::Dpdk("net_null0".to_owned()).open_wire_for(2).unwrap();
+        assert_eq!(wire.queues(), 2);
+        let mut batch = Batch::new();
+        for thread in 0..2 {
+            let mut port = wire.port_for(thread).unwrap();
+            assert_eq!((port.receive(&mut batch), port.counters().received), (BATCH, BATCH as u64));
+        }
+    }
+
+    #[test]
+    fn af_packet_keeps_its_promises() {
+        in_namespace("dpdk::af_packet_in_a_namespace");
+    }
+
+    #[test]
+    #[ignore = "runs in a network namespace with a veth pair: af_packet_keeps_its_promises starts it there"]
+    fn af_packet_in_a_namespace() {
+        std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").ok();
+        let other = Box::new(PacketPort::open("fatbtree1").unwrap());
+        keeps_its_promises(Box::new(open("net_af_packet0,iface=fatbtree0")), other);
+    }
+
+    #[test]
+    fn tap_keeps_its_promises() {
+        in_namespace("dpdk::tap_in_a_namespace");
+    }
+
+    #[test]
+    #[ignore = "runs in a network namespace: tap_keeps_its_promises starts it there"]
+    fn tap_in_a_namespace() {
+        std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").ok();
+        let one = Box::new(open("net_tap0,iface=fatbtree2"));
+        keeps_its_promises(one, Box::new(PacketPort::open("fatbtree2").unwrap()));
+    }
 }

@@ -390,7 +390,7 @@ fn wires_may_be_elsewhere() {
     let mixed = cluster.switch_wires(id("agg-2-0")).unwrap_err();
     assert_eq!(
         mixed.to_string(),
-        "agg-2-0's port 2 is a UDP port, but the other end of its wire, core-0's port 2, is the network interface eth1: name an interface for both or for none"
+        "agg-2-0's port 2 is a UDP port, but the other end of its wire, core-0's port 2, is the network interface eth1: name an interface or a DPDK device for both or for none"
     );
     assert!(cluster.switch_wires(id("edge-0-0")).is_err());
     let server = cluster.servers()[0].host;

@@ -40,7 +40,8 @@ pub(super) struct Forwarder {
 }
 
 impl Forwarder {
-    /// The ports of thread `thread` of `threads`, each of which receives from as many.
+    /// The ports of thread `thread` of `threads`, for which the wires were opened. Each receives from as many; those with several queues come
+    /// to all.
     pub(super) fn new(
         wires: &[(u16, Wire)],
         thread: usize,
@@ -48,13 +49,16 @@ impl Forwarder {
         began: Instant,
         cpu: Option<CpuPort>,
     ) -> Result<Self, NodeError> {
-        let is_mine = |place: &usize| place % threads == thread;
+        let is_mine = |place: &usize| match wires[*place].1.queues() {
+            1 => place % threads == thread,
+            queues => thread < queues,
+        };
         let order = (0..wires.len()).filter(is_mine).chain((0..wires.len()).filter(|place| !is_mine(place)));
         let (mut ports, mut numbers, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for (number, wire) in order.map(|place| &wires[place]) {
             places.resize(places.len().max(usize::from(*number) + 1), None);
             places[usize::from(*number)] = Some(ports.len());
-            ports.push(wire.port()?);
+            ports.push(wire.port_for(thread)?);
             numbers.push(*number);
         }
         Ok(Self {
@@ -143,7 +147,7 @@ impl Forwarder {
     pub(super) fn counters(&self) -> impl Iterator<Item = (u16, Counters)> {
         self.numbers.iter().zip(&self.ports).enumerate().map(|(place, (number, port))| {
             let mut counters = port.counters();
-            if place >= self.receives {
+            if place >= self.receives && !port.is_polled() {
                 // The wire has one queue, and whoever receives tells of it.
                 counters.queue_full = 0;
             }

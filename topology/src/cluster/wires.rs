@@ -27,6 +27,8 @@ pub enum Wire {
     },
     /// A network interface of this name, on the process's machine.
     Packet(String),
+    /// A DPDK device of this name, with its arguments, on the process's machine.
+    Dpdk(String),
 }
 
 /// An end that cannot be opened.
@@ -37,17 +39,17 @@ pub enum NoWire {
         "the cluster file does not say where wires are: add a section `[wires]` with `first_port = 12000` (see `fatbtree topology example`)"
     )]
     NotDescribed,
-    /// One end is a UDP port, the other a network interface.
+    /// One end is a UDP port, the other a network interface or a DPDK device.
     #[error(
-        "{end} is a UDP port, but the other end of its wire, {other}, is the network interface {interface}: name an interface for both or for none"
+        "{end} is a UDP port, but the other end of its wire, {other}, is {found}: name an interface or a DPDK device for both or for none"
     )]
     Mixed {
         /// This end.
         end: String,
         /// The other.
         other: String,
-        /// The other's interface.
-        interface: String,
+        /// What the other is.
+        found: String,
     },
     /// A port that the file leaves out, or a host behind one.
     #[error("{end} has no wire: the `ports` of its switch leave it out")]
@@ -87,6 +89,7 @@ impl End {
 enum Place {
     Udp(SocketAddr),
     Packet { machine: IpAddr, interface: String },
+    Dpdk { machine: IpAddr, device: String },
 }
 
 impl std::fmt::Display for Place {
@@ -94,6 +97,7 @@ impl std::fmt::Display for Place {
         match self {
             Self::Udp(address) => write!(f, "UDP port {address}"),
             Self::Packet { machine, interface } => write!(f, "interface {interface} of {machine}"),
+            Self::Dpdk { machine, device } => write!(f, "DPDK device {device} of {machine}"),
         }
     }
 }
@@ -115,14 +119,15 @@ impl Wires {
 
     fn between(&self, tree: &Network, end: End, other: End) -> Result<Wire, NoWire> {
         let place = |end: &End| self.0.get(end).ok_or_else(|| NoWire::NotWired { end: end.name(tree) });
+        let mixed = |found| NoWire::Mixed { end: end.name(tree), other: other.name(tree), found };
         match (place(&end)?, place(&other)?) {
             (Place::Packet { interface, .. }, _) => Ok(Wire::Packet(interface.clone())),
+            (Place::Dpdk { device, .. }, _) => Ok(Wire::Dpdk(device.clone())),
             (Place::Udp(local), Place::Udp(remote)) => Ok(Wire::Udp { local: *local, remote: *remote }),
-            (Place::Udp(_), Place::Packet { interface, .. }) => Err(NoWire::Mixed {
-                end: end.name(tree),
-                other: other.name(tree),
-                interface: interface.clone(),
-            }),
+            (Place::Udp(_), Place::Packet { interface, .. }) => {
+                Err(mixed(format!("the network interface {interface}")))
+            }
+            (Place::Udp(_), Place::Dpdk { device, .. }) => Err(mixed(format!("the DPDK device {device}"))),
         }
     }
 }
@@ -209,12 +214,15 @@ impl Check<'_> {
             Some(("packet", interface)) if !interface.is_empty() => {
                 Some(Place::Packet { machine, interface: interface.to_owned() })
             }
+            Some(("dpdk", device)) if !device.is_empty() => {
+                Some(Place::Dpdk { machine, device: device.to_owned() })
+            }
             Some(_) => None,
         };
         match place {
             Some(place) => Ok((place, Some(said))),
             None => {
-                let expected = "\"udp\", \"udp:ADDRESS:PORT\" or \"packet:INTERFACE\"";
+                let expected = "\"udp\", \"udp:ADDRESS:PORT\", \"packet:INTERFACE\" or \"dpdk:DEVICE\"";
                 let problem = Problem::BadAddress { expected, found: text.to_owned() };
                 self.refuse(value.span(), field.clone(), problem)
             }
