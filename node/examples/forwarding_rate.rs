@@ -21,6 +21,10 @@
 //!
 //! All kinds, or those that are named, are measured in turn, ROUNDS times (default 3), each for SECONDS (default 2), in one network namespace
 //! of its own: it needs the right to make one (`unshare -rn`). What counts are ratios of one run.
+//!
+//! Three runs of three rounds of a second, on two processors with compilers beside them, in frames of `packet`'s (about 510,000 a second):
+//! `memif` 5.2 to 6.3 in the two quiet ones, `udp` 5.3 to 6.1, `af_packet` 0.96 to 1.09; in the third, where even `packet` was not steady,
+//! 4.0 to 6.8, 4.1 to 8.5, and 0.7 to 1.5.
 
 use std::net::UdpSocket;
 use std::process::Command;
