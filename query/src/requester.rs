@@ -1,6 +1,6 @@
 //! The client's end.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status, WINDOW, datagrams};
@@ -157,11 +157,15 @@ struct Part {
 }
 
 /// What the client has opened with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Opened {
     cookie: u64,
     /// Writes with lower ids are not carried out there.
     floor: u64,
+    /// When it was asked for last.
+    asked_at: Option<Duration>,
+    /// Writes that are sent again when it is open.
+    waiting: BTreeSet<u64>,
 }
 
 /// Sends requests, again where need be, and takes the answers.
@@ -337,26 +341,36 @@ impl Requester {
                 self.send(now, header.request);
                 true
             }
-            Status::NotOpen => self.open(&header),
+            Status::NotOpen => self.open(now, &header),
         }
     }
 
-    /// A server does not know this client, and has given it a cookie for a write.
-    fn open(&mut self, header: &QueryHeader) -> bool {
+    /// A server does not know this client, and has given it a cookie for a part of a write. However many parts it has, and however many writes
+    /// are under way: one open is sent in a while.
+    fn open(&mut self, now: Duration, header: &QueryHeader) -> bool {
         let (partition, cookie, id) = (header.walk.partition, header.range_end, header.request);
-        let before = self.opened.get(&partition).copied();
-        let floor = match before {
-            // It was never opened with, so it has carried out nothing.
-            None => self.pending.keys().next().copied().unwrap_or(id),
-            // The open is still on its way, or lost.
-            Some(opened) if opened.cookie == cookie => opened.floor,
-            // It has forgotten this client, and with it what it has carried out: nobody knows what became of the writes that are under way.
-            Some(_) => self.next,
-        };
-        self.opened.insert(partition, Opened { cookie, floor });
-        if id < floor {
+        let known = self.opened.get(&partition).map(|opened| opened.cookie);
+        if known != Some(cookie) {
+            let floor = match known {
+                // It was never opened with, so it has carried out nothing.
+                None => self.pending.keys().next().copied().unwrap_or(id),
+                // It has forgotten this client, and with it what it has carried out: nobody knows what became of the writes that are under way.
+                Some(_) => self.next,
+            };
+            self.opened.insert(partition, Opened { cookie, floor, asked_at: None, waiting: BTreeSet::new() });
+        }
+        let Some(opened) = self.opened.get_mut(&partition) else { return false };
+        if id < opened.floor {
             return self.end(id, None);
         }
+        opened.waiting.insert(id);
+        let floor = opened.floor;
+        // Later it is lost, or its answer is.
+        let is_on_its_way = |at| now < at + self.options.first_pause;
+        if opened.asked_at.is_some_and(is_on_its_way) {
+            return true;
+        }
+        opened.asked_at = Some(now);
         let Some(pending) = self.pending.get(&id) else { return false };
         // To whom the cookie is from, whoever has the key by now.
         let open = QueryHeader::request(Op::Open, pending.ask.key, self.client, floor);
@@ -366,20 +380,15 @@ impl Requester {
         true
     }
 
-    /// An open was answered: the writes that wait for it are sent again.
+    /// An open was answered: the writes that wait for it are sent again, once.
     fn opened(&mut self, now: Duration, header: &QueryHeader, status: Status) -> bool {
-        let opened = self.opened.get(&header.walk.partition);
-        if status != Status::Done || opened.is_none_or(|opened| opened.floor != header.request) {
+        let opened = self.opened.get_mut(&header.walk.partition);
+        let opened = opened.filter(|opened| opened.floor == header.request);
+        let Some(opened) = opened.filter(|_| status == Status::Done) else {
             // What comes again asks again.
             return status != Status::Done;
-        }
-        let waiting: Vec<u64> = self
-            .pending
-            .iter()
-            .filter(|(_, pending)| pending.ask.op.is_write() && pending.ask.key == header.walk.key)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in waiting {
+        };
+        for id in std::mem::take(&mut opened.waiting) {
             self.send(now, id);
         }
         true

@@ -357,3 +357,35 @@ fn whoever_is_always_misled_finds_his_server_by_its_redirect() {
     let redirects = world.clients.iter().map(|client| client.stats().redirects).sum::<u64>();
     assert_eq!(redirects, world.ended.len() as u64, "one each, and none is sent round in circles");
 }
+
+/// A long write to a server that does not know its client is answered part by part. Each answer must not bring an open, nor each open all parts.
+#[test]
+fn a_long_first_write_is_sent_twice_however_many_parts_it_has() {
+    const PARTS: usize = 200;
+    let part = 100;
+    let mut client = Requester::new(RequesterOptions { part, ..RequesterOptions::default() }, 1);
+    let mut server = Responder::new(ResponderOptions { part, ..ResponderOptions::default() }, 2);
+    let (now, from) = (Duration::from_millis(1), address(0));
+    let value = vec![7; part * PARTS];
+    let id = client.ask(now, Ask::put(3, value.clone())).unwrap();
+    let (mut sent, mut carried_out) = (0, 0);
+    loop {
+        let asked: Vec<_> = std::iter::from_fn(|| client.poll_transmit()).collect();
+        if asked.is_empty() {
+            break;
+        }
+        sent += asked.len();
+        for datagram in asked {
+            if let Some(request) = server.handle(now, from, &datagram.bytes) {
+                assert_eq!(request.value, value);
+                carried_out += 1;
+                server.finish(request.ticket, Outcome::Done);
+            }
+        }
+        while let Some(answer) = server.poll_transmit() {
+            client.handle(now, &answer.bytes);
+        }
+    }
+    assert_eq!((sent, carried_out), (2 * PARTS + 1, 1), "all parts, one open, all parts");
+    assert_eq!(client.poll_answer(), Some((id, Answer::Written)));
+}
