@@ -194,6 +194,23 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "fatbtree bench --cluster cluster.toml --operations 100000 --nic ibverbs:mlx5_0",
         "needs an RDMA device; the interop lab runs it with soft RoCE",
     ),
+    (
+        "fatbtree switch --port 0=packet:eth1 --port 1=packet:eth2",
+        "needs root and interfaces; `port/tests/ports.rs` has them in a namespace",
+    ),
+    ("apt-get install gcc libc6-dev pkg-config libdpdk-dev", "needs root; `.ci/run` installs them"),
+    (
+        "cargo build --release -p fatbtree --features dpdk",
+        "needs these packages; `.ci/run` builds with the feature",
+    ),
+    (
+        "FATBTREE_EAL='-l 2,3' fatbtree switch --threads 2 --port 0=dpdk:0000:03:00.0 --port 1=dpdk:0000:03:00.1",
+        "needs cards; `cli/tests/dpdk.rs` runs roles on virtual devices",
+    ),
+    (
+        "FATBTREE_EAL='--no-huge -m 256' fatbtree switch --port 0=dpdk:net_tap0,iface=tap0 --port 1=dpdk:net_memif0,role=server,id=1",
+        "needs root and DPDK; `cli/tests/dpdk.rs` runs roles on virtual devices",
+    ),
     ("p4/compile_tofino.sh target/tofino", "needs p4c with its Tofino back end"),
     (
         "fatbtree controller --cluster testbed.toml --target tofino1 --compiled target/tofino",
