@@ -1,5 +1,6 @@
 //! `fatbtree bench`: a client of a cluster, measured, every answer checked.
 
+mod latencies;
 mod ramp;
 
 use std::io::Write;
@@ -25,6 +26,7 @@ use serde::Serialize;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::{count, progress};
+use latencies::Latencies;
 use ramp::Step;
 
 /// Do operations on a running cluster, check every answer, and measure.
@@ -223,17 +225,13 @@ struct BenchResult {
     first_wrong: Option<String>,
 }
 
-/// Microseconds that operations of one kind took.
+/// What operations of one kind took.
 #[derive(Serialize)]
 struct Percentiles {
     operation: &'static str,
     count: u64,
-    mean_us: f64,
-    p50_us: f64,
-    p90_us: f64,
-    p99_us: f64,
-    p99_9_us: f64,
-    max_us: f64,
+    #[serde(flatten)]
+    latencies: Latencies,
 }
 
 /// Between two looks whether the connections are registered.
@@ -489,27 +487,16 @@ fn is_registered<V: Verbs>(pool: &Pool<V>) -> bool {
 
 fn percentiles(done: &LoadGenerator, kind: OperationKind) -> Option<Percentiles> {
     let latency = done.latency_of(kind)?;
-    let at = |quantile| latency.quantile_ns(quantile) as f64 / 1e3;
-    Some(Percentiles {
-        operation: kind.name(),
-        count: latency.len(),
-        mean_us: latency.mean_ns() / 1e3,
-        p50_us: at(0.5),
-        p90_us: at(0.9),
-        p99_us: at(0.99),
-        p99_9_us: at(0.999),
-        max_us: latency.max_ns() as f64 / 1e3,
-    })
+    Some(Percentiles { operation: kind.name(), count: latency.len(), latencies: Latencies::of(latency) })
 }
 
 fn print(result: &BenchResult) {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED);
-    table.set_header(["operation", "count", "mean µs", "p50", "p90", "p99", "p99.9", "max"]);
+    table.set_header(["operation", "count"].into_iter().chain(Latencies::HEADS));
     for kind in &result.percentiles {
-        let times = [kind.mean_us, kind.p50_us, kind.p90_us, kind.p99_us, kind.p99_9_us, kind.max_us];
-        let times = times.map(|time| format!("{time:.0}"));
-        table.add_row([kind.operation.to_owned(), kind.count.to_string()].into_iter().chain(times));
+        let named = [kind.operation.to_owned(), kind.count.to_string()];
+        table.add_row(named.into_iter().chain(kind.latencies.columns()));
     }
     println!("{table}");
     let unknown = match result.unknown {

@@ -82,31 +82,12 @@ impl LoadGenerator {
         options: LoopOptions,
         values: &Values,
     ) -> Result<(), WorkloadError> {
-        self.run_watched(client, workload, operations, options, values, |_| {}).await
-    }
-
-    /// The same, and `watch` is shown what is recorded so far, after each operation.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    ///
-    /// # Panics
-    /// As [`run`](Self::run).
-    pub async fn run_watched<V: Verbs>(
-        &mut self,
-        client: &Client<V>,
-        workload: &mut Workload,
-        operations: u64,
-        options: LoopOptions,
-        values: &Values,
-        watch: impl FnMut(&Recorder),
-    ) -> Result<(), WorkloadError> {
         let LoopOptions { start, depth } = options;
         let store = Direct { client, start };
-        self.run_on(&store, workload, operations, Pace::Closed { depth }, values, watch).await
+        self.run_on(&store, workload, operations, Pace::Closed { depth }, values, |_| {}).await
     }
 
-    /// The same on anything that has records, at any pace.
+    /// The same on anything that has records, at any pace. `watch` is shown what is recorded so far, after each operation.
     ///
     /// # Errors
     /// As [`run`](Self::run).

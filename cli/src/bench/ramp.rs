@@ -7,6 +7,8 @@ use plotters::coord::combinators::IntoLogRange as _;
 use plotters::prelude::*;
 use serde::Serialize;
 
+use super::latencies::Latencies;
+
 /// Loads of a ramp, in hundredths of what a closed loop has reached. From [`FULL`] on it ends with the first that is too much.
 pub(super) fn shares() -> impl Iterator<Item = u32> {
     (10..FULL).step_by(10).chain((FULL..=MOST).step_by(20))
@@ -30,32 +32,21 @@ pub(super) struct Step {
     ended_per_s: f64,
     /// Whether these are the same: within one per cent and five.
     pub(super) kept_up: bool,
-    mean_us: f64,
-    p50_us: f64,
-    p90_us: f64,
-    p99_us: f64,
-    p99_9_us: f64,
-    max_us: f64,
+    #[serde(flatten)]
+    latencies: Latencies,
 }
 
 impl Step {
     /// Of an open loop that has ended; none of a closed one.
     pub(super) fn of(done: &LoadGenerator, share: Option<u32>) -> Option<Self> {
         let punctuality = done.punctuality()?;
-        let latency = done.recorder().latency();
-        let at = |quantile| latency.quantile_ns(quantile) as f64 / 1e3;
         Some(Self {
             share,
             intended_per_s: punctuality.intended_per_s,
             begun_per_s: punctuality.begun_per_s,
             ended_per_s: punctuality.ended_per_s,
             kept_up: punctuality.kept_up(),
-            mean_us: latency.mean_ns() / 1e3,
-            p50_us: at(0.5),
-            p90_us: at(0.9),
-            p99_us: at(0.99),
-            p99_9_us: at(0.999),
-            max_us: latency.max_ns() as f64 / 1e3,
+            latencies: Latencies::of(done.recorder().latency()),
         })
     }
 
@@ -77,7 +68,7 @@ impl Step {
 pub(super) fn conclusion(steps: &[Step]) -> String {
     match steps.iter().rfind(|step| step.kept_up) {
         Some(step) => {
-            format!("It kept up with {:.0}/s; p99 {:.0} µs there", step.intended_per_s, step.p99_us)
+            format!("It kept up with {:.0}/s; p99 {:.0} µs there", step.intended_per_s, step.latencies.p99_us)
         }
         None => {
             "It kept up with none of these loads: more --operations take longer, and tell more".to_owned()
@@ -88,35 +79,15 @@ pub(super) fn conclusion(steps: &[Step]) -> String {
 pub(super) fn table(steps: &[Step]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED);
-    table.set_header([
-        "load",
-        "intended/s",
-        "begun/s",
-        "ended/s",
-        "mean µs",
-        "p50",
-        "p90",
-        "p99",
-        "p99.9",
-        "max",
-        "",
-    ]);
+    let heads = ["load", "intended/s", "begun/s", "ended/s"];
+    table.set_header(heads.into_iter().chain(Latencies::HEADS).chain([""]));
     for step in steps {
         let share = step.share.map_or(String::new(), |share| format!("{share} %"));
-        let numbers = [
-            step.intended_per_s,
-            step.begun_per_s,
-            step.ended_per_s,
-            step.mean_us,
-            step.p50_us,
-            step.p90_us,
-            step.p99_us,
-            step.p99_9_us,
-            step.max_us,
-        ];
+        let rates =
+            [step.intended_per_s, step.begun_per_s, step.ended_per_s].map(|rate| format!("{rate:.0}"));
         let late = if step.kept_up { "" } else { "did not keep up" };
-        let numbers = numbers.map(|number| format!("{number:.0}"));
-        table.add_row([share].into_iter().chain(numbers).chain([late.to_owned()]));
+        let columns = rates.into_iter().chain(step.latencies.columns());
+        table.add_row([share].into_iter().chain(columns).chain([late.to_owned()]));
     }
     table
 }
@@ -125,9 +96,9 @@ pub(super) fn table(steps: &[Step]) -> Table {
 type Line = (&'static str, fn(&Step) -> f64, RGBColor);
 
 const LINES: [Line; 3] = [
-    ("p50", |step| step.p50_us, RGBColor(0x1f, 0x6f, 0x8b)),
-    ("p99", |step| step.p99_us, RGBColor(0xd9, 0xb4, 0x5b)),
-    ("p99.9", |step| step.p99_9_us, RGBColor(0xb0, 0x5a, 0x2c)),
+    ("p50", |step| step.latencies.p50_us, RGBColor(0x1f, 0x6f, 0x8b)),
+    ("p99", |step| step.latencies.p99_us, RGBColor(0xd9, 0xb4, 0x5b)),
+    ("p99.9", |step| step.latencies.p99_9_us, RGBColor(0xb0, 0x5a, 0x2c)),
 ];
 
 /// Latency against load as SVG, of the steps that kept up.
@@ -177,12 +148,14 @@ mod tests {
             begun_per_s: f64::from(share) * 100.0,
             ended_per_s: f64::from(share) * if kept_up { 100.0 } else { 90.0 },
             kept_up,
-            mean_us: us,
-            p50_us: us,
-            p90_us: us * 2.0,
-            p99_us: us * 3.0,
-            p99_9_us: us * 4.0,
-            max_us: us * 5.0,
+            latencies: Latencies {
+                mean_us: us,
+                p50_us: us,
+                p90_us: us * 2.0,
+                p99_us: us * 3.0,
+                p99_9_us: us * 4.0,
+                max_us: us * 5.0,
+            },
         }
     }
 
