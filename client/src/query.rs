@@ -17,7 +17,7 @@ use crate::store::{Answered, NoAnswer, Store};
 /// Asks memory servers, many things at a time. It belongs to one thread and is cheap to clone; what it does are futures for any executor.
 ///
 /// It has one or more *lanes*, each of which is a client by itself to the servers, with a socket of its own: a server remembers 64
-/// requests of a client, and answers all of one socket in one thread.
+/// requests of a client, and answers all of one socket in one thread. Requests take turns on lanes in bursts.
 ///
 /// **Driving contract.** Time never goes back. Whoever has the sockets hands in what comes ([`handle`](Self::handle)), calls
 /// [`turn`](Self::turn) then and when [`next_deadline`](Self::next_deadline) has come, runs the futures that are woken, and sends what
@@ -32,6 +32,8 @@ struct State {
     lanes: Vec<Lane>,
     /// The lane of the next request.
     next: usize,
+    /// Requests that it was given one after the other.
+    given: usize,
     /// Who found all lanes full.
     waiting: VecDeque<Waker>,
     /// Who sleeps until when, each with a number of its own.
@@ -56,6 +58,9 @@ impl std::fmt::Debug for QueryClient {
     }
 }
 
+/// Requests that go by one lane before the next has its turn: they leave, and come, with one system call.
+const BURST: usize = 32;
+
 fn since(now: Instant) -> std::time::Duration {
     std::time::Duration::from_nanos(now.as_nanos())
 }
@@ -69,6 +74,7 @@ impl QueryClient {
             now: Instant::ZERO,
             lanes,
             next: 0,
+            given: 0,
             waiting: VecDeque::new(),
             sleeping: BTreeMap::new(),
             naps: 0,
@@ -157,7 +163,7 @@ impl QueryClient {
     /// On the next lane that has room.
     fn poll_begin(&self, ask: &mut Option<Ask>, context: &mut Context<'_>) -> Poll<(usize, u64)> {
         let mut state = self.state.borrow_mut();
-        let State { now, lanes, next, waiting, .. } = &mut *state;
+        let State { now, lanes, next, given, waiting, .. } = &mut *state;
         let count = lanes.len();
         for lane in (0..count).map(|n| (*next + n) % count) {
             let Lane { requester, asked } = &mut lanes[lane];
@@ -166,7 +172,11 @@ impl QueryClient {
                 && let Some(id) = requester.ask(since(*now), ask)
             {
                 asked.insert(id, Asked::Waiting(None));
-                *next = (lane + 1) % count;
+                *given = if lane == *next { *given + 1 } else { 1 };
+                *next = lane;
+                if *given >= BURST {
+                    (*next, *given) = ((lane + 1) % count, 0);
+                }
                 return Poll::Ready((lane, id));
             }
         }

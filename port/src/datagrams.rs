@@ -1,7 +1,8 @@
 //! A UDP socket to many peers, with one system call for many datagrams.
 
+use std::cmp::Reverse;
 use std::fmt;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -9,11 +10,11 @@ use nix::errno::Errno;
 use nix::sys::socket::sockopt::{ReusePort, SndBuf, SndBufForce};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, MultiHeaders, SockFlag, SockType, SockaddrLike as _, SockaddrStorage, bind,
-    recvmmsg, sendmmsg, setsockopt, socket,
+    recvmmsg, setsockopt, socket,
 };
 
 use crate::batch::BATCH;
-use crate::multi::{QUEUE, ask_for_receive_queue};
+use crate::multi::{QUEUE, Sender, ask_for_receive_queue};
 use crate::{LONGEST_FRAME, OpenError};
 
 /// Opens sockets at one address among which the kernel shares out what comes: all datagrams of one peer go to the same one
@@ -73,7 +74,7 @@ impl DatagramCounts {
 pub struct Datagrams {
     fd: OwnedFd,
     receive: MultiHeaders<SockaddrStorage>,
-    send: MultiHeaders<SockaddrStorage>,
+    sender: Sender<SockaddrStorage>,
     /// Room for as many datagrams as one call brings.
     bytes: Box<[u8]>,
     /// From where each came, and how long it is.
@@ -102,9 +103,9 @@ impl Datagrams {
             asked.and(setsockopt(&fd, SndBufForce, &QUEUE).or_else(|_| setsockopt(&fd, SndBuf, &QUEUE)));
         asked.map_err(|error| OpenError::Descriptor(error.into()))?;
         Ok(Self {
-            fd,
             receive: MultiHeaders::preallocate(BATCH, None),
-            send: MultiHeaders::preallocate(BATCH, None),
+            sender: Sender::with_trains(&fd),
+            fd,
             bytes: vec![0; BATCH * LONGEST_FRAME].into(),
             came: Vec::with_capacity(BATCH),
             leaving: Vec::with_capacity(BATCH),
@@ -157,34 +158,37 @@ impl Datagrams {
     }
 
     /// Sends what waits. What the system does not take is lost, as datagrams are.
+    ///
+    /// Those of one length to one peer lie side by side, and go as a train where the kernel knows of trains: they arrive together, and whoever
+    /// wakes for the first finds all. The order of datagrams says nothing in UDP.
     pub fn flush(&mut self) {
+        let Self { fd, sender, leaving, counts, .. } = self;
+        leaving.sort_unstable_by_key(|(to, bytes)| (*to, Reverse(bytes.len())));
         let mut first = 0;
-        while let Some(rest) = self.leaving.get(first..).filter(|rest| !rest.is_empty()) {
-            let pieces: [[IoSlice<'_>; 1]; BATCH] =
-                std::array::from_fn(|at| [IoSlice::new(rest.get(at).map_or(&[][..], |(_, bytes)| bytes))]);
-            let to: [Option<SockaddrStorage>; BATCH] =
-                std::array::from_fn(|at| rest.get(at).map(|(to, _)| SockaddrStorage::from(*to)));
-            self.counts.calls += 1;
-            let (fd, count) = (self.fd.as_raw_fd(), rest.len().min(BATCH));
-            match sendmmsg(fd, &mut self.send, &pieces[..count], &to[..count], [], MsgFlags::MSG_DONTWAIT) {
+        while let Some(rest) = leaving.get(first..).filter(|rest| !rest.is_empty()) {
+            let (mut pieces, mut to): ([&[u8]; BATCH], _) = ([&[]; BATCH], [rest[0].0; BATCH]);
+            for (at, (peer, bytes)) in rest.iter().enumerate().take(BATCH) {
+                (pieces[at], to[at]) = (bytes, *peer);
+            }
+            counts.calls += 1;
+            match sender.send(fd, &pieces[..rest.len().min(BATCH)], &to) {
                 Ok(taken) => {
-                    let taken = taken.count();
-                    self.counts.sent += taken as u64;
+                    counts.sent += taken as u64;
                     first += taken.max(1);
                 }
                 // What an earlier datagram has met: this one was not sent yet.
                 Err(Errno::EINTR | Errno::ECONNREFUSED) => {}
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => {
-                    self.counts.dropped += rest.len() as u64;
+                    counts.dropped += rest.len() as u64;
                     break;
                 }
                 Err(_) => {
-                    self.counts.dropped += 1;
+                    counts.dropped += 1;
                     first += 1;
                 }
             }
         }
-        self.leaving.clear();
+        leaving.clear();
     }
 
     /// What was counted so far.
@@ -250,6 +254,35 @@ mod tests {
                 assert!(peer.iter().all(|(from, bytes)| from == address && bytes[0] == n && bytes[2] == 7));
             }
             assert_eq!(came, 20);
+        }
+    }
+
+    #[test]
+    fn datagrams_that_leave_together_keep_their_peers_and_lengths() {
+        let mut server = Datagrams::new(share_address(here(), 1).unwrap().remove(0)).unwrap();
+        let mut peers: Vec<(SocketAddr, Datagrams)> = (0..3)
+            .map(|_| UdpSocket::bind(here()).unwrap())
+            .map(|socket| (socket.local_addr().unwrap(), Datagrams::new(socket).unwrap()))
+            .collect();
+        // In no order, some empty, some of a length that many have.
+        let bytes = |n: usize| vec![n as u8; if n.is_multiple_of(5) { n } else { 128 }];
+        for n in 0..BATCH {
+            server.send(peers[n % 3].0, bytes(n));
+        }
+        let DatagramCounts { sent, calls, dropped, .. } = server.counts();
+        assert_eq!((sent, dropped), (BATCH as u64, 0));
+        assert!(calls <= 3, "{calls} system calls");
+        let began = Instant::now();
+        for (number, (_, peer)) in peers.iter_mut().enumerate() {
+            let mut wanted: Vec<Vec<u8>> = (number..BATCH).step_by(3).map(bytes).collect();
+            let mut found: Vec<Vec<u8>> = Vec::new();
+            while found.len() < wanted.len() && began.elapsed() < Duration::from_secs(5) {
+                peer.receive();
+                found.extend(peer.iter().map(|(_, bytes)| bytes.to_vec()));
+            }
+            wanted.sort();
+            found.sort();
+            assert_eq!(found, wanted, "peer {number}");
         }
     }
 

@@ -28,27 +28,104 @@ pub(crate) fn ask_for_receive_queue(fd: &OwnedFd) -> nix::Result<()> {
 pub(crate) struct Socket<A> {
     fd: OwnedFd,
     receive: MultiHeaders<A>,
-    send: MultiHeaders<()>,
-    /// The same with a word to the kernel: where to cut a train.
-    send_trains: MultiHeaders<()>,
+    sender: Sender<()>,
     /// Room for what the kernel says beside a message.
     control: Vec<u8>,
-    /// Frames of one length go through the kernel as one train, that is one message, which is cut at its end. Otherwise each frame is a
-    /// message of its own.
-    trains: bool,
     pub(crate) counters: Counters,
     pub(crate) last_error: Option<Errno>,
+}
+
+/// Sends many frames with one system call. `S` is an address of the system; `()` where a socket has one peer.
+pub(crate) struct Sender<S> {
+    single: MultiHeaders<S>,
+    /// The same with a word to the kernel: where to cut a train.
+    cut: MultiHeaders<S>,
+    /// Frames of one length to one peer go through the kernel as one train, that is one message, which is cut at its end. Otherwise each
+    /// frame is a message of its own.
+    trains: bool,
 }
 
 /// Bytes of a train at most: what fits a UDP datagram, nearly.
 const TRAIN: usize = 65_000;
 
-/// How many frames make a train: the first ones of this length; one that is shorter may be the last.
-fn run(frames: &[&[u8]], length: usize) -> usize {
+/// How many frames make a train: the first ones of this length to the first one's peer; one that is shorter may be the last.
+fn run<P: PartialEq>(frames: &[&[u8]], to: &[P], length: usize) -> usize {
     let most = frames.len().min(TRAIN / length.max(1)).max(1);
+    let most = to[..most].iter().take_while(|peer| **peer == to[0]).count();
     let same = frames[..most].iter().take_while(|frame| frame.len() == length).count();
     let last = frames[..most].get(same).is_some_and(|frame| !frame.is_empty() && frame.len() < length);
     same + usize::from(last && same > 0 && length > 0)
+}
+
+impl<S: SockaddrLike + Copy> Sender<S> {
+    pub(crate) fn new() -> Self {
+        Self {
+            single: MultiHeaders::preallocate(BATCH, None),
+            cut: MultiHeaders::preallocate(BATCH, Some(cmsg_space!(u16))),
+            trains: false,
+        }
+    }
+
+    /// The same for a UDP socket, whose kernel may know of trains.
+    pub(crate) fn with_trains(fd: &OwnedFd) -> Self {
+        Self { trains: setsockopt(fd, UdpGsoSegment, &0).is_ok(), ..Self::new() }
+    }
+
+    /// One system call with the first of these frames, of which there must be one, each to the peer at its place. Says how many are taken.
+    pub(crate) fn send<P>(&mut self, fd: &OwnedFd, frames: &[&[u8]], to: &[P]) -> nix::Result<usize>
+    where
+        P: PartialEq + Copy,
+        S: From<P>,
+    {
+        loop {
+            let most = frames.len().min(BATCH);
+            let pieces: [IoSlice<'_>; BATCH] =
+                std::array::from_fn(|at| IoSlice::new(frames.get(at).copied().unwrap_or_default()));
+            let (mut messages, mut ends): ([&[IoSlice<'_>]; BATCH], _) = ([&[]; BATCH], [0; BATCH]);
+            let mut peers = [None; BATCH];
+            let (mut count, mut end) = (0, 0);
+            let segment = self.segment_for(&frames[..most], to);
+            while end < most {
+                let taken = match segment {
+                    Some(length) if frames[end].len() == usize::from(length) => {
+                        run(&frames[end..most], &to[end..], usize::from(length))
+                    }
+                    Some(length) if frames[end].len() > usize::from(length) => break, // it would be cut; it is next
+                    _ => 1,
+                };
+                messages[count] = &pieces[end..end + taken];
+                peers[count] = Some(S::from(to[end]));
+                end += taken;
+                ends[count] = end;
+                count += 1;
+            }
+            const FLAGS: MsgFlags = MsgFlags::MSG_DONTWAIT;
+            let (fd, messages, peers) = (fd.as_raw_fd(), &messages[..count], &peers[..count]);
+            // With every message, not once for the socket: several threads may send by it.
+            let sent = match &segment {
+                Some(length) => {
+                    let cut = [ControlMessage::UdpGsoSegments(length)];
+                    sendmmsg(fd, &mut self.cut, messages, peers, cut, FLAGS)
+                }
+                None => sendmmsg(fd, &mut self.single, messages, peers, [], FLAGS),
+            };
+            match sent {
+                Ok(taken) => return Ok(taken.count().checked_sub(1).map_or(0, |last| ends[last])),
+                Err(error @ (Errno::EINTR | Errno::EAGAIN | Errno::ENOBUFS | Errno::ECONNREFUSED)) => {
+                    return Err(error);
+                }
+                // The way there takes no trains, or none of such long frames.
+                Err(_) if ends[0] > 1 => self.trains = false,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Where the kernel is to cut the next messages; `None` where every frame is a message of its own.
+    fn segment_for<P: PartialEq>(&self, frames: &[&[u8]], to: &[P]) -> Option<u16> {
+        let length = frames[0].len();
+        (self.trains && run(frames, to, length) > 1).then(|| u16::try_from(length).ok()).flatten()
+    }
 }
 
 impl<A: SockaddrLike + Copy> Socket<A> {
@@ -56,10 +133,8 @@ impl<A: SockaddrLike + Copy> Socket<A> {
         Self {
             fd,
             receive: MultiHeaders::preallocate(BATCH, None),
-            send: MultiHeaders::preallocate(BATCH, None),
-            send_trains: MultiHeaders::preallocate(BATCH, Some(cmsg_space!(u16))),
+            sender: Sender::new(),
             control: cmsg_space!(i32),
-            trains: false,
             counters: Counters::default(),
             last_error: None,
         }
@@ -72,7 +147,7 @@ impl<A: SockaddrLike + Copy> Socket<A> {
     pub(crate) fn with_trains(mut self) -> Self {
         // An old kernel cuts them, which takes it longer.
         let _ = setsockopt(&self.fd, UdpGroSegment, &true);
-        self.trains = setsockopt(&self.fd, UdpGsoSegment, &0).is_ok();
+        self.sender = Sender::with_trains(&self.fd);
         self
     }
 
@@ -153,41 +228,11 @@ impl<A: SockaddrLike + Copy> Socket<A> {
 
     /// Sends frames; says how many are taken, which may be lost all the same. The others find no room now.
     pub(crate) fn send(&mut self, frames: &[&[u8]]) -> usize {
+        const PEER: [(); BATCH] = [(); BATCH];
         let mut done = 0;
         while let Some(rest) = frames.get(done..).filter(|rest| !rest.is_empty()) {
-            let rest = &rest[..rest.len().min(BATCH)];
-            let pieces: [IoSlice<'_>; BATCH] =
-                std::array::from_fn(|at| IoSlice::new(rest.get(at).copied().unwrap_or_default()));
-            let (mut messages, mut ends): ([&[IoSlice<'_>]; BATCH], _) = ([&[]; BATCH], [0; BATCH]);
-            let (mut count, mut end) = (0, 0);
-            let segment = self.segment_for(rest);
-            while end < rest.len() {
-                let frames = match segment {
-                    Some(length) if rest[end].len() == usize::from(length) => {
-                        run(&rest[end..], usize::from(length))
-                    }
-                    Some(length) if rest[end].len() > usize::from(length) => break, // it would be cut; it is next
-                    _ => 1,
-                };
-                messages[count] = &pieces[end..end + frames];
-                end += frames;
-                ends[count] = end;
-                count += 1;
-            }
-            const NO_ADDRESS: [Option<()>; BATCH] = [None; BATCH];
-            const FLAGS: MsgFlags = MsgFlags::MSG_DONTWAIT;
-            let (fd, messages) = (self.fd.as_raw_fd(), &messages[..count]);
-            // With every message, not once for the socket: several threads may send by it.
-            let sent = match &segment {
-                Some(length) => {
-                    let cut = [ControlMessage::UdpGsoSegments(length)];
-                    sendmmsg(fd, &mut self.send_trains, messages, NO_ADDRESS, cut, FLAGS)
-                }
-                None => sendmmsg(fd, &mut self.send, messages, NO_ADDRESS, [], FLAGS),
-            };
-            match sent {
+            match self.sender.send(&self.fd, &rest[..rest.len().min(BATCH)], &PEER) {
                 Ok(taken) => {
-                    let taken = taken.count().checked_sub(1).map_or(0, |last| ends[last]);
                     self.counters.sent += taken as u64;
                     done += taken;
                 }
@@ -195,8 +240,6 @@ impl<A: SockaddrLike + Copy> Socket<A> {
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => return done,
                 // What an earlier frame has met. This one was not sent yet, and is sent now.
                 Err(Errno::ECONNREFUSED) => self.counters.no_peer += 1,
-                // The way there takes no trains, or none of such long frames.
-                Err(_) if ends[0] > 1 => self.trains = false,
                 Err(Errno::EMSGSIZE) => {
                     self.counters.too_long += 1;
                     done += 1;
@@ -208,12 +251,6 @@ impl<A: SockaddrLike + Copy> Socket<A> {
             }
         }
         done
-    }
-
-    /// Where the kernel is to cut the next messages; `None` where every frame is a message of its own.
-    fn segment_for(&self, frames: &[&[u8]]) -> Option<u16> {
-        let length = frames[0].len();
-        (self.trains && run(frames, length) > 1).then(|| u16::try_from(length).ok()).flatten()
     }
 
     #[cold]
