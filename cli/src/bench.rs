@@ -136,13 +136,13 @@ impl Process {
         let trust = crate::topology::trust(cluster, &arguments.cluster, &described.name)?;
         let patience = Duration::from_secs(arguments.patience);
         if arguments.protocol == Protocol::Query {
-            // A server remembers so many requests of a client.
+            // A server remembers so many requests of a client. One that is late leaves room for as many behind it.
             let open = arguments.rate.is_some() || arguments.ramp;
             let options = QueryClientOptions {
                 way: QueryWay::of(cluster, described.host)?,
                 root_to_leaf: arguments.root_to_leaf,
                 servers: cluster.servers().to_vec(),
-                lanes: if open { MOST } else { arguments.depth }.div_ceil(WINDOW as u16),
+                lanes: if open { MOST } else { arguments.depth }.div_ceil(WINDOW as u16 / 2),
                 trust,
                 patience,
             };

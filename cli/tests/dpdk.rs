@@ -89,6 +89,35 @@ mod with {
     }
 
     #[test]
+    fn queries_go_from_host_to_host_and_beside_rdma() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = cluster(folder.path());
+        // One server, and its wire ends at the client's host: no switch runs.
+        let text = std::fs::read_to_string(&file).expect("the file");
+        let kept = |text: &str, name: &str| {
+            let (before, after) =
+                text.split_once(&format!("[[memory_server]]\nname = \"{name}\"")).expect("it");
+            format!("{before}{}", after.split_once("\n\n").expect("more follows").1)
+        };
+        let text = kept(&text, "right");
+        let (network, _) = text.split_once("[[switch]]\nname").expect("its wires");
+        let socket = folder.path().join("memif");
+        let host = |host, role| {
+            let wire = format!("dpdk:net_memif0,role={role},id=7,socket={}", socket.display());
+            format!("[[host]]\nname = \"{host}\"\nwire = \"{wire}\"\n")
+        };
+        let wires = host("host-0-0", "server") + &host("host-0-2", "client");
+        std::fs::write(&file, format!("{network}{wires}")).expect("it is written");
+        let cluster = file.to_str().expect("UTF-8");
+        let server = ["memserver", "left", "--cluster", cluster, "--serve", "queries", "--keys", "2000"];
+        let server = Role::of(command(&server));
+        server.until("queries");
+        for (protocol, workload) in [("query", "a"), ("roce", "a"), ("query", "e")] {
+            bench(cluster, &["--protocol", protocol, "--workload", workload, "--root-to-leaf"]);
+        }
+    }
+
+    #[test]
     fn what_dpdk_does_not_do_is_told() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = cluster(folder.path());

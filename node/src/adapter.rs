@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fatbtree_nic::NicStats;
-use fatbtree_port::{Counters, PortSpec, Waiter};
+use fatbtree_port::{Counters, Lanes, PortSpec, Waiter};
 use fatbtree_topology::Host;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{
@@ -96,30 +96,31 @@ impl Watch {
         Instant::from_nanos(self.began.elapsed().as_nanos() as u64)
     }
 
-    /// Whether the place of this number had something to read when the last [wait](Self::wait_for) ended.
+    /// Whether the lane of this number had something when the last [wait](Self::wait) ended.
     pub(crate) fn is_ready(&self, number: usize) -> bool {
         self.ready.get(number).is_none_or(|ready| *ready)
     }
 
-    /// Waits until something can be read there, for a wake, or until `due`; without, as long as it may be.
-    pub(crate) fn wait_for<'f>(
-        &mut self,
-        readable: impl Iterator<Item = std::os::fd::BorrowedFd<'f>>,
-        due: Option<Instant>,
-    ) {
+    /// Waits until something may have come by these, for a wake, or until `due`; without, as long as it may be.
+    pub(crate) fn wait(&mut self, lanes: &mut Lanes, due: Option<Instant>) {
+        let patience = self.patience(due);
+        lanes.wait(&self.waiter, patience, &mut self.ready);
+    }
+
+    fn patience(&self, due: Option<Instant>) -> Option<Duration> {
         let now = self.now();
-        let patience =
-            due.map(|due| Duration::from_nanos(if due > now { (due - now).as_nanos() } else { 0 }));
-        self.waiter.wait_for(readable, patience, &mut self.ready);
+        due.map(|due| Duration::from_nanos(if due > now { (due - now).as_nanos() } else { 0 }))
     }
 }
 
 impl Adapter {
-    /// The device of a host. What is wrong with it is told now.
+    /// The device of a host. What is wrong with it is told now. So many threads may [share](Self::divert) it.
     #[cfg_attr(not(feature = "ibverbs"), expect(unused_variables, reason = "software NICs do both"))]
-    pub(crate) fn open(spec: &NicSpec, host: &Host, side: Side) -> Result<Self, NodeError> {
+    pub(crate) fn open(spec: &NicSpec, host: &Host, side: Side, threads: usize) -> Result<Self, NodeError> {
         match spec {
-            NicSpec::Software(port) => Ok(Self(Kind::Software(Box::new(SoftwareNic::open(port, host)?)))),
+            NicSpec::Software(port) => {
+                Ok(Self(Kind::Software(Box::new(SoftwareNic::open(port, host, threads)?))))
+            }
             #[cfg(feature = "ibverbs")]
             NicSpec::Ibverbs(device) => Ok(Self(Kind::Card(Box::new(Card::open(device, host.ip, side)?)))),
             #[cfg(not(feature = "ibverbs"))]
@@ -127,10 +128,10 @@ impl Adapter {
         }
     }
 
-    /// From now on, datagrams that come to these UDP ports are for other threads. None where no frames come here: a card has them.
-    pub(crate) fn divert(&mut self, ports: &Range<u16>, threads: usize) -> Result<Option<Shares>, NodeError> {
+    /// From now on, datagrams that come to these UDP ports are for the other threads. None where no frames come here: a card has them.
+    pub(crate) fn divert(&mut self, ports: &Range<u16>) -> Result<Option<Shares>, NodeError> {
         match &mut self.0 {
-            Kind::Software(software) => software.divert(ports, threads),
+            Kind::Software(software) => software.divert(ports),
             #[cfg(feature = "ibverbs")]
             Kind::Card(_) => Ok(None),
         }
@@ -174,9 +175,7 @@ impl Adapter {
 
     /// Waits until something has come, for a wake, or until `due`; without, as long as it may be. May end early.
     pub(crate) fn wait(&mut self, watch: &mut Watch, due: Option<Instant>) {
-        let now = watch.now();
-        let patience =
-            due.map(|due| Duration::from_nanos(if due > now { (due - now).as_nanos() } else { 0 }));
+        let patience = watch.patience(due);
         match &mut self.0 {
             Kind::Software(software) => software.wait(watch, patience),
             #[cfg(feature = "ibverbs")]
@@ -196,7 +195,7 @@ impl Adapter {
     /// What a software NIC and its port have counted; a card counts for itself.
     pub(crate) fn counters(&self) -> Option<(Counters, NicStats)> {
         match &self.0 {
-            Kind::Software(software) => Some((software.port()?.counters(), software.nic.stats().clone())),
+            Kind::Software(software) => Some((software.counters()?, software.nic.stats().clone())),
             #[cfg(feature = "ibverbs")]
             Kind::Card(_) => None,
         }

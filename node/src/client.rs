@@ -124,7 +124,7 @@ impl ClientProcess {
         let (waker, stopper) = (waiter.waker(), stopper_of(&waiter));
         stopper.at_signals(&control)?;
         let questions = serve_thread(&control, options.metrics.as_deref(), waiter.waker())?;
-        let adapter = Adapter::open(&options.nic, &options.host, Side::Asks)?;
+        let adapter = Adapter::open(&options.nic, &options.host, Side::Asks, 1)?;
         let watch = Watch::new(waiter);
         let (answer, answers) = mpsc::channel();
         let (mut infos, mut to_desks, mut names) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());

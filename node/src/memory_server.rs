@@ -136,7 +136,8 @@ impl MemoryServerProcess {
         // What is taken by others is found before the tree is built, which may take long.
         let listener = listen(&control, &described.grpc)?;
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
-        let mut adapter = Adapter::open(&nic, &host, Side::Answers)?;
+        let threads = queries.as_ref().map_or(1, QueryOptions::threads);
+        let mut adapter = Adapter::open(&nic, &host, Side::Answers, threads)?;
         let queries = queries.map(|queries| Queries::open(queries, &host, &mut adapter)).transpose()?;
         let watch = Watch::new(waiter);
         stopper.at_signals(&control)?;

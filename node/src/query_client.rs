@@ -243,8 +243,7 @@ impl QueryClientProcess {
 
     fn wait(&mut self) {
         let Self { client, lanes, watch, .. } = self;
-        lanes.count_call();
-        watch.wait_for(lanes.fds(), client.next_deadline());
+        watch.wait(lanes, client.next_deadline());
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 
 use fatbtree_wire::{Ethernet, PREFIX_LEN, ParseError, UdpFrame};
 
@@ -175,9 +174,9 @@ impl FrameDatagrams {
         self.counts
     }
 
-    /// Readable when something has come.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.port.fd()
+    /// The one that it was made with, as waiters want it.
+    pub(crate) fn port(&self) -> &[Box<dyn Port>] {
+        std::slice::from_ref(&self.port)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Datagrams by sockets or by frames: the same for whoever takes part in a protocol over UDP.
 
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
-use crate::{BATCH, DatagramCounts, Datagrams, FrameDatagrams};
+use crate::{BATCH, DatagramCounts, Datagrams, FrameDatagrams, Waiter};
 
 /// One UDP port or several of a process, which are known by numbers from 0, its *lanes*. It belongs to one thread.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub enum Lanes {
 
 impl Lanes {
     /// Takes what has come, up to a batch of each place, in the place of what came before. Says whether there may be more. Places that
-    /// `is_ready` says no of, by their numbers among the [places to wait at](Self::fds), are left alone.
+    /// `is_ready` says no of, by the numbers that they have where is [waited](Self::wait), are left alone.
     pub fn receive(&mut self, is_ready: impl Fn(usize) -> bool) -> bool {
         match self {
             Self::Sockets(sockets) => {
@@ -78,21 +78,17 @@ impl Lanes {
         }
     }
 
-    /// Counts a system call that was made beside: a wait.
-    pub fn count_call(&mut self) {
-        if let Self::Sockets(sockets) = self
-            && let Some(socket) = sockets.first_mut()
-        {
-            socket.count_call();
+    /// Waits until something may have come, somebody wakes `waiter`, or `patience` is over, as [`Waiter::wait`] does. `ready` is filled:
+    /// whether each of the places has something.
+    pub fn wait(&mut self, waiter: &Waiter, patience: Option<Duration>, ready: &mut Vec<bool>) {
+        match self {
+            Self::Sockets(sockets) => {
+                if let Some(socket) = sockets.first_mut() {
+                    socket.count_call();
+                }
+                waiter.wait_for(sockets.iter().map(Datagrams::fd), patience, ready);
+            }
+            Self::Frames(frames) => waiter.wait(frames.port(), patience, ready),
         }
-    }
-
-    /// Readable when something has come.
-    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let (sockets, frames) = match self {
-            Self::Sockets(sockets) => (sockets.as_slice(), None),
-            Self::Frames(frames) => (&[][..], Some(frames.fd())),
-        };
-        sockets.iter().map(Datagrams::fd).chain(frames)
     }
 }

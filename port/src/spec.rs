@@ -112,6 +112,15 @@ impl Wire {
         }
     }
 
+    /// Whether its ports are [polled](Port::is_polled).
+    pub fn is_polled(&self) -> bool {
+        match &self.0 {
+            End::Udp(..) | End::Packet(..) => false,
+            #[cfg(feature = "dpdk")]
+            End::Dpdk(_) => true,
+        }
+    }
+
     /// A port for thread `thread` of those that the wire was [opened for](PortSpec::open_wire_for).
     ///
     /// # Errors

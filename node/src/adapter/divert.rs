@@ -1,4 +1,11 @@
 //! Frames that come by a NIC's wire and are not the NIC's: datagrams for some UDP ports, which other threads take.
+//!
+//! ```text
+//!   the system tells when frames come          they are looked for, a queue a thread (DPDK)
+//!
+//!   wire ─► NIC's thread ─► pair ─► thread     wire ─► thread ─► pair ─► NIC's thread
+//!      ◄────────────────────────────┘             ◄──────┘
+//! ```
 
 use std::net::Ipv4Addr;
 use std::ops::Range;
@@ -24,18 +31,44 @@ pub(super) struct Diversion {
 
 /// A thread's share of the datagrams that come, and the wire that it sends by.
 pub(crate) struct Share {
-    came: PairPort,
+    come: Come,
     wire: Arc<Wire>,
     mac: MacAddress,
     ip: Ipv4Addr,
     ports: Range<u16>,
 }
 
+/// How a thread's datagrams come.
+enum Come {
+    /// The NIC's thread hands them on.
+    Handed(PairPort),
+    /// With whatever else comes by the thread's queues of the wire, which it hands on to the NIC's.
+    Queue { thread: usize, rest: PairPort, lost: Arc<AtomicU64> },
+}
+
 /// All threads' shares.
 pub(crate) struct Shares {
     pub(crate) all: Vec<Share>,
-    /// Frames that have found no room with their thread.
+    /// Frames that have found no room with the thread that they are for.
     pub(crate) lost: Arc<AtomicU64>,
+}
+
+/// Gives each thread its queues of a wire; besides the shares, where each hands on what is the NIC's.
+pub(super) fn queues(
+    wire: &Arc<Wire>,
+    (mac, ip): (MacAddress, Ipv4Addr),
+    ports: &Range<u16>,
+    threads: usize,
+) -> Result<(Vec<Box<dyn Port>>, Shares), OpenError> {
+    let lost = Arc::new(AtomicU64::new(0));
+    let (mut receives, mut all): (Vec<Box<dyn Port>>, _) = (Vec::new(), Vec::new());
+    for thread in 0..threads.max(1) {
+        let (rest, here) = pair(QUEUE)?;
+        receives.push(Box::new(here));
+        let come = Come::Queue { thread, rest, lost: Arc::clone(&lost) };
+        all.push(Share { come, wire: Arc::clone(wire), mac, ip, ports: ports.clone() });
+    }
+    Ok((receives, Shares { all, lost }))
 }
 
 impl Diversion {
@@ -51,7 +84,8 @@ impl Diversion {
         for _ in 0..threads.max(1) {
             let (here, came) = pair(QUEUE)?;
             to.push(here);
-            all.push(Share { came, wire: Arc::clone(wire), mac, ip, ports: ports.clone() });
+            let come = Come::Handed(came);
+            all.push(Share { come, wire: Arc::clone(wire), mac, ip, ports: ports.clone() });
         }
         let diversion = Self { ports: ports.clone(), to, whose: Vec::new(), lost: Arc::clone(&lost) };
         Ok((diversion, Shares { all, lost }))
@@ -105,8 +139,14 @@ fn peer_of(frame: &[u8], ports: &Range<u16>) -> Option<u32> {
 impl Share {
     /// For the thread that calls it.
     pub(crate) fn open(self) -> Result<FrameDatagrams, OpenError> {
-        let Self { came, wire, mac, ip, ports } = self;
-        Ok(FrameDatagrams::new(Box::new(Split { came, wire: wire.port()? }), mac, ip, ports))
+        let Self { come, wire, mac, ip, ports } = self;
+        let port: Box<dyn Port> = match come {
+            Come::Handed(came) => Box::new(Split { came, wire: wire.port()? }),
+            Come::Queue { thread, rest, lost } => {
+                Box::new(Sieve { wire: wire.port_for(thread)?, ports: ports.clone(), rest, lost })
+            }
+        };
+        Ok(FrameDatagrams::new(port, mac, ip, ports))
     }
 }
 
@@ -138,6 +178,45 @@ impl Port for Split {
     }
 }
 
+/// Receives what comes by queues of a wire, and hands on what is no datagram for these ports. Its owner sees that, too.
+struct Sieve {
+    wire: Box<dyn Port>,
+    ports: Range<u16>,
+    rest: PairPort,
+    lost: Arc<AtomicU64>,
+}
+
+impl Port for Sieve {
+    fn receive(&mut self, batch: &mut Batch) -> usize {
+        let came = self.wire.receive(batch);
+        for frame in batch.iter().filter(|frame| peer_of(frame, &self.ports).is_none()) {
+            let taken = self.rest.send(&[frame]) as u64;
+            self.lost.fetch_add(1 - taken, Ordering::Relaxed);
+        }
+        came
+    }
+
+    fn send(&mut self, frames: &[&[u8]]) -> usize {
+        self.wire.send(frames)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.wire.fd()
+    }
+
+    fn is_polled(&self) -> bool {
+        self.wire.is_polled()
+    }
+
+    fn counters(&self) -> Counters {
+        self.wire.counters()
+    }
+
+    fn last_error(&self) -> Option<Errno> {
+        self.wire.last_error()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -157,6 +236,36 @@ mod tests {
         let destination = SocketAddrV4::new([10, 0, 0, 1].into(), port);
         UdpFrame { ethernet, source, destination, payload: b"payload" }.emit(&mut frame);
         frame
+    }
+
+    #[test]
+    fn who_has_the_queue_hands_on_what_is_the_nics() {
+        let free = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let [local, remote] = [free(), free()];
+        let wire = Arc::new(PortSpec::Udp { local, remote }.open_wire().unwrap());
+        let mut peer = PortSpec::Udp { local: remote, remote: local }.open().unwrap();
+        let here = ([2; 6], Ipv4Addr::new(10, 0, 0, 1));
+        let (mut nic, mut shares) = queues(&wire, here, &(4793..4795), 1).unwrap();
+        let mut thread = shares.all.remove(0).open().unwrap();
+        let [query, rdma] = [frame(2, 50_000, 4793), frame(2, 50_000, 4791)];
+        let (mut came, mut rest, mut batch) = (0, 0, Batch::new());
+        for round in 1..=2 * QUEUE {
+            peer.send(&[&rdma, &query]);
+            while came < round {
+                thread.receive();
+                thread.each(|_, _, bytes| {
+                    assert_eq!(bytes, b"payload");
+                    came += 1;
+                });
+            }
+            // At first the NIC's thread is quick, then it does nothing more.
+            if round <= QUEUE / 2 {
+                rest += nic[0].receive(&mut batch);
+                assert!(batch.iter().all(|frame| frame == rdma));
+            }
+        }
+        assert_eq!((rest, thread.counts().received), (QUEUE / 2, 2 * QUEUE as u64));
+        assert_eq!(shares.lost.load(Ordering::Relaxed) as usize, QUEUE / 2, "beyond a full queue");
     }
 
     #[test]

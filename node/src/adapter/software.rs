@@ -6,21 +6,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fatbtree_nic::{Nic, NicConfig};
-use fatbtree_port::{BATCH, Batch, MacAddress, Port, PortSpec, Wire};
+use fatbtree_port::{BATCH, Batch, Counters, MacAddress, Port, PortSpec, Wire};
 use fatbtree_topology::Host;
 use fatbtree_verbs::time::Instant;
 
 use super::Watch;
-use super::divert::{Diversion, Shares};
+use super::divert::{self, Diversion, Shares};
 use crate::NodeError;
 
-/// A NIC, the port that it sends and receives by, and what waits to be sent.
+/// A NIC, the ports that it sends and receives by, and what waits to be sent.
 pub(super) struct SoftwareNic {
     pub(super) nic: Nic,
-    /// One, as waiters want it; none when it is closed.
-    port: Vec<Box<dyn Port>>,
-    /// The same, for others that send by it.
+    /// Where frames come: the wire, or threads that have its queues and hand on what is not for them. None when it is closed.
+    receives: Vec<Box<dyn Port>>,
+    /// The wire, where frames come from elsewhere.
+    sends: Option<Box<dyn Port>>,
+    /// The same, for others.
     wire: Option<Arc<Wire>>,
+    /// How many these are.
+    threads: usize,
     address: (MacAddress, Ipv4Addr),
     diversion: Option<Diversion>,
     came: Batch,
@@ -43,9 +47,8 @@ const RETRIES: u8 = 7;
 pub(crate) const SILENCE: Duration = Duration::from_millis(100 * (1 + RETRIES as u64));
 
 impl SoftwareNic {
-    pub(super) fn open(spec: &PortSpec, host: &Host) -> Result<Self, NodeError> {
-        let wire = Arc::new(spec.open_wire()?);
-        let port = vec![wire.port()?];
+    pub(super) fn open(spec: &PortSpec, host: &Host, threads: usize) -> Result<Self, NodeError> {
+        let wire = Arc::new(spec.open_wire_for(threads)?);
         let config = NicConfig {
             ack_timeout: ACK_TIMEOUT,
             retry_count: RETRIES,
@@ -55,8 +58,10 @@ impl SoftwareNic {
         let nic = nic.map_err(NodeError::system("getting memory for the NIC's buffers"))?;
         Ok(Self {
             nic,
-            port,
+            receives: vec![wire.port()?],
+            sends: None,
             wire: Some(wire),
+            threads,
             address: (host.mac.0, host.ip),
             diversion: None,
             came: Batch::new(),
@@ -66,42 +71,59 @@ impl SoftwareNic {
         })
     }
 
-    /// None when it is closed.
-    pub(super) fn port(&self) -> Option<&dyn Port> {
-        self.port.first().map(|port| &**port)
+    /// What its ports have counted. None when it is closed.
+    pub(super) fn counters(&self) -> Option<Counters> {
+        let mut all = self.receives.first()?.counters();
+        self.receives[1..].iter().chain(&self.sends).for_each(|port| all.add(&port.counters()));
+        Some(all)
     }
 
     /// Nothing is received or sent any more.
     pub(super) fn close(&mut self) {
-        self.port.clear();
-        self.wire = None;
+        self.receives.clear();
+        (self.sends, self.wire) = (None, None);
     }
 
-    /// From now on, datagrams to these UDP ports are for other threads. None when it is closed.
-    pub(super) fn divert(&mut self, ports: &Range<u16>, threads: usize) -> Result<Option<Shares>, NodeError> {
+    /// From now on, datagrams to these UDP ports are for the other threads. None when it is closed.
+    ///
+    /// Where each of these can have a queue of the wire, and nobody tells when frames come, they look for them, and hand on what is the
+    /// NIC's: whoever looks all the time finds its own at once. Otherwise the NIC's thread receives, and hands on what is theirs.
+    pub(super) fn divert(&mut self, ports: &Range<u16>) -> Result<Option<Shares>, NodeError> {
         let Some(wire) = &self.wire else { return Ok(None) };
-        let (diversion, shares) = Diversion::new(wire, self.address, ports, threads)?;
-        self.diversion = Some(diversion);
+        let threads = self.threads;
+        let shares = if wire.is_polled() && wire.queues() >= threads {
+            self.sends = Some(wire.port_for(threads)?);
+            let (receives, shares) = divert::queues(wire, self.address, ports, threads)?;
+            self.receives = receives;
+            shares
+        } else {
+            let (diversion, shares) = Diversion::new(wire, self.address, ports, threads)?;
+            self.diversion = Some(diversion);
+            shares
+        };
         Ok(Some(shares))
     }
 
-    /// Hands a batch of frames in. Says whether there may be more.
+    /// Hands a batch of frames in, of each place where some come. Says whether there may be more.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
-        let Some(port) = self.port.first_mut() else { return false };
-        if port.receive(&mut self.came) == 0 {
-            return false;
+        let Self { nic, receives, came, diversion, .. } = self;
+        let mut more = false;
+        for port in receives {
+            if port.receive(came) == 0 {
+                continue;
+            }
+            match diversion {
+                None => came.iter().for_each(|frame| nic.handle_frame(now, frame)),
+                Some(diversion) => diversion.divert(came, |frame| nic.handle_frame(now, frame)),
+            }
+            more |= came.is_full();
         }
-        let Self { nic, came, diversion, .. } = self;
-        match diversion {
-            None => came.iter().for_each(|frame| nic.handle_frame(now, frame)),
-            Some(diversion) => diversion.divert(came, |frame| nic.handle_frame(now, frame)),
-        }
-        self.came.is_full()
+        more
     }
 
     /// Sends what the NIC has, as far as there is room.
     pub(super) fn send(&mut self, now: Instant) {
-        let Some(port) = self.port.first_mut() else { return };
+        let Some(port) = self.sends.as_mut().or_else(|| self.receives.first_mut()) else { return };
         loop {
             if self.first == self.end {
                 (self.first, self.end) = (0, 0);
@@ -133,6 +155,6 @@ impl SoftwareNic {
     /// Waits for frames, a wake, or as long as `patience` lasts.
     pub(super) fn wait(&self, watch: &mut Watch, patience: Option<Duration>) {
         let full = (self.first < self.end).then_some(FULL);
-        watch.waiter.wait(&self.port, patience.into_iter().chain(full).min(), &mut watch.ready);
+        watch.waiter.wait(&self.receives, patience.into_iter().chain(full).min(), &mut watch.ready);
     }
 }

@@ -47,6 +47,12 @@ pub struct QueryOptions {
     pub cache_bytes: u64,
 }
 
+impl QueryOptions {
+    pub(super) fn threads(&self) -> usize {
+        self.workers.max(1).into()
+    }
+}
+
 /// What workers have done, all together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueryReport {
@@ -64,7 +70,7 @@ pub struct QueryReport {
     pub led: u64,
     /// Requests with the address of a node where none was: what a switch knew was old.
     pub led_astray: u64,
-    /// Datagrams that have found no room with their worker.
+    /// Frames that have found no room with the thread that they are for.
     pub crowded_out: u64,
     /// Nodes that were split.
     pub splits: u64,
@@ -95,7 +101,7 @@ impl QueryReport {
             ("query_damaged", "Datagrams that are no requests", self.damaged),
             ("query_led", "Requests that began at a node that switches had found", self.led),
             ("query_led_astray", "Requests that switches had led to where no node was", self.led_astray),
-            ("query_crowded_out", "Datagrams that found no room with their worker", self.crowded_out),
+            ("query_crowded_out", "Frames that found no room with their thread", self.crowded_out),
             ("query_foreign", "Frames that were no datagrams for here", self.datagrams.foreign),
             ("query_frames_damaged", "Frames with wrong lengths or checksums", self.datagrams.damaged),
             ("query_splits", "Nodes that query workers have split", self.splits),
@@ -144,9 +150,9 @@ pub(super) struct Board {
 }
 
 impl Board {
-    fn tell(&self, worker: usize, stats: WorkerStats, datagrams: DatagramCounts) {
+    fn tell(&self, worker: usize, done: (WorkerStats, DatagramCounts)) {
         let mut all = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        all[worker] = (stats, datagrams);
+        all[worker] = done;
     }
 
     pub(super) fn report(&self) -> QueryReport {
@@ -195,16 +201,15 @@ pub(super) struct Workers {
 impl Queries {
     /// Opens the sockets, or takes to the wire of the device: what is wrong is told now.
     pub(super) fn open(options: QueryOptions, host: &Host, device: &mut Adapter) -> Result<Self, NodeError> {
-        let workers = usize::from(options.workers.max(1));
         let Some(named) = &options.address else {
-            let Shares { all, lost } = device.divert(&PORTS, workers)?.ok_or(NodeError::NoWire)?;
+            let Shares { all, lost } = device.divert(&PORTS)?.ok_or(NodeError::NoWire)?;
             let (address, places) = ((host.ip, PORTS.start).into(), all.into_iter().map(Place::Wire));
             return Ok(Self { address, places: places.collect(), lost: Some(lost), options });
         };
         let failed = |source| NodeError::Listen { address: named.clone(), source };
         let mut found = named.to_socket_addrs().map_err(failed)?;
         let address = found.next().ok_or_else(|| failed(std::io::ErrorKind::AddrNotAvailable.into()))?;
-        let sockets = share_address(address, workers)?;
+        let sockets = share_address(address, options.threads())?;
         let address = sockets[0].local_addr().map_err(failed)?;
         Ok(Self { address, places: sockets.into_iter().map(Place::Socket).collect(), lost: None, options })
     }
@@ -302,6 +307,7 @@ fn work(
     let mut lanes = place.open()?;
     let mut worker = begin.worker(&begin.info)?;
     let mut watch = Watch::new(waiter);
+    let mut told = None;
     while !begin.stopper.is_told() {
         let more = lanes.receive(|_| true);
         let now = watch.now();
@@ -338,12 +344,14 @@ fn work(
         }
         lanes.flush();
         if !more {
-            begin.board.tell(begin.number, worker.stats(), lanes.counts());
-            lanes.count_call();
-            watch.wait_for(lanes.fds(), Some(worker.next_deadline()));
+            let done = (worker.stats(), lanes.counts());
+            if told.replace(done) != Some(done) {
+                begin.board.tell(begin.number, done);
+            }
+            watch.wait(&mut lanes, Some(worker.next_deadline()));
         }
     }
-    begin.board.tell(begin.number, worker.stats(), lanes.counts());
+    begin.board.tell(begin.number, (worker.stats(), lanes.counts()));
     Ok(())
 }
 

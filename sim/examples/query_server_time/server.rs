@@ -1,23 +1,9 @@
-//! What an answer costs a memory server's processor, where switches have found the node to begin at and where they have not.
-//!
-//! ```sh
-//! cargo run --release -p fatbtree-sim --example query_server_time                          # 4 million keys
-//! cargo run --release -p fatbtree-sim --example query_server_time -- --gib 12 --rounds 10  # as many as fit in so much
-//! cargo run --release -p fatbtree-sim --example query_server_time -- --only led            # for a profiler
-//! ```
-//!
-//! One [`QueryWorker`] without I/O: requests are made beforehand, answers are looked at afterwards, and the time of the thread is taken
-//! between. 90 % reads, 10 % updates, Zipf 0.99, values of 64 bytes, as the memory server's process has its trees. The plan is the
-//! controller's, within what the programs of a Tofino 1 have room for, of sampled keys; where it leads a query is what the compiled
-//! switches write (`sim/tests/queries.rs` compares both). All kinds have the same operations in each round, one kind behind the other.
-
-#![allow(clippy::print_stdout, reason = "an example prints what it has found")]
+//! One [`QueryWorker`] without I/O, and the time of the processor that it takes.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::ExitCode;
 use std::sync::Arc;
 
-use fatbtree_client::workload::{KeyMap, OperationKind, Workload, WorkloadSpec, builtin};
+use fatbtree_client::workload::{KeyMap, OperationKind, Workload, WorkloadSpec};
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
 use fatbtree_index::{IndexCache, Integrity, TreeConfig, ValueLayout, value};
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
@@ -26,13 +12,11 @@ use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_topology::Network;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Op, Query, QueryHeader, Status};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike as _;
 use nix::time::{ClockId, clock_gettime};
 
-type Failed = Box<dyn std::error::Error>;
+pub(super) type Failed = Box<dyn std::error::Error>;
 
-const SEED: u64 = 42;
+pub(super) const SEED: u64 = 42;
 const VALUE: u32 = 64;
 /// Keys that clients have sampled.
 const SAMPLES: usize = 1_000_000;
@@ -42,7 +26,7 @@ const BATCH: usize = 64;
 const CACHE: u64 = 64 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// Every operation begins at the root.
     Root,
     /// It begins where the switches say.
@@ -54,7 +38,7 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [(Self, &'static str); 4] =
+    pub(super) const ALL: [(Self, &'static str); 4] =
         [(Self::Root, "root"), (Self::Led, "led"), (Self::Cached, "cached"), (Self::Both, "led-and-cached")];
 
     fn is_led(self) -> bool {
@@ -66,56 +50,20 @@ impl Kind {
     }
 }
 
-struct Arguments {
-    keys: u64,
-    rounds: usize,
-    operations: u64,
-    only: Option<Kind>,
-    workload: String,
-}
-
-/// Bytes of memory for each key, of values of 64 bytes: records, leaves that are three quarters full, inner nodes.
-const BYTES_PER_KEY: u64 = 140;
-
-fn arguments() -> Result<Arguments, Failed> {
-    let mut found =
-        Arguments { keys: 4_000_000, rounds: 6, operations: 400_000, only: None, workload: "zipf".into() };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
-        match word.as_str() {
-            "--keys" => found.keys = value.parse::<f64>()? as u64,
-            "--gib" => found.keys = (value.parse::<f64>()? * (1u64 << 30) as f64) as u64 / BYTES_PER_KEY,
-            "--rounds" => found.rounds = value.parse()?,
-            "--operations" => found.operations = value.parse::<f64>()? as u64,
-            "--only" => {
-                let kind = Kind::ALL.into_iter().find(|(_, name)| *name == value);
-                found.only = Some(kind.ok_or("expected root, led, cached or led-and-cached")?.0);
-            }
-            "--requests" => found.workload = value,
-            _ => {
-                return Err(format!(
-                    "{word}: expected --keys, --gib, --rounds, --operations, --only or --requests"
-                )
-                .into());
-            }
-        }
-    }
-    Ok(found)
-}
-
 /// Of this thread.
 fn processor_time() -> Result<std::time::Duration, Failed> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
-struct Lab {
-    server: MemoryServer<Nic>,
-    plan: Plan,
+/// A memory server, and what switches know of its tree.
+pub(super) struct Lab {
+    pub(super) server: MemoryServer<Nic>,
+    top: Tree,
+    pub(super) plan: Plan,
     now: Instant,
 }
 
-fn build(keys: u64, spec: &WorkloadSpec) -> Result<Lab, Failed> {
+pub(super) fn build(keys: u64, spec: &WorkloadSpec) -> Result<Lab, Failed> {
     let map = KeyMap::Hashed;
     let mut sorted: Vec<u64> = (0..keys).filter_map(|record| map.key(record)).collect();
     sorted.sort_unstable();
@@ -125,39 +73,51 @@ fn build(keys: u64, spec: &WorkloadSpec) -> Result<Lab, Failed> {
     let loaded = load_cluster(&load, 1, &sorted, &mut seeded(SEED, VALUE))?;
     drop(sorted);
     let tops = loaded.tops()?;
-    let tree = Tree::new(&tops)?;
+    let top = Tree::new(&tops)?;
     drop(tops);
-    let mut workload = Workload::new(spec, map, SEED + 1)?;
-    let mut samples = Vec::with_capacity(SAMPLES);
-    for _ in 0..SAMPLES {
-        samples.push(workload.next_operation()?.key);
-    }
-    let frequencies = Frequencies::from_keys(&tree, &samples);
-    let network = Network::one_core(4)?;
-    let placement: Placement = network.hosts().iter().take(1).map(|host| (0, host.id)).collect();
-    let budget = Budget::compiled(Target::Tofino1).in_network(&network);
-    let plan = Plan::new(&network, &placement, &tree, &frequencies, &budget, 1)?;
-    print!("{}", plan.print());
+    let plan = plan(&top, spec)?;
     let nic = |_| {
         Nic::new(NicConfig::new([2, 0, 0, 0, 0, 1], [10, 0, 0, 1].into()), SEED).expect("there is memory")
     };
     let options = ServerOptions { local_clients: true, ..ServerOptions::writable() };
     let server = loaded.serve(&options, SEED, nic)?.pop().ok_or("there is one server")?;
-    Ok(Lab { server, plan, now: Instant::ZERO })
+    Ok(Lab { server, top, plan, now: Instant::ZERO })
+}
+
+impl Lab {
+    /// The controller's next plan, when clients ask for other keys.
+    pub(super) fn replan(&mut self, spec: &WorkloadSpec) -> Result<(), Failed> {
+        self.plan = plan(&self.top, spec)?;
+        Ok(())
+    }
+}
+
+/// For keys that such clients ask for.
+fn plan(tree: &Tree, spec: &WorkloadSpec) -> Result<Plan, Failed> {
+    let mut workload = Workload::new(spec, KeyMap::Hashed, SEED + 1)?;
+    let mut samples = Vec::with_capacity(SAMPLES);
+    for _ in 0..SAMPLES {
+        samples.push(workload.next_operation()?.key);
+    }
+    let frequencies = Frequencies::from_keys(tree, &samples);
+    let network = Network::one_core(4)?;
+    let placement: Placement = network.hosts().iter().take(1).map(|host| (0, host.id)).collect();
+    let budget = Budget::compiled(Target::Tofino1).in_network(&network);
+    Ok(Plan::new(&network, &placement, tree, &frequencies, &budget, 1)?)
 }
 
 /// A worker of one kind, its session, and a client that it knows.
-struct Worker {
-    kind: Kind,
-    name: &'static str,
-    worker: QueryWorker,
+pub(super) struct Worker {
+    pub(super) kind: Kind,
+    pub(super) name: &'static str,
+    pub(super) worker: QueryWorker,
     lease: Option<Lease>,
     next: u64,
-    times: Vec<f64>,
-    handled: std::time::Duration,
-    turned: std::time::Duration,
-    sent: std::time::Duration,
-    operations: u64,
+    pub(super) times: Vec<f64>,
+    pub(super) handled: std::time::Duration,
+    pub(super) turned: std::time::Duration,
+    pub(super) sent: std::time::Duration,
+    pub(super) operations: u64,
 }
 
 const CLIENT: u64 = 7;
@@ -167,7 +127,7 @@ fn address() -> SocketAddr {
 }
 
 impl Worker {
-    fn new(lab: &mut Lab, kind: Kind, name: &'static str) -> Result<Self, Failed> {
+    pub(super) fn new(lab: &mut Lab, kind: Kind, name: &'static str) -> Result<Self, Failed> {
         let options = WorkerOptions {
             servers: vec![(0, 0)],
             responder: Default::default(),
@@ -243,7 +203,13 @@ impl Worker {
     }
 
     /// So many operations; nanoseconds of the processor for each.
-    fn run(&mut self, lab: &mut Lab, spec: &WorkloadSpec, seed: u64, count: u64) -> Result<f64, Failed> {
+    pub(super) fn run(
+        &mut self,
+        lab: &mut Lab,
+        spec: &WorkloadSpec,
+        seed: u64,
+        count: u64,
+    ) -> Result<f64, Failed> {
         let mut workload = Workload::new(spec, KeyMap::Hashed, seed)?;
         let (mut requests, mut answers) = (vec![Vec::new(); BATCH], Vec::with_capacity(BATCH));
         let mut bytes = [0; VALUE as usize];
@@ -307,103 +273,5 @@ impl Worker {
         let [handled, turned, sent] = before;
         let spent = (self.handled - handled) + (self.turned - turned) + (self.sent - sent);
         Ok(spent.as_nanos() as f64 / done as f64)
-    }
-}
-
-fn median(times: &[f64]) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-fn measure() -> Result<(), Failed> {
-    let Arguments { keys, rounds, operations, only, workload } = arguments()?;
-    let mut properties = builtin("a")?;
-    properties.set("recordcount", &keys.to_string());
-    properties.set("readproportion", "0.9");
-    properties.set("updateproportion", "0.1");
-    if workload == "uniform" {
-        properties.set("requestdistribution", "uniform");
-    }
-    let spec = WorkloadSpec::from_properties(&properties)?;
-    let mut lab = build(keys, &spec)?;
-    let info = *lab.server.info();
-    println!(
-        "{keys} keys in {:.1} GiB, {} levels above records; {} leaves, {} inner nodes",
-        lab.server.memory().len() as f64 / (1u64 << 30) as f64,
-        info.partition.root_level + 1,
-        info.counts.leaf_nodes,
-        info.counts.internal_nodes
-    );
-    let mut workers = Vec::new();
-    for (kind, name) in Kind::ALL.into_iter().filter(|(kind, _)| only.is_none_or(|only| only == *kind)) {
-        workers.push(Worker::new(&mut lab, kind, name)?);
-    }
-    // One round that does not count: pages are mapped, caches fill.
-    for worker in &mut workers {
-        worker.run(&mut lab, &spec, SEED + 2, operations)?;
-        (worker.handled, worker.turned, worker.sent) = Default::default();
-        worker.operations = 0;
-    }
-    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
-    let before: Vec<_> = workers.iter().map(|worker| worker.worker.stats()).collect();
-    for round in 0..rounds {
-        // Each kind is first once in a while.
-        for turn in 0..workers.len() {
-            let place = (turn + round) % workers.len();
-            let time = workers[place].run(&mut lab, &spec, SEED + 3 + round as u64, operations)?;
-            workers[place].times.push(time);
-        }
-    }
-    let after = getrusage(UsageWho::RUSAGE_SELF)?;
-    let (user, system) = (
-        after.user_time().num_microseconds() - usage.user_time().num_microseconds(),
-        after.system_time().num_microseconds() - usage.system_time().num_microseconds(),
-    );
-    println!(
-        "{rounds} rounds of {operations} operations each; the process: {user} µs user, {system} µs system"
-    );
-    println!(
-        "kind             ns/op median (least..most)   handle   turn   send   reads/op    led  astray   ratio to root (each round)"
-    );
-    let root = workers.iter().find(|worker| worker.kind == Kind::Root).map(|worker| worker.times.clone());
-    for (worker, before) in workers.iter().zip(&before) {
-        let count = worker.operations as f64;
-        let each = |time: std::time::Duration| time.as_nanos() as f64 / count;
-        let (least, most) = worker
-            .times
-            .iter()
-            .fold((f64::MAX, 0.0), |(least, most): (f64, f64), time| (least.min(*time), most.max(*time)));
-        let stats = worker.worker.stats();
-        let share = |now: u64, before: u64| 100.0 * (now - before) as f64 / count;
-        let ratios: Vec<f64> = match &root {
-            Some(root) => root.iter().zip(&worker.times).map(|(root, time)| root / time).collect(),
-            None => Vec::new(),
-        };
-        let listed: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
-        println!(
-            "{:<16} {:>8.0} ({least:.0}..{most:.0}) {:>12.0} {:>6.0} {:>6.0} {:>9.2} {:>6.1}% {:>5.1}%   {:.3} ({})",
-            worker.name,
-            median(&worker.times),
-            each(worker.handled),
-            each(worker.turned),
-            each(worker.sent),
-            (stats.pool.reads - before.pool.reads) as f64 / count,
-            share(stats.led, before.led),
-            share(stats.led_astray, before.led_astray),
-            median(&ratios),
-            listed.join(", ")
-        );
-    }
-    Ok(())
-}
-
-fn main() -> ExitCode {
-    match measure() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("query_server_time: {error}");
-            ExitCode::FAILURE
-        }
     }
 }
