@@ -149,6 +149,12 @@ struct Pending {
     answer: Option<Part>,
 }
 
+impl Pending {
+    fn due(&self) -> Duration {
+        self.again_at.min(self.given_up_at)
+    }
+}
+
 /// An answer of which parts are missing.
 #[derive(Debug)]
 struct Part {
@@ -176,6 +182,8 @@ pub struct Requester {
     client: u64,
     next: u64,
     pending: BTreeMap<u64, Pending>,
+    /// No request is due before; the one that would be may have been answered meanwhile.
+    due: Option<Duration>,
     /// By partition.
     opened: BTreeMap<u16, Opened>,
     transmit: VecDeque<ToServer>,
@@ -194,6 +202,7 @@ impl Requester {
             client,
             next: 1,
             pending: BTreeMap::new(),
+            due: None,
             opened: BTreeMap::new(),
             transmit: VecDeque::new(),
             answers: VecDeque::new(),
@@ -252,19 +261,19 @@ impl Requester {
         self.answers.pop_front()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next, if ever.
+    /// When to call [`handle_timeout`](Self::handle_timeout) next, if ever. There may be nothing to do then, once.
     pub fn next_deadline(&self) -> Option<Duration> {
-        self.pending.values().map(|pending| pending.again_at.min(pending.given_up_at)).min()
+        self.due
     }
 
     /// Sends again what is not answered, and gives up what has waited for too long.
     pub fn handle_timeout(&mut self, now: Duration) {
-        let due: Vec<u64> = self
-            .pending
-            .iter()
-            .filter(|(_, pending)| pending.again_at.min(pending.given_up_at) <= now)
-            .map(|(id, _)| *id)
-            .collect();
+        // Asked all the time: it must cost nothing while nothing is due.
+        if self.due.is_none_or(|due| now < due) {
+            return;
+        }
+        let due: Vec<u64> =
+            self.pending.iter().filter(|(_, pending)| pending.due() <= now).map(|(id, _)| *id).collect();
         for id in due {
             if self.pending[&id].given_up_at <= now {
                 self.end(id, None);
@@ -273,6 +282,7 @@ impl Requester {
                 self.send(now, id);
             }
         }
+        self.due = self.pending.values().map(Pending::due).min();
     }
 
     /// A datagram has come.
@@ -400,6 +410,7 @@ impl Requester {
         let spread = self.random.next_u64() % (pending.pause.as_nanos() as u64 / 4).max(1);
         pending.again_at = now + pending.pause + Duration::from_nanos(spread);
         pending.pause = (pending.pause * 2).min(self.options.longest_pause);
+        self.due = self.due.into_iter().chain([pending.due()]).min();
         let Ask { op, key, range_end, limit, value } = &pending.ask;
         let request = QueryHeader::request(*op, *key, self.client, id);
         let header = QueryHeader { range_end: *range_end, limit: *limit, ..request };
@@ -411,6 +422,9 @@ impl Requester {
     /// With an answer, or without one.
     fn end(&mut self, id: u64, answer: Option<Answer>) -> bool {
         let Some(pending) = self.pending.remove(&id) else { return false };
+        if self.pending.is_empty() {
+            self.due = None;
+        }
         let none = if pending.ask.op.is_write() { Answer::Unknown } else { Answer::Lost };
         self.answers.push_back((id, answer.unwrap_or(none)));
         true
