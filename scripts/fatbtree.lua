@@ -41,7 +41,7 @@ local asked = {
     op = ProtoField.uint8("fatbtree.query.op", "Operation", base.DEC, OPS, 0x7f),
     is_response = ProtoField.bool("fatbtree.query.response", "Response", 8, nil, 0x80),
     status = ProtoField.uint8("fatbtree.query.status", "Status", base.DEC, STATUSES),
-    execution = ProtoField.uint16("fatbtree.query.execution", "Execution"),
+    execution = ProtoField.uint64("fatbtree.query.execution", "Execution", base.HEX),
     limit = ProtoField.uint32("fatbtree.query.limit", "Records"),
     client = ProtoField.uint64("fatbtree.query.client", "Client", base.HEX),
     request = ProtoField.uint64("fatbtree.query.request", "Request id"),
@@ -105,9 +105,10 @@ function query.dissector(buffer, packet, tree)
     root:add(asked.is_response, buffer(24, 1))
     if is_response then
         root:add(asked.status, buffer(25, 1))
-        root:add(asked.execution, buffer(26, 2))
+        root:add(asked.execution, buffer(26, 6), buffer(26, 6):uint64())
+    else
+        root:add(asked.limit, buffer(28, 4))
     end
-    root:add(asked.limit, buffer(28, 4))
     root:add(asked.client, buffer(32, 8))
     root:add(asked.request, buffer(40, 8))
     root:add(asked.range_end, buffer(48, 8))

@@ -15,7 +15,7 @@ use crate::progress;
 ///
 /// Otherwise than told, the whole path, frame by frame: switches, plans, reloads, lost and damaged frames. With --trees readers of trees
 /// that are written to, verb by verb: torn memory, machines that die and freeze, stale caches. With --writers many writers of one tree. With
-/// --queries RDMA clients and clients that ask query workers, on one tree.
+/// --queries RDMA clients and clients that ask query workers, on one tree; most queries go through switches that a controller reloads.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree simulate                          seeds 0 to 999
@@ -24,7 +24,7 @@ use crate::progress;
   fatbtree simulate --trees --seeds 0..5000  trees under writers, torn memory and deaths
   fatbtree simulate --trees --tonight 20000  many that nobody has tried
   fatbtree simulate --writers                many writers of one tree
-  fatbtree simulate --queries                clients by RDMA and by queries, on one tree")]
+  fatbtree simulate --queries                clients by RDMA and by queries through switches, on one tree")]
 pub(crate) struct Arguments {
     /// Trees that are written to, at the level of verbs, instead of frames.
     #[arg(long)]
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     /// Many writers of one tree, at the level of verbs.
     #[arg(long, conflicts_with = "trees")]
     writers: bool,
-    /// Clients by RDMA and by queries on one tree, frame by frame and datagram by datagram.
+    /// Clients by RDMA and by queries on one tree, frame by frame: the queries through switches that a controller reloads.
     #[arg(long, conflicts_with_all = ["trees", "writers"])]
     queries: bool,
     /// One seed.

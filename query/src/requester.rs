@@ -158,7 +158,8 @@ impl Pending {
 /// An answer of which parts are missing.
 #[derive(Debug)]
 struct Part {
-    execution: u16,
+    /// Both parts of its number.
+    execution: (u16, u32),
     parts: Assembly,
 }
 
@@ -312,8 +313,8 @@ impl Requester {
                     return true;
                 }
                 // Parts of two executions are never put together: between them the value may have changed.
-                let answer = pending.answer.take().filter(|answer| answer.execution == header.execution);
-                let (execution, total) = (header.execution, header.total);
+                let (execution, total) = ((header.execution, header.limit), header.total);
+                let answer = pending.answer.take().filter(|answer| answer.execution == execution);
                 let mut answer = answer.unwrap_or_else(|| Part { execution, parts: Assembly::new(total) });
                 let is_good = answer.parts.add(header.total, header.offset, part).is_ok();
                 if answer.parts.is_whole() {

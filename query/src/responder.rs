@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status, datagrams};
-use rand::SeedableRng as _;
+use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use crate::PART;
@@ -82,8 +82,6 @@ pub enum Outcome {
     Records {
         /// As [`records`](fatbtree_wire::query::records) has them.
         payload: Vec<u8>,
-        /// How many.
-        count: u32,
         /// The key to go on from; none where the range has ended.
         next: Option<u64>,
     },
@@ -149,7 +147,8 @@ pub struct Responder {
     hosts: BTreeMap<IpAddr, Held>,
     running: HashMap<u64, Running>,
     next_ticket: u64,
-    execution: u16,
+    /// The number of the answer before: 48 bits of it are sent.
+    execution: u64,
     transmit: VecDeque<ToClient>,
     stats: ResponderStats,
 }
@@ -175,6 +174,8 @@ impl Responder {
     pub fn new(options: ResponderOptions, seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let cookies = Cookies::new(&mut random);
+        // Not from 0: a server that is started anew must not give the numbers that it gave before.
+        let execution = random.next_u64();
         Self {
             options,
             random,
@@ -183,7 +184,7 @@ impl Responder {
             hosts: BTreeMap::new(),
             running: HashMap::new(),
             next_ticket: 0,
-            execution: 0,
+            execution,
             transmit: VecDeque::new(),
             stats: ResponderStats::default(),
         }
@@ -328,12 +329,12 @@ impl Responder {
     /// A request has come to its end. Those that nobody knows are passed over.
     pub fn finish(&mut self, ticket: Ticket, outcome: Outcome) {
         let Some(Running { from, header, led }) = self.running.remove(&ticket.0) else { return };
-        let (mut partition, mut count, mut next) = (self.options.partition, 0, None);
+        let (mut partition, mut next) = (self.options.partition, None);
         let (status, payload) = match outcome {
             Outcome::Done => (Status::Done, Vec::new()),
             Outcome::Value(value) => (Status::Done, value),
-            Outcome::Records { payload, count: records, next: key } => {
-                (count, next) = (records, key);
+            Outcome::Records { payload, next: key } => {
+                next = key;
                 (Status::Done, payload)
             }
             Outcome::NotFound => (Status::NotFound, Vec::new()),
@@ -347,7 +348,7 @@ impl Responder {
         };
         self.execution = self.execution.wrapping_add(1);
         let mut response = header.response(status);
-        (response.execution, response.limit) = (self.execution, count);
+        (response.execution, response.limit) = ((self.execution >> 32) as u16, self.execution as u32);
         (response.range_end, response.walk.partition) = (next.unwrap_or(0), partition);
         response.address = if led { header.address } else { 0 };
         if header.op.is_write()

@@ -165,7 +165,7 @@ impl World {
                 let all = (key..=range_end).filter_map(|key| Some((key, self.history.now(key)?)));
                 let all: Vec<_> = all.take(limit as usize).collect();
                 all.iter().for_each(|(key, value)| records::push(&mut payload, *key, value));
-                Outcome::Records { payload, count: all.len() as u32, next: None }
+                Outcome::Records { payload, next: None }
             }
             Op::Open => unreachable!("it is never handed on"),
         }
@@ -388,4 +388,26 @@ fn a_long_first_write_is_sent_twice_however_many_parts_it_has() {
     }
     assert_eq!((sent, carried_out), (2 * PARTS + 1, 1), "all parts, one open, all parts");
     assert_eq!(client.poll_answer(), Some((id, Answer::Written)));
+}
+
+/// A part of an answer is lost, and the server is started anew and answers again: its answers have other numbers than those before.
+#[test]
+fn answers_of_a_server_before_and_after_it_began_anew_are_never_mixed() {
+    let part = 4;
+    let mut client = Requester::new(RequesterOptions { part, ..RequesterOptions::default() }, 1);
+    let id = client.ask(Duration::ZERO, Ask::get(3)).unwrap();
+    let asked = client.poll_transmit().unwrap().bytes;
+    let answers = |value: &[u8], seed| {
+        let mut server = Responder::new(ResponderOptions { part, ..ResponderOptions::default() }, seed);
+        let request = server.handle(Duration::ZERO, address(0), &asked).unwrap();
+        server.finish(request.ticket, Outcome::Value(value.to_vec()));
+        [server.poll_transmit().unwrap().bytes, server.poll_transmit().unwrap().bytes]
+    };
+    let (before, after) = (answers(b"old, old", 2), answers(b"new, new", 3));
+    for part in [&before[0], &after[1], &before[0], &after[1]] {
+        client.handle(Duration::ZERO, part);
+        assert_eq!(client.poll_answer(), None);
+    }
+    client.handle(Duration::ZERO, &after[0]);
+    assert_eq!(client.poll_answer(), Some((id, Answer::Value(b"new, new".to_vec()))));
 }

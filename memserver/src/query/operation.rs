@@ -70,7 +70,7 @@ fn failed(error: &OperationError) -> Outcome {
 async fn scan<V: Verbs>(pool: &Pool<V>, request: &Request, range: KeyRange, bounds: ScanBounds) -> Outcome {
     let wanted = KeyRange::of(request.key..=request.range_end);
     if wanted.is_empty() || request.limit == 0 {
-        return Outcome::Records { payload: Vec::new(), count: 0, next: None };
+        return Outcome::Records { payload: Vec::new(), next: None };
     }
     // The next partition has what is behind this one's end.
     let behind = range.high.filter(|&high| !wanted.is_below(high));
@@ -84,7 +84,7 @@ async fn scan<V: Verbs>(pool: &Pool<V>, request: &Request, range: KeyRange, boun
         match scan.next().await {
             // An answer is not much longer than its bound, whatever values are.
             Some(Ok((key, value))) if count > 0 && payload.len() + value.len() > bounds.bytes => {
-                return Outcome::Records { payload, count, next: Some(key) };
+                return Outcome::Records { payload, next: Some(key) };
             }
             Some(Ok((key, value))) => {
                 records::push(&mut payload, key, &value);
@@ -92,9 +92,9 @@ async fn scan<V: Verbs>(pool: &Pool<V>, request: &Request, range: KeyRange, boun
             }
             Some(Err(error)) => return failed(&error),
             // All of this partition's: on from the next one's first key, if the range goes on and the client wants more.
-            None => return Outcome::Records { payload, count, next: behind },
+            None => return Outcome::Records { payload, next: behind },
         }
     }
     let next = last.and_then(|last: u64| last.checked_add(1)).filter(|&next| !wanted.is_below(next));
-    Outcome::Records { payload, count, next }
+    Outcome::Records { payload, next }
 }

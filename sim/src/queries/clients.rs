@@ -82,7 +82,7 @@ pub(super) async fn work(
     mut random: Random,
 ) -> Result<(), String> {
     let scenario = shared.scenario.clone();
-    for _ in 0..scenario.operations {
+    for number in 0..scenario.operations {
         if random.random_range(0..100) < scenario.scans {
             let (one, other) = (random.random_range(0..scenario.keys), random.random_range(0..scenario.keys));
             let (low, high) = (key_of(one.min(other)), key_of(one.max(other)));
@@ -97,10 +97,12 @@ pub(super) async fn work(
         // Half of all operations are about a few keys.
         let most = if random.random_bool(0.5) { scenario.keys.min(6) } else { scenario.keys };
         let key = key_of(random.random_range(0..most));
+        let rises = (number / scenario.tide).is_multiple_of(2);
         let what = match random.random_range(0..8) {
             0..3 => What::Get,
-            3..5 => What::Put,
-            5 => What::Update,
+            3 => What::Update,
+            4..7 if rises => What::Put,
+            4 => What::Put,
             _ => What::Delete,
         };
         match &client {
@@ -183,7 +185,10 @@ async fn operate_query(
         }
     };
     history.answer(asked, now.get(), answer);
-    shared.count(|outcome| outcome.query_writes += u64::from(answer == Answer::Applied));
+    shared.count(|outcome| {
+        outcome.query_writes += u64::from(answer == Answer::Applied);
+        outcome.through_switches += u64::from(shared.scenario.reloads.is_some());
+    });
     Ok(())
 }
 

@@ -18,11 +18,13 @@ use fatbtree_memserver::{
 };
 use fatbtree_nic::faults::{FaultRates, LossyLink};
 use fatbtree_nic::{Nic, NicConfig};
-use fatbtree_query::{RequesterOptions, ResponderOptions};
+use fatbtree_query::{RequesterOptions, ResponderOptions, ToServer};
+use fatbtree_topology::HostId;
 use fatbtree_verbs::time::{Duration, Instant};
 use rand::RngExt as _;
 
 use super::clients::{Either, Shared, first_word, key_of, work};
+use super::way::{Arrived, Way};
 use super::{Outcome, Scenario};
 use crate::world::{Random, random};
 
@@ -41,11 +43,13 @@ const QUEUE: usize = 64;
 
 type Task<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// The way of a datagram.
+/// A part of a frame's way.
 #[derive(Clone, Copy, Debug)]
-enum Way {
-    ToWorker { worker: usize, from: SocketAddr },
-    ToClient { client: usize, lane: usize },
+enum Leg {
+    /// From a host to its switch.
+    ToSwitches(HostId),
+    /// To a host.
+    ToHost(HostId),
 }
 
 struct Worker {
@@ -73,7 +77,9 @@ struct Lab {
     workers: Vec<Worker>,
     queries: Vec<QueryClient>,
     rdma: Vec<Rdma>,
-    datagrams: LossyLink<Way>,
+    way: Way,
+    datagrams: LossyLink<Leg>,
+    next_reload: Instant,
     /// To the server (0), or to an RDMA client by its number from 1.
     frames: LossyLink<usize>,
     cache: Option<Arc<IndexCache>>,
@@ -87,15 +93,6 @@ fn nic(number: u8, seed: u64) -> Result<Nic, String> {
         ..NicConfig::new([2, 0, 0, 0, 0, number], [10, 0, 0, number].into())
     };
     Nic::new(config, seed).map_err(|error| error.to_string())
-}
-
-fn address(client: usize, lane: usize) -> SocketAddr {
-    (Ipv4Addr::new(10, 0, 1, client as u8), 40_000 + lane as u16).into()
-}
-
-fn lane_of(address: SocketAddr) -> Option<(usize, usize)> {
-    let SocketAddr::V4(address) = address else { return None };
-    Some((usize::from(address.ip().octets()[3]), usize::from(address.port().checked_sub(40_000)?)))
 }
 
 pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
@@ -163,12 +160,15 @@ impl Lab {
         });
         let rdma = rdma.collect::<Result<_, String>>()?;
         let delay = Duration::from_micros(2);
+        let way = Way::new(scenario.config, CLIENTS, &mut draw)?;
         let mut lab = Self {
             shared: Shared::new(scenario),
             server,
             workers: Vec::new(),
             queries,
             rdma,
+            way,
+            next_reload: Instant::ZERO,
             datagrams: LossyLink::new(delay, scenario.datagrams, draw.random_range(0..=u64::MAX)),
             frames: LossyLink::new(delay, scenario.frames, draw.random_range(0..=u64::MAX)),
             cache: scenario.cache.then(|| Arc::new(IndexCache::new(1 << 16))),
@@ -176,6 +176,9 @@ impl Lab {
             buffer: Vec::new(),
             random: draw,
         };
+        if scenario.warm && scenario.reloads.is_some() {
+            lab.way.load(&lab.server, &mut lab.random)?;
+        }
         for _ in 0..WORKERS {
             let worker = lab.worker()?;
             lab.workers.push(worker);
@@ -252,15 +255,18 @@ impl Lab {
         let mut outcome = *self.shared.outcome.borrow();
         for query in &self.queries {
             outcome.again += query.stats().again;
+            outcome.led += query.stats().led;
         }
         self.workers.iter().for_each(|worker| count_worker(&mut outcome, &worker.worker));
         for rdma in &self.rdma {
             let stats = rdma.client.pool().stats();
             outcome.splits += stats.splits;
+            outcome.merges += stats.merges;
             outcome.lock_retries += stats.lock_retries;
             outcome.inherited_locks += stats.inherited_locks;
         }
         let lapsed = self.server.statistics().into_iter().find(|(name, _)| name == "sessions_lapsed");
+        outcome.reloads = self.way.reloads;
         outcome.lapsed = lapsed.map_or(0, |(_, count)| count);
         outcome.lost = self.datagrams.faults().counts[0] + self.frames.faults().counts[0];
         outcome
@@ -278,19 +284,25 @@ impl Lab {
                 }
             }
         }
-        while let Some(way) = self.datagrams.receive(now, &mut buffer) {
-            match way {
-                Way::ToWorker { worker, from } => {
-                    let waiting = &mut self.workers[worker].waiting;
-                    if waiting.len() < QUEUE {
-                        waiting.push_back((from, buffer.clone()));
+        while let Some(leg) = self.datagrams.receive(now, &mut buffer) {
+            match leg {
+                Leg::ToSwitches(from) => {
+                    if let Some((host, frame)) = self.way.pass(from, &buffer) {
+                        self.datagrams.send(now, Leg::ToHost(host), &frame);
                     }
                 }
-                Way::ToClient { client, lane } => self.queries[client].handle(lane, &buffer),
+                Leg::ToHost(at) => self.arrived(at, &buffer),
             }
         }
         self.buffer = buffer;
         self.befall(now)?;
+        if let Some(pause) = self.shared.scenario.reloads
+            && now >= self.next_reload
+            && now < Instant::ZERO + FAULTS
+        {
+            self.next_reload = now + pause;
+            self.way.reload(&self.server, &mut self.random)?;
+        }
         let server = &mut self.server;
         if server.device().poll_timeout().is_some_and(|at| at <= now) {
             server.device_mut().handle_timeout(now);
@@ -307,6 +319,37 @@ impl Lab {
             self.queries[number].turn(now);
         }
         Ok(busy)
+    }
+
+    /// A frame has come to its host.
+    fn arrived(&mut self, at: HostId, frame: &[u8]) {
+        match self.way.arrived(at, frame) {
+            Arrived::Query(from, datagram) => {
+                let Some((client, lane)) = self.way.lane_of(from) else { return };
+                let waiting = &mut self.workers[(client + lane) % WORKERS].waiting;
+                if waiting.len() < QUEUE {
+                    waiting.push_back((from, datagram));
+                }
+            }
+            Arrived::Answer { client, lane, datagram } => self.queries[client].handle(lane, &datagram),
+            Arrived::Damaged => self.shared.count(|outcome| outcome.damaged += 1),
+            Arrived::Elsewhere => self.shared.count(|outcome| outcome.elsewhere += 1),
+        }
+    }
+
+    /// Puts a frame on its way; sometimes a bit of it is another by then.
+    fn send(&mut self, from: HostId, mut frame: Vec<u8>) {
+        let now = self.now();
+        let scenario = &self.shared.scenario;
+        if now < Instant::ZERO + FAULTS && self.random.random_range(0..10_000) < scenario.flips {
+            let bit = self.random.random_range(0..frame.len() * 8);
+            frame[bit / 8] ^= 1 << (bit % 8);
+        }
+        let leg = match scenario.reloads {
+            Some(_) => Leg::ToSwitches(from),
+            None => Leg::ToHost(self.way.end_of_cable(from, &frame)),
+        };
+        self.datagrams.send(now, leg, &frame);
     }
 
     /// A worker dies and another takes its place, or it sleeps, as a thread does where processors are short.
@@ -458,7 +501,7 @@ impl Lab {
     /// Puts everything that is to be sent on its way.
     fn transmit(&mut self) {
         let now = self.now();
-        let Self { server, workers, queries, rdma, datagrams, frames, buffer, .. } = self;
+        let Self { server, rdma, frames, buffer, .. } = self;
         while server.device_mut().poll_transmit(now, buffer) {
             // The last byte of a client's MAC is its number.
             frames.send(now, usize::from(buffer[5]), buffer);
@@ -470,19 +513,22 @@ impl Lab {
                 }
             });
         }
-        for (client, query) in queries.iter().enumerate() {
+        for client in 0..CLIENTS {
             for lane in 0..LANES {
-                while let Some(datagram) = query.poll_transmit(lane) {
-                    let way =
-                        Way::ToWorker { worker: (client + lane) % WORKERS, from: address(client, lane) };
-                    datagrams.send(now, way, &datagram.bytes);
+                while let Some(datagram) = self.queries[client].poll_transmit(lane) {
+                    let ToServer { direct, bytes, .. } = datagram;
+                    let frame = self.way.query(client, lane, direct, &bytes, &mut self.random);
+                    self.send(self.way.client(client), frame);
                 }
             }
         }
-        for worker in workers.iter_mut().filter(|worker| worker.wakes <= now) {
-            while let Some(datagram) = worker.worker.poll_transmit() {
-                if let Some((client, lane)) = lane_of(datagram.to) {
-                    datagrams.send(now, Way::ToClient { client, lane }, &datagram.bytes);
+        for number in 0..WORKERS {
+            if self.workers[number].wakes > now {
+                continue;
+            }
+            while let Some(datagram) = self.workers[number].worker.poll_transmit() {
+                if let Some(frame) = self.way.answer(datagram.to, &datagram.bytes) {
+                    self.send(self.way.server(), frame);
                 }
             }
         }
@@ -505,7 +551,10 @@ impl Lab {
         let queries = self.queries.iter().map(QueryClient::next_deadline);
         // (one that is due waits for a worker that has something to do)
         let mishap = (now < self.next_mishap && now < Instant::ZERO + FAULTS).then_some(self.next_mishap);
-        let all = server.into_iter().chain(links).chain(rdma).chain(queries).chain([mishap]).flatten();
+        let reloads = self.shared.scenario.reloads.is_some() && now < Instant::ZERO + FAULTS;
+        let reload = reloads.then_some(self.next_reload);
+        let all =
+            server.into_iter().chain(links).chain(rdma).chain(queries).chain([mishap, reload]).flatten();
         let next = all.chain(workers).min().unwrap_or(soon);
         self.shared.now.set(if busy { soon } else { next.max(soon) });
     }
@@ -514,7 +563,9 @@ impl Lab {
 fn count_worker(outcome: &mut Outcome, worker: &QueryWorker) {
     let stats = worker.stats();
     outcome.not_again += stats.responder.again;
+    outcome.led_astray += stats.led_astray;
     outcome.worker_splits += stats.pool.splits;
+    outcome.merges += stats.pool.merges;
     outcome.lock_retries += stats.pool.lock_retries;
     outcome.inherited_locks += stats.pool.inherited_locks;
 }

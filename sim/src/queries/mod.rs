@@ -4,9 +4,13 @@
 //! ```text
 //!   2 RDMA clients: Client ─ Nic ── frames, some lost ──────► Nic ─┐
 //!                                                                  ├─ MemoryServer: sessions, locks, one tree
-//!   2 query clients: QueryClient ── datagrams, some lost ─► QueryWorker ─ LocalVerbs
-//!                                                      └──► QueryWorker ─ LocalVerbs     started anew, or asleep
+//!   2 query clients: QueryClient ── frames, some lost ─► switches ── ─► QueryWorker ─ LocalVerbs
+//!                                                      ▲          └──► QueryWorker ─ LocalVerbs     started anew, or asleep
+//!                                                      └ a controller loads one plan after the other
 //! ```
+//!
+//! The switches of query clients are compiled ones, in networks of one switch or several; some scenarios have none. What they hold is always
+//! old: the tree has changed since it was read, and a reload takes its time, during which queries pass.
 //!
 //! The nodes are the real ones, byte by byte; what is drawn from the seed is the links, the workload, what befalls workers, and in which
 //! order steps of a worker's operations come between those of others.
@@ -18,6 +22,7 @@
 
 mod clients;
 mod lab;
+mod way;
 
 use fatbtree_index::{Integrity, TreeConfig, ValueLayout};
 use fatbtree_nic::faults::FaultRates;
@@ -38,12 +43,20 @@ pub struct Scenario {
     tasks: u32,
     /// Of each task.
     operations: u32,
+    /// So many operations of a task mostly put keys, as many after them mostly delete some, and so on: nodes are split, and merged.
+    tide: u32,
     /// Of 100 operations, so many scan.
     scans: u32,
     /// How long sessions last.
     lease: Duration,
     /// Of the query clients' links.
     datagrams: FaultRates,
+    /// Of 10,000 frames of theirs, so many have a bit that is another.
+    flips: u32,
+    /// Between two steps of the controller, where queries go through switches: each writes a part of a plan, or makes the next one.
+    reloads: Option<Duration>,
+    /// Whether a plan is loaded before clients begin.
+    warm: bool,
     /// Of the RDMA clients' links.
     frames: FaultRates,
     /// Between two mishaps of workers.
@@ -83,6 +96,20 @@ pub struct Outcome {
     pub worker_splits: u64,
     /// Nodes split by RDMA clients.
     pub splits: u64,
+    /// Nodes merged into their left neighbours, by both.
+    pub merges: u64,
+    /// Answers to gets and changes that were asked for through switches.
+    pub through_switches: u64,
+    /// Those among them that began at a node that switches had found.
+    pub led: u64,
+    /// Requests with the address of a node where none was for their key.
+    pub led_astray: u64,
+    /// Plans that were loaded.
+    pub reloads: u64,
+    /// Frames with queries that were damaged.
+    pub damaged: u64,
+    /// Frames with queries that have come to somebody else.
+    pub elsewhere: u64,
     /// Datagrams and frames that were lost.
     pub lost: u64,
 }
@@ -102,6 +129,13 @@ impl std::ops::AddAssign for Outcome {
         self.inherited_locks += other.inherited_locks;
         self.worker_splits += other.worker_splits;
         self.splits += other.splits;
+        self.merges += other.merges;
+        self.through_switches += other.through_switches;
+        self.led += other.led;
+        self.led_astray += other.led_astray;
+        self.reloads += other.reloads;
+        self.damaged += other.damaged;
+        self.elsewhere += other.elsewhere;
         self.lost += other.lost;
     }
 }
@@ -122,14 +156,15 @@ impl Scenario {
             corrupt,
             longest_delay: Duration::from_micros(draw.random_range(1..=2_000)),
         };
-        // (UDP's checksum finds what is damaged; RoCE's is the NIC's own affair)
+        // (queries have damage of their own, which UDP's checksum finds: single bits; RoCE's is the NIC's own affair)
         let (datagrams, frames) = (rates(2_000, 0), rates(300, 100));
         Self {
             seed,
             config,
-            keys: draw.random_range(4..=80),
+            keys: draw.random_range(4..=120),
             tasks: draw.random_range(1..=5),
             operations: draw.random_range(10..=50),
+            tide: draw.random_range(3..=50),
             scans: draw.random_range(0..=20),
             lease: Duration::from_micros(draw.random_range(1_000..=8_000)),
             datagrams,
@@ -137,6 +172,9 @@ impl Scenario {
             calm: Duration::from_micros(draw.random_range(300..=8_000)),
             cache: draw.random_bool(0.5),
             part: if draw.random_bool(0.3) { 24 } else { fatbtree_query::PART },
+            flips: draw.random_range(0..=300),
+            reloads: draw.random_bool(0.7).then(|| Duration::from_micros(draw.random_range(5..=1_000))),
+            warm: draw.random_bool(0.7),
         }
     }
 
@@ -171,10 +209,18 @@ mod tests {
             ("locks taken over", sum.inherited_locks),
             ("splits by workers", sum.worker_splits),
             ("splits by RDMA", sum.splits),
+            ("merges", sum.merges),
             ("writes of which nobody can tell", sum.unknown),
+            ("answers from nodes that switches had found", sum.led),
+            ("requests that switches led astray", sum.led_astray),
+            ("plans loaded", sum.reloads),
+            ("damaged frames", sum.damaged),
+            ("frames elsewhere", sum.elsewhere),
         ] {
             assert!(count > 0, "no {what}");
         }
+        let (led, all) = (sum.led, sum.through_switches);
+        assert!(led * 2 > all, "switches have found nodes for {led} of {all} only");
     }
 
     #[test]

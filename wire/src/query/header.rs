@@ -17,9 +17,9 @@ pub struct QueryHeader {
     pub op: Op,
     /// What became of it; `None` in a request.
     pub status: Option<Status>,
-    /// Which execution the parts of a response are of.
+    /// Of a response: which execution its parts are of, the upper 16 bits of 48.
     pub execution: u16,
-    /// Records of a scan.
+    /// Of a request: the most records of a scan. Of a response: the lower 32 bits of its execution's number.
     pub limit: u32,
     /// Who asks; 0 where nobody has to be known.
     pub client: u64,

@@ -21,8 +21,8 @@
 //! | address | 0 at the client, a node for the key from the switches on | the same where the server began there; 0 where it began at its root |
 //! | op | [`Op`] | the same, with [`RESPONSE`] |
 //! | status | 0 | [`Status`] |
-//! | execution | 0 | a number that the parts of one payload share: a read that was sent twice may have two answers |
-//! | limit | of a scan: the most records | of a scan: the records that follow |
+//! | execution | 0 | with the next field a number that the parts of one payload share, and those of no other: a read that was sent twice may have two answers, of one server or of two. It counts up from one drawn at random |
+//! | limit | of a scan: the most records | the rest of that number |
 //! | client | drawn at random by the client; 0 where it only reads | the same |
 //! | request id | counts up; one that is sent again has the id it had | the same |
 //! | range end | of a scan: the last key | of a scan: the key to go on from, or 0; of [`Status::NotOpen`]: the cookie |

@@ -1,0 +1,234 @@
+//! The way of queries: frames, compiled switches, and a controller that loads one plan after the other.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+
+use fatbtree_controller::{Budget, Change, Frequencies, Placement, Plan, ReloadSteps, Tree, next_epoch};
+use fatbtree_index::{Regions, Superblock, TopReader, TreeConfig};
+use fatbtree_memserver::MemoryServer;
+use fatbtree_nic::Nic;
+use fatbtree_switch::Output;
+use fatbtree_switch::service::Switch;
+use fatbtree_topology::{Host, HostId, Network as Topology, Peer, SwitchId};
+use fatbtree_wire::query::{DIRECT_QUERY_UDP_PORT, QUERY_UDP_PORT};
+use fatbtree_wire::{Ethernet, UdpFrame};
+use rand::RngExt as _;
+
+use crate::Network;
+use crate::world::Random;
+
+/// Where clients' ports begin: a port for each lane.
+const FIRST_PORT: u16 = 40_000;
+
+/// A frame that has come to its host.
+pub(super) enum Arrived {
+    /// To the server: from whom, what.
+    Query(SocketAddr, Vec<u8>),
+    /// To a client's lane.
+    Answer { client: usize, lane: usize, datagram: Vec<u8> },
+    /// It is damaged.
+    Damaged,
+    /// To somebody who has nothing to do with it.
+    Elsewhere,
+}
+
+/// Hosts, and the switches between them.
+pub(super) struct Way {
+    network: Network,
+    switches: Vec<Switch>,
+    server: Host,
+    clients: Vec<Host>,
+    /// Neither of them.
+    other: Host,
+    config: TreeConfig,
+    budget: Budget,
+    plan: Option<Plan>,
+    next: Option<Plan>,
+    /// What is still to be written on the way to the next plan.
+    writes: VecDeque<(SwitchId, Vec<Change>)>,
+    epoch: u8,
+    output: Output,
+    pub(super) reloads: u64,
+}
+
+impl Way {
+    /// In a network that is drawn, with nothing loaded beyond routes.
+    pub(super) fn new(config: TreeConfig, clients: usize, random: &mut Random) -> Result<Self, String> {
+        let tree = match random.random_range(0..4) {
+            0..2 => Topology::single(4),
+            2 => Topology::pair(3),
+            _ => Topology::leaf_spine(2, 2, 2),
+        };
+        let tree = tree.map_err(|error| error.to_string())?;
+        // The server is as near to one client as to another, or not.
+        let mut hosts: Vec<Host> = tree.hosts().to_vec();
+        let first = random.random_range(0..hosts.len());
+        hosts.rotate_left(first);
+        let mut hosts = hosts.into_iter();
+        let mut host = || hosts.next().ok_or("there are four hosts");
+        let (server, other) = (host()?, host()?);
+        let clients = (0..clients).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
+        let placement: Placement = [(0, server.id)].into_iter().collect();
+        let network = Network::new(tree, placement);
+        let switches = network.switches().map_err(|error| error.to_string())?;
+        // Little room, so that some keys are led far, some a little, some not at all.
+        let budget = Budget {
+            fat_root_ranges: random.random_range(2..60),
+            set_nodes: std::array::from_fn(|_| random.random_range(0..12)),
+            ..Budget::bmv2()
+        };
+        Ok(Self {
+            network,
+            switches,
+            server,
+            clients,
+            other,
+            config,
+            budget,
+            plan: None,
+            next: None,
+            writes: VecDeque::new(),
+            epoch: 0,
+            output: Output::new(),
+            reloads: 0,
+        })
+    }
+
+    /// A client's query. One that switches may lead is sent to whatever host.
+    pub(super) fn query(
+        &self,
+        client: usize,
+        lane: usize,
+        direct: bool,
+        datagram: &[u8],
+        random: &mut Random,
+    ) -> Vec<u8> {
+        let any = !direct && self.plan.is_some() && random.random_bool(0.3);
+        let to = if any { &self.other } else { &self.server };
+        let port = if direct { DIRECT_QUERY_UDP_PORT } else { QUERY_UDP_PORT };
+        let from = &self.clients[client];
+        frame(from, FIRST_PORT + lane as u16, to, (to.ip, port).into(), datagram)
+    }
+
+    /// The server's answer; none to who is nobody.
+    pub(super) fn answer(&self, to: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
+        let SocketAddr::V4(to) = to else { return None };
+        let client = self.clients.iter().find(|client| client.ip == *to.ip())?;
+        Some(frame(&self.server, QUERY_UDP_PORT, client, to.into(), datagram))
+    }
+
+    pub(super) fn server(&self) -> HostId {
+        self.server.id
+    }
+
+    pub(super) fn client(&self, client: usize) -> HostId {
+        self.clients[client].id
+    }
+
+    /// The lane of a client's address.
+    pub(super) fn lane_of(&self, address: SocketAddr) -> Option<(usize, usize)> {
+        let SocketAddr::V4(address) = address else { return None };
+        let client = self.clients.iter().position(|client| client.ip == *address.ip())?;
+        Some((client, usize::from(address.port().checked_sub(FIRST_PORT)?)))
+    }
+
+    /// Where a frame goes that no switch touches.
+    pub(super) fn end_of_cable(&self, from: HostId, frame: &[u8]) -> HostId {
+        let to_client = self.clients.iter().find(|client| frame.starts_with(&client.mac.0));
+        to_client.filter(|_| from == self.server.id).map_or(self.server.id, |client| client.id)
+    }
+
+    /// Through all switches. Where it ends, and as what; none where it is dropped.
+    pub(super) fn pass(&mut self, from: HostId, frame: &[u8]) -> Option<(HostId, Vec<u8>)> {
+        let tree = self.network.tree();
+        let edge = tree.edge_of(from).id;
+        let (mut port, _) = tree.ports(edge).find(|(_, peer)| *peer == Peer::Host(from))?;
+        let (mut switch, mut bytes) = (edge, frame.to_vec());
+        // A frame that is damaged may be anything, but goes round no longer than its time to live.
+        for _ in 0..16 {
+            self.output.clear();
+            self.switches[switch.0 as usize].handle_frame(0, port, &bytes, &mut self.output);
+            let (out, sent) = self.output.iter().next()?;
+            bytes = sent.to_vec();
+            match tree.peer(switch, out)? {
+                Peer::Host(host) => return Some((host, bytes)),
+                Peer::Switch { switch: next, port: next_port } => (switch, port) = (next, next_port),
+            }
+        }
+        None
+    }
+
+    /// What a frame is to the host that it has come to.
+    pub(super) fn arrived(&self, at: HostId, frame: &[u8]) -> Arrived {
+        let Ok(found) = UdpFrame::parse(frame) else { return Arrived::Damaged };
+        let (ip, port): (Ipv4Addr, u16) = (*found.destination.ip(), found.destination.port());
+        if at == self.server.id && ip == self.server.ip {
+            let is_ours = (QUERY_UDP_PORT..=DIRECT_QUERY_UDP_PORT).contains(&port);
+            let from = SocketAddr::V4(found.source);
+            return if is_ours { Arrived::Query(from, found.payload.to_vec()) } else { Arrived::Elsewhere };
+        }
+        let answer = self.lane_of(SocketAddrV4::new(ip, port).into());
+        match answer.filter(|(client, _)| at == self.clients[*client].id) {
+            Some((client, lane)) => Arrived::Answer { client, lane, datagram: found.payload.to_vec() },
+            None => Arrived::Elsewhere,
+        }
+    }
+
+    /// The controller's next step: a switch's part of a reload, or a plan of the tree as it is now.
+    pub(super) fn reload(&mut self, server: &MemoryServer<Nic>, random: &mut Random) -> Result<(), String> {
+        if let Some((switch, changes)) = self.writes.pop_front() {
+            let written = self.network.write(&mut self.switches[switch.0 as usize], switch, &changes);
+            written.map_err(|error| error.to_string())?;
+            if self.writes.is_empty() {
+                (self.plan, self.next) = (self.next.take(), None);
+                self.reloads += 1;
+            }
+            return Ok(());
+        }
+        let Some(plan) = self.planned(server, random) else { return Ok(()) };
+        let steps = ReloadSteps::new(self.plan.as_ref(), &plan).map_err(|error| error.to_string())?;
+        self.writes = steps.phases.into_iter().flat_map(|phase| phase.changes).collect();
+        self.epoch = plan.epoch();
+        self.next = Some(plan);
+        Ok(())
+    }
+
+    /// All steps to the next plan, where there is one.
+    pub(super) fn load(&mut self, server: &MemoryServer<Nic>, random: &mut Random) -> Result<(), String> {
+        self.reload(server, random)?;
+        while !self.writes.is_empty() {
+            self.reload(server, random)?;
+        }
+        Ok(())
+    }
+
+    /// None while nobody can read the tree, or there is nothing to cache.
+    fn planned(&self, server: &MemoryServer<Nic>, random: &mut Random) -> Option<Plan> {
+        let memory = Regions::new([(0, std::sync::Arc::clone(server.memory()))]);
+        let mut line = [0; fatbtree_index::node::LINE];
+        server.memory().read(0, &mut line).ok()?;
+        let superblock = Superblock::parse(&line).ok()?;
+        let mut partition = server.info().partition;
+        (partition.root, partition.root_level) = (superblock.partition.root, superblock.partition.root_level);
+        let top = TopReader::new(&self.config, &partition, 1 << 16).read(&memory, 1 << 16).ok()??;
+        let tree = Tree::new(&[top]).ok()?;
+        let keys: Vec<u64> =
+            (0..random.random_range(0..50)).map(|_| random.random_range(0..=u64::MAX)).collect();
+        let frequencies = Frequencies::from_keys(&tree, &keys);
+        let (network, placement) = (self.network.tree(), self.network.placement());
+        Plan::new(network, placement, &tree, &frequencies, &self.budget, next_epoch(self.epoch)).ok()
+    }
+}
+
+fn frame(from: &Host, port: u16, to: &Host, destination: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let SocketAddr::V4(destination) = destination else { return frame };
+    UdpFrame {
+        ethernet: Ethernet { destination: to.mac.0, source: from.mac.0 },
+        source: SocketAddrV4::new(from.ip, port),
+        destination,
+        payload,
+    }
+    .emit(&mut frame);
+    frame
+}
