@@ -42,6 +42,18 @@ fn a_copy_answers_for_its_range_and_no_further() {
 }
 
 #[test]
+fn a_cache_that_is_hard_to_please_takes_what_comes_often() {
+    let cache = IndexCache::new(1 << 20).one_in(4);
+    for _ in 0..10 {
+        (1..=3).for_each(|number| put_number(&cache, number, 16, 1));
+    }
+    assert_eq!(cache.stats().entries, 3);
+    (4..=20).for_each(|number| put_number(&cache, number, 16, 1));
+    let taken = cache.stats().entries - 3;
+    assert!((4..=5).contains(&taken), "{taken} of 17 that came once");
+}
+
+#[test]
 fn a_copy_learns_a_split_and_goes_when_it_has_too_many_children() {
     let cache = IndexCache::new(1 << 20);
     put_number(&cache, 0, 2, 1);

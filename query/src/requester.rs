@@ -426,6 +426,9 @@ impl Requester {
         if self.pending.is_empty() {
             self.due = None;
         }
+        if pending.ask.op.is_write() {
+            self.opened.values_mut().for_each(|opened| _ = opened.waiting.remove(&id));
+        }
         let none = if pending.ask.op.is_write() { Answer::Unknown } else { Answer::Lost };
         self.answers.push_back((id, answer.unwrap_or(none)));
         true

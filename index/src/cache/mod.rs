@@ -20,6 +20,10 @@
 //! **Eviction.** Of two level-1 nodes chosen at random, the one goes that was used longer ago (power of two choices). Time is counted
 //! in fills, so that a hit writes nothing that other threads write. The top two levels stay. They count towards the limit, and where
 //! it is too small for them, the cache holds what fits.
+//!
+//! **Admission.** A remote client saves a round trip by each node that it knows, and takes in all that it reads. Next to the tree's memory a
+//! read costs less than filling does: there one node [of so many](IndexCache::one_in) that are read is taken, so that those come in, and are
+//! looked after, that are asked for often.
 
 mod node;
 
@@ -52,6 +56,10 @@ type Found<'a, 'g> = Entry<'a, 'g, Place, CachedNode>;
 /// when no thread reads it any more, a moment later; that is not counted.
 pub struct IndexCache {
     limit: u64,
+    /// Of so many nodes that come, one is taken.
+    one_in: u32,
+    /// Nodes that have come, where not all are taken.
+    offered: AtomicU32,
     nodes: SkipList<Place, CachedNode>,
     /// Fills so far.
     clock: AtomicU32,
@@ -107,7 +115,14 @@ impl IndexCache {
             random: ChaCha8Rng::seed_from_u64(limit),
         };
         let nodes = SkipList::new(epoch::default_collector().clone());
-        Self { limit, nodes, clock: AtomicU32::new(0), filling: Mutex::new(filling) }
+        let (clock, offered) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { limit, one_in: 1, offered, nodes, clock, filling: Mutex::new(filling) }
+    }
+
+    /// The same for one that takes one in so many of the nodes that [come](Self::put), at least 1.
+    #[must_use]
+    pub fn one_in(self, count: u32) -> Self {
+        Self { one_in: count.max(1), ..self }
     }
 
     /// Bytes that a node of so many children counts: two allocations (the skip list's entry, the children), each with the allocator's
@@ -165,6 +180,9 @@ impl IndexCache {
         let header = node.header();
         let (level, low) = (header.level, header.low);
         if level == 0 || (level > 1 && !is_top(level, partition.root_level)) || self.limit == 0 {
+            return;
+        }
+        if self.one_in > 1 && !self.offered.fetch_add(1, Ordering::Relaxed).is_multiple_of(self.one_in) {
             return;
         }
         let guard = &epoch::pin();

@@ -188,6 +188,10 @@ impl Place {
     }
 }
 
+/// Workers know one in so many inner nodes by heart that they read: those that are asked for often. To take in each would cost more than to
+/// read it (`query_server_time`, an example of `fatbtree-sim`, with a tree that is much larger than what they know).
+const TAKEN: u32 = 8;
+
 /// Where requests come on a wire; answers go from the first.
 const PORTS: Range<u16> = QUERY_UDP_PORT..DIRECT_QUERY_UDP_PORT + 1;
 
@@ -223,7 +227,8 @@ impl Queries {
         handle: &Handle,
     ) -> Result<Workers, NodeError> {
         let Self { options, address, places, lost } = self;
-        let cache = (options.cache_bytes > 0).then(|| Arc::new(IndexCache::new(options.cache_bytes)));
+        let cache =
+            (options.cache_bytes > 0).then(|| Arc::new(IndexCache::new(options.cache_bytes).one_in(TAKEN)));
         let board = vec![(WorkerStats::default(), DatagramCounts::default()); places.len()];
         let board = Board { workers: Arc::new(Mutex::new(board)), lost };
         let mut workers = Workers { address, board, threads: Vec::new() };

@@ -24,6 +24,8 @@ const SAMPLES: usize = 1_000_000;
 const BATCH: usize = 64;
 /// Bytes of inner nodes that workers of a memory server's process know by heart.
 const CACHE: u64 = 64 << 20;
+/// One in so many that they read.
+const TAKEN: u32 = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -132,7 +134,7 @@ impl Worker {
             servers: vec![(0, 0)],
             responder: Default::default(),
             scans: Default::default(),
-            cache: kind.has_cache().then(|| Arc::new(IndexCache::new(CACHE))),
+            cache: kind.has_cache().then(|| Arc::new(IndexCache::new(CACHE).one_in(TAKEN))),
         };
         let host = lab.server.local().ok_or("it has local clients")?.clone();
         let worker = QueryWorker::new(&host, lab.server.info(), options, SEED)?;
