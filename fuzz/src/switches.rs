@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use fatbtree_controller::{
-    Budget, Change, Frequencies, Placement, Plan, ReloadSteps, Tables, Tree, base,
-};
+use fatbtree_controller::{Budget, Change, Frequencies, Placement, Plan, ReloadSteps, Tables, Tree, base};
 use fatbtree_index::{TreeConfig, ValueLayout};
 use fatbtree_memserver::{LoadOptions, load_cluster, seeded};
 use fatbtree_p4runtime::P4InfoIndex;
@@ -73,9 +71,8 @@ impl Switches {
             switch.handle_frame(0, port, frame, output);
             while switch.poll_stream().is_some() {}
         }
-        let [compiled, interpreted] = [&self.output[0], &self.output[1]].map(|output| {
-            output.iter().map(|(port, frame)| (port, frame.to_vec())).collect::<Vec<_>>()
-        });
+        let [compiled, interpreted] = [&self.output[0], &self.output[1]]
+            .map(|output| output.iter().map(|(port, frame)| (port, frame.to_vec())).collect::<Vec<_>>());
         assert_eq!(compiled, interpreted, "compiled, interpreted");
         compiled
     }
@@ -102,11 +99,16 @@ fn switches(network: &Network, placement: &Placement, plan: &Plan, program: &Arc
     for switch in network.switches() {
         let device_id = u64::from(switch.id.0) + 1;
         let mut value = Switch::new(device_id);
-        let config =
-            ForwardingPipelineConfig { p4info: Some(index.p4info().clone()), ..ForwardingPipelineConfig::default() };
+        let config = ForwardingPipelineConfig {
+            p4info: Some(index.p4info().clone()),
+            ..ForwardingPipelineConfig::default()
+        };
         value.load_program(config, Arc::clone(program)).expect("P4Info and program are of one source");
-        let arbitration =
-            MasterArbitrationUpdate { device_id, election_id: Some(ELECTION), ..MasterArbitrationUpdate::default() };
+        let arbitration = MasterArbitrationUpdate {
+            device_id,
+            election_id: Some(ELECTION),
+            ..MasterArbitrationUpdate::default()
+        };
         let message = StreamMessageRequest { update: Some(Update::Arbitration(arbitration)) };
         value.handle_request(Request::Stream(StreamId(1), StreamEvent::Message(message)));
         write(&mut value, device_id, &tables, base[&switch.id].changes());

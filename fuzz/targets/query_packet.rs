@@ -28,7 +28,9 @@ fn all_records(bytes: &[u8]) {
     for record in records::read(bytes) {
         match record {
             Ok((key, value)) => records::push(&mut emitted, key, value),
-            Err(error) => return assert!(error.at == emitted.len() && error.expected > error.found, "{error}"),
+            Err(error) => {
+                return assert!(error.at == emitted.len() && error.expected > error.found, "{error}");
+            }
         }
     }
     assert_eq!(emitted, bytes);
