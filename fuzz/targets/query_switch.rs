@@ -16,8 +16,9 @@ thread_local! {
     static SWITCHES: RefCell<Switches> = RefCell::new(Switches::new());
 }
 
-/// Switches that a frame passes: more than there are.
-const HOPS: usize = 8;
+/// Switches that a frame passes: no more than its time to live lets it. What only another switch may say is believed where it comes by a
+/// port without a host, so one that is forged there may go to and fro until then.
+const HOPS: usize = 256;
 /// Of a port's number, in v1model.
 const PORT_BITS: u16 = 0x1ff;
 
@@ -92,7 +93,7 @@ fn pass(switches: &mut Switches, mut at: (SwitchId, u16), mut frame: Vec<u8>) {
         }
         frame = found;
     }
-    panic!("a frame goes round in circles");
+    panic!("a frame has no end");
 }
 
 /// What a switch has sent for what came.
