@@ -62,6 +62,8 @@ mod lower;
 mod machine;
 mod native;
 mod output;
+#[cfg(fuzzing)]
+mod paths;
 mod pipe;
 mod pipeline;
 mod program;

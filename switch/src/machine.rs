@@ -168,6 +168,8 @@ impl Machine {
             };
         }
         while let Some(op) = ops.get(pc) {
+            #[cfg(fuzzing)]
+            crate::paths::ran(pc);
             pc += 1;
             match *op {
                 Op::Jump { to } => pc = to as usize,
