@@ -10,14 +10,14 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use fatbtree_query::{Answer, Ask, Requester, RequesterOptions, RequesterStats, ToServer};
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_wire::query::records;
+use fatbtree_wire::query::{Query, records};
 
 use crate::store::{Answered, NoAnswer, Store};
 
 /// Asks memory servers, many things at a time. It belongs to one thread and is cheap to clone; what it does are futures for any executor.
 ///
-/// It has one or more *lanes*, each of which is a client by itself to the servers, with a socket of its own: a server remembers 64
-/// requests of a client, and answers all of one socket in one thread. Requests take turns on lanes in bursts.
+/// It has one or more *lanes*, each of which is a client by itself to the servers: a server remembers 64 requests of a client. Lanes may share
+/// sockets; a server answers all of one socket in one thread. Requests take turns on lanes in bursts.
 ///
 /// **Driving contract.** Time never goes back. Whoever has the sockets hands in what comes ([`handle`](Self::handle)), calls
 /// [`turn`](Self::turn) then and when [`next_deadline`](Self::next_deadline) has come, runs the futures that are woken, and sends what
@@ -89,11 +89,14 @@ impl QueryClient {
         self.state.borrow().lanes.len()
     }
 
-    /// A datagram has come for a lane.
-    pub fn handle(&self, lane: usize, datagram: &[u8]) {
+    /// A datagram has come. It says for which lane.
+    pub fn handle(&self, datagram: &[u8]) {
         let mut state = self.state.borrow_mut();
         let now = since(state.now);
-        if let Some(lane) = state.lanes.get_mut(lane) {
+        let client = Query::parse(datagram).map(|query| query.header.client);
+        let lane = state.lanes.iter().position(|lane| Ok(lane.requester.client()) == client);
+        // What is for nobody is counted with the first.
+        if let Some(lane) = state.lanes.get_mut(lane.unwrap_or(0)) {
             lane.requester.handle(now, datagram);
         }
     }

@@ -73,7 +73,8 @@ pub struct QueryClientOptions {
     pub root_to_leaf: bool,
     /// All memory servers of the cluster.
     pub servers: Vec<MemoryServer>,
-    /// Lanes, at least 1: each has 64 requests under way at most, a UDP port of its own, and is answered by one thread of a server.
+    /// Lanes, at least 1: each has 64 requests under way at most. On a wire each has a UDP port of its own; of sockets there are at most four.
+    /// All of one port is answered by one thread of a server.
     pub lanes: u16,
     /// Its certificate.
     pub trust: Trust,
@@ -106,6 +107,10 @@ struct Place {
 /// UDP ports that clients have on wires: from here on.
 const FIRST_PORT: u16 = 49_152;
 
+/// Lanes share so many sockets: the fewer there are, the more datagrams come and go with one system call; the more there are, the more threads
+/// of a server have something to do.
+const SOCKETS: u16 = 4;
+
 impl fmt::Debug for QueryClientProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueryClientProcess").field("client", &self.client).finish_non_exhaustive()
@@ -128,7 +133,7 @@ impl QueryClientProcess {
         stopper.at_signals(&control)?;
         let count = (*count).max(1);
         let (lanes, places) = match way {
-            QueryWay::Sockets => sockets(servers, count)?,
+            QueryWay::Sockets => sockets(servers, count.min(SOCKETS))?,
             QueryWay::Wire { host, port, hosts } => {
                 let known = hosts.iter().map(|host| (host.ip, host.mac.0));
                 // Answers to who had the wire before go to other ports, mostly.
@@ -216,12 +221,13 @@ impl QueryClientProcess {
 
     fn send(&mut self) {
         let Self { client, lanes, servers, root_to_leaf, .. } = self;
+        let ports = lanes.count();
         for lane in 0..client.lanes() {
             while let Some(datagram) = client.poll_transmit(lane) {
                 // A server that nobody knows: a redirect has named it. It will not answer.
                 if let Some(place) = servers.get(&datagram.server) {
                     let direct = datagram.direct || *root_to_leaf;
-                    lanes.send(lane, if direct { place.direct } else { place.led }, datagram.bytes);
+                    lanes.send(lane % ports, if direct { place.direct } else { place.led }, datagram.bytes);
                 }
             }
         }
@@ -232,10 +238,10 @@ impl QueryClientProcess {
     fn receive(&mut self, waited: bool) -> bool {
         let Self { client, lanes, servers, watch, .. } = self;
         let more = lanes.receive(|place| !waited || watch.is_ready(place));
-        lanes.each(|lane, from, datagram| {
+        lanes.each(|_, from, datagram| {
             // Whoever is not one of the servers has nothing to say.
             if servers.values().any(|place| place.led == from) {
-                client.handle(lane, datagram);
+                client.handle(datagram);
             }
         });
         more

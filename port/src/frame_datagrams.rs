@@ -174,6 +174,11 @@ impl FrameDatagrams {
         self.counts
     }
 
+    /// The UDP ports here.
+    pub(crate) fn ports(&self) -> Range<u16> {
+        self.ports.clone()
+    }
+
     /// The one that it was made with, as waiters want it.
     pub(crate) fn port(&self) -> &[Box<dyn Port>] {
         std::slice::from_ref(&self.port)

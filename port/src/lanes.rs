@@ -15,6 +15,14 @@ pub enum Lanes {
 }
 
 impl Lanes {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Sockets(sockets) => sockets.len(),
+            Self::Frames(frames) => frames.ports().len(),
+        }
+    }
+
     /// Takes what has come, up to a batch of each place, in the place of what came before. Says whether there may be more. Places that
     /// `is_ready` says no of, by the numbers that they have where is [waited](Self::wait), are left alone.
     pub fn receive(&mut self, is_ready: impl Fn(usize) -> bool) -> bool {

@@ -211,6 +211,11 @@ impl Requester {
         }
     }
 
+    /// The number by which servers know this client.
+    pub fn client(&self) -> u64 {
+        self.client
+    }
+
     /// Whether another request may be under way now.
     pub fn has_room(&self) -> bool {
         let oldest = self.pending.keys().next().copied().unwrap_or(self.next);

@@ -331,7 +331,7 @@ impl Lab {
                     waiting.push_back((from, datagram));
                 }
             }
-            Arrived::Answer { client, lane, datagram } => self.queries[client].handle(lane, &datagram),
+            Arrived::Answer { client, datagram } => self.queries[client].handle(&datagram),
             Arrived::Damaged => self.shared.count(|outcome| outcome.damaged += 1),
             Arrived::Elsewhere => self.shared.count(|outcome| outcome.elsewhere += 1),
         }

@@ -25,7 +25,7 @@ pub(super) enum Arrived {
     /// To the server: from whom, what.
     Query(SocketAddr, Vec<u8>),
     /// To a client's lane.
-    Answer { client: usize, lane: usize, datagram: Vec<u8> },
+    Answer { client: usize, datagram: Vec<u8> },
     /// It is damaged.
     Damaged,
     /// To somebody who has nothing to do with it.
@@ -169,7 +169,7 @@ impl Way {
         }
         let answer = self.lane_of(SocketAddrV4::new(ip, port).into());
         match answer.filter(|(client, _)| at == self.clients[*client].id) {
-            Some((client, lane)) => Arrived::Answer { client, lane, datagram: found.payload.to_vec() },
+            Some((client, _)) => Arrived::Answer { client, datagram: found.payload.to_vec() },
             None => Arrived::Elsewhere,
         }
     }
