@@ -112,7 +112,7 @@ impl QueryClient {
         {
             sleeper.remove().wake();
         }
-        for lane in lanes {
+        for lane in &mut *lanes {
             lane.requester.handle_timeout(now);
             while let Some((id, answer)) = lane.requester.poll_answer() {
                 // One that nobody waits for any more is dropped.
@@ -123,7 +123,9 @@ impl QueryClient {
                 }
             }
         }
-        waiting.drain(..).for_each(Waker::wake);
+        if lanes.iter().any(|lane| lane.requester.has_room()) {
+            waiting.drain(..).for_each(Waker::wake);
+        }
     }
 
     /// The next datagram of a lane to be sent.

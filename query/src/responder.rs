@@ -21,7 +21,8 @@ pub struct ResponderOptions {
     pub longest_value: u32,
     /// Requests that are at work at one time; those over it are told that it is busy.
     pub running: usize,
-    /// Clients that are known, of one host. Each takes about 10 KB.
+    /// Clients that are known, of one host. Each takes about 10 KB. When there is another, the one goes that has written nothing for longest,
+    /// if that is at least a second.
     pub clients_per_host: usize,
     /// Clients that are known in all.
     pub clients: usize,
@@ -39,7 +40,7 @@ impl Default for ResponderOptions {
             partition: 0,
             longest_value: 1 << 16,
             running: 1024,
-            clients_per_host: 64,
+            clients_per_host: 256,
             clients: 4096,
             waiting_per_host: 1 << 20,
             lease: Duration::from_secs(60),
@@ -47,6 +48,9 @@ impl Default for ResponderOptions {
         }
     }
 }
+
+/// A client that has written within so long does not make room for another of its host.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// A request that is at work.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -243,12 +247,13 @@ impl Responder {
             (known.address, known.last_seen) = (from, now);
             return Status::Done;
         }
-        let held = self.hosts.entry(from.ip()).or_default();
-        if held.clients >= self.options.clients_per_host || self.clients.len() >= self.options.clients {
+        let held = self.hosts.get(&from.ip()).map_or(0, |held| held.clients);
+        let is_full = held >= self.options.clients_per_host && !self.forget_quietest(now, from.ip());
+        if is_full || self.clients.len() >= self.options.clients {
             self.stats.busy += 1;
             return Status::Busy;
         }
-        held.clients += 1;
+        self.hosts.entry(from.ip()).or_default().clients += 1;
         self.clients.insert(header.client, Known::new(from, header.request, now));
         Status::Done
     }
@@ -363,10 +368,24 @@ impl Responder {
 
     /// Forgets clients whose lease has ended.
     pub fn handle_timeout(&mut self, now: Duration) {
-        let ended = |known: &Known| now.saturating_sub(known.last_seen) >= self.options.lease;
+        let lease = self.options.lease;
+        self.forget(|_, known| now.saturating_sub(known.last_seen) >= lease);
+    }
+
+    /// Makes room for another client of a host. Says whether there is some.
+    fn forget_quietest(&mut self, now: Duration, host: IpAddr) -> bool {
+        let of_host = self.clients.iter().filter(|(_, known)| known.address.ip() == host);
+        let quietest = of_host.min_by_key(|(client, known)| (known.last_seen, **client));
+        let goes = quietest.filter(|(_, known)| now.saturating_sub(known.last_seen) >= QUIET);
+        let Some(goes) = goes.map(|(client, _)| *client) else { return false };
+        self.forget(|client, _| client == goes);
+        true
+    }
+
+    fn forget(&mut self, goes: impl Fn(u64, &Known) -> bool) {
         let mut has_forgotten = false;
-        self.clients.retain(|_, known| {
-            let stays = !ended(known);
+        self.clients.retain(|client, known| {
+            let stays = !goes(*client, known);
             if !stays {
                 has_forgotten = true;
                 if let Some(held) = self.hosts.get_mut(&known.address.ip()) {

@@ -75,6 +75,39 @@ fn a_host_has_so_many_clients_and_another_has_its_own() {
 }
 
 #[test]
+fn a_client_that_writes_nothing_makes_room_for_another_of_its_host() {
+    let options = ResponderOptions { clients_per_host: 2, ..ResponderOptions::default() };
+    let mut server = Responder::new(options, 1);
+    let late = cookie(&mut server, at(1, 2));
+    for client in 1..=2 {
+        assert_eq!(open(&mut server, at(1, client as u16), client), Some(Status::Done));
+    }
+    let later = NOW + Duration::from_secs(1);
+    let mut say = |client: u64, asked: QueryHeader| {
+        let request = server.handle(later, at(1, client as u16), &asked.to_bytes());
+        if let Some(request) = request {
+            server.finish(request.ticket, Outcome::Done);
+        }
+        header(&server.poll_transmit().unwrap().bytes)
+    };
+    let delete = |client: u64, id: u64| QueryHeader::request(Op::Delete, 7, client, id);
+    assert_eq!(say(1, delete(1, 1)).status, Some(Status::Done));
+    // Of the two, the second has written nothing for a second.
+    let new = say(3, delete(3, 1));
+    let opens = |client, floor, cookie| QueryHeader {
+        range_end: cookie,
+        ..QueryHeader::request(Op::Open, 0, client, floor)
+    };
+    assert_eq!(say(3, opens(3, 1, new.range_end)).status, Some(Status::Done));
+    assert_eq!(say(1, delete(1, 1)).status, Some(Status::Done), "it is remembered");
+    let gone = say(2, delete(2, 1));
+    assert_eq!(gone.status, Some(Status::NotOpen));
+    // An open of it that is still on its way would have old writes carried out again. And the two others have just written.
+    assert_eq!(say(2, opens(2, 1, late)).status, Some(Status::NotOpen));
+    assert_eq!(say(2, opens(2, 2, gone.range_end)).status, Some(Status::Busy));
+}
+
+#[test]
 fn values_that_never_come_to_an_end_hold_no_more_than_is_allowed() {
     let options =
         ResponderOptions { longest_value: 1000, waiting_per_host: 2500, ..ResponderOptions::default() };
