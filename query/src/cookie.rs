@@ -1,5 +1,6 @@
 //! What a server gives to those it does not know, and only they can give back: nobody else receives packets at their address.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use rand::Rng as _;
@@ -7,25 +8,43 @@ use rand_chacha::ChaCha8Rng;
 use sha2::{Digest as _, Sha256};
 
 /// Makes cookies, and knows its own.
+///
+/// A client that was forgotten gets another than before: an open of it that is still on its way must not be taken for a new one, for then a
+/// write of before could be carried out again. Others keep theirs.
 #[derive(Debug)]
 pub(crate) struct Cookies {
     secret: [u8; 32],
+    /// How often clients were forgotten; when these are too many, all cookies change.
+    forgotten: HashMap<u64, u32>,
 }
+
+/// Clients that were forgotten, of which that is remembered.
+const FORGOTTEN: usize = 4096;
 
 impl Cookies {
     pub(crate) fn new(random: &mut ChaCha8Rng) -> Self {
         let mut secret = [0; 32];
         random.fill_bytes(&mut secret);
-        Self { secret }
+        Self { secret, forgotten: HashMap::new() }
     }
 
-    /// The one for this address. It is never 0.
-    pub(crate) fn of(&self, address: SocketAddr) -> u64 {
+    /// A client is forgotten.
+    pub(crate) fn forget(&mut self, client: u64, random: &mut ChaCha8Rng) {
+        if self.forgotten.len() >= FORGOTTEN {
+            *self = Self::new(random);
+        }
+        *self.forgotten.entry(client).or_default() += 1;
+    }
+
+    /// The one for this client at this address. It is never 0.
+    pub(crate) fn of(&self, address: SocketAddr, client: u64) -> u64 {
         let ip = match address.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,
         };
-        let hash = Sha256::new().chain_update(self.secret).chain_update(ip.octets());
+        let times = self.forgotten.get(&client).copied().unwrap_or(0);
+        let hash = Sha256::new().chain_update(self.secret).chain_update(times.to_be_bytes());
+        let hash = hash.chain_update(ip.octets());
         let digest: [u8; 32] = hash.chain_update(address.port().to_be_bytes()).finalize().into();
         digest.first_chunk().map_or(1, |first| u64::from_be_bytes(*first).max(1))
     }

@@ -236,7 +236,7 @@ impl Responder {
     }
 
     fn open(&mut self, now: Duration, from: SocketAddr, header: &QueryHeader) -> Status {
-        if header.range_end != self.cookies.of(from) {
+        if header.range_end != self.cookies.of(from, header.client) {
             return Status::NotOpen;
         }
         if let Some(known) = self.clients.get_mut(&header.client) {
@@ -383,23 +383,19 @@ impl Responder {
     }
 
     fn forget(&mut self, goes: impl Fn(u64, &Known) -> bool) {
-        let mut has_forgotten = false;
-        self.clients.retain(|client, known| {
+        let Self { clients, hosts, cookies, random, .. } = self;
+        clients.retain(|client, known| {
             let stays = !goes(*client, known);
             if !stays {
-                has_forgotten = true;
-                if let Some(held) = self.hosts.get_mut(&known.address.ip()) {
+                cookies.forget(*client, random);
+                if let Some(held) = hosts.get_mut(&known.address.ip()) {
                     held.clients -= 1;
                     held.waiting -= known.all_waiting();
                 }
             }
             stays
         });
-        self.hosts.retain(|_, held| held.clients > 0);
-        if has_forgotten {
-            // Opens of theirs that are still on their way are not taken for new ones.
-            self.cookies = Cookies::new(&mut self.random);
-        }
+        hosts.retain(|_, held| held.clients > 0);
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next, if ever.
@@ -417,7 +413,7 @@ impl Responder {
         let mut response = header.response(status);
         response.walk.partition = self.options.partition;
         if status == Status::NotOpen {
-            response.range_end = self.cookies.of(to);
+            response.range_end = self.cookies.of(to, header.client);
         }
         self.send(to, response, &[]);
     }

@@ -29,15 +29,15 @@ fn told(server: &mut Responder, from: SocketAddr, request: &QueryHeader, part: &
     Some(header(&bytes))
 }
 
-fn cookie(server: &mut Responder, from: SocketAddr) -> u64 {
-    let open = QueryHeader::request(Op::Open, 0, 1, 1);
+fn cookie(server: &mut Responder, from: SocketAddr, client: u64) -> u64 {
+    let open = QueryHeader::request(Op::Open, 0, client, 1);
     let told = told(server, from, &open, &[]).unwrap();
     assert_eq!(told.status, Some(Status::NotOpen));
     told.range_end
 }
 
 fn open(server: &mut Responder, from: SocketAddr, client: u64) -> Option<Status> {
-    let cookie = cookie(server, from);
+    let cookie = cookie(server, from, client);
     let open = QueryHeader { range_end: cookie, ..QueryHeader::request(Op::Open, 0, client, 1) };
     told(server, from, &open, &[]).unwrap().status
 }
@@ -45,7 +45,7 @@ fn open(server: &mut Responder, from: SocketAddr, client: u64) -> Option<Status>
 #[test]
 fn a_cookie_is_good_at_one_address() {
     let mut server = Responder::new(ResponderOptions::default(), 1);
-    let stolen = cookie(&mut server, at(1, 1000));
+    let stolen = cookie(&mut server, at(1, 1000), 9);
     for other in [at(2, 1000), at(1, 1001)] {
         let open = QueryHeader { range_end: stolen, ..QueryHeader::request(Op::Open, 0, 9, 1) };
         assert_eq!(told(&mut server, other, &open, &[]).unwrap().status, Some(Status::NotOpen));
@@ -78,7 +78,7 @@ fn a_host_has_so_many_clients_and_another_has_its_own() {
 fn a_client_that_writes_nothing_makes_room_for_another_of_its_host() {
     let options = ResponderOptions { clients_per_host: 2, ..ResponderOptions::default() };
     let mut server = Responder::new(options, 1);
-    let late = cookie(&mut server, at(1, 2));
+    let late = cookie(&mut server, at(1, 2), 2);
     for client in 1..=2 {
         assert_eq!(open(&mut server, at(1, client as u16), client), Some(Status::Done));
     }
@@ -93,7 +93,7 @@ fn a_client_that_writes_nothing_makes_room_for_another_of_its_host() {
     let delete = |client: u64, id: u64| QueryHeader::request(Op::Delete, 7, client, id);
     assert_eq!(say(1, delete(1, 1)).status, Some(Status::Done));
     // Of the two, the second has written nothing for a second.
-    let new = say(3, delete(3, 1));
+    let (new, another) = (say(3, delete(3, 1)), say(4, delete(4, 1)));
     let opens = |client, floor, cookie| QueryHeader {
         range_end: cookie,
         ..QueryHeader::request(Op::Open, 0, client, floor)
@@ -105,6 +105,8 @@ fn a_client_that_writes_nothing_makes_room_for_another_of_its_host() {
     // An open of it that is still on its way would have old writes carried out again. And the two others have just written.
     assert_eq!(say(2, opens(2, 1, late)).status, Some(Status::NotOpen));
     assert_eq!(say(2, opens(2, 2, gone.range_end)).status, Some(Status::Busy));
+    // Nobody else is taken for one who was forgotten.
+    assert_eq!(say(4, opens(4, 1, another.range_end)).status, Some(Status::Busy));
 }
 
 #[test]
