@@ -145,6 +145,8 @@ def pingpong(server, client, gids):
 
 def plain(report, network, guests, gids):
     client, server = guests["client"], guests["server"]
+    # A switch drops the controller's first probe of a link when it comes before the table that knows probes.
+    before = network.drops()
     report.check("hosts: ping of the gateways", lambda: "; ".join(ping(guests[name], GATEWAY[name]) for name in guests))
     report.check("hosts: ping through both switches", lambda: "; ".join(ping(guests[name], ADDRESS[other(name)]) for name in guests))
     report.check("hosts: ping with a hop limit of 1", lambda: ping(client, ADDRESS["server"], options="-t 1"))
@@ -154,7 +156,8 @@ def plain(report, network, guests, gids):
     report.check("hosts: ib_write_bw", lambda: perftest(server, client, gids, "ib_write_bw", "-m 1024", 65536, 100))
 
     def silent():
-        drops = {where: count for where, count in network.drops().items() if count and where[1] not in ("IPv6", "ARP")}
+        now = {where: count - before.get(where, 0) for where, count in network.drops().items()}
+        drops = {where: count for where, count in now.items() if count and where[1] not in ("IPv6", "ARP")}
         if drops:
             raise LabError(f"expected nothing dropped but IPv6 and ARP for nobody, found {drops}")
         return "but IPv6 and ARP for nobody"
