@@ -103,19 +103,24 @@ impl Diversion {
             whose.push(peer.map(|peer| peer as usize % to.len()));
         }
         for (number, thread) in to.iter_mut().enumerate() {
-            let mut his = came.iter().zip(&*whose).filter(|(_, whose)| **whose == Some(number));
-            loop {
-                let (mut frames, mut count): ([&[u8]; BATCH], _) = ([&[]; BATCH], 0);
-                for (place, (frame, _)) in frames.iter_mut().zip(his.by_ref()) {
-                    (*place, count) = (frame, count + 1);
-                }
-                if count == 0 {
-                    break;
-                }
-                let taken = thread.send(&frames[..count]);
-                lost.fetch_add((count - taken) as u64, Ordering::Relaxed);
-            }
+            let his = came.iter().zip(&*whose).filter(|(_, whose)| **whose == Some(number));
+            hand_on(thread, his.map(|(frame, _)| frame), lost);
         }
+    }
+}
+
+/// Hands frames to another thread, as many at a time as go together: it is woken for each time. Those without room are counted as lost.
+fn hand_on<'f>(thread: &mut PairPort, mut frames: impl Iterator<Item = &'f [u8]>, lost: &AtomicU64) {
+    loop {
+        let (mut some, mut count): ([&[u8]; BATCH], _) = ([&[]; BATCH], 0);
+        for (place, frame) in some.iter_mut().zip(frames.by_ref()) {
+            (*place, count) = (frame, count + 1);
+        }
+        if count == 0 {
+            return;
+        }
+        let taken = thread.send(&some[..count]);
+        lost.fetch_add((count - taken) as u64, Ordering::Relaxed);
     }
 }
 
@@ -189,10 +194,8 @@ struct Sieve {
 impl Port for Sieve {
     fn receive(&mut self, batch: &mut Batch) -> usize {
         let came = self.wire.receive(batch);
-        for frame in batch.iter().filter(|frame| peer_of(frame, &self.ports).is_none()) {
-            let taken = self.rest.send(&[frame]) as u64;
-            self.lost.fetch_add(1 - taken, Ordering::Relaxed);
-        }
+        let rest = batch.iter().filter(|frame| peer_of(frame, &self.ports).is_none());
+        hand_on(&mut self.rest, rest, &self.lost);
         came
     }
 
