@@ -93,11 +93,12 @@ impl QueryClient {
     pub fn handle(&self, datagram: &[u8]) {
         let mut state = self.state.borrow_mut();
         let now = since(state.now);
-        let client = Query::parse(datagram).map(|query| query.header.client);
-        let lane = state.lanes.iter().position(|lane| Ok(lane.requester.client()) == client);
+        let query = Query::parse(datagram).ok();
+        let client = query.as_ref().map(|query| query.header.client);
+        let lane = state.lanes.iter().position(|lane| Some(lane.requester.client()) == client);
         // What is for nobody is counted with the first.
         if let Some(lane) = state.lanes.get_mut(lane.unwrap_or(0)) {
-            lane.requester.handle(now, datagram);
+            lane.requester.handle_parsed(now, query);
         }
     }
 

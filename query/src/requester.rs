@@ -293,14 +293,18 @@ impl Requester {
 
     /// A datagram has come.
     pub fn handle(&mut self, now: Duration, datagram: &[u8]) {
-        if !self.take(now, datagram) {
+        self.handle_parsed(now, Query::parse(datagram).ok());
+    }
+
+    /// The same for who has read it; none where it is no datagram of the protocol.
+    pub fn handle_parsed(&mut self, now: Duration, query: Option<Query<'_>>) {
+        if !query.is_some_and(|query| self.take(now, query)) {
             self.stats.stray += 1;
         }
     }
 
     /// Whether it was an answer.
-    fn take(&mut self, now: Duration, datagram: &[u8]) -> bool {
-        let Ok(Query { header, part }) = Query::parse(datagram) else { return false };
+    fn take(&mut self, now: Duration, Query { header, part }: Query<'_>) -> bool {
         let Some(status) = header.status.filter(|_| header.client == self.client) else { return false };
         if header.op == Op::Open {
             return self.opened(now, &header, status);

@@ -180,7 +180,7 @@ impl Way {
             let written = self.network.write(&mut self.switches[switch.0 as usize], switch, &changes);
             written.map_err(|error| error.to_string())?;
             if self.writes.is_empty() {
-                (self.plan, self.next) = (self.next.take(), None);
+                self.plan = self.next.take();
                 self.reloads += 1;
             }
             return Ok(());
