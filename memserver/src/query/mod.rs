@@ -18,4 +18,4 @@ mod worker;
 
 pub use node_map::NodeMap;
 pub use operation::ScanBounds;
-pub use worker::{Need, QueryWorker, WorkerError, WorkerOptions, WorkerStats};
+pub use worker::{Need, QueryWorker, WorkerError, WorkerOptions, WorkerStats, worker_cache};

@@ -140,6 +140,16 @@ impl std::fmt::Debug for QueryWorker {
     }
 }
 
+/// Workers know one in so many inner nodes by heart that they read: those that are asked for often. To take in each would cost more than to
+/// read it (`query_server_time`, an example of `fatbtree-sim`, with a tree that is much larger than what they know).
+const TAKEN: u32 = 8;
+
+/// For all workers of a server: inner nodes of so many bytes that they know by heart.
+#[must_use]
+pub fn worker_cache(bytes: u64) -> Arc<IndexCache> {
+    Arc::new(IndexCache::new(bytes).one_in(TAKEN))
+}
+
 /// Between two looks at what was freed, and at clients whose leases have ended.
 const LOOK: Duration = Duration::from_secs(1);
 

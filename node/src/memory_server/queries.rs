@@ -19,8 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fatbtree_index::IndexCache;
-use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, WorkerStats};
+use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, WorkerStats, worker_cache};
 use fatbtree_memserver::{Attached, ClientId, Handle, Lease, ServerGone, ServerInfo, Supply};
 use fatbtree_port::{DatagramCounts, Datagrams, Lanes, Waiter, Waker, share_address};
 use fatbtree_topology::Host;
@@ -188,10 +187,6 @@ impl Place {
     }
 }
 
-/// Workers know one in so many inner nodes by heart that they read: those that are asked for often. To take in each would cost more than to
-/// read it (`query_server_time`, an example of `fatbtree-sim`, with a tree that is much larger than what they know).
-const TAKEN: u32 = 8;
-
 /// Where requests come on a wire; answers go from the first.
 const PORTS: Range<u16> = QUERY_UDP_PORT..DIRECT_QUERY_UDP_PORT + 1;
 
@@ -227,8 +222,7 @@ impl Queries {
         handle: &Handle,
     ) -> Result<Workers, NodeError> {
         let Self { options, address, places, lost } = self;
-        let cache =
-            (options.cache_bytes > 0).then(|| Arc::new(IndexCache::new(options.cache_bytes).one_in(TAKEN)));
+        let cache = (options.cache_bytes > 0).then(|| worker_cache(options.cache_bytes));
         let board = vec![(WorkerStats::default(), DatagramCounts::default()); places.len()];
         let board = Board { workers: Arc::new(Mutex::new(board)), lost };
         let mut workers = Workers { address, board, threads: Vec::new() };

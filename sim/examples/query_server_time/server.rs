@@ -1,12 +1,11 @@
 //! One [`QueryWorker`] without I/O, and the time of the processor that it takes.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 
 use fatbtree_client::workload::{KeyMap, OperationKind, Workload, WorkloadSpec};
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
-use fatbtree_index::{IndexCache, Integrity, TreeConfig, ValueLayout, value};
-use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
+use fatbtree_index::{Integrity, TreeConfig, ValueLayout, value};
+use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, worker_cache};
 use fatbtree_memserver::{ClientId, Lease, LoadOptions, MemoryServer, ServerOptions, load_cluster, seeded};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_topology::Network;
@@ -24,8 +23,6 @@ const SAMPLES: usize = 1_000_000;
 const BATCH: usize = 64;
 /// Bytes of inner nodes that workers of a memory server's process know by heart.
 const CACHE: u64 = 64 << 20;
-/// One in so many that they read.
-const TAKEN: u32 = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -134,7 +131,7 @@ impl Worker {
             servers: vec![(0, 0)],
             responder: Default::default(),
             scans: Default::default(),
-            cache: kind.has_cache().then(|| Arc::new(IndexCache::new(CACHE).one_in(TAKEN))),
+            cache: kind.has_cache().then(|| worker_cache(CACHE)),
         };
         let host = lab.server.local().ok_or("it has local clients")?.clone();
         let worker = QueryWorker::new(&host, lab.server.info(), options, SEED)?;
