@@ -9,7 +9,7 @@ use fatbtree_wire::query::{Assembly, QueryHeader, WINDOW};
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) address: SocketAddr,
-    /// Writes with lower ids are not carried out.
+    /// Left edge of the window: writes with lower ids are not carried out. It never goes back.
     floor: u64,
     pub(crate) last_seen: Duration,
     /// By id, modulo their count.
@@ -59,19 +59,20 @@ impl Known {
         &mut self.slots[at]
     }
 
+    /// Looks a write up, and moves the window on: a client has at most [`WINDOW`] requests under way, so those that are
+    /// older than a window before this one have ended for the client. They are refused for good, whatever becomes of
+    /// this one: its slot is where their outcomes were remembered.
     pub(crate) fn look(&mut self, id: u64) -> Seen {
         if id < self.floor {
             return Seen::Forgotten;
         }
+        self.floor = self.floor.max(id.saturating_sub(WINDOW - 1));
         let slot = self.slot(id);
-        match (&slot.state, slot.id) {
-            (State::Empty, _) => Seen::New,
-            (_, other) if other > id => Seen::Forgotten,
-            (State::Receiving(_), _) => Seen::New,
-            (State::Running, other) if other == id => Seen::Running,
-            (State::Running, _) => Seen::Occupied,
-            (State::Done(response), other) if other == id => Seen::Again(*response),
-            (State::Done(_), _) => Seen::New,
+        match &slot.state {
+            State::Running if slot.id == id => Seen::Running,
+            State::Running => Seen::Occupied,
+            State::Done(response) if slot.id == id => Seen::Again(*response),
+            State::Empty | State::Receiving(_) | State::Done(_) => Seen::New,
         }
     }
 

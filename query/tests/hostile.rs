@@ -144,6 +144,42 @@ fn a_server_that_has_enough_to_do_says_so() {
     assert!(server.handle(NOW, at(1, 1), &delete.to_bytes()).is_some(), "it was not carried out before");
 }
 
+/// The window's left edge: what lies behind it is refused for good, what lies before it is not, whatever became of the
+/// write that has moved it.
+#[test]
+fn a_write_that_fails_gives_no_old_one_its_place_back() {
+    const WINDOW: u64 = fatbtree_wire::query::WINDOW;
+    let options = ResponderOptions { waiting_per_host: 100, ..ResponderOptions::default() };
+    let delete = |id: u64| QueryHeader::request(Op::Delete, 7, 1, id);
+    // A later write in its place that fails, has no room for its value, or is but half there.
+    for what in 0..3 {
+        let mut server = Responder::new(options, 1);
+        assert_eq!(open(&mut server, at(1, 1), 1), Some(Status::Done));
+        let first = server.handle(NOW, at(1, 1), &delete(5).to_bytes()).unwrap();
+        server.finish(first.ticket, Outcome::Done);
+        assert_eq!(header(&server.poll_transmit().unwrap().bytes).status, Some(Status::Done));
+        assert_eq!(told(&mut server, at(1, 1), &delete(5), &[]).unwrap().status, Some(Status::Done), "again");
+        let later = 5 + WINDOW;
+        let total = [0, 101, 100][what];
+        let put = QueryHeader { total, ..QueryHeader::request(Op::Put, 7, 1, later) };
+        match what {
+            0 => {
+                let failed = server.handle(NOW, at(1, 1), &put.to_bytes()).unwrap();
+                server.finish(failed.ticket, Outcome::Failed);
+                assert_eq!(header(&server.poll_transmit().unwrap().bytes).status, Some(Status::Failed));
+            }
+            1 => assert_eq!(told(&mut server, at(1, 1), &put, b"x").unwrap().status, Some(Status::Busy)),
+            _ => assert_eq!(told(&mut server, at(1, 1), &put, b"x"), None),
+        }
+        for old in [1, 4, 5] {
+            let said = told(&mut server, at(1, 1), &delete(old), &[]).unwrap();
+            assert_eq!(said.status, Some(Status::Forgotten), "{old} after {what}");
+        }
+        let next = server.handle(NOW, at(1, 1), &delete(6).to_bytes());
+        assert!(next.is_some(), "it is not older than a window");
+    }
+}
+
 /// A response that somebody made up, who does not know the client's number, answers nothing.
 #[test]
 fn answers_of_strangers_are_stray() {
