@@ -73,7 +73,7 @@ impl Database {
                     panic!("nobody has given places back")
                 };
                 memory.publish(NOW, *session, chunk.address).unwrap();
-                client.pool().supply(chunk.address, chunk.bytes, kind);
+                client.pool().supply(session.id, chunk.address, chunk.bytes, kind);
             }
             self.now += Duration::from_micros(1);
             client.turn(self.now);

@@ -10,7 +10,7 @@ use fatbtree_fuzz::{Counting, Input, held};
 use fatbtree_index::{Integrity, Pool, PoolConfig, RemoteSide, SuperRoot, TreeConfig, ValueLayout, value};
 use fatbtree_memserver::query::{Need, QueryWorker, ScanBounds, WorkerOptions};
 use fatbtree_memserver::{
-    Bounds, ClientId, Lease, Limits, LoadOptions, MemoryServer, PLACES_AT_ONCE, ServerOptions, Supply,
+    Bounds, ClientId, Lease, Limits, LoadOptions, MemoryServer, PLACES_AT_ONCE, ServerOptions, SessionKey, Supply,
     bulk_load, seeded,
 };
 use fatbtree_nic::{Nic, NicConfig};
@@ -244,14 +244,15 @@ impl Lab {
                     if let Supply::Chunk(chunk) = &supply {
                         server.publish(now, held.session, chunk.address).ok()?;
                     }
-                    Some(supply)
+                    Some((held.session.id, supply))
                 });
-                worker.supplied(kind, supply.as_ref());
+                worker.supplied(kind, supply.as_ref().map(|(session, supply)| (*session, supply)));
             }
             Need::GiveBack(places) => {
                 for some in places.addresses.chunks(PLACES_AT_ONCE) {
                     if let Some(held) = renewed {
-                        let _ = server.give_back(now, held.session, places.kind, places.bytes, some);
+                        let session = SessionKey { id: places.session, ..held.session };
+                        let _ = server.give_back(now, session, places.kind, places.bytes, some);
                     }
                 }
             }

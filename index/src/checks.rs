@@ -55,6 +55,12 @@ checks! {
     OwnerLife,
     /// What is written under a lock is written in the session that the lock is of.
     Session,
+    /// Sessions are told apart by their names: the number of an owner comes again when a server is started anew.
+    SessionIdentity,
+    /// With a session, the rests of chunks that were given in it are forgotten, and nodes that were freed.
+    ForgetsChunks,
+    /// With a session, the places of records that were freed in it are forgotten.
+    ForgetsPlaces,
     /// A lock that somebody else has is not taken.
     Lock,
     /// A lock is given back after what was written under it.

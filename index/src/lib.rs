@@ -100,7 +100,7 @@ pub use config::{
 };
 pub use keys::KeyRange;
 pub use limits::Limits;
-pub use locks::{HAND_OVERS, Writer};
+pub use locks::{HAND_OVERS, Owner, SessionId, Writer};
 pub use lookup::{Lookup, Value};
 pub use operation::{OperationError, Start, Trips, ValueBytes};
 pub use pool::{BreakReason, ConnectError, ConnectionId, Event, Pool, PoolConfig, PoolStats, RemoteSide};

@@ -5,6 +5,7 @@ use std::fmt;
 use std::task::Waker;
 
 use crate::address::GlobalAddress;
+use crate::locks::SessionId;
 use crate::record::{RECORD_ALIGN, RecordPointer, place_bytes};
 
 /// What lies in a chunk of memory. It is used for nothing else, ever: a stale pointer to a node must meet a node.
@@ -78,6 +79,8 @@ impl Stock {
 pub struct ReturnedPlaces {
     /// Where they are.
     pub server: u16,
+    /// In which session they were the client's: in another one they must not be given back.
+    pub session: SessionId,
     /// Of what.
     pub kind: ChunkKind,
     /// Bytes of each, if they are records'; 0 for nodes, which have their own size.
@@ -112,18 +115,28 @@ impl Want {
     }
 }
 
-/// What a client has been given and not used, and what it has freed.
-#[derive(Debug, Default)]
+/// What a client has been given of one server and not used, and what it has freed there.
+#[derive(Debug)]
 pub(crate) struct Space {
-    stocks: BTreeMap<(u16, ChunkKind), Stock>,
-    /// Places of freed records, by server and by their bytes.
-    places: BTreeMap<(u16, u32), Vec<RecordPlace>>,
+    server: u16,
+    /// By kind.
+    stocks: [Stock; ChunkKind::ALL.len()],
+    /// Places of freed records, by their bytes.
+    places: BTreeMap<u32, Vec<RecordPlace>>,
 }
 
 impl Space {
+    pub(crate) fn new(server: u16) -> Self {
+        Self { server, stocks: Default::default(), places: BTreeMap::new() }
+    }
+
+    fn stock(&mut self, kind: ChunkKind) -> &mut Stock {
+        &mut self.stocks[kind as usize]
+    }
+
     /// Takes up a chunk. What was left of the one before is given up: it is less than what was wanted.
     pub(crate) fn supply(&mut self, address: GlobalAddress, bytes: u64, kind: ChunkKind) -> Vec<Waker> {
-        let stock = self.stocks.entry((address.server(), kind)).or_default();
+        let stock = self.stock(kind);
         stock.rest = Rest { next: address.offset(), end: address.offset() + bytes };
         stock.asked = false;
         std::mem::take(&mut stock.waiting)
@@ -132,17 +145,16 @@ impl Space {
     /// Takes up places that others have freed: of nodes, or of records of `bytes` each.
     pub(crate) fn supply_places(
         &mut self,
-        server: u16,
         kind: ChunkKind,
         bytes: u32,
         addresses: &[GlobalAddress],
     ) -> Vec<Waker> {
-        let stock = self.stocks.entry((server, kind)).or_default();
+        let stock = self.stock(kind);
         stock.asked = false;
         let waiting = std::mem::take(&mut stock.waiting);
         if kind == ChunkKind::Records {
             let places = addresses.iter().map(|&address| RecordPlace { address, version: None });
-            self.places.entry((server, bytes)).or_default().extend(places);
+            self.places.entry(bytes).or_default().extend(places);
         } else {
             stock.returned.extend_from_slice(addresses);
         }
@@ -150,57 +162,62 @@ impl Space {
     }
 
     /// Takes note that there is no memory. Whoever waits gives up.
-    pub(crate) fn refuse(&mut self, server: u16, kind: ChunkKind) -> Vec<Waker> {
-        let stock = self.stocks.entry((server, kind)).or_default();
+    pub(crate) fn refuse(&mut self, kind: ChunkKind) -> Vec<Waker> {
+        let stock = self.stock(kind);
         stock.asked = false;
         stock.refusals = stock.refusals.wrapping_add(1);
         std::mem::take(&mut stock.waiting)
     }
 
     /// How often there was no memory.
-    pub(crate) fn refusals(&self, server: u16, kind: ChunkKind) -> u32 {
-        self.stocks.get(&(server, kind)).map_or(0, |stock| stock.refusals)
+    pub(crate) fn refusals(&self, kind: ChunkKind) -> u32 {
+        self.stocks[kind as usize].refusals
     }
 
-    /// Forgets what is left of chunks on a server, and nodes: some of them may be of such a chunk. Whoever waits asks once more. Places
-    /// of freed records stay this client's: records were in them.
-    pub(crate) fn forget(&mut self, server: u16) -> Vec<Waker> {
-        let stocks = self.stocks.iter_mut().filter(|((found, _), _)| *found == server);
-        let forget = |stock: &mut Stock| {
-            let refusals = stock.refusals;
-            std::mem::replace(stock, Stock { refusals, ..Stock::default() }).waiting
-        };
-        stocks.flat_map(|(_, stock)| forget(stock)).collect()
+    /// All operations that wait for memory.
+    pub(crate) fn take_waiting(&mut self) -> Vec<Waker> {
+        self.stocks.iter_mut().flat_map(|stock| std::mem::take(&mut stock.waiting)).collect()
     }
 
-    /// Takes out places that were freed, of each kind and size on each server as many as there are above `keep`: the oldest.
-    pub(crate) fn take_returned(&mut self, keep: usize) -> Vec<ReturnedPlaces> {
-        let above = |len: usize| len.saturating_sub(keep);
-        let nodes = self.stocks.iter_mut().map(|(&(server, kind), stock)| {
+    /// Keeps the rests of chunks and the nodes of a session that has ended, as must not be.
+    pub(crate) fn keep_chunks(&mut self, former: &mut Self) {
+        for (stock, former) in self.stocks.iter_mut().zip(&mut former.stocks) {
+            (stock.rest, stock.returned) = (former.rest, std::mem::take(&mut former.returned));
+        }
+    }
+
+    /// Keeps the places of records of a session that has ended, as must not be.
+    pub(crate) fn keep_places(&mut self, former: &mut Self) {
+        self.places = std::mem::take(&mut former.places);
+    }
+
+    /// Takes out places that were freed, of each kind and size as many as there are above `keep`: the oldest. They are of `session`.
+    pub(crate) fn take_returned(&mut self, session: SessionId, keep: usize) -> Vec<ReturnedPlaces> {
+        let (server, above) = (self.server, |len: usize| len.saturating_sub(keep));
+        let nodes = ChunkKind::ALL.into_iter().zip(&mut self.stocks).map(|(kind, stock)| {
             let addresses = stock.returned.drain(..above(stock.returned.len())).collect();
-            ReturnedPlaces { server, kind, bytes: 0, addresses }
+            ReturnedPlaces { server, session, kind, bytes: 0, addresses }
         });
-        let records = self.places.iter_mut().map(|(&(server, bytes), places)| {
+        let records = self.places.iter_mut().map(|(&bytes, places)| {
             let addresses = places.drain(..above(places.len())).map(|place| place.address).collect();
-            ReturnedPlaces { server, kind: ChunkKind::Records, bytes, addresses }
+            ReturnedPlaces { server, session, kind: ChunkKind::Records, bytes, addresses }
         });
         nodes.chain(records).filter(|returned| !returned.addresses.is_empty()).collect()
     }
 
     /// Memory for a node; none when the chunk is used up.
     pub(crate) fn take(&mut self, want: Want) -> Option<GlobalAddress> {
-        let stock = self.stocks.entry((want.server, want.kind)).or_default();
+        let stock = self.stock(want.kind);
         let used = if want.is_fresh { None } else { stock.returned.pop() };
         used.or_else(|| stock.take(want))
     }
 
     /// A place for the record of a value; none when there is none and the chunk is used up.
-    pub(crate) fn take_record(&mut self, server: u16, length: u32) -> Option<RecordPlace> {
-        let bytes = place_bytes(length);
-        let freed = self.places.get_mut(&(server, bytes)).and_then(Vec::pop);
+    pub(crate) fn take_record(&mut self, length: u32) -> Option<RecordPlace> {
+        let freed = self.places.get_mut(&place_bytes(length)).and_then(Vec::pop);
         freed.or_else(|| {
-            let want = Want::record(server, length);
-            let address = self.stocks.entry((server, want.kind)).or_default().take(want)?;
+            let want = Want::record(self.server, length);
+            let address = self.stock(want.kind).take(want)?;
             Some(RecordPlace { address, version: Some(1) })
         })
     }
@@ -214,17 +231,17 @@ impl Space {
 
     /// Takes back the place of a record that nobody has heard of.
     pub(crate) fn put_back_record(&mut self, place: RecordPlace, bytes: u32) {
-        self.places.entry((place.address.server(), bytes)).or_default().push(place);
+        self.places.entry(bytes).or_default().push(place);
     }
 
     /// Takes back a node that nobody has heard of.
     pub(crate) fn put_back(&mut self, node: GlobalAddress, kind: ChunkKind) {
-        self.stocks.entry((node.server(), kind)).or_default().returned.push(node);
+        self.stock(kind).returned.push(node);
     }
 
     /// Waits for the next chunk. Says whether the owner has to be asked for it.
-    pub(crate) fn wait(&mut self, server: u16, kind: ChunkKind, waker: &Waker) -> bool {
-        let stock = self.stocks.entry((server, kind)).or_default();
+    pub(crate) fn wait(&mut self, kind: ChunkKind, waker: &Waker) -> bool {
+        let stock = self.stock(kind);
         if !stock.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
             stock.waiting.push(waker.clone());
         }
@@ -233,16 +250,13 @@ impl Space {
 
     /// Whether there is room for so much.
     pub(crate) fn has(&self, want: Want) -> bool {
-        let Want { server, kind, bytes, is_fresh } = want;
-        if kind == ChunkKind::Records
-            && self.places.get(&(server, bytes)).is_some_and(|places| !places.is_empty())
-        {
+        let Want { kind, bytes, is_fresh, .. } = want;
+        if kind == ChunkKind::Records && self.places.get(&bytes).is_some_and(|places| !places.is_empty()) {
             return true;
         }
-        self.stocks.get(&(server, kind)).is_some_and(|stock| {
-            !stock.returned.is_empty() && !is_fresh
-                || stock.rest.end - stock.rest.next >= u64::from(bytes).next_multiple_of(RECORD_ALIGN)
-        })
+        let stock = &self.stocks[kind as usize];
+        !stock.returned.is_empty() && !is_fresh
+            || stock.rest.end - stock.rest.next >= u64::from(bytes).next_multiple_of(RECORD_ALIGN)
     }
 }
 
@@ -256,10 +270,10 @@ mod tests {
 
     #[test]
     fn a_chunk_is_used_up_and_the_owner_is_asked_once() {
-        let mut space = Space::default();
+        let mut space = Space::new(2);
         let leaves = ChunkKind::Leaves;
         assert_eq!(space.take(node(2, leaves, 128)), None);
-        assert!(space.wait(2, leaves, Waker::noop()) && !space.wait(2, leaves, Waker::noop()));
+        assert!(space.wait(leaves, Waker::noop()) && !space.wait(leaves, Waker::noop()));
         assert_eq!(space.supply(GlobalAddress::new(2, 1024), 256, leaves).len(), 1);
         let nodes: Vec<_> = std::iter::from_fn(|| space.take(node(2, leaves, 128))).collect();
         assert_eq!(nodes, [GlobalAddress::new(2, 1024), GlobalAddress::new(2, 1152)]);
@@ -267,58 +281,56 @@ mod tests {
         space.put_back(nodes[0], leaves);
         assert!(space.has(node(2, leaves, 128)));
         assert_eq!(space.take(node(2, leaves, 128)), Some(nodes[0]));
-        assert!(space.wait(2, leaves, Waker::noop()), "it has come once: the next is asked for again");
-        assert_eq!(space.take_record(2, 8), None, "kinds do not mix");
+        assert!(space.wait(leaves, Waker::noop()), "it has come once: the next is asked for again");
+        assert_eq!(space.take_record(8), None, "kinds do not mix");
     }
 
     #[test]
-    fn what_is_returned_goes_to_others_above_a_bound_and_is_forgotten_with_a_session() {
-        let mut space = Space::default();
+    fn what_is_returned_goes_to_others_above_a_bound() {
+        let (mut space, session) = (Space::new(2), SessionId(7));
         let (leaves, inner) = (ChunkKind::Leaves, ChunkKind::InternalNodes);
         let nodes = [1, 2, 3].map(|at| GlobalAddress::new(2, at * 128));
         nodes.iter().for_each(|&node| space.put_back(node, leaves));
-        space.put_back(GlobalAddress::new(3, 64), inner);
-        let first = ReturnedPlaces { server: 2, kind: leaves, bytes: 0, addresses: nodes[..1].to_vec() };
-        assert_eq!(space.take_returned(2), [first]);
-        assert_eq!(space.take_returned(2), []);
-        assert_eq!(
-            space.take_returned(0).iter().map(|found| found.addresses.len()).collect::<Vec<_>>(),
-            [2, 1]
-        );
+        space.put_back(GlobalAddress::new(2, 64), inner);
+        let first =
+            ReturnedPlaces { server: 2, session, kind: leaves, bytes: 0, addresses: nodes[..1].to_vec() };
+        assert_eq!(space.take_returned(session, 2), [first]);
+        assert_eq!(space.take_returned(session, 2), []);
+        let rest = space.take_returned(session, 0);
+        assert_eq!(rest.iter().map(|found| found.addresses.len()).collect::<Vec<_>>(), [2, 1]);
         assert_eq!(space.take(node(2, leaves, 128)), None);
 
-        assert!(space.wait(2, leaves, Waker::noop()));
-        assert_eq!(space.supply_places(2, leaves, 0, &nodes).len(), 1);
+        assert!(space.wait(leaves, Waker::noop()));
+        assert_eq!(space.supply_places(leaves, 0, &nodes).len(), 1);
         assert_eq!(space.take(node(2, leaves, 128)), Some(nodes[2]));
-        space.supply(GlobalAddress::new(2, 1024), 256, leaves);
-        assert!(space.wait(2, inner, Waker::noop()));
-        assert_eq!(space.forget(2).len(), 1, "who waits asks again");
-        assert!(!space.has(node(2, leaves, 128)) && space.wait(2, inner, Waker::noop()));
+        assert!(space.wait(inner, Waker::noop()) && space.wait(leaves, Waker::noop()));
+        assert_eq!(space.take_waiting().len(), 2);
     }
 
     #[test]
     fn places_of_records_go_to_others_and_their_versions_stay_with_them() {
-        let mut space = Space::default();
+        let (mut space, session) = (Space::new(1), SessionId(7));
         let at = GlobalAddress::new(1, 4096);
         let freed = RecordPointer { address: at, length: 100, version: 7 };
         space.free_record(freed);
-        assert_eq!(space.take_record(1, 200), None);
-        assert_eq!(space.take_record(1, 100), Some(RecordPlace { address: at, version: Some(8) }));
+        assert_eq!(space.take_record(200), None);
+        assert_eq!(space.take_record(100), Some(RecordPlace { address: at, version: Some(8) }));
         space.free_record(freed);
         let bytes = place_bytes(100);
-        let returned = ReturnedPlaces { server: 1, kind: ChunkKind::Records, bytes, addresses: vec![at] };
-        assert_eq!(space.take_returned(0), [returned]);
+        let returned =
+            ReturnedPlaces { server: 1, session, kind: ChunkKind::Records, bytes, addresses: vec![at] };
+        assert_eq!(space.take_returned(session, 0), [returned]);
         assert!(!space.has(Want::record(1, 100)));
-        space.supply_places(1, ChunkKind::Records, bytes, &[at]);
+        space.supply_places(ChunkKind::Records, bytes, &[at]);
         assert!(space.has(Want::record(1, 100)));
-        assert_eq!(space.take_record(1, 100), Some(RecordPlace { address: at, version: None }));
+        assert_eq!(space.take_record(100), Some(RecordPlace { address: at, version: None }));
     }
 
     #[test]
     fn records_begin_at_multiples_of_eight() {
-        let mut space = Space::default();
+        let mut space = Space::new(0);
         space.supply(GlobalAddress::new(0, 64), 120, ChunkKind::Records);
-        let records = [13, 8, 21, 8].map(|length| space.take_record(0, length).map(|place| place.address));
+        let records = [13, 8, 21, 8].map(|length| space.take_record(length).map(|place| place.address));
         let at = |offset| Some(GlobalAddress::new(0, offset));
         assert_eq!(records, [at(64), at(104), at(136), None]);
     }

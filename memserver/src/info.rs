@@ -1,6 +1,6 @@
 //! What a memory server says of itself.
 
-use fatbtree_index::{Partition, TreeConfig, Writer};
+use fatbtree_index::{Owner, Partition, TreeConfig, Writer};
 use fatbtree_verbs::{Mtu, Region, Remote};
 
 use crate::load::LoadCounts;
@@ -34,7 +34,7 @@ impl ServerInfo {
     /// What a client needs to write to this server's tree, for [`Pool::set_writer`](fatbtree_index::Pool::set_writer): `owner` as its
     /// lease tells, and whether its own device carries out masked atomics, which both must do. Nothing where there are no locks.
     #[must_use]
-    pub fn writer(&self, owner: Option<u16>, client_masked_atomics: bool) -> Option<Writer> {
+    pub fn writer(&self, owner: Option<Owner>, client_masked_atomics: bool) -> Option<Writer> {
         let (table, owner) = (self.locks?, owner?);
         let first = |region: Region| Remote { address: region.iova, rkey: region.rkey };
         // Whole words: some clients change four locks at a time.

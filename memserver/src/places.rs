@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use fatbtree_index::record::{RECORD_ALIGN, RECORD_HEAD, is_record, place_bytes};
-use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, Pool, SUPERBLOCK_BYTES, TreeConfig};
+use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, Pool, SUPERBLOCK_BYTES, SessionId, TreeConfig};
 use fatbtree_verbs::{Memory, Verbs};
 
 use crate::chunk::{Chunk, ChunkTable, node_at, node_bytes};
@@ -34,12 +34,12 @@ pub enum Supply {
 }
 
 impl Supply {
-    /// Gives it to the client that has asked `server` for it. A chunk must have been published.
-    pub fn hand_to<V: Verbs>(&self, pool: &Pool<V>, server: u16) {
+    /// Gives it to the client that has asked `server` for it in `session`. A chunk must have been published.
+    pub fn hand_to<V: Verbs>(&self, pool: &Pool<V>, server: u16, session: SessionId) {
         match self {
-            Self::Chunk(chunk) => pool.supply(chunk.address, chunk.bytes, chunk.kind),
+            Self::Chunk(chunk) => pool.supply(session, chunk.address, chunk.bytes, chunk.kind),
             Self::Places(places) => {
-                pool.supply_places(server, places.kind, places.bytes, &places.addresses);
+                pool.supply_places(session, server, places.kind, places.bytes, &places.addresses);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use fatbtree_index::GlobalAddress;
+use fatbtree_index::{GlobalAddress, Owner, SessionId};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{QueuePair, QueuePairNumber};
 
@@ -15,13 +15,13 @@ use crate::limits::ClientId;
 pub struct SessionKey {
     /// The address from which the client asks, as the transport tells.
     pub host: IpAddr,
-    /// Random, chosen by the server.
-    pub id: u64,
+    /// Random, chosen by the server; no other session ever has it.
+    pub id: SessionId,
 }
 
 impl fmt::Display for SessionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "session {:#018x} of host {}", self.id, self.host)
+        write!(f, "session {} of host {}", self.id, self.host)
     }
 }
 
@@ -32,9 +32,16 @@ pub struct Lease {
     pub session: SessionKey,
     /// How long it lasts from when it was opened or renewed. Renew it in good time: after a third of this.
     pub duration: Duration,
-    /// The number by which the session has locks, where the server has a lock table: not 0, and no other session's, nor in any lock
-    /// that a former one has left.
-    pub owner: Option<u16>,
+    /// As whom the session has locks, where the server has a lock table. The number is no other session's, nor in any lock that a
+    /// former one has left.
+    pub owner: Option<Owner>,
+}
+
+impl Lease {
+    pub(crate) fn new(session: SessionKey, duration: Duration, number: Option<u16>) -> Self {
+        let owner = number.map(|number| Owner { session: session.id, number });
+        Self { session, duration, owner }
+    }
 }
 
 /// What one session holds.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::lab::{Client, Lab, Pair, options};
-use fatbtree_index::Writer;
+use fatbtree_index::{Owner, SessionId, Writer};
 use fatbtree_memserver::{Bounds, Lease, Limits, NoOwner, Refusal, ServerOptions};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Failure, Operation, Output, Remote};
@@ -20,18 +20,27 @@ fn open(lab: &mut Lab, client: &Client) -> Result<Lease, Refusal> {
     lab.server.open_session(lab.now, client.id())
 }
 
+fn number(lease: Lease) -> Option<u16> {
+    lease.owner.map(|owner| owner.number)
+}
+
 /// The next so many numbers, of sessions that end at once.
 fn numbers(lab: &mut Lab, client: &Client, count: usize) -> Vec<u16> {
     let number = |_| {
         let lease = open(lab, client).unwrap();
         lab.server.close_session(lab.now, lease.session).unwrap();
-        lease.owner.unwrap()
+        lease.owner.unwrap().number
     };
     (0..count).map(number).collect()
 }
 
+/// As a client that has this number in some session.
+fn owner_of(number: u16) -> Owner {
+    Owner { session: SessionId(7), number }
+}
+
 fn writer(lab: &Lab, owner: u16) -> Writer {
-    lab.server.info().writer(Some(owner), true).unwrap()
+    lab.server.info().writer(Some(owner_of(owner)), true).unwrap()
 }
 
 /// Whether a number lives, as a client finds out.
@@ -63,7 +72,7 @@ fn what_a_client_needs_to_write_comes_from_one_place() {
         locks: Remote { address: table.region.iova, rkey: table.region.rkey },
         count: 131_072,
         owners: Remote { address: table.owners.iova, rkey: table.owners.rkey },
-        owner: 1,
+        owner: Owner { session: lease.session.id, number: 1 },
         masked_atomics: true,
     };
     assert_eq!(info.writer(lease.owner, true), Some(expected));
@@ -85,7 +94,7 @@ fn what_a_client_needs_to_write_comes_from_one_place() {
     let client = lab.client();
     let lease = open(&mut lab, &client).unwrap();
     assert_eq!(
-        (lease.owner, lab.server.info().writer(Some(1), true)),
+        (lease.owner, lab.server.info().writer(Some(owner_of(1)), true)),
         (None, None),
         "a server without locks"
     );
@@ -98,7 +107,7 @@ fn a_number_lives_until_nothing_of_its_owner_can_be_written() {
     let lease = open(&mut lab, &watcher).unwrap();
     let pair = lab.connect(&mut watcher, lease.session).unwrap();
     let (first, second) = (open(&mut lab, &client).unwrap(), open(&mut lab, &client).unwrap());
-    let owners = [first, second].map(|lease| lease.owner.unwrap());
+    let owners = [first, second].map(|lease| lease.owner.unwrap().number);
     assert_eq!(owners, [2, 3]);
     assert!(owners.iter().all(|&owner| lives(&lab, &mut watcher, pair, owner)));
     let mine: Vec<_> = (0..3).map(|_| lab.connect(&mut client, first.session).unwrap()).collect();
@@ -133,7 +142,7 @@ fn a_number_comes_again_when_no_lock_carries_it() {
         assert!(numbers(&mut lab, &client, 65_530).into_iter().eq(2..=65_531));
         assert_eq!((lab.watch().device_memory_reads, lab.counter("owners_went_round")), (0, 0));
         let living = open(&mut lab, &client).unwrap();
-        assert_eq!(living.owner, Some(65_532));
+        assert_eq!(number(living), Some(65_532));
         let again = numbers(&mut lab, &client, 10);
         assert_eq!(again, [65_533, 65_534, 65_535, 2, 3, 4, 5, 6, 8, 10]);
         let reads = if device_memory > 0 { 64 } else { 0 };
@@ -169,7 +178,7 @@ fn when_no_number_is_free_a_session_is_refused_and_the_table_is_not_read_for_eve
     put(&lab, &mut hostile, pair, 0, &[0; 8]);
     assert!(open(&mut lab, &client).is_err(), "not at once");
     lab.pass(Duration::from_secs(10));
-    assert_eq!(open(&mut lab, &client).unwrap().owner, Some(1), "its lease has ended, too");
+    assert_eq!(number(open(&mut lab, &client).unwrap()), Some(1), "its lease has ended, too");
     assert_eq!(numbers(&mut lab, &client, 6), [2, 3, 4, 5, 6, 7]);
     assert_eq!(numbers(&mut lab, &client, 2), [2, 3], "the table was read again");
 }

@@ -9,7 +9,8 @@ use fatbtree_index::{
 };
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
 use fatbtree_memserver::{
-    ClientId, Lease, LoadOptions, MemoryServer, ServerError, ServerOptions, Supply, bulk_load, seeded,
+    ClientId, Lease, LoadOptions, MemoryServer, ServerError, ServerOptions, SessionKey, Supply, bulk_load,
+    seeded,
 };
 use fatbtree_query::{Answer, Ask, Requester, RequesterOptions, ResponderOptions};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
@@ -99,10 +100,10 @@ impl Worker {
                     if let Some(Supply::Chunk(chunk)) = &supply {
                         lab.server.publish(lab.now, session, chunk.address).unwrap();
                     }
-                    self.worker.supplied(kind, supply.as_ref());
+                    self.worker.supplied(kind, supply.as_ref().map(|supply| (session.id, supply)));
                 }
                 Need::GiveBack(places) => {
-                    let session = self.lease.unwrap().session;
+                    let session = SessionKey { id: places.session, ..self.lease.unwrap().session };
                     lab.server
                         .give_back(lab.now, session, places.kind, places.bytes, &places.addresses)
                         .unwrap();
@@ -244,7 +245,7 @@ fn rdma(lab: &mut Lab) -> Pool<PlainDevice> {
     let supply = lab.server.allocate(lab.now, lease.session, records, 0).unwrap();
     let Supply::Chunk(chunk) = &supply else { panic!("{supply:?}") };
     lab.server.publish(lab.now, lease.session, chunk.address).unwrap();
-    supply.hand_to(&pool, 1);
+    supply.hand_to(&pool, 1, lease.session.id);
     pool
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::lab::options;
 use common::service::{Service, soon};
-use fatbtree_index::{GlobalAddress, TopNode, Tree, TreeConfig, TreeTop, ValueLayout};
+use fatbtree_index::{GlobalAddress, Owner, TopNode, Tree, TreeConfig, TreeTop, ValueLayout};
 use fatbtree_memserver::grpc::{self, ClientError, ServiceOptions};
 use fatbtree_memserver::{ChunkKind, Event, GivenBack, LoadOptions, LoadedTree, ServerOptions, Supply};
 use fatbtree_verbs::{Access, Endpoint, Mtu, QueuePairNumber};
@@ -113,7 +113,7 @@ async fn round_trip_over_loopback() {
     let many = vec![GlobalAddress::NULL; 257];
     let refused = client.give_back(session, ChunkKind::Leaves, 0, &many).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::InvalidArgument), "{refused}");
-    assert_eq!(session.owner, Some(1));
+    assert_eq!(session.owner, Some(Owner { session: session.id, number: 1 }));
 
     let counters = client.statistics().await.unwrap();
     let counter = |name: &str| counters.iter().find(|(found, _)| found == name).unwrap().1;

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use common::lab::{Lab, SERVER, options};
+use fatbtree_index::SessionId;
 use fatbtree_memserver::{
     Bounds, ChunkKind, ClientId, Event, Limits, Payer, Refusal, Request, Resource, ServerOptions,
 };
@@ -302,7 +303,7 @@ fn a_session_is_its_hosts_and_its_name_is_not_to_be_guessed() {
     assert_eq!(server.close_session(lab.now, stolen), Err(unknown));
     assert_eq!(["sessions", "queue_pairs", "chunks_held"].map(|name| lab.counter(name)), [1, 1, 1]);
 
-    let names = |lab: &mut Lab| -> BTreeSet<u64> {
+    let names = |lab: &mut Lab| -> BTreeSet<SessionId> {
         (0..32)
             .map(|host| {
                 let client = lab.client().on_host(host);
@@ -312,7 +313,7 @@ fn a_session_is_its_hosts_and_its_name_is_not_to_be_guessed() {
     };
     let (first, again) = (names(&mut Lab::new(options())), names(&mut Lab::new(options())));
     assert_eq!((first.len(), &first), (32, &again), "one seed, the same names");
-    assert!(first.iter().filter(|id| **id >> 32 != 0).count() > 30);
+    assert!(first.iter().filter(|id| id.0 >> 32 != 0).count() > 30);
 }
 
 /// An owner that takes no events has no more of them than there are queue pairs.

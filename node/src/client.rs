@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fatbtree_client::{Client, KeySample, Report};
 use fatbtree_controller::grpc::ClientReport;
-use fatbtree_index::{ConnectionId, Event, Limits, PoolConfig, PoolStats, RemoteSide};
+use fatbtree_index::{ConnectionId, Event, Limits, PoolConfig, PoolStats, RemoteSide, SessionId};
 use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_port::{Counters, Waiter};
 use fatbtree_topology::{Host, MemoryServer};
@@ -60,6 +60,8 @@ pub struct ClientProcess {
     watch: Watch,
     /// What each server has said last, by partition.
     infos: BTreeMap<u16, ServerInfo>,
+    /// In which session.
+    sessions: BTreeMap<u16, SessionId>,
     orders: BTreeMap<u16, orders::Sender<Order>>,
     answers: mpsc::Receiver<Answer>,
     /// Connections that the controller has told of: partition, and the server's queue pair.
@@ -172,6 +174,7 @@ impl ClientProcess {
             client,
             watch,
             infos,
+            sessions: BTreeMap::new(),
             orders: to_desks,
             answers,
             registered: BTreeSet::new(),
@@ -360,9 +363,9 @@ impl ClientProcess {
         while let Ok(answer) = self.answers.try_recv() {
             let pool = self.client.pool();
             match answer {
-                Answer::Connected { id, endpoint, info, owner } => {
+                Answer::Connected { id, endpoint, info, session } => {
                     self.pending -= 1;
-                    self.believe(id.server, info, owner);
+                    self.believe(id.server, info, session);
                     let pool = self.client.pool();
                     let registered = self.registered.contains(&(id.server, endpoint.queue_pair.0));
                     let remote = RemoteSide { endpoint, rkey: info.tree.rkey, registered };
@@ -388,9 +391,11 @@ impl ClientProcess {
                         let _ = pool.set_registered(id, true);
                     }
                 }
-                Answer::Info { server, info, owner } => self.believe(server, info, owner),
-                Answer::Memory { server, supply: Ok(supply), .. } => supply.hand_to(pool, server),
-                Answer::Memory { server, kind, supply: Err(error) } => {
+                Answer::Info { server, info, session } => self.believe(server, info, session),
+                Answer::Memory { server, session, supply: Ok(supply), .. } => {
+                    supply.hand_to(pool, server, session);
+                }
+                Answer::Memory { server, kind, supply: Err(error), .. } => {
                     tracing::warn!(server, %error, "no memory");
                     pool.refuse_memory(server, kind);
                 }
@@ -400,18 +405,18 @@ impl ClientProcess {
     }
 
     /// What a server has said of itself may have changed, if it was started again or loaded anew.
-    fn believe(&mut self, server: u16, info: ServerInfo, owner: Option<u16>) {
+    fn believe(&mut self, server: u16, info: ServerInfo, session: grpc::Session) {
         let pool = self.client.pool();
         let masked_atomics = pool.reactor().with(|nic| nic.capabilities().masked_atomics);
-        if let Some(writer) = info.writer(owner, masked_atomics)
+        if let Some(writer) = info.writer(session.owner, masked_atomics)
             && let Err(error) = pool.set_writer(server, writer)
         {
             tracing::info!(server, %error, "the tree can only be read");
         }
-        let before = self.infos.insert(server, info);
-        // Roots move as trees grow, and the pool follows them by itself; another generation is another tree.
-        let again = before
-            .is_none_or(|before| (before.generation, before.tree.rkey) != (info.generation, info.tree.rkey));
+        self.infos.insert(server, info);
+        // Roots move as trees grow, and the pool follows them by itself; another session may be one with another tree. Neither its
+        // generation nor the key of its memory tells: they come again when a server is started anew.
+        let again = self.sessions.insert(server, session.id) != Some(session.id);
         if !again && !self.unsettled {
             return;
         }

@@ -101,8 +101,8 @@ impl DataPath {
             }
         }
         if let Ok(brought) = desk.brought.try_recv() {
-            let Brought { server, supply } = brought?;
-            supply.hand_to(self.client().pool(), server);
+            let Brought { server, session, supply } = brought?;
+            supply.hand_to(self.client().pool(), server, session);
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Memory for what clients write: asked for between frames, brought by gRPC.
 
 use anyhow::{Context, Result};
-use fatbtree_index::ChunkKind;
+use fatbtree_index::{ChunkKind, SessionId};
 use fatbtree_memserver::{Supply, grpc};
 use tokio::sync::mpsc as tokio_mpsc;
 
@@ -16,6 +16,8 @@ pub(super) struct Wanted {
 /// A server's answer.
 pub(super) struct Brought {
     pub(super) server: u16,
+    /// In which it was given.
+    pub(super) session: SessionId,
     pub(super) supply: Supply,
 }
 
@@ -48,12 +50,13 @@ impl Porter {
         while let Some(Wanted { server, kind, bytes }) = self.wanted.recv().await {
             let supply = match sessions.get_mut(usize::from(server)) {
                 Some((client, session)) => {
-                    client.memory(*session, kind, bytes).await.map_err(anyhow::Error::from)
+                    let supply = client.memory(*session, kind, bytes).await;
+                    supply.map(|supply| (session.id, supply)).map_err(anyhow::Error::from)
                 }
                 None => Err(anyhow::anyhow!("there is no memory server {server}")),
             };
             // A data path that has ended needs no memory.
-            let brought = supply.map(|supply| Brought { server, supply });
+            let brought = supply.map(|(session, supply)| Brought { server, session, supply });
             let _ = self.bring.send(brought.with_context(|| format!("getting memory for {kind}")));
         }
     }

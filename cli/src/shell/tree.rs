@@ -201,7 +201,7 @@ impl Network {
     /// Gets memory of a server for the client, and gives back what the client does not need.
     fn supply(&mut self, client: &Client<Nic>, at: u16, kind: ChunkKind, bytes: u32) -> Result<()> {
         let (now, pool) = (self.now, client.pool());
-        for ReturnedPlaces { server, kind, bytes, addresses } in pool.surplus() {
+        for ReturnedPlaces { server, kind, bytes, addresses, .. } in pool.surplus() {
             let (server, session) = self.server(server)?;
             for addresses in addresses.chunks(PLACES_AT_ONCE) {
                 server.give_back(now, session, kind, bytes, addresses)?;
@@ -213,7 +213,7 @@ impl Network {
                 if let Supply::Chunk(chunk) = &supply {
                     server.publish(now, session, chunk.address)?;
                 }
-                supply.hand_to(pool, at);
+                supply.hand_to(pool, at, session.id);
             }
             // The operation says so.
             Err(_) => pool.refuse_memory(at, kind),

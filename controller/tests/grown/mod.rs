@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_index::{
-    Event, GlobalAddress, Pool, PoolConfig, RemoteSide, Start, SuperRoot, Superblock, TreeConfig,
-    ValueLayout, Wish, Writer,
+    Event, GlobalAddress, Owner, Pool, PoolConfig, RemoteSide, SessionId, Start, SuperRoot, Superblock,
+    TreeConfig, ValueLayout, Wish, Writer,
 };
 use fatbtree_memserver::{Cluster, LoadOptions, fixed, load_ranges};
 use fatbtree_verbs::plain::PlainNetwork;
@@ -16,6 +16,8 @@ pub(crate) type Failure = Box<dyn std::error::Error>;
 
 const CHUNK: u64 = 8 << 20;
 const LOCKS: u32 = 1 << 17;
+/// Of the only client.
+const SESSION: SessionId = SessionId(1);
 
 /// As many keys in a leaf as with the default shape, and no records.
 pub(crate) fn shape() -> Result<TreeConfig, Failure> {
@@ -49,7 +51,8 @@ fn insert(cluster: &Cluster, config: TreeConfig, keys: &[u64]) -> Result<(), Fai
         let owners = server.register(&Memory::shared(8192)?, 0, Access::READ)?;
         let remote = |region: Region| Remote { address: region.iova, rkey: region.rkey };
         let (locks, owners) = (remote(locks), remote(owners));
-        pool.set_writer(id.server, Writer { locks, owners, count: LOCKS, owner: 1, masked_atomics: true })?;
+        let owner = Owner { session: SESSION, number: 1 };
+        pool.set_writer(id.server, Writer { locks, owners, count: LOCKS, owner, masked_atomics: true })?;
         let local = pool.open(id)?;
         let queue_pair = server.create()?;
         server.connect(queue_pair, &local)?;
@@ -70,7 +73,7 @@ fn insert(cluster: &Cluster, config: TreeConfig, keys: &[u64]) -> Result<(), Fai
                     return Err(format!("{event:?}").into());
                 };
                 let next = &mut spare[usize::from(server)];
-                pool.supply(GlobalAddress::new(server, *next), CHUNK, kind);
+                pool.supply(SESSION, GlobalAddress::new(server, *next), CHUNK, kind);
                 *next += CHUNK;
             }
             pool.turn(pool.reactor().now());

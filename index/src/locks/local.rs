@@ -17,8 +17,8 @@ pub(crate) struct Ticket(u64);
 pub(crate) enum Admission {
     /// It has to take the global lock.
     First,
-    /// The one before it has handed the global lock over, which it took for this owner.
-    HandedOver(u16),
+    /// The one before it has handed the global lock over.
+    HandedOver,
     /// The one before it was dropped before its end: this has to be finished first.
     Unfinished(Unfinished),
 }
@@ -27,8 +27,6 @@ pub(crate) enum Admission {
 /// written a part of what it wanted to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unfinished {
-    /// The owner that the lock is taken for.
-    pub(crate) owner: u16,
     /// The lane that it used: what it has posted there comes first.
     pub(crate) lane: u8,
 }
@@ -66,8 +64,8 @@ impl Local {
 pub(crate) enum End {
     /// The global lock is free, or on its way to be.
     Released,
-    /// The global lock is still taken, for the next one, in this owner's name.
-    HandedOver(u16),
+    /// The global lock is still taken, for the next one.
+    HandedOver,
     /// The next one has to find out.
     Unfinished(Unfinished),
 }
@@ -82,7 +80,7 @@ pub(crate) enum Left {
     Unfinished,
 }
 
-/// All locks that somebody of this client has or wants.
+/// All locks of one server that somebody of this client has or wants, in one session.
 #[derive(Debug, Default)]
 pub(crate) struct LocalLocks {
     locks: FxHashMap<LockId, Local>,
@@ -156,7 +154,7 @@ impl LocalLocks {
         let admission = std::mem::replace(&mut local.admission, Admission::First);
         (local.admission, local.handed_over) = match (end, admission) {
             (End::Unfinished(unfinished), _) => (Admission::Unfinished(unfinished), 0),
-            (End::HandedOver(owner), _) => (Admission::HandedOver(owner), local.handed_over + 1),
+            (End::HandedOver, _) => (Admission::HandedOver, local.handed_over + 1),
             (End::Released, Admission::First) => (Admission::First, 0),
             (End::Released, other) => (other, 0),
         };
@@ -229,6 +227,15 @@ impl LocalLocks {
         }
     }
 
+    /// All operations that wait for a turn.
+    pub(crate) fn take_waiting(&mut self) -> Vec<Waker> {
+        let of_one = |local: &mut Local| {
+            let queue = local.waiting.iter_mut().filter_map(|waiting| waiting.waker.take());
+            queue.chain(local.waker.take()).collect::<Vec<_>>()
+        };
+        self.locks.values_mut().flat_map(of_one).collect()
+    }
+
     /// A lock that was left unfinished while nobody waited for it.
     pub(crate) fn take_left(&mut self) -> Option<LockId> {
         self.left.pop()
@@ -247,7 +254,8 @@ mod tests {
 
     fn lock() -> LockId {
         let locks = fatbtree_verbs::Remote { address: 0, rkey: 1 };
-        let writer = super::super::Writer { locks, owners: locks, count: 4, owner: 1, masked_atomics: true };
+        let owner = super::super::Owner { session: super::super::SessionId(1), number: 1 };
+        let writer = super::super::Writer { locks, owners: locks, count: 4, owner, masked_atomics: true };
         writer.lock_of(crate::GlobalAddress::new(0, 64))
     }
 
@@ -265,10 +273,10 @@ mod tests {
         let mut admissions = Vec::new();
         for &ticket in &tickets {
             admissions.push(locks.poll(lock, ticket, waker).expect("its turn"));
-            let end = if locks.may_hand_over(lock) { End::HandedOver(1) } else { End::Released };
+            let end = if locks.may_hand_over(lock) { End::HandedOver } else { End::Released };
             locks.leave(lock, ticket, end);
         }
-        let (first, handed) = (Admission::First, Admission::HandedOver(1));
+        let (first, handed) = (Admission::First, Admission::HandedOver);
         let expected = [first, handed, handed, handed, handed, first, handed, handed];
         assert_eq!((admissions, locks.len()), (expected.to_vec(), 0));
     }
@@ -276,7 +284,7 @@ mod tests {
     #[test]
     fn what_is_unfinished_waits_for_the_next_one() {
         let (lock, mut locks) = (lock(), LocalLocks::default());
-        let unfinished = Unfinished { owner: 1, lane: 0 };
+        let unfinished = Unfinished { lane: 0 };
         let first = locks.enter(lock);
         locks.poll(lock, first, Waker::noop());
         locks.leave(lock, first, End::Unfinished(unfinished));

@@ -17,6 +17,8 @@
 
 mod local;
 
+use std::fmt;
+
 use fatbtree_verbs::{Operation, Remote};
 
 use crate::address::GlobalAddress;
@@ -26,6 +28,35 @@ pub(crate) use local::{Admission, End, Left, LocalLocks, Ticket, Unfinished};
 
 /// Times in a row that a global lock is handed over among the operations of one client (Sherman section 4.3).
 pub const HAND_OVERS: u8 = 4;
+
+/// The name of a session with a memory server. The server draws it at random when it opens the session, and it never comes again:
+/// neither from the same server, however often that is started, nor for a tree that takes the place of another one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct SessionId(pub u64);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#018x}", self.0)
+    }
+}
+
+/// The owner of locks of one server: a number that others may have had before, or have after a restart, and the session that tells
+/// them apart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Owner {
+    /// The session in which the server gave the number.
+    pub session: SessionId,
+    /// The number in the locks: not 0, and no other client's as long as one of its locks may be held.
+    pub number: u16,
+}
+
+impl Owner {
+    /// Whether both are of one session, as everything is that a client may use of a server.
+    #[inline]
+    pub(crate) fn is(self, other: Self) -> bool {
+        if Check::SessionIdentity.on() { self.session == other.session } else { self.number == other.number }
+    }
+}
 
 /// What a client needs to write to the tree of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,8 +69,8 @@ pub struct Writer {
     /// server clears it after it has destroyed the session's queue pairs: from then on nothing that the owner has posted is
     /// written, and whoever wants one of its locks takes it.
     pub owners: Remote,
-    /// The number by which this client owns locks: not 0, and no other client's as long as one of its locks may be held.
-    pub owner: u16,
+    /// As whom this client takes locks, and in which session.
+    pub owner: Owner,
     /// Both cards carry out masked atomics.
     pub masked_atomics: bool,
 }
@@ -94,7 +125,8 @@ impl Writer {
 
     fn change_owner(&self, lock: LockId, word: u64, from: u16) -> Operation<'static> {
         let (at, shift) = (self.word(lock), Self::shift(lock));
-        let (old, mine, mask) = (u64::from(from) << shift, u64::from(self.owner) << shift, 0xffff << shift);
+        let (old, mine, mask) =
+            (u64::from(from) << shift, u64::from(self.owner.number) << shift, 0xffff << shift);
         if self.masked_atomics {
             return Operation::MaskedCompareSwap {
                 at,
@@ -125,7 +157,7 @@ impl Writer {
     pub(crate) fn taken(&self, lock: LockId, word: u64, found: u64) -> Taken {
         let shift = Self::shift(lock);
         let owner = found >> shift & 0xffff;
-        if owner == u64::from(self.owner) {
+        if owner == u64::from(self.owner.number) {
             return Taken::Before;
         }
         if owner != 0 && Check::Lock.on() {
@@ -147,7 +179,7 @@ impl Writer {
     /// Gives back a lock that this client has.
     pub(crate) fn give_back(&self, lock: LockId) -> Operation<'static> {
         let (at, shift) = (self.word(lock), Self::shift(lock));
-        let mine = u64::from(self.owner) << shift;
+        let mine = u64::from(self.owner.number) << shift;
         if self.masked_atomics {
             let mask = 0xffff << shift;
             return Operation::MaskedCompareSwap {
@@ -170,6 +202,7 @@ mod tests {
 
     fn writer(owner: u16, masked_atomics: bool) -> Writer {
         let (locks, owners) = (Remote { address: 4096, rkey: 7 }, Remote { address: 0, rkey: 8 });
+        let owner = Owner { session: SessionId(owner.into()), number: owner };
         Writer { locks, owners, count: 1 << 10, owner, masked_atomics }
     }
 
@@ -210,14 +243,14 @@ mod tests {
                         }
                     };
                     let free = owners[number as usize].is_none();
-                    prop_assert_eq!(taken, if free { Taken::Now } else { Taken::Not(owners[number as usize].map_or(0, |who| writers[who].owner)) });
+                    prop_assert_eq!(taken, if free { Taken::Now } else { Taken::Not(owners[number as usize].map_or(0, |who| writers[who].owner.number)) });
                     if free {
                         owners[number as usize] = Some(who);
                     }
                 }
                 for (number, owner) in owners.iter().enumerate() {
                     let found = words[number / 4] >> (number % 4 * 16) & 0xffff;
-                    prop_assert_eq!(found, owner.map_or(0, |who| u64::from(writers[who].owner)));
+                    prop_assert_eq!(found, owner.map_or(0, |who| u64::from(writers[who].owner.number)));
                 }
             }
         }

@@ -1,10 +1,12 @@
 //! The memory pool as one client reaches it: queue pairs to every memory server, and reads by global address.
 
 mod connection;
+mod session;
 mod stats;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -24,7 +26,7 @@ use crate::checks::Check;
 use crate::config::TreeConfig;
 use crate::descent::Child;
 use crate::limits::Limits;
-use crate::locks::{LocalLocks, Writer};
+use crate::locks::{LockId, SessionId, Writer};
 use crate::moved::MovedKeys;
 use crate::space::{ChunkKind, ReturnedPlaces, SURPLUS, Space, Want};
 use crate::super_root::{Partition, SuperRoot};
@@ -34,6 +36,7 @@ pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide}
 pub use stats::PoolStats;
 
 use connection::{Connections, Link};
+use session::Session;
 
 /// A client's figures; what the servers say comes with [`RemoteSide`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -89,12 +92,10 @@ struct State {
     /// None: it has none, or one of no bytes.
     cache: Option<Arc<IndexCache>>,
     cache_stats: CacheStats,
-    /// What is needed to write, by server.
-    writers: BTreeMap<u16, Writer>,
+    /// Present sessions, by server.
+    sessions: BTreeMap<u16, Session>,
     /// The server that got the last new node.
     last_allocated: u16,
-    locks: LocalLocks,
-    space: Space,
     moved: MovedKeys,
 }
 
@@ -145,10 +146,8 @@ impl<V: Verbs> Pool<V> {
             stats,
             cache: None,
             cache_stats: CacheStats::default(),
-            writers: BTreeMap::new(),
+            sessions: BTreeMap::new(),
             last_allocated: u16::MAX,
-            locks: LocalLocks::default(),
-            space: Space::default(),
             moved: MovedKeys::new(),
         });
         Ok(Self { reactor: Reactor::new(verbs), config, state })
@@ -221,9 +220,10 @@ impl<V: Verbs> Pool<V> {
 
     /// Lets operations write to the tree of a server, under the locks that the server has given the client.
     ///
-    /// Whoever's session has ended has lost its locks, and the next session comes with another owner. It is told here before the
-    /// first queue pair of the new session is [`connected`](Self::connected). Operations that were writing meanwhile cannot tell what
-    /// became of that, and say so. What the client had left of its chunks is forgotten: the server has given it to others.
+    /// A client whose session has ended has lost everything that it had of the server, and the next session has another
+    /// [name](SessionId). It is told here before the first queue pair of the new session is [`connected`](Self::connected). Then all
+    /// is forgotten that hangs on the former one: locks, rests of chunks, places of nodes and records that were freed. Operations that
+    /// were writing meanwhile cannot tell what became of that, and say so.
     ///
     /// # Errors
     /// When there is no such server, or nodes of this tree have at most two children.
@@ -234,44 +234,71 @@ impl<V: Verbs> Pool<V> {
         }
         let mut state = self.state.borrow_mut();
         state.connections.get_mut(ConnectionId { server, lane: 0 })?;
-        let former = state.writers.insert(server, writer);
-        let is_new = former.is_some_and(|former| former.owner != writer.owner);
-        let waiting = if is_new { state.space.forget(server) } else { Vec::new() };
+        let waiting = match state.sessions.entry(server) {
+            Entry::Vacant(entry) => {
+                entry.insert(Session::new(server, writer));
+                Vec::new()
+            }
+            Entry::Occupied(mut entry) => entry.get_mut().renew(server, writer),
+        };
         drop(state);
         waiting.into_iter().for_each(Waker::wake);
         Ok(())
     }
 
     /// Brings a chunk of memory for new nodes or records, as [`Event::MemoryWanted`] asks for. It must be the tree's already: it is
-    /// not given back.
-    pub fn supply(&self, address: GlobalAddress, bytes: u64, kind: ChunkKind) {
-        let waiting = self.state.borrow_mut().space.supply(address, bytes, kind);
-        waiting.into_iter().for_each(Waker::wake);
+    /// not given back. What was given in another session than the present one is not the client's any more, and is left alone.
+    pub fn supply(&self, session: SessionId, address: GlobalAddress, bytes: u64, kind: ChunkKind) {
+        self.supplied(session, address.server(), |space| space.supply(address, bytes, kind));
     }
 
     /// Brings places that others have freed, as [`supply`](Self::supply) brings a chunk. `bytes` is the size of a record's place; nodes
     /// have their own.
-    pub fn supply_places(&self, server: u16, kind: ChunkKind, bytes: u32, addresses: &[GlobalAddress]) {
-        let waiting = self.state.borrow_mut().space.supply_places(server, kind, bytes, addresses);
+    pub fn supply_places(
+        &self,
+        session: SessionId,
+        server: u16,
+        kind: ChunkKind,
+        bytes: u32,
+        addresses: &[GlobalAddress],
+    ) {
+        self.supplied(session, server, |space| space.supply_places(kind, bytes, addresses));
+    }
+
+    fn supplied(&self, session: SessionId, server: u16, supply: impl FnOnce(&mut Space) -> Vec<Waker>) {
+        let mut state = self.state.borrow_mut();
+        let present = state.sessions.get_mut(&server);
+        let is_given =
+            |present: &&mut Session| present.writer.owner.session == session || !Check::SessionIdentity.on();
+        let waiting = present.filter(is_given).map(|present| supply(&mut present.space)).unwrap_or_default();
+        drop(state);
         waiting.into_iter().for_each(Waker::wake);
     }
 
     /// Says that there is no memory, as [`Event::MemoryWanted`] asks for. The operations that wait for it end with
     /// [`OperationError::NoMemory`](crate::OperationError::NoMemory); later ones ask again.
     pub fn refuse_memory(&self, server: u16, kind: ChunkKind) {
-        let waiting = self.state.borrow_mut().space.refuse(server, kind);
-        waiting.into_iter().for_each(Waker::wake);
+        let mut state = self.state.borrow_mut();
+        let waiting = state.sessions.get_mut(&server).map(|session| session.space.refuse(kind));
+        drop(state);
+        waiting.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// Places that the client has freed and not used again, above [`SURPLUS`](crate::SURPLUS) of each kind and size on each server.
-    /// They are not the client's any more: their server takes them, and is asked once.
+    /// They are not the client's any more: their server takes them, in the session that they name, and is asked once.
     pub fn surplus(&self) -> Vec<ReturnedPlaces> {
-        self.state.borrow_mut().space.take_returned(SURPLUS)
+        self.returned(SURPLUS)
     }
 
     /// All of them, when the client is closed.
     pub fn take_returned(&self) -> Vec<ReturnedPlaces> {
-        self.state.borrow_mut().space.take_returned(0)
+        self.returned(0)
+    }
+
+    fn returned(&self, keep: usize) -> Vec<ReturnedPlaces> {
+        let mut state = self.state.borrow_mut();
+        let of_one = |session: &mut Session| session.space.take_returned(session.writer.owner.session, keep);
+        state.sessions.values_mut().flat_map(of_one).collect()
     }
 
     /// The queue pair of a connection, known from [`open`](Self::open) on.
@@ -489,7 +516,7 @@ impl<V: Verbs> Pool<V> {
             }
             link => link?,
         };
-        if self.writer(id.server)?.owner != writer.owner && Check::Session.on() {
+        if !self.writer(id.server)?.owner.is(writer.owner) && Check::Session.on() {
             return Err(Trouble::Lapsed);
         }
         match self.reactor.chain(queue_pair, operations(rkey)).await {
@@ -500,7 +527,8 @@ impl<V: Verbs> Pool<V> {
     }
 
     pub(crate) fn writer(&self, server: u16) -> Result<Writer, Trouble> {
-        self.state.borrow().writers.get(&server).copied().ok_or(Trouble::NotWriter(server))
+        let state = self.state.borrow();
+        state.sessions.get(&server).map(|session| session.writer).ok_or(Trouble::NotWriter(server))
     }
 
     /// Where the new node lies when one on `server` is split.
@@ -509,8 +537,8 @@ impl<V: Verbs> Pool<V> {
             return server;
         }
         let mut state = self.state.borrow_mut();
-        let behind = state.writers.range(state.last_allocated.saturating_add(1)..).next();
-        let next = behind.or_else(|| state.writers.first_key_value()).map_or(server, |(next, _)| *next);
+        let behind = state.sessions.range(state.last_allocated.saturating_add(1)..).next();
+        let next = behind.or_else(|| state.sessions.first_key_value()).map_or(server, |(next, _)| *next);
         state.last_allocated = next;
         next
     }
@@ -519,30 +547,52 @@ impl<V: Verbs> Pool<V> {
         self.state.borrow_mut().connections.push_event(event);
     }
 
-    pub(crate) fn with_locks<T>(&self, work: impl FnOnce(&mut LocalLocks) -> T) -> T {
-        work(&mut self.state.borrow_mut().locks)
+    /// Does something with the locks, or with what else the client has of `server`, in the session of `writer`. `None`: that has ended.
+    pub(crate) fn in_session<T>(
+        &self,
+        server: u16,
+        writer: &Writer,
+        work: impl FnOnce(&mut Session) -> T,
+    ) -> Option<T> {
+        let mut state = self.state.borrow_mut();
+        let session = state.sessions.get_mut(&server)?;
+        session.writer.owner.is(writer.owner).then(|| work(session))
     }
 
-    pub(crate) fn with_space<T>(&self, work: impl FnOnce(&mut Space) -> T) -> T {
-        work(&mut self.state.borrow_mut().space)
+    /// A lock that was left unfinished while no operation waited for it, and the session that it is of.
+    pub(crate) fn take_left(&self) -> Option<(LockId, Writer)> {
+        let mut state = self.state.borrow_mut();
+        let mut sessions = state.sessions.values_mut();
+        sessions.find_map(|session| Some((session.locks.take_left()?, session.writer)))
     }
 
-    /// Waits until there is memory for a node or record. Says whether there is.
+    /// Waits until there is memory for a node or record, or another session. Says whether it is worth another attempt.
     pub(crate) async fn until_memory(&self, want: Want) -> bool {
         let Want { server, kind, bytes, .. } = want;
-        let before = self.state.borrow().space.refusals(server, kind);
+        let Ok(writer) = self.writer(server) else { return true };
+        let mut before = None;
         poll_fn(|context| {
-            let mut state = self.state.borrow_mut();
-            if state.space.has(want) {
-                return Poll::Ready(true);
+            let wait = |session: &mut Session| {
+                let refusals = session.space.refusals(kind);
+                if session.space.has(want) {
+                    return Ok(true);
+                }
+                if *before.get_or_insert(refusals) != refusals {
+                    return Ok(false);
+                }
+                Err(session.space.wait(kind, context.waker()))
+            };
+            match self.in_session(server, &writer, wait) {
+                // The next attempt asks in the next session.
+                None => Poll::Ready(true),
+                Some(Ok(has)) => Poll::Ready(has),
+                Some(Err(asks)) => {
+                    if asks {
+                        self.push_event(Event::MemoryWanted { server, kind, bytes });
+                    }
+                    Poll::Pending
+                }
             }
-            if state.space.refusals(server, kind) != before {
-                return Poll::Ready(false);
-            }
-            if state.space.wait(server, kind, context.waker()) {
-                state.connections.push_event(Event::MemoryWanted { server, kind, bytes });
-            }
-            Poll::Pending
         })
         .await
     }

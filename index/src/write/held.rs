@@ -92,13 +92,13 @@ impl<'p, V: Verbs> Held<'p, V> {
         let writer = pool.writer(node.server())?;
         let lock = writer.lock_of(node);
         let techniques = pool.config().techniques;
-        let place = pool.with_locks(|locks| {
+        let place = with_locks(pool, lock, &writer, |locks| {
             if techniques.hierarchical {
                 locks.try_enter(lock).map(Place::Queued)
             } else {
                 locks.race(lock).then_some(Place::Racing)
             }
-        });
+        })?;
         let Some(place) = place else { return Ok(None) };
         let mut held = Held { pool, writer, lock, lane, place, unfinished: None };
         let mut believed = 0;
@@ -142,47 +142,41 @@ impl<'p, V: Verbs> Held<'p, V> {
         lane: u8,
         trips: &mut u32,
     ) -> Result<(Self, bool), Reason> {
-        let races = !pool.config().techniques.hierarchical && pool.with_locks(|locks| locks.race(lock));
-        if races {
-            return Ok((Held { pool, writer, lock, lane, place: Place::Racing, unfinished: None }, false));
-        }
-        let place = Place::Queued(pool.with_locks(|locks| locks.enter(lock)));
+        let queues = pool.config().techniques.hierarchical;
+        let place = with_locks(pool, lock, &writer, |locks| {
+            if !queues && locks.race(lock) { Place::Racing } else { Place::Queued(locks.enter(lock)) }
+        })?;
         let mut held = Held { pool, writer, lock, lane, place, unfinished: None };
         let taken = held.be_admitted(trips).await?;
         Ok((held, taken))
     }
 
+    /// Does something with the client's own queues for locks. They are of one session: when that has ended, so has every turn.
+    fn with_locks<T>(&self, work: impl FnOnce(&mut LocalLocks) -> T) -> Result<T, Trouble> {
+        with_locks(self.pool, self.lock, &self.writer, work)
+    }
+
     /// Waits for its turn, if it waits in the queue. Says whether the global lock is this client's already.
     async fn be_admitted(&mut self, trips: &mut u32) -> Result<bool, Reason> {
-        let (pool, lock) = (self.pool, self.lock);
+        let lock = self.lock;
         let Place::Queued(ticket) = self.place else { return Ok(false) };
         let turn =
-            poll_fn(|context| match pool.with_locks(|locks| locks.poll(lock, ticket, context.waker())) {
-                Some(admission) => Poll::Ready(admission),
-                None => Poll::Pending,
+            poll_fn(|context| match self.with_locks(|locks| locks.poll(lock, ticket, context.waker())) {
+                Ok(Some(admission)) => Poll::Ready(Ok(admission)),
+                Ok(None) => Poll::Pending,
+                Err(lapsed) => Poll::Ready(Err(lapsed)),
             });
-        let admission = turn.await;
-        if let Admission::Unfinished(unfinished) = admission {
-            self.unfinished = Some(unfinished);
-        }
-        // The session may have ended while it waited.
-        self.writer = pool.writer(lock.server)?;
-        match admission {
+        match turn.await? {
             Admission::First => Ok(false),
-            Admission::HandedOver(owner) => {
-                let taken = owner == self.writer.owner;
-                if taken {
-                    self.may_be_taken();
-                }
-                Ok(taken)
+            Admission::HandedOver => {
+                self.may_be_taken();
+                Ok(true)
             }
             Admission::Unfinished(unfinished) => {
+                self.unfinished = Some(unfinished);
                 let mut taken = self.finish(unfinished, trips).await?;
                 // What was posted on another lane may still come. Who writes before that is overwritten.
-                while let Some(unfinished) = pool.with_locks(|locks| locks.take_more(lock)) {
-                    if unfinished.owner != self.writer.owner {
-                        continue;
-                    }
+                while let Some(unfinished) = self.with_locks(|locks| locks.take_more(lock))? {
                     self.unfinished = Some(unfinished);
                     taken = self.finish(unfinished, trips).await?;
                 }
@@ -193,11 +187,6 @@ impl<'p, V: Verbs> Held<'p, V> {
 
     /// Finishes what another operation of this client has left. Says whether the global lock is this client's now.
     async fn finish(&mut self, left: Unfinished, trips: &mut u32) -> Result<bool, Reason> {
-        if left.owner != self.writer.owner {
-            // The session ended, and the server has freed its locks.
-            self.unfinished = None;
-            return Ok(false);
-        }
         let id = ConnectionId { server: self.lock.server, lane: left.lane };
         let mut believed = 0;
         loop {
@@ -220,7 +209,7 @@ impl<'p, V: Verbs> Held<'p, V> {
 
     /// From now on the global lock may be this client's, and nothing is written.
     fn may_be_taken(&mut self) {
-        self.unfinished = Some(Unfinished { owner: self.writer.owner, lane: self.lane });
+        self.unfinished = Some(Unfinished { lane: self.lane });
     }
 
     /// Asks for the global lock until it is this client's. From time to time it asks whether the owner is alive.
@@ -244,10 +233,10 @@ impl<'p, V: Verbs> Held<'p, V> {
                 Taken::Not(owner) => {
                     self.unfinished = None;
                     let races = self.place == Place::Racing;
-                    if races && !self.pool.with_locks(|locks| locks.may_race(self.lock)) {
+                    if races && !self.with_locks(|locks| locks.may_race(self.lock))? {
                         // Another one has left something unfinished here: that is done one after the other.
                         self.leave(End::Released);
-                        self.place = Place::Queued(self.pool.with_locks(|locks| locks.enter(self.lock)));
+                        self.place = Place::Queued(self.with_locks(|locks| locks.enter(self.lock))?);
                         if self.be_admitted(trips).await? {
                             return Ok(());
                         }
@@ -256,7 +245,7 @@ impl<'p, V: Verbs> Held<'p, V> {
                         continue;
                     }
                     let round_ends = attempt % SPINS == SPINS - 1;
-                    let looks = round_ends && !(races && owner == self.writer.owner);
+                    let looks = round_ends && !(races && owner == self.writer.owner.number);
                     if looks && self.inherit(owner, word_of(&found)?, trips).await? {
                         return Ok(());
                     }
@@ -296,6 +285,11 @@ impl<'p, V: Verbs> Held<'p, V> {
         Ok(taken)
     }
 
+    /// What the lock was taken by, and in which session.
+    pub(super) fn writer(&self) -> Writer {
+        self.writer
+    }
+
     /// Writes parts of one node and gives the lock back, with one doorbell; or leaves it to the next operation of this client. Where
     /// the connection breaks it finds out what became of that, and goes on.
     pub(super) async fn write_back(mut self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), Reason> {
@@ -319,12 +313,7 @@ impl<'p, V: Verbs> Held<'p, V> {
                     }
                 }
                 // Nothing was posted now. If anything was before, nobody can tell what became of it.
-                Err(other) if breaks == 0 => {
-                    if matches!(other, Trouble::Lapsed) {
-                        self.unfinished = None;
-                    }
-                    return Err(other.into());
-                }
+                Err(other) if breaks == 0 => return Err(other.into()),
                 Err(_) => return Err(Reason::Unknown(BreakReason::Failed(Failure::Flushed))),
             }
         };
@@ -355,14 +344,13 @@ impl<'p, V: Verbs> Held<'p, V> {
 
     fn end(&mut self, handed_over: bool) {
         self.unfinished = None;
-        let owner = self.writer.owner;
-        self.leave(if handed_over { End::HandedOver(owner) } else { End::Released });
+        self.leave(if handed_over { End::HandedOver } else { End::Released });
     }
 
     /// Whether the next one of this client may have the lock as it is.
     fn may_hand_over(&self) -> bool {
         let may = self.pool.config().techniques.hierarchical
-            && self.pool.with_locks(|locks| locks.may_hand_over(self.lock));
+            && self.with_locks(|locks| locks.may_hand_over(self.lock)).is_ok_and(|may| may);
         if may {
             self.pool.count(|stats| stats.hand_overs += 1);
         }
@@ -389,15 +377,11 @@ impl<'p, V: Verbs> Held<'p, V> {
     /// again.
     async fn was_carried_out(&mut self, handed_over: bool, reason: BreakReason) -> Result<bool, Reason> {
         self.pool.until_up(self.connection()).await.map_err(|_| Reason::Unknown(reason))?;
-        if self.pool.writer(self.lock.server)?.owner != self.writer.owner {
-            // The session has ended, and with it the lock.
-            self.unfinished = None;
-            return Err(Reason::Unknown(reason));
-        }
         let mut believed = 0;
         let taken = loop {
             let take = self.writer.take(self.lock, believed);
-            // If the answer to this is lost as well, nobody can tell any more whose release it was that is missing.
+            // Only in the session of the lock: the table of locks that another one has been given knows nothing of this chain. If the
+            // answer to this is lost as well, nobody can tell any more whose release it was that is missing.
             let answer = self.pool.chain(self.connection(), &self.writer, |_| [take]).await;
             let [found] = answer.map_err(|_| Reason::Unknown(reason))?;
             match self.judge(&found, believed)? {
@@ -428,7 +412,7 @@ impl<'p, V: Verbs> Held<'p, V> {
     /// What an attempt to take the lock came to. Who races has not taken it if another one of this client has.
     fn judge_taken(&self, found: &Output, believed: u64) -> Result<Taken, Reason> {
         let taken = match self.judge(found, believed)? {
-            Taken::Before if self.place == Place::Racing => Taken::Not(self.writer.owner),
+            Taken::Before if self.place == Place::Racing => Taken::Not(self.writer.owner.number),
             taken => taken,
         };
         if let Taken::Not(_) = taken {
@@ -443,13 +427,14 @@ impl<'p, V: Verbs> Held<'p, V> {
 
     fn leave(&mut self, end: End) {
         let place = std::mem::replace(&mut self.place, Place::Left);
-        let left = self.pool.with_locks(|locks| match (place, end) {
+        let left = self.with_locks(|locks| match (place, end) {
             (Place::Queued(ticket), end) => locks.leave(self.lock, ticket, end),
             (Place::Racing, End::Unfinished(unfinished)) => locks.end_race(self.lock, Some(unfinished)),
             (Place::Racing, _) => locks.end_race(self.lock, None),
             (Place::Left, _) => Left::Nobody,
         });
-        match left {
+        // A session that has ended has no locks: its queues are gone.
+        match left.unwrap_or(Left::Nobody) {
             Left::Next(waker) => waker.into_iter().for_each(Waker::wake),
             Left::Nobody => {}
             Left::Unfinished => self.pool.push_event(Event::Unfinished { server: self.lock.server }),
@@ -479,6 +464,16 @@ pub(super) async fn restructure_all<V: Verbs, const N: usize>(
         held.end(handed_over);
     }
     Ok(())
+}
+
+/// Does something with the client's own queues for the locks of a server, in the session of `writer`.
+fn with_locks<V: Verbs, T>(
+    pool: &Pool<V>,
+    lock: LockId,
+    writer: &Writer,
+    work: impl FnOnce(&mut LocalLocks) -> T,
+) -> Result<T, Trouble> {
+    pool.in_session(lock.server, writer, |session| work(&mut session.locks)).ok_or(Trouble::Lapsed)
 }
 
 fn write<'d>(rkey: u32, part: &Part<'d>) -> Operation<'d> {
@@ -567,8 +562,8 @@ impl<V: Verbs> Pool<V> {
     /// Gives back the locks of changes that were dropped before their end, as [`Event::Unfinished`] asks for. The next change does
     /// so, too; until then other clients wait for these locks.
     pub async fn finish(&self) {
-        while let Some(lock) = self.with_locks(LocalLocks::take_left) {
-            let (Ok(writer), mut trips) = (self.writer(lock.server), 0) else { continue };
+        while let Some((lock, writer)) = self.take_left() {
+            let mut trips = 0;
             // What fails here is left once more, for the next change.
             let Ok((held, taken)) = Held::enter(self, writer, lock, 0, &mut trips).await else { return };
             if taken && held.let_go(&mut trips).await.is_err() {

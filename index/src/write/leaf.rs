@@ -85,7 +85,6 @@ impl<'p, V: Verbs> Descent<'p, V> {
             let left = editor.count();
             let entry = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
             self.write_entry(held, entry, old, None).await?;
-            self.free_record(old);
             let is_thin = is_thin(&self.pool().config().tree, 0, left);
             return Ok(if is_thin { Outcome::Thin } else { Outcome::Done(true) });
         };
@@ -107,23 +106,24 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let changed = self.written_back(editor.put(slot, self.key(), new));
         let entry = Part { at: behind(address, changed.start), bytes: &leaf[changed] };
         self.write_entry(held, entry, old, record.as_ref()).await?;
-        self.free_record(old);
         Ok(Outcome::Done(true))
     }
 
     /// Writes an entry back and gives the lock back, and what has to go with them of the records that the entry led to and will
-    /// lead to, in the order that [`record`](crate::record) explains.
+    /// lead to, in the order that [`record`](crate::record) explains. The place of the record that it led to is free then.
     async fn write_entry(
         &mut self,
         held: Held<'p, V>,
         entry: Part<'_>,
-        mut old: Option<RecordPointer>,
+        former: Option<RecordPointer>,
         new: Option<&NewRecord>,
     ) -> Result<(), Reason> {
-        if let Some(record) = old.take_if(|old| old.address.server() != entry.at.server())
-            && let Err(reason) = self.unpublish_elsewhere(record).await
-        {
-            return self.without(held, reason).await;
+        let (mut old, mut writer) = (former, held.writer());
+        if let Some(record) = old.take_if(|old| old.address.server() != entry.at.server()) {
+            writer = match self.unpublish_elsewhere(record).await {
+                Ok(writer) => writer,
+                Err(reason) => return self.without(held, reason).await,
+            };
         }
         let unpublish = old.map(|old| Part { at: old.address, bytes: &UNPUBLISHED });
         let mark = new.map_or(UNPUBLISHED, |new| published(new.pointer.version));
@@ -141,13 +141,18 @@ impl<'p, V: Verbs> Descent<'p, V> {
             (Some((record, publish)), None) => &[record, entry, publish],
             (Some((record, publish)), Some(unpublish)) => &[record, unpublish, entry, publish],
         };
-        held.write_back(parts, &mut self.trips_mut().round_trips).await
+        held.write_back(parts, &mut self.trips_mut().round_trips).await?;
+        if let Some(record) = former {
+            self.free_record(record, &writer);
+        }
+        Ok(())
     }
 
-    /// Takes the mark away from a record on another server than its leaf.
-    async fn unpublish_elsewhere(&mut self, record: RecordPointer) -> Result<(), Reason> {
+    /// Takes the mark away from a record on another server than its leaf. Says in which session.
+    async fn unpublish_elsewhere(&mut self, record: RecordPointer) -> Result<Writer, Reason> {
         let writer = self.pool().writer(record.address.server())?;
-        self.write_elsewhere(&Part { at: record.address, bytes: &UNPUBLISHED }, &writer).await
+        self.write_elsewhere(&Part { at: record.address, bytes: &UNPUBLISHED }, &writer).await?;
+        Ok(writer)
     }
 
     /// Locks the node of `level` that is responsible for the key, wherever it has moved since `node` was found, and reads it. Brings
@@ -206,8 +211,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let (kind, bytes) = (ChunkKind::of_nodes(level), self.pool().config().tree.node_bytes(level));
         let want = Want { server, kind, bytes, is_fresh };
         let writer = self.pool().writer(server)?;
-        let address = self.pool().with_space(|space| space.take(want));
-        let address = address.ok_or(Reason::Memory(want))?;
+        let taken = self.pool().in_session(server, &writer, |session| session.space.take(want));
+        let address = taken.flatten().ok_or(Reason::Memory(want))?;
         // Versions go on from what is there.
         match self.pool().read(self.lane(), address, bytes).await {
             Ok(found) => {
@@ -216,10 +221,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 Ok(NewNode { address, version, writer })
             }
             Err(trouble) => {
-                // In another session it is somebody else's.
-                if self.pool().writer(server)?.owner == writer.owner {
-                    self.pool().with_space(|space| space.put_back(address, kind));
-                }
+                self.pool().in_session(server, &writer, |session| session.space.put_back(address, kind));
                 Err(trouble.into())
             }
         }
@@ -231,10 +233,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
             return Ok(None);
         }
         let (pool, length) = (self.pool(), value.len() as u32);
-        let owner = pool.writer(server)?.owner;
-        let place = pool.with_space(|space| space.take_record(server, length));
-        let lacking = || Reason::Memory(Want::record(server, length));
-        let place = place.ok_or_else(lacking)?;
+        let writer = pool.writer(server)?;
+        let place = pool.in_session(server, &writer, |session| session.space.take_record(length));
+        let place = place.flatten().ok_or(Reason::Memory(Want::record(server, length)))?;
         let version = match place.version {
             Some(version) => version,
             None => match pool.read(self.lane(), place.address, RECORD_HEAD as u32).await {
@@ -243,9 +244,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
                     next_record_version(&found)
                 }
                 Err(trouble) => {
-                    if pool.writer(server)?.owner == owner {
-                        pool.with_space(|space| space.put_back_record(place, place_bytes(length)));
-                    }
+                    let bytes = place_bytes(length);
+                    pool.in_session(server, &writer, |session| session.space.put_back_record(place, bytes));
                     return Err(trouble.into());
                 }
             },
@@ -257,12 +257,12 @@ impl<'p, V: Verbs> Descent<'p, V> {
         Ok(Some(NewRecord { pointer, bytes }))
     }
 
-    /// Lets the place of a record be used again, to which no leaf leads any more.
-    fn free_record(&self, record: Option<RecordPointer>) {
-        if let Some(record) = record {
-            self.pool().note_moved(self.key());
-            self.pool().with_space(|space| space.free_record(record));
-        }
+    /// Lets the place of a record be used again, to which no leaf leads any more since the session of `writer`. In a later one it is
+    /// not this client's.
+    fn free_record(&self, record: RecordPointer, writer: &Writer) {
+        self.pool().note_moved(self.key());
+        let server = record.address.server();
+        self.pool().in_session(server, writer, |session| session.space.free_record(record));
     }
 }
 

@@ -42,6 +42,7 @@ use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
 use crate::descent::{Descent, Reason};
 use crate::keys::KeyRange;
+use crate::locks::Writer;
 use crate::node::{Node, NodeHeader, NodeSpec, mark_free, set_partner};
 use crate::operation::Start;
 use crate::space::ChunkKind;
@@ -161,6 +162,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Part { at: merged.right, bytes: &merged.freed },
             Part { at: merged.left, bytes: &merged.settled },
         ];
+        let writer = right_held.writer();
         let trips = &mut self.trips_mut().round_trips;
         if header.address.server() == merged.left.server() {
             restructure_all([parent.held, left_held, right_held], &parts, trips).await?;
@@ -172,9 +174,15 @@ impl<'p, V: Verbs> Descent<'p, V> {
             self.pool().count(|stats| stats.merges_below_others += 1);
         }
         self.pool().tell_cache(|cache| cache.forget(level + 1, pair[1].0, merged.right));
-        self.pool().with_space(|space| space.put_back(merged.right, ChunkKind::of_nodes(level)));
+        self.put_back(merged.right, level, &writer);
         self.pool().count(|stats| stats.merges += 1);
         Ok(if count == 1 || is_thin(&tree, level + 1, count) { Merge::Thin } else { Merge::Done })
+    }
+
+    /// Lets a node's memory be used again that was freed in the session of `writer`.
+    fn put_back(&self, node: GlobalAddress, level: u8, writer: &Writer) {
+        let kind = ChunkKind::of_nodes(level);
+        self.pool().in_session(node.server(), writer, |session| session.space.put_back(node, kind));
     }
 
     async fn leave(&mut self, locked: Locked<'p, V>, merge: Merge) -> Result<Merge, Reason> {
@@ -236,9 +244,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let mut freed = first_line(&root.bytes);
         mark_free(&mut freed);
         let parts = [Part { at: place, bytes: &announced }, Part { at: root.address, bytes: &freed }];
+        let writer = root.held.writer();
         restructure_all([held, root.held], &parts, &mut self.trips_mut().round_trips).await?;
         pool.set_root(id, child, level);
-        pool.with_space(|space| space.put_back(root.address, ChunkKind::InternalNodes));
+        self.put_back(root.address, level + 1, &writer);
         Ok(Merge::Done)
     }
 }

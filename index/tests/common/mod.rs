@@ -13,14 +13,16 @@ use std::task::{Context, Poll, Waker};
 use fatbtree_index::node::{LeafBuilder, NodeSpec};
 use fatbtree_index::record::{RECORD_ALIGN, is_record, read_led_to};
 use fatbtree_index::{
-    Allocation, Event, GlobalAddress, Integrity, KeyRange, Partition, Pool, PoolConfig, Regions, RemoteSide,
-    SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Writer,
+    Allocation, ConnectionId, Event, GlobalAddress, Integrity, KeyRange, Owner, Partition, Pool, PoolConfig,
+    Regions, RemoteSide, SessionId, SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Writer,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
-use fatbtree_verbs::{Access, Device, IndexTarget, Memory, Region, Remote};
+use fatbtree_verbs::{Access, Device, IndexTarget, Memory, QueuePair, Region, Remote};
 
 pub(crate) const REGION: u64 = 4 << 20;
 const CHUNK: u64 = 4 << 10;
+/// Of every client, where sessions do not end.
+pub(crate) const SESSION: SessionId = SessionId(0x5e55);
 /// So few that nodes often share one.
 const LOCKS: u32 = 16;
 /// So many that they hardly ever do.
@@ -33,6 +35,8 @@ pub(crate) struct Lab {
     pub(crate) locks: u32,
     /// Where its clients put new nodes.
     pub(crate) allocation: Allocation,
+    /// In which memory is given out.
+    pub(crate) session: Cell<SessionId>,
     pub(crate) network: PlainNetwork,
     pub(crate) servers: Vec<Server>,
 }
@@ -45,6 +49,8 @@ pub(crate) struct Server {
     pub(crate) locks: Region,
     pub(crate) owners: Region,
     pub(crate) next_chunk: Cell<u64>,
+    /// Its ends of all connections.
+    queue_pairs: Vec<QueuePair>,
     /// As it was in the beginning: an empty leaf.
     pub(crate) partition: Partition,
 }
@@ -71,7 +77,16 @@ impl Server {
             alive.write(word * 8, &[0xff; 8]).unwrap();
         }
         let owners = device.register(&alive, 0, Access::READ).unwrap();
-        Self { device, memory, tree, locks, owners, next_chunk: Cell::new(8192), partition }
+        let (next_chunk, queue_pairs) = (Cell::new(8192), Vec::new());
+        Self { device, memory, tree, locks, owners, next_chunk, queue_pairs, partition }
+    }
+
+    /// The tree memory of a server, as another process of it finds it.
+    fn with_tree_of(self, former: &Self) -> Self {
+        let bytes = &mut vec![0; REGION as usize];
+        former.memory.read(0, bytes).unwrap();
+        self.memory.write(0, bytes).unwrap();
+        Self { next_chunk: former.next_chunk.clone(), ..self }
     }
 
     /// What the superblock says now.
@@ -101,7 +116,8 @@ impl Lab {
         let ranges = lows.zip(highs).map(|(low, high)| KeyRange { low, high });
         let servers =
             (0..).zip(ranges).map(|(id, range)| Server::new(config, network.device(), id, range)).collect();
-        Self { config, locks: LOCKS, allocation: Allocation::default(), network, servers }
+        let (allocation, session) = (Allocation::default(), Cell::new(SESSION));
+        Self { config, locks: LOCKS, allocation, session, network, servers }
     }
 
     pub(crate) fn roots(&self) -> SuperRoot {
@@ -127,18 +143,45 @@ impl Lab {
         });
         let pool = Pool::new(device, config, self.roots(), u64::from(owner)).unwrap();
         for id in pool.connections() {
-            let server = &mut self.servers[usize::from(id.server)];
-            let local = pool.open(id).unwrap();
-            let queue_pair = server.device.create().unwrap();
-            server.device.connect(queue_pair, &local).unwrap();
-            let endpoint = server.device.endpoint(queue_pair).unwrap();
-            pool.connected(id, RemoteSide { endpoint, rkey: server.tree.rkey, registered: true }).unwrap();
-            let remote = |region: Region| Remote { address: region.iova, rkey: region.rkey };
-            let (locks, owners) = (remote(server.locks), remote(server.owners));
-            let writer = Writer { locks, owners, count: self.locks, owner, masked_atomics };
-            pool.set_writer(id.server, writer).unwrap();
+            let number = owner;
+            self.connect(&pool, id, Owner { session: SESSION, number }, masked_atomics);
         }
         Rc::new(pool)
+    }
+
+    /// Connects a client that has a session with the server.
+    pub(crate) fn connect(
+        &mut self,
+        pool: &Pool<PlainDevice>,
+        id: ConnectionId,
+        owner: Owner,
+        masked_atomics: bool,
+    ) {
+        let server = &mut self.servers[usize::from(id.server)];
+        let local = pool.open(id).unwrap();
+        let queue_pair = server.device.create().unwrap();
+        server.queue_pairs.push(queue_pair);
+        server.device.connect(queue_pair, &local).unwrap();
+        let endpoint = server.device.endpoint(queue_pair).unwrap();
+        let remote = |region: Region| Remote { address: region.iova, rkey: region.rkey };
+        let (locks, owners) = (remote(server.locks), remote(server.owners));
+        let writer = Writer { locks, owners, count: self.locks, owner, masked_atomics };
+        pool.set_writer(id.server, writer).unwrap();
+        pool.connected(id, RemoteSide { endpoint, rkey: server.tree.rkey, registered: true }).unwrap();
+    }
+
+    /// Starts a server anew, with an empty tree or with the former one. Its lock table is empty, its memory has the same keys as before,
+    /// and it knows none of its clients.
+    pub(crate) fn restart(&mut self, server: u16, keeps_tree: bool) {
+        let former = &mut self.servers[usize::from(server)];
+        former.queue_pairs.drain(..).for_each(|queue_pair| former.device.destroy(queue_pair));
+        let mut anew = Server::new(self.config, self.network.device(), server, former.partition.range);
+        if keeps_tree {
+            anew = anew.with_tree_of(former);
+        }
+        let rkeys = |server: &Server| [server.tree.rkey, server.locks.rkey, server.owners.rkey];
+        assert_eq!(rkeys(&anew), rkeys(former), "a card may give keys again");
+        self.servers[usize::from(server)] = anew;
     }
 
     /// Brings memory that a client asks for.
@@ -157,7 +200,8 @@ impl Lab {
                 continue;
             }
             next.set(at + CHUNK);
-            client.supply(GlobalAddress::new(server, at), CHUNK, kind);
+            let session = self.session.get();
+            client.supply(session, GlobalAddress::new(server, at), CHUNK, kind);
         }
     }
 

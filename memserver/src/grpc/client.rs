@@ -4,7 +4,7 @@ use std::future::Future;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use fatbtree_index::{ChunkKind, GlobalAddress, TreeTop};
+use fatbtree_index::{ChunkKind, GlobalAddress, Owner, SessionId, TreeTop};
 use fatbtree_trust::Peer;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 use tokio_stream::StreamExt;
@@ -68,12 +68,12 @@ pub struct Client {
 /// A session as the client knows it: its name, and how long it lasts after it was opened or renewed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Session {
-    /// Its name.
-    pub id: u64,
+    /// Its name, which no other session ever has.
+    pub id: SessionId,
     /// How long it lasts.
     pub lease: Duration,
-    /// By what number it has locks, for [`ServerInfo::writer`]; `None`: the server has no locks.
-    pub owner: Option<u16>,
+    /// As whom it has locks, for [`ServerInfo::writer`]; `None`: the server has no locks.
+    pub owner: Option<Owner>,
 }
 
 /// A call that failed.
@@ -305,7 +305,7 @@ impl Client {
     /// # Errors
     /// Also when it has ended: [`ClientError::session_has_ended`].
     pub async fn renew_session(&mut self, session: Session) -> Result<Session, ClientError> {
-        let request = proto::RenewSessionRequest { session: session.id };
+        let request = proto::RenewSessionRequest { session: session.id.0 };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.renew_session(request).await };
         self.session("to renew a session", ask).await
     }
@@ -331,7 +331,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn close_session(&mut self, session: Session) -> Result<(), ClientError> {
-        let request = proto::CloseSessionRequest { session: session.id };
+        let request = proto::CloseSessionRequest { session: session.id.0 };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.close_session(request).await };
         self.call("to close a session", ask).await.map(drop)
     }
@@ -349,7 +349,7 @@ impl Client {
     ) -> Result<Endpoint, ClientError> {
         const CALL: &str = "to connect a queue pair";
         let request = proto::ConnectRequest {
-            session: session.id,
+            session: session.id.0,
             client: Some(client.into()),
             replaces: replaces.map(|queue_pair| queue_pair.0),
         };
@@ -368,7 +368,7 @@ impl Client {
         session: Session,
         queue_pair: QueuePairNumber,
     ) -> Result<(), ClientError> {
-        let request = proto::DisconnectRequest { session: session.id, queue_pair: queue_pair.0 };
+        let request = proto::DisconnectRequest { session: session.id.0, queue_pair: queue_pair.0 };
         let ask =
             |mut stub: MemoryServerClient<Channel>| async move { stub.disconnect_queue_pair(request).await };
         self.call("to disconnect a queue pair", ask).await.map(drop)
@@ -386,7 +386,7 @@ impl Client {
         bytes: u32,
     ) -> Result<Supply, ClientError> {
         let number = proto::ChunkKind::from(kind).into();
-        let request = proto::AllocateChunkRequest { session: session.id, kind: number, place_bytes: bytes };
+        let request = proto::AllocateChunkRequest { session: session.id.0, kind: number, place_bytes: bytes };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.allocate_chunk(request).await };
         self.call("for a chunk", ask).await.map(|reply| supply(kind, reply))
     }
@@ -403,7 +403,7 @@ impl Client {
         addresses: &[GlobalAddress],
     ) -> Result<GivenBack, ClientError> {
         let request = proto::GiveBackRequest {
-            session: session.id,
+            session: session.id.0,
             kind: proto::ChunkKind::from(kind).into(),
             place_bytes: bytes,
             places: addresses.iter().map(|address| address.raw()).collect(),
@@ -419,7 +419,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn publish(&mut self, session: Session, address: GlobalAddress) -> Result<(), ClientError> {
-        let request = proto::PublishChunkRequest { session: session.id, address: address.raw() };
+        let request = proto::PublishChunkRequest { session: session.id.0, address: address.raw() };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.publish_chunk(request).await };
         self.call("to publish a chunk", ask).await.map(drop)
     }
@@ -446,7 +446,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn free(&mut self, session: Session, address: GlobalAddress) -> Result<(), ClientError> {
-        let request = proto::FreeChunkRequest { session: session.id, address: address.raw() };
+        let request = proto::FreeChunkRequest { session: session.id.0, address: address.raw() };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.free_chunk(request).await };
         self.call("to take a chunk back", ask).await.map(drop)
     }

@@ -12,7 +12,7 @@ use crate::chunk::Chunk;
 use crate::info::{LockTable, ServerInfo};
 use crate::load::LoadCounts;
 use crate::places::{Places, Supply};
-use fatbtree_index::ChunkKind;
+use fatbtree_index::{ChunkKind, Owner, SessionId};
 
 /// A message that cannot be.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -105,12 +105,13 @@ impl TryFrom<proto::Lease> for super::Session {
     type Error = MessageError;
 
     fn try_from(lease: proto::Lease) -> Result<Self, MessageError> {
+        let session = SessionId(lease.session);
         let owner = lease.owner.map(|owner| match u16::try_from(owner) {
-            Ok(owner) if owner != 0 => Ok(owner),
+            Ok(number) if number != 0 => Ok(Owner { session, number }),
             _ => Err(field("owner", "1 to 65,535", owner.into())),
         });
         let duration = std::time::Duration::from_nanos(lease.nanoseconds);
-        Ok(Self { id: lease.session, lease: duration, owner: owner.transpose()? })
+        Ok(Self { id: session, lease: duration, owner: owner.transpose()? })
     }
 }
 

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use fatbtree_index::GlobalAddress;
+use fatbtree_index::{GlobalAddress, SessionId};
 use fatbtree_trust::{Connections, Door, OPERATOR, Places, host_of};
 use fatbtree_verbs::QueuePairNumber;
 use tokio::net::TcpListener;
@@ -227,9 +227,9 @@ impl From<MessageError> for Status {
 impl From<Lease> for proto::Lease {
     fn from(lease: Lease) -> Self {
         Self {
-            session: lease.session.id,
+            session: lease.session.id.0,
             nanoseconds: lease.duration.as_nanos(),
-            owner: lease.owner.map(u32::from),
+            owner: lease.owner.map(|owner| owner.number.into()),
         }
     }
 }
@@ -284,7 +284,7 @@ impl proto::memory_server_server::MemoryServer for Service {
     }
 
     async fn renew_session(&self, request: Request<proto::RenewSessionRequest>) -> Reply<proto::Lease> {
-        let session = SessionKey { host: host(&request)?, id: request.get_ref().session };
+        let session = SessionKey { host: host(&request)?, id: SessionId(request.get_ref().session) };
         Ok(Response::new(self.granted(self.handle.renew_session(session)).await?.into()))
     }
 
@@ -292,7 +292,7 @@ impl proto::memory_server_server::MemoryServer for Service {
         &self,
         request: Request<proto::CloseSessionRequest>,
     ) -> Reply<proto::CloseSessionReply> {
-        let session = SessionKey { host: host(&request)?, id: request.get_ref().session };
+        let session = SessionKey { host: host(&request)?, id: SessionId(request.get_ref().session) };
         self.granted(self.handle.close_session(session)).await?;
         Ok(Response::new(proto::CloseSessionReply {}))
     }
@@ -301,7 +301,7 @@ impl proto::memory_server_server::MemoryServer for Service {
         &self,
         request: Request<proto::ConnectRequest>,
     ) -> Reply<proto::ConnectReply> {
-        let session = SessionKey { host: host(&request)?, id: request.get_ref().session };
+        let session = SessionKey { host: host(&request)?, id: SessionId(request.get_ref().session) };
         let proto::ConnectRequest { client, replaces, .. } = request.into_inner();
         let client = client.ok_or_else(|| missing("client"))?.try_into().map_err(Status::from)?;
         let replaces = replaces.map(QueuePairNumber);
@@ -314,7 +314,7 @@ impl proto::memory_server_server::MemoryServer for Service {
         request: Request<proto::DisconnectRequest>,
     ) -> Reply<proto::DisconnectReply> {
         let &proto::DisconnectRequest { session: id, queue_pair } = request.get_ref();
-        let session = SessionKey { host: host(&request)?, id };
+        let session = SessionKey { host: host(&request)?, id: SessionId(id) };
         self.granted(self.handle.disconnect(session, QueuePairNumber(queue_pair))).await?;
         Ok(Response::new(proto::DisconnectReply {}))
     }
@@ -324,7 +324,7 @@ impl proto::memory_server_server::MemoryServer for Service {
         request: Request<proto::AllocateChunkRequest>,
     ) -> Reply<proto::AllocateChunkReply> {
         let &proto::AllocateChunkRequest { session: id, kind, place_bytes } = request.get_ref();
-        let session = SessionKey { host: host(&request)?, id };
+        let session = SessionKey { host: host(&request)?, id: SessionId(id) };
         let supply = self.granted(self.handle.allocate(session, chunk_kind(kind)?, place_bytes)).await?;
         Ok(Response::new(supply.into()))
     }
@@ -332,7 +332,7 @@ impl proto::memory_server_server::MemoryServer for Service {
     async fn give_back(&self, request: Request<proto::GiveBackRequest>) -> Reply<proto::GiveBackReply> {
         let host = host(&request)?;
         let proto::GiveBackRequest { session: id, kind, place_bytes, places } = request.into_inner();
-        let (session, kind) = (SessionKey { host, id }, chunk_kind(kind)?);
+        let (session, kind) = (SessionKey { host, id: SessionId(id) }, chunk_kind(kind)?);
         let places = places.into_iter().map(GlobalAddress).collect();
         let given_back = self.granted(self.handle.give_back(session, kind, place_bytes, places)).await?;
         let GivenBack { kept, known, dropped, refused } = given_back;
@@ -344,14 +344,14 @@ impl proto::memory_server_server::MemoryServer for Service {
         request: Request<proto::PublishChunkRequest>,
     ) -> Reply<proto::PublishChunkReply> {
         let &proto::PublishChunkRequest { session: id, address } = request.get_ref();
-        let session = SessionKey { host: host(&request)?, id };
+        let session = SessionKey { host: host(&request)?, id: SessionId(id) };
         self.granted(self.handle.publish(session, GlobalAddress(address))).await?;
         Ok(Response::new(proto::PublishChunkReply {}))
     }
 
     async fn free_chunk(&self, request: Request<proto::FreeChunkRequest>) -> Reply<proto::FreeChunkReply> {
         let &proto::FreeChunkRequest { session: id, address } = request.get_ref();
-        let session = SessionKey { host: host(&request)?, id };
+        let session = SessionKey { host: host(&request)?, id: SessionId(id) };
         self.granted(self.handle.free(session, GlobalAddress(address))).await?;
         Ok(Response::new(proto::FreeChunkReply {}))
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_index::{
-    ChunkKind, ConnectError, ConnectionId, Event, GlobalAddress, IndexCache, KeyRange, Partition, Pool,
-    PoolConfig, PoolStats, RemoteSide, ReturnedPlaces, Start, SuperRoot, SuperRootError,
+    ChunkKind, ConnectError, ConnectionId, Event, GlobalAddress, IndexCache, KeyRange, Owner, Partition,
+    Pool, PoolConfig, PoolStats, RemoteSide, ReturnedPlaces, SessionId, Start, SuperRoot, SuperRootError,
 };
 use fatbtree_query::{Outcome, Responder, ResponderOptions, ResponderStats, Ticket, ToClient};
 use fatbtree_verbs::local::{LocalHost, LocalVerbs};
@@ -70,7 +70,8 @@ pub enum Need {
         /// Bytes of the node, or of the record's place.
         bytes: u32,
     },
-    /// Places for others: [`MemoryServer::give_back`](crate::MemoryServer::give_back). Nobody waits for an answer.
+    /// Places for others: [`MemoryServer::give_back`](crate::MemoryServer::give_back), in the session that they name. Nobody waits for an
+    /// answer.
     GiveBack(ReturnedPlaces),
 }
 
@@ -113,6 +114,8 @@ pub struct QueryWorker {
     responder: Responder,
     pool: Rc<Pool<LocalVerbs>>,
     connection: ConnectionId,
+    /// The session of the present link; `None` before the first one.
+    session: Option<SessionId>,
     info: ServerInfo,
     nodes: Option<NodeMap>,
     options: WorkerOptions,
@@ -200,6 +203,7 @@ impl QueryWorker {
             responder: Responder::new(responder, seed ^ 0x9e37_79b9_7f4a_7c15),
             pool: Rc::new(pool),
             connection,
+            session: None,
             info: *info,
             nodes: None,
             options,
@@ -382,27 +386,27 @@ impl QueryWorker {
     ///
     /// # Errors
     /// When it does not fit what the worker has asked for; then it asks again.
-    pub fn attached(&mut self, attached: &Attached, owner: Option<u16>) -> Result<(), WorkerError> {
+    pub fn attached(&mut self, attached: &Attached, owner: Option<Owner>) -> Result<(), WorkerError> {
         let result = self.try_attached(attached, owner);
         self.needs_link |= result.is_err();
         result
     }
 
-    fn try_attached(&mut self, attached: &Attached, owner: Option<u16>) -> Result<(), WorkerError> {
-        let Attached { endpoint, info, nodes } = attached;
+    fn try_attached(&mut self, attached: &Attached, owner: Option<Owner>) -> Result<(), WorkerError> {
+        let Attached { session, endpoint, info, nodes } = attached;
         let masked_atomics = self.pool.reactor().with(|verbs| verbs.capabilities().masked_atomics);
         if let Some(writer) = info.writer(owner, masked_atomics) {
             self.pool.set_writer(self.connection.server, writer)?;
         }
-        let before = (self.info.generation, self.info.tree.rkey);
-        if before != (info.generation, info.tree.rkey) || self.info.partition != info.partition {
+        // Neither the generation nor the key of the memory tells another tree for sure: they come again when a server is started anew.
+        if self.session != Some(*session) {
             // Other ranges have other numbers beside them.
             if let Err(error) = self.pool.set_roots(roots(&info.partition)?) {
                 tracing::warn!(%error, "the ranges have changed");
                 return Err(error.into());
             }
         }
-        (self.info, self.nodes) = (*info, Some(nodes.clone()));
+        (self.session, self.info, self.nodes) = (Some(*session), *info, Some(nodes.clone()));
         let remote = RemoteSide { endpoint: *endpoint, rkey: info.tree.rkey, registered: false };
         self.pool.connected(self.connection, remote)?;
         Ok(())
@@ -413,11 +417,11 @@ impl QueryWorker {
         self.needs_link = true;
     }
 
-    /// The memory server has answered: with memory, or that it gives none.
-    pub fn supplied(&mut self, kind: ChunkKind, supply: Option<&Supply>) {
+    /// The memory server has answered: with memory, and in which session, or that it gives none.
+    pub fn supplied(&mut self, kind: ChunkKind, supply: Option<(SessionId, &Supply)>) {
         let server = self.connection.server;
         match supply {
-            Some(supply) => supply.hand_to(&self.pool, server),
+            Some((session, supply)) => supply.hand_to(&self.pool, server, session),
             None => self.pool.refuse_memory(server, kind),
         }
     }

@@ -1,6 +1,6 @@
 //! Sessions, queue pairs and chunks: given out within bounds, and taken back.
 
-use fatbtree_index::{ChunkKind, GlobalAddress};
+use fatbtree_index::{ChunkKind, GlobalAddress, SessionId};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Agreed, Device, Endpoint, QueuePair, QueuePairNumber};
 use rand::RngExt;
@@ -25,9 +25,9 @@ impl<D: Device> MemoryServer<D> {
         self.advance(now);
         self.accounts.attempt(self.now, client)?;
         self.accounts.charge(client, Resource::Sessions)?;
-        let mut session = SessionKey { host: client.host, id: self.random.random() };
+        let mut session = SessionKey { host: client.host, id: SessionId(self.random.random()) };
         while self.sessions.contains(session) {
-            session.id = self.random.random();
+            session.id = SessionId(self.random.random());
         }
         let duration = self.options.lease;
         let begin = |owners: &mut Owners| owners.begin(&self.device, self.now, duration);
@@ -40,7 +40,7 @@ impl<D: Device> MemoryServer<D> {
         };
         self.sessions.open(session, client, owner, self.now + duration);
         self.counters.sessions_opened += 1;
-        Ok(Lease { session, duration, owner })
+        Ok(Lease::new(session, duration, owner))
     }
 
     /// Makes a session last as long as a new one from `now` on.
@@ -51,7 +51,7 @@ impl<D: Device> MemoryServer<D> {
         self.advance(now);
         let duration = self.options.lease;
         match self.sessions.renew(session, self.now + duration) {
-            Some(found) => Ok(Lease { session, duration, owner: found.owner }),
+            Some(found) => Ok(Lease::new(session, duration, found.owner)),
             None => Err(Refusal::UnknownSession(session)),
         }
     }

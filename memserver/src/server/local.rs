@@ -1,5 +1,6 @@
 //! Local clients: threads of the server's process that work on the same memory, in sessions like all others.
 
+use fatbtree_index::SessionId;
 use fatbtree_verbs::local::LocalHost;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{ConnectError, Device, Endpoint, QueuePairNumber};
@@ -14,6 +15,8 @@ use crate::session::SessionKey;
 /// A link, and what it leads to.
 #[derive(Clone, Debug)]
 pub struct Attached {
+    /// The session in which the link was made.
+    pub session: SessionId,
     /// The server's end.
     pub endpoint: Endpoint,
     /// What the server holds.
@@ -65,7 +68,7 @@ impl<D: Device> MemoryServer<D> {
             session.links.insert(endpoint.queue_pair);
         }
         let nodes = NodeMap::new(&self.region, &self.info, &self.chunks, &self.places);
-        Ok(Attached { endpoint, info: self.info, nodes })
+        Ok(Attached { session: session.id, endpoint, info: self.info, nodes })
     }
 
     /// Ends a link of a session, if it is one.

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use fatbtree_index::{ChunkKind, ConnectionId};
+use fatbtree_index::{ChunkKind, ConnectionId, SessionId};
 use fatbtree_memserver::grpc::{Client, ClientError, Session};
 use fatbtree_memserver::{ServerInfo, Supply};
 use fatbtree_port::Waker;
@@ -32,18 +32,18 @@ pub(super) enum Order {
 
 /// What comes of it.
 pub(super) enum Answer {
-    /// A queue pair is connected, in the session that has locks as `owner`.
+    /// A queue pair is connected in this session.
     Connected {
         id: ConnectionId,
         endpoint: Endpoint,
         info: ServerInfo,
-        owner: Option<u16>,
+        session: Session,
     },
     /// What the server holds now.
     Info {
         server: u16,
         info: ServerInfo,
-        owner: Option<u16>,
+        session: Session,
     },
     Lost {
         id: ConnectionId,
@@ -56,6 +56,8 @@ pub(super) enum Answer {
     },
     Memory {
         server: u16,
+        /// In which it was given.
+        session: SessionId,
         kind: ChunkKind,
         supply: Result<Supply, ClientError>,
     },
@@ -109,8 +111,9 @@ impl Desk {
         loop {
             let opened = async {
                 let mut server = Client::connect(peer.clone()).await?;
-                let info = server.info().await?;
+                // In this order: another tree ends the session.
                 let session = server.open_session(roce).await?;
+                let info = server.info().await?;
                 Ok::<_, ClientError>((server, info, session))
             };
             match opened.await {
@@ -159,7 +162,7 @@ impl Desk {
                 Order::Connect { id, local, replaces } => {
                     let answer = match self.keep_connecting(local, replaces).await {
                         Ok(endpoint) => {
-                            Answer::Connected { id, endpoint, info: self.info, owner: self.session.owner }
+                            Answer::Connected { id, endpoint, info: self.info, session: self.session }
                         }
                         Err(error) => Answer::Lost { id, error },
                     };
@@ -167,7 +170,8 @@ impl Desk {
                 }
                 Order::Memory { kind, bytes } => {
                     let supply = self.server.memory(self.session, kind, bytes).await;
-                    self.out.tell(Answer::Memory { server: self.number, kind, supply });
+                    let (server, session) = (self.number, self.session.id);
+                    self.out.tell(Answer::Memory { server, session, kind, supply });
                 }
                 Order::Close(done) => {
                     self.keeper.abort();
@@ -196,8 +200,8 @@ impl Desk {
         };
         match looked.await {
             Ok(()) => {
-                let (server, info, owner) = (self.number, self.info, self.session.owner);
-                self.out.tell(Answer::Info { server, info, owner });
+                let (server, info, session) = (self.number, self.info, self.session);
+                self.out.tell(Answer::Info { server, info, session });
             }
             // The next connection that is made finds out.
             Err(error) => tracing::info!(%error, "not asked"),
@@ -207,8 +211,10 @@ impl Desk {
     async fn open_again(&mut self) -> Result<(), ClientError> {
         self.keeper.abort();
         self.has_ended = true;
+        let session = self.server.open_session(self.roce).await?;
+        // In this order: another tree ends the session.
         self.info = self.server.info().await?;
-        self.session = self.server.open_session(self.roce).await?;
+        self.session = session;
         self.keeper = tokio::spawn(self.server.clone().keep_session(self.session));
         self.has_ended = false;
         Ok(())

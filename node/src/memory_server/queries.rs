@@ -19,8 +19,9 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use fatbtree_index::{Owner, SessionId};
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, WorkerStats, worker_cache};
-use fatbtree_memserver::{Attached, ClientId, Handle, Lease, ServerGone, ServerInfo, Supply};
+use fatbtree_memserver::{Attached, ClientId, Handle, Lease, ServerGone, ServerInfo, SessionKey, Supply};
 use fatbtree_port::{DatagramCounts, Datagrams, Lanes, Waiter, Waker, share_address};
 use fatbtree_topology::Host;
 use fatbtree_verbs::local::LocalHost;
@@ -322,7 +323,9 @@ fn work(
                 }
                 Answer::NotAttached => worker.not_attached(),
                 Answer::Lapsed => worker.lapsed(),
-                Answer::Memory(kind, supply) => worker.supplied(kind, supply.as_ref()),
+                Answer::Memory(kind, supply) => {
+                    worker.supplied(kind, supply.as_ref().map(|(session, supply)| (*session, supply)));
+                }
             }
         }
         worker.turn(now);
@@ -359,11 +362,11 @@ struct Order(Need);
 
 /// What comes of it.
 enum Answer {
-    Attached(Box<Attached>, Option<u16>),
+    Attached(Box<Attached>, Option<Owner>),
     NotAttached,
     /// The session has ended.
     Lapsed,
-    Memory(fatbtree_memserver::ChunkKind, Option<Supply>),
+    Memory(fatbtree_memserver::ChunkKind, Option<(SessionId, Supply)>),
 }
 
 /// Orders that wait.
@@ -451,15 +454,17 @@ impl Desk {
                     Some(lease) => self.memory(&lease, kind, bytes).await?,
                     None => None,
                 };
+                let supply = supply.zip(self.lease).map(|(supply, lease)| (lease.session.id, supply));
                 self.out.tell(Answer::Memory(kind, supply));
             }
             Need::GiveBack(places) => {
                 if let Some(lease) = self.lease {
+                    let session = SessionKey { id: places.session, ..lease.session };
                     for addresses in places.addresses.chunks(fatbtree_memserver::PLACES_AT_ONCE) {
                         let addresses = addresses.to_vec();
                         let (kind, bytes) = (places.kind, places.bytes);
                         // What is refused is lost to the tree.
-                        let _ = self.handle.give_back(lease.session, kind, bytes, addresses).await?;
+                        let _ = self.handle.give_back(session, kind, bytes, addresses).await?;
                     }
                 }
             }

@@ -6,7 +6,9 @@ use fatbtree_client::workload::{KeyMap, OperationKind, Workload, WorkloadSpec};
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
 use fatbtree_index::{Integrity, TreeConfig, ValueLayout, value};
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, worker_cache};
-use fatbtree_memserver::{ClientId, Lease, LoadOptions, MemoryServer, ServerOptions, load_cluster, seeded};
+use fatbtree_memserver::{
+    ClientId, Lease, LoadOptions, MemoryServer, ServerOptions, SessionKey, load_cluster, seeded,
+};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_topology::Network;
 use fatbtree_verbs::time::{Duration, Instant};
@@ -190,11 +192,12 @@ impl Worker {
                     if let fatbtree_memserver::Supply::Chunk(chunk) = &supply {
                         lab.server.publish(lab.now, lease.session, chunk.address)?;
                     }
-                    self.worker.supplied(kind, Some(&supply));
+                    self.worker.supplied(kind, Some((lease.session.id, &supply)));
                 }
                 Need::GiveBack(places) => {
+                    let session = SessionKey { id: places.session, ..lease.session };
                     for some in places.addresses.chunks(fatbtree_memserver::PLACES_AT_ONCE) {
-                        lab.server.give_back(lab.now, lease.session, places.kind, places.bytes, some)?;
+                        lab.server.give_back(lab.now, session, places.kind, places.bytes, some)?;
                     }
                 }
             }

@@ -9,8 +9,8 @@ use fatbtree_client::Client;
 use fatbtree_client::measure::LatencyHistogram;
 use fatbtree_client::workload::{Zipfian, fnv_hash64};
 use fatbtree_index::{
-    ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, PoolConfig, PoolStats, RemoteSide, Start,
-    Techniques, Tree, TreeConfig, Wish, Writer, value,
+    ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, Owner, PoolConfig, PoolStats, RemoteSide,
+    SessionId, Start, Techniques, Tree, TreeConfig, Wish, Writer, value,
 };
 use fatbtree_memserver::{Cluster, LoadOptions, fixed, load_cluster};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -32,6 +32,8 @@ const LANES: u8 = 64;
 /// Of value contents: all writes of a key write the same, so that every answer can be checked.
 const VALUES: u64 = 1;
 const CHUNK: u64 = 256 << 10;
+/// Of every client with every server: none ends.
+const SESSION: SessionId = SessionId(1);
 
 /// What is measured.
 pub(super) struct Setup {
@@ -192,7 +194,8 @@ pub(super) fn run(
         for (server, (_, _, locks, owners)) in (0..).zip(&servers) {
             let remote = |region: &Region| Remote { address: region.iova, rkey: region.rkey };
             let (locks, owners) = (remote(locks), remote(owners));
-            let writer = Writer { locks, owners, count: LOCKS, owner: number + 1, masked_atomics: true };
+            let owner = Owner { session: SESSION, number: number + 1 };
+            let writer = Writer { locks, owners, count: LOCKS, owner, masked_atomics: true };
             pool.set_writer(server, writer).map_err(|error| error.to_string())?;
             if setup.mix != Mix::ReadOnly {
                 for kind in [ChunkKind::Leaves, ChunkKind::InternalNodes] {
@@ -302,7 +305,7 @@ fn supply(client: &Client<SimDevice>, spare: &Spare, server: u16, kind: ChunkKin
     let mut spare = spare.borrow_mut();
     let range = spare.get_mut(&server).filter(|range| range.start + CHUNK <= range.end);
     let range = range.ok_or_else(|| format!("the memory of server {server} is used up"))?;
-    client.pool().supply(GlobalAddress::new(server, range.start), CHUNK, kind);
+    client.pool().supply(SESSION, GlobalAddress::new(server, range.start), CHUNK, kind);
     range.start += CHUNK;
     Ok(())
 }

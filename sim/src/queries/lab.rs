@@ -9,12 +9,13 @@ use std::task::{Context, Poll, Waker};
 
 use fatbtree_client::{Client, QueryClient};
 use fatbtree_index::{
-    ChunkKind, ConnectionId, Event, IndexCache, PoolConfig, RemoteSide, SuperRoot, Verified, VerifyError,
+    ChunkKind, ConnectionId, Event, IndexCache, PoolConfig, RemoteSide, SessionId, SuperRoot, Verified,
+    VerifyError,
 };
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
 use fatbtree_memserver::{
-    Bounds, ClientId, Lease, Limits, LoadOptions, MemoryServer, PLACES_AT_ONCE, ServerOptions, Supply,
-    bulk_load, fixed,
+    Bounds, ClientId, Lease, Limits, LoadOptions, MemoryServer, PLACES_AT_ONCE, ServerOptions, SessionKey,
+    Supply, bulk_load, fixed,
 };
 use fatbtree_nic::faults::{FaultRates, LossyLink};
 use fatbtree_nic::{Nic, NicConfig};
@@ -415,12 +416,10 @@ impl Lab {
                 Need::Link { local, replaces } => {
                     let held = match *lease {
                         Some(held) => server.renew_session(now, held.session),
-                        None => {
-                            Err(fatbtree_memserver::Refusal::UnknownSession(fatbtree_memserver::SessionKey {
-                                host: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                                id: 0,
-                            }))
-                        }
+                        None => Err(fatbtree_memserver::Refusal::UnknownSession(SessionKey {
+                            host: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                            id: SessionId(0),
+                        })),
                     };
                     let client = ClientId {
                         host: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -434,13 +433,15 @@ impl Lab {
                     worker.attached(&attached, held.owner).map_err(|error| error.to_string())?;
                 }
                 Need::Memory { kind, bytes } => {
-                    let supply = lease.and_then(|held| allocate(server, now, &held, kind, bytes));
-                    worker.supplied(kind, supply.as_ref());
+                    let supply = lease
+                        .and_then(|held| Some((held.session.id, allocate(server, now, &held, kind, bytes)?)));
+                    worker.supplied(kind, supply.as_ref().map(|(session, supply)| (*session, supply)));
                 }
                 Need::GiveBack(places) => {
                     for some in places.addresses.chunks(PLACES_AT_ONCE) {
                         if let Some(held) = lease {
-                            let _ = server.give_back(now, held.session, places.kind, places.bytes, some);
+                            let session = SessionKey { id: places.session, ..held.session };
+                            let _ = server.give_back(now, session, places.kind, places.bytes, some);
                         }
                     }
                 }
@@ -476,7 +477,7 @@ impl Lab {
             match event {
                 Event::ConnectionBroken { id, .. } => down.push(id),
                 Event::MemoryWanted { kind, bytes, .. } => match allocate(server, now, &held, kind, bytes) {
-                    Some(supply) => supply.hand_to(pool, 0),
+                    Some(supply) => supply.hand_to(pool, 0, held.session.id),
                     None => pool.refuse_memory(0, kind),
                 },
                 Event::Unfinished { .. } => {

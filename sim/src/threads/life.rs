@@ -10,7 +10,7 @@ use std::task::{Context, Waker};
 
 use fatbtree_client::{Client, ComputeServer};
 use fatbtree_index::{ChunkKind, ConnectionId, Event, RemoteSide, ReturnedPlaces};
-use fatbtree_memserver::{ClientId, Handle, Lease, PLACES_AT_ONCE, Refusal, ServerInfo, Supply};
+use fatbtree_memserver::{ClientId, Handle, Lease, PLACES_AT_ONCE, Refusal, ServerInfo, SessionKey, Supply};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::Duration;
 
@@ -202,7 +202,7 @@ impl<'p> Life<'p> {
                 };
                 if is_ours && is_now() {
                     self.wanted.borrow_mut().remove(&(kind, bytes));
-                    supply.hand_to(self.client.pool(), 0);
+                    supply.hand_to(self.client.pool(), 0, session.id);
                 }
             }
             Ok(Err(Refusal::UnknownSession(_))) => self.lapsed(lease),
@@ -214,9 +214,10 @@ impl<'p> Life<'p> {
     /// What does not arrive is lost.
     async fn give_back(&self, all: Vec<ReturnedPlaces>, lease: Lease) {
         for places in all {
+            let session = SessionKey { id: places.session, ..lease.session };
             for some in places.addresses.chunks(PLACES_AT_ONCE) {
                 let (handle, kind, bytes) = (self.place.handle, places.kind, places.bytes);
-                let _ = handle.give_back(lease.session, kind, bytes, some.to_vec()).await;
+                let _ = handle.give_back(session, kind, bytes, some.to_vec()).await;
             }
         }
     }

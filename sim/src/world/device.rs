@@ -54,6 +54,11 @@ impl SimDevice {
         self.fabric.borrow().host(self.machine).pool.clone()
     }
 
+    /// Its address on the data path.
+    pub(crate) fn address(&self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(0x0a00_0000 | self.machine.0)
+    }
+
     /// Destroys all queue pairs that are connected to another machine.
     pub(crate) fn take_back_from(&mut self, client: MachineId) {
         self.alive(|fabric| {
@@ -168,7 +173,7 @@ impl Device for SimDevice {
         Ok(Endpoint {
             // A locally administered address.
             mac: [2, 0, machine[0], machine[1], machine[2], machine[3]],
-            ip: Ipv4Addr::from_bits(0x0a00_0000 | self.machine.0),
+            ip: self.address(),
             queue_pair: QueuePairNumber(queue_pair.0 as u32 + FIRST_NUMBER),
             psn: fabric.pairs[queue_pair.0 as usize].psn,
             mtu: options.mtu,

@@ -11,7 +11,7 @@ use rand::{Rng as _, RngExt as _};
 
 use super::access::{self, Accesses, Begun, Verdict};
 use super::events::{Event, Events, Place};
-use super::options::{LinkFaults, MachineOptions, Options};
+use super::options::{LinkFaults, MachineOptions, Options, Rkeys};
 use super::pair::Pair;
 use super::pool::Pool;
 use super::switches::{NoSwitches, Passage, Switches};
@@ -353,13 +353,14 @@ impl Fabric {
         }
         let memory = self.accesses.memory(memory);
         self.host_mut(machine).owns_memory = true;
+        let rkeys = self.host(machine).options.rkeys;
         let regions = &mut self.hosts[machine.0 as usize].regions;
-        let rkey = loop {
-            let rkey = self.random.next_u32();
-            if IndexTarget::of_rkey(rkey).is_none() && !regions.contains_key(&rkey) {
-                break rkey;
-            }
+        let is_free = |rkey: &u32| IndexTarget::of_rkey(*rkey).is_none() && !regions.contains_key(rkey);
+        let rkey = match rkeys {
+            Rkeys::Random => std::iter::repeat_with(|| self.random.next_u32()).find(is_free),
+            Rkeys::Lowest => (1..=u32::MAX).find(is_free),
         };
+        let rkey = rkey.expect("there are more keys than regions");
         regions.insert(rkey, Registered { memory, iova, access, on_device });
         Ok(Region { rkey, iova, len })
     }

@@ -87,7 +87,7 @@ pub use device::SimDevice;
 pub use driven::{Driven, MachineReactor};
 pub use liveness::{FinalOperation, NotLive};
 pub use machine::{DialError, Machine, Task, Unreachable};
-pub use options::{Calls, Duplicates, LinkFaults, MachineOptions, Options, Retry, Tearing};
+pub use options::{Calls, Duplicates, LinkFaults, MachineOptions, Options, Retry, Rkeys, Tearing};
 /// Numbers that follow from a seed. The same generator on every platform and in every version.
 pub use rand_chacha::ChaCha8Rng as Random;
 pub use run::{Counts, Stuck, World};

@@ -99,6 +99,15 @@ pub struct LinkFaults {
     pub latest: Duration,
 }
 
+/// Which keys a card gives to memory that is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rkeys {
+    /// Random ones, as a software NIC does.
+    Random,
+    /// The lowest that is free, as a card may: a server that is started anew has the same again.
+    Lowest,
+}
+
 /// What a machine has.
 #[derive(Clone, Debug)]
 pub struct MachineOptions {
@@ -114,6 +123,8 @@ pub struct MachineOptions {
     pub masked_atomics: bool,
     /// Bytes of memory on its network card.
     pub device_memory: u64,
+    /// Which keys its card gives to memory that is registered.
+    pub rkeys: Rkeys,
     /// Requests that a queue pair holds.
     pub send_queue: usize,
     /// Most requests in a chain.
@@ -140,6 +151,7 @@ impl Default for MachineOptions {
             line_atomicity: true,
             masked_atomics: true,
             device_memory: 256 * 1024,
+            rkeys: Rkeys::Random,
             send_queue: 128,
             longest_chain: 16,
             responder_reads: 16,

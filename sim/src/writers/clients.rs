@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use fatbtree_client::Client;
 use fatbtree_index::{
-    Allocation, BreakReason, ConnectionId, Event, IndexCache, KeyRange, Order, PoolConfig, RemoteSide,
-    ScanOptions, Start, ValueLayout, Wish,
+    Allocation, BreakReason, ConnectionId, Event, IndexCache, KeyRange, Order, Partition, PoolConfig,
+    RemoteSide, ScanOptions, Start, SuperRoot, ValueLayout, Wish,
 };
+use fatbtree_memserver::{Lease, ServerInfo, Supply};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Reactor, Remote};
 use rand::RngExt as _;
@@ -22,14 +23,17 @@ use crate::world::{Machine, Random, SimDevice};
 /// How often a client looks whether something is to be done.
 const LOOK: Duration = Duration::from_micros(10);
 
+/// A session that was opened, and what the server said of itself then.
+type Opened = (Lease, ServerInfo);
+
 /// A client in one life.
 #[derive(Clone)]
 pub(super) struct Living {
     pub(super) machine: Machine,
     pub(super) client: Client<SimDevice>,
     setting: Rc<Setting>,
-    /// The owner of the present session with each server; 0: none.
-    owners: Rc<[Cell<u16>]>,
+    /// The present session with each server, if there is one.
+    sessions: Rc<[Cell<Option<Opened>>]>,
     /// Connections that are not up.
     down: Rc<RefCell<BTreeSet<ConnectionId>>>,
 }
@@ -53,7 +57,7 @@ impl Living {
             machine: machine.clone(),
             client,
             setting: Rc::clone(setting),
-            owners: setting.servers.iter().map(|_| Cell::new(0)).collect(),
+            sessions: setting.servers.iter().map(|_| Cell::default()).collect(),
             down: Rc::new(RefCell::new(down)),
         };
         for server in 0..scenario.servers {
@@ -66,22 +70,47 @@ impl Living {
 
     /// Has a session with a server, always.
     async fn keep_session(self, id: u16) {
-        let (server, owner_now) = (self.setting.server(id), &self.owners[usize::from(id)]);
+        let (server, session) = (self.setting.server(id), &self.sessions[usize::from(id)]);
         loop {
-            let owner = owner_now.get();
-            let renew = |_: &Reactor<SimDevice>| server.renew(owner);
-            let open = |_: &Reactor<SimDevice>| server.open();
-            if owner == 0 {
-                if let Ok(writer) = self.machine.call(&server.machine, open).await {
-                    self.client.pool().set_writer(id, writer).expect("there is such a server");
-                    owner_now.set(writer.owner);
+            let Some((lease, _)) = session.get() else {
+                let open = |_: &Reactor<SimDevice>| server.open(&self.machine);
+                if let Ok(Some(opened)) = self.machine.call(&server.machine, open).await {
+                    let (lease, info) = opened.expect("there is room for all sessions");
+                    self.believe(id, &lease, &info);
+                    session.set(Some((lease, info)));
                 }
-            } else if let Ok(false) = self.machine.call(&server.machine, renew).await {
-                owner_now.set(0);
+                self.machine.sleep(LOOK).await;
                 continue;
+            };
+            let third = Duration::from_nanos(lease.duration.as_nanos() / 3);
+            self.machine.sleep(third).await;
+            let renew = |_: &Reactor<SimDevice>| server.renew(&lease);
+            if let Ok(Some(Err(_))) = self.machine.call(&server.machine, renew).await {
+                self.ended(id, &lease);
             }
-            let third = Duration::from_nanos(self.setting.scenario.lease.as_nanos() / 3);
-            self.machine.sleep(if owner_now.get() == 0 { LOOK } else { third }).await;
+        }
+    }
+
+    /// Takes over what a server has said in a new session.
+    fn believe(&self, id: u16, lease: &Lease, info: &ServerInfo) {
+        let (pool, masked_atomics) = (self.client.pool(), self.setting.scenario.masked);
+        let writer = info.writer(lease.owner, masked_atomics).expect("there are locks");
+        pool.set_writer(id, writer).expect("there is such a server");
+        let of_others = |partition: &Partition| if partition.id == id { info.partition } else { *partition };
+        let partitions = pool.roots().partitions().iter().map(of_others).collect();
+        let roots = SuperRoot::new(partitions).expect("ranges stay as they are");
+        pool.set_roots(roots).expect("servers stay as they are");
+    }
+
+    /// The lease of the present session with a server, and what the server said when it was opened.
+    fn session(&self, id: u16) -> Option<Opened> {
+        self.sessions[usize::from(id)].get()
+    }
+
+    /// A server does not know a session any more.
+    fn ended(&self, id: u16, lease: &Lease) {
+        if self.session(id).is_some_and(|(present, _)| present.session == lease.session) {
+            self.sessions[usize::from(id)].set(None);
         }
     }
 
@@ -99,25 +128,15 @@ impl Living {
                         self.down.borrow_mut().insert(id);
                     }
                     Event::MemoryWanted { server, kind, bytes } => {
-                        let pool = self.client.pool();
-                        let owner = self.owners[usize::from(server)].get();
-                        let theirs = self.setting.server(server);
-                        match theirs.reuse(kind, bytes) {
-                            Some(places) => {
-                                self.setting.count(|outcome| outcome.reused += places.len() as u64);
-                                self.machine.sleep(LOOK).await;
-                                pool.supply_places(server, kind, bytes, &places);
-                            }
-                            None => {
-                                // In the next session it is asked for once more.
-                                let Some((at, bytes)) = theirs.allocate(owner, kind) else { continue };
-                                self.machine.sleep(LOOK).await;
-                                let is_theirs = owner == self.owners[usize::from(server)].get();
-                                if is_theirs || !self.setting.scenario.tails {
-                                    pool.supply(at, bytes, kind);
-                                }
-                            }
+                        // In the next session it is asked for once more.
+                        let Some((lease, _)) = self.session(server) else { continue };
+                        let supply = self.setting.server(server).allocate(&lease, kind, bytes);
+                        let Some(supply) = supply else { continue };
+                        if let Supply::Places(places) = &supply {
+                            self.setting.count(|outcome| outcome.reused += places.addresses.len() as u64);
                         }
+                        self.machine.sleep(LOOK).await;
+                        supply.hand_to(self.client.pool(), server, lease.session.id);
                     }
                     Event::Unfinished { .. } => {
                         let client = self.client.clone();
@@ -128,7 +147,9 @@ impl Living {
             // Not each task: what one has just brought another one would take away.
             if number == 0 && random.random_bool(0.02) {
                 for returned in self.client.pool().take_returned() {
-                    self.setting.server(returned.server).give_back(returned);
+                    if let Some((lease, _)) = self.session(returned.server) {
+                        self.setting.server(returned.server).give_back(&lease, &returned);
+                    }
                 }
             }
             let down: Vec<ConnectionId> =
@@ -142,35 +163,33 @@ impl Living {
 
     /// One attempt.
     async fn connect(&self, id: ConnectionId, random: &mut Random) {
-        let (server, owner_now) = (self.setting.server(id.server), &self.owners[usize::from(id.server)]);
-        let (pool, owner) = (self.client.pool(), owner_now.get());
-        if owner == 0 {
-            return;
-        }
-        let local = pool.open(id).expect("it is not up");
-        let accept = |theirs: &Reactor<SimDevice>| server.connect(theirs, owner, id, &local);
-        match self.machine.call(&server.machine, accept).await {
-            Ok(Some(endpoint)) if owner_now.get() == owner => {
-                let endpoint = endpoint.expect("the card has queue pairs enough");
-                let rkey = server.tree.rkey;
+        let (server, pool) = (self.setting.server(id.server), self.client.pool());
+        let Some((lease, info)) = self.session(id.server) else { return };
+        let (local, replaces) = (pool.open(id).expect("it is not up"), pool.replaces(id));
+        let accept = |_: &Reactor<SimDevice>| server.connect(&lease, &local, replaces);
+        let accepted = self.machine.call(&server.machine, accept).await;
+        let is_present = self.session(id.server).is_some_and(|(present, _)| present.session == lease.session);
+        match accepted {
+            Ok(Some(Ok(endpoint))) if is_present => {
+                let rkey = info.tree.rkey;
                 let registered = random.random_bool(0.8);
                 if registered && let Some(queue_pair) = pool.queue_pair(id) {
-                    let address = server.partition.root.raw();
+                    let address = info.partition.root.raw();
                     self.setting.switches.register(queue_pair, Remote { address, rkey });
                 }
                 pool.connected(id, RemoteSide { endpoint, rkey, registered })
                     .expect("nodes fit into a packet");
                 self.down.borrow_mut().remove(&id);
             }
-            Ok(None) if owner_now.get() == owner => owner_now.set(0),
+            Ok(Some(Err(_))) => self.ended(id.server, &lease),
             _ => {}
         }
     }
 
     /// Waits until it may write to every server, as a client does before it begins.
     async fn until_writer(&self) {
-        let is_one = self.owners.len() == 1;
-        while !is_one && self.owners.iter().any(|owner| owner.get() == 0) {
+        let is_one = self.sessions.len() == 1;
+        while !is_one && self.sessions.iter().any(|session| session.get().is_none()) {
             self.machine.sleep(LOOK).await;
         }
     }
@@ -222,7 +241,7 @@ impl Living {
         self.until_writer().await;
         for key in keys {
             for what in [None, Some(3), Some(0)] {
-                let mut spare = self.owners.len();
+                let mut spare = self.sessions.len();
                 loop {
                     let ended = match what {
                         None => self.scan(&mut random).await,

@@ -11,6 +11,9 @@ use super::server::Server;
 use super::setting::Setting;
 use crate::world::{Machine, Random, random};
 
+/// How often a server looks for sessions that have ended, and at what they have left.
+const LOOK: Duration = Duration::from_micros(20);
+
 /// The clients in their present lives.
 pub(super) type Lives = Rc<RefCell<Vec<Living>>>;
 
@@ -50,6 +53,15 @@ pub(super) async fn play(operator: Machine, setting: Rc<Setting>, lives: Lives, 
             }
             continue;
         }
+        let (restarting, loading) = (setting.scenario.restarting, setting.scenario.loading);
+        if restarting > 0 && random.random_range(0..100) < restarting {
+            restart(setting.any_server(random), &setting, random);
+            continue;
+        }
+        if loading > 0 && random.random_range(0..100) < loading {
+            load(setting.any_server(random), &setting);
+            continue;
+        }
         let ending = setting.scenario.ending;
         if ending > 0 && random.random_range(0..100) < ending {
             setting.any_server(random).end_one(random);
@@ -70,8 +82,54 @@ pub(super) async fn play(operator: Machine, setting: Rc<Setting>, lives: Lives, 
     }
 }
 
-/// Boots clients that died, or whose card did.
+/// Kills a server's process, whose memory is kept or lost. It is started anew a moment later.
+fn restart(server: &Server, setting: &Setting, random: &mut Random) {
+    if server.machine.is_up() {
+        let keeps_memory = random.random_range(0..100) >= setting.scenario.forgetful;
+        server.die(keeps_memory);
+        setting.count(|outcome| {
+            outcome.restarts += 1;
+            outcome.lost_trees += u64::from(!keeps_memory);
+        });
+    }
+}
+
+/// Another tree takes the place of a server's.
+fn load(server: &Server, setting: &Setting) {
+    if server.machine.is_up() {
+        let pairs = setting.draw_pairs(server);
+        server.replace(&pairs);
+        setting.note_load(server, &pairs);
+        setting.count(|outcome| outcome.loads += 1);
+    }
+}
+
+/// Starts a server's process. One that has lost its tree is loaded anew.
+pub(super) fn serve(setting: &Rc<Setting>, server: &Server, random: &mut Random) {
+    if !server.machine.is_up() {
+        server.machine.boot();
+    }
+    let pairs = match server.memory() {
+        None if setting.outcome.borrow().restarts > 0 => setting.draw_pairs(server),
+        _ => Vec::new(),
+    };
+    server.begin(&pairs, random);
+    setting.note_load(server, &pairs);
+    let (all, id) = (Rc::clone(setting), server.id);
+    drop(server.machine.spawn(async move {
+        let server = all.server(id);
+        loop {
+            server.work();
+            server.machine.sleep(LOOK).await;
+        }
+    }));
+}
+
+/// Boots servers and clients that died, or whose card did.
 pub(super) fn bring_back(setting: &Rc<Setting>, lives: &Lives, random: &mut Random) {
+    for server in setting.servers.iter().filter(|server| !server.machine.is_up()) {
+        serve(setting, server, random);
+    }
     for number in 0..setting.clients.len() {
         if setting.clients[number].is_mute() {
             setting.clients[number].kill();
@@ -114,15 +172,15 @@ fn reload(setting: &Setting, random: &mut Random) {
     let seen = setting.seen.borrow();
     let (range, address, _) = seen[random.random_range(0..seen.len())];
     let server = setting.server(address.server());
-    let is_own = server.partition.range.contains(range.low);
+    let is_own = server.range.contains(range.low);
     let is_one = setting.servers.len() == 1;
     let range = if is_own && (is_one || random.random_bool(0.8)) {
         range
     } else {
         // A node of another partition that lies on this server, or just the wrong one.
         let (other, ..) = seen[random.random_range(0..seen.len())];
-        let is_here = server.partition.range.contains(other.low);
-        if is_here { other } else { server.partition.range }
+        let is_here = server.range.contains(other.low);
+        if is_here { other } else { server.range }
     };
     let last = range.high.map_or(u64::MAX, |high| high - 1);
     let id = server.machine.id();

@@ -1,6 +1,8 @@
 //! Scenarios with clients that change the trees of one to three memory servers: locks, splits, merges and new roots under lost
 //! messages, cut links, frozen machines and clients that die at any await, every answer explained. Where there are several servers,
-//! some clients put new nodes on one after the other, so that trees lie on all of them, and a client's sessions end one by one.
+//! some clients put new nodes on one after the other, so that trees lie on all of them, and a client's sessions end one by one. The
+//! servers are those of production, on simulated cards: they die and are started anew, with their memory or without, with the same
+//! numbers of owners and the same keys of memory as before, and other trees take the place of those that they have.
 //!
 //! ```text
 //!   4 clients × some tasks: get, insert, update, upsert, delete, scan fate: cuts links, freezes clients and servers or their cards,
@@ -28,7 +30,7 @@ use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
 use serde::Serialize;
 
-use crate::world::{Options, Random, random};
+use crate::world::{Options, Random, Rkeys, random};
 
 /// A scenario: everything follows from the seed.
 #[derive(Clone, Debug)]
@@ -63,8 +65,16 @@ pub struct Scenario {
     round_robin: u32,
     /// Of 100 mishaps, so many end one session with one server.
     ending: u32,
-    /// Servers give out again what sessions that have ended have left of their chunks.
-    tails: bool,
+    /// Of 100 mishaps, so many kill a server's process.
+    restarting: u32,
+    /// Of 100 of them, so many lose its memory.
+    forgetful: u32,
+    /// Of 100 mishaps, so many replace a server's tree.
+    loading: u32,
+    /// Numbers of owners, at most, that a server has given to others before its clients come.
+    strangers: u32,
+    /// Keys of registered memory.
+    rkeys: Rkeys,
 }
 
 /// How far apart keys are where there is one server.
@@ -87,6 +97,12 @@ pub struct Outcome {
     pub deaths: u64,
     /// Sessions that ended because nobody renewed them.
     pub lapsed: u64,
+    /// Server processes that died.
+    pub restarts: u64,
+    /// Of them, those whose memory was lost.
+    pub lost_trees: u64,
+    /// Trees that took the place of others.
+    pub loads: u64,
     /// Places of nodes and records that one client has freed and another one has got.
     pub reused: u64,
     /// Attempts to take a lock that found it taken.
@@ -128,6 +144,9 @@ impl std::ops::AddAssign for Outcome {
         self.broken_connections += other.broken_connections;
         self.deaths += other.deaths;
         self.lapsed += other.lapsed;
+        self.restarts += other.restarts;
+        self.lost_trees += other.lost_trees;
+        self.loads += other.loads;
         self.reused += other.reused;
         self.lock_retries += other.lock_retries;
         self.inherited_locks += other.inherited_locks;
@@ -164,6 +183,9 @@ impl Scenario {
         let more = &mut random(seed, 98);
         let servers = *[1, 1, 1, 2, 2, 3].choose(more).expect("there are some");
         let round_robin = if servers > 1 && more.random_bool(0.8) { more.random_range(20..=100) } else { 0 };
+        // Servers that die and trees that are replaced, drawn by themselves as well.
+        let lives = &mut random(seed, 94);
+        let (restarts, loads) = (lives.random_bool(0.4), lives.random_bool(0.3));
         Self {
             seed,
             config,
@@ -185,7 +207,12 @@ impl Scenario {
             servers,
             round_robin,
             ending: if servers > 1 { more.random_range(0..=40) } else { 0 },
-            tails: servers > 1 && more.random_bool(0.5),
+            restarting: if restarts { lives.random_range(1..=30) } else { 0 },
+            // Where trees lie on several servers, one that is lost or replaced takes a part of the others with it.
+            forgetful: if round_robin == 0 { lives.random_range(0..=100) } else { 0 },
+            loading: if loads && round_robin == 0 { lives.random_range(1..=30) } else { 0 },
+            strangers: *[0, 0, 1, 3].choose(lives).expect("there are some"),
+            rkeys: *[Rkeys::Random, Rkeys::Lowest].choose(lives).expect("there are some"),
         }
     }
 

@@ -8,6 +8,7 @@ use rand::RngExt as _;
 
 use super::clients::Living;
 use super::fate::{self, Lives};
+use super::server::Server;
 use super::setting::Setting;
 use super::{Outcome, Scenario};
 use crate::world::{FinalOperation, MachineOptions, Random, Task, World, random};
@@ -16,23 +17,23 @@ pub(super) const CLIENTS: usize = 4;
 const FAULTS: Duration = Duration::from_millis(6);
 /// Time for the final phase: far more than it takes.
 const SOON: Duration = Duration::from_millis(200);
-/// How often the server looks for sessions that have ended.
-const LOOK: Duration = Duration::from_micros(20);
 
 pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     let world = World::new(scenario.seed, scenario.world.clone());
     let draw = &mut random(scenario.seed, 96);
+    let on_chip = MachineOptions::default().device_memory;
     let setting = Setting::new(scenario, &world, |name| MachineOptions {
         line_atomicity: scenario.config.integrity() == Integrity::LineVersions,
         masked_atomics: scenario.masked,
+        device_memory: if scenario.techniques.on_chip { on_chip } else { 0 },
+        rkeys: scenario.rkeys,
         send_queue: 64,
         ..MachineOptions::rough(name, draw)
     });
+    let begins = &mut random(scenario.seed, 99);
+    setting.servers.iter().for_each(|server| fate::serve(&setting, server, begins));
     let lives = Lives::default();
     (0..CLIENTS).for_each(|number| fate::live(&setting, &lives, number, draw));
-    for id in 0..scenario.servers {
-        drop(setting.server(id).machine.spawn(end_sessions(Rc::clone(&setting), id)));
-    }
     let operator = world.operator().clone();
     let play = fate::play(operator.clone(), Rc::clone(&setting), Rc::clone(&lives), scenario.seed);
     let fate = operator.spawn(play);
@@ -54,6 +55,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     lives.take().iter().for_each(Living::count);
     let mut outcome = *setting.outcome.borrow();
     outcome.levels = levels;
+    outcome.lapsed = setting.servers.iter().map(Server::lapsed).sum();
     outcome.answered += checked.answered as u64;
     outcome.unknown += checked.unknown as u64;
     Ok(outcome)
@@ -68,15 +70,6 @@ fn verify(world: &World, living: &Living) -> Result<u64, String> {
         .map_err(|_| "the walk over all nodes does not end".to_owned())?;
     let verified = task.take().ok_or("the machine that walks over all nodes died")?;
     verified.map(|found| found.height.into()).map_err(|error| error.to_string())
-}
-
-async fn end_sessions(setting: Rc<Setting>, server: u16) {
-    let server = setting.server(server);
-    loop {
-        let lapsed = server.end_lapsed();
-        setting.count(|outcome| outcome.lapsed += lapsed);
-        server.machine.sleep(LOOK).await;
-    }
 }
 
 /// What must succeed in the end.

@@ -1,251 +1,307 @@
-//! A memory server: an empty tree, locks, chunks, and sessions whose leases end.
+//! A memory server on a simulated machine: that of production, on a simulated card. It dies and is started anew, with its memory or
+//! without, and another tree takes the place of the one that it has.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_index::node::{LINE, LeafBuilder, MAGIC, NodeHeader, NodeSpec};
-use fatbtree_index::{
-    ChunkKind, ConnectionId, GlobalAddress, Partition, ReturnedPlaces, Superblock, TreeConfig, Writer,
+use fatbtree_index::{KeyRange, Partition, ReturnedPlaces, Superblock, ValueLayout};
+use fatbtree_memserver::{
+    Bounds, ChunkKind, ClientId, Lease, Limits, LoadCounts, LoadOptions, LoadedTree, MemoryServer, Refusal,
+    ServerInfo, ServerOptions, SessionKey, Supply, bulk_load, varying,
 };
-use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{
-    Access, ConnectError, Device as _, Endpoint, Memory, QueuePair, Reactor, Region, Remote,
+    Access, Agreed, Capabilities, ConnectError, Device, DeviceMemoryError, Endpoint, Memory, QueuePair,
+    QueuePairNumber, QueuePairState, Region, RegisterError,
 };
 use rand::RngExt as _;
 
 use super::Scenario;
-use crate::world::{Machine, Random, SimDevice};
+use crate::trees::values;
+use crate::world::{Machine, Random};
 
-const REGION: u64 = 4 << 20;
+/// Bytes for what is written, beside what is loaded.
+const SPARE: u64 = 2 << 20;
 const CHUNK: u64 = 2 << 10;
-/// The table of owners: a bit for each of the 65,536.
-const OWNERS: u64 = 8192;
+/// Nodes, and slots of chunks, that are looked at in a turn.
+const BUDGET: usize = 64;
 
-/// A chunk, or what is left of one.
-#[derive(Clone, Copy)]
-struct Chunk {
-    at: u64,
-    bytes: u64,
-    kind: ChunkKind,
+/// What outlives a server's process where it has a folder.
+struct Kept {
+    region: Arc<Memory>,
+    kinds: Arc<Memory>,
+    spare: Range<u64>,
+    counts: LoadCounts,
+    generation: u64,
 }
 
-/// A client's session.
-struct Session {
-    ends: Instant,
-    queue_pairs: BTreeMap<u8, QueuePair>,
-    chunks: Vec<Chunk>,
-}
-
-/// A memory server, and what it knows.
+/// A memory server, in all its lives.
 pub(super) struct Server {
     pub(super) machine: Machine,
-    pub(super) memory: Arc<Memory>,
-    alive: Arc<Memory>,
-    pub(super) tree: Region,
-    locks: Region,
-    owners: Region,
-    /// In the beginning.
-    pub(super) partition: Partition,
     scenario: Scenario,
-    next_chunk: Cell<u64>,
-    /// What sessions that have ended have left of their chunks.
-    tails: RefCell<Vec<Chunk>>,
-    /// Places that clients have given back, of each kind and size.
-    places: RefCell<BTreeMap<(ChunkKind, u32), Vec<GlobalAddress>>>,
-    sessions: RefCell<BTreeMap<u16, Session>>,
-    last_owner: Cell<u16>,
+    pub(super) id: u16,
+    pub(super) range: KeyRange,
+    /// The process. None: it has died.
+    process: RefCell<Option<MemoryServer<Card>>>,
+    kept: RefCell<Option<Kept>>,
+    /// Sessions that were opened, some of which have ended.
+    opened: RefCell<Vec<SessionKey>>,
+    /// Of former lives.
+    lapsed: Cell<u64>,
 }
 
 impl Server {
-    /// An empty tree for a partition.
-    pub(super) fn new(machine: Machine, scenario: &Scenario, partition: Partition) -> Self {
-        let (config, root) = (scenario.config, partition.root);
-        let mut memory = Memory::anonymous(REGION).expect("there is memory for a small region");
-        let superblock = Superblock { partition, config, generation: 1, region_bytes: REGION, version: 1 };
-        memory.as_mut_slice()[..64].copy_from_slice(&superblock.to_bytes());
-        let sibling = GlobalAddress::NULL;
-        let spec = NodeSpec { address: root, level: 0, range: partition.range, sibling, version: 1 };
-        let leaf = &mut memory.as_mut_slice()[64..64 + config.leaf_bytes() as usize];
-        LeafBuilder::new(leaf, config.leaf_shape(), spec).finish();
-        let memory: Arc<Memory> = memory.into();
-        let alive = Memory::shared(OWNERS).expect("there is memory for a table");
-        let (tree, locks, owners) = machine.reactor().with(|card| {
-            let iova = GlobalAddress::new(partition.id, 0).raw();
-            let tree = card.register(&memory, iova, Access::ALL).expect("a machine registers its memory");
-            let bytes = u64::from(scenario.locks) * 2;
-            let locks = if scenario.techniques.on_chip {
-                card.register_device_memory(bytes, 0, Access::ALL)
-            } else {
-                let table = Memory::shared(bytes).expect("there is memory for a table");
-                card.register(&table, 0, Access::ALL)
-            };
-            let owners = card.register(&alive, 0, Access::READ).expect("a machine registers its memory");
-            (tree, locks.expect("there is room for some locks"), owners)
-        });
+    /// A server without a process.
+    pub(super) fn new(machine: Machine, scenario: &Scenario, id: u16) -> Self {
         Self {
             machine,
-            memory,
-            alive,
-            tree,
-            locks,
-            owners,
-            partition,
             scenario: scenario.clone(),
-            next_chunk: Cell::new(8192),
-            tails: RefCell::default(),
-            places: RefCell::default(),
-            sessions: RefCell::default(),
-            last_owner: Cell::new(0),
+            id,
+            range: scenario.range_of(id),
+            process: RefCell::default(),
+            kept: RefCell::default(),
+            opened: RefCell::default(),
+            lapsed: Cell::new(0),
         }
     }
 
-    // ---- what the server does when it is asked ----
-
-    /// Opens a session.
-    pub(super) fn open(&self) -> Writer {
-        let owner = self.last_owner.get() + 1;
-        self.last_owner.set(owner);
-        self.set_alive(owner, true);
-        let session = Session {
-            ends: self.machine.now() + self.scenario.lease,
-            queue_pairs: BTreeMap::new(),
-            chunks: Vec::new(),
-        };
-        self.sessions.borrow_mut().insert(owner, session);
-        let remote = |region: &Region| Remote { address: region.iova, rkey: region.rkey };
-        let (locks, owners) = (remote(&self.locks), remote(&self.owners));
-        let (count, masked_atomics) = (self.scenario.locks, self.scenario.masked);
-        Writer { locks, owners, count, owner, masked_atomics }
+    /// Does something with the process, if it lives.
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut MemoryServer<Card>) -> T) -> Option<T> {
+        self.process.borrow_mut().as_mut().map(work)
     }
 
-    /// Makes a session last longer; says whether there is one.
-    pub(super) fn renew(&self, owner: u16) -> bool {
-        let mut sessions = self.sessions.borrow_mut();
-        let Some(session) = sessions.get_mut(&owner) else { return false };
-        session.ends = self.machine.now() + self.scenario.lease;
-        true
-    }
-
-    /// Connects a queue pair of a session, instead of the one it had before. None: the session has ended.
-    pub(super) fn connect(
-        &self,
-        card: &Reactor<SimDevice>,
-        owner: u16,
-        id: ConnectionId,
-        client: &Endpoint,
-    ) -> Option<Result<Endpoint, ConnectError>> {
-        let mut sessions = self.sessions.borrow_mut();
-        let session = sessions.get_mut(&owner)?;
-        Some(card.with(|card| {
-            // Nothing that was sent before may be carried out after it was asked what became of it.
-            if let Some(old) = session.queue_pairs.remove(&id.lane) {
-                card.destroy(old);
-            }
-            let queue_pair = card.create()?;
-            session.queue_pairs.insert(id.lane, queue_pair);
-            card.connect(queue_pair, client)?;
-            card.endpoint(queue_pair)
-        }))
-    }
-
-    /// Takes places of freed nodes or records.
-    pub(super) fn give_back(&self, returned: ReturnedPlaces) {
-        let ReturnedPlaces { kind, bytes, mut addresses, .. } = returned;
-        if self.scenario.tails && kind != ChunkKind::Records {
-            // One that was never used may lie in what is left of a chunk.
-            addresses.retain(|at| self.node_at(at.offset()).is_some_and(|found| found.is_free()));
-        }
-        self.places.borrow_mut().entry((kind, bytes)).or_default().extend(addresses);
-    }
-
-    /// Gives out places that others have given back.
-    pub(super) fn reuse(&self, kind: ChunkKind, bytes: u32) -> Option<Vec<GlobalAddress>> {
-        let bytes = if kind == ChunkKind::Records { bytes } else { 0 };
-        self.places.borrow_mut().remove(&(kind, bytes))
-    }
-
-    /// Gives out a chunk, or what is left of one. None: the session has ended.
-    pub(super) fn allocate(&self, owner: u16, kind: ChunkKind) -> Option<(GlobalAddress, u64)> {
-        let mut sessions = self.sessions.borrow_mut();
-        let session = sessions.get_mut(&owner);
-        if session.is_none() && self.scenario.tails {
-            return None;
-        }
-        let mut tails = self.tails.borrow_mut();
-        let chunk = match tails.iter().position(|tail| tail.kind == kind) {
-            Some(found) => tails.swap_remove(found),
-            None => {
-                let at = self.next_chunk.get();
-                assert!(at + 2 * CHUNK < REGION, "the region is full");
-                self.next_chunk.set(at + CHUNK);
-                Chunk { at, bytes: CHUNK, kind }
-            }
-        };
-        session.into_iter().for_each(|session| session.chunks.push(chunk));
-        Some((GlobalAddress::new(self.partition.id, chunk.at), chunk.bytes))
-    }
-
-    /// Ends a session soon, although its client is well.
-    pub(super) fn end_one(&self, random: &mut Random) {
-        let mut sessions = self.sessions.borrow_mut();
-        let number = random.random_range(0..sessions.len().max(1));
-        if let Some(session) = sessions.values_mut().nth(number) {
-            session.ends = self.machine.now();
-        }
-    }
-
-    /// Ends sessions that were not renewed, and says how many. Their queue pairs go first.
-    pub(super) fn end_lapsed(&self) -> u64 {
-        let now = self.machine.now();
-        let mut sessions = self.sessions.borrow_mut();
-        let lapsed = sessions.iter().filter(|(_, session)| session.ends <= now).map(|(owner, _)| *owner);
-        let lapsed: Vec<_> = lapsed.collect();
-        for &owner in &lapsed {
-            let session = sessions.remove(&owner).expect("it was found a moment ago");
-            self.machine.reactor().with(|card| {
-                session.queue_pairs.into_values().for_each(|queue_pair| card.destroy(queue_pair));
-            });
-            self.set_alive(owner, false);
-            if self.scenario.tails {
-                self.tails
-                    .borrow_mut()
-                    .extend(session.chunks.into_iter().filter_map(|chunk| self.tail(chunk)));
-            }
-        }
-        lapsed.len() as u64
-    }
-
-    /// What lies behind the last node of a chunk.
-    fn tail(&self, chunk: Chunk) -> Option<Chunk> {
-        let Chunk { at, bytes, kind } = chunk;
-        let tree: &TreeConfig = &self.scenario.config;
-        let size = match kind {
-            ChunkKind::Leaves => tree.leaf_bytes(),
-            ChunkKind::InternalNodes => tree.internal_bytes(),
-            ChunkKind::Records => return None,
-        };
-        let size = u64::from(size);
-        let is_used = |slot: &u64| self.node_at(at + slot * size).is_some_and(|found| found.magic == MAGIC);
-        let used = (0..bytes / size).rev().find(is_used).map_or(0, |last| (last + 1) * size);
-        (used + size <= bytes).then_some(Chunk { at: at + used, bytes: bytes - used, kind })
-    }
-
-    fn node_at(&self, offset: u64) -> Option<NodeHeader> {
-        let mut line = [0; LINE];
-        self.memory.read(offset, &mut line).ok()?;
-        Some(NodeHeader::parse(&line))
-    }
-
-    fn set_alive(&self, owner: u16, alive: bool) {
-        let change = |word: u64| if alive { word | 1 << (owner % 64) } else { word & !(1 << (owner % 64)) };
-        self.alive.update(u64::from(owner / 64) * 8, change).expect("it is in the table");
+    /// The memory of its tree, also when it has died.
+    pub(super) fn memory(&self) -> Option<Arc<Memory>> {
+        self.kept.borrow().as_ref().map(|kept| Arc::clone(&kept.region))
     }
 
     /// The partition as its superblock tells it now.
-    pub(super) fn superblock(&self) -> Result<Partition, String> {
+    pub(super) fn superblock(&self) -> Option<Partition> {
         let mut line = [0; 64];
-        self.memory.read(0, &mut line).map_err(|error| error.to_string())?;
-        Ok(Superblock::parse(&line).map_err(|error| error.to_string())?.partition)
+        self.memory()?.read(0, &mut line).ok()?;
+        Some(Superblock::parse(&line).ok()?.partition)
+    }
+
+    // ---- its lives ----
+
+    /// A tree with these pairs, their values given by the words that name them.
+    fn load(&self, pairs: &[(u64, u64)]) -> LoadedTree {
+        let (config, range) = (self.scenario.config, self.range);
+        let word = |key| pairs[pairs.partition_point(|(found, _)| *found < key)].1;
+        let length = |key| match config.values() {
+            ValueLayout::Inline(bytes) => bytes.into(),
+            // The same whenever it is asked for, and so the same as other values have.
+            ValueLayout::OutOfLine => 8 + (word(key) % (self.scenario.longest as u64 - 7)) as u32,
+        };
+        let mut made = varying(length, |key, room: &mut [u8]| values::fill(key, word(key), room));
+        let options = LoadOptions { range, spare_bytes: SPARE, ..LoadOptions::new(config, self.id) };
+        let keys: Vec<u64> = pairs.iter().map(|(key, _)| *key).collect();
+        let tree = bulk_load(&options, &keys, &mut made).expect("there is memory for a small tree");
+        let kinds = Memory::shared((tree.spare.end - tree.spare.start) / CHUNK);
+        LoadedTree { chunk_kinds: Some(kinds.expect("there is memory for a table")), ..tree }
+    }
+
+    fn keep(&self, tree: &LoadedTree) {
+        let LoadedTree { region, spare, counts, generation, chunk_kinds, .. } = tree;
+        let (region, spare) = (Arc::clone(region), spare.clone());
+        let kinds = chunk_kinds.clone().expect("the load has made it");
+        *self.kept.borrow_mut() =
+            Some(Kept { region, kinds, spare, counts: *counts, generation: *generation });
+    }
+
+    /// Starts the process on a machine that has just booted, with the tree that was kept, or with a new one of these pairs.
+    pub(super) fn begin(&self, pairs: &[(u64, u64)], random: &mut Random) {
+        let kept = self.kept.borrow_mut().take();
+        let tree = match kept {
+            Some(Kept { region, kinds, spare, counts, generation }) => {
+                let mut line = [0; 64];
+                region.read(0, &mut line).expect("a region has a first line");
+                let superblock = Superblock::parse(&line).expect("it is written whole");
+                let (partition, config) = (superblock.partition, superblock.config);
+                LoadedTree { region, spare, config, partition, counts, generation, chunk_kinds: Some(kinds) }
+            }
+            None => self.load(pairs),
+        };
+        self.keep(&tree);
+        let bounds = Bounds { sessions: 1 << 20, queue_pairs: 1 << 20, chunks: 1 << 20, attempts: u32::MAX };
+        let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
+        let options = ServerOptions {
+            lock_table_bytes: u64::from(self.scenario.locks) * 2,
+            chunk_bytes: CHUNK,
+            lease: self.scenario.lease,
+            limits,
+            ..ServerOptions::writable()
+        };
+        let card = Card(self.machine.clone());
+        let process = MemoryServer::new(card, tree, &options, random.random_range(0..=u64::MAX));
+        let mut process = process.expect("the tree goes with the card");
+        // Where the numbers of owners begin, others may have been before.
+        let host = [127, 0, 0, 1].into();
+        for _ in 0..random.random_range(0..=self.scenario.strangers) {
+            let client = ClientId { host, roce: [127, 0, 0, 1].into() };
+            let lease = process.open_session(self.machine.now(), client).expect("there is room");
+            process.close_session(self.machine.now(), lease.session).expect("it was opened");
+        }
+        *self.process.borrow_mut() = Some(process);
+    }
+
+    /// The process dies, and its memory with it unless it is kept. What its card has begun to write is written.
+    pub(super) fn die(&self, keeps_memory: bool) {
+        self.lapsed.set(self.lapsed());
+        if let Some(mut process) = self.process.borrow_mut().take() {
+            let rkey = process.info().tree.rkey;
+            process.device_mut().deregister(rkey);
+        }
+        if !keeps_memory {
+            self.kept.borrow_mut().take();
+        }
+        self.opened.borrow_mut().clear();
+        self.machine.kill();
+    }
+
+    /// Another tree, with these pairs, takes the place of the one that it has.
+    pub(super) fn replace(&self, pairs: &[(u64, u64)]) {
+        let tree = self.load(pairs);
+        self.keep(&tree);
+        let installed = self.with(|process| process.install(self.machine.now(), tree));
+        installed.expect("it lives").expect("the tree goes with the card");
+    }
+
+    /// What the process does by itself.
+    pub(super) fn work(&self) {
+        self.with(|process| {
+            process.work(self.machine.now(), BUDGET);
+            while process.poll_event().is_some() {}
+        });
+    }
+
+    /// Sessions that have ended because they were not renewed, in all lives.
+    pub(super) fn lapsed(&self) -> u64 {
+        let count = |process: &mut MemoryServer<Card>| {
+            let found = process.statistics().into_iter().find(|(name, _)| name == "sessions_lapsed");
+            found.map_or(0, |(_, count)| count)
+        };
+        self.lapsed.get() + self.with(count).unwrap_or(0)
+    }
+
+    // ---- what it does when it is asked ----
+
+    pub(super) fn open(&self, client: &Machine) -> Option<Result<(Lease, ServerInfo), Refusal>> {
+        let roce = client.reactor().with(|card| card.address());
+        self.with(|process| {
+            let now = self.machine.now();
+            let lease = process.open_session(now, ClientId { host: roce.into(), roce })?;
+            self.opened.borrow_mut().push(lease.session);
+            process.work(now, 0);
+            Ok((lease, *process.info()))
+        })
+    }
+
+    pub(super) fn renew(&self, lease: &Lease) -> Option<Result<Lease, Refusal>> {
+        self.with(|process| process.renew_session(self.machine.now(), lease.session))
+    }
+
+    pub(super) fn connect(
+        &self,
+        lease: &Lease,
+        client: &Endpoint,
+        replaces: Option<QueuePairNumber>,
+    ) -> Option<Result<Endpoint, Refusal>> {
+        self.with(|process| process.connect(self.machine.now(), lease.session, client, replaces))
+    }
+
+    /// Memory, which is the tree's already.
+    pub(super) fn allocate(&self, lease: &Lease, kind: ChunkKind, bytes: u32) -> Option<Supply> {
+        let allocated = self.with(|process| {
+            let (now, session) = (self.machine.now(), lease.session);
+            let supply = process.allocate(now, session, kind, bytes)?;
+            if let Supply::Chunk(chunk) = &supply {
+                process.publish(now, session, chunk.address)?;
+            }
+            Ok(supply)
+        });
+        match allocated? {
+            Ok(supply) => Some(supply),
+            Err(Refusal::UnknownSession(_)) => None,
+            Err(refusal) => panic!("there is room for all that a scenario writes: {refusal}"),
+        }
+    }
+
+    /// Takes places of freed nodes or records.
+    pub(super) fn give_back(&self, lease: &Lease, returned: &ReturnedPlaces) {
+        let ReturnedPlaces { session, kind, bytes, addresses, .. } = returned;
+        let session = SessionKey { id: *session, ..lease.session };
+        self.with(|process| {
+            for some in addresses.chunks(fatbtree_memserver::PLACES_AT_ONCE) {
+                // In a session that has ended nothing is given back.
+                let _ = process.give_back(self.machine.now(), session, *kind, *bytes, some);
+            }
+        });
+    }
+
+    /// Ends a session although its client is well.
+    pub(super) fn end_one(&self, random: &mut Random) {
+        let mut opened = self.opened.borrow_mut();
+        if !opened.is_empty() {
+            let number = random.random_range(0..opened.len());
+            let session = opened.swap_remove(number);
+            let ended = self.with(|process| process.close_session(self.machine.now(), session).is_ok());
+            self.lapsed.set(self.lapsed.get() + u64::from(ended == Some(true)));
+        }
+    }
+}
+
+/// The card of a server's machine. Queue pairs that break are told to the machine's reactor first.
+#[derive(Debug)]
+pub(super) struct Card(Machine);
+
+impl Device for Card {
+    fn capabilities(&self) -> Capabilities {
+        self.0.reactor().with(|card| card.capabilities())
+    }
+
+    fn register(&mut self, memory: &Arc<Memory>, iova: u64, access: Access) -> Result<Region, RegisterError> {
+        self.0.reactor().with(|card| card.register(memory, iova, access))
+    }
+
+    fn register_device_memory(
+        &mut self,
+        len: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Region, RegisterError> {
+        self.0.reactor().with(|card| card.register_device_memory(len, iova, access))
+    }
+
+    fn read_device_memory(&self, rkey: u32, offset: u64, into: &mut [u8]) -> Result<(), DeviceMemoryError> {
+        self.0.reactor().with(|card| card.read_device_memory(rkey, offset, into))
+    }
+
+    fn deregister(&mut self, rkey: u32) {
+        self.0.reactor().with(|card| card.deregister(rkey));
+    }
+
+    fn create(&mut self) -> Result<QueuePair, ConnectError> {
+        self.0.reactor().with(|card| card.create())
+    }
+
+    fn endpoint(&self, queue_pair: QueuePair) -> Result<Endpoint, ConnectError> {
+        self.0.reactor().with(|card| card.endpoint(queue_pair))
+    }
+
+    fn connect(&mut self, queue_pair: QueuePair, remote: &Endpoint) -> Result<Agreed, ConnectError> {
+        self.0.reactor().with(|card| card.connect(queue_pair, remote))
+    }
+
+    fn state(&self, queue_pair: QueuePair) -> Option<QueuePairState> {
+        self.0.reactor().with(|card| card.state(queue_pair))
+    }
+
+    fn destroy(&mut self, queue_pair: QueuePair) {
+        self.0.reactor().with(|card| card.destroy(queue_pair));
+    }
+
+    fn poll_broken(&mut self) -> Option<QueuePair> {
+        self.0.reactor().poll_broken().map(|broken| broken.queue_pair)
     }
 }

@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 
 use fatbtree_index::node::EntryValue;
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, Regions, SuperRoot, Tree};
@@ -10,7 +9,7 @@ use rand::RngExt as _;
 
 use super::server::Server;
 use super::{Outcome, Scenario};
-use crate::history::History;
+use crate::history::{Answer, Call, History};
 use crate::trees::switches::TreeSwitches;
 use crate::trees::values;
 use crate::world::{Machine, MachineOptions, Random, Task, World};
@@ -34,7 +33,7 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    /// An empty tree on each server, and clients that are not alive yet.
+    /// Servers and clients that are not alive yet.
     pub(super) fn new(
         scenario: &Scenario,
         world: &World,
@@ -45,17 +44,9 @@ impl Setting {
             (0..super::run::CLIENTS).map(|number| world.machine(options(format!("client {number}"))));
         let clients = clients.collect();
         machines.extend((1..scenario.servers).map(|id| world.machine(options(format!("server {id}")))));
-        let servers = (0..).zip(machines).map(|(id, machine)| {
-            let partition = Partition {
-                id,
-                range: scenario.range_of(id),
-                root: GlobalAddress::new(id, 64),
-                root_level: 0,
-            };
-            Server::new(machine, scenario, partition)
-        });
+        let servers = (0..).zip(machines).map(|(id, machine)| Server::new(machine, scenario, id));
         let servers: Vec<Server> = servers.collect();
-        let seen = servers.iter().map(|server| (server.partition.range, server.partition.root, 0)).collect();
+        let seen = servers.iter().map(|server| (server.range, first_root(server.id), 0)).collect();
         let switches = TreeSwitches::default();
         world.set_switches(switches.clone());
         Rc::new(Self {
@@ -72,10 +63,28 @@ impl Setting {
         })
     }
 
-    /// The super-root before the first change.
+    /// The super-root before the first change. A client learns of others when it opens its sessions.
     pub(super) fn roots(&self) -> SuperRoot {
-        let partitions = self.servers.iter().map(|server| server.partition).collect();
-        SuperRoot::new(partitions).expect("the partitions cover all keys")
+        let first = |server: &Server| {
+            let (id, range) = (server.id, server.range);
+            Partition { id, range, root: first_root(id), root_level: 0 }
+        };
+        SuperRoot::new(self.servers.iter().map(first).collect()).expect("the partitions cover all keys")
+    }
+
+    /// New words for all keys of a server, which another tree of it begins with.
+    pub(super) fn draw_pairs(&self, server: &Server) -> Vec<(u64, u64)> {
+        let (keys, first) = (self.scenario.keys, u64::from(server.id) * self.scenario.keys);
+        (first..first + keys).map(|number| (self.scenario.key(number), self.next_word())).collect()
+    }
+
+    /// Another tree with these pairs has taken the place of a server's, in one moment.
+    pub(super) fn note_load(&self, server: &Server, pairs: &[(u64, u64)]) {
+        let (name, now) = (server.machine.name(), server.machine.now());
+        for &(key, word) in pairs {
+            let asked = self.history.ask(&name, now, key, Call::Upsert(word));
+            self.history.answer(asked, now, Answer::Applied);
+        }
     }
 
     pub(super) fn server(&self, id: u16) -> &Server {
@@ -100,12 +109,12 @@ impl Setting {
     /// Looks where nodes are, for the switches and for clients that remember. In the middle of changes it sees what it can.
     pub(super) fn look_around(&self) {
         const MOST: usize = 64;
-        let memories = (0..).zip(self.servers.iter().map(|server| Arc::clone(&server.memory)));
+        let memories = self.servers.iter().filter_map(|server| Some((server.id, server.memory()?)));
         let regions = Regions::new(memories);
         let mut seen = self.seen.borrow_mut();
         let mut keys = self.seen_keys.borrow_mut();
         for server in &self.servers {
-            let Ok(partition) = server.superblock() else { continue };
+            let Some(partition) = server.superblock() else { continue };
             let tree = Tree::new(&regions, &self.scenario.config, &partition);
             let mut note = |range, address, level| {
                 seen.push((range, address, level));
@@ -127,4 +136,9 @@ impl Setting {
         let many = keys.len().saturating_sub(4 * MOST * self.servers.len());
         keys.drain(..many);
     }
+}
+
+/// Where the root of an empty tree lies that was loaded.
+fn first_root(server: u16) -> GlobalAddress {
+    GlobalAddress::new(server, 64)
 }

@@ -4,6 +4,7 @@ use fatbtree_index::{Check, TreeConfig, ValueLayout};
 use fatbtree_verbs::time::Duration;
 
 use crate::seeds::{Campaign, Seeds};
+use crate::world::Rkeys;
 use crate::writers::Scenario;
 
 #[test]
@@ -19,6 +20,7 @@ fn every_answer_is_explained_and_all_succeed_in_the_end() {
     assert!(total.scans > 100_000 && total.scanned > 1_000_000, "{total:?}");
     assert!(total.unknown * 4 < total.answered, "{total:?}");
     assert!(total.records > 1_000 && total.stale_records > 1_000, "{total:?}");
+    assert!(total.restarts > 5_000 && total.lost_trees > 1_000 && total.loads > 5_000, "{total:?}");
     assert!(total.cache_hits > 100_000 && total.stale_starts > 10_000, "{total:?}");
 }
 
@@ -42,33 +44,55 @@ const MECHANISMS: &[Check] = &[
     Check::ChildThere,
     Check::OwnerLife,
     Check::Session,
+    Check::SessionIdentity,
+    Check::ForgetsChunks,
+    Check::ForgetsPlaces,
     Check::RecordKey,
     Check::Published,
     Check::UnpublishedFirst,
     Check::PublishedLast,
 ];
 
+/// The same shape with values out of line.
+fn out_of_line(config: &TreeConfig) -> TreeConfig {
+    let (fan_out, leaf, integrity) = (config.fan_out(), config.leaf_bytes(), config.integrity());
+    let out_of_line = TreeConfig::with_integrity(fan_out, leaf, ValueLayout::OutOfLine, integrity);
+    out_of_line.expect("entries with pointers are among the smaller ones")
+}
+
 /// Makes a scenario in which the mechanism matters more often.
 fn aimed(mechanism: Check, seed: u64) -> Scenario {
     let mut scenario = Scenario::from_seed(seed);
+    // Servers that die hide what clients do that die.
+    (scenario.restarting, scenario.loading) = (0, 0);
     match mechanism {
         // Splits and merges that are left half done.
         Check::Partner | Check::PartnerFirst => {
             (scenario.deadly, scenario.deletes) = (95, 40);
             // A split onto another server has no partner.
-            (scenario.servers, scenario.round_robin, scenario.ending, scenario.tails) = (1, 0, 0, false);
+            (scenario.servers, scenario.round_robin, scenario.ending) = (1, 0, 0);
         }
         // Sessions that end under clients which sleep for a moment.
         Check::Session => {
             (scenario.deadly, scenario.lease, scenario.calm) =
                 (0, Duration::from_micros(150), Duration::from_micros(60));
         }
+        // Servers that come back with nothing but the same numbers, and trees that take the place of others.
+        Check::SessionIdentity => {
+            (scenario.restarting, scenario.forgetful) = (40, 50);
+            (scenario.strangers, scenario.rkeys) = (0, Rkeys::Lowest);
+            (scenario.deadly, scenario.servers, scenario.round_robin, scenario.ending) = (0, 1, 0, 0);
+        }
+        Check::ForgetsChunks | Check::ForgetsPlaces => {
+            if mechanism == Check::ForgetsPlaces {
+                scenario.config = out_of_line(&scenario.config);
+            }
+            scenario.loading = 40;
+            (scenario.deadly, scenario.servers, scenario.round_robin, scenario.ending) = (0, 1, 0, 0);
+        }
         // Few keys, whose records take the places of one another, and clients that die between two WRITEs.
         Check::UnpublishedFirst | Check::PublishedLast => {
-            let config = &mut scenario.config;
-            let (fan_out, leaf, integrity) = (config.fan_out(), config.leaf_bytes(), config.integrity());
-            let out_of_line = TreeConfig::with_integrity(fan_out, leaf, ValueLayout::OutOfLine, integrity);
-            *config = out_of_line.expect("entries with pointers are among the smaller ones");
+            scenario.config = out_of_line(&scenario.config);
             (scenario.keys, scenario.longest, scenario.deletes, scenario.scans) = (4, 8, 10, 0);
             (scenario.deadly, scenario.servers, scenario.round_robin, scenario.ending) = (95, 1, 0, 0);
         }

@@ -397,10 +397,10 @@ impl Living {
                         match memory.allocate(now, session, kind, bytes).unwrap() {
                             Supply::Chunk(chunk) => {
                                 memory.publish(now, session, chunk.address).unwrap();
-                                pool.supply(chunk.address, chunk.bytes, kind);
+                                pool.supply(session.id, chunk.address, chunk.bytes, kind);
                             }
                             Supply::Places(places) => {
-                                pool.supply_places(server, kind, places.bytes, &places.addresses);
+                                pool.supply_places(session.id, server, kind, places.bytes, &places.addresses);
                             }
                         }
                     }
