@@ -4,7 +4,8 @@
 mod common;
 
 use common::lab::{Lab, SERVER, options};
-use fatbtree_index::GlobalAddress;
+use fatbtree_index::record::{UNPUBLISHED, place_bytes, record_bytes, write_record};
+use fatbtree_index::{GlobalAddress, MAX_VALUE};
 use fatbtree_memserver::{
     Bounds, Chunk, ChunkKind, Limits, NoChunk, OverBound, Payer, Refusal, Resource, ServerOptions,
 };
@@ -232,6 +233,33 @@ fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
         assert_eq!(take(ChunkKind::InternalNodes).address, at(inner, 2 * inner_bytes));
         assert_eq!(take(ChunkKind::InternalNodes), fresh);
     }
+}
+
+/// The last record of a chunk may be as long as any, and all of its value zeros: then its place reaches far behind the last byte that
+/// is not zero.
+#[test]
+fn what_is_left_of_a_chunk_of_records_begins_behind_any_record_there_may_be() {
+    const CHUNK: u64 = 4 << 20;
+    let options = ServerOptions { chunk_bytes: CHUNK, ..options() };
+    let mut lab = Lab::with_spare(options, u64::MAX, 2 * CHUNK + 64);
+    let client = lab.client();
+    let session = lab.open(&client).unwrap();
+    let chunk = lab.allocate(session, ChunkKind::Records).unwrap();
+    lab.server.publish(lab.now, session, chunk.address).unwrap();
+    let mut record = vec![0; record_bytes(MAX_VALUE) as usize];
+    write_record(&mut record, 7, 1, UNPUBLISHED, |value| value.fill(0));
+    let before = 64;
+    lab.server.memory().write(chunk.address.offset() + before, &record).unwrap();
+    lab.server.close_session(lab.now, session).unwrap();
+    while lab.server.work(lab.now, 100) {}
+
+    let session = lab.open(&client).unwrap();
+    let rest = lab.allocate(session, ChunkKind::Records).unwrap();
+    let end = at(chunk, CHUNK);
+    assert!(rest.address < end && rest.address.raw() + rest.bytes == end.raw(), "it is a rest: {rest:?}");
+    let used = before + u64::from(place_bytes(MAX_VALUE));
+    assert!(rest.address >= at(chunk, used), "it begins within a record: {rest:?}");
+    assert!(rest.bytes > CHUNK / 2, "and not much later: {rest:?}");
 }
 
 /// It pays for each chunk once, however often it comes back for the rest.

@@ -42,11 +42,16 @@ impl Lab {
 
     /// The same; its device has less memory of its own.
     pub fn poor(options: ServerOptions, device_memory: u64) -> Self {
+        Self::with_spare(options, device_memory, 10 * 4096 + 64)
+    }
+
+    /// The same, with so many bytes for chunks.
+    pub fn with_spare(options: ServerOptions, device_memory: u64, spare_bytes: u64) -> Self {
         let network = PlainNetwork::new();
         let device = WatchedDevice::new(network.device());
         device.watch.borrow_mut().device_memory = device_memory.min(device.capabilities().device_memory);
         let watch = Rc::clone(&device.watch);
-        let load = LoadOptions { spare_bytes: 10 * 4096 + 64, ..LoadOptions::new(config(), SERVER) };
+        let load = LoadOptions { spare_bytes, ..LoadOptions::new(config(), SERVER) };
         let tree = super::load(&load, &(0..1000).collect::<Vec<_>>());
         let server = MemoryServer::new(device, tree, &options, 1).expect("it can be served");
         Self { network, server, watch, now: Instant::ZERO }
