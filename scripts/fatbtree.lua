@@ -18,7 +18,8 @@ local QUERY_BYTES = 64
 
 local OPS = { [1] = "open", [2] = "get", [3] = "put", [4] = "update", [5] = "delete", [6] = "scan" }
 local SCAN = 6
-local STATUSES = { [0] = "done", "not found", "redirect", "not open", "refused", "too large", "busy", "forgotten", "failed", "unknown" }
+local STATUSES = { [0] = "done", "not found", "redirect", "not open", "refused", "too large", "busy", "forgotten", "failed", "unknown",
+    "damaged" }
 
 local walk = {
     version = ProtoField.uint8("fatbtree.index.version", "Version"),

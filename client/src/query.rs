@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use fatbtree_query::{Answer, Ask, Requester, RequesterOptions, RequesterStats, ToServer};
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_wire::query::{Query, records};
+use fatbtree_wire::query::{Query, Status, records};
 
 use crate::store::{Answered, NoAnswer, Store};
 
@@ -252,7 +252,20 @@ impl Drop for Nap<'_> {
 
 const STRANGE: NoAnswer = NoAnswer::Server("the server has answered something else than was asked");
 const LOST: NoAnswer = NoAnswer::Server("no server has answered in time");
-const REFUSED: NoAnswer = NoAnswer::Server("the server has refused it");
+
+/// Why a server does not do what it was asked for, in words for the user.
+fn refused(status: Status) -> NoAnswer {
+    NoAnswer::Server(match status {
+        Status::Damaged => {
+            "the server's data for this key is damaged: it fails its checks; restore the server's folder or load the tree again"
+        }
+        Status::TooLarge => "the value is longer than this tree or its server takes",
+        Status::Redirect => {
+            "the memory servers send this key from one to another; check that all were started with one cluster file"
+        }
+        _ => "the server has refused it",
+    })
+}
 
 impl Store for QueryClient {
     type Value = Vec<u8>;
@@ -326,7 +339,7 @@ fn no_answer(answer: &Answer) -> NoAnswer {
     match answer {
         Answer::Lost => LOST,
         Answer::Unknown => NoAnswer::Unknown,
-        Answer::Refused(_) => REFUSED,
+        Answer::Refused(status) => refused(*status),
         Answer::Value(_) | Answer::Written | Answer::Records { .. } | Answer::NotFound => STRANGE,
     }
 }

@@ -100,7 +100,7 @@ pub enum Answer {
     },
     /// The key is not there, and nothing was changed.
     NotFound,
-    /// The server does not do that; nothing was changed.
+    /// The server does not do that, or cannot ([`Status::Damaged`]); nothing was changed.
     Refused(Status),
     /// Nobody answered in time. Nothing was to be changed.
     Lost,
@@ -345,7 +345,9 @@ impl Requester {
                 self.stats.led += led;
                 self.end(header.request, Some(Answer::NotFound))
             }
-            Status::Refused | Status::TooLarge => self.end(header.request, Some(Answer::Refused(status))),
+            Status::Refused | Status::TooLarge | Status::Damaged => {
+                self.end(header.request, Some(Answer::Refused(status)))
+            }
             Status::Forgotten | Status::Unknown => self.end(header.request, None),
             // Nothing was changed: the timer asks again.
             Status::Busy | Status::Failed => true,

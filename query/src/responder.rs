@@ -99,6 +99,8 @@ pub enum Outcome {
     Failed,
     /// It may have been carried out or not.
     Unknown,
+    /// What is held for the key fails its checks. Nothing was changed.
+    Damaged,
 }
 
 /// A datagram for a client.
@@ -350,6 +352,7 @@ impl Responder {
             Outcome::TooLarge => (Status::TooLarge, Vec::new()),
             Outcome::Failed => (Status::Failed, Vec::new()),
             Outcome::Unknown => (Status::Unknown, Vec::new()),
+            Outcome::Damaged => (Status::Damaged, Vec::new()),
         };
         self.execution = self.execution.wrapping_add(1);
         let mut response = header.response(status);

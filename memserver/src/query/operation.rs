@@ -59,6 +59,11 @@ fn failed(error: &OperationError) -> Outcome {
     match error {
         OperationError::Unknown { .. } => Outcome::Unknown,
         OperationError::ValueSize { .. } => Outcome::TooLarge,
+        // Read again and again for as long as an operation has patience: no writer takes that long.
+        error @ OperationError::GaveUp { .. } => {
+            tracing::debug!(%error, "a query has found damage");
+            Outcome::Damaged
+        }
         error => {
             tracing::debug!(%error, "a query has failed");
             Outcome::Failed

@@ -88,6 +88,8 @@ pub struct WorkerStats {
     pub led: u64,
     /// Requests that brought an address where none was.
     pub led_astray: u64,
+    /// Requests whose record, or a node on the way to it, failed its checks however often it was read.
+    pub damaged: u64,
 }
 
 type Work = Pin<Box<dyn Future<Output = Ended>>>;
@@ -319,7 +321,10 @@ impl QueryWorker {
                     {
                         self.responder.finish(ticket, Outcome::Failed);
                     }
-                    Ended::Request(ticket, outcome, _) => self.responder.finish(ticket, outcome),
+                    Ended::Request(ticket, outcome, _) => {
+                        self.stats.damaged += u64::from(outcome == Outcome::Damaged);
+                        self.responder.finish(ticket, outcome);
+                    }
                     Ended::Chore => {}
                     Ended::Probe => self.probes = false,
                 }

@@ -70,6 +70,8 @@ pub struct QueryReport {
     pub led: u64,
     /// Requests with the address of a node where none was: what a switch knew was old.
     pub led_astray: u64,
+    /// Requests whose record, or a node on the way to it, failed its checks however often it was read.
+    pub damaged_data: u64,
     /// Frames that have found no room with the thread that they are for.
     pub crowded_out: u64,
     /// Nodes that were split.
@@ -80,7 +82,7 @@ pub struct QueryReport {
 
 impl QueryReport {
     fn add(&mut self, stats: &WorkerStats, datagrams: &DatagramCounts) {
-        let WorkerStats { responder, pool, redirected, led, led_astray } = stats;
+        let WorkerStats { responder, pool, redirected, led, led_astray, damaged } = stats;
         self.requests += responder.requests;
         self.again += responder.again;
         self.busy += responder.busy;
@@ -88,6 +90,7 @@ impl QueryReport {
         self.redirected += redirected;
         self.led += led;
         self.led_astray += led_astray;
+        self.damaged_data += damaged;
         self.splits += pool.splits;
         self.datagrams.merge(datagrams);
     }
@@ -101,6 +104,11 @@ impl QueryReport {
             ("query_damaged", "Datagrams that are no requests", self.damaged),
             ("query_led", "Requests that began at a node that switches had found", self.led),
             ("query_led_astray", "Requests that switches had led to where no node was", self.led_astray),
+            (
+                "query_damaged_data",
+                "Requests for keys whose records or nodes fail their checks",
+                self.damaged_data,
+            ),
             ("query_crowded_out", "Frames that found no room with their thread", self.crowded_out),
             ("query_foreign", "Frames that were no datagrams for here", self.datagrams.foreign),
             ("query_frames_damaged", "Frames with wrong lengths or checksums", self.datagrams.damaged),
@@ -127,6 +135,7 @@ impl fmt::Display for QueryReport {
             (self.led_astray, "led astray"),
             (self.crowded_out, "crowded out"),
             (datagrams.damaged, "frames damaged"),
+            (self.damaged_data, "for damaged data (restore the server's folder, or load the tree again)"),
             (datagrams.dropped, "answers lost"),
         ] {
             if count > 0 {

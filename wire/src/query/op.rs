@@ -78,11 +78,14 @@ pub enum Status {
     Failed = 8,
     /// The server could not go on: it may have been carried out or not.
     Unknown = 9,
+    /// What the tree holds for the key fails its checks, however often it is read. Nothing was changed, and asking again
+    /// does not help: the server's memory or its files are damaged.
+    Damaged = 10,
 }
 
 impl Status {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Done,
         Self::NotFound,
         Self::Redirect,
@@ -93,6 +96,7 @@ impl Status {
         Self::Forgotten,
         Self::Failed,
         Self::Unknown,
+        Self::Damaged,
     ];
 
     /// By its number.
@@ -114,6 +118,7 @@ impl fmt::Display for Status {
             Self::Forgotten => "forgotten",
             Self::Failed => "failed",
             Self::Unknown => "unknown",
+            Self::Damaged => "damaged",
         })
     }
 }
@@ -126,6 +131,6 @@ mod tests {
     fn numbers_lead_back() {
         assert!(Op::ALL.into_iter().all(|op| Op::of(op as u8) == Some(op)));
         assert!(Status::ALL.into_iter().all(|status| Status::of(status as u8) == Some(status)));
-        assert_eq!((Op::of(0), Op::of(7), Status::of(10)), (None, None, None));
+        assert_eq!((Op::of(0), Op::of(7), Status::of(11)), (None, None, None));
     }
 }

@@ -1,158 +1,22 @@
 //! Query workers and RDMA clients on one tree, in one thread.
 #![allow(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+mod damage;
+mod lab;
 
-use fatbtree_index::{
-    Integrity, KeyRange, Pool, PoolConfig, RemoteSide, Start, TreeConfig, ValueLayout, Wish, value,
-};
-use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
-use fatbtree_memserver::{
-    ClientId, Lease, LoadOptions, MemoryServer, ServerError, ServerOptions, SessionKey, Supply, bulk_load,
-    seeded,
-};
-use fatbtree_query::{Answer, Ask, Requester, RequesterOptions, ResponderOptions};
-use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
-use fatbtree_verbs::time::{Duration, Instant};
+use std::collections::BTreeMap;
+
+use fatbtree_index::{Integrity, Start, Wish};
+use fatbtree_memserver::{LoadOptions, MemoryServer, ServerError, bulk_load, seeded};
+use fatbtree_query::{Answer, Ask, Requester, RequesterOptions};
+use fatbtree_verbs::plain::PlainNetwork;
+use fatbtree_verbs::time::Duration;
 use fatbtree_wire::query::{Op, QueryHeader, Status, records};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-const SEED: u64 = 42;
-
-fn config(integrity: Integrity) -> TreeConfig {
-    TreeConfig::with_integrity(5, 256, ValueLayout::OutOfLine, integrity).unwrap()
-}
-
-/// A server with one partition of two, and everything that is asked of it answered at once.
-struct Lab {
-    network: PlainNetwork,
-    server: MemoryServer<PlainDevice>,
-    now: Instant,
-}
-
-const RANGE: KeyRange = KeyRange { low: 1000, high: Some(1 << 40) };
-
-fn options() -> ServerOptions {
-    ServerOptions { chunk_bytes: 1 << 14, local_clients: true, ..ServerOptions::writable() }
-}
-
-impl Lab {
-    fn new(keys: &[u64]) -> Self {
-        let network = PlainNetwork::new();
-        let load = LoadOptions {
-            spare_bytes: 4 << 20,
-            range: RANGE,
-            ..LoadOptions::new(config(Integrity::Checksums), 1)
-        };
-        let tree = bulk_load(&load, keys, &mut seeded(SEED, 20)).unwrap();
-        let server = MemoryServer::new(network.device(), tree, &options(), 1).unwrap();
-        Self { network, server, now: Instant::ZERO }
-    }
-
-    fn worker(&mut self, number: u32) -> Worker {
-        let options = WorkerOptions {
-            servers: vec![(0, 0), (RANGE.low, 1), (1 << 40, 2)],
-            responder: ResponderOptions::default(),
-            scans: Default::default(),
-            cache: None,
-        };
-        let host = self.server.local().unwrap().clone();
-        let worker = QueryWorker::new(&host, self.server.info(), options, u64::from(number)).unwrap();
-        let mut worker = Worker { worker, number, lease: None };
-        worker.settle(self);
-        worker
-    }
-}
-
-struct Worker {
-    worker: QueryWorker,
-    number: u32,
-    lease: Option<Lease>,
-}
-
-impl Worker {
-    /// Until it needs nothing more.
-    fn settle(&mut self, lab: &mut Lab) {
-        loop {
-            self.worker.turn(lab.now);
-            let Some(need) = self.worker.poll_need() else { return };
-            match need {
-                Need::Link { local, replaces } => {
-                    let renewed = self.lease.map(|lease| lab.server.renew_session(lab.now, lease.session));
-                    let lease = match renewed {
-                        Some(Ok(lease)) => lease,
-                        _ => {
-                            let host = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-                            let client = ClientId { host, roce: Ipv4Addr::from_bits(self.number) };
-                            lab.server.open_session(lab.now, client).unwrap()
-                        }
-                    };
-                    self.lease = Some(lease);
-                    let attached = lab.server.attach(lab.now, lease.session, &local, replaces).unwrap();
-                    self.worker.attached(&attached, lease.owner).unwrap();
-                }
-                Need::Memory { kind, bytes } => {
-                    let session = self.lease.unwrap().session;
-                    let supply = lab.server.allocate(lab.now, session, kind, bytes).ok();
-                    if let Some(Supply::Chunk(chunk)) = &supply {
-                        lab.server.publish(lab.now, session, chunk.address).unwrap();
-                    }
-                    self.worker.supplied(kind, supply.as_ref().map(|supply| (session.id, supply)));
-                }
-                Need::GiveBack(places) => {
-                    let session = SessionKey { id: places.session, ..self.lease.unwrap().session };
-                    lab.server
-                        .give_back(lab.now, session, places.kind, places.bytes, &places.addresses)
-                        .unwrap();
-                }
-            }
-        }
-    }
-}
-
-fn address(port: u16) -> SocketAddr {
-    (Ipv4Addr::new(10, 0, 0, 9), port).into()
-}
-
-/// Asks one thing and waits for the answer. Every datagram of the client is changed by `touch` on its way.
-fn ask(
-    lab: &mut Lab,
-    worker: &mut Worker,
-    client: &mut Requester,
-    port: u16,
-    ask: Ask,
-    touch: impl Fn(&mut [u8]),
-) -> Answer {
-    let now = |lab: &Lab| std::time::Duration::from_nanos(lab.now.as_nanos());
-    let id = client.ask(now(lab), ask).unwrap();
-    for _ in 0..2000 {
-        while let Some(mut datagram) = client.poll_transmit() {
-            touch(&mut datagram.bytes);
-            worker.worker.handle(lab.now, address(port), &datagram.bytes);
-        }
-        worker.settle(lab);
-        while let Some(datagram) = worker.worker.poll_transmit() {
-            assert_eq!(datagram.to, address(port));
-            client.handle(now(lab), &datagram.bytes);
-        }
-        if let Some((answered, answer)) = client.poll_answer() {
-            assert_eq!(answered, id);
-            return answer;
-        }
-        lab.now += Duration::from_millis(1);
-        client.handle_timeout(now(lab));
-    }
-    panic!("no answer");
-}
-
-fn value_of(key: u64, seed: u64) -> Vec<u8> {
-    let mut bytes = vec![0; 20];
-    value::fill(key, seed, &mut bytes);
-    bytes
-}
+use lab::{Lab, SEED, Worker, address, ask, config, options, rdma, value_of};
 
 #[test]
 fn a_tree_that_tears_between_its_clients_is_refused() {
@@ -220,33 +84,6 @@ fn what_is_asked_is_answered_as_a_model_answers() {
         assert_eq!(found.as_deref(), model.get(&key).map(|value| &value[..]), "key {key}");
     }
     assert!(workers.iter().map(|worker| worker.worker.stats().pool.splits).sum::<u64>() > 20);
-}
-
-fn rdma(lab: &mut Lab) -> Pool<PlainDevice> {
-    let info = *lab.server.info();
-    let below = fatbtree_index::Partition {
-        id: 0,
-        range: KeyRange { low: 0, high: Some(RANGE.low) },
-        ..info.partition
-    };
-    let above =
-        fatbtree_index::Partition { id: 2, range: KeyRange { low: 1 << 40, high: None }, ..info.partition };
-    let roots = fatbtree_index::SuperRoot::new(vec![below, info.partition, above]).unwrap();
-    let config = PoolConfig { tree: info.config, ..PoolConfig::default() };
-    let pool = Pool::new(lab.network.device(), config, roots, 9).unwrap();
-    let id = pool.connections().into_iter().find(|id| id.server == 1).unwrap();
-    let local = pool.open(id).unwrap();
-    let client = ClientId { host: [127, 0, 0, 1].into(), roce: local.ip };
-    let lease = lab.server.open_session(lab.now, client).unwrap();
-    let endpoint = lab.server.connect(lab.now, lease.session, &local, None).unwrap();
-    pool.set_writer(1, info.writer(lease.owner, true).unwrap()).unwrap();
-    pool.connected(id, RemoteSide { endpoint, rkey: info.tree.rkey, registered: false }).unwrap();
-    let records = fatbtree_memserver::ChunkKind::Records;
-    let supply = lab.server.allocate(lab.now, lease.session, records, 0).unwrap();
-    let Supply::Chunk(chunk) = &supply else { panic!("{supply:?}") };
-    lab.server.publish(lab.now, lease.session, chunk.address).unwrap();
-    supply.hand_to(&pool, 1, lease.session.id);
-    pool
 }
 
 #[test]

@@ -1,0 +1,173 @@
+//! A memory server, its query workers and an RDMA client, in one thread and in virtual time.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use fatbtree_index::{Integrity, KeyRange, Pool, PoolConfig, RemoteSide, TreeConfig, ValueLayout, value};
+use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
+use fatbtree_memserver::{
+    ClientId, Lease, LoadOptions, MemoryServer, ServerOptions, SessionKey, Supply, bulk_load, seeded,
+};
+use fatbtree_query::{Answer, Ask, Requester, ResponderOptions};
+use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
+use fatbtree_verbs::time::{Duration, Instant};
+
+pub(crate) const SEED: u64 = 42;
+
+pub(crate) fn config(integrity: Integrity) -> TreeConfig {
+    TreeConfig::with_integrity(5, 256, ValueLayout::OutOfLine, integrity).unwrap()
+}
+
+/// A server with one partition of two, and everything that is asked of it answered at once.
+pub(crate) struct Lab {
+    pub(crate) network: PlainNetwork,
+    pub(crate) server: MemoryServer<PlainDevice>,
+    pub(crate) now: Instant,
+}
+
+pub(crate) const RANGE: KeyRange = KeyRange { low: 1000, high: Some(1 << 40) };
+
+pub(crate) fn options() -> ServerOptions {
+    ServerOptions { chunk_bytes: 1 << 14, local_clients: true, ..ServerOptions::writable() }
+}
+
+impl Lab {
+    pub(crate) fn new(keys: &[u64]) -> Self {
+        let network = PlainNetwork::new();
+        let load = LoadOptions {
+            spare_bytes: 4 << 20,
+            range: RANGE,
+            ..LoadOptions::new(config(Integrity::Checksums), 1)
+        };
+        let tree = bulk_load(&load, keys, &mut seeded(SEED, 20)).unwrap();
+        let server = MemoryServer::new(network.device(), tree, &options(), 1).unwrap();
+        Self { network, server, now: Instant::ZERO }
+    }
+
+    pub(crate) fn worker(&mut self, number: u32) -> Worker {
+        let options = WorkerOptions {
+            servers: vec![(0, 0), (RANGE.low, 1), (1 << 40, 2)],
+            responder: ResponderOptions::default(),
+            scans: Default::default(),
+            cache: None,
+        };
+        let host = self.server.local().unwrap().clone();
+        let worker = QueryWorker::new(&host, self.server.info(), options, u64::from(number)).unwrap();
+        let mut worker = Worker { worker, number, lease: None };
+        worker.settle(self);
+        worker
+    }
+}
+
+pub(crate) struct Worker {
+    pub(crate) worker: QueryWorker,
+    pub(crate) number: u32,
+    pub(crate) lease: Option<Lease>,
+}
+
+impl Worker {
+    /// Until it needs nothing more.
+    pub(crate) fn settle(&mut self, lab: &mut Lab) {
+        loop {
+            self.worker.turn(lab.now);
+            let Some(need) = self.worker.poll_need() else { return };
+            match need {
+                Need::Link { local, replaces } => {
+                    let renewed = self.lease.map(|lease| lab.server.renew_session(lab.now, lease.session));
+                    let lease = match renewed {
+                        Some(Ok(lease)) => lease,
+                        _ => {
+                            let host = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+                            let client = ClientId { host, roce: Ipv4Addr::from_bits(self.number) };
+                            lab.server.open_session(lab.now, client).unwrap()
+                        }
+                    };
+                    self.lease = Some(lease);
+                    let attached = lab.server.attach(lab.now, lease.session, &local, replaces).unwrap();
+                    self.worker.attached(&attached, lease.owner).unwrap();
+                }
+                Need::Memory { kind, bytes } => {
+                    let session = self.lease.unwrap().session;
+                    let supply = lab.server.allocate(lab.now, session, kind, bytes).ok();
+                    if let Some(Supply::Chunk(chunk)) = &supply {
+                        lab.server.publish(lab.now, session, chunk.address).unwrap();
+                    }
+                    self.worker.supplied(kind, supply.as_ref().map(|supply| (session.id, supply)));
+                }
+                Need::GiveBack(places) => {
+                    let session = SessionKey { id: places.session, ..self.lease.unwrap().session };
+                    lab.server
+                        .give_back(lab.now, session, places.kind, places.bytes, &places.addresses)
+                        .unwrap();
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn address(port: u16) -> SocketAddr {
+    (Ipv4Addr::new(10, 0, 0, 9), port).into()
+}
+
+/// Asks one thing and waits for the answer. Every datagram of the client is changed by `touch` on its way.
+pub(crate) fn ask(
+    lab: &mut Lab,
+    worker: &mut Worker,
+    client: &mut Requester,
+    port: u16,
+    ask: Ask,
+    touch: impl Fn(&mut [u8]),
+) -> Answer {
+    let now = |lab: &Lab| std::time::Duration::from_nanos(lab.now.as_nanos());
+    let id = client.ask(now(lab), ask).unwrap();
+    for _ in 0..2000 {
+        while let Some(mut datagram) = client.poll_transmit() {
+            touch(&mut datagram.bytes);
+            worker.worker.handle(lab.now, address(port), &datagram.bytes);
+        }
+        worker.settle(lab);
+        while let Some(datagram) = worker.worker.poll_transmit() {
+            assert_eq!(datagram.to, address(port));
+            client.handle(now(lab), &datagram.bytes);
+        }
+        if let Some((answered, answer)) = client.poll_answer() {
+            assert_eq!(answered, id);
+            return answer;
+        }
+        lab.now += Duration::from_millis(1);
+        client.handle_timeout(now(lab));
+    }
+    panic!("no answer");
+}
+
+pub(crate) fn value_of(key: u64, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 20];
+    value::fill(key, seed, &mut bytes);
+    bytes
+}
+
+pub(crate) fn rdma(lab: &mut Lab) -> Pool<PlainDevice> {
+    let info = *lab.server.info();
+    let below = fatbtree_index::Partition {
+        id: 0,
+        range: KeyRange { low: 0, high: Some(RANGE.low) },
+        ..info.partition
+    };
+    let above =
+        fatbtree_index::Partition { id: 2, range: KeyRange { low: 1 << 40, high: None }, ..info.partition };
+    let roots = fatbtree_index::SuperRoot::new(vec![below, info.partition, above]).unwrap();
+    let config = PoolConfig { tree: info.config, ..PoolConfig::default() };
+    let pool = Pool::new(lab.network.device(), config, roots, 9).unwrap();
+    let id = pool.connections().into_iter().find(|id| id.server == 1).unwrap();
+    let local = pool.open(id).unwrap();
+    let client = ClientId { host: [127, 0, 0, 1].into(), roce: local.ip };
+    let lease = lab.server.open_session(lab.now, client).unwrap();
+    let endpoint = lab.server.connect(lab.now, lease.session, &local, None).unwrap();
+    pool.set_writer(1, info.writer(lease.owner, true).unwrap()).unwrap();
+    pool.connected(id, RemoteSide { endpoint, rkey: info.tree.rkey, registered: false }).unwrap();
+    let records = fatbtree_memserver::ChunkKind::Records;
+    let supply = lab.server.allocate(lab.now, lease.session, records, 0).unwrap();
+    let Supply::Chunk(chunk) = &supply else { panic!("{supply:?}") };
+    lab.server.publish(lab.now, lease.session, chunk.address).unwrap();
+    supply.hand_to(&pool, 1, lease.session.id);
+    pool
+}
