@@ -1,4 +1,4 @@
-//! Changing from one epoch to the next while lookups go on (DESIGN §4 "A reload").
+//! Changing from one epoch to the next while lookups go on (ARCHITECTURE.md "A reload").
 //!
 //! ```text
 //!  Forget   first hops     delete hot keys that the new plan does not have, or has elsewhere: there is no room for both

@@ -112,7 +112,7 @@ impl Cluster {
     /// Reads a cluster file.
     ///
     /// # Errors
-    /// The first thing wrong with it, with line, column and field (DESIGN §14): see [`ClusterProblem`].
+    /// The first thing wrong with it, with line, column and field (ARCHITECTURE.md "Bad input"): see [`ClusterProblem`].
     pub fn from_toml(text: &str) -> Result<Self, ClusterError> {
         validate::cluster(text)
     }

@@ -1,4 +1,4 @@
-//! Who may talk to whom: mutual TLS on every gRPC channel (DESIGN §11), and the certificates for it.
+//! Who may talk to whom: mutual TLS on every gRPC channel (ARCHITECTURE.md "Control channels"), and the certificates for it.
 //!
 //! A folder has the certificate of one authority, `ca.pem`, and for each role by its name `NAME.pem` and `NAME.key`. A role shows its
 //! certificate at both ends of a channel: whoever connects asks for the role it means, whoever listens knows who is there and decides what

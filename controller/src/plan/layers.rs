@@ -1,4 +1,4 @@
-//! Which nodes go into which node set: set by set in path order (paper §III-C, DESIGN §8).
+//! Which nodes go into which node set: set by set in path order (paper §III-C, ARCHITECTURE.md "Planning").
 //!
 //! The *frontier* is what a packet can still be led to: children of the fat root at first. Each set takes the most visited
 //! frontier nodes up to its room; their children join the frontier; a node passed over may be cached further down.

@@ -132,7 +132,7 @@ pub enum ConnectError {
         /// Partitions of the new one.
         new: Vec<u16>,
     },
-    /// The single-packet rule (design §5).
+    /// The single-packet rule (ARCHITECTURE.md "Single-packet rule").
     #[error(transparent)]
     Tree(#[from] ConfigError),
     /// The device refuses.

@@ -1,6 +1,6 @@
 //! What whoever writes a tree promises its readers, by name: a test breaks one at a time, to see whether the seeds notice.
 
-/// A rule for writers (design, section 9).
+/// A rule for writers (ARCHITECTURE.md "Memory rules").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     /// A node's version goes on from the one found in memory.
