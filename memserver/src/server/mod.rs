@@ -318,6 +318,7 @@ impl<D: Device> MemoryServer<D> {
             ("sessions_lapsed", counters.sessions_lapsed),
             ("sessions_opened", counters.sessions_opened),
             ("keys_located", self.finder.looked_for),
+            ("keys_located_nodes", self.finder.nodes),
             ("snapshots", self.snapshots.finished),
             ("snapshots_failed", self.snapshots.failed),
             ("snapshots_waiting", self.snapshots.waiting() as u64),
@@ -345,8 +346,9 @@ impl<D: Device> MemoryServer<D> {
         self.advance(now);
     }
 
-    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots, as many to locate keys, and as many to find out
-    /// what ended sessions have left of their chunks. Says whether there is more to read.
+    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots, as many to locate keys (and those that one key
+    /// takes more), and as many to find out what ended sessions have left of their chunks, whatever clients have written there. Says
+    /// whether there is more to read.
     pub fn work(&mut self, now: Instant, budget: usize) -> bool {
         self.advance(now);
         self.take_broken();
