@@ -132,6 +132,8 @@ pub struct QueryWorker {
     /// It is being looked whether the link is up.
     probes: bool,
     surplus_due: Instant,
+    /// When a turn ended before all was done.
+    more_since: Option<Instant>,
     surplus: Vec<ReturnedPlaces>,
     stats: WorkerStats,
 }
@@ -157,6 +159,10 @@ pub fn worker_cache(bytes: u64) -> Arc<IndexCache> {
 
 /// Between two looks at what was freed, and at clients whose leases have ended.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Steps of a turn: so a request that reads on and on, as a scan over many leaves without keys does, keeps no other one's answer back for
+/// longer than some milliseconds.
+const STEPS: usize = 4096;
 
 /// Chores beside the requests.
 const CHORES: usize = 2;
@@ -218,6 +224,7 @@ impl QueryWorker {
             needs_link: true,
             probes: false,
             surplus_due: Instant::ZERO + LOOK,
+            more_since: None,
             surplus: Vec::new(),
             stats: WorkerStats::default(),
         })
@@ -300,9 +307,10 @@ impl QueryWorker {
         }
     }
 
-    /// Goes on with everything, as far as it goes.
+    /// Goes on with everything, as far as it goes in a bounded number of steps. If there is more to do, the
+    /// [next turn](Self::next_deadline) is due at once.
     pub fn turn(&mut self, now: Instant) {
-        while self.step(now) {}
+        self.more_since = (0..STEPS).all(|_| self.step(now)).then_some(now);
     }
 
     /// Goes on by one step of each operation that can make one. Says whether there was one: then there may be more. Others may work on
@@ -315,8 +323,9 @@ impl QueryWorker {
             let mut context = Context::from_waker(&self.waker);
             while let Poll::Ready(Some(done)) = Pin::new(&mut self.work).poll_next(&mut context) {
                 match done {
-                    // Whoever reads on behind the former border misses what has come to lie before it.
-                    Ended::Request(ticket, Outcome::Records { .. }, range)
+                    // Whoever reads on behind the former border misses what has come to lie before it; and what lies behind a new
+                    // one is no damage.
+                    Ended::Request(ticket, Outcome::Records { .. } | Outcome::Damaged, range)
                         if range != self.info.partition.range =>
                     {
                         self.responder.finish(ticket, Outcome::Failed);
@@ -438,7 +447,8 @@ impl QueryWorker {
 
     /// When the next turn is due at the latest.
     pub fn next_deadline(&self) -> Instant {
-        self.pool.next_deadline().map_or(self.surplus_due, |at| at.min(self.surplus_due))
+        let due = [self.pool.next_deadline(), self.more_since];
+        due.into_iter().flatten().fold(self.surplus_due, Instant::min)
     }
 
     /// Requests that are at work.
