@@ -41,11 +41,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod checks;
 mod cookie;
 mod known;
 mod requester;
 mod responder;
 
+pub use checks::Check;
 pub use requester::{Answer, Ask, Requester, RequesterOptions, RequesterStats, ToServer};
 pub use responder::{Outcome, Request, Responder, ResponderOptions, ResponderStats, Ticket, ToClient};
 
