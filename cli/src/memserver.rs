@@ -44,7 +44,8 @@ pub(crate) struct Arguments {
     begin: Begin,
     #[command(flatten)]
     serve: Serve,
-    /// Folder to keep the tree in; by default the tree ends with the process.
+    /// Folder to keep the tree in; by default the tree ends with the process. The tree has checksums then, so all memory servers of a cluster
+    /// have folders, or --checksums.
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
     #[command(flatten)]

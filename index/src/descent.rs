@@ -269,10 +269,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Reason::Locked => return Err(OperationError::Locked { key }),
             Reason::Unknown(last) => return Err(OperationError::Unknown { key, last }),
             Reason::Memory(want) => {
-                return match self.pool.until_memory(want).await {
-                    true => Ok(()),
-                    false => Err(OperationError::NoMemory { key, server: want.server, kind: want.kind }),
-                };
+                let (server, kind) = (want.server, want.kind);
+                let supplied = self.pool.until_memory(want).await;
+                return supplied.map_err(|why| OperationError::NoMemory { key, server, kind, why });
             }
             Reason::Fault(fault) => fault,
         };

@@ -3,7 +3,7 @@
 use crate::address::GlobalAddress;
 use crate::node::NodeFault;
 use crate::pool::{BreakReason, ConnectionId};
-use crate::space::ChunkKind;
+use crate::space::{ChunkKind, Shortage};
 
 use fatbtree_verbs::PostError;
 
@@ -97,10 +97,7 @@ pub enum OperationError {
         error: PostError,
     },
     /// The server has no memory left, or gives this client no more.
-    #[error(
-        "key {key:#x}: memory server {server} gives no more memory for {kind}; delete keys, let it have more memory, or raise the \
-         bound of chunks per client"
-    )]
+    #[error("key {key:#x}: memory server {server} gives no more memory for {kind}: {why}")]
     NoMemory {
         /// The key.
         key: u64,
@@ -108,6 +105,8 @@ pub enum OperationError {
         server: u16,
         /// For what.
         kind: ChunkKind,
+        /// Why not.
+        why: Shortage,
     },
     /// The client was not told how to write there.
     #[error(

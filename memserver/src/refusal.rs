@@ -2,10 +2,10 @@
 
 use std::net::Ipv4Addr;
 
-use fatbtree_index::{ConfigError, GlobalAddress};
-use fatbtree_verbs::{ConnectError, EndpointError, QueuePairNumber};
+use fatbtree_index::{ConfigError, GlobalAddress, Shortage};
+use fatbtree_verbs::{ConnectError, EndpointError, NoRoom, QueuePairNumber};
 
-use crate::chunk::NoChunk;
+use crate::chunk::{NoChunk, NoSupply};
 use crate::limits::OverBound;
 use crate::owners::NoOwner;
 use crate::places::TooManyPlaces;
@@ -58,6 +58,9 @@ pub enum Refusal {
     /// The region is full.
     #[error(transparent)]
     NoChunk(#[from] NoChunk),
+    /// The disk is full.
+    #[error("no chunk can be given out: {0}")]
+    NoRoom(#[from] NoRoom),
     /// No such chunk.
     #[error("the {session} has no chunk at {address}: it was given back, or never this session's")]
     UnknownChunk {
@@ -72,4 +75,26 @@ pub enum Refusal {
         /// Where it begins.
         address: GlobalAddress,
     },
+}
+
+impl Refusal {
+    /// Why there is no memory, where some was asked for.
+    #[must_use]
+    pub const fn shortage(&self) -> Shortage {
+        match self {
+            Self::NoChunk(_) => Shortage::Region,
+            Self::NoRoom(_) => Shortage::Disk,
+            Self::OverBound(_) => Shortage::Bound,
+            _ => Shortage::Unknown,
+        }
+    }
+}
+
+impl From<NoSupply> for Refusal {
+    fn from(none: NoSupply) -> Self {
+        match none {
+            NoSupply::Chunk(none) => none.into(),
+            NoSupply::Room(none) => none.into(),
+        }
+    }
 }

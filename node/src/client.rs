@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fatbtree_client::{Client, KeySample, Report};
 use fatbtree_controller::grpc::ClientReport;
-use fatbtree_index::{ConnectionId, Event, Limits, PoolConfig, PoolStats, RemoteSide, SessionId};
+use fatbtree_index::{ConnectionId, Event, Limits, PoolConfig, PoolStats, RemoteSide, SessionId, Shortage};
 use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_port::{Counters, Waiter};
 use fatbtree_topology::{Host, MemoryServer};
@@ -348,7 +348,7 @@ impl ClientProcess {
                 Event::MemoryWanted { server, kind, bytes } => {
                     let order = Order::Memory { kind, bytes };
                     if self.orders.get(&server).is_none_or(|desk| desk.try_send(order).is_err()) {
-                        self.client.pool().refuse_memory(server, kind);
+                        self.client.pool().refuse_memory(server, kind, Shortage::Unknown);
                     }
                 }
                 Event::Unfinished { .. } => {
@@ -397,7 +397,7 @@ impl ClientProcess {
                 }
                 Answer::Memory { server, kind, supply: Err(error), .. } => {
                     tracing::warn!(server, %error, "no memory");
-                    pool.refuse_memory(server, kind);
+                    pool.refuse_memory(server, kind, error.shortage());
                 }
             }
         }

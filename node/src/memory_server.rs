@@ -47,7 +47,7 @@ pub struct TreeSource {
     pub value_bytes: u32,
     /// From which values are made, with the key: see [`fatbtree_index::value`].
     pub seed: u64,
-    /// The tree's shape; with checksums, where the device tears lines.
+    /// The tree's shape; with checksums, where the device tears lines or the tree lies in a folder.
     pub config: TreeConfig,
     /// Memory for what will be written, in bytes. It costs nothing until it is used.
     pub spare_bytes: u64,
@@ -72,7 +72,7 @@ pub struct MemoryServerOptions {
     pub metrics: Option<String>,
     /// What it begins with, unless there is a tree in its folder.
     pub tree: TreeSource,
-    /// The folder that it keeps its tree in; without, the tree ends with the process.
+    /// The folder that it keeps its tree in, which has checksums then; without, the tree ends with the process.
     pub data: Option<PathBuf>,
     /// Bytes of the largest region that it lets itself be loaded with.
     pub region_bytes: u64,
@@ -154,8 +154,10 @@ impl MemoryServerProcess {
             }
         };
         let spare_bytes = tree.spare_bytes;
-        let tears = queries.is_some() || !adapter.capabilities().line_atomicity;
-        let tree = if tears { with_checksums(tree)? } else { tree };
+        // A disk that damages what it keeps is noticed by readers then.
+        let on_disk = matches!(storage, Storage::Folder(_));
+        let needs_sums = on_disk || queries.is_some() || !adapter.capabilities().line_atomicity;
+        let tree = if needs_sums { with_checksums(tree)? } else { tree };
         let tree = first_tree(&mut storage, tree, &described)?;
         let server = MemoryServer::new(adapter, tree, &server_options, rand::random())?;
         let server = server.with_device_counters(|adapter| {
@@ -254,7 +256,7 @@ impl MemoryServerProcess {
     }
 }
 
-/// What a new tree is made of where lines are torn.
+/// What a new tree is made of where lines are torn, or lie on a disk.
 fn with_checksums(source: TreeSource) -> Result<TreeSource, NodeError> {
     let shape = source.config;
     let (fan_out, leaf_bytes, values) = (shape.fan_out(), shape.leaf_bytes(), shape.values());

@@ -28,7 +28,7 @@ use crate::descent::Child;
 use crate::limits::Limits;
 use crate::locks::{LockId, SessionId, Writer};
 use crate::moved::MovedKeys;
-use crate::space::{ChunkKind, ReturnedPlaces, SURPLUS, Space, Want};
+use crate::space::{ChunkKind, ReturnedPlaces, SURPLUS, Shortage, Space, Want};
 use crate::super_root::{Partition, SuperRoot};
 use crate::techniques::Techniques;
 
@@ -277,9 +277,9 @@ impl<V: Verbs> Pool<V> {
 
     /// Says that there is no memory, as [`Event::MemoryWanted`] asks for. The operations that wait for it end with
     /// [`OperationError::NoMemory`](crate::OperationError::NoMemory); later ones ask again.
-    pub fn refuse_memory(&self, server: u16, kind: ChunkKind) {
+    pub fn refuse_memory(&self, server: u16, kind: ChunkKind, why: Shortage) {
         let mut state = self.state.borrow_mut();
-        let waiting = state.sessions.get_mut(&server).map(|session| session.space.refuse(kind));
+        let waiting = state.sessions.get_mut(&server).map(|session| session.space.refuse(kind, why));
         drop(state);
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
@@ -566,25 +566,25 @@ impl<V: Verbs> Pool<V> {
         sessions.find_map(|session| Some((session.locks.take_left()?, session.writer)))
     }
 
-    /// Waits until there is memory for a node or record, or another session. Says whether it is worth another attempt.
-    pub(crate) async fn until_memory(&self, want: Want) -> bool {
+    /// Waits until there is memory for a node or record, or another session: then it is worth another attempt.
+    pub(crate) async fn until_memory(&self, want: Want) -> Result<(), Shortage> {
         let Want { server, kind, bytes, .. } = want;
-        let Ok(writer) = self.writer(server) else { return true };
+        let Ok(writer) = self.writer(server) else { return Ok(()) };
         let mut before = None;
         poll_fn(|context| {
             let wait = |session: &mut Session| {
-                let refusals = session.space.refusals(kind);
+                let (refusals, shortage) = session.space.refusals(kind);
                 if session.space.has(want) {
-                    return Ok(true);
+                    return Ok(Ok(()));
                 }
                 if *before.get_or_insert(refusals) != refusals {
-                    return Ok(false);
+                    return Ok(Err(shortage));
                 }
                 Err(session.space.wait(kind, context.waker()))
             };
             match self.in_session(server, &writer, wait) {
                 // The next attempt asks in the next session.
-                None => Poll::Ready(true),
+                None => Poll::Ready(Ok(())),
                 Some(Ok(has)) => Poll::Ready(has),
                 Some(Err(asks)) => {
                     if asks {

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use fatbtree_index::{ChunkKind, GlobalAddress, Owner, SessionId, TreeTop};
+use fatbtree_index::{ChunkKind, GlobalAddress, Owner, SessionId, Shortage, TreeTop};
 use fatbtree_trust::Peer;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 use tokio_stream::StreamExt;
@@ -13,9 +13,9 @@ use tonic::transport::Channel;
 use tonic::{Code, Response, Status, Streaming};
 
 use super::convert::{MessageError, missing, supply};
-use super::proto;
 use super::proto::loader_client::LoaderClient;
 use super::proto::memory_server_client::MemoryServerClient;
+use super::{SHORTAGE, proto};
 use crate::info::ServerInfo;
 use crate::places::{GivenBack, Supply};
 use crate::server::{Counter, KeyPlaces, MAX_LOCATE_KEYS};
@@ -148,6 +148,18 @@ impl ClientError {
         match self {
             Self::Refused { status, .. } => Some(status.code()),
             _ => None,
+        }
+    }
+
+    /// Why there is no memory, as far as the server has said, where it was asked for some.
+    #[must_use]
+    pub fn shortage(&self) -> Shortage {
+        match self {
+            Self::Refused { status, .. } => {
+                let word = status.metadata().get(SHORTAGE).and_then(|word| word.to_str().ok());
+                word.map_or(Shortage::Unknown, Shortage::of_word)
+            }
+            _ => Shortage::Unknown,
         }
     }
 

@@ -237,7 +237,7 @@ impl Job {
         let mut building = tokio::task::spawn_blocking(move || {
             let keys = std::mem::take(&mut pairs.keys);
             let mut values = InOrder { keys: &keys, pairs: &pairs, at: 0 };
-            let storage = shared.storage.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut storage = shared.storage.lock().unwrap_or_else(PoisonError::into_inner);
             storage.build(&options, shared.region_bytes, &keys, &mut values)
         });
         let mut gone = None;

@@ -22,6 +22,9 @@ use fatbtree_index::{SuperRoot, SuperRootError};
 
 use crate::info::ServerInfo;
 
+/// Metadata of a refusal of memory: the word of its [`Shortage`](fatbtree_index::Shortage).
+const SHORTAGE: &str = "shortage";
+
 /// Messages and stubs as the proto compiler makes them.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated code")]
 pub mod proto {

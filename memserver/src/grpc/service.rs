@@ -10,12 +10,13 @@ use fatbtree_verbs::QueuePairNumber;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Request, Response, Status};
 
 use super::convert::{MessageError, chunk_kind, missing};
 use super::loading::{self, Loader, Loading};
-use super::{proto, stream};
+use super::{SHORTAGE, proto, stream};
 use crate::limits::ClientId;
 use crate::mailbox::{Handle, ServerGone};
 use crate::owners::NoOwner;
@@ -185,16 +186,19 @@ impl From<Refusal> for Status {
         let code = match refusal {
             Refusal::UnknownSession(_) => Code::Unauthenticated,
             Refusal::UnknownQueuePair { .. } | Refusal::UnknownChunk { .. } => Code::NotFound,
-            Refusal::OverBound(_) | Refusal::NoChunk(_) | Refusal::NoOwner(NoOwner::InUse) => {
-                Code::ResourceExhausted
-            }
+            Refusal::OverBound(_)
+            | Refusal::NoChunk(_)
+            | Refusal::NoRoom(_)
+            | Refusal::NoOwner(NoOwner::InUse) => Code::ResourceExhausted,
             Refusal::Endpoint(_) | Refusal::TooManyPlaces(_) => Code::InvalidArgument,
             Refusal::OtherAddress { .. } => Code::PermissionDenied,
             Refusal::NodeTooLarge(_) | Refusal::Published { .. } => Code::FailedPrecondition,
             Refusal::Device(_) | Refusal::NoOwner(NoOwner::Locks(_)) => Code::Aborted,
         };
         tracing::info!(%refusal, "refused");
-        Self::new(code, refusal.to_string())
+        let mut metadata = MetadataMap::new();
+        metadata.insert(SHORTAGE, MetadataValue::from_static(refusal.shortage().word()));
+        Self::with_metadata(code, refusal.to_string(), metadata)
     }
 }
 

@@ -94,8 +94,8 @@ pub struct LoadedTree {
     pub counts: LoadCounts,
     /// How often the region has been filled: 1 the first time.
     pub generation: u64,
-    /// A byte for each chunk that was ever given out, which says its kind, where the region outlives its server: see
-    /// [`Folder`](crate::Folder).
+    /// A word for each chunk that was ever given out, which says its kind, where the region outlives its server: see
+    /// [`Folder`](crate::Folder). [`chunk_kinds_bytes`](crate::chunk_kinds_bytes) long, zeros in the beginning.
     pub chunk_kinds: Option<Arc<Memory>>,
 }
 

@@ -9,7 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use fatbtree_index::{
     ChunkKind, ConnectError, ConnectionId, Event, GlobalAddress, IndexCache, KeyRange, Owner, Partition,
-    Pool, PoolConfig, PoolStats, RemoteSide, ReturnedPlaces, SessionId, Start, SuperRoot, SuperRootError,
+    Pool, PoolConfig, PoolStats, RemoteSide, ReturnedPlaces, SessionId, Shortage, Start, SuperRoot,
+    SuperRootError,
 };
 use fatbtree_query::{Outcome, Responder, ResponderOptions, ResponderStats, Ticket, ToClient};
 use fatbtree_verbs::local::{LocalHost, LocalVerbs};
@@ -376,7 +377,9 @@ impl QueryWorker {
                 Event::MemoryWanted { server, kind, bytes } if server == self.connection.server => {
                     return Some(Need::Memory { kind, bytes });
                 }
-                Event::MemoryWanted { server, kind, .. } => self.pool.refuse_memory(server, kind),
+                Event::MemoryWanted { server, kind, .. } => {
+                    self.pool.refuse_memory(server, kind, Shortage::Unknown);
+                }
                 Event::Unfinished { .. } => {
                     self.unfinished = true;
                     self.take_events();
@@ -436,7 +439,7 @@ impl QueryWorker {
         let server = self.connection.server;
         match supply {
             Some((session, supply)) => supply.hand_to(&self.pool, server, session),
-            None => self.pool.refuse_memory(server, kind),
+            None => self.pool.refuse_memory(server, kind, Shortage::Unknown),
         }
     }
 

@@ -147,7 +147,7 @@ impl<D: Device> MemoryServer<D> {
     /// `bytes` is the size of a record's place; 0 asks for a chunk. Nodes have their own size.
     ///
     /// # Errors
-    /// When the session has ended, a bound is met, or no chunk of this kind is left.
+    /// When the session has ended, a bound is met, no chunk of this kind is left, or the disk has no room for it.
     pub fn allocate(
         &mut self,
         now: Instant,
@@ -161,11 +161,11 @@ impl<D: Device> MemoryServer<D> {
             return Ok(Supply::Places(places));
         }
         self.accounts.charge(payer, Resource::Chunks)?;
-        let chunk = match self.chunks.allocate(kind, session) {
+        let chunk = match self.chunks.allocate(&self.region, kind, session) {
             Ok(chunk) => chunk,
-            Err(full) => {
+            Err(none) => {
                 self.accounts.release(payer, Resource::Chunks);
-                return Err(full.into());
+                return Err(none.into());
             }
         };
         if let Some(session) = self.sessions.get_mut(session) {

@@ -20,9 +20,10 @@ use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, Mtu, QueueP
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::chunk::{ChunkSize, ChunkTable, DamagedKinds};
+use crate::chunk::{ChunkSize, ChunkTable, chunk_kinds_bytes};
 use crate::event::{Event, Events, FirstHop};
 use crate::info::{LockTable, ServerInfo};
+use crate::kinds::DamagedKinds;
 use crate::limits::{Accounts, Limits, Resource};
 use crate::load::LoadedTree;
 use crate::owners::{Locks, Owners};
@@ -437,13 +438,13 @@ fn fit<D: Device>(
     let chunk_kinds = match chunk_kinds {
         // Local clients look there what may be a node.
         None if options.local_clients => {
-            let bytes = u64::from(chunks.count());
+            let bytes = chunk_kinds_bytes(spare.end - spare.start, options.chunk_bytes);
             Some(Memory::shared(bytes).map_err(|_| ServerError::OutOfMemory { bytes })?)
         }
         kinds => kinds.clone(),
     };
     let chunks = match &chunk_kinds {
-        Some(kinds) => chunks.restored(Arc::clone(kinds))?,
+        Some(kinds) => chunks.restored(Arc::clone(kinds), *generation)?,
         None => chunks,
     };
     let mut superblock = [0; LINE];

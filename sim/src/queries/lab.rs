@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use fatbtree_client::{Client, QueryClient};
 use fatbtree_index::{
     ChunkKind, ConnectionId, Event, IndexCache, Limits as Patience, PoolConfig, RemoteSide, SessionId,
-    SuperRoot, Verified, VerifyError,
+    Shortage, SuperRoot, Verified, VerifyError,
 };
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
 use fatbtree_memserver::{
@@ -516,7 +516,7 @@ impl Lab {
                 Event::ConnectionBroken { id, .. } => down.push(id),
                 Event::MemoryWanted { kind, bytes, .. } => match allocate(server, now, &held, kind, bytes) {
                     Some(supply) => supply.hand_to(pool, 0, held.session.id),
-                    None => pool.refuse_memory(0, kind),
+                    None => pool.refuse_memory(0, kind, Shortage::Region),
                 },
                 Event::Unfinished { .. } => {
                     let client = client.clone();

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use fatbtree_index::{KeyRange, Partition, Regions, ReturnedPlaces, Superblock, Tree, ValueLayout};
 use fatbtree_memserver::{
     Bounds, ChunkKind, ClientId, Handle, Lease, Limits, LoadCounts, LoadOptions, LoadedTree, Mailbox,
-    MemoryServer, Refusal, ServerInfo, ServerOptions, SessionKey, Supply, bulk_load, mailbox, varying,
+    MemoryServer, Refusal, ServerInfo, ServerOptions, SessionKey, Supply, bulk_load, chunk_kinds_bytes,
+    mailbox, varying,
 };
 use fatbtree_verbs::{
     Access, Agreed, Capabilities, ConnectError, Device, DeviceMemoryError, Endpoint, Memory, QueuePair,
@@ -102,7 +103,7 @@ impl Server {
         let options = LoadOptions { range, spare_bytes: SPARE, ..LoadOptions::new(config, self.id) };
         let keys: Vec<u64> = pairs.iter().map(|(key, _)| *key).collect();
         let tree = bulk_load(&options, &keys, &mut made).expect("there is memory for a small tree");
-        let kinds = Memory::shared((tree.spare.end - tree.spare.start) / CHUNK);
+        let kinds = Memory::shared(chunk_kinds_bytes(tree.spare.end - tree.spare.start, CHUNK));
         LoadedTree { chunk_kinds: Some(kinds.expect("there is memory for a table")), ..tree }
     }
 
