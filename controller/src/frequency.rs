@@ -6,10 +6,12 @@
 use crate::tree::{NONE, Tree};
 
 /// Visits per node of one [`Tree`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Frequencies {
     /// Position `n` of the sorted samples begins at weight `runs[n]`; only kept while building.
     nodes: Vec<u64>,
+    /// Visits of each node that are to be expected.
+    expected: Vec<f64>,
     keys: Vec<u64>,
     /// Weight of all samples before each, and of all.
     before: Vec<u64>,
@@ -67,8 +69,10 @@ impl Frequencies {
                 start = child_end;
             }
         }
-        let nodes = runs.iter().map(|(start, end)| before[*end as usize] - before[*start as usize]).collect();
-        Self { nodes, keys, before }
+        let nodes: Vec<u64> =
+            runs.iter().map(|(start, end)| before[*end as usize] - before[*start as usize]).collect();
+        let expected = expect(tree, &nodes, &runs, (keys.len(), before[keys.len()]));
+        Self { nodes, expected, keys, before }
     }
 
     /// Visits of all samples.
@@ -88,17 +92,86 @@ impl Frequencies {
         self.before[end.max(start)] - self.before[start]
     }
 
-    /// Sorting key: more visits first, then more leaves below, then the smaller index (nearer to the root, lower keys).
-    pub(crate) fn rank(&self, tree: &Tree, node: u32) -> (u64, u64, std::cmp::Reverse<u32>) {
-        (self.of(node), tree.node(node).leaves, std::cmp::Reverse(node))
+    /// Visits of each node that are to be expected, in the unit of the samples: these are a part of all visits, and keys that
+    /// none of them has are asked for as well. Without samples, the leaves below each node.
+    pub(crate) fn expected(&self) -> &[f64] {
+        &self.expected
     }
+}
+
+/// Divides the visits of each node among its children as if one more of its samples were spread evenly over its leaves. Where
+/// there are few samples, leaves count; where there are many, samples do.
+fn expect(tree: &Tree, visits: &[u64], runs: &[(u32, u32)], (count, total): (usize, u64)) -> Vec<f64> {
+    struct Whole {
+        expected: f64,
+        leaves: f64,
+        visits: u64,
+        samples: f64,
+    }
+    // Visits per leaf. Where there are no samples it is that of the node above: leaves that are alike stay exactly alike.
+    let mut of_leaf = vec![0.0; tree.node_count()];
+    let share = |whole: &Whole, child: u32, of_leaf: &mut [f64]| {
+        let leaves = tree.node(child).leaves as f64;
+        let even = whole.expected / whole.leaves;
+        of_leaf[child as usize] = if whole.visits == 0 {
+            even
+        } else {
+            let seen = visits[child as usize] as f64 / whole.visits as f64;
+            let part = (whole.samples * seen + leaves / whole.leaves) / (whole.samples + 1.0);
+            whole.expected * part / leaves
+        };
+    };
+    let roots = tree.partitions().iter();
+    let leaves_of = |node: u32| if node == NONE { 1 } else { tree.node(node).leaves };
+    let leaves = roots.clone().map(|partition| leaves_of(partition.node)).sum::<u64>() as f64;
+    let expected = if total == 0 { leaves } else { total as f64 };
+    let all = Whole { expected, leaves, visits: total, samples: count as f64 };
+    for partition in roots.filter(|partition| partition.node != NONE) {
+        share(&all, partition.node, &mut of_leaf);
+    }
+    // Breadth-first order: a parent's visits are known before its children's.
+    for node in 0..tree.node_count() {
+        let (rate, leaves) = (of_leaf[node], tree.node(node as u32).leaves as f64);
+        let (start, end) = runs[node];
+        let samples = f64::from(end - start);
+        let whole = Whole { expected: rate * leaves, leaves, visits: visits[node], samples };
+        for child in tree.children(node as u32).iter().filter(|child| child.node != NONE) {
+            match whole.visits {
+                0 => of_leaf[child.node as usize] = rate,
+                _ => share(&whole, child.node, &mut of_leaf),
+            }
+        }
+    }
+    (0..).zip(of_leaf).map(|(node, rate)| rate * tree.node(node).leaves as f64).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_support::{arb_tops, naive_path};
+    use crate::test_support::{arb_tops, naive_path, top};
     use proptest::prelude::*;
+
+    /// Two halves of 100 leaves each, below one root.
+    fn halves() -> Tree {
+        let lows: Vec<u64> = (0..200).map(|leaf| leaf * 10).collect();
+        Tree::new(&[top(0, 0, &lows, &[10, 10, 10, 10, 10, 10, 10, 10, 10, 10])]).unwrap()
+    }
+
+    #[test]
+    fn few_samples_say_little_and_many_say_much() {
+        let tree = halves();
+        let root = tree.partitions()[0].node;
+        let [first, second] = tree.children(root) else { panic!("two halves") };
+        let expected = |samples: u64| {
+            let keys: Vec<u64> = (0..samples).map(|n| n % 1000).collect();
+            let frequencies = Frequencies::from_keys(&tree, &keys);
+            [first, second].map(|half| frequencies.expected()[half.node as usize])
+        };
+        assert_eq!(expected(0), [100.0, 100.0], "as leaves");
+        assert_eq!(expected(1), [0.75, 0.25], "one sample of two, as it were");
+        let [asked, other] = expected(999);
+        assert!((998.0..999.0).contains(&asked) && other > 0.0, "{asked} {other}");
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
@@ -125,6 +198,12 @@ mod tests {
             prop_assert_eq!(weighted.total(), samples.iter().map(|s| s.1).sum::<u64>());
             let keys: Vec<u64> = samples.iter().flat_map(|(key, weight)| vec![*key; *weight as usize]).collect();
             prop_assert_eq!(Frequencies::from_keys(&tree, &keys).nodes, expected);
+            // What is expected of a node is divided among its children and leaves, and nothing is lost.
+            for (n, node) in (0..).zip(tree.nodes()) {
+                let below: f64 = tree.children(n).iter().filter(|c| c.node != NONE).map(|c| weighted.expected[c.node as usize]).sum();
+                prop_assert!(below <= weighted.expected[n as usize] * (1.0 + 1e-9), "{:#x}", node.address);
+                prop_assert!(weighted.expected[n as usize] > 0.0);
+            }
             for pair in lows.windows(2) {
                 let (low, high) = (pair[0].min(pair[1]), pair[0].max(pair[1]));
                 let sum: u64 = samples.iter().filter(|s| (low..=high).contains(&s.0)).map(|s| s.1).sum();

@@ -31,6 +31,9 @@ pub struct Summary {
     pub entries: usize,
     /// Levels that the network walks for an average sample that is not led to a record; 1 without samples means the fat root alone.
     pub expected_levels: f64,
+    /// The best placement below the same fat root walks at most this part more of the levels that are to be expected.
+    #[serde(default)]
+    pub short_of_best: f64,
 }
 
 /// The node sets of one kind.
@@ -133,6 +136,7 @@ impl Plan {
             hot_share: part_of(hot, all),
             entries: self.entries().values().map(Vec::len).sum(),
             expected_levels: walked,
+            short_of_best: f64::from(self.short) / 1e6,
         }
     }
 
@@ -232,6 +236,10 @@ impl Plan {
         line(format_args!(
             "  {} table entries; the switches walk {:.2} levels for an average sample that is not led to a record",
             summary.entries, summary.expected_levels
+        ));
+        line(format_args!(
+            "  no placement below this fat root walks over {:.2} % more levels",
+            100.0 * summary.short_of_best
         ));
         out
     }
