@@ -26,21 +26,45 @@ fn key(record: u64) -> u64 {
     mix(record.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// A rank from 0 on, by the inverse of the continuous distribution.
-fn zipf(items: f64, uniform: f64) -> u64 {
-    let one = 1.0 - THETA;
-    (((items.powf(one) - 1.0) * uniform + 1.0).powf(1.0 / one) - 1.0) as u64
+/// Draws ranks from 0 on: the head by its sums, the rest by the integral.
+struct Zipf {
+    head: Vec<f64>,
+    items: f64,
+}
+
+impl Zipf {
+    const HEAD: usize = 1000;
+
+    fn new(items: f64) -> Self {
+        let mut sum = 0.0;
+        let up_to = |rank: usize| {
+            sum += (rank as f64).powf(-THETA);
+            sum
+        };
+        Self { head: (1..=Self::HEAD).map(up_to).collect(), items }
+    }
+
+    fn draw(&self, uniform: f64) -> u64 {
+        let (one, from, head) = (1.0 - THETA, Self::HEAD as f64 + 0.5, self.head[Self::HEAD - 1]);
+        let tail = ((self.items + 0.5).powf(one) - from.powf(one)) / one;
+        let at = uniform * (head + tail);
+        if at < head {
+            return self.head.partition_point(|sum| *sum <= at) as u64;
+        }
+        let rank = (from.powf(one) + (at - head) * one).powf(1.0 / one) - 0.5;
+        (rank as u64).min(self.items as u64 - 1)
+    }
 }
 
 /// The n-th record that a distribution asks for.
-fn draw(distribution: &str, keys: u64, n: u64) -> u64 {
+fn draw(distribution: &str, zipf: &[Zipf; 2], keys: u64, n: u64) -> u64 {
     let random = mix(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed);
     let uniform = random as f64 / u64::MAX as f64;
     match distribution {
         "uniform" => random % keys,
-        "zipfian-ranked" => zipf(keys as f64, uniform).min(keys - 1),
+        "zipfian-ranked" => zipf[0].draw(uniform),
         // YCSB's: of 10^10 ranks, scattered over the records.
-        _ => mix(zipf(1e10, uniform) ^ 0x5ca7) % keys,
+        _ => mix(zipf[1].draw(uniform) ^ 0x5ca7) % keys,
     }
 }
 
@@ -88,9 +112,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             100.0 * summary.short_of_best
         );
     };
+    let zipf = &[Zipf::new(keys as f64), Zipf::new(1e10)];
     for distribution in ["uniform", "zipfian-ranked", "zipfian"] {
         let keys_of = |from: u64, count: u64| {
-            (from..from + count).map(move |n| key(draw(distribution, keys, n))).collect::<Vec<u64>>()
+            (from..from + count).map(move |n| key(draw(distribution, zipf, keys, n))).collect::<Vec<u64>>()
         };
         // Twice each: a hot key that is visited once does not count as one.
         let lookups = keys_of(1 << 40, LOOKUPS).into_iter().flat_map(|key| [(key, 1), (key, 1)]);
