@@ -1,6 +1,6 @@
 //! `fatbtree memserver`: a memory server as a process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -84,11 +84,19 @@ impl Serve {
         }
     }
 
-    fn queries(self, cluster: &Cluster, described: &MemoryServer) -> Option<QueryOptions> {
-        self.serve?;
+    fn queries(
+        self,
+        cluster: &Cluster,
+        file: &Path,
+        described: &MemoryServer,
+    ) -> Result<Option<QueryOptions>> {
+        if self.serve.is_none() {
+            return Ok(None);
+        }
         let (address, workers) = (described.query.clone(), self.workers);
         let servers = cluster.servers().iter().map(|server| (server.low, server.partition)).collect();
-        Some(QueryOptions { address, workers, servers, cache_bytes: QUERY_CACHE })
+        let secret = crate::topology::query_secret(cluster, file)?;
+        Ok(Some(QueryOptions { address, workers, servers, cache_bytes: QUERY_CACHE, secret }))
     }
 }
 
@@ -176,6 +184,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         )?,
         spare_bytes,
     };
+    let queries = serve.queries(&cluster, file, described)?;
+    let needs_keys = queries.as_ref().is_some_and(|queries| queries.secret.is_some());
     let options = MemoryServerOptions {
         described: described.clone(),
         host: cluster.tree().host(described.host).clone(),
@@ -187,7 +197,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         tree,
         data: data.clone(),
         region_bytes: begin.region_bytes.unwrap_or(region_bytes),
-        queries: serve.queries(&cluster, described),
+        queries,
         limit: end.seconds.map(Duration::from_secs),
     };
     let process =
@@ -201,7 +211,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         process.grpc()
     );
     if let Some(address) = process.queries() {
-        println!("queries on {address}, {}", count::of(serve.workers, "worker"));
+        let whose = if needs_keys {
+            "of clients with certificates"
+        } else {
+            "OPEN: whoever reaches it reads and writes"
+        };
+        println!("queries on {address}, {}, {whose}", count::of(serve.workers, "worker"));
     }
     end.stop_with_stdin(process.stopper());
     let report = process.run(|event| println!("{event}"));

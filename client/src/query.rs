@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use fatbtree_query::{Answer, Ask, Requester, RequesterOptions, RequesterStats, ToServer};
+use fatbtree_query::{Answer, Ask, Identity, Requester, RequesterOptions, RequesterStats, ToServer};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Query, Status, records};
 
@@ -68,8 +68,20 @@ fn since(now: Instant) -> std::time::Duration {
 impl QueryClient {
     /// A client with as many lanes as there are seeds, which others must not be able to guess.
     pub fn new(options: &RequesterOptions, seeds: impl IntoIterator<Item = u64>) -> Self {
-        let lane = |seed| Lane { requester: Requester::new(options.clone(), seed), asked: BTreeMap::new() };
-        let lanes = seeds.into_iter().map(lane).collect();
+        Self::of(seeds.into_iter().map(|seed| Requester::new(options.clone(), seed)))
+    }
+
+    /// A client for servers that want keys, with a lane for each number and key that they have given it.
+    pub fn with_identities(
+        options: &RequesterOptions,
+        identities: impl IntoIterator<Item = Identity>,
+    ) -> Self {
+        let requester = |identity| Requester::with_identity(options.clone(), identity);
+        Self::of(identities.into_iter().map(requester))
+    }
+
+    fn of(requesters: impl Iterator<Item = Requester>) -> Self {
+        let lanes = requesters.map(|requester| Lane { requester, asked: BTreeMap::new() }).collect();
         let state = State {
             now: Instant::ZERO,
             lanes,
@@ -146,13 +158,14 @@ impl QueryClient {
     pub fn stats(&self) -> RequesterStats {
         let state = self.state.borrow();
         state.lanes.iter().fold(RequesterStats::default(), |all, lane| {
-            let RequesterStats { again, redirects, opens, led, stray } = lane.requester.stats();
+            let RequesterStats { again, redirects, opens, led, stray, no_key } = lane.requester.stats();
             RequesterStats {
                 again: all.again + again,
                 redirects: all.redirects + redirects,
                 opens: all.opens + opens,
                 led: all.led + led,
                 stray: all.stray + stray,
+                no_key: all.no_key + no_key,
             }
         })
     }
@@ -258,6 +271,10 @@ fn refused(status: Status) -> NoAnswer {
     NoAnswer::Server(match status {
         Status::Damaged => {
             "the server's data for this key is damaged: it fails its checks; restore the server's folder or load the tree again"
+        }
+        Status::NoKey => {
+            "the server answers only clients with a key of its cluster: check that the cluster file has the servers' [trust], and start the \
+             client again if their queries.secret is another by now"
         }
         Status::TooLarge => "the value is longer than this tree or its server takes",
         Status::Redirect => {

@@ -138,6 +138,7 @@ impl MemoryServerProcess {
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
         let threads = queries.as_ref().map_or(1, QueryOptions::threads);
         let mut adapter = Adapter::open(&nic, &host, Side::Answers, threads)?;
+        let query_secret = queries.as_ref().and_then(|queries| queries.secret);
         let queries = queries.map(|queries| Queries::open(queries, &host, &mut adapter)).transpose()?;
         let watch = Watch::new(waiter);
         stopper.at_signals(&control)?;
@@ -191,7 +192,7 @@ impl MemoryServerProcess {
             events
         });
         let loading = Loading { storage, region_bytes, spare_bytes, ..Loading::in_memory() };
-        let service = ServiceOptions::default();
+        let service = ServiceOptions { query_secret, ..ServiceOptions::default() };
         let door = Door { listener, trust, roster: roster.into(), refused };
         control.spawn(serve_with(service, Some(loading), door, handle, std::future::pending()));
         Ok(Self { server, mailbox, watch, stopper, limit, grpc, registrar, workers, _control: control })

@@ -12,7 +12,7 @@ use std::time::Duration;
 use fatbtree_client::QueryClient;
 use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_port::{DatagramCounts, Datagrams, FrameDatagrams, Lanes, PortSpec, Waiter};
-use fatbtree_query::RequesterOptions;
+use fatbtree_query::{Identity, RequesterOptions};
 use fatbtree_topology::{Cluster, Host, HostId, MemoryServer};
 use fatbtree_trust::Trust;
 use fatbtree_verbs::Alarm;
@@ -160,7 +160,17 @@ impl QueryClientProcess {
             longest_answer: 2 << 20,
             ..RequesterOptions::default()
         };
-        let client = QueryClient::new(&requests, (0..count).map(|_| rand::random()));
+        // Any server's are good at all of them.
+        let keys = match servers.first() {
+            Some(server) if !trust.is_plaintext() => {
+                control.block_on(keys(server, trust, count, *patience))?
+            }
+            _ => None,
+        };
+        let client = match keys {
+            Some(keys) => QueryClient::with_identities(&requests, keys),
+            None => QueryClient::new(&requests, (0..count).map(|_| rand::random())),
+        };
         let watch = Watch::new(waiter);
         let (servers, root_to_leaf) = (places, *root_to_leaf);
         Ok(Self { client, lanes, servers, root_to_leaf, infos, watch, stopper, _control: control })
@@ -287,14 +297,31 @@ fn places(servers: &[MemoryServer], hosts: &[Host]) -> BTreeMap<u16, Place> {
 }
 
 async fn info(server: &MemoryServer, trust: &Trust, patience: Duration) -> Result<ServerInfo, NodeError> {
+    asked(server, trust, patience, async |mut client| client.info().await).await
+}
+
+/// Numbers and keys for so many lanes; `None`: queries need none.
+async fn keys(
+    server: &MemoryServer,
+    trust: &Trust,
+    lanes: u16,
+    patience: Duration,
+) -> Result<Option<Vec<Identity>>, NodeError> {
+    asked(server, trust, patience, async |mut client| client.query_keys(lanes).await).await
+}
+
+/// Asks a memory server for something, again while it is out of reach.
+async fn asked<T>(
+    server: &MemoryServer,
+    trust: &Trust,
+    patience: Duration,
+    ask: impl AsyncFn(grpc::Client) -> Result<T, grpc::ClientError>,
+) -> Result<T, NodeError> {
     let began = std::time::Instant::now();
     loop {
-        let asked = async {
-            let mut client = grpc::Client::connect(trust.to(&server.grpc, &server.name)).await?;
-            client.info().await
-        };
+        let asked = async { ask(grpc::Client::connect(trust.to(&server.grpc, &server.name)).await?).await };
         match asked.await {
-            Ok(info) => return Ok(info),
+            Ok(answer) => return Ok(answer),
             Err(error) if error.is_final() || began.elapsed() >= patience => return Err(error.into()),
             Err(_) => tokio::time::sleep(PAUSE).await,
         }

@@ -210,6 +210,7 @@ fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
             workers: 2,
             servers: vec![(0, described.partition)],
             cache_bytes: 1 << 20,
+            secret: None,
         }),
         limit: None,
         described: described.clone(),

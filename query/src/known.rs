@@ -109,6 +109,15 @@ impl Known {
         parts.sum()
     }
 
+    /// Drops values of which parts are missing. They come again, whole.
+    pub(crate) fn drop_parts(&mut self) {
+        for slot in &mut self.slots {
+            if matches!(slot.state, State::Receiving(_)) {
+                slot.state = State::Empty;
+            }
+        }
+    }
+
     pub(crate) fn receives(&mut self, id: u64, parts: Assembly) {
         *self.slot(id) = Slot { id, state: State::Receiving(parts) };
     }

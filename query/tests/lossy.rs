@@ -9,7 +9,7 @@ use std::time::Duration;
 use fatbtree_query::{
     Answer, Ask, Check, Outcome, Request, Requester, RequesterOptions, Responder, ResponderOptions,
 };
-use fatbtree_wire::query::{Op, Query, records};
+use fatbtree_wire::query::{Op, Query, QueryHeader, records};
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -466,6 +466,13 @@ fn answers_of_a_server_before_and_after_it_began_anew_are_never_mixed() {
     let asked = client.poll_transmit().unwrap().bytes;
     let answers = |value: &[u8], seed| {
         let mut server = Responder::new(ResponderOptions { part, ..ResponderOptions::default() }, seed);
+        // The client has opened with it: long answers are for those.
+        let open = QueryHeader::request(Op::Open, 3, Query::parse(&asked).unwrap().header.client, id);
+        assert!(server.handle(Duration::ZERO, address(0), &open.to_bytes()).is_none());
+        let cookie = Query::parse(&server.poll_transmit().unwrap().bytes).unwrap().header.range_end;
+        let open = QueryHeader { range_end: cookie, ..open };
+        assert!(server.handle(Duration::ZERO, address(0), &open.to_bytes()).is_none());
+        assert!(server.poll_transmit().is_some());
         let request = server.handle(Duration::ZERO, address(0), &asked).unwrap();
         server.finish(request.ticket, Outcome::Value(value.to_vec()));
         [server.poll_transmit().unwrap().bytes, server.poll_transmit().unwrap().bytes]

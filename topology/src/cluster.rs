@@ -82,6 +82,7 @@ pub struct Cluster {
     wires: Option<wires::Wires>,
     /// As the file says it.
     certificates: Option<std::path::PathBuf>,
+    query_open: bool,
     /// By name, if the file has a rule for them.
     metrics: std::collections::BTreeMap<String, String>,
 }
@@ -203,6 +204,12 @@ impl Cluster {
     /// `None`: channels are plaintext.
     pub fn certificates(&self) -> Option<&std::path::Path> {
         self.certificates.as_deref()
+    }
+
+    /// Whether memory servers answer queries whoever asks, though there are [certificates](Self::certificates). Otherwise only
+    /// clients that have a key, which they hand out to those with certificates.
+    pub fn query_open(&self) -> bool {
+        self.query_open
     }
 
     /// Where a role tells its metrics (HTTP), by its own name or `controller`: `name-or-address:port`. `None`: nowhere.

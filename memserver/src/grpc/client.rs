@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use fatbtree_index::{ChunkKind, GlobalAddress, Owner, SessionId, Shortage, TreeTop};
+use fatbtree_query::{Identity, Key};
 use fatbtree_trust::Peer;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 use tokio_stream::StreamExt;
@@ -299,6 +300,32 @@ impl Client {
         let mut counters: Vec<_> = self.call(CALL, ask).await?.counters.into_iter().collect();
         counters.sort();
         Ok(counters)
+    }
+
+    /// So many clients' numbers and keys for queries; `None` where queries need no keys. They are good at all memory servers of the
+    /// cluster.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn query_keys(&mut self, count: u16) -> Result<Option<Vec<Identity>>, ClientError> {
+        const CALL: &str = "for keys of queries";
+        let request = proto::QueryKeysRequest { count: count.into() };
+        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.get_query_keys(request).await };
+        let keys = self.call(CALL, ask).await?.keys;
+        if keys.is_empty() {
+            return Ok(None);
+        }
+        let wrong = |field, expected, found: usize| {
+            self.nonsense(CALL, MessageError::Field { field, expected, found: found as u64 })
+        };
+        if keys.len() != usize::from(count) {
+            return Err(wrong("keys", "as many as were asked for", keys.len()));
+        }
+        let identity = |proto::QueryKey { client, key }| match <[u8; 16]>::try_from(key.as_slice()) {
+            Ok(key) => Ok(Identity { client, key: Key::new(key) }),
+            Err(_) => Err(wrong("key", "16 bytes", key.len())),
+        };
+        keys.into_iter().map(identity).collect::<Result<_, _>>().map(Some)
     }
 
     /// Opens a session for queue pairs at `roce`. Keep it by [`renew_session`](Self::renew_session), or by

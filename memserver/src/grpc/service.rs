@@ -5,8 +5,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use fatbtree_index::{GlobalAddress, SessionId};
-use fatbtree_trust::{Connections, Door, OPERATOR, Places, host_of};
+use fatbtree_query::Secret;
+use fatbtree_trust::{Connections, Door, OPERATOR, Places};
 use fatbtree_verbs::QueuePairNumber;
+use fatbtree_wire::host_of;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::ReceiverStream;
@@ -52,7 +54,12 @@ pub struct ServiceOptions {
     pub keep_alive: Duration,
     /// How long calls under way may take when the service stops.
     pub grace: Duration,
+    /// Of which keys for queries are made. `None`: queries need none.
+    pub query_secret: Option<Secret>,
 }
+
+/// Most keys for queries that are given at once.
+const QUERY_KEYS: u32 = 1024;
 
 impl Default for ServiceOptions {
     /// 512 connections, 128 of each host, 32 calls on each; 16 snapshots, 4 to each host; 64 requests
@@ -71,6 +78,7 @@ impl Default for ServiceOptions {
             answer: Duration::from_secs(10),
             keep_alive: Duration::from_secs(20),
             grace: Duration::from_secs(1),
+            query_secret: None,
         }
     }
 }
@@ -278,6 +286,29 @@ impl proto::memory_server_server::MemoryServer for Service {
     async fn get_statistics(&self, _: Request<proto::StatisticsRequest>) -> Reply<proto::StatisticsReply> {
         let counters = self.answer(self.handle.statistics()).await?.into_iter().collect();
         Ok(Response::new(proto::StatisticsReply { counters }))
+    }
+
+    async fn get_query_keys(
+        &self,
+        request: Request<proto::QueryKeysRequest>,
+    ) -> Reply<proto::QueryKeysReply> {
+        let clients = self.door.roster.clients.values().map(String::as_str);
+        self.door.admit(&request, &clients.chain([OPERATOR]).collect::<Vec<_>>())?;
+        let count = request.get_ref().count;
+        if count > QUERY_KEYS {
+            let told = format!("expected a count up to {QUERY_KEYS}, found {count}; ask again for more");
+            return Err(Status::invalid_argument(told));
+        }
+        // Nobody chooses a number: it may be another client's, and so would be its key. 0 is that of many.
+        let key = |secret: Secret| {
+            let identity = secret.identity(rand::random_range(1..=u64::MAX));
+            proto::QueryKey { client: identity.client, key: identity.key.bytes().to_vec() }
+        };
+        let keys = self
+            .options
+            .query_secret
+            .map_or_else(Vec::new, |secret| (0..count).map(|_| key(secret)).collect());
+        Ok(Response::new(proto::QueryKeysReply { keys }))
     }
 
     async fn open_session(&self, request: Request<proto::OpenSessionRequest>) -> Reply<proto::Lease> {

@@ -107,10 +107,10 @@ enum Ended {
 
 /// Answers queries, for one thread.
 ///
-/// **Driving contract.** Time never goes back. After any number of [`handle`](Self::handle) comes one [`turn`](Self::turn); then
+/// **Driving contract.** Time never goes back. After a bounded number of [`handle`](Self::handle) come some [`step`](Self::step)s; then
 /// everything that [`poll_transmit`](Self::poll_transmit) has is sent, and everything that [`poll_need`](Self::poll_need) asks for is
-/// asked of the memory server, at once or later. When [`next_deadline`](Self::next_deadline) has come, or the memory server has
-/// answered, there is another turn.
+/// asked of the memory server, at once or later. While a step says that there may be more, the socket is looked at and another step
+/// follows. Otherwise there is one when [`next_deadline`](Self::next_deadline) has come, or the memory server has answered.
 ///
 /// What it holds is bounded: requests at work by [`ResponderOptions::running`], what clients hold by the others of them.
 pub struct QueryWorker {
@@ -164,6 +164,9 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Steps of a turn: so a request that reads on and on, as a scan over many leaves without keys does, keeps no other one's answer back for
 /// longer than some milliseconds.
 const STEPS: usize = 4096;
+
+/// Operations that end in one step: the worker's driver looks at its socket between two.
+const ENDED_AT_ONCE: usize = 64;
 
 /// Chores beside the requests.
 const CHORES: usize = 2;
@@ -308,8 +311,8 @@ impl QueryWorker {
         }
     }
 
-    /// Goes on with everything, as far as it goes in a bounded number of steps. If there is more to do, the
-    /// [next turn](Self::next_deadline) is due at once.
+    /// Goes on with everything, as far as it goes in a bounded number of steps: for tests and tools, which have no socket to look at between
+    /// two. If there is more to do, the [next turn](Self::next_deadline) is due at once.
     pub fn turn(&mut self, now: Instant) {
         self.more_since = (0..STEPS).all(|_| self.step(now)).then_some(now);
     }
@@ -322,7 +325,13 @@ impl QueryWorker {
         let rang = self.alarm.take();
         if rang {
             let mut context = Context::from_waker(&self.waker);
-            while let Poll::Ready(Some(done)) = Pin::new(&mut self.work).poll_next(&mut context) {
+            for ended in 0.. {
+                // The rest has its turn in the next step.
+                if ended == ENDED_AT_ONCE {
+                    self.waker.wake_by_ref();
+                    break;
+                }
+                let Poll::Ready(Some(done)) = Pin::new(&mut self.work).poll_next(&mut context) else { break };
                 match done {
                     // Whoever reads on behind the former border misses what has come to lie before it; and what lies behind a new
                     // one is no damage.

@@ -75,6 +75,8 @@ pub(super) struct Controller {
 pub(super) struct Trust {
     pub(super) folder: Option<Spanned<String>>,
     pub(super) plaintext: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) query_open: bool,
 }
 
 #[derive(Deserialize)]

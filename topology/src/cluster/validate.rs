@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::error::{ClusterError, ClusterProblem as Problem, place};
 use super::file::{self, File, Key};
-use super::trust::is_loopback;
+use super::trust::{Trusts, is_loopback};
 use super::{Client, Cluster, MemoryServer, P4RuntimeEndpoint};
 use crate::address::MacAddress;
 use crate::network::{HostId, Network, SwitchId};
@@ -51,7 +51,7 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let controller = check.controller(file.controller.as_ref(), &mut endpoints)?;
     let metrics = check.metrics(file.metrics.as_ref(), (&tree, &servers, &clients), &mut endpoints)?;
     let wires = check.wires(&tree, &file)?;
-    let certificates = check.trust(file.trust.as_ref(), &servers, &clients)?;
+    let Trusts { certificates, query_open } = check.trust(file.trust.as_ref(), &servers, &clients)?;
     Ok(Cluster {
         tree,
         servers,
@@ -62,6 +62,7 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
         in_flight_port,
         wires,
         certificates,
+        query_open,
         metrics,
     })
 }
