@@ -46,6 +46,12 @@ const LOCATE_KEYS: usize = MAX_LOCATE_KEYS / 2;
 /// Requests to locate keys that are on their way at once.
 const LOCATE_REQUESTS: usize = 8;
 
+/// Renewals of a session within its lease.
+const RENEWALS: u32 = 3;
+
+/// How long an answer to a renewal is waited for at least, however short the lease: the machine may be busy.
+const RENEWAL: Duration = Duration::from_millis(500);
+
 /// Between two renewals, whatever lease a server tells.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
@@ -349,18 +355,29 @@ impl Client {
         self.session("to renew a session", ask).await
     }
 
-    /// Renews a session again and again, and returns when it has ended, with the reason. A server that is out of reach
-    /// is asked again as long as the session lasts.
+    /// Renews a session again and again, and returns when it has ended, with the reason. A server that is out of reach is asked
+    /// again until as many renewals have failed as last for the lease. Renewals are counted, not time: a process that was suspended has not
+    /// waited.
     pub async fn keep_session(mut self, mut session: Session) -> ClientError {
-        let mut renewed = tokio::time::Instant::now();
+        const CALL: &str = "to renew a session";
+        let mut failed = 0;
         loop {
             // A third of the lease: two renewals may be lost.
-            tokio::time::sleep((session.lease / 3).max(SHORTEST_PAUSE)).await;
-            let now = tokio::time::Instant::now();
-            match self.renew_session(session).await {
-                Ok(again) => (session, renewed) = (again, now),
-                Err(error) if error.session_has_ended() || renewed.elapsed() > session.lease => return error,
-                Err(error) => tracing::info!(%error, "session not renewed"),
+            let part = (session.lease / RENEWALS).max(SHORTEST_PAUSE);
+            tokio::time::sleep(part).await;
+            let patience = part.max(RENEWAL);
+            let renewed = tokio::time::timeout(patience, self.renew_session(session)).await;
+            let late = |_| {
+                let (address, call) = (self.address.clone(), CALL);
+                Err(ClientError::Deadline { address, call, after: patience })
+            };
+            match renewed.unwrap_or_else(late) {
+                Ok(again) => (session, failed) = (again, 0),
+                Err(error) if error.session_has_ended() || failed + 1 >= RENEWALS => return error,
+                Err(error) => {
+                    failed += 1;
+                    tracing::info!(%error, "session not renewed");
+                }
             }
         }
     }
