@@ -1,6 +1,7 @@
 //! Requests from the control plane to the thread that owns the server.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 
 use fatbtree_index::{ChunkKind, GlobalAddress, TreeTop};
@@ -189,12 +190,18 @@ impl Handle {
         self.ask(|reply| Request::GiveBack { session, kind, bytes, addresses, reply }).await
     }
 
-    /// See [`MemoryServer::install`].
+    /// See [`MemoryServer::install`]. Returns when the data path has begun; the future that it gives ends when the tree is served, however
+    /// long the device takes to register its memory.
     ///
     /// # Errors
     /// As there.
-    pub async fn install(&self, tree: LoadedTree) -> Result<Result<ServerInfo, ServerError>, ServerGone> {
-        self.ask(|reply| Request::Install { tree: Box::new(tree), reply }).await
+    pub async fn install(
+        &self,
+        tree: LoadedTree,
+    ) -> Result<impl Future<Output = Result<Result<ServerInfo, ServerError>, ServerGone>>, ServerGone> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(|begun| Request::Install { tree: Box::new(tree), begun, reply }).await?;
+        Ok(async { answer.await.map_err(|_| ServerGone) })
     }
 
     /// See [`MemoryServer::publish`].

@@ -256,3 +256,16 @@ async fn all_servers_are_loaded_or_none() {
     let many = many.await.to_string();
     assert!(many.contains("this server takes up to 33554432"), "{many}");
 }
+
+/// A server that works is waited for, though nothing has come of it within any deadline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_work_has_no_deadline_while_there_are_signs_of_life() {
+    let service = server(0, KeyRange::ALL).await;
+    service.slowness.store(4_000, std::sync::atomic::Ordering::Relaxed);
+    let deadlines = grpc::Deadlines { call: Duration::from_millis(2_500), ..grpc::Deadlines::default() };
+    let client = grpc::Client::connect_with(&service.url(), deadlines).await.unwrap();
+    let began = std::time::Instant::now();
+    let infos = load_servers(vec![(0, client)], data(100), |_| {}).await.unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(4));
+    assert_eq!((infos[0].generation, infos[0].counts.keys), (2, 100));
+}

@@ -114,6 +114,8 @@ pub enum Request {
     Install {
         /// Which.
         tree: Box<LoadedTree>,
+        /// Told when the server begins: from then on it takes as long as the device takes to register the memory.
+        begun: Reply<()>,
         /// The way back.
         reply: Reply<Result<ServerInfo, ServerError>>,
     },
@@ -196,7 +198,9 @@ impl<D: Device> MemoryServer<D> {
                 let answer = self.give_back(now, session, kind, bytes, &addresses);
                 self.tell(reply, answer);
             }
-            Request::Install { tree, reply } => {
+            Request::Install { tree, begun, reply } => {
+                // The installation goes on, whether somebody waits for it or not.
+                let _ = begun.send(());
                 let installed = self.install(now, *tree);
                 let _ = reply.send(installed.map(|()| self.info));
             }
