@@ -142,6 +142,7 @@ impl Process {
                 way: QueryWay::of(cluster, described.host)?,
                 root_to_leaf: arguments.root_to_leaf,
                 servers: cluster.servers().to_vec(),
+                metrics: cluster.metrics(&described.name).map(str::to_owned),
                 lanes: if open { MOST } else { arguments.depth }.div_ceil(WINDOW as u16 / 2),
                 trust,
                 patience,

@@ -12,6 +12,7 @@ use fatbtree_query::{Answer, Ask, Identity, Requester, RequesterOptions, Request
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Query, Status, records};
 
+use crate::measure::{LatencyBuckets, OperationLatencies};
 use crate::store::{Answered, NoAnswer, Store};
 
 /// Asks memory servers, many things at a time. It belongs to one thread and is cheap to clone; what it does are futures for any executor.
@@ -39,6 +40,7 @@ struct State {
     /// Who sleeps until when, each with a number of its own.
     sleeping: BTreeMap<(Instant, u64), Waker>,
     naps: u64,
+    latencies: OperationLatencies,
 }
 
 struct Lane {
@@ -90,6 +92,7 @@ impl QueryClient {
             waiting: VecDeque::new(),
             sleeping: BTreeMap::new(),
             naps: 0,
+            latencies: OperationLatencies::default(),
         };
         Self { state: Rc::new(RefCell::new(state)) }
     }
@@ -168,6 +171,11 @@ impl QueryClient {
                 no_key: all.no_key + no_key,
             }
         })
+    }
+
+    /// What operations of its [`Store`] took so far.
+    pub fn latencies(&self) -> OperationLatencies {
+        self.state.borrow().latencies
     }
 
     // ---- operations ----
@@ -304,7 +312,7 @@ impl Store for QueryClient {
             Answer::NotFound => Ok(None),
             other => Err(no_answer(&other)),
         };
-        self.answered(began, 1, result)
+        self.answered(|latencies| &mut latencies.reads, began, 1, result)
     }
 
     async fn write(&self, key: u64, value: &[u8], is_new: bool) -> Answered<bool> {
@@ -316,7 +324,7 @@ impl Store for QueryClient {
             Answer::NotFound => Ok(false),
             other => Err(no_answer(&other)),
         };
-        self.answered(began, 1, result)
+        self.answered(|latencies| &mut latencies.writes, began, 1, result)
     }
 
     async fn scan(&self, from: u64, last: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
@@ -341,13 +349,20 @@ impl Store for QueryClient {
                 other => result = Err(no_answer(&other)),
             }
         }
-        self.answered(began, trips, result.map(|()| found))
+        self.answered(|latencies| &mut latencies.scans, began, trips, result.map(|()| found))
     }
 }
 
 impl QueryClient {
-    fn answered<T>(&self, began: Instant, round_trips: u32, result: Result<T, NoAnswer>) -> Answered<T> {
+    fn answered<T>(
+        &self,
+        which: impl FnOnce(&mut OperationLatencies) -> &mut LatencyBuckets,
+        began: Instant,
+        round_trips: u32,
+        result: Result<T, NoAnswer>,
+    ) -> Answered<T> {
         let latency: Duration = self.now() - began;
+        which(&mut self.state.borrow_mut().latencies).record(latency.as_nanos());
         Answered { result, round_trips, latency }
     }
 }

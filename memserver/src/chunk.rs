@@ -132,6 +132,8 @@ pub(crate) struct ChunkCounts {
     pub(crate) free: u32,
     pub(crate) held: u32,
     pub(crate) published: u32,
+    /// Bytes of the region up to the first chunk, and of the chunks that are held or published.
+    pub(crate) used_bytes: u64,
 }
 
 /// Why a chunk stays what it is.
@@ -351,8 +353,11 @@ impl ChunkTable {
     }
 
     pub(crate) fn counts(&self) -> ChunkCounts {
-        let mut counts = ChunkCounts { all: self.chunks, ..ChunkCounts::default() };
+        let mut counts = ChunkCounts { all: self.chunks, used_bytes: self.from, ..ChunkCounts::default() };
         for piece in self.pieces.values() {
+            if !matches!(piece.state, State::Free) {
+                counts.used_bytes += piece.bytes;
+            }
             match piece.state {
                 State::Free => counts.free += 1,
                 State::Held(_) => counts.held += 1,

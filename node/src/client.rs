@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fatbtree_client::{Client, KeySample, Report};
 use fatbtree_controller::grpc::ClientReport;
-use fatbtree_index::{ConnectionId, Event, Limits, PoolConfig, PoolStats, RemoteSide, SessionId, Shortage};
+use fatbtree_index::{ConnectionId, Event, Limits, PoolConfig, RemoteSide, SessionId, Shortage};
 use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_port::{Counters, Waiter};
 use fatbtree_topology::{Host, MemoryServer};
@@ -296,7 +296,7 @@ impl ClientProcess {
             adapter.send(watch.now());
         });
         client.turn(watch.now());
-        questions.answer(|| metrics(&client.pool().stats(), port(client)));
+        questions.answer(|| metrics(client));
         self.report();
         self.follow_events();
         self.take_answers()
@@ -444,9 +444,10 @@ fn port(client: &Client<Adapter>) -> Option<Counters> {
     client.pool().reactor().with(|adapter| adapter.counters()).map(|(port, _)| port)
 }
 
-fn metrics(stats: &PoolStats, port: Option<Counters>) -> Metrics {
-    let mut metrics = Metrics::default();
-    metrics.ports(&port.map(|port| (0, port)).into_iter().collect::<Vec<_>>());
+fn metrics(client: &Client<Adapter>) -> Metrics {
+    let (mut metrics, stats) = (Metrics::default(), client.pool().stats());
+    metrics.operations(&client.latencies());
+    metrics.ports(&port(client).map(|port| (0, port)).into_iter().collect::<Vec<_>>());
     for (name, help, value) in [
         ("client_lookups", "Lookups that have begun", stats.lookups),
         ("client_reads", "READs posted, index reads among them", stats.reads),

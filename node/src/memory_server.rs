@@ -1,6 +1,7 @@
 //! A memory server as a process: a software NIC behind a port or an RDMA device, the tree in memory or in a folder, the gRPC service beside
 //! it.
 
+mod counted;
 mod queries;
 mod registrar;
 
@@ -12,8 +13,8 @@ use std::time::Duration;
 use fatbtree_index::{Integrity, KeyRange, TreeConfig};
 use fatbtree_memserver::grpc::{Loading, ServiceOptions, serve_with};
 use fatbtree_memserver::{
-    Counter, Event, Folder, FolderOwner, LoadOptions, LoadedTree, Mailbox, MemoryServer, ServerInfo,
-    ServerOptions, Storage, mailbox_with_waker, seeded, sort_keys,
+    Event, Folder, FolderOwner, LoadOptions, LoadedTree, Mailbox, MemoryServer, ServerInfo, ServerOptions,
+    Storage, mailbox_with_waker, seeded, sort_keys,
 };
 use fatbtree_nic::NicStats;
 use fatbtree_port::{Counters, Waiter};
@@ -26,8 +27,8 @@ use tokio::sync::mpsc;
 
 use crate::NodeError;
 use crate::adapter::{Adapter, NicSpec, Side, Watch};
-use crate::metrics::Metrics;
 use crate::stop::{Stopper, control_runtime, listen, stopper_of};
+use counted::counted;
 use queries::{Queries, Workers};
 use registrar::Registrar;
 
@@ -286,33 +287,4 @@ fn first_tree(
     let tree = storage.build(&options, u64::MAX, &keys, &mut seeded(seed, value_bytes))?;
     storage.keep(&tree)?;
     Ok(tree)
-}
-
-/// Of the statistics, what is there now; the others count from the beginning.
-const NOW: [&str; 12] = [
-    "chunks",
-    "chunks_free_again",
-    "chunks_held",
-    "chunk_tails_came_back",
-    "chunks_published",
-    "events_not_taken",
-    "generation",
-    "owners",
-    "places",
-    "queue_pairs",
-    "sessions",
-    "snapshots_waiting",
-];
-
-fn counted(statistics: Vec<Counter>) -> Metrics {
-    let mut metrics = Metrics::default();
-    for (name, value) in statistics {
-        let help = "See the memory server's statistics";
-        let full = format!("memory_server_{}", name.replace(|c: char| !c.is_ascii_alphanumeric(), "_"));
-        match NOW.contains(&name.as_str()) {
-            true => metrics.gauge(&full, help, value),
-            false => metrics.counter(&full, help, value),
-        }
-    }
-    metrics
 }

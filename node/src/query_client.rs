@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fatbtree_client::QueryClient;
+use fatbtree_client::{QueryClient, RequesterStats};
 use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_port::{DatagramCounts, Datagrams, FrameDatagrams, Lanes, PortSpec, Waiter};
 use fatbtree_query::{Identity, RequesterOptions};
@@ -21,6 +21,7 @@ use tokio::runtime::Runtime;
 
 use crate::NodeError;
 use crate::adapter::Watch;
+use crate::metrics::{Metrics, Questions, serve_thread};
 use crate::stop::{Stopper, control_runtime, stopper_of};
 use crate::wires::host_port;
 
@@ -78,6 +79,8 @@ pub struct QueryClientOptions {
     pub lanes: u16,
     /// Its certificate.
     pub trust: Trust,
+    /// Where it tells its metrics.
+    pub metrics: Option<String>,
     /// How long a request is tried while nobody answers, and servers are waited for in the beginning.
     pub patience: Duration,
 }
@@ -92,6 +95,7 @@ pub struct QueryClientProcess {
     infos: Vec<ServerInfo>,
     watch: Watch,
     stopper: Stopper,
+    questions: Questions,
     _control: Runtime,
 }
 
@@ -126,11 +130,13 @@ impl QueryClientProcess {
     /// # Errors
     /// When a server has no address for queries, the wire is taken, or a server does not say in time what it holds.
     pub fn open(options: &QueryClientOptions) -> Result<Self, NodeError> {
-        let QueryClientOptions { way, root_to_leaf, servers, lanes: count, trust, patience } = options;
+        let QueryClientOptions { way, root_to_leaf, servers, lanes: count, trust, metrics, patience } =
+            options;
         let control = control_runtime()?;
         let waiter = Waiter::new()?;
         let stopper = stopper_of(&waiter);
         stopper.at_signals(&control)?;
+        let questions = serve_thread(&control, metrics.as_deref(), waiter.waker())?;
         let count = (*count).max(1);
         let (lanes, places) = match way {
             QueryWay::Sockets => sockets(servers, count.min(SOCKETS))?,
@@ -173,7 +179,7 @@ impl QueryClientProcess {
         };
         let watch = Watch::new(waiter);
         let (servers, root_to_leaf) = (places, *root_to_leaf);
-        Ok(Self { client, lanes, servers, root_to_leaf, infos, watch, stopper, _control: control })
+        Ok(Self { client, lanes, servers, root_to_leaf, infos, watch, stopper, questions, _control: control })
     }
 
     /// What does the operations.
@@ -213,6 +219,8 @@ impl QueryClientProcess {
         let mut more = false;
         while !self.stopper.is_told() {
             self.client.turn(self.watch.now());
+            let Self { client, lanes, questions, .. } = self;
+            questions.answer(|| told(client, &lanes.counts()));
             if alarm.take()
                 && let Poll::Ready(output) = future.as_mut().poll(&mut context)
             {
@@ -261,6 +269,25 @@ impl QueryClientProcess {
         let Self { client, lanes, watch, .. } = self;
         watch.wait(lanes, client.next_deadline());
     }
+}
+
+fn told(client: &QueryClient, datagrams: &DatagramCounts) -> Metrics {
+    let (mut metrics, RequesterStats { again, redirects, opens, led, stray }) =
+        (Metrics::default(), client.stats());
+    metrics.operations(&client.latencies());
+    for (name, help, value) in [
+        ("client_query_again", "Requests that were sent again", again),
+        ("client_query_redirected", "Redirects that were followed", redirects),
+        ("client_query_opens", "Requests for a place among a server's clients", opens),
+        ("client_query_led", "Answers that began at a node that switches had found", led),
+        ("client_query_stray", "Datagrams that are no answers to anything", stray),
+        ("client_datagrams_received", "Datagrams received", datagrams.received),
+        ("client_datagrams_sent", "Datagrams sent", datagrams.sent),
+        ("client_datagrams_dropped", "Datagrams that the system did not take", datagrams.dropped),
+    ] {
+        metrics.counter(name, help, value);
+    }
+    metrics
 }
 
 /// A socket for each lane, and the servers' addresses.

@@ -230,6 +230,7 @@ fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
                 servers: vec![described.clone()],
                 lanes: 2,
                 trust: Trust::default(),
+                metrics: None,
                 patience,
             };
             let mut process = QueryClientProcess::open(&options).unwrap();
