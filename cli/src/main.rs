@@ -15,8 +15,6 @@
 //!   fatbtree simulate    the whole path under virtual time, with faults and a seed
 //!   fatbtree figures     Sherman's figures in virtual time
 //! ```
-//!
-//! Exit codes: 0 done; 1 refused or failed, or answers were wrong; 2 the command line cannot be read; 130 interrupted.
 
 #![allow(clippy::print_stdout, reason = "printing its results is what a command-line tool does")]
 
@@ -26,12 +24,15 @@ mod controller;
 mod count;
 mod demo;
 mod figures;
+mod interrupted;
 mod load;
+mod log;
 mod memserver;
 mod nic;
 mod output;
 mod plan;
 mod progress;
+mod records;
 mod role;
 mod room;
 mod shell;
@@ -47,11 +48,19 @@ use clap::{Parser, Subcommand};
 
 /// Fast indexes on disaggregated memory, with the network doing the walking.
 #[derive(Parser)]
-#[command(name = "fatbtree", version, propagate_version = true, arg_required_else_help = true)]
+#[command(name = "fatbtree", version, propagate_version = true, arg_required_else_help = true, after_help = AFTER_HELP)]
 struct Arguments {
     #[command(subcommand)]
     role: Role,
+    #[command(flatten)]
+    log: log::Verbosity,
 }
+
+const AFTER_HELP: &str = "Exit codes:
+  0    done; a role that runs until it is told to stop (switch, memserver, controller, up) was told so
+  1    refused or failed, or an answer was wrong
+  2    the command line cannot be read
+  130  interrupted by Ctrl-C or SIGTERM before the work was done; the message says how far it came";
 
 #[derive(Subcommand)]
 enum Role {
@@ -71,9 +80,20 @@ enum Role {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
     end_when_nobody_reads();
-    let done = match Arguments::parse().role {
+    let Arguments { role, log } = Arguments::parse();
+    let done = log.begin().and_then(|()| run(role));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", describe(&error));
+            interrupted::exit_code(&error)
+        }
+    }
+}
+
+fn run(role: Role) -> anyhow::Result<()> {
+    match role {
         Role::Demo(arguments) => demo::run(&arguments),
         Role::Shell(arguments) => shell::run(&arguments),
         Role::Controller(arguments) => controller::run(&arguments),
@@ -87,13 +107,6 @@ fn main() -> ExitCode {
         Role::Switch(arguments) => switch::run(&arguments),
         Role::Simulate(arguments) => simulate::run(&arguments),
         Role::Figures(arguments) => figures::run(&arguments),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", describe(&error));
-            ExitCode::FAILURE
-        }
     }
 }
 

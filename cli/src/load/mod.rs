@@ -2,11 +2,12 @@
 
 mod input;
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_memserver::ServerInfo;
@@ -15,8 +16,10 @@ use fatbtree_topology::Cluster;
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
+use crate::interrupted::{Interrupted, signalled};
 use crate::memserver::MadeValues;
 use crate::output::Output;
+use crate::records::check_enough;
 use crate::{count, progress};
 use input::{Input, Source};
 
@@ -28,8 +31,8 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --keys people.csv       lines of key,value; a first line \"key,value\" is passed over
 
 Each memory server gets as many keys as the others: the partitions' borders follow from the keys, whatever the cluster file says. What the
-servers held before is replaced when all have built their new trees; a load that is stopped before, or fails, changes nothing. Clients lose
-their sessions and connect anew.")]
+servers held before is replaced when all have built their new trees; a load that is stopped before (exit code 130), or fails (1), changes
+nothing. Clients lose their sessions and connect anew.")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
@@ -61,9 +64,9 @@ struct LoadedServer {
     server: String,
     partition: u16,
     keys: u64,
-    /// First key of the partition.
+    /// Lowest key that belongs to the partition, there or not.
     low: String,
-    /// Last key of the partition.
+    /// Highest key that belongs to the partition, there or not.
     high: String,
     levels: u32,
     generation: u64,
@@ -77,6 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let source: Source = arguments.keys.parse()?;
     let MadeValues { seed, value_bytes } = arguments.values;
     let data = Arc::new(Input::read(&source, seed, value_bytes)?);
+    check_enough(data.keys().len() as u64, cluster.servers().len() as u64)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let trust = crate::topology::trust(&cluster, &arguments.cluster, OPERATOR)?;
     let result = runtime.context("starting threads")?.block_on(load(&cluster, &trust, data))?;
@@ -93,6 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>) -> Result<LoadResult> {
+    let signalled = signalled().context("listening for signals")?;
     let mut servers = vec![];
     for server in cluster.servers() {
         let client = Client::connect(trust.to(&server.grpc, &server.name)).await;
@@ -102,6 +107,8 @@ async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>) -> Result<Load
     let count = data.keys().len() as u64;
     let value_bytes = (0..data.keys().len()).map(|at| u64::from(data.length(at))).sum();
     let (bar, began) = (progress::bar("keys", count), Instant::now());
+    let (all, built) = (servers.len(), Cell::new(0));
+    tracing::info!(keys = count, servers = all, "the load begins");
     let loaded = load_servers(servers, data, |progress| match progress {
         LoadProgress::Sent(keys) => {
             bar.inc(keys);
@@ -109,15 +116,37 @@ async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>) -> Result<Load
                 bar.set_message("keys sent; trees are built");
             }
         }
-        LoadProgress::Built(_) => {}
+        LoadProgress::Built(servers) => {
+            built.set(servers);
+            if servers == all {
+                bar.set_message("trees are built; the memory servers change over to them");
+            }
+        }
     });
-    let loaded = loaded.await;
+    let loaded = tokio::select! {
+        loaded = loaded => loaded,
+        () = signalled => {
+            let sent = bar.position();
+            bar.finish_and_clear();
+            bail!(Interrupted(how_far(sent, count, built.get(), all)));
+        }
+    };
     let seconds = began.elapsed().as_secs_f64();
     bar.finish_and_clear();
     let loaded = loaded?;
     let described = cluster.servers().iter().zip(&loaded);
     let servers = described.map(|(server, info)| told(server.name.clone(), info)).collect();
     Ok(LoadResult { keys: count, value_bytes, seconds, keys_per_s: count as f64 / seconds, servers })
+}
+
+/// How far a load came that is broken off.
+fn how_far(sent: u64, keys: u64, built: usize, servers: usize) -> String {
+    match built == servers {
+        false => format!(
+            "{sent} of {keys} keys were sent, {built} of {servers} memory servers had built their trees; all of them serve what they served before"
+        ),
+        true => "the memory servers were changing over to their new trees, and not all may have done so: load again".to_owned(),
+    }
 }
 
 fn told(server: String, info: &ServerInfo) -> LoadedServer {
@@ -137,7 +166,15 @@ fn told(server: String, info: &ServerInfo) -> LoadedServer {
 fn print(result: &LoadResult) {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED);
-    table.set_header(["memory server", "partition", "keys", "first key", "last key", "levels", "generation"]);
+    table.set_header([
+        "memory server",
+        "partition",
+        "keys",
+        "range from",
+        "range to",
+        "levels",
+        "generation",
+    ]);
     for server in &result.servers {
         let numbers = [server.levels.to_string(), server.generation.to_string()];
         let front = [server.server.clone(), server.partition.to_string(), server.keys.to_string()];
