@@ -89,7 +89,11 @@ fn those_that_are_not_the_neighbours_that_their_parent_says_are_left_alone() {
             two.put(&two.left, offsets::SIBLING, 1 << 20)
         }),
         ("the left one lies elsewhere", false, |two| two.put(&two.left, offsets::ADDRESS, 1 << 20)),
-        ("the left one begins further on", false, |two| two.put(&two.left, offsets::LOW, 1)),
+        ("the left one begins further on", false, |two| {
+            // What is in it is within its fences still.
+            change(&two.lab, &two.client, 0, Wish::Delete);
+            two.put(&two.left, offsets::LOW, 1);
+        }),
         ("the left one ends earlier", false, |two| two.put(&two.left, offsets::HIGH, two.left.high - 1)),
         ("the left one is half done", false, |two| two.put(&two.left, offsets::PARTNER, 1 << 20)),
     ];
