@@ -26,7 +26,7 @@ With --data the tree is in files of that folder: a server that was stopped or ki
 it is started again, with all writes that were acknowledged. A folder that has a tree already keeps it: --keys is for a new one.
 
 It registers connections with the cluster's controller, and tells of them:
-  opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 rkey=4711 root=64 mtu=1024
+  opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 root=64 mtu=1024
   closed client=…
   root partition=0 root=…")]
 pub(crate) struct Arguments {

@@ -8,7 +8,7 @@ use fatbtree_index::{GlobalAddress, Partition};
 use fatbtree_verbs::QueuePairNumber;
 
 /// What a client's edge switch must know of a connection to admit its index reads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FirstHop {
     /// Where its packets come from.
     pub client: Ipv4Addr,
@@ -24,6 +24,21 @@ pub struct FirstHop {
     pub root: GlobalAddress,
     /// The path MTU: the longest READ that is answered in one packet, in bytes.
     pub mtu: u16,
+}
+
+impl fmt::Debug for FirstHop {
+    /// Without the rkey: who knows it can write to the tree.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { client, server, queue_pair, partition, root, mtu, rkey: _ } = self;
+        f.debug_struct("FirstHop")
+            .field("client", client)
+            .field("server", server)
+            .field("queue_pair", queue_pair)
+            .field("partition", partition)
+            .field("root", root)
+            .field("mtu", mtu)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Something the owner must know.
@@ -45,8 +60,9 @@ pub enum Event {
     },
 }
 
-/// A line for whoever programs the switches: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 rkey=4711 root=64 mtu=1024`,
-/// `closed …` with the same words, `root partition=0 root=64`, or `tree partition=0 generation=2 low=0 root=64`.
+/// A line for people: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 root=64 mtu=1024`, `closed …` with the same words,
+/// `root partition=0 root=64`, or `tree partition=0 generation=2 low=0 root=64`. The rkey is not in it: who knows it can write to the
+/// tree.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, hop) = match self {
@@ -60,11 +76,11 @@ impl fmt::Display for Event {
                 return write!(f, "tree partition={id} generation={generation} low={low} root={root}");
             }
         };
-        let FirstHop { client, server, queue_pair, partition, rkey, root, mtu } = hop;
+        let FirstHop { client, server, queue_pair, partition, rkey: _, root, mtu } = hop;
         let (number, root) = (queue_pair.0, root.raw());
         write!(
             f,
-            "{what} client={client} server={server} queue_pair={number} partition={partition} rkey={rkey} root={root} mtu={mtu}"
+            "{what} client={client} server={server} queue_pair={number} partition={partition} root={root} mtu={mtu}"
         )
     }
 }

@@ -30,6 +30,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -158,8 +159,10 @@ impl Folder {
     /// When somebody has it, or it is another server's or version's, or damaged.
     pub fn open(path: &Path, owner: FolderOwner, chunk_bytes: u64) -> Result<Self, FolderError> {
         let at = |name: &str| path.join(name);
-        fs::create_dir_all(path).map_err(failed(path, "making the folder"))?;
-        let lock = File::options().create(true).truncate(false).write(true).open(at(LOCK));
+        // What is in the tree is nobody else's on this machine.
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.map_err(failed(path, "making the folder"))?;
+        let lock = private().create(true).truncate(false).write(true).open(at(LOCK));
         let lock = lock.map_err(failed(&at(LOCK), "opening it"))?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -332,7 +335,7 @@ impl Folder {
     }
 
     fn open_file(&self, path: &Path, anew: bool) -> Result<File, FolderError> {
-        let opened = File::options().read(true).write(true).create(anew).truncate(anew).open(path);
+        let opened = private().read(true).write(true).create(anew).truncate(anew).open(path);
         opened.map_err(failed(path, "opening it"))
     }
 
@@ -420,6 +423,13 @@ fn names(tree: &TreeState) -> [String; KINDS.len()] {
 fn generation_of(name: &str) -> Option<u64> {
     let (kind, number) = name.split_once('-')?;
     KINDS.contains(&kind).then(|| number.parse().ok())?
+}
+
+/// Files that are made can be read by their owner alone.
+fn private() -> fs::OpenOptions {
+    let mut options = File::options();
+    options.mode(0o600);
+    options
 }
 
 fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> FolderError + use<> {

@@ -43,6 +43,23 @@ fn build(storage: &mut Storage, generation: u64, keys: u64) -> LoadedTree {
     storage.build(&options, u64::MAX, &keys, &mut seeded(generation, 100)).unwrap()
 }
 
+#[test]
+fn what_is_in_a_folder_can_be_read_by_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("new");
+    let mut storage = Storage::Folder(open(&path).unwrap().into());
+    let tree = build(&storage, 7, 100);
+    storage.keep(&tree).unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o700);
+    let files: Vec<_> = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(files.len() >= 5, "{files:?}");
+    for file in files {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+}
+
 /// How many keys there are, with values of that seed.
 fn check(tree: &LoadedTree, seed: u64) -> u64 {
     let memory = Regions::new([(3, tree.region.clone())]);

@@ -1,6 +1,7 @@
 //! The controller's knowledge and decisions, without I/O.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::connection::{Connection, ConnectionError};
 use crate::plan::{Placement, Plan, PlanError, next_epoch};
 
 /// A connection that a memory server has accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Registration {
     /// Where the client's packets come from.
     pub client: Ipv4Addr,
@@ -26,6 +27,19 @@ pub struct Registration {
     pub root: u64,
     /// The path MTU in bytes.
     pub mtu: u16,
+}
+
+impl fmt::Debug for Registration {
+    /// Without the rkey: who knows it can write to the tree.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { client, queue_pair, root, mtu, rkey: _ } = self;
+        f.debug_struct("Registration")
+            .field("client", client)
+            .field("queue_pair", queue_pair)
+            .field("root", root)
+            .field("mtu", mtu)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a memory server says of its tree: another number means that nodes may lie elsewhere than before.

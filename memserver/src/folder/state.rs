@@ -11,7 +11,7 @@ use std::path::Path;
 use fatbtree_index::MAX_OFFSET;
 use serde::{Deserialize, Serialize};
 
-use super::{FolderError, FolderOwner, failed};
+use super::{FolderError, FolderOwner, failed, private};
 use crate::load::{LoadCounts, LoadedTree};
 
 /// The version of files and layouts in them.
@@ -121,7 +121,8 @@ impl State {
         let (new, path) = (folder.join(NEW_STATE), folder.join(STATE));
         let sealed = Sealed { format: FORMAT, crc32: self.sum(), state: self.clone() };
         let text = serde_json::to_vec_pretty(&sealed).expect("it is numbers and a name");
-        let written = File::create(&new).and_then(|mut file| {
+        let created = private().write(true).create(true).truncate(true).open(&new);
+        let written = created.and_then(|mut file| {
             file.write_all(&text)?;
             file.sync_all()?;
             fs::rename(&new, &path)?;

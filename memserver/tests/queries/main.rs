@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
 
 mod borders;
+mod burst;
 mod damage;
 mod lab;
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use fatbtree_controller::operator::SavedPlan;
@@ -28,7 +29,7 @@ impl StateFolder {
     /// Opens a folder, or makes it; gives the plans in it. A file that cannot be read is left out, with a warning.
     pub(super) fn open(folder: &Path) -> Result<(Self, Vec<(Plan, Incarnations)>), NodeError> {
         let failed = |source| NodeError::State { folder: folder.to_owned(), source };
-        fs::create_dir_all(folder).map_err(failed)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
         let mut plans = Vec::new();
         for entry in fs::read_dir(folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
