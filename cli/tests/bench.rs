@@ -65,7 +65,8 @@ fn keys_of_a_file_are_asked_for_where_the_file_is_given() {
     let lines = (1..=500).map(|key| format!("{}\n", key * 7));
     let keys = written("keys.txt", &format!("\u{feff}key\n# comment\n7\n{}", lines.collect::<String>()));
     let lines = (1..=400).map(|key| format!("{key},\"value, {key}\"\n"));
-    let people = written("people.csv", &format!("\u{feff}# comment\nkey,value\n{}", lines.collect::<String>()));
+    let people =
+        written("people.csv", &format!("\u{feff}# comment\nkey,value\n{}", lines.collect::<String>()));
     let unclosed = written("unclosed.csv", "1,\"a\n2,b\n3,c\n");
     let one = written("one.txt", "5\n");
     let up = Role::start(&["up", cluster]);
