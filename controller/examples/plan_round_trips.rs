@@ -106,10 +106,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let summary = plan.summary();
         let nodes: Vec<usize> = summary.layers.iter().map(|layer| layer.nodes).collect();
         println!(
-            "{name}: {trips:.3} round trips, {} ranges, {nodes:?} nodes, {} with the fat root's, at most {:.2} % short of the best, {seconds:.2?}",
+            "{name}: {trips:.3} round trips, {} ranges, {nodes:?} nodes, {} with the fat root's, at most {:.4} from the best, {seconds:.2?}",
             summary.ranges,
             plan.held_nodes(&tree),
-            100.0 * summary.short_of_best
+            summary.short_of_best
         );
     };
     let zipf = &[Zipf::new(keys as f64), Zipf::new(1e10)];

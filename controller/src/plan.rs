@@ -264,7 +264,7 @@ pub struct Plan {
     switch_names: Vec<(SwitchId, String)>,
     /// By group: the slot that was given last in this epoch, where that is not the highest one.
     newest_slots: Vec<(u16, u16)>,
-    /// The best placement below the same fat root walks at most so many millionths more levels.
+    /// The best placement below the same fat root saves at most so many millionths of a round trip more.
     short: u32,
     // From here on derived from the above.
     tables: RangeTables,

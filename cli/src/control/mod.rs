@@ -16,7 +16,7 @@ use fatbtree_trust::{CONTROLLER, OPERATOR};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::count::key;
+use crate::count::{AskedKey, key};
 use crate::output::Output;
 
 /// Ask a cluster's controller, and tell it what to do.
@@ -86,7 +86,7 @@ enum Command {
     Explain {
         /// The key, decimal or 0x-hexadecimal.
         #[arg(value_parser = key)]
-        key: u64,
+        key: AskedKey,
         #[command(flatten)]
         asked: Asked,
     },
@@ -196,8 +196,8 @@ async fn ask(command: &Command) -> Result<()> {
             asked.tell(&difference, print::difference)
         }
         Command::Explain { key, asked } => {
-            let explanation: Explanation = asked.ask(Question::Explain { key: *key }).await?;
-            asked.tell(&explanation, print::explanation)
+            let explanation: Explanation = asked.ask(Question::Explain { key: key.key }).await?;
+            asked.tell(&explanation, |explanation| print::explanation(*key, explanation))
         }
         Command::Counters { asked } => {
             let counters: Counters = asked.ask(Question::Counters).await?;

@@ -9,6 +9,8 @@ use fatbtree_controller::operator::{
 };
 use fatbtree_controller::{Memory, TableUse};
 
+use crate::count::AskedKey;
+
 pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED);
@@ -129,9 +131,9 @@ pub(super) fn difference(difference: &Difference) {
     println!("{changes}");
 }
 
-pub(super) fn explanation(explanation: &Explanation) {
-    let Explanation { key, epoch, partition, address, hot, steps, because } = explanation;
-    println!("key {key:#x} in epoch {epoch}, partition {partition}");
+pub(super) fn explanation(asked: AskedKey, explanation: &Explanation) {
+    let Explanation { key: _, epoch, partition, address, hot, steps, because } = explanation;
+    println!("key {asked} in epoch {epoch}, partition {partition}");
     if let Some(HotPlace { address, switches }) = hot {
         let switches = switches.join(", ");
         println!(
@@ -139,9 +141,9 @@ pub(super) fn explanation(explanation: &Explanation) {
         );
     }
     for Step { switch, table, low, next, address, cached } in steps {
-        let until = next.map_or("the end".to_owned(), |next| format!("{next:#x}"));
+        let (low, until) = (asked.show(*low), next.map_or("the end".to_owned(), |next| asked.show(next)));
         let further = if *cached { ", cached further on" } else { "" };
-        println!("  {switch:<10} {table:<14} keys from {low:#x} to {until}: {address:#x}{further}");
+        println!("  {switch:<10} {table:<14} keys from {low} to {until}: {address:#x}{further}");
     }
     println!("it ends at {address:#x}: {because}");
 }

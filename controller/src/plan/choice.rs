@@ -1,8 +1,7 @@
 //! Which fat root, and which placement below it: of several that are made, the one that walks most levels.
 //!
 //! ```text
-//!   expected visits ─▶ fat root ─▶ placement, every node wanted ─┐
-//!                          │       placement, none wanted        ├─▶ the best of them, and how far it is from the bound
+//!   expected visits ─▶ fat root ─▶ placement, every node wanted ─┬─▶ the better of them, and how far it is from the bound
 //!                          └─────▶ placement, by prices          ─┘
 //! ```
 //!
@@ -24,7 +23,7 @@ pub(super) struct Choice {
     pub(super) fat_root: FatRoot,
     /// By group and slot.
     pub(super) placed: Vec<Placed>,
-    /// The best placement below the same fat root walks at most so many millionths more levels.
+    /// The best placement below the same fat root saves at most so many millionths of a round trip more.
     pub(super) short: u32,
 }
 
@@ -53,20 +52,15 @@ pub(super) fn choose(
     let (none, nothing) = (Favour::default(), Frequencies::none(tree));
     let leaves = nothing.expected();
     let blind = Planner { favour: &none, sets: planner.sets.clone(), ..planner };
-    let blind = blind.below(leaves, fat_root::build(tree, leaves, &none, budget)?);
-    let improved = planner.below(expected, blind.fat_root.clone());
+    let mut blind = blind.below(leaves, fat_root::build(tree, leaves, &none, budget)?);
     let visits = |choice: &Choice| choice.nodes().map(|node| u128::from(frequencies.of(node))).sum::<u128>();
-    let least = visits(&blind);
     let brings = |choice: &Choice| planner.brings(expected, choice);
-    let mut best = blind;
-    for choice in [improved, known] {
-        if visits(&choice) >= least && brings(&choice) >= brings(&best) {
-            best = choice;
-        }
+    if visits(&known) >= visits(&blind) && brings(&known) >= brings(&blind) {
+        return Ok(known);
     }
-    // It may have been placed for other visits.
-    best.short = planner.short(expected, &best);
-    Ok(best)
+    // It was placed for other visits.
+    blind.short = planner.short(expected, &blind);
+    Ok(blind)
 }
 
 impl Planner<'_> {
@@ -77,14 +71,16 @@ impl Planner<'_> {
             layers::place(self.tree, visits, wanted, self.favour, children, self.groups, &self.sets)
         };
         let brings = |placed: &Vec<Placed>| self.placement_brings(visits, placed);
-        let better = |a: Vec<Placed>, b: Vec<Placed>| if brings(&b) > brings(&a) { b } else { a };
-        let all = self.tree.node_count();
-        let best = better(place(&vec![true; all]), place(&vec![false; all]));
-        let prices = self.prices(visits, children, &best);
-        let placed = better(best, place(&prices.wanted));
-        let mut choice = Choice { fat_root, placed, short: 0 };
-        choice.short = self.short_of(visits, &choice, prices.bound);
-        choice
+        let all = place(&vec![true; self.tree.node_count()]);
+        let prices = self.prices(visits, children, &all);
+        let placed = match prices.is_near(walked(visits, &all)) {
+            true => all,
+            false => {
+                let by_prices = place(&prices.wanted);
+                if brings(&by_prices) > brings(&all) { by_prices } else { all }
+            }
+        };
+        Choice { short: self.short_of(visits, &placed, &prices), fat_root, placed }
     }
 
     fn prices(&self, visits: &[f64], children: &[fat_root::Child], placed: &[Placed]) -> Prices {
@@ -93,21 +89,15 @@ impl Planner<'_> {
 
     fn short(&self, visits: &[f64], choice: &Choice) -> u32 {
         let prices = self.prices(visits, &choice.fat_root.children, &choice.placed);
-        self.short_of(visits, choice, prices.bound)
+        self.short_of(visits, &choice.placed, &prices)
     }
 
-    /// How far a choice is from a bound of what is placed below its fat root, in millionths.
-    fn short_of(&self, visits: &[f64], choice: &Choice, bound: f64) -> u32 {
-        let all: f64 = self.roots().map(|node| visits[node as usize]).sum();
-        let merged: f64 = choice.fat_root.merged.iter().map(|node| visits[*node as usize]).sum();
-        let placed = walked(visits, &choice.placed);
-        let levels = all + merged + placed;
-        // The fat root leads each visit one level on, whatever is merged.
-        if levels > 0.0 { ((bound - placed).max(0.0) / levels * 1e6).ceil() as u32 } else { 0 }
-    }
-
-    fn roots(&self) -> impl Iterator<Item = u32> {
-        self.tree.partitions().iter().map(|partition| partition.node).filter(|node| *node != NONE)
+    /// Round trips of a visit that a placement could save at most, in millionths.
+    fn short_of(&self, visits: &[f64], placed: &[Placed], prices: &Prices) -> u32 {
+        let roots = self.tree.partitions().iter().map(|partition| partition.node);
+        let all: f64 = roots.filter(|node| *node != NONE).map(|node| visits[node as usize]).sum();
+        let short = (prices.bound - walked(visits, placed)).max(0.0);
+        if all > 0.0 { (short / all * 1e6).ceil() as u32 } else { 0 }
     }
 
     /// What a choice brings: an eighth more for nodes that stay where they are.

@@ -124,6 +124,10 @@ pub(super) fn place(
         let mut taken = SetRoom::default();
         let mut nodes = Vec::new();
         for Candidate { node, .. } in candidates {
+            if taken.nodes == room.nodes {
+                frontier[usize::from(tree.node(node).partition)].push(node);
+                continue;
+            }
             let mut with = taken;
             with.add(tree.pivots(node), tree.stride(node) != 0, tree.children(node).len());
             if with.is_within(&room) {

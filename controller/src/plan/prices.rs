@@ -11,7 +11,7 @@ use super::layers::Sets;
 use crate::tree::{NONE, Tree};
 
 /// Rounds in which prices change.
-const ROUNDS: usize = 40;
+const ROUNDS: usize = 16;
 
 /// A placement that is short of its bound by less than this part of it is good enough.
 const NEAR: f64 = 0.002;
@@ -46,7 +46,7 @@ impl Prices {
                     (step, patience) = (step / 2.0, PATIENCE);
                 }
             }
-            if best.bound - reached <= NEAR * best.bound {
+            if best.is_near(reached) {
                 break;
             }
             // Polyak's step: as far as it would take were the bound a plane that falls to what was reached.
@@ -66,6 +66,11 @@ impl Prices {
             }
         }
         best
+    }
+
+    /// Whether a placement that walks so much is good enough.
+    pub(super) fn is_near(&self, reached: f64) -> bool {
+        self.bound - reached <= NEAR * self.bound
     }
 }
 

@@ -31,7 +31,7 @@ pub struct Summary {
     pub entries: usize,
     /// Levels that the network walks for an average sample that is not led to a record; 1 without samples means the fat root alone.
     pub expected_levels: f64,
-    /// The best placement below the same fat root walks at most this part more of the levels that are to be expected.
+    /// Round trips of an average lookup that the best placement below the same fat root saves beyond this one, at most.
     #[serde(default)]
     pub short_of_best: f64,
 }
@@ -238,8 +238,8 @@ impl Plan {
             summary.entries, summary.expected_levels
         ));
         line(format_args!(
-            "  no placement below this fat root walks over {:.2} % more levels",
-            100.0 * summary.short_of_best
+            "  no placement of nodes below this fat root saves more than {:.4} further round trips a lookup",
+            summary.short_of_best
         ));
         out
     }
