@@ -79,6 +79,8 @@ pub struct Scenario {
     rkeys: Rkeys,
     /// Mean pause between two strikes of a hostile writer, if there is one.
     hostile: Option<Duration>,
+    /// Whether servers are asked for snapshots of damaged trees, and for places of keys in them.
+    asked: bool,
 }
 
 /// How far apart keys are where there is one server.
@@ -239,6 +241,7 @@ impl Scenario {
             strangers: *[0, 0, 1, 3].choose(lives).expect("there are some"),
             rkeys: *[Rkeys::Random, Rkeys::Lowest].choose(lives).expect("there are some"),
             hostile: None,
+            asked: true,
         }
     }
 
@@ -247,7 +250,7 @@ impl Scenario {
     #[must_use]
     pub fn hostile(seed: u64) -> Self {
         let draw = &mut random(seed, 93);
-        let hostile = Some(Duration::from_micros(draw.random_range(10..=600)));
+        let hostile = Some(Duration::from_micros(draw.random_range(5..=200)));
         let scenario = Self::from_seed(seed);
         Self { hostile, tasks: scenario.tasks.min(3), operations: scenario.operations.min(30), ..scenario }
     }

@@ -84,7 +84,7 @@ fn begin_hostile(scenario: &Scenario, world: &World, setting: &Rc<Setting>) -> V
     let mut next = || random(draw.random_range(0..=u64::MAX), 5);
     let strikes = hostile::strike(machine.clone(), Rc::clone(setting), pause, next());
     let mut tasks = vec![machine.spawn(strikes)];
-    for id in 0..scenario.servers {
+    for id in (0..scenario.servers).filter(|_| scenario.asked) {
         let operator = world.operator().clone();
         tasks.push(operator.spawn(hostile::ask(operator.clone(), Rc::clone(setting), id, next())));
     }
