@@ -25,6 +25,9 @@ use crate::{count, role, room};
 With --data the tree is in files of that folder: a server that was stopped or killed serves the same tree at the same addresses when
 it is started again, with all writes that were acknowledged. A folder that has a tree already keeps it: --keys is for a new one.
 
+Without --data it comes back empty, or with its --keys. Where clients or the controller have known another tree, an empty one is not served:
+operations fail, and `fatbtree control status` says \"tree lost\", until it is loaded again, or `fatbtree load --empty` says that this is meant.
+
 It registers connections with the cluster's controller, and tells of them:
   opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 root=64 mtu=1024
   closed client=…
@@ -45,7 +48,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     serve: Serve,
     /// Folder to keep the tree in; by default the tree ends with the process. The tree has checksums then, so all memory servers of a cluster
-    /// have folders, or --checksums.
+    /// have folders, or --checksums. With an RDMA device, which pins the memory of the tree, its spare memory takes room on the disk, too.
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
     #[command(flatten)]

@@ -129,10 +129,10 @@ async fn knock(cluster: &Cluster, certificates: &Path) {
     let to = |name: &str| of(name).to(cluster.controller().expect("there is one"), CONTROLLER);
     let registered = async |name: &str, partition: u16| {
         let incarnation = Incarnation { number: u64::MAX, low: 0 };
-        let hello = ServerHello { partition, incarnation, root: 64, connections: vec![] };
+        let hello = ServerHello { partition, incarnation, root: 64, lost: false, connections: vec![] };
         let mut client = ToController::connect(to(name), PATIENCE).await.expect("it is let in");
         let (_news, mut none) = tokio::sync::mpsc::channel(1);
-        client.register(hello, &mut none).await.expect_err("refused").to_string()
+        client.register(hello, &mut none, |_| {}).await.expect_err("refused").to_string()
     };
     assert!(registered("right", 0).await.contains("only left may do this"));
     assert!(registered("left", 7).await.contains("nobody of the cluster file has partition 7"));

@@ -111,6 +111,8 @@ pub enum RoleState {
     Converging,
     /// It answers, and holds what it should.
     Settled,
+    /// A memory server that was started again with an empty tree, which it does not serve: it is loaded again, or told that this is meant.
+    Lost,
 }
 
 /// How a switch is.
@@ -147,7 +149,7 @@ pub struct ServerStatus {
     pub address: String,
     /// Its partition.
     pub partition: u16,
-    /// Silent, or settled.
+    /// Silent, settled, or lost.
     pub state: RoleState,
     /// First key of its partition, when it was heard of.
     pub low: Option<u64>,

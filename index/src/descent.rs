@@ -259,6 +259,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 return Ok(());
             }
             Reason::Trouble(Trouble::Abandoned(id)) => return Err(OperationError::Abandoned { key, id }),
+            Reason::Trouble(Trouble::TreeLost(server)) => {
+                return Err(OperationError::TreeLost { key, server });
+            }
             Reason::Trouble(Trouble::UnknownServer(server)) => {
                 return Err(OperationError::UnknownServer { key, server });
             }

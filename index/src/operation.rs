@@ -88,6 +88,17 @@ pub enum OperationError {
         /// The connection.
         id: ConnectionId,
     },
+    /// The server was started anew and has lost its tree.
+    #[error(
+        "key {key:#x}: memory server {server} has lost its tree: it was started again with an empty one; load it again, or say that this is \
+         meant (fatbtree load --empty)"
+    )]
+    TreeLost {
+        /// The key.
+        key: u64,
+        /// The server.
+        server: u16,
+    },
     /// What it has to ask for cannot be posted.
     #[error("key {key:#x}: {error}")]
     Refused {

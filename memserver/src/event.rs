@@ -58,11 +58,16 @@ pub enum Event {
         /// One more than the former tree's.
         generation: u64,
     },
+    /// The server has lost its tree: it has begun with an empty one, and there was another one before. It serves nobody until it is loaded.
+    Lost {
+        /// Its partition.
+        partition: u16,
+    },
 }
 
 /// A line for people: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 root=64 mtu=1024`, `closed …` with the same words,
-/// `root partition=0 root=64`, or `tree partition=0 generation=2 low=0 root=64`. The rkey is not in it: who knows it can write to the
-/// tree.
+/// `root partition=0 root=64`, `tree partition=0 generation=2 low=0 root=64`, or `lost partition=0`. The rkey is not in it: its holder can
+/// write to the tree.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, hop) = match self {
@@ -71,6 +76,7 @@ impl fmt::Display for Event {
             Self::NewRoot(Partition { id, root, .. }) => {
                 return write!(f, "root partition={id} root={}", root.raw());
             }
+            Self::Lost { partition } => return write!(f, "lost partition={partition}"),
             Self::NewTree { partition: Partition { id, root, range, .. }, generation } => {
                 let (low, root) = (range.low, root.raw());
                 return write!(f, "tree partition={id} generation={generation} low={low} root={root}");
@@ -106,7 +112,7 @@ impl Events {
             Event::NewRoot(_) => [self.root.replace(number), None],
             // The root of a former tree is nobody's.
             Event::NewTree { .. } => [self.root.take(), self.tree.replace(number)],
-            Event::Opened(_) | Event::Closed(_) => [None, None],
+            Event::Opened(_) | Event::Closed(_) | Event::Lost { .. } => [None, None],
         };
         for old in old.into_iter().flatten() {
             self.queue.remove(&old);

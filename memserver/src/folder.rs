@@ -40,6 +40,7 @@ use fatbtree_verbs::{Memory, NoRoom};
 use serde::{Deserialize, Serialize};
 
 use crate::chunk::chunk_kinds_bytes;
+use crate::info::Origin;
 use crate::kinds::ChunkKinds;
 use crate::layout::{Layout, Loaded};
 use crate::load::{LoadError, LoadOptions, LoadedTree, bulk_load_in};
@@ -241,6 +242,7 @@ impl Folder {
             partition,
             counts: state.counts(),
             generation,
+            origin: if state.is_meant { Origin::Meant } else { Origin::Begun },
             chunk_kinds: Some(words),
         }))
     }

@@ -95,7 +95,7 @@ pub use cluster::{Cluster, divide, load_cluster, load_ranges};
 pub use event::{Event, FirstHop};
 pub use fatbtree_index::ChunkKind;
 pub use folder::{Folder, FolderError, FolderOwner};
-pub use info::{LockTable, ServerInfo};
+pub use info::{LockTable, Origin, ServerInfo};
 pub use kinds::DamagedKinds;
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
 pub use load::{

@@ -110,12 +110,20 @@ impl Handle {
         self.ask(|reply| Request::Locate { keys, reply }).await
     }
 
-    /// See [`MemoryServer::open_session`].
+    /// See [`MemoryServer::open_session_after`].
     ///
     /// # Errors
     /// As there.
-    pub async fn open_session(&self, client: ClientId) -> Answer<Lease> {
-        self.ask(|reply| Request::Open { client, reply }).await
+    pub async fn open_session(&self, client: ClientId, known: Option<u64>) -> Answer<Lease> {
+        self.ask(|reply| Request::Open { client, known, reply }).await
+    }
+
+    /// See [`MemoryServer::known_before`].
+    ///
+    /// # Errors
+    /// When the server is gone.
+    pub async fn known_before(&self, generation: u64) -> Result<(), ServerGone> {
+        self.ask(|reply| Request::KnownBefore { generation, reply }).await
     }
 
     /// See [`MemoryServer::renew_session`].

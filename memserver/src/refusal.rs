@@ -19,6 +19,15 @@ pub enum Refusal {
         "there is no {0}: its lease has ended, it was closed, or the server was started anew; open another"
     )]
     UnknownSession(SessionKey),
+    /// The server is the successor of one that had a tree.
+    #[error(
+        "memory server of partition {partition} has lost its tree: it was started again with an empty one, which it does not serve; load it \
+         again, or say that this is meant (fatbtree load --empty)"
+    )]
+    TreeLost {
+        /// Its partition.
+        partition: u16,
+    },
     /// A bound was met.
     #[error(transparent)]
     OverBound(#[from] OverBound),

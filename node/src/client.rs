@@ -378,7 +378,7 @@ impl ClientProcess {
                 Answer::Lost { id, error } => {
                     self.pending -= 1;
                     tracing::warn!(%id, %error, "given up");
-                    let _ = pool.abandon(id);
+                    let _ = if error.tree_is_lost() { pool.lose(id) } else { pool.abandon(id) };
                     return Some(id);
                 }
                 Answer::Registered { partition, queue_pair } => {
@@ -391,7 +391,13 @@ impl ClientProcess {
                         let _ = pool.set_registered(id, true);
                     }
                 }
-                Answer::Info { server, info, session } => self.believe(server, info, session),
+                Answer::Info { server, info, session } => {
+                    let all = pool.connections().into_iter();
+                    // The server had lost its tree, and has one again.
+                    let back: Vec<_> = all.filter(|id| id.server == server && pool.is_lost(*id)).collect();
+                    self.believe(server, info, session);
+                    back.into_iter().for_each(|id| self.connect(id));
+                }
                 Answer::Memory { server, session, supply: Ok(supply), .. } => {
                     supply.hand_to(pool, server, session);
                 }

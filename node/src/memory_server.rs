@@ -189,7 +189,7 @@ impl MemoryServerProcess {
         let registrar = controller.map(|controller| {
             let (events, coming) = mpsc::unbounded_channel();
             let controller = trust.to(controller, CONTROLLER);
-            control.spawn(Registrar::new(controller, server.info()).serve(coming));
+            control.spawn(Registrar::new(controller, server.info(), handle.clone()).serve(coming));
             events
         });
         let loading = Loading { storage, region_bytes, spare_bytes, ..Loading::in_memory() };

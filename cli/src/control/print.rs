@@ -23,6 +23,7 @@ fn state(state: RoleState) -> &'static str {
         RoleState::Silent => "silent",
         RoleState::Converging => "converging",
         RoleState::Settled => "settled",
+        RoleState::Lost => "tree lost",
     }
 }
 

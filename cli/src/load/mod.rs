@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_memserver::ServerInfo;
-use fatbtree_memserver::grpc::{Client, LoadData, LoadProgress, load_servers};
-use fatbtree_topology::Cluster;
+use fatbtree_memserver::grpc::{Client, LoadData, LoadProgress, load_empty, load_servers};
+use fatbtree_topology::{Cluster, Named};
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
@@ -29,6 +29,7 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --keys 1e6              1,000,000 keys of YCSB, with values that `fatbtree bench` can check
   fatbtree load --cluster cluster.toml --keys keys.txt         a key a line, decimal or 0x...; values are made
   fatbtree load --cluster cluster.toml --keys people.csv       lines of key,value; a first line \"key,value\" is passed over
+  fatbtree load --cluster cluster.toml --empty left            an empty tree for one server, which has lost its own and serves nobody
 
 Each memory server gets as many keys as the others: the partitions' borders follow from the keys, whatever the cluster file says. What the
 servers held before is replaced when all have built their new trees; a load that is stopped before (exit code 130), or fails (1), changes
@@ -38,8 +39,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
     /// How many keys, as 4711, 1e6 or 2M; or a file of keys; or a file .csv of keys and values.
-    #[arg(long, value_name = "COUNT|FILE|CSV")]
-    keys: String,
+    #[arg(long, value_name = "COUNT|FILE|CSV", required_unless_present = "empty", conflicts_with = "empty")]
+    keys: Option<String>,
+    /// Have this memory server begin anew with an empty tree. One that was started again without its tree serves nobody until it is loaded,
+    /// or is told so that this is meant.
+    #[arg(long, value_name = "SERVER")]
+    empty: Option<String>,
     #[command(flatten)]
     values: MadeValues,
     /// Where to write the result as JSON; - for standard output, instead of the table.
@@ -77,13 +82,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cluster = crate::topology::load(&arguments.cluster)?;
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
-    let source: Source = arguments.keys.parse()?;
-    let MadeValues { seed, value_bytes } = arguments.values;
-    let data = Arc::new(Input::read(&source, seed, value_bytes)?);
-    check_enough(data.keys().len() as u64, cluster.servers().len() as u64)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.context("starting threads")?;
     let trust = crate::topology::trust(&cluster, &arguments.cluster, OPERATOR)?;
-    let result = runtime.context("starting threads")?.block_on(load(&cluster, &trust, data))?;
+    let result = match (&arguments.keys, &arguments.empty) {
+        (_, Some(name)) => runtime.block_on(empty(&cluster, &trust, name))?,
+        (keys, None) => {
+            let source: Source = keys.as_deref().unwrap_or_default().parse()?;
+            let MadeValues { seed, value_bytes } = arguments.values;
+            let data = Arc::new(Input::read(&source, seed, value_bytes)?);
+            check_enough(data.keys().len() as u64, cluster.servers().len() as u64)?;
+            runtime.block_on(load(&cluster, &trust, data))?
+        }
+    };
     let json = serde_json::to_string_pretty(&result)?;
     if to_stdout {
         println!("{json}");
@@ -147,6 +158,19 @@ fn how_far(sent: u64, keys: u64, built: usize, servers: usize) -> String {
         ),
         true => "the memory servers were changing over to their new trees, and not all may have done so: load again".to_owned(),
     }
+}
+
+/// An empty tree for one server.
+async fn empty(cluster: &Cluster, trust: &Trust, name: &str) -> Result<LoadResult> {
+    let Some(Named::MemoryServer(server)) = cluster.named(name) else {
+        let names: Vec<&str> = cluster.servers().iter().map(|server| server.name.as_str()).collect();
+        bail!("no memory server {name:?} in the cluster file: they are {}", names.join(", "));
+    };
+    let began = Instant::now();
+    let emptied = async { load_empty(Client::connect(trust.to(&server.grpc, &server.name)).await?).await };
+    let info = emptied.await.with_context(|| format!("memory server {}", server.name))?;
+    let (seconds, servers) = (began.elapsed().as_secs_f64(), vec![told(server.name.clone(), &info)]);
+    Ok(LoadResult { keys: 0, value_bytes: 0, seconds, keys_per_s: 0.0, servers })
 }
 
 fn told(server: String, info: &ServerInfo) -> LoadedServer {

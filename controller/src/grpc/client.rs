@@ -117,7 +117,8 @@ impl Client {
             .map_err(|source| ClientError::Answer { address: self.address.clone(), source })
     }
 
-    /// A memory server says that it is here, and tells what changes, until one of them is gone.
+    /// A memory server says that it is here, and tells what changes, until one of them is gone. `known` is told which other tree of the server
+    /// the controller has known before, by its number.
     ///
     /// # Errors
     /// How it has ended.
@@ -125,6 +126,7 @@ impl Client {
         &mut self,
         hello: ServerHello,
         news: &mut mpsc::Receiver<ServerNews>,
+        mut known: impl FnMut(u64),
     ) -> Result<(), ClientError> {
         let (messages, sent) = mpsc::channel(WAITING);
         let send = |message| proto::ServerMessage { message: Some(message) };
@@ -135,7 +137,8 @@ impl Client {
         loop {
             tokio::select! {
                 reply = replies.next() => match reply {
-                    Some(Ok(proto::RegisterReply {})) => {}
+                    Some(Ok(proto::RegisterReply { former: Some(former) })) => known(former),
+                    Some(Ok(proto::RegisterReply { former: None })) => {}
                     Some(Err(status)) => return Err(self.refused(status)),
                     None => return Ok(()),
                 },
@@ -202,6 +205,7 @@ impl From<ServerHello> for proto::ServerHello {
             partition: hello.partition.into(),
             tree: Some(tree(hello.incarnation, hello.root)),
             connections: hello.connections.into_iter().map(Into::into).collect(),
+            lost: hello.lost,
         }
     }
 }
@@ -214,6 +218,7 @@ impl From<ServerNews> for server_message::Message {
                 Self::Closed(proto::Closed { client: client.to_bits(), queue_pair })
             }
             ServerNews::Root(root) => Self::Root(root),
+            ServerNews::Lost => Self::Lost(proto::Lost {}),
             ServerNews::Refilled(incarnation, root) => Self::Tree(tree(incarnation, root)),
         }
     }

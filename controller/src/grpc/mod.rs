@@ -44,6 +44,8 @@ pub enum ServerNews {
     Root(u64),
     /// The tree was filled anew; the number of its root.
     Refilled(Incarnation, u64),
+    /// The tree is an empty one that was not meant: the server serves nobody until it is loaded.
+    Lost,
 }
 
 /// A memory server's first words.
@@ -55,6 +57,8 @@ pub struct ServerHello {
     pub incarnation: Incarnation,
     /// The tree's root.
     pub root: u64,
+    /// The tree is an empty one that was not meant.
+    pub lost: bool,
     /// All connections.
     pub connections: Vec<Registration>,
 }
@@ -82,6 +86,8 @@ pub enum Input {
         stream: u64,
         /// What it says.
         hello: ServerHello,
+        /// Where it waits for the number of another tree of its that was known before.
+        former: oneshot::Sender<u64>,
     },
     /// A memory server has news.
     ServerNews {

@@ -139,7 +139,8 @@ fn hello(message: proto::ServerMessage) -> Result<ServerHello, Status> {
     };
     let (incarnation, root) = tree(hello.tree)?;
     let connections = hello.connections.into_iter().map(Registration::from).collect();
-    Ok(ServerHello { partition: number("partition", hello.partition)?, incarnation, root, connections })
+    let (partition, lost) = (number("partition", hello.partition)?, hello.lost);
+    Ok(ServerHello { partition, incarnation, root, lost, connections })
 }
 
 fn news(message: proto::ServerMessage) -> Result<ServerNews, Status> {
@@ -150,6 +151,7 @@ fn news(message: proto::ServerMessage) -> Result<ServerNews, Status> {
             ServerNews::Closed { client: Ipv4Addr::from_bits(client), queue_pair }
         }
         server_message::Message::Root(root) => ServerNews::Root(root),
+        server_message::Message::Lost(_) => ServerNews::Lost,
         server_message::Message::Tree(filled) => {
             let (incarnation, root) = tree(Some(filled))?;
             ServerNews::Refilled(incarnation, root)
@@ -178,18 +180,22 @@ impl Controller for Service {
             let mut partition = None;
             let ended: Result<(), Status> = async {
                 while let Some(message) = messages.message().await? {
-                    let input = match partition {
-                        None => {
-                            let hello = hello(message)?;
-                            door.admit_server(&caller, hello.partition)?;
-                            partition = Some(hello.partition);
-                            Input::ServerJoined { stream, hello }
-                        }
-                        Some(partition) => Input::ServerNews { stream, partition, news: news(message)? },
+                    let Some(partition) = partition else {
+                        let hello = hello(message)?;
+                        door.admit_server(&caller, hello.partition)?;
+                        partition = Some(hello.partition);
+                        let (former, told) = oneshot::channel();
+                        inputs.send(Input::ServerJoined { stream, hello, former }).await.map_err(gone)?;
+                        // None was known.
+                        let former = told.await.ok();
+                        // The first reply has room.
+                        let _ = replies.try_send(Ok(proto::RegisterReply { former }));
+                        continue;
                     };
+                    let input = Input::ServerNews { stream, partition, news: news(message)? };
                     inputs.send(input).await.map_err(gone)?;
                     // One that waits says the same.
-                    let _ = replies.try_send(Ok(proto::RegisterReply {}));
+                    let _ = replies.try_send(Ok(proto::RegisterReply { former: None }));
                 }
                 Ok(())
             }

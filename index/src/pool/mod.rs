@@ -115,6 +115,8 @@ pub(crate) enum Trouble {
     Broke(BreakReason),
     /// The owner gave the connection up.
     Abandoned(ConnectionId),
+    /// The server has lost its tree.
+    TreeLost(u16),
     /// The server is none of the pool's.
     UnknownServer(u16),
     /// The client may not write there.
@@ -317,11 +319,30 @@ impl<V: Verbs> Pool<V> {
     /// # Errors
     /// When there is no such connection.
     pub fn abandon(&self, id: ConnectionId) -> Result<(), ConnectError> {
+        self.give_up(id, Link::Abandoned)
+    }
+
+    /// The same for a connection whose server has lost its tree: operations fail with
+    /// [`OperationError::TreeLost`](crate::OperationError::TreeLost).
+    ///
+    /// # Errors
+    /// When there is no such connection.
+    pub fn lose(&self, id: ConnectionId) -> Result<(), ConnectError> {
+        self.give_up(id, Link::Lost)
+    }
+
+    /// Whether a connection was given up because its server has [lost](Self::lose) its tree.
+    pub fn is_lost(&self, id: ConnectionId) -> bool {
+        let mut state = self.state.borrow_mut();
+        state.connections.get_mut(id).is_ok_and(|connection| matches!(connection.link, Link::Lost))
+    }
+
+    fn give_up(&self, id: ConnectionId, link: Link) -> Result<(), ConnectError> {
         let (old, waiting) = {
             let mut state = self.state.borrow_mut();
             let connection = state.connections.get_mut(id)?;
             let old = connection.queue_pair();
-            connection.link = Link::Abandoned;
+            connection.link = link;
             connection.registered = false;
             (old, std::mem::take(&mut connection.waiting))
         };
@@ -471,6 +492,7 @@ impl<V: Verbs> Pool<V> {
             match connection.link {
                 Link::Up { .. } => Poll::Ready(Ok(connection.registered)),
                 Link::Abandoned => Poll::Ready(Err(Trouble::Abandoned(id))),
+                Link::Lost => Poll::Ready(Err(Trouble::TreeLost(id.server))),
                 Link::Down | Link::Opening { .. } => {
                     if !connection.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
                         connection.waiting.push(context.waker().clone());
@@ -644,6 +666,7 @@ impl<V: Verbs> Pool<V> {
         match connection.link {
             Link::Up { queue_pair, rkey } => Ok((queue_pair, rkey)),
             Link::Abandoned => Err(Trouble::Abandoned(id)),
+            Link::Lost => Err(Trouble::TreeLost(id.server)),
             Link::Down | Link::Opening { .. } => Err(Trouble::Broke(connection.reason)),
         }
     }

@@ -12,6 +12,7 @@ use fatbtree_index::MAX_OFFSET;
 use serde::{Deserialize, Serialize};
 
 use super::{FolderError, FolderOwner, failed, private};
+use crate::info::Origin;
 use crate::load::{LoadCounts, LoadedTree};
 
 /// The version of files and layouts in them.
@@ -45,6 +46,8 @@ pub(super) struct TreeState {
     pub(super) leaf_nodes: u64,
     pub(super) internal_nodes: u64,
     pub(super) record_bytes: u64,
+    /// See [`Origin`].
+    pub(super) is_meant: bool,
 }
 
 impl From<&LoadedTree> for TreeState {
@@ -59,6 +62,7 @@ impl From<&LoadedTree> for TreeState {
             leaf_nodes,
             internal_nodes,
             record_bytes,
+            is_meant: tree.origin == Origin::Meant,
         }
     }
 }

@@ -158,6 +158,12 @@ impl ClientError {
         }
     }
 
+    /// Whether the server has lost its tree.
+    #[must_use]
+    pub fn tree_is_lost(&self) -> bool {
+        self.code() == Some(Code::DataLoss)
+    }
+
     /// Why there is no memory, as far as the server has said, where it was asked for some.
     #[must_use]
     pub fn shortage(&self) -> Shortage {
@@ -340,7 +346,19 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn open_session(&mut self, roce: Ipv4Addr) -> Result<Session, ClientError> {
-        let request = proto::OpenSessionRequest { roce_address: roce.to_bits() };
+        self.open_session_after(roce, None).await
+    }
+
+    /// The same for a client that has known a tree of the server, of this generation, in a session that has ended.
+    ///
+    /// # Errors
+    /// Also when that tree was [lost](ClientError::tree_is_lost).
+    pub async fn open_session_after(
+        &mut self,
+        roce: Ipv4Addr,
+        known_generation: Option<u64>,
+    ) -> Result<Session, ClientError> {
+        let request = proto::OpenSessionRequest { roce_address: roce.to_bits(), known_generation };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.open_session(request).await };
         self.session("to open a session", ask).await
     }

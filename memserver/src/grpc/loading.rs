@@ -26,7 +26,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::proto;
 use super::proto::load_reply::What as Answer;
 use super::proto::load_request::What as Word;
-use crate::info::ServerInfo;
+use crate::info::{Origin, ServerInfo};
 use crate::load::{LoadOptions, LoadedTree};
 use crate::mailbox::Handle;
 use crate::storage::{BuildError, Storage};
@@ -197,13 +197,15 @@ impl Job {
 
     /// Checks what is announced, before anything of it is kept.
     fn options(&self, begin: &proto::LoadBegin, info: &ServerInfo) -> Result<LoadOptions, Status> {
-        let &proto::LoadBegin { partition, low_key: low, high_key: high, keys, value_bytes } = begin;
+        let &proto::LoadBegin { partition, low_key: low, high_key: high, keys, value_bytes, empty } = begin;
         let own = info.partition.id;
         if partition != u32::from(own) {
             return Err(Status::failed_precondition(format!("this is partition {own}, not {partition}")));
         }
-        if keys == 0 {
-            return Err(Status::invalid_argument("no keys: expected at least one"));
+        if (keys == 0) != empty {
+            return Err(Status::invalid_argument(format!(
+                "no keys, or an empty tree with {keys}: expected at least one, or an empty tree that is asked for"
+            )));
         }
         let Shared { region_bytes, spare_bytes, .. } = *self.shared;
         let least = keys.saturating_mul(KEY_BYTES).saturating_add(value_bytes).saturating_add(spare_bytes);
@@ -245,7 +247,9 @@ impl Job {
             let keys = std::mem::take(&mut pairs.keys);
             let mut values = InOrder { keys: &keys, pairs: &pairs, at: 0 };
             let mut storage = shared.storage.lock().unwrap_or_else(PoisonError::into_inner);
-            storage.build(&options, shared.region_bytes, &keys, &mut values)
+            let built = storage.build(&options, shared.region_bytes, &keys, &mut values);
+            // Whoever loads no keys wants none.
+            built.map(|tree| LoadedTree { origin: Origin::Meant, ..tree })
         });
         // If the loader is gone, the tree takes memory until it is built.
         let (built, is_there) = self.while_telling(building).await;

@@ -14,7 +14,7 @@ mod stream;
 
 pub use client::{Client, ClientError, Deadlines, Session};
 pub use convert::MessageError;
-pub use load::{LoadData, LoadProgress, LoadServersError, load_servers};
+pub use load::{LoadData, LoadProgress, LoadServersError, load_empty, load_servers};
 pub use loading::Loading;
 pub use service::{ServiceOptions, serve, serve_with};
 

@@ -193,6 +193,7 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let code = match refusal {
             Refusal::UnknownSession(_) => Code::Unauthenticated,
+            Refusal::TreeLost { .. } => Code::DataLoss,
             Refusal::UnknownQueuePair { .. } | Refusal::UnknownChunk { .. } => Code::NotFound,
             Refusal::OverBound(_)
             | Refusal::NoChunk(_)
@@ -315,7 +316,8 @@ impl proto::memory_server_server::MemoryServer for Service {
         let roce = Ipv4Addr::from_bits(request.get_ref().roce_address);
         self.door.admit_client(&self.door.caller(&request), roce)?;
         let client = ClientId { host: host(&request)?, roce };
-        Ok(Response::new(self.granted(self.handle.open_session(client)).await?.into()))
+        let known = request.get_ref().known_generation;
+        Ok(Response::new(self.granted(self.handle.open_session(client, known)).await?.into()))
     }
 
     async fn renew_session(&self, request: Request<proto::RenewSessionRequest>) -> Reply<proto::Lease> {

@@ -70,6 +70,10 @@ fn failed(error: &OperationError) -> Outcome {
             tracing::debug!(%error, "a query has found damage");
             Outcome::Damaged
         }
+        error @ OperationError::TreeLost { .. } => {
+            tracing::debug!(%error, "a query for a tree that was lost");
+            Outcome::Damaged
+        }
         error => {
             tracing::debug!(%error, "a query has failed");
             Outcome::Failed

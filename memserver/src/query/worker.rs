@@ -443,6 +443,14 @@ impl QueryWorker {
         self.needs_link = true;
     }
 
+    /// The memory server has lost its tree: what is asked for is answered so, until a link can be made.
+    pub fn tree_lost(&mut self) {
+        if let Err(error) = self.pool.lose(self.connection) {
+            tracing::warn!(%error, "a query worker has no link");
+        }
+        self.needs_link = true;
+    }
+
     /// The memory server has answered: with memory, and in which session, or that it gives none.
     pub fn supplied(&mut self, kind: ChunkKind, supply: Option<(SessionId, &Supply)>) {
         let server = self.connection.server;

@@ -22,7 +22,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::chunk::{ChunkSize, ChunkTable, chunk_kinds_bytes};
 use crate::event::{Event, Events, FirstHop};
-use crate::info::{LockTable, ServerInfo};
+use crate::info::{LockTable, Origin, ServerInfo};
 use crate::kinds::DamagedKinds;
 use crate::limits::{Accounts, Limits, Resource};
 use crate::load::LoadedTree;
@@ -205,7 +205,7 @@ impl<D: Device> MemoryServer<D> {
         let capabilities = device.capabilities();
         let local = probe(&mut device)?;
         let (superblock, chunks) = fit(&device, &tree, options, local.mtu)?;
-        let LoadedTree { region, config, partition, counts, generation, .. } = tree;
+        let LoadedTree { region, config, partition, counts, generation, origin, .. } = tree;
         let iova = GlobalAddress::new(partition.id, 0).raw();
         let registered = device.register(&region, iova, options.access)?;
         let (locks, owners) = match options.lock_table_bytes {
@@ -228,6 +228,7 @@ impl<D: Device> MemoryServer<D> {
             line_atomicity: capabilities.line_atomicity && !options.local_clients,
             path_mtu: local.mtu,
             chunk_bytes: options.chunk_bytes,
+            origin,
         };
         let shared = options.local_clients.then(|| share(&device, &info, options.access)).transpose()?;
         Ok(Self {
@@ -328,6 +329,7 @@ impl<D: Device> MemoryServer<D> {
             ("snapshots_failed", self.snapshots.failed),
             ("snapshots_waiting", self.snapshots.waiting() as u64),
             ("superblocks_refused", counters.superblocks_refused),
+            ("tree_lost", u64::from(self.info.origin == Origin::Lost)),
             ("trees_installed", counters.trees_installed),
         ]
         .map(|(name, count)| (name.to_owned(), count))
@@ -383,9 +385,7 @@ impl<D: Device> MemoryServer<D> {
         let iova = GlobalAddress::new(id, 0).raw();
         let registered = self.device.register(&region, iova, self.options.access)?;
         // Queue pairs first: nothing that was posted for the former tree reaches the new one.
-        for key in self.sessions.keys().collect::<Vec<_>>() {
-            self.end(key);
-        }
+        self.end_all();
         if let Some(local) = &self.local {
             local.withdraw(self.info.tree.rkey);
             local.share(registered, &region, self.options.access);
@@ -396,7 +396,9 @@ impl<D: Device> MemoryServer<D> {
         self.places = PlaceLists::new(id, &config, &counts, self.options.limits.places);
         // What clients have paid for lay in the former tree.
         self.accounts = Accounts::new(&self.options.limits);
-        self.info = ServerInfo { partition, generation, counts, tree: registered, ..self.info };
+        // Whoever installs a tree means it, empty or not.
+        let origin = Origin::Meant;
+        self.info = ServerInfo { partition, generation, counts, tree: registered, origin, ..self.info };
         self.snapshots.begin_anew();
         self.finder.begin_anew();
         self.counters.trees_installed += 1;
@@ -413,9 +415,7 @@ impl<D: Device> MemoryServer<D> {
     /// [`bulk_load_over`](crate::bulk_load_over). The memory is given back unless the caller has another handle to it.
     #[must_use]
     pub fn stop(mut self) -> (D, Arc<Memory>) {
-        for key in self.sessions.keys().collect::<Vec<_>>() {
-            self.end(key);
-        }
+        self.end_all();
         self.device.deregister(self.info.tree.rkey);
         if let Some(locks) = &self.info.locks {
             self.device.deregister(locks.region.rkey);

@@ -38,8 +38,17 @@ pub enum Request {
     Open {
         /// Who asks.
         client: ClientId,
+        /// The generation of the tree that it has known.
+        known: Option<u64>,
         /// The way back.
         reply: Reply<Result<Lease, Refusal>>,
+    },
+    /// A tree of this generation was there before.
+    KnownBefore {
+        /// Its generation.
+        generation: u64,
+        /// The way back.
+        reply: Reply<()>,
     },
     /// More time.
     Renew {
@@ -155,8 +164,13 @@ impl<D: Device> MemoryServer<D> {
             }
             Request::Snapshot(reply) => self.snapshots.ask(reply),
             Request::Locate { keys, reply } => self.finder.ask(keys, reply),
-            Request::Open { client, reply } => {
-                let answer = self.open_session(now, client);
+            Request::KnownBefore { generation, reply } => {
+                self.advance(now);
+                self.known_before(generation);
+                let _ = reply.send(());
+            }
+            Request::Open { client, known, reply } => {
+                let answer = self.open_session_after(now, client, known);
                 if let Some(lease) = self.tell(reply, answer) {
                     self.end(lease.session);
                 }

@@ -33,7 +33,11 @@ impl Driver {
                 name: server.name.clone(),
                 address: server.grpc.clone(),
                 partition: server.partition,
-                state: if is_here { RoleState::Settled } else { RoleState::Silent },
+                state: match is_here {
+                    false => RoleState::Silent,
+                    true if self.lost.contains(&server.partition) => RoleState::Lost,
+                    true => RoleState::Settled,
+                },
                 low: controller.trees().get(&server.partition).map(|tree| tree.low),
                 registered: connections.iter().filter(|told| **told).count(),
                 connections: connections.len(),

@@ -1,6 +1,6 @@
 //! Drives a [`Controller`]: takes what comes in, publishes what is desired, has plans made.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -86,6 +86,8 @@ pub(super) struct Driver {
     keys: VecDeque<u64>,
     /// Server streams: the newest of each partition counts.
     server_streams: BTreeMap<u16, u64>,
+    /// Partitions whose servers have lost their trees.
+    pub(super) lost: BTreeSet<u16>,
     pub(super) clients: BTreeMap<u64, Client>,
     /// What the keeper of a switch said last.
     pub(super) held: BTreeMap<SwitchId, HeldNow>,
@@ -134,6 +136,7 @@ impl Driver {
             meanwhile: Vec::new(),
             keys: VecDeque::new(),
             server_streams: BTreeMap::new(),
+            lost: BTreeSet::new(),
             clients: BTreeMap::new(),
             held: BTreeMap::new(),
             trouble: None,
@@ -236,7 +239,7 @@ impl Driver {
 
     fn other(&mut self, input: Input, tell: &mut impl FnMut(ControllerNews)) {
         match input {
-            Input::ServerJoined { stream, hello } => {
+            Input::ServerJoined { stream, hello, former } => {
                 let Some(name) = self.server_name(hello.partition) else {
                     tracing::warn!(
                         partition = hello.partition,
@@ -248,6 +251,12 @@ impl Driver {
                     return;
                 }
                 self.server_streams.insert(hello.partition, stream);
+                self.note_lost(hello.partition, hello.lost);
+                let known = self.controller.trees().get(&hello.partition).map(|tree| tree.number);
+                if let Some(known) = known.filter(|known| *known != hello.incarnation.number) {
+                    // The server knows whether its tree is meant to be another one; if it has gone again, nobody does.
+                    let _ = former.send(known);
+                }
                 self.controller.server_joined(hello.partition, hello.incarnation, &hello.connections);
                 self.controller.rerooted(hello.partition, hello.root);
                 tell(ControllerNews::Server { name, here: true });
@@ -283,6 +292,13 @@ impl Driver {
         }
     }
 
+    fn note_lost(&mut self, partition: u16, lost: bool) {
+        match lost {
+            true => self.lost.insert(partition),
+            false => self.lost.remove(&partition),
+        };
+    }
+
     fn server_name(&self, partition: u16) -> Option<String> {
         self.planner.cluster.server(partition).map(|server| server.name.clone())
     }
@@ -301,7 +317,9 @@ impl Driver {
                 self.controller.closed(partition, client, queue_pair)
             }
             ServerNews::Root(root) => self.controller.rerooted(partition, root),
+            ServerNews::Lost => self.note_lost(partition, true),
             ServerNews::Refilled(incarnation, root) => {
+                self.note_lost(partition, false);
                 self.controller.server_refilled(partition, incarnation);
                 self.controller.rerooted(partition, root);
             }

@@ -21,7 +21,9 @@ use std::time::Duration;
 
 use fatbtree_index::{Owner, SessionId};
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, WorkerStats, worker_cache};
-use fatbtree_memserver::{Attached, ClientId, Handle, Lease, ServerGone, ServerInfo, SessionKey, Supply};
+use fatbtree_memserver::{
+    Attached, ClientId, Handle, Lease, Refusal, ServerGone, ServerInfo, SessionKey, Supply,
+};
 use fatbtree_port::{DatagramCounts, Datagrams, Lanes, Waiter, Waker, share_address};
 use fatbtree_query::{ResponderOptions, Secret};
 use fatbtree_topology::Host;
@@ -339,6 +341,7 @@ fn work(
                     }
                 }
                 Answer::NotAttached => worker.not_attached(),
+                Answer::TreeLost => worker.tree_lost(),
                 Answer::Lapsed => worker.lapsed(),
                 Answer::Memory(kind, supply) => {
                     worker.supplied(kind, supply.as_ref().map(|(session, supply)| (*session, supply)));
@@ -391,6 +394,8 @@ struct Order(Need);
 enum Answer {
     Attached(Box<Attached>, Option<Owner>),
     NotAttached,
+    /// Nor will it be, before the server is loaded.
+    TreeLost,
     /// The session has ended.
     Lapsed,
     Memory(fatbtree_memserver::ChunkKind, Option<(SessionId, Supply)>),
@@ -462,8 +467,13 @@ impl Desk {
             Need::Link { local, replaces } => {
                 self.renew().await?;
                 if self.lease.is_none() {
-                    match self.handle.open_session(self.client).await? {
+                    match self.handle.open_session(self.client, None).await? {
                         Ok(lease) => self.lease = Some(lease),
+                        Err(Refusal::TreeLost { .. }) => {
+                            tokio::time::sleep(PAUSE).await;
+                            self.out.tell(Answer::TreeLost);
+                            return Ok(());
+                        }
                         Err(error) => tracing::warn!(%error, "a query worker has no session"),
                     }
                 }

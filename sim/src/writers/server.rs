@@ -8,8 +8,8 @@ use std::sync::Arc;
 use fatbtree_index::{KeyRange, Partition, Regions, ReturnedPlaces, Superblock, Tree, ValueLayout};
 use fatbtree_memserver::{
     Bounds, ChunkKind, ClientId, Handle, Lease, Limits, LoadCounts, LoadOptions, LoadedTree, Mailbox,
-    MemoryServer, Refusal, ServerInfo, ServerOptions, SessionKey, Supply, bulk_load, chunk_kinds_bytes,
-    mailbox, varying,
+    MemoryServer, Origin, Refusal, ServerInfo, ServerOptions, SessionKey, Supply, bulk_load,
+    chunk_kinds_bytes, mailbox, varying,
 };
 use fatbtree_verbs::{
     Access, Agreed, Capabilities, ConnectError, Device, DeviceMemoryError, Endpoint, Memory, QueuePair,
@@ -124,7 +124,9 @@ impl Server {
                 region.read(0, &mut line).expect("a region has a first line");
                 let superblock = Superblock::parse(&line).expect("it is written whole");
                 let (partition, config) = (superblock.partition, superblock.config);
-                LoadedTree { region, spare, config, partition, counts, generation, chunk_kinds: Some(kinds) }
+                let origin = Origin::Meant;
+                let chunk_kinds = Some(kinds);
+                LoadedTree { region, spare, config, partition, counts, generation, origin, chunk_kinds }
             }
             None => self.load(pairs),
         };
