@@ -162,7 +162,7 @@ impl Process {
             nic: arguments.nic.spec(cluster, described.host)?,
             servers: cluster.servers().to_vec(),
             lanes: arguments.lanes,
-            controller: cluster.controller().filter(|_| !arguments.root_to_leaf).map(str::to_owned),
+            controllers: if arguments.root_to_leaf { Vec::new() } else { cluster.controllers().to_vec() },
             metrics: cluster.metrics(&described.name).map(str::to_owned),
             trust,
             patience,
@@ -540,7 +540,9 @@ fn print(result: &BenchResult) {
     let unknown = match result.unknown {
         0 => String::new(),
         unknown => {
-            format!(", {unknown} writes of which nobody can tell: their server was started anew meanwhile")
+            format!(
+                ", {unknown} writes that may have been carried out or not: no answer came, or their server was started anew"
+            )
         }
     };
     match &result.load[..] {

@@ -59,8 +59,8 @@ pub(crate) struct Arguments {
 #[derive(Args, Clone, Copy)]
 pub(crate) struct Serve {
     /// Answer clients without RDMA as well, over UDP: on the host's wire, where switches lead queries to their keys, or by sockets where the
-    /// cluster file says `query = "ADDRESS:PORT"`. Trees have checksums then, so all memory servers of a cluster must do it, or have
-    /// --checksums.
+    /// cluster file says `query = "ADDRESS:PORT"`. Trees have checksums then, so all memory servers of a cluster must do it, or be started
+    /// by `fatbtree memserver --checksums`.
     #[arg(long, value_name = "queries", value_enum)]
     serve: Option<Beside>,
     /// Threads that answer queries, each with its own queue.
@@ -193,7 +193,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         described: described.clone(),
         host: cluster.tree().host(described.host).clone(),
         nic: nic.spec(&cluster, described.host)?,
-        controller: cluster.controller().map(str::to_owned),
+        controllers: cluster.controllers().to_vec(),
         trust: crate::topology::trust(&cluster, file, &described.name)?,
         roster: roster_of(&cluster),
         metrics: cluster.metrics(&described.name).map(str::to_owned),

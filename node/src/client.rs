@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fatbtree_client::{Client, KeySample, Report};
-use fatbtree_controller::grpc::ClientReport;
+use fatbtree_controller::grpc::{ClientReport, Controllers};
 use fatbtree_index::{ConnectionId, Event, Limits, PoolConfig, RemoteSide, SessionId, Shortage};
 use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_port::{Counters, Waiter};
@@ -40,9 +40,9 @@ pub struct ClientOptions {
     pub servers: Vec<MemoryServer>,
     /// Queue pairs to each, at least 1. A queue pair has 16 READs under way at most.
     pub lanes: u8,
-    /// Where the controller is: it is told which keys are asked for, and tells which connections are registered. Without one, operations
-    /// begin at the root.
-    pub controller: Option<String>,
+    /// Where controllers are. The primary is told which keys are asked for, and tells which connections are registered. Without one,
+    /// operations begin at the root.
+    pub controllers: Vec<String>,
     /// Its certificate.
     pub trust: Trust,
     /// Where it tells its metrics.
@@ -162,12 +162,13 @@ impl ClientProcess {
             ..PoolConfig::default()
         };
         let client = Client::new(adapter, config, roots, rand::random())?;
-        let reports = options.controller.as_ref().map(|controller| {
+        let reports = (!options.controllers.is_empty()).then(|| {
             client.set_sample(Some(KeySample::new(SAMPLE, rand::random())));
             let (to, reports) = orders::channel(1);
             let out = Out { answers: answer, waker };
-            let controller = options.trust.to(controller, CONTROLLER);
-            control.spawn(reporter::serve(controller, options.host.ip, reports, out));
+            let peer = |address: &String| options.trust.to(address, CONTROLLER);
+            let controllers = Controllers::new(options.controllers.iter().map(peer));
+            control.spawn(reporter::serve(controllers, options.host.ip, reports, out));
             Reports { to, next: watch.now() + REPORT }
         });
         let mut process = Self {

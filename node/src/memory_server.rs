@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fatbtree_controller::grpc::Controllers;
 use fatbtree_index::{Integrity, KeyRange, TreeConfig};
 use fatbtree_memserver::grpc::{Loading, ServiceOptions, serve_with};
 use fatbtree_memserver::{
@@ -63,8 +64,8 @@ pub struct MemoryServerOptions {
     pub host: Host,
     /// Its device.
     pub nic: NicSpec,
-    /// Where the controller is, which registers connections; without one, nobody does.
-    pub controller: Option<String>,
+    /// Where controllers are. The primary registers connections; without one, they are not registered.
+    pub controllers: Vec<String>,
     /// Its certificate.
     pub trust: Trust,
     /// Who opens sessions.
@@ -121,7 +122,7 @@ impl MemoryServerProcess {
             described,
             host,
             nic,
-            controller,
+            controllers,
             trust,
             roster,
             metrics,
@@ -186,10 +187,11 @@ impl MemoryServerProcess {
                 }
             })?;
         }
-        let registrar = controller.map(|controller| {
+        let registrar = (!controllers.is_empty()).then(|| {
             let (events, coming) = mpsc::unbounded_channel();
-            let controller = trust.to(controller, CONTROLLER);
-            control.spawn(Registrar::new(controller, server.info(), handle.clone()).serve(coming));
+            let controllers =
+                Controllers::new(controllers.iter().map(|address| trust.to(address, CONTROLLER)));
+            control.spawn(Registrar::new(controllers, server.info(), handle.clone()).serve(coming));
             events
         });
         let loading = Loading { storage, region_bytes, spare_bytes, ..Loading::in_memory() };

@@ -44,6 +44,7 @@ pub mod figures;
 pub mod history;
 mod network;
 pub mod queries;
+pub mod rivals;
 mod scenario;
 pub mod seeds;
 pub mod threads;

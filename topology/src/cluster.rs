@@ -72,8 +72,8 @@ pub struct Cluster {
     tree: Network,
     servers: Vec<MemoryServer>,
     clients: Vec<Client>,
-    /// Where the file says it.
-    controller: Option<String>,
+    /// Where the file says it: the first one, then the standbys.
+    controllers: Vec<String>,
     p4runtime: Vec<P4RuntimeEndpoint>,
     /// By switch, where the file says so: what each port is called on the device.
     device_ports: std::collections::BTreeMap<SwitchId, std::collections::BTreeMap<u16, u16>>,
@@ -197,7 +197,12 @@ impl Cluster {
 
     /// Where the controller answers memory servers, clients and operators: its gRPC endpoint, `name-or-address:port`.
     pub fn controller(&self) -> Option<&str> {
-        self.controller.as_deref()
+        self.controllers.first().map(String::as_str)
+    }
+
+    /// The same address, then those of the standbys (`controller.standby`), one of which takes its place when it is gone.
+    pub fn controllers(&self) -> &[String] {
+        &self.controllers
     }
 
     /// Where certificates are, relative to the file: every gRPC channel has mutual TLS, and every role shows the certificate of its name.

@@ -305,6 +305,12 @@ fn the_controller_has_an_address_of_its_own() {
         "line 15, column 1, controller",
         "grcp",
     );
+    let standby = |addresses: &str| format!("{}standby = {addresses}\n", with("localhost:3"));
+    let cluster = Cluster::from_toml(&standby("[\"localhost:4\", \"localhost:5\"]")).unwrap();
+    assert_eq!(cluster.controller(), Some("localhost:3"));
+    assert_eq!(cluster.controllers(), ["localhost:3", "localhost:4", "localhost:5"]);
+    refused(&standby("[\"localhost:3\"]"), "line 16, column 12, controller.standby", "localhost:3");
+    refused(&standby("[\"c\"]"), "line 16, column 12, controller.standby", "host:port");
 }
 
 #[test]

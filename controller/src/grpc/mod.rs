@@ -16,11 +16,14 @@ use std::net::Ipv4Addr;
 
 use tokio::sync::{mpsc, oneshot};
 
-pub use client::{Client, ClientError};
-pub use service::{ServiceOptions, serve};
+pub use client::{Client, ClientError, Controllers};
+pub use service::{ServiceOptions, Standing, serve};
 
 use crate::operator::Question;
 use crate::reconcile::{Incarnation, Registration};
+
+/// The code by which a controller that is not primary refuses.
+const NOT_PRIMARY: tonic::Code = tonic::Code::Aborted;
 
 /// Messages and stubs as the proto compiler makes them.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated code")]

@@ -52,9 +52,18 @@ impl Driver {
                 astray: client.astray,
             }
         });
+        let (epoch, entries) = controller.followed();
+        let left_out = controller.left_out().map(|error| {
+            format!("a plan that was kept is not of this cluster file; is something missing there? {error}")
+        });
+        let strangers = self.strangers.iter().map(|(partition, _)| {
+            format!(
+                "a memory server has registered partition {partition}, which the cluster file does not have; is a [[memory_server]] missing there?"
+            )
+        });
         Status {
-            epoch: controller.desired().1.in_force.epoch(),
-            entries: controller.plan().map_or(0, |(loaded, _)| loaded.len()),
+            epoch,
+            entries,
             reload,
             trouble: self.trouble.clone(),
             switches: cluster.tree().switches().iter().map(|switch| self.switch_status(switch)).collect(),
@@ -63,6 +72,7 @@ impl Driver {
             refused_connections: controller.refused_connections(),
             switches_down: self.outages.switches.iter().map(|switch| self.switch_name(*switch)).collect(),
             cables_down: self.outages.cables.iter().map(|cable| self.cable_status(*cable)).collect(),
+            warnings: left_out.into_iter().chain(strangers).collect(),
         }
     }
 

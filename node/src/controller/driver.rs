@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fatbtree_controller::election::Bid;
 use fatbtree_controller::grpc::{ClientReport, Input, Registered, ServerNews};
 use fatbtree_controller::links::{Cable, CableEnd, Outages};
 use fatbtree_controller::operator::{CableStatus, Question, Reloaded, Synced};
@@ -57,7 +58,6 @@ pub(super) struct Channels {
     pub(super) desired: watch::Sender<(u64, Arc<Desired>)>,
     pub(super) sync: watch::Sender<u64>,
     pub(super) switches: mpsc::Receiver<(SwitchId, KeeperNews)>,
-    pub(super) others: mpsc::Receiver<Input>,
     pub(super) outages: watch::Receiver<Outages>,
     pub(super) samples: Samples,
 }
@@ -70,7 +70,8 @@ pub(super) struct Driver {
     desired: watch::Sender<(u64, Arc<Desired>)>,
     sync: watch::Sender<u64>,
     switches: mpsc::Receiver<(SwitchId, KeeperNews)>,
-    others: mpsc::Receiver<Input>,
+    /// As which this controller leads.
+    bid: Bid,
     told_of_outages: watch::Receiver<Outages>,
     /// What is dead.
     pub(super) outages: Outages,
@@ -88,6 +89,8 @@ pub(super) struct Driver {
     server_streams: BTreeMap<u16, u64>,
     /// Partitions whose servers have lost their trees.
     pub(super) lost: BTreeSet<u16>,
+    /// Partitions of memory servers that the cluster file does not have, with their streams.
+    pub(super) strangers: BTreeSet<(u16, u64)>,
     pub(super) clients: BTreeMap<u64, Client>,
     /// What the keeper of a switch said last.
     pub(super) held: BTreeMap<SwitchId, HeldNow>,
@@ -116,8 +119,9 @@ impl Driver {
         follow: FollowOptions,
         folder: Option<StateFolder>,
         channels: Channels,
+        bid: Bid,
     ) -> Self {
-        let Channels { desired, sync, switches, others, outages, samples } = channels;
+        let Channels { desired, sync, switches, outages, samples } = channels;
         Self {
             controller,
             planner,
@@ -126,7 +130,7 @@ impl Driver {
             desired,
             sync,
             switches,
-            others,
+            bid,
             told_of_outages: outages,
             outages: Outages::default(),
             samples,
@@ -137,6 +141,7 @@ impl Driver {
             keys: VecDeque::new(),
             server_streams: BTreeMap::new(),
             lost: BTreeSet::new(),
+            strangers: BTreeSet::new(),
             clients: BTreeMap::new(),
             held: BTreeMap::new(),
             trouble: None,
@@ -148,13 +153,20 @@ impl Driver {
         }
     }
 
-    /// Never ends by itself.
-    pub(super) async fn drive(mut self, mut tell: impl FnMut(ControllerNews)) {
+    /// Ends when a switch has seen a higher bid, and returns it.
+    pub(super) async fn drive(
+        mut self,
+        inputs: &mut mpsc::Receiver<Input>,
+        mut tell: impl FnMut(ControllerNews),
+    ) -> Bid {
         let mut ticks = tokio::time::interval(TICK);
         loop {
             tokio::select! {
-                Some((switch, news)) = self.switches.recv() => self.switch(switch, news, &mut tell),
-                Some(input) = self.others.recv() => self.other(input, &mut tell),
+                Some((switch, news)) = self.switches.recv() => match news {
+                    KeeperNews::Outbid(by) if by > self.bid => return by,
+                    news => self.switch(switch, news, &mut tell),
+                },
+                Some(input) = inputs.recv() => self.other(input, &mut tell),
                 Some(thought) = self.thoughts.1.recv() => self.thought(thought, &mut tell),
                 Ok(()) = self.told_of_outages.changed() => self.network_changed(&mut tell),
                 _ = ticks.tick() => {}
@@ -200,6 +212,8 @@ impl Driver {
                     sync.done.insert(switch, mended);
                 }
             }
+            // One that is not higher, of a session before: the keeper bids again.
+            KeeperNews::Outbid(_) => {}
             KeeperNews::Lost(reason) => {
                 if !was_silent {
                     tell(ControllerNews::Switch { name: name(), trouble: Some(reason.clone()) });
@@ -245,6 +259,7 @@ impl Driver {
                         partition = hello.partition,
                         "a memory server that the cluster file does not name"
                     );
+                    self.strangers.insert((hello.partition, stream));
                     return;
                 };
                 if self.server_streams.get(&hello.partition).is_some_and(|newest| *newest > stream) {
@@ -267,6 +282,7 @@ impl Driver {
                 }
             }
             Input::ServerLeft { stream, partition } => {
+                self.strangers.remove(&(partition, stream));
                 if self.server_streams.get(&partition) == Some(&stream) {
                     self.controller.server_left(partition);
                     let name = self.server_name(partition).unwrap_or_default();

@@ -44,6 +44,26 @@ impl StateFolder {
         Ok((Self(folder.to_owned()), plans))
     }
 
+    /// Forgets all plans.
+    pub(super) fn forget(&self) -> io::Result<()> {
+        self.forget_but(&[])
+    }
+
+    fn forget_but(&self, stay: &[u8]) -> io::Result<()> {
+        for entry in fs::read_dir(&self.0)? {
+            let path = entry?.path();
+            if epoch_of(&path).is_some_and(|epoch| !stay.contains(&epoch)) {
+                fs::remove_file(path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An error with the folder's name.
+    pub(super) fn error(&self, source: io::Error) -> NodeError {
+        NodeError::State { folder: self.0.clone(), source }
+    }
+
     /// Keeps a plan before the first of its entries is written, and forgets those of other epochs than `stay`.
     pub(super) fn keep(&self, plan: &Plan, made_of: &Incarnations, stay: &[u8]) -> io::Result<()> {
         let kept = self.try_to_keep(plan, made_of, stay);
@@ -62,13 +82,7 @@ impl StateFolder {
         file.flush()?;
         file.as_file().sync_all()?;
         file.persist(self.0.join(format!("epoch-{}.json", plan.epoch())))?;
-        for entry in fs::read_dir(&self.0)? {
-            let path = entry?.path();
-            if epoch_of(&path).is_some_and(|epoch| epoch != plan.epoch() && !stay.contains(&epoch)) {
-                fs::remove_file(path)?;
-            }
-        }
-        Ok(())
+        self.forget_but(&[stay, &[plan.epoch()]].concat())
     }
 }
 

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use fatbtree_controller::grpc::{Client, ClientError, ServerHello, ServerNews};
+use fatbtree_controller::grpc::{Client, ClientError, Controllers, ServerHello, ServerNews};
 use fatbtree_controller::{Incarnation, Registration};
 use fatbtree_index::Partition;
 use fatbtree_memserver::{Event, FirstHop, Handle, ServerInfo};
-use fatbtree_trust::Peer;
 use tokio::sync::mpsc;
 
 /// Between two tries to reach the controller.
@@ -27,7 +26,7 @@ fn incarnation(generation: u64, partition: &Partition) -> Incarnation {
 pub(super) struct Registrar {
     hello: ServerHello,
     connections: BTreeMap<(Ipv4Addr, u32), Registration>,
-    controller: Peer,
+    controllers: Controllers,
     handle: Handle,
 }
 
@@ -38,19 +37,20 @@ fn registration(hop: &FirstHop) -> Registration {
 
 impl Registrar {
     /// A server without connections.
-    pub(super) fn new(controller: Peer, info: &ServerInfo, handle: Handle) -> Self {
+    pub(super) fn new(controllers: Controllers, info: &ServerInfo, handle: Handle) -> Self {
         let incarnation = incarnation(info.generation, &info.partition);
         let (partition, root) = (info.partition.id, info.partition.root.raw());
         let hello = ServerHello { partition, incarnation, root, lost: false, connections: Vec::new() };
-        Self { hello, connections: BTreeMap::new(), controller, handle }
+        Self { hello, connections: BTreeMap::new(), controllers, handle }
     }
 
     /// Takes the server's events and passes them on, until there are no more. There are never more of them on the way than the server has
     /// queue pairs, twice.
     pub(super) async fn serve(mut self, mut events: mpsc::UnboundedReceiver<Event>) {
-        loop {
+        // One that is not primary refuses: then the next one is tried.
+        for controller in self.controllers.in_turn() {
             let (news, mut passed) = mpsc::channel(ON_THE_WAY);
-            let (controller, hello, handle) = (self.controller.clone(), self.hello(), self.handle.clone());
+            let (hello, handle) = (self.hello(), self.handle.clone());
             let mut telling = std::pin::pin!(async move {
                 let mut client = Client::connect(controller, PATIENCE).await?;
                 // Whether it was another tree than this one, the server knows.

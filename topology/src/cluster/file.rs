@@ -68,6 +68,8 @@ pub(super) struct P4Runtime {
 #[serde(deny_unknown_fields)]
 pub(super) struct Controller {
     pub(super) grpc: Spanned<String>,
+    #[serde(default)]
+    pub(super) standby: Vec<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
