@@ -126,7 +126,12 @@ fn end_when_nobody_reads() {
 /// An error and its causes, each once: some say themselves what caused them.
 fn describe(error: &anyhow::Error) -> String {
     let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
+    // A gRPC status prints its metadata as well; what the peer said is enough.
+    let said = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref::<tonic::Status>() {
+        Some(status) => status.message().to_owned(),
+        None => cause.to_string(),
+    };
+    for cause in error.chain().map(said) {
         if text.is_empty() {
             text = cause;
         } else if !text.contains(&cause) {
@@ -138,7 +143,43 @@ fn describe(error: &anyhow::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::describe;
+    use std::collections::BTreeSet;
+
+    use clap::{Command, CommandFactory as _};
+
+    use super::{Arguments, describe};
+
+    fn options(command: &Command) -> BTreeSet<String> {
+        let own = command.get_arguments().filter_map(|argument| argument.get_long().map(str::to_owned));
+        own.chain(command.get_subcommands().flat_map(options)).collect()
+    }
+
+    fn help(command: &mut Command) -> String {
+        let mut text = command.render_long_help().to_string();
+        command.get_subcommands_mut().for_each(|command| text += &help(command));
+        text
+    }
+
+    /// A help text names options of its own subcommand, and of those that it names as `fatbtree NAME`.
+    #[test]
+    fn help_names_only_options_that_exist() {
+        let mut all = Arguments::command();
+        all.build();
+        let known: Vec<(String, BTreeSet<String>)> =
+            all.get_subcommands().map(|command| (command.get_name().to_owned(), options(command))).collect();
+        for command in all.get_subcommands_mut() {
+            let (name, text) = (command.get_name().to_owned(), help(command));
+            let is_named = |other: &str| other == name || text.contains(&format!("fatbtree {other}"));
+            let may: BTreeSet<&String> =
+                known.iter().filter(|(other, _)| is_named(other)).flat_map(|(_, options)| options).collect();
+            let parts = text.split("--").skip(1);
+            let words = parts.map(|part| part.split(|c: char| !c.is_ascii_lowercase() && c != '-').next());
+            for word in words.flatten().map(|word| word.trim_end_matches('-')).filter(|word| !word.is_empty())
+            {
+                assert!(may.contains(&word.to_owned()), "`fatbtree {name} --help` names --{word}");
+            }
+        }
+    }
 
     #[test]
     fn a_cause_is_told_once() {
@@ -146,5 +187,7 @@ mod tests {
         let told = anyhow::Error::new(cause()).context("reading it: no such thing");
         assert_eq!(describe(&told), "reading it: no such thing");
         assert_eq!(describe(&anyhow::Error::new(cause()).context("reading it")), "reading it: no such thing");
+        let status = anyhow::Error::new(tonic::Status::unavailable("it stops"));
+        assert_eq!(describe(&status.context("asking it")), "asking it: it stops");
     }
 }
