@@ -63,8 +63,8 @@ const KNOWN: [(&str, Kind, &str); 39] = [
     ("snapshots", Counts, "Snapshots of the tree's top that were taken"),
     ("snapshots_failed", Counts, "Snapshots that could not be taken"),
     ("snapshots_waiting", Gauge, "Snapshots that are being taken"),
-    ("tree_lost", Gauge, "1 while the server has lost its tree and serves nobody until it is loaded"),
     ("superblocks_refused", Counts, "Times that what clients wrote of the root could not be"),
+    ("tree_lost", Gauge, "1 while the server has lost its tree and refuses all clients until it is loaded"),
     ("trees_installed", Counts, "Trees that were loaded while the server ran"),
 ];
 
