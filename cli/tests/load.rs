@@ -159,12 +159,13 @@ fn a_server_with_a_folder_comes_back_with_its_tree_after_a_kill() {
         }
         up
     });
-    let mut keys = 0;
-    while !kills.is_finished() || keys < 300 {
+    let (mut keys, mut is_known) = (0, true);
+    while !kills.is_finished() || keys < 300 || !is_known {
         let value = format!("written {keys}").into_bytes();
         let written = process.run(client.upsert(keys, &value)).expect("it is not stopped");
         // Whether it was carried out nobody knows: it is done again.
-        keys += u64::from(written.is_ok());
+        is_known = written.is_ok();
+        keys += u64::from(is_known);
     }
     let up = kills.join().expect("the server comes back");
     // The same client goes on, and writes.
@@ -237,7 +238,17 @@ fn a_server_that_comes_back_without_its_tree_serves_nobody_until_it_is_loaded() 
     assert!(written.expect_err("it is not served").to_string().contains("has lost its tree"));
     // The other server is there.
     soon(&mut process, u64::MAX, Some(b"last"), None);
-    refused(&["bench", "--cluster", cluster, "--operations", "1", "--patience", "5"], "has lost its tree");
+    // Nor is one that has not known the tree.
+    let described =
+        Cluster::from_toml(&std::fs::read_to_string(&file).expect("the file")).expect("it was checked");
+    let left = described.server(0).expect("left").grpc.clone();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let refusal = runtime.block_on(async {
+        let mut server =
+            fatbtree_memserver::grpc::Client::connect(left.as_str()).await.expect("it is let in");
+        server.open_session(std::net::Ipv4Addr::new(10, 1, 0, 9)).await.expect_err("refused").to_string()
+    });
+    assert!(refusal.contains("has lost its tree"), "{refusal}");
     let began = Instant::now();
     loop {
         let output = run(&["control", "status", "--cluster", cluster]);
