@@ -1,14 +1,14 @@
 //! All seeds pass; and where a safety mechanism is missing, some do not.
 
-use fatbtree_index::{Check, Techniques, TreeConfig, ValueLayout};
+use fatbtree_index::{Check, TreeConfig, ValueLayout};
 use fatbtree_verbs::time::Duration;
 
 use crate::seeds::{Campaign, SeedFailure, Seeds};
-use crate::world::{Rkeys, Tearing};
+use crate::world::Rkeys;
 use crate::writers::Scenario;
 
 /// Seeds with a hostile writer; the variable `FATBTREE_SEEDS` sets another number.
-const HOSTILE: u64 = 500;
+const HOSTILE: u64 = 400;
 
 #[test]
 fn every_answer_is_explained_and_all_succeed_in_the_end() {
@@ -41,13 +41,15 @@ fn a_seed_replays_itself() {
 fn operations_on_trees_that_a_hostile_writer_damages_end() {
     let command = "fatbtree simulate --writers --hostile --seed";
     let campaign = Campaign { command, most_failures: 3, ..Campaign::default() };
-    let report = campaign.run(Seeds::wanted(HOSTILE), |seed| Scenario::hostile(seed).run());
+    let seeds = Seeds::wanted(HOSTILE);
+    let count = seeds.count();
+    let report = campaign.run(seeds, |seed| Scenario::hostile(seed).run());
     let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
     // Shown with --nocapture.
     eprintln!("{total:#?}");
-    assert!(total.strikes > 5 * HOSTILE && total.errors > HOSTILE, "{total:?}");
-    assert!(total.refused_trees > HOSTILE / 20 && total.restarts > HOSTILE / 2, "{total:?}");
-    assert!(total.snapshots > HOSTILE && total.located > HOSTILE, "{total:?}");
+    assert!(total.strikes > 5 * count && total.errors > count, "{total:?}");
+    assert!(total.refused_trees > count / 20 && total.restarts > count / 2, "{total:?}");
+    assert!(total.snapshots > count && total.located > count, "{total:?}");
 }
 
 /// Seeds among which a failure must be.
@@ -77,11 +79,6 @@ const FAULTS: &[(&str, Check)] = &[
     ("after a load a record is written to a place of the former tree", Check::ForgetsPlaces),
     ("after a load a node is written to the rest of a chunk of the former tree", Check::ForgetsChunks),
     ("the session with a server that was started anew is taken for the one before", Check::SessionIdentity),
-    ("siblings that lead in a circle are followed without end", Check::SiblingChain),
-    (
-        "a scan gives a key twice, which was deleted and inserted again while its leaf was read",
-        Check::KeyTwice,
-    ),
 ];
 
 /// The same shape with values out of line.
@@ -119,22 +116,6 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
                 scenario.config = out_of_line(&scenario.config);
             }
             scenario.loading = 40;
-            (scenario.deadly, scenario.servers, scenario.round_robin, scenario.ending) = (0, 1, 0, 0);
-        }
-        // Circles, which honest clients do not make.
-        Check::SiblingChain => {
-            scenario = Scenario::hostile(seed);
-            // A server would walk on in no virtual time at all: only clients are to meet them.
-            (scenario.asked, scenario.restarting, scenario.deadly) = (false, 0, 0);
-        }
-        // Leaves of several lines whose READs take long, and keys that come and go meanwhile.
-        Check::KeyTwice => {
-            let (values, lines) = (ValueLayout::Inline(8), 4);
-            let config = TreeConfig::with_integrity(4, 64 * lines, values, scenario.config.integrity());
-            scenario.config = config.expect("there is room for some entries");
-            (scenario.keys, scenario.deletes, scenario.scans) = (6, 45, 40);
-            (scenario.tasks, scenario.operations, scenario.techniques) = (6, 60, Techniques::SHERMAN);
-            scenario.world.tearing = Tearing { any_order: 0, stretched: 5_000, stretch: 30 };
             (scenario.deadly, scenario.servers, scenario.round_robin, scenario.ending) = (0, 1, 0, 0);
         }
         // Few keys, whose records take the places of one another, and clients that die between two WRITEs.
