@@ -79,6 +79,7 @@ const FAULTS: &[(&str, Check)] = &[
     ("after a load a record is written to a place of the former tree", Check::ForgetsPlaces),
     ("after a load a node is written to the rest of a chunk of the former tree", Check::ForgetsChunks),
     ("the session with a server that was started anew is taken for the one before", Check::SessionIdentity),
+    ("siblings that lead in a circle are followed without end", Check::SiblingChain),
 ];
 
 /// The same shape with values out of line.
@@ -117,6 +118,12 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
             }
             scenario.loading = 40;
             (scenario.deadly, scenario.servers, scenario.round_robin, scenario.ending) = (0, 1, 0, 0);
+        }
+        // Circles, which honest clients do not make.
+        Check::SiblingChain => {
+            scenario = Scenario::hostile(seed);
+            // A server would walk on in no virtual time at all: only clients are to meet them.
+            (scenario.asked, scenario.restarting, scenario.deadly) = (false, 0, 0);
         }
         // Few keys, whose records take the places of one another, and clients that die between two WRITEs.
         Check::UnpublishedFirst | Check::PublishedLast => {
