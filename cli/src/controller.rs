@@ -135,7 +135,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         // The place of the metrics is that of the first controller.
         metrics: cluster
             .metrics(CONTROLLER)
-            .filter(|_| cluster.controller() == Some(&grpc))
+            .filter(|_| cluster.controller() == Some(grpc.as_str()))
             .map(str::to_owned),
         trust: crate::topology::trust(&cluster, &arguments.cluster, CONTROLLER)?,
         cluster,
