@@ -108,6 +108,9 @@ pub enum NodeFault {
         /// What a node can hold.
         capacity: usize,
     },
+    /// A superblock whose root is the null pointer.
+    #[error("the superblock names no root")]
+    NoRoot,
     /// The node was given back to the allocator.
     #[error("node was freed")]
     Free,

@@ -104,11 +104,8 @@ impl Living {
         pool.set_writer(id, writer).expect("there is such a server");
         let of_others = |partition: &Partition| if partition.id == id { info.partition } else { *partition };
         let partitions = pool.roots().partitions().iter().map(of_others).collect();
-        // A forged superblock may have told this client of a root that cannot be. It reads the superblock again.
-        let Ok(roots) = SuperRoot::new(partitions) else {
-            assert!(self.setting.scenario.hostile.is_some(), "ranges stay as they are");
-            return;
-        };
+        let roots = SuperRoot::new(partitions)
+            .expect("ranges stay as they are, and a superblock without a root is refused");
         pool.set_roots(roots).expect("servers stay as they are");
     }
 
@@ -148,7 +145,7 @@ impl Living {
                                     self.setting.scenario.hostile.is_some(),
                                     "there is room for all that is written: {refusal}"
                                 );
-                                self.client.pool().refuse_memory(server, kind);
+                                self.client.pool().refuse_memory(server, kind, refusal.shortage());
                                 continue;
                             }
                             None => continue,
