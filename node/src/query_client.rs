@@ -272,7 +272,7 @@ impl QueryClientProcess {
 }
 
 fn told(client: &QueryClient, datagrams: &DatagramCounts) -> Metrics {
-    let (mut metrics, RequesterStats { again, redirects, opens, led, stray }) =
+    let (mut metrics, RequesterStats { again, redirects, opens, led, stray, no_key }) =
         (Metrics::default(), client.stats());
     metrics.operations(&client.latencies());
     for (name, help, value) in [
@@ -281,6 +281,7 @@ fn told(client: &QueryClient, datagrams: &DatagramCounts) -> Metrics {
         ("client_query_opens", "Requests for a place among a server's clients", opens),
         ("client_query_led", "Answers that began at a node that switches had found", led),
         ("client_query_stray", "Datagrams that are no answers to anything", stray),
+        ("client_query_no_key", "Of these, refusals for want of the right key", no_key),
         ("client_datagrams_received", "Datagrams received", datagrams.received),
         ("client_datagrams_sent", "Datagrams sent", datagrams.sent),
         ("client_datagrams_dropped", "Datagrams that the system did not take", datagrams.dropped),

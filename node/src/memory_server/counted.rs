@@ -17,7 +17,7 @@ enum Kind {
 
 use Kind::{Counter as Counts, Gauge, Name};
 
-const KNOWN: [(&str, Kind, &str); 39] = [
+const KNOWN: [(&str, Kind, &str); 41] = [
     ("chunks", Gauge, "Chunks of the region's spare memory, given out or not"),
     ("chunks_free_again", Gauge, "Chunks that have come back and wait to be given out again"),
     ("chunks_held", Gauge, "Chunks that clients have taken and not published"),
@@ -30,6 +30,7 @@ const KNOWN: [(&str, Kind, &str); 39] = [
         "The generation of the tree's memory, as a label: another after each load; always 1",
     ),
     ("keys_located", Counts, "Keys whose places the controller has asked for"),
+    ("keys_located_nodes", Counts, "Nodes that were read to find these keys"),
     (
         "loaded_keys",
         Gauge,
