@@ -206,7 +206,7 @@ fn writer(file: &Path) -> ClientProcess {
         host: cluster.tree().host(host).clone(),
         nic: NicSpec::Software(host_port(&cluster, host).expect("it has a wire")),
         servers: cluster.servers().to_vec(),
-        controller: None,
+        controllers: Vec::new(),
         trust: fatbtree_trust::Trust::default(),
         metrics: None,
         lanes: 1,
