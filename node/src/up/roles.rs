@@ -173,7 +173,12 @@ impl Role {
                 let answer =
                     async { Client::connect(to, PATIENCE).await?.ask(&Question::Status, PATIENCE).await };
                 let answer: Result<Status, _> = answer.await;
-                matches!(answer, Ok(_) | Err(ClientError::NotPrimary { .. }))
+                match answer {
+                    Ok(_) => true,
+                    // A standby does its work while there is a primary.
+                    Err(ClientError::NotPrimary { .. }) => self.status().await.is_some(),
+                    Err(_) => false,
+                }
             }
         }
     }
