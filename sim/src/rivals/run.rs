@@ -28,6 +28,8 @@ const TURN: Duration = Duration::from_millis(20);
 const ROUGH: Duration = Duration::from_secs(60);
 /// How long it may take until all is well, when nothing goes wrong any more.
 const CALM: Duration = Duration::from_secs(30);
+/// After that, no controller takes the place of another one any more.
+const SETTLES: Duration = Duration::from_secs(3);
 /// How long it has to stay so.
 const STAYS: Duration = Duration::from_secs(20);
 /// A switch ends a session with a process that is frozen for so long.
@@ -115,8 +117,12 @@ impl World {
             self.start(number, Way::StandBy);
         }
         let until = self.now + CALM;
-        while self.leader().is_none_or(|leader| !self.is_well(leader)) {
+        // Two that have just begun to lead may still have to find out which one stays.
+        let mut well_since = None;
+        while well_since.is_none_or(|since| self.now < since + SETTLES) {
             self.turn()?;
+            let is_well = self.leader().is_some_and(|leader| self.is_well(leader));
+            well_since = is_well.then(|| well_since.unwrap_or(self.now));
             if self.now > until {
                 return Err(format!("it is not well by itself: {}", self.describe()));
             }
@@ -161,7 +167,7 @@ impl World {
     fn is_well(&mut self, leader: usize) -> bool {
         let Office::Leads { controller, .. } = &self.processes[leader].office else { return false };
         let desired = controller.desired().1.clone();
-        if controller.plan().is_none() || controller.reload().is_some() {
+        if controller.plan().is_none() || controller.next_epoch().is_err() {
             return false;
         }
         for (partition, connections) in &self.connections {
