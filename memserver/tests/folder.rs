@@ -49,7 +49,7 @@ fn what_is_in_a_folder_can_be_read_by_its_owner_alone() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("new");
     let mut storage = Storage::Folder(open(&path).unwrap().into());
-    let tree = build(&storage, 7, 100);
+    let tree = build(&mut storage, 7, 100);
     storage.keep(&tree).unwrap();
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&path), 0o700);
