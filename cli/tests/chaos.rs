@@ -35,6 +35,8 @@ const STEP: Duration = Duration::from_secs(1);
 const MOVED: u64 = 2 * DEPTH;
 /// Lookups flow again when they have done so for this long, without a break.
 const STEADY: Duration = Duration::from_secs(1);
+/// Time after which a memory server ends the session of a client that is silent.
+const LEASE: Duration = Duration::from_secs(10);
 /// Nothing takes so long unless it never ends.
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Processes of the example's cluster.
@@ -234,6 +236,10 @@ impl<'a> World<'a> {
             }
             Act::KillClient => {
                 assert!(kill("KILL", self.bench.id()));
+                // Its locks are freed when its session ends. Until then writes to these nodes fail, and say so.
+                if self.workload != "c" {
+                    std::thread::sleep(LEASE + Duration::from_secs(1));
+                }
                 self.bench = Self::start_bench(&self.cluster, self.workload, &self.result);
                 Instant::now()
             }

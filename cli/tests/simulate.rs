@@ -41,7 +41,7 @@ fn what_makes_no_sense_is_refused() {
         &["--seed", "-1"],
     ];
     for arguments in nonsense {
-        let output = run(&[&["simulate"][..], &arguments[..]].concat());
+        let output = run(&[&["simulate"][..], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
     let output = run(&["simulate", "--hostile"]);

@@ -117,7 +117,7 @@ fn those_that_do_not_fit_are_left_alone() {
     // The right one is full but for one entry.
     let mut key = two.right.low + 1;
     while lab_count(&two, &two.right) < capacity as usize - 1 {
-        if key % 10 != 0 {
+        if !key.is_multiple_of(10) {
             change(&two.lab, &two.client, key, Wish::Upsert(&[1; 8]));
         }
         key += 1;

@@ -93,7 +93,10 @@ pub(crate) enum NoSupply {
 /// Bytes of the table of chunk kinds ([`LoadedTree::chunk_kinds`](crate::LoadedTree::chunk_kinds)) of a tree with so many spare bytes.
 #[must_use]
 pub const fn chunk_kinds_bytes(spare_bytes: u64, chunk_bytes: u64) -> u64 {
-    ChunkKinds::bytes(if chunk_bytes == 0 { 0 } else { spare_bytes / chunk_bytes })
+    match spare_bytes.checked_div(chunk_bytes) {
+        Some(chunks) => ChunkKinds::bytes(chunks),
+        None => 0,
+    }
 }
 
 /// Bytes from the last byte of a record that is not zero to the end of its place, at most.
