@@ -172,8 +172,9 @@ fn reconnects_are_bounded() {
     assert_all_found(&lab.run(keys, Start::IndexRead));
 }
 
-/// ARCHITECTURE.md "A stale switch is harmless": the answer to an index read is lost, the switches are reloaded, and the READ sent again is rewritten to
-/// another address under the same PSN. Hardware executes it; a strict server drops it until the queue pair fails.
+/// ARCHITECTURE.md "A stale switch is harmless": the answer to an index read is lost, the switches are reloaded, and the READ
+/// sent again is rewritten to another address under the same PSN. Hardware executes it; a strict server drops it until the
+/// queue pair fails.
 #[test]
 fn an_index_read_retried_after_a_reload() {
     for strict in [false, true] {
