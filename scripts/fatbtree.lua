@@ -14,12 +14,12 @@ local IN_FLIGHT_PORT = 4792 -- [network] in_flight_port of the cluster file
 local QUERY_PORT = 4793
 local DIRECT_QUERY_PORT = 4794
 local INDEX_BYTES = 16
-local QUERY_BYTES = 64
+local QUERY_BYTES = 72
 
 local OPS = { [1] = "open", [2] = "get", [3] = "put", [4] = "update", [5] = "delete", [6] = "scan" }
 local SCAN = 6
 local STATUSES = { [0] = "done", "not found", "redirect", "not open", "refused", "too large", "busy", "forgotten", "failed", "unknown",
-    "damaged" }
+    "damaged", "no key" }
 
 local walk = {
     version = ProtoField.uint8("fatbtree.index.version", "Version"),
@@ -49,12 +49,13 @@ local asked = {
     range_end = ProtoField.uint64("fatbtree.query.range_end", "Range end, next key or cookie", base.HEX),
     total = ProtoField.uint32("fatbtree.query.total", "Bytes of the payload"),
     offset = ProtoField.uint32("fatbtree.query.offset", "This part begins at"),
+    tag = ProtoField.uint64("fatbtree.query.tag", "Tag", base.HEX),
     part = ProtoField.bytes("fatbtree.query.part", "Part of the payload"),
     record_key = ProtoField.uint64("fatbtree.query.record.key", "Key", base.HEX),
     record_value = ProtoField.bytes("fatbtree.query.record.value", "Value"),
 }
 query.fields = { asked.server, asked.offset_in_server, asked.op, asked.is_response, asked.status, asked.execution, asked.limit, asked.client,
-    asked.request, asked.range_end, asked.total, asked.offset, asked.part, asked.record_key, asked.record_value }
+    asked.request, asked.range_end, asked.total, asked.offset, asked.tag, asked.part, asked.record_key, asked.record_value }
 
 local damaged = ProtoExpert.new("fatbtree.query.damaged", "Not a query", expert.group.MALFORMED, expert.severity.ERROR)
 query.experts = { damaged }
@@ -115,6 +116,7 @@ function query.dissector(buffer, packet, tree)
     root:add(asked.range_end, buffer(48, 8))
     root:add(asked.total, buffer(56, 4))
     root:add(asked.offset, buffer(60, 4))
+    root:add(asked.tag, buffer(64, 8))
     local said = string.format("%s key 0x%s", name or "?", buffer(8, 8):bytes():tohex(true))
     if is_response then
         said = said .. ": " .. (STATUSES[status] or "?")

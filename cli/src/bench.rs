@@ -1,5 +1,6 @@
 //! `fatbtree bench`: a client of a cluster, measured, every answer checked.
 
+mod keys;
 mod latencies;
 mod ramp;
 
@@ -11,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_client::measure::{Outcome, Recorder, Troubles};
-use fatbtree_client::workload::{InsertOrder, KeyMap, OperationKind, Workload, WorkloadSpec};
-use fatbtree_client::{Direct, LoadGenerator, Pace, RequesterStats, ScanParts, Values};
+use fatbtree_client::workload::{OperationKind, Workload, WorkloadSpec};
+use fatbtree_client::{Direct, LoadGenerator, Pace, RequesterStats, Store as _, Values};
 use fatbtree_index::value::STAMPED_BYTES;
 use fatbtree_index::{Pool, Start};
 use fatbtree_node::{
@@ -23,9 +24,11 @@ use fatbtree_verbs::Verbs;
 use fatbtree_wire::query::WINDOW;
 use serde::Serialize;
 
+use crate::interrupted::Interrupted;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::{count, progress};
+use keys::Keys;
 use latencies::Latencies;
 use ramp::Step;
 
@@ -34,14 +37,15 @@ use ramp::Step;
 #[command(after_help = "Examples:
   fatbtree bench --cluster cluster.toml --operations 100000
   fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json
+  fatbtree bench --cluster cluster.toml --operations 100000 --keys people.csv      after `fatbtree load --keys people.csv`
   fatbtree bench --cluster cluster.toml --operations 100000 --nic ibverbs:mlx5_0   on an RDMA device
-  fatbtree bench --cluster cluster.toml --operations 100000 --protocol query       without RDMA: memory servers with --serve queries
+  fatbtree bench --cluster cluster.toml --operations 100000 --protocol query       without RDMA; servers: fatbtree memserver --serve queries
   fatbtree bench --cluster cluster.toml --operations 100000 --protocol query --root-to-leaf    the same without help of the switches
   fatbtree bench --cluster cluster.toml --operations 10000 --workload e --scan-parts 8   scans in 8 parts at once
   fatbtree bench --cluster cluster.toml --operations 20000 --rate 5000             5000 operations a second, whether answers come or not
   fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg     latency against load
 
-Exit code 1: an answer was wrong, or an operation has failed.
+Exit code 1: an answer was wrong, or an operation has failed; 130: interrupted, and what was done until then is told.
 Every value that a run writes says by itself which write of which run it comes from, and for which key. So runs may follow one another,
 and several may write at once (each as another client of the file); damaged values, other keys' values and values that were replaced
 are found all the same. Only when another run's value was written nobody here knows: one that was never read before is believed.
@@ -59,6 +63,10 @@ pub(crate) struct Arguments {
     /// switches, where the cluster file gives memory servers addresses for that.)
     #[arg(long, value_name = "roce|query", value_enum, default_value = "roce")]
     protocol: Protocol,
+    /// The file of keys, or of keys and values, that `fatbtree load --keys FILE` was given; by default keys are YCSB's, as with
+    /// `fatbtree load --keys COUNT`.
+    #[arg(long, value_name = "FILE|CSV")]
+    keys: Option<PathBuf>,
     /// Operations to do.
     #[arg(long, value_name = "N", value_parser = count::positive)]
     operations: u64,
@@ -142,6 +150,7 @@ impl Process {
                 way: QueryWay::of(cluster, described.host)?,
                 root_to_leaf: arguments.root_to_leaf,
                 servers: cluster.servers().to_vec(),
+                metrics: cluster.metrics(&described.name).map(str::to_owned),
                 lanes: if open { MOST } else { arguments.depth }.div_ceil(WINDOW as u16 / 2),
                 trust,
                 patience,
@@ -153,7 +162,7 @@ impl Process {
             nic: arguments.nic.spec(cluster, described.host)?,
             servers: cluster.servers().to_vec(),
             lanes: arguments.lanes,
-            controller: cluster.controller().filter(|_| !arguments.root_to_leaf).map(str::to_owned),
+            controllers: if arguments.root_to_leaf { Vec::new() } else { cluster.controllers().to_vec() },
             metrics: cluster.metrics(&described.name).map(str::to_owned),
             trust,
             patience,
@@ -167,6 +176,22 @@ impl Process {
             Self::Roce(process) => process.infos().map(|info| info.counts.keys).sum(),
             Self::Query(process) => process.infos().map(|info| info.counts.keys).sum(),
         }
+    }
+
+    /// Whether a key is there, as far as its server answers.
+    fn has(&mut self, key: u64) -> Result<bool, NodeError> {
+        let found = match self {
+            Self::Roce(process) => {
+                let client = process.client().clone();
+                let store = Direct { client: &client, start: Start::Root };
+                process.run(store.read(key))?.result.map(|value| value.is_some())
+            }
+            Self::Query(process) => {
+                let client = process.client().clone();
+                process.run(client.read(key))?.result.map(|value| value.is_some())
+            }
+        };
+        Ok(found.unwrap_or(true))
     }
 
     /// What became of its queries so far; none where it makes none.
@@ -205,6 +230,8 @@ struct BenchResult {
     failed: u64,
     /// Writes of which nobody can tell whether they were carried out: their server was started anew meanwhile.
     unknown: u64,
+    /// Ended by Ctrl-C or SIGTERM before all operations were done.
+    interrupted: bool,
     seconds: f64,
     ops_per_s: f64,
     /// Per operation.
@@ -275,6 +302,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Some(Box::new(file.with_context(|| format!("--progress {}", path.display()))?))
         }
     };
+    let keys = Keys::read(arguments.keys.as_deref())?;
     let mut process = Process::open(arguments, &cluster, described)?;
     let records = process.records();
     if records == 0 {
@@ -284,10 +312,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     properties.set("recordcount", &records.to_string());
     properties.set("operationcount", &arguments.operations.to_string());
     let spec = WorkloadSpec::from_properties(&properties)?;
-    if spec.insert_order != InsertOrder::Hashed {
-        bail!("--workload {}: insertorder=ordered, but memory servers load hashed keys", arguments.workload);
-    }
-    let keys = KeyMap::from(spec.insert_order);
+    keys.check(&arguments.workload, &spec, records)?;
+    let map = keys.map();
     let [insert, update, read_modify_write] =
         [spec.proportions.insert, spec.proportions.update, spec.proportions.read_modify_write];
     if insert + update + read_modify_write > 0.0 && (arguments.value_bytes as usize) < STAMPED_BYTES {
@@ -300,13 +326,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let run: u64 = rand::random();
     let values = Values::new(arguments.seed, arguments.value_bytes as usize).among_others(run);
     let values = match spec.proportions.scan > 0.0 {
-        true => {
-            let mut loaded: Vec<u64> = (0..records).filter_map(|record| keys.key(record)).collect();
-            loaded.sort_unstable();
-            values.with_keys(loaded.into())
-        }
+        true => values.with_keys(keys.sorted(records).into()),
         false => values,
     };
+    let parts = keys.parts(arguments.scan_parts, records);
+    if let Some(first) = map.key(0)
+        && !process.has(first)?
+    {
+        process.close();
+        bail!(keys.are_missing());
+    }
+    let values = keys.loaded_with(values);
     let with_controller = cluster.controller().is_some() && !arguments.root_to_leaf;
     let start = if with_controller { Start::CachedOrIndexRead } else { Start::Root };
     if let Process::Roce(process) = &mut process
@@ -315,10 +345,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     {
         until_registered(process, arguments.patience)?;
     }
-    let workload = Workload::new(&spec, keys, arguments.draw_seed)?;
+    let workload = Workload::new(&spec, map, arguments.draw_seed)?;
     // 2³¹ numbers for each of 2³² runs.
     let mut workload = workload.inserting_from(records.saturating_add((run >> 32) << 31));
-    let parts = ScanParts { count: arguments.scan_parts, spacing: u64::MAX / records };
     let mut done = LoadGenerator::new().scanning(parts);
     let closed = Pace::Closed { depth: arguments.depth.into() };
     let pace = arguments.rate.map_or(closed, open);
@@ -392,6 +421,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         wrong: count(&[Outcome::WrongAnswer, Outcome::NotFound]),
         failed: count(&[Outcome::Failed]),
         unknown: count(&[Outcome::Unknown]),
+        interrupted: !goes_on,
         seconds,
         ops_per_s: summary.operations as f64 / seconds,
         round_trips: summary.round_trips,
@@ -418,6 +448,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     tracing::info!(troubles = ?summary.troubles, "client");
     if let Some(wrong) = result.first_wrong {
         bail!("{} operations wrong, {} failed; the first: {wrong}", result.wrong, result.failed);
+    }
+    if result.interrupted {
+        let loads = match arguments.ramp {
+            true => format!(", and {} of {} loads", ramp.len().saturating_sub(1), ramp::shares().count()),
+            false => String::new(),
+        };
+        let all = arguments.operations;
+        bail!(Interrupted(format!("{} of {all} operations were done{loads}", result.operations)));
     }
     Ok(())
 }
@@ -502,7 +540,9 @@ fn print(result: &BenchResult) {
     let unknown = match result.unknown {
         0 => String::new(),
         unknown => {
-            format!(", {unknown} writes of which nobody can tell: their server was started anew meanwhile")
+            format!(
+                ", {unknown} writes that may have been carried out or not: no answer came, or their server was started anew"
+            )
         }
     };
     match &result.load[..] {

@@ -1,11 +1,12 @@
 //! `fatbtree controller`: the controller as a process.
 
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use fatbtree_controller::election::Way;
 use fatbtree_controller::{Budget, DeviceConfigFormat, FollowOptions, Programs, Target};
 use fatbtree_node::{ControllerOptions, ControllerProcess};
 use fatbtree_topology::Cluster;
@@ -18,8 +19,14 @@ use crate::role;
 #[command(after_help = "Examples:
   fatbtree controller --cluster cluster.toml                         software switches or BMv2
   fatbtree controller --cluster cluster.toml --state plans           a controller that is started again goes on with its plan
+  fatbtree controller --cluster cluster.toml --standby               another one: it takes the first one's place when that is gone
+  fatbtree controller --cluster cluster.toml --take-over             in the place of the primary, which stands by from then on
   fatbtree controller --cluster testbed.toml --target tofino1 --compiled target/tofino
                                                                      Tofino, with what p4/compile_tofino.sh made
+
+One controller is primary, and programs the switches. If another one is primary already, a controller that was started without --standby
+and --take-over waits 5 s for the other one to go, and then ends with an error. Standbys listen at the addresses that the cluster file
+names: `standby = [\"127.0.0.1:9691\"]` in [controller]. Memory servers, clients and `fatbtree control` find the primary by themselves.
 
 It tells what happens, a line each. `fatbtree control` asks it.")]
 pub(crate) struct Arguments {
@@ -47,9 +54,13 @@ pub(crate) struct Arguments {
     /// Changes of table entries per second that plans made by itself may come to on average.
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
     entries_per_s: u64,
-    /// Election id: the highest one controls a switch. By default a later controller has a higher one.
-    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
-    election_id: Option<u64>,
+    /// Become primary when there has been no primary for 2 s; listen at ADDRESS, by default at the first address of `standby` in the
+    /// cluster file that is free here, or at `grpc` if the file names no standby.
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true)]
+    standby: Option<Option<String>>,
+    /// Become primary at once. The controller that is primary becomes a standby.
+    #[arg(long, conflicts_with = "standby")]
+    take_over: bool,
     /// Seconds that a switch may take for an answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
     patience: u64,
@@ -88,11 +99,21 @@ enum FormatName {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cluster = crate::topology::load(&arguments.cluster)?;
-    let Some(grpc) = cluster.controller().map(str::to_owned) else {
+    let Some(grpc) = cluster.controller() else {
         bail!(
             "{} has no [controller]: add the address where it should listen, such as grpc = \"127.0.0.1:9690\"",
             arguments.cluster.display()
         );
+    };
+    let grpc = match &arguments.standby {
+        None => grpc.to_owned(),
+        Some(Some(address)) => address.clone(),
+        Some(None) => free_for_standby(&cluster, &arguments.cluster)?.to_owned(),
+    };
+    let way = match (&arguments.standby, arguments.take_over) {
+        (Some(_), _) => Way::StandBy,
+        (None, true) => Way::TakeOver,
+        (None, false) => Way::Start,
     };
     let target = Target::from(arguments.target);
     let budget = match &arguments.budget {
@@ -109,15 +130,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         writes_per_s: arguments.writes_per_s,
         follow: FollowOptions { entries_per_s: arguments.entries_per_s as f64, ..FollowOptions::default() },
         state: arguments.state.clone(),
-        election_id: arguments.election_id,
+        way,
         patience: Duration::from_secs(arguments.patience),
-        metrics: cluster.metrics(CONTROLLER).map(str::to_owned),
+        // The place of the metrics is that of the first controller.
+        metrics: cluster
+            .metrics(CONTROLLER)
+            .filter(|_| cluster.controller() == Some(grpc.as_str()))
+            .map(str::to_owned),
         trust: crate::topology::trust(&cluster, &arguments.cluster, CONTROLLER)?,
         cluster,
         grpc,
     };
     let process = ControllerProcess::open(options)?;
-    println!("controller on {}; Ctrl-C stops it", process.grpc());
+    let role = if way == Way::StandBy { "standby controller" } else { "controller" };
+    println!("{role} on {}; Ctrl-C stops it", process.grpc());
     arguments.end.stop_with_stdin(process.stopper());
     if let Some(seconds) = arguments.end.seconds {
         let stopper = process.stopper();
@@ -126,9 +152,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             stopper.stop();
         });
     }
-    process.run(|news| println!("{news}"));
+    process.run(|news| println!("{news}"))?;
     println!("stopped");
     Ok(())
+}
+
+/// The first address for a standby at which nothing listens on this machine.
+fn free_for_standby<'c>(cluster: &'c Cluster, file: &Path) -> Result<&'c str> {
+    let addresses = match cluster.controllers() {
+        [_, standbys @ ..] if !standbys.is_empty() => standbys,
+        all => all,
+    };
+    let is_free = |address: &&String| std::net::TcpListener::bind(address.as_str()).is_ok();
+    match addresses.iter().find(is_free) {
+        Some(address) => Ok(address),
+        None => bail!(
+            "{}: expected an address that is free on this machine for a standby, found none of {}; add one to [controller], such as \
+             standby = [\"127.0.0.1:9691\"], or give one: --standby=ADDRESS",
+            file.display(),
+            addresses.join(", ")
+        ),
+    }
 }
 
 /// The target's programs with what goes to the switches.

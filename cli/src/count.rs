@@ -1,5 +1,7 @@
 //! Numbers as people write them.
 
+use std::fmt;
+
 /// A count: `4711`, `1_000_000`, `1,000,000`, `1e6`, `20k`, `2M`, `1.5G` (decimal multiples). None if it is none.
 pub(crate) fn parse(text: &str) -> Option<Result<u64, String>> {
     let plain = text.replace(['_', ','], "");
@@ -33,13 +35,35 @@ pub(crate) fn of(count: impl Into<u64>, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// For an argument that is a key: decimal, or hexadecimal with 0x.
-pub(crate) fn key(text: &str) -> Result<u64, String> {
-    let number = match text.strip_prefix("0x") {
+/// A key that was asked for: decimal, or hexadecimal with 0x. Keys in the answer are written in the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AskedKey {
+    pub(crate) key: u64,
+    is_hexadecimal: bool,
+}
+
+impl AskedKey {
+    /// Any key, in the notation of this one.
+    pub(crate) fn show(self, key: u64) -> String {
+        if self.is_hexadecimal { format!("{key:#x}") } else { key.to_string() }
+    }
+}
+
+impl fmt::Display for AskedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.show(self.key))
+    }
+}
+
+/// For an argument that is a key.
+pub(crate) fn key(text: &str) -> Result<AskedKey, String> {
+    let digits = text.strip_prefix("0x");
+    let number = match digits {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    number.map_err(|_| format!("expected a 64-bit key such as 4711 or 0x1267, found {text:?}"))
+    let asked = |key| AskedKey { key, is_hexadecimal: digits.is_some() };
+    number.map(asked).map_err(|_| format!("expected a 64-bit key such as 4711 or 0x1267, found {text:?}"))
 }
 
 /// For an option that is a count of at least 1.
@@ -51,6 +75,15 @@ pub(crate) fn positive(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_are_answered_as_they_were_asked_for() {
+        let (decimal, hexadecimal) = (key("4711").unwrap(), key("0x1267").unwrap());
+        assert_eq!((decimal.key, hexadecimal.key), (4711, 4711));
+        assert_eq!((decimal.to_string(), hexadecimal.to_string()), ("4711".into(), "0x1267".into()));
+        assert_eq!((decimal.show(16), hexadecimal.show(16)), ("16".into(), "0x10".into()));
+        assert!(key("4711x").is_err() && key("0x").is_err() && key("").is_err());
+    }
 
     #[test]
     fn numbers_are_read_as_people_write_them() {

@@ -15,8 +15,6 @@
 //!   fatbtree simulate    the whole path under virtual time, with faults and a seed
 //!   fatbtree figures     Sherman's figures in virtual time
 //! ```
-//!
-//! Exit codes: 0 done; 1 refused or failed, or answers were wrong; 2 the command line cannot be read; 130 interrupted.
 
 #![allow(clippy::print_stdout, reason = "printing its results is what a command-line tool does")]
 
@@ -26,12 +24,15 @@ mod controller;
 mod count;
 mod demo;
 mod figures;
+mod interrupted;
 mod load;
+mod log;
 mod memserver;
 mod nic;
 mod output;
 mod plan;
 mod progress;
+mod records;
 mod role;
 mod room;
 mod shell;
@@ -47,11 +48,19 @@ use clap::{Parser, Subcommand};
 
 /// Fast indexes on disaggregated memory, with the network doing the walking.
 #[derive(Parser)]
-#[command(name = "fatbtree", version, propagate_version = true, arg_required_else_help = true)]
+#[command(name = "fatbtree", version, propagate_version = true, arg_required_else_help = true, after_help = AFTER_HELP)]
 struct Arguments {
     #[command(subcommand)]
     role: Role,
+    #[command(flatten)]
+    log: log::Verbosity,
 }
+
+const AFTER_HELP: &str = "Exit codes:
+  0    done; a role that runs until it is told to stop (switch, memserver, controller, up) was told so
+  1    refused or failed, or an answer was wrong
+  2    the command line cannot be read
+  130  interrupted by Ctrl-C or SIGTERM before the work was done; the message says how far it came";
 
 #[derive(Subcommand)]
 enum Role {
@@ -71,9 +80,20 @@ enum Role {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
     end_when_nobody_reads();
-    let done = match Arguments::parse().role {
+    let Arguments { role, log } = Arguments::parse();
+    let done = log.begin().and_then(|()| run(role));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", describe(&error));
+            interrupted::exit_code(&error)
+        }
+    }
+}
+
+fn run(role: Role) -> anyhow::Result<()> {
+    match role {
         Role::Demo(arguments) => demo::run(&arguments),
         Role::Shell(arguments) => shell::run(&arguments),
         Role::Controller(arguments) => controller::run(&arguments),
@@ -87,13 +107,6 @@ fn main() -> ExitCode {
         Role::Switch(arguments) => switch::run(&arguments),
         Role::Simulate(arguments) => simulate::run(&arguments),
         Role::Figures(arguments) => figures::run(&arguments),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", describe(&error));
-            ExitCode::FAILURE
-        }
     }
 }
 
@@ -113,7 +126,12 @@ fn end_when_nobody_reads() {
 /// An error and its causes, each once: some say themselves what caused them.
 fn describe(error: &anyhow::Error) -> String {
     let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
+    // A gRPC status prints its metadata as well; what the peer said is enough.
+    let said = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref::<tonic::Status>() {
+        Some(status) => status.message().to_owned(),
+        None => cause.to_string(),
+    };
+    for cause in error.chain().map(said) {
         if text.is_empty() {
             text = cause;
         } else if !text.contains(&cause) {
@@ -125,7 +143,43 @@ fn describe(error: &anyhow::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::describe;
+    use std::collections::BTreeSet;
+
+    use clap::{Command, CommandFactory as _};
+
+    use super::{Arguments, describe};
+
+    fn options(command: &Command) -> BTreeSet<String> {
+        let own = command.get_arguments().filter_map(|argument| argument.get_long().map(str::to_owned));
+        own.chain(command.get_subcommands().flat_map(options)).collect()
+    }
+
+    fn help(command: &mut Command) -> String {
+        let mut text = command.render_long_help().to_string();
+        command.get_subcommands_mut().for_each(|command| text += &help(command));
+        text
+    }
+
+    /// A help text names options of its own subcommand, and of those that it names as `fatbtree NAME`.
+    #[test]
+    fn help_names_only_options_that_exist() {
+        let mut all = Arguments::command();
+        all.build();
+        let known: Vec<(String, BTreeSet<String>)> =
+            all.get_subcommands().map(|command| (command.get_name().to_owned(), options(command))).collect();
+        for command in all.get_subcommands_mut() {
+            let (name, text) = (command.get_name().to_owned(), help(command));
+            let is_named = |other: &str| other == name || text.contains(&format!("fatbtree {other}"));
+            let may: BTreeSet<&String> =
+                known.iter().filter(|(other, _)| is_named(other)).flat_map(|(_, options)| options).collect();
+            let parts = text.split("--").skip(1);
+            let words = parts.map(|part| part.split(|c: char| !c.is_ascii_lowercase() && c != '-').next());
+            for word in words.flatten().map(|word| word.trim_end_matches('-')).filter(|word| !word.is_empty())
+            {
+                assert!(may.contains(&word.to_owned()), "`fatbtree {name} --help` names --{word}");
+            }
+        }
+    }
 
     #[test]
     fn a_cause_is_told_once() {
@@ -133,5 +187,7 @@ mod tests {
         let told = anyhow::Error::new(cause()).context("reading it: no such thing");
         assert_eq!(describe(&told), "reading it: no such thing");
         assert_eq!(describe(&anyhow::Error::new(cause()).context("reading it")), "reading it: no such thing");
+        let status = anyhow::Error::new(tonic::Status::unavailable("it stops"));
+        assert_eq!(describe(&status.context("asking it")), "asking it: it stops");
     }
 }

@@ -1,6 +1,6 @@
 //! `fatbtree memserver`: a memory server as a process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -25,8 +25,11 @@ use crate::{count, role, room};
 With --data the tree is in files of that folder: a server that was stopped or killed serves the same tree at the same addresses when
 it is started again, with all writes that were acknowledged. A folder that has a tree already keeps it: --keys is for a new one.
 
+Without --data it comes back empty, or with its --keys. Where clients or the controller have known another tree, an empty one is not served:
+operations fail, and `fatbtree control status` says \"tree lost\", until it is loaded again, or `fatbtree load --empty` says that this is meant.
+
 It registers connections with the cluster's controller, and tells of them:
-  opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 rkey=4711 root=64 mtu=1024
+  opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 root=64 mtu=1024
   closed client=…
   root partition=0 root=…")]
 pub(crate) struct Arguments {
@@ -44,7 +47,8 @@ pub(crate) struct Arguments {
     begin: Begin,
     #[command(flatten)]
     serve: Serve,
-    /// Folder to keep the tree in; by default the tree ends with the process.
+    /// Folder to keep the tree in; by default the tree ends with the process. The tree has checksums then, so all memory servers of a cluster
+    /// have folders, or --checksums. With an RDMA device, which pins the memory of the tree, its spare memory takes room on the disk, too.
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
     #[command(flatten)]
@@ -55,8 +59,8 @@ pub(crate) struct Arguments {
 #[derive(Args, Clone, Copy)]
 pub(crate) struct Serve {
     /// Answer clients without RDMA as well, over UDP: on the host's wire, where switches lead queries to their keys, or by sockets where the
-    /// cluster file says `query = "ADDRESS:PORT"`. Trees have checksums then, so all memory servers of a cluster must do it, or have
-    /// --checksums.
+    /// cluster file says `query = "ADDRESS:PORT"`. Trees have checksums then, so all memory servers of a cluster must do it, or be started
+    /// by `fatbtree memserver --checksums`.
     #[arg(long, value_name = "queries", value_enum)]
     serve: Option<Beside>,
     /// Threads that answer queries, each with its own queue.
@@ -83,11 +87,19 @@ impl Serve {
         }
     }
 
-    fn queries(self, cluster: &Cluster, described: &MemoryServer) -> Option<QueryOptions> {
-        self.serve?;
+    fn queries(
+        self,
+        cluster: &Cluster,
+        file: &Path,
+        described: &MemoryServer,
+    ) -> Result<Option<QueryOptions>> {
+        if self.serve.is_none() {
+            return Ok(None);
+        }
         let (address, workers) = (described.query.clone(), self.workers);
         let servers = cluster.servers().iter().map(|server| (server.low, server.partition)).collect();
-        Some(QueryOptions { address, workers, servers, cache_bytes: QUERY_CACHE })
+        let secret = crate::topology::query_secret(cluster, file)?;
+        Ok(Some(QueryOptions { address, workers, servers, cache_bytes: QUERY_CACHE, secret }))
     }
 }
 
@@ -175,18 +187,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         )?,
         spare_bytes,
     };
+    let queries = serve.queries(&cluster, file, described)?;
+    let needs_keys = queries.as_ref().is_some_and(|queries| queries.secret.is_some());
     let options = MemoryServerOptions {
         described: described.clone(),
         host: cluster.tree().host(described.host).clone(),
         nic: nic.spec(&cluster, described.host)?,
-        controller: cluster.controller().map(str::to_owned),
+        controllers: cluster.controllers().to_vec(),
         trust: crate::topology::trust(&cluster, file, &described.name)?,
         roster: roster_of(&cluster),
         metrics: cluster.metrics(&described.name).map(str::to_owned),
         tree,
         data: data.clone(),
         region_bytes: begin.region_bytes.unwrap_or(region_bytes),
-        queries: serve.queries(&cluster, described),
+        queries,
         limit: end.seconds.map(Duration::from_secs),
     };
     let process =
@@ -200,7 +214,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         process.grpc()
     );
     if let Some(address) = process.queries() {
-        println!("queries on {address}, {}", count::of(serve.workers, "worker"));
+        let whose = if needs_keys {
+            "of clients with certificates"
+        } else {
+            "OPEN: whoever reaches it reads and writes"
+        };
+        println!("queries on {address}, {}, {whose}", count::of(serve.workers, "worker"));
     }
     end.stop_with_stdin(process.stopper());
     let report = process.run(|event| println!("{event}"));

@@ -8,7 +8,7 @@ use fatbtree_controller::operator::SavedPlan;
 use fatbtree_controller::{Budget, Plan, Target, diff};
 
 use crate::controller::TargetName;
-use crate::count::key;
+use crate::count::{AskedKey, key};
 
 /// Look at saved plans, and compare them.
 #[derive(Args)]
@@ -52,7 +52,7 @@ enum Command {
         plan: PathBuf,
         /// A key, decimal or 0x-hexadecimal.
         #[arg(value_parser = key)]
-        key: u64,
+        key: AskedKey,
     },
 }
 
@@ -88,12 +88,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         Command::Land { plan, key } => {
             let plan = load(plan)?;
-            if let Some(address) = plan.hot_address(*key) {
-                println!("key {key:#x} is hot: lookups are led straight to {address:#x}; without that:");
+            if let Some(address) = plan.hot_address(key.key) {
+                println!("key {key} is hot: lookups are led straight to {address:#x}; without that:");
             }
-            let landing = plan.land(*key);
+            let landing = plan.land(key.key);
             println!(
-                "key {key:#x}: node {:#x} of partition {}, {} levels walked by switches",
+                "key {key}: node {:#x} of partition {}, {} levels walked by switches",
                 landing.address, landing.partition, landing.levels
             );
         }

@@ -15,7 +15,8 @@ use crate::progress;
 ///
 /// Otherwise than told, the whole path, frame by frame: switches, plans, reloads, lost and damaged frames. With --trees readers of trees
 /// that are written to, verb by verb: torn memory, machines that die and freeze, stale caches. With --writers many writers of one tree. With
-/// --queries RDMA clients and clients that ask query workers, on one tree; most queries go through switches that a controller reloads.
+/// --queries RDMA clients and clients that ask query workers, on one tree; most queries go through switches that a controller reloads. With
+/// --hostile beside either a client damages the trees' structure by plain WRITEs: operations must end, and nothing may panic.
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree simulate                          seeds 0 to 999
@@ -24,7 +25,8 @@ use crate::progress;
   fatbtree simulate --trees --seeds 0..5000  trees under writers, torn memory and deaths
   fatbtree simulate --trees --tonight 20000  many that nobody has tried
   fatbtree simulate --writers                many writers of one tree
-  fatbtree simulate --queries                clients by RDMA and by queries through switches, on one tree")]
+  fatbtree simulate --queries                clients by RDMA and by queries through switches, on one tree
+  fatbtree simulate --writers --hostile      the same writers, one of whom damages the trees")]
 pub(crate) struct Arguments {
     /// Trees that are written to, at the level of verbs, instead of frames.
     #[arg(long)]
@@ -35,6 +37,9 @@ pub(crate) struct Arguments {
     /// Clients by RDMA and by queries on one tree, frame by frame: the queries through switches that a controller reloads.
     #[arg(long, conflicts_with_all = ["trees", "writers"])]
     queries: bool,
+    /// With --writers or --queries: one more client, which damages trees.
+    #[arg(long, conflicts_with = "trees")]
+    hostile: bool,
     /// One seed.
     #[arg(long, conflicts_with_all = ["seeds", "tonight"])]
     seed: Option<u64>,
@@ -64,18 +69,26 @@ impl Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    if arguments.trees {
-        campaign(arguments, "fatbtree simulate --trees --seed", |seed| trees::Scenario::from_seed(seed).run())
-    } else if arguments.writers {
-        campaign(arguments, "fatbtree simulate --writers --seed", |seed| {
-            writers::Scenario::from_seed(seed).run()
-        })
-    } else if arguments.queries {
-        campaign(arguments, "fatbtree simulate --queries --seed", |seed| {
-            queries::Scenario::from_seed(seed).run()
-        })
-    } else {
-        campaign(arguments, "fatbtree simulate --seed", |seed| Scenario::from_seed(seed).run())
+    let Arguments { trees, writers, queries, hostile, .. } = *arguments;
+    let command = |kind: &str| format!("fatbtree simulate {kind}--seed");
+    match (trees, writers, queries, hostile) {
+        (true, ..) => {
+            campaign(arguments, &command("--trees "), |seed| trees::Scenario::from_seed(seed).run())
+        }
+        (_, true, _, false) => {
+            campaign(arguments, &command("--writers "), |seed| writers::Scenario::from_seed(seed).run())
+        }
+        (_, true, _, true) => campaign(arguments, &command("--writers --hostile "), |seed| {
+            writers::Scenario::hostile(seed).run()
+        }),
+        (_, _, true, false) => {
+            campaign(arguments, &command("--queries "), |seed| queries::Scenario::from_seed(seed).run())
+        }
+        (_, _, true, true) => campaign(arguments, &command("--queries --hostile "), |seed| {
+            queries::Scenario::hostile(seed).run()
+        }),
+        (.., true) => Err(anyhow!("--hostile goes with --writers or --queries: say which")),
+        _ => campaign(arguments, &command(""), |seed| Scenario::from_seed(seed).run()),
     }
 }
 

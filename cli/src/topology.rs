@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use fatbtree_query::Secret;
 use fatbtree_topology::{Annotations, Cluster, render_svg, render_text};
-use fatbtree_trust::{CONTROLLER, OPERATOR, Trust, make_certificates};
+use fatbtree_trust::{CONTROLLER, DAYS, MOST_DAYS, OPERATOR, QUERY_SECRET, Trust, make_certificates};
 
 /// Show, draw and check networks and cluster files.
 #[derive(Args)]
@@ -42,15 +43,18 @@ enum Command {
     },
     /// Make an authority, and a certificate and key for every role of a cluster file and its operator, in the folder that it names.
     #[command(
-        after_help = "Each machine gets ca.pem, and NAME.pem and NAME.key of the roles that run there; `operator` is whoever uses
-`fatbtree load` and `fatbtree control`. The authority's own key is not kept: for a further role make a new set.
-The certificates do not expire (their end is in the year 4096), and none can be taken back: whoever must not come in any more is kept out by
-a new set. An authority of your own can do both: its certificates are used as they are, renewed ones when a role is started again."
+        after_help = "Each machine gets ca.pem, and NAME.pem and NAME.key of the roles that run there; memory servers that answer queries also get
+queries.secret, of which the keys of clients are made. `operator` is whoever uses `fatbtree load` and `fatbtree control`.
+The authority's own key is not kept: for a further role make a new set. No certificate can be taken back: a new set keeps out its
+former owner. An authority of your own can do both: its certificates are used as they are, renewed ones when a role is started again."
     )]
     Certificates {
         /// Cluster file (TOML), with a section [trust].
         #[arg(long, value_name = "FILE")]
         cluster: PathBuf,
+        /// Days for which the certificates are good.
+        #[arg(long, value_name = "N", default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=MOST_DAYS.into()))]
+        days: u32,
     },
     /// Print a commented cluster file: a small network with two memory servers and a client, all on this machine.
     Example {
@@ -87,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 cluster.clients().len()
             );
         }
-        Command::Certificates { cluster: file } => {
+        Command::Certificates { cluster: file, days } => {
             let cluster = load(file)?;
             let Some(folder) = certificates(&cluster, file) else {
                 bail!(
@@ -100,8 +104,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let clients = cluster.clients().iter().map(|client| client.name.clone());
             let mut names: Vec<String> = switches.chain(servers).chain(clients).collect();
             names.extend([CONTROLLER.to_owned(), OPERATOR.to_owned()]);
-            make_certificates(&folder, names.iter().map(String::as_str))?;
-            println!("{}: ca.pem, and certificates and keys of {} roles", folder.display(), names.len());
+            let ends = make_certificates(&folder, names.iter().map(String::as_str), *days)?;
+            println!(
+                "{}: ca.pem, certificates and keys of {} roles, and {QUERY_SECRET}; they end on {ends}",
+                folder.display(),
+                names.len()
+            );
         }
         Command::Example { testbed: true, .. } => print!("{}", Cluster::example_toml()),
         Command::Example { testbed: false, kind } => {
@@ -126,6 +134,18 @@ pub(crate) fn load(file: &Path) -> Result<Cluster> {
 /// Where the certificates of a cluster are.
 fn certificates(cluster: &Cluster, file: &Path) -> Option<PathBuf> {
     Some(file.parent().unwrap_or(Path::new("")).join(cluster.certificates()?))
+}
+
+/// Of which the memory servers of a cluster make keys for queries. `None`: queries need none.
+pub(crate) fn query_secret(cluster: &Cluster, file: &Path) -> Result<Option<Secret>> {
+    match certificates(cluster, file) {
+        Some(folder) if !cluster.query_open() => {
+            let secret = fatbtree_trust::query_secret(&folder)
+                .context("queries bear keys where there are certificates; query_open = true in [trust] has them answered without")?;
+            Ok(Some(Secret::new(secret)))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// What a role of a cluster shows to others.

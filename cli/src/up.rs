@@ -57,6 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Supervisor::new(options)?.run(|news| {
         match news {
             UpNews::Ready => println!("ready"),
+            UpNews::Warning(warning) => println!("warning: {warning}"),
             UpNews::Trouble(error) => println!("trouble: {error}"),
             UpNews::Role { name, kind, address, state } => {
                 let state = match state {

@@ -43,3 +43,62 @@ fn runs_that_write_follow_one_another_and_run_side_by_side() {
     assert!(refused.contains("at least 16 bytes to say who wrote it"), "{refused}");
     assert!(up.stop("INT").success());
 }
+
+/// Runs what must be refused; gives the reason.
+fn refused(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+    said
+}
+
+#[test]
+fn keys_of_a_file_are_asked_for_where_the_file_is_given() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file(folder.path());
+    let cluster = file.to_str().expect("a plain path");
+    let written = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("it is written");
+        path.to_str().expect("a plain path").to_owned()
+    };
+    let lines = (1..=500).map(|key| format!("{}\n", key * 7));
+    let keys = written("keys.txt", &format!("\u{feff}key\n# comment\n7\n{}", lines.collect::<String>()));
+    let lines = (1..=400).map(|key| format!("{key},\"value, {key}\"\n"));
+    let people =
+        written("people.csv", &format!("\u{feff}# comment\nkey,value\n{}", lines.collect::<String>()));
+    let unclosed = written("unclosed.csv", "1,\"a\n2,b\n3,c\n");
+    let one = written("one.txt", "5\n");
+    let up = Role::start(&["up", cluster]);
+    up.until("ready");
+    let load = |keys: &str| run(&["load", "--cluster", cluster, "--keys", keys, "--value-bytes", "40"]);
+    for (bad, why) in [
+        (&unclosed, "unclosed.csv:1: the quote that opens on this line is not closed"),
+        (&one, "1 key on 2 memory servers: every server needs at least one key"),
+    ] {
+        let said = refused(&["load", "--cluster", cluster, "--keys", bad]);
+        assert!(said.contains(why), "{said}");
+    }
+
+    let loaded = load(&keys);
+    let said = String::from_utf8_lossy(&loaded.stderr).into_owned();
+    assert!(loaded.status.success() && said.contains("1 line with a key that an earlier line has"), "{said}");
+    let words = ["bench", "--cluster", cluster, "--operations", "100"];
+    let said = refused(&words);
+    assert!(said.contains("other keys than YCSB's") && said.contains("--keys FILE"), "{said}");
+    for workload in ["a", "b", "c", "f"] {
+        let result = bench(cluster, &["--keys", &keys, "--value-bytes", "40", "--workload", workload]);
+        assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
+    }
+    let said = refused(&[&words[..], &["--keys", &people]].concat());
+    assert!(said.contains("it has 400 keys, the memory servers were loaded with 500"), "{said}");
+    let said = refused(&[&words[..], &["--keys", &keys, "--workload", "d"]].concat());
+    assert!(said.contains("all keys of a file are loaded"), "{said}");
+
+    assert!(load(&people).status.success());
+    for workload in ["a", "a", "c"] {
+        let result = bench(cluster, &["--keys", &people, "--workload", workload]);
+        assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
+    }
+    assert!(up.stop("INT").success());
+}

@@ -1,13 +1,19 @@
-//! Roles of a cluster are killed, told to end and frozen, one after another, while a client's answers are checked.
+//! Roles of a cluster are killed, told to end and frozen, one after another, while a client's answers are checked. So are the
+//! client itself and the process that keeps them all; and some are killed once more as soon as they are back.
 //!
 //! What is drawn follows from a seed. The run of the tests is short; a longer one, with how long each round took:
 //!
 //! ```text
 //! FATBTREE_CHAOS_ROUNDS=200 FATBTREE_CHAOS_SEED=7 cargo test -p fatbtree --test chaos -- --nocapture
 //! ```
+//!
+//! With `FATBTREE_CHAOS_FOLDERS=1` rounds also damage the folder of a memory server that is stopped, and fill the disk. The disk is a
+//! small tmpfs that only the cluster's processes see, so this takes root and `unshare`; without them the test says that it cannot.
 
 #![allow(clippy::print_stdout, reason = "what was drawn, and how long it took")]
 
+#[path = "common/chaos_folders.rs"]
+mod chaos_folders;
 mod common;
 #[path = "common/processes.rs"]
 mod processes;
@@ -15,6 +21,7 @@ mod processes;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use chaos_folders::{Disk, with_writer};
 use common::run;
 use processes::{Role, cluster_file, kill};
 use rand::{RngExt, SeedableRng};
@@ -28,8 +35,12 @@ const STEP: Duration = Duration::from_secs(1);
 const MOVED: u64 = 2 * DEPTH;
 /// Lookups flow again when they have done so for this long, without a break.
 const STEADY: Duration = Duration::from_secs(1);
+/// Time after which a memory server ends the session of a client that is silent.
+const LEASE: Duration = Duration::from_secs(10);
 /// Nothing takes so long unless it never ends.
 const PATIENCE: Duration = Duration::from_secs(40);
+/// Processes of the example's cluster.
+const MEMBERS: usize = 16;
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
@@ -41,6 +52,16 @@ enum Act {
     Kill,
     End,
     Freeze(Duration),
+    /// Killed, and once more this long after it was started again.
+    KillTwice(Duration),
+    /// The process that keeps all others is killed, and started again when they are gone.
+    KillUp,
+    /// The client that asks is killed, and another one asks.
+    KillClient,
+    /// While all are stopped a memory server's folder is damaged. It does not start, says why, and gets its folder back.
+    DamageFolder,
+    /// The disk is full for a while.
+    FillDisk,
 }
 
 /// A line of `bench --progress -`.
@@ -70,8 +91,11 @@ struct Member {
     answers: bool,
 }
 
-struct World {
+struct World<'a> {
     cluster: String,
+    data: std::path::PathBuf,
+    disk: &'a Disk,
+    workload: &'static str,
     up: Role,
     members: BTreeMap<String, Member>,
     bench: Role,
@@ -79,7 +103,7 @@ struct World {
     result: std::path::PathBuf,
 }
 
-impl World {
+impl<'a> World<'a> {
     /// Takes what has been told.
     fn follow(&mut self) {
         while let Some((at, line)) = self.up.line() {
@@ -169,17 +193,83 @@ impl World {
         }
     }
 
-    fn do_to(&mut self, name: &str, act: Act) -> Instant {
+    fn is_ready(&self) -> bool {
+        self.members.len() == MEMBERS && self.members.values().all(|member| member.answers)
+    }
+
+    /// Starts everything again after it has ended.
+    fn start_up(&mut self) -> Instant {
+        self.members.clear();
+        self.up = self.disk.start_up(&self.cluster, &self.data);
+        self.waits("all roles answer", |world| world.is_ready().then(Instant::now))
+    }
+
+    /// Waits until no process of the cluster is left, however it ended.
+    fn until_gone(&mut self) {
+        self.waits("all processes end", |world| {
+            world.members.values().all(|member| is_gone(member.process)).then_some(())
+        });
+    }
+
+    fn kill_and_wait(&mut self, name: &str) -> Instant {
+        let process = self.members[name].process;
+        assert!(kill("KILL", process));
+        self.waits("it is started again", |world| {
+            let member = world.members[name];
+            (member.process != process).then_some(member.started)
+        })
+    }
+
+    fn do_to(&mut self, name: &str, act: Act, random: &mut ChaCha8Rng) -> Instant {
         let process = self.members[name].process;
         match act {
+            Act::KillTwice(after) => {
+                self.kill_and_wait(name);
+                std::thread::sleep(after);
+                self.follow();
+                self.kill_and_wait(name)
+            }
+            Act::KillUp => {
+                assert!(kill("KILL", self.up.id()));
+                self.until_gone();
+                self.start_up()
+            }
+            Act::KillClient => {
+                assert!(kill("KILL", self.bench.id()));
+                // Its locks are freed when its session ends. Until then writes to these nodes fail, and say so.
+                if self.workload != "c" {
+                    std::thread::sleep(LEASE + Duration::from_secs(1));
+                }
+                self.bench = Self::start_bench(&self.cluster, self.workload, &self.result);
+                Instant::now()
+            }
+            Act::DamageFolder => {
+                assert!(kill("INT", self.up.id()));
+                self.until_gone();
+                self.disk.damage_and_restore(&self.cluster, &self.data.join(name), name, random);
+                self.start_up()
+            }
+            Act::FillDisk => {
+                let filled = self.disk.fill(&self.data);
+                let (file, first) =
+                    (std::path::PathBuf::from(&self.cluster), random.random_range(1..1 << 40) << 20);
+                self.disk.insert_until_refused(&file, first);
+                // What is read goes on meanwhile.
+                let began = Instant::now();
+                self.waits("lookups flow although the disk is full", |world| world.flows_since(began));
+                drop(filled);
+                self.disk.insert_again(&file, first);
+                Instant::now()
+            }
             Act::Freeze(time) => {
                 assert!(kill("STOP", process));
                 std::thread::sleep(time);
                 assert!(kill("CONT", process));
                 Instant::now()
             }
-            Act::Kill | Act::End => {
-                assert!(kill(if matches!(act, Act::Kill) { "KILL" } else { "TERM" }, process));
+            Act::Kill => self.kill_and_wait(name),
+            Act::End => {
+                assert!(kill("TERM", process));
                 self.waits("it is started again", |world| {
                     let member = world.members[name];
                     (member.process != process).then_some(member.started)
@@ -200,13 +290,12 @@ impl World {
                 3 => "core-0".to_owned(),
                 _ => names[random.random_range(0..names.len())].clone(),
             };
-            let act = match random.random_range(0..4) {
-                0 => Act::Kill,
-                1 => Act::End,
-                _ => Act::Freeze(Duration::from_millis(random.random_range(200..4000))),
-            };
+            let act = self.draw_act(random);
+            let is_of_a_server = matches!(act, Act::DamageFolder);
+            let name =
+                if is_of_a_server { ["left", "right"][random.random_range(0..2)].to_owned() } else { name };
             println!("round {round}: {name} {act:?}");
-            let back = self.do_to(&name, act);
+            let back = self.do_to(&name, act, random);
             let recovery = self.waits(&format!("round {round}: {name} {act:?}"), |world| {
                 let all_answer = world.members.values().all(|member| member.answers);
                 world.flows_since(back).filter(|_| all_answer)
@@ -219,6 +308,28 @@ impl World {
             all.push(recovery);
         }
         all
+    }
+
+    fn draw_act(&self, random: &mut ChaCha8Rng) -> Act {
+        let most = if self.disk.is_small() {
+            16
+        } else if self.disk.damages() {
+            15
+        } else {
+            14
+        };
+        match random.random_range(0..most) {
+            0..2 => Act::Kill,
+            2..4 => Act::End,
+            4..8 => Act::Freeze(Duration::from_millis(random.random_range(200..4000))),
+            8..11 => Act::KillTwice(Duration::from_millis(random.random_range(0..1500))),
+            11..13 => Act::KillUp,
+            13 => Act::KillClient,
+            14 => Act::DamageFolder,
+            // Where the client writes it would be refused, too.
+            15 if self.workload == "c" => Act::FillDisk,
+            _ => Act::Kill,
+        }
     }
 
     fn ends_well(mut self) -> Role {
@@ -278,6 +389,12 @@ impl World {
     }
 }
 
+/// Whether a process has ended. One that nobody has waited for yet has ended, too.
+fn is_gone(process: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return true };
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+}
+
 fn distribution(what: &str, mut times: Vec<Duration>) {
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
@@ -301,8 +418,12 @@ fn lookups_flow_whatever_dies_or_freezes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = cluster_file(folder.path());
     let cluster = file.to_str().expect("a plain path").to_owned();
-    let data = folder.path().join("data").display().to_string();
-    let mut up = Role::start(&["up", &cluster, "--keys", "20000", "--data", &data]);
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).expect("a folder for trees");
+    let text = std::fs::read_to_string(&file).expect("the cluster file");
+    std::fs::write(&file, with_writer(&text)).expect("the cluster file is written");
+    let disk = Disk::wanted(from_environment("FATBTREE_CHAOS_FOLDERS") == Some(1), &data);
+    let mut up = disk.start_up(&cluster, &data);
     let mut members = BTreeMap::new();
     let mut recoveries = Vec::new();
     // The one that writes comes last: a bench does not know what another has written.
@@ -310,11 +431,11 @@ fn lookups_flow_whatever_dies_or_freezes() {
         println!("workload {workload}");
         let result = folder.path().join(format!("{workload}.json"));
         let bench = World::start_bench(&cluster, workload, &result);
-        let mut world = World { cluster: cluster.clone(), up, members, bench, looks: Vec::new(), result };
+        let (cluster, data, disk, looks) = (cluster.clone(), data.clone(), &disk, Vec::new());
+        let mut world = World { cluster, data, disk, workload, up, members, bench, looks, result };
         let began = Instant::now();
         world.waits("all roles answer and lookups flow", |world| {
-            let all_answer = world.members.len() == 16 && world.members.values().all(|member| member.answers);
-            world.flows_since(began).filter(|_| all_answer)
+            world.flows_since(began).filter(|_| world.is_ready())
         });
         recoveries.extend(world.rounds(&mut random, rounds / 2));
         members = world.members.clone();

@@ -193,7 +193,7 @@ fn what_cannot_work_is_refused_before_anything_starts() {
         (vec!["demo", "--keys", "1e12"], "which this machine does not have"),
         (vec!["demo", "--json", "no/such/folder.json"], "cannot be written"),
         (vec!["demo", "--report", "/"], "cannot be written"),
-        (vec!["demo", "--keys", "no-such-file"], "neither a number nor a file"),
+        (vec!["demo", "--keys", "no-such-file"], "neither a count such as 4711"),
         (vec!["demo", "--fat-root", "1"], "--fat-root 1"),
         (vec!["demo", "--distribution", "zipfain"], "zipfain"),
         (vec!["demo", "--distribution", "uniform", "--theta", "0.5"], "has no skew"),

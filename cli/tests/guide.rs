@@ -56,6 +56,8 @@ const CLUSTER: &[Line] = &[
     ("fatbtree switch core-0 --cluster cluster.toml --threads 4", Serves("waits for a controller", &[])),
     ("fatbtree controller --cluster cluster.toml", Serves("controller on", &[])),
     ("fatbtree controller --cluster cluster.toml --state plans", Serves("controller on", &[])),
+    ("fatbtree controller --cluster cluster.toml --standby", Serves("controller on", &[])),
+    ("fatbtree controller --cluster cluster.toml --take-over", Serves("controller on", &[])),
     // (for the line with --protocol query)
     (
         "fatbtree up cluster.toml --data /var/tmp/fatbtree",
@@ -63,6 +65,11 @@ const CLUSTER: &[Line] = &[
     ),
     ("fatbtree load --cluster cluster.toml --keys keys.txt", Ends(&[])),
     ("fatbtree load --cluster cluster.toml --keys people.csv", Ends(&[])),
+    (
+        "fatbtree bench --cluster cluster.toml --operations 100000 --keys people.csv",
+        Ends(&[("100000", "1000")]),
+    ),
+    ("fatbtree load --cluster cluster.toml --empty left", Ends(&[])),
     ("fatbtree load --cluster cluster.toml --keys 1e6", Ends(&[("1e6", "1e5")])),
     ("fatbtree bench --cluster cluster.toml --operations 100000", Ends(&[("100000", "10000")])),
     (
@@ -162,6 +169,10 @@ const ALONE: &[Line] = &[
     ("fatbtree simulate --trees --seeds 0..5000", Ends(&[("5000", "20")])),
     ("fatbtree simulate --trees --tonight 20000", Ends(&[("20000", "20")])),
     ("fatbtree simulate --writers", Ends(&[("--writers", "--writers --seeds 0..2")])),
+    (
+        "fatbtree simulate --writers --hostile",
+        Ends(&[("--writers --hostile", "--writers --hostile --seeds 0..2")]),
+    ),
     ("fatbtree simulate --queries", Ends(&[("--queries", "--queries --seeds 0..5")])),
     ("fatbtree figures", Ends(&[FEW])),
     ("fatbtree figures --keys 30000 --window 500", Ends(&[("30000", "1000"), ("500", "100")])),
@@ -172,6 +183,7 @@ const ALONE: &[Line] = &[
 
 /// Lines that cannot be run here, and why.
 const ELSEWHERE: &[(&str, &str)] = &[
+    ("fatbtree load --empty SERVER", "a line of text; the same with a name is above"),
     ("cargo test", "this is it"),
     ("cargo doc --open", "opens a browser"),
     (

@@ -22,7 +22,7 @@ fn client(file: &Path) -> ClientProcess {
         host: cluster.tree().host(host).clone(),
         nic: NicSpec::Software(host_port(&cluster, host).expect("it has a wire")),
         servers: cluster.servers().to_vec(),
-        controller: None,
+        controllers: Vec::new(),
         trust: fatbtree_trust::Trust::default(),
         metrics: None,
         lanes: 1,
@@ -159,12 +159,13 @@ fn a_server_with_a_folder_comes_back_with_its_tree_after_a_kill() {
         }
         up
     });
-    let mut keys = 0;
-    while !kills.is_finished() || keys < 300 {
+    let (mut keys, mut is_known) = (0, true);
+    while !kills.is_finished() || keys < 300 || !is_known {
         let value = format!("written {keys}").into_bytes();
         let written = process.run(client.upsert(keys, &value)).expect("it is not stopped");
         // Whether it was carried out nobody knows: it is done again.
-        keys += u64::from(written.is_ok());
+        is_known = written.is_ok();
+        keys += u64::from(is_known);
     }
     let up = kills.join().expect("the server comes back");
     // The same client goes on, and writes.
@@ -195,4 +196,79 @@ fn a_server_with_a_folder_comes_back_with_its_tree_after_a_kill() {
     refused(&args(other.to_str().expect("a plain path")), "belongs to memory server right (partition 1, ");
     std::fs::write(Path::new(taken).join("state.json"), "{").expect("written");
     refused(&args(taken), "is damaged");
+}
+
+/// Without a folder the server comes back empty: neither the client that has known its tree, nor another one, is told that keys are not there.
+#[test]
+fn a_server_that_comes_back_without_its_tree_serves_nobody_until_it_is_loaded() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file(folder.path());
+    let cluster = file.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster]);
+    let server = process_of(&up.until("left "));
+    up.until("ready");
+    // It begins empty, and is filled by clients as easily as it is loaded.
+    let mut process = client(&file);
+    let client = process.client().clone();
+    let pairs = [(5, b"five".as_slice()), (u64::MAX, b"last")];
+    let written = process.run(async {
+        for (key, value) in pairs {
+            client.upsert(key, value).await?;
+        }
+        Ok::<_, fatbtree_index::OperationError>(())
+    });
+    written.expect("it is not stopped").expect("it can write");
+    assert!(kill("KILL", server));
+    up.until("ended");
+    up.until("ready");
+    up.until("warning: memory server left came back without its tree");
+
+    let lost = |process: &mut ClientProcess, reason: &str| {
+        let (client, began) = (process.client().clone(), Instant::now());
+        loop {
+            match process.run(get(&client, 5)).expect("it is not stopped") {
+                Err(error) if error.contains(reason) => return,
+                Ok(Some(value)) if value == b"five" => {}
+                Ok(found) => panic!("key 5 was written, and {found:?} is found"),
+                Err(error) => assert!(began.elapsed() < Duration::from_secs(30), "{error}"),
+            }
+        }
+    };
+    lost(&mut process, "has lost its tree");
+    let written = process.run(client.upsert(6, b"six")).expect("it is not stopped");
+    assert!(written.expect_err("it is not served").to_string().contains("has lost its tree"));
+    // The other server is there.
+    soon(&mut process, u64::MAX, Some(b"last"), None);
+    // Nor is one that has not known the tree.
+    let described =
+        Cluster::from_toml(&std::fs::read_to_string(&file).expect("the file")).expect("it was checked");
+    let left = described.server(0).expect("left").grpc.clone();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let refusal = runtime.block_on(async {
+        let mut server =
+            fatbtree_memserver::grpc::Client::connect(left.as_str()).await.expect("it is let in");
+        server.open_session(std::net::Ipv4Addr::new(10, 1, 0, 9)).await.expect_err("refused").to_string()
+    });
+    assert!(refusal.contains("has lost its tree"), "{refusal}");
+    let began = Instant::now();
+    loop {
+        let output = run(&["control", "status", "--cluster", cluster]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if text.lines().any(|line| line.contains("left") && line.contains("tree lost")) {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{text}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // That is meant, says an operator.
+    refused(&["load", "--cluster", cluster, "--empty", "core-0"], "they are left, right");
+    let output = run(&["load", "--cluster", cluster, "--empty", "left"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    soon(&mut process, 5, None, None);
+    let written = process.run(client.upsert(5, b"again")).expect("it is not stopped");
+    written.expect("it can write");
+    soon(&mut process, 5, Some(b"again"), None);
+    soon(&mut process, u64::MAX, Some(b"last"), None);
+    process.close();
+    assert!(up.stop("INT").success());
 }

@@ -13,9 +13,13 @@ use fatbtree_topology::Cluster;
 use processes::{Role, bench, cluster_file};
 
 fn get(address: &str, path: &str) -> String {
+    ask(address, "GET", path)
+}
+
+fn ask(address: &str, method: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{address}: {error}"));
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it is sent");
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it is sent");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("an answer");
     text
@@ -45,6 +49,8 @@ fn every_role_tells_what_it_has_counted() {
     assert!(result["wrong"] == 0 && result["failed"] == 0, "{result}");
 
     let core = get(&at("core-0"), "/metrics");
+    assert!(core.contains("table=\"ingress.first_hop.roce_connection\""), "{core}");
+    assert!(!core.contains("tbl_"), "names that the compiler has made: {core}");
     assert!(core.starts_with("HTTP/1.1 200"), "{core}");
     assert!(core.trim_end().ends_with("# EOF"), "{core}");
     assert!(value(&core, "fatbtree_port_received_total") > 1000);
@@ -53,11 +59,26 @@ fn every_role_tells_what_it_has_counted() {
     let left = get(&at("left"), "/metrics");
     assert!(value(&left, "fatbtree_memory_server_sessions_opened_total") >= 1);
     assert_eq!(value(&left, "fatbtree_memory_server_sessions"), 0, "bench has closed its session");
+    let keys = value(&left, "fatbtree_memory_server_loaded_keys");
+    assert!((9_000..11_000).contains(&keys), "about half of them: {keys}");
+    let used = value(&left, "fatbtree_memory_server_region_bytes_used");
+    assert!(used > 1_000_000 && used < value(&left, "fatbtree_memory_server_region_bytes"), "{used}");
+    let generation =
+        left.lines().find_map(|line| line.strip_prefix("fatbtree_memory_server_generation{value=\""));
+    let digits = generation.and_then(|rest| rest.strip_suffix("\"} 1")).unwrap_or_else(|| panic!("{left}"));
+    assert!(digits.parse::<u64>().is_ok(), "{digits}");
     let controller = get(&at("controller"), "/metrics");
     assert!(value(&controller, "fatbtree_controller_reloads_total") >= 1);
     assert!(value(&controller, "fatbtree_controller_entries") > 0);
     assert_eq!(value(&controller, "fatbtree_controller_switch_silent"), 0);
     for role in [&core, &left, &controller] {
+        let version = format!("fatbtree_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"));
+        assert!(role.contains(&version), "{role}");
+        let mut helps: Vec<&str> = role.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
+        let all = helps.len();
+        helps.sort_by_key(|line| line.split_once(' ').map(|(_, help)| help));
+        helps.dedup_by_key(|line| line.split_once(' ').map(|(_, help)| help));
+        assert_eq!(helps.len(), all, "a help text tells one metric from the others: {role}");
         assert_eq!(value(role, "fatbtree_grpc_refused_connections_total"), 0);
     }
     let used = value(&controller, "fatbtree_controller_switch_table_entries");
@@ -70,6 +91,9 @@ fn every_role_tells_what_it_has_counted() {
         if TcpStream::connect(at("client")).is_ok() {
             let text = get(&at("client"), "/metrics");
             if value(&text, "fatbtree_client_index_reads_total") > 0 {
+                let took = "fatbtree_client_operation_seconds_bucket{le=\"+Inf\",operation=\"read\"} ";
+                let took = text.lines().find_map(|line| line.strip_prefix(took));
+                assert!(took.is_some_and(|count| count.parse().is_ok_and(|count: u64| count > 0)), "{text}");
                 break value(&text, "fatbtree_client_reads_total");
             }
         }
@@ -85,4 +109,10 @@ fn every_role_tells_what_it_has_counted() {
     assert!(get(&at("core-0"), "/metrics").starts_with("HTTP/1.1 200"));
     drop(silent);
     assert!(get(&at("core-0"), "/").starts_with("HTTP/1.1 404"));
+    assert!(ask(&at("core-0"), "HEAD", "/").starts_with("HTTP/1.1 404"));
+    let head = ask(&at("core-0"), "HEAD", "/metrics");
+    assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "headers alone: {head}");
+    let refused = ask(&at("core-0"), "POST", "/metrics").to_ascii_lowercase();
+    assert!(refused.starts_with("http/1.1 405") && refused.contains("allow: get, head"), "{refused}");
+    assert!(refused.contains("text/plain"), "{refused}");
 }

@@ -201,3 +201,54 @@ fn a_client_has_one_way_to_all_memory_servers() {
     assert!(said.contains("left answers queries at an address of its own"), "{said}");
     assert!(said.contains("right on its host's wire"), "{said}");
 }
+
+/// Whether a get without a key is answered, and with what.
+fn asks_without_key(address: &str) -> fatbtree_wire::query::Status {
+    use fatbtree_wire::query::{Op, Query, QueryHeader};
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("it is a time");
+    socket.send_to(&QueryHeader::request(Op::Get, 7, 9, 1).to_bytes(), address).expect("sent");
+    let mut bytes = [0; 2000];
+    let len = socket.recv(&mut bytes).expect("an answer");
+    Query::parse(&bytes[..len]).expect("a query").header.status.expect("an answer")
+}
+
+#[test]
+fn queries_bear_keys_where_there_are_certificates() {
+    use fatbtree_wire::query::Status;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cluster = &cluster_with_sockets(folder.path());
+    let text = std::fs::read_to_string(cluster).expect("the file");
+    let trusting = |further: &str| {
+        std::fs::write(cluster, format!("[trust]\nfolder = \"certificates\"\n{further}\n{text}"))
+            .expect("written");
+    };
+    trusting("");
+    assert!(run(&["topology", "certificates", "--cluster", cluster]).status.success());
+    let query = ["--protocol", "query", "--workload", "a"];
+    let up = Role::start(&["up", cluster, "--serve", "queries", "--keys", "2000"]);
+    up.until("ready");
+    right(cluster, &query);
+    let addresses = addresses(cluster);
+    assert_eq!(asks_without_key(&addresses[0]), Status::NoKey);
+    up.stop("TERM");
+
+    // In the file's words they are open to everybody, and clients notice.
+    trusting("query_open = true");
+    let up = Role::start(&["up", cluster, "--serve", "queries", "--keys", "2000"]);
+    up.until("ready");
+    right(cluster, &query);
+    assert_eq!(asks_without_key(&addresses[0]), Status::NotFound);
+    up.stop("TERM");
+
+    // Without the secret a server does not start.
+    trusting("");
+    let secret = folder.path().join("certificates/queries.secret");
+    std::fs::remove_file(secret).expect("it was made");
+    let refused = run(&["memserver", "left", "--cluster", cluster, "--serve", "queries"]);
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && told.contains("queries.secret") && told.contains("query_open"),
+        "{told}"
+    );
+}

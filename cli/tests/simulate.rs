@@ -19,6 +19,10 @@ fn every_kind_of_scenario_runs() {
     assert!(trees["changes"].as_u64() > Some(100), "{trees}");
     let writers = simulate(&["--writers", "--tonight", "5"]);
     assert!(writers["applied"].as_u64() > Some(100), "{writers}");
+    for kind in ["--writers", "--queries"] {
+        let hostile = simulate(&[kind, "--hostile", "--tonight", "5"]);
+        assert!(hostile["strikes"].as_u64() > Some(10), "{kind}: {hostile}");
+    }
 }
 
 #[test]
@@ -29,9 +33,18 @@ fn the_last_seed_of_all_is_one_like_others() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    for arguments in [&["--seeds", "9..3"], &["--tonight", "0"], &["--trees", "--writers"], &["--seed", "-1"]]
-    {
-        let output = run(&[&["simulate"][..], &arguments[..]].concat());
+    let nonsense: [&[&str]; 5] = [
+        &["--seeds", "9..3"],
+        &["--tonight", "0"],
+        &["--trees", "--writers"],
+        &["--trees", "--hostile"],
+        &["--seed", "-1"],
+    ];
+    for arguments in nonsense {
+        let output = run(&[&["simulate"][..], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
+    let output = run(&["simulate", "--hostile"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("--writers or --queries"), "{text}");
 }

@@ -60,7 +60,7 @@ fn roles_with_certificates_work_and_others_are_refused() {
     let (path, certificates) = (file.to_str().expect("UTF-8"), folder.path().join("certificates"));
     refused(&["control", "status", "--cluster", path], "topology certificates");
 
-    let made = run(&["topology", "certificates", "--cluster", path]);
+    let made = run(&["topology", "certificates", "--cluster", path, "--days", "40"]);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     refused(&["topology", "certificates", "--cluster", path], "nothing is overwritten");
     let mode = fs::metadata(certificates.join("core-0.key")).expect("it is there").permissions().mode();
@@ -92,15 +92,29 @@ fn roles_with_certificates_work_and_others_are_refused() {
     fs::copy(certificates.join("ca.pem"), folder.path().join("half/certificates/ca.pem")).expect("copied");
     refused(&["control", "status", "--cluster", &half], "controller");
 
-    // A certificate of the cluster, for something else.
+    // A certificate of the cluster, for something else (what services do with one is tested below, and in `trust`).
     let posing = beside(
         &folder.path().join("posing"),
         &text,
         stolen(&certificates, &[("left", OPERATOR), ("right", "client")]),
     );
-    refused(&["control", "status", "--cluster", &posing], "only operator or controller may do this");
-    refused(&["load", "--cluster", &posing, "--keys", "1000"], "only operator may do this");
-    refused(&["bench", "--cluster", &posing, "--operations", "10"], "only client may do this");
+    refused(
+        &["control", "status", "--cluster", &posing],
+        "expected the certificate of operator, found that of left",
+    );
+    refused(
+        &["bench", "--cluster", &posing, "--operations", "10"],
+        "expected the certificate of client, found that of right",
+    );
+    // A key that everybody on the machine can read.
+    let exposed =
+        beside(&folder.path().join("exposed"), &text, stolen(&certificates, &[(OPERATOR, OPERATOR)]));
+    let key = folder.path().join("exposed/certificates/operator.key");
+    fs::set_permissions(key, fs::Permissions::from_mode(0o644)).expect("it is ours");
+    refused(
+        &["control", "status", "--cluster", &exposed],
+        "operator.key: expected the key of operator, readable by its owner alone",
+    );
 
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(knock(&Cluster::from_toml(&text).expect("a good file"), &certificates));
@@ -115,10 +129,10 @@ async fn knock(cluster: &Cluster, certificates: &Path) {
     let to = |name: &str| of(name).to(cluster.controller().expect("there is one"), CONTROLLER);
     let registered = async |name: &str, partition: u16| {
         let incarnation = Incarnation { number: u64::MAX, low: 0 };
-        let hello = ServerHello { partition, incarnation, root: 64, connections: vec![] };
+        let hello = ServerHello { partition, incarnation, root: 64, lost: false, connections: vec![] };
         let mut client = ToController::connect(to(name), PATIENCE).await.expect("it is let in");
         let (_news, mut none) = tokio::sync::mpsc::channel(1);
-        client.register(hello, &mut none).await.expect_err("refused").to_string()
+        client.register(hello, &mut none, |_| {}).await.expect_err("refused").to_string()
     };
     assert!(registered("right", 0).await.contains("only left may do this"));
     assert!(registered("left", 7).await.contains("nobody of the cluster file has partition 7"));

@@ -13,10 +13,11 @@ use fatbtree_index::{
     ScanOptions, Start, SuperRoot, Value, Verified, VerifyError, Wish,
 };
 use fatbtree_verbs::Verbs;
-use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::time::{Duration, Instant};
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream;
 
+use crate::measure::{LatencyBuckets, OperationLatencies};
 use crate::sample::{KeySample, Report, Sampling};
 
 /// A database client: reads and writes the records of a memory pool, many at a time.
@@ -32,11 +33,14 @@ pub struct Client<V> {
     pool: Rc<Pool<V>>,
     /// Of all clones together.
     sampling: Rc<RefCell<Sampling>>,
+    /// The same.
+    latencies: Rc<RefCell<OperationLatencies>>,
 }
 
 impl<V> Clone for Client<V> {
     fn clone(&self) -> Self {
-        Self { pool: Rc::clone(&self.pool), sampling: Rc::clone(&self.sampling) }
+        let (pool, sampling, latencies) = (&self.pool, &self.sampling, &self.latencies);
+        Self { pool: Rc::clone(pool), sampling: Rc::clone(sampling), latencies: Rc::clone(latencies) }
     }
 }
 
@@ -57,7 +61,8 @@ impl<V: Verbs> Client<V> {
         roots: SuperRoot,
         seed: u64,
     ) -> Result<Self, fatbtree_index::ConnectError> {
-        Ok(Self { pool: Rc::new(Pool::new(verbs, config, roots, seed)?), sampling: Rc::default() })
+        let pool = Rc::new(Pool::new(verbs, config, roots, seed)?);
+        Ok(Self { pool, sampling: Rc::default(), latencies: Rc::default() })
     }
 
     /// Has the client sample the keys that it is asked for, or not any more. It costs a random number for each, and no memory but the
@@ -95,7 +100,22 @@ impl<V: Verbs> Client<V> {
     /// As [`get`](Self::get), from another start, and with what it cost.
     pub async fn lookup(&self, key: u64, start: Start) -> Lookup {
         self.sampling.borrow_mut().see(key);
-        self.pool.lookup(key, start).await
+        let lookup = self.pool.lookup(key, start).await;
+        self.took(|latencies| &mut latencies.reads, lookup.latency);
+        lookup
+    }
+
+    /// What the client's operations took so far.
+    pub fn latencies(&self) -> OperationLatencies {
+        *self.latencies.borrow()
+    }
+
+    pub(crate) fn took(
+        &self,
+        which: impl FnOnce(&mut OperationLatencies) -> &mut LatencyBuckets,
+        latency: Duration,
+    ) {
+        which(&mut self.latencies.borrow_mut()).record(latency.as_nanos());
     }
 
     /// Looks up many keys, up to `at_once` of them at a time, and gives each lookup out as it ends: not in the order of the
@@ -239,7 +259,9 @@ impl<V: Verbs> Client<V> {
     /// As [`change`](Self::change), from another start.
     pub async fn change_from(&self, key: u64, wish: Wish<'_>, start: Start) -> Change {
         self.sampling.borrow_mut().see(key);
-        self.pool.change(key, wish, start).await
+        let change = self.pool.change(key, wish, start).await;
+        self.took(|latencies| &mut latencies.writes, change.latency);
+        change
     }
 
     /// Takes what has come by `now`, and wakes who waits for it. Says whether there was anything.

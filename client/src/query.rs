@@ -8,10 +8,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use fatbtree_query::{Answer, Ask, Requester, RequesterOptions, RequesterStats, ToServer};
+use fatbtree_query::{Answer, Ask, Identity, Requester, RequesterOptions, RequesterStats, ToServer};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Query, Status, records};
 
+use crate::measure::{LatencyBuckets, OperationLatencies};
 use crate::store::{Answered, NoAnswer, Store};
 
 /// Asks memory servers, many things at a time. It belongs to one thread and is cheap to clone; what it does are futures for any executor.
@@ -39,6 +40,7 @@ struct State {
     /// Who sleeps until when, each with a number of its own.
     sleeping: BTreeMap<(Instant, u64), Waker>,
     naps: u64,
+    latencies: OperationLatencies,
 }
 
 struct Lane {
@@ -68,8 +70,20 @@ fn since(now: Instant) -> std::time::Duration {
 impl QueryClient {
     /// A client with as many lanes as there are seeds, which others must not be able to guess.
     pub fn new(options: &RequesterOptions, seeds: impl IntoIterator<Item = u64>) -> Self {
-        let lane = |seed| Lane { requester: Requester::new(options.clone(), seed), asked: BTreeMap::new() };
-        let lanes = seeds.into_iter().map(lane).collect();
+        Self::of(seeds.into_iter().map(|seed| Requester::new(options.clone(), seed)))
+    }
+
+    /// A client for servers that want keys, with a lane for each number and key that they have given it.
+    pub fn with_identities(
+        options: &RequesterOptions,
+        identities: impl IntoIterator<Item = Identity>,
+    ) -> Self {
+        let requester = |identity| Requester::with_identity(options.clone(), identity);
+        Self::of(identities.into_iter().map(requester))
+    }
+
+    fn of(requesters: impl Iterator<Item = Requester>) -> Self {
+        let lanes = requesters.map(|requester| Lane { requester, asked: BTreeMap::new() }).collect();
         let state = State {
             now: Instant::ZERO,
             lanes,
@@ -78,6 +92,7 @@ impl QueryClient {
             waiting: VecDeque::new(),
             sleeping: BTreeMap::new(),
             naps: 0,
+            latencies: OperationLatencies::default(),
         };
         Self { state: Rc::new(RefCell::new(state)) }
     }
@@ -146,15 +161,21 @@ impl QueryClient {
     pub fn stats(&self) -> RequesterStats {
         let state = self.state.borrow();
         state.lanes.iter().fold(RequesterStats::default(), |all, lane| {
-            let RequesterStats { again, redirects, opens, led, stray } = lane.requester.stats();
+            let RequesterStats { again, redirects, opens, led, stray, no_key } = lane.requester.stats();
             RequesterStats {
                 again: all.again + again,
                 redirects: all.redirects + redirects,
                 opens: all.opens + opens,
                 led: all.led + led,
                 stray: all.stray + stray,
+                no_key: all.no_key + no_key,
             }
         })
+    }
+
+    /// What operations of its [`Store`] took so far.
+    pub fn latencies(&self) -> OperationLatencies {
+        self.state.borrow().latencies
     }
 
     // ---- operations ----
@@ -259,6 +280,10 @@ fn refused(status: Status) -> NoAnswer {
         Status::Damaged => {
             "the server's data for this key is damaged: it fails its checks; restore the server's folder or load the tree again"
         }
+        Status::NoKey => {
+            "the server answers only clients with a key of its cluster: check that the cluster file has the servers' [trust], and start the \
+             client again if their queries.secret is another by now"
+        }
         Status::TooLarge => "the value is longer than this tree or its server takes",
         Status::Redirect => {
             "the memory servers send this key from one to another; check that all were started with one cluster file"
@@ -287,7 +312,7 @@ impl Store for QueryClient {
             Answer::NotFound => Ok(None),
             other => Err(no_answer(&other)),
         };
-        self.answered(began, 1, result)
+        self.answered(|latencies| &mut latencies.reads, began, 1, result)
     }
 
     async fn write(&self, key: u64, value: &[u8], is_new: bool) -> Answered<bool> {
@@ -299,7 +324,7 @@ impl Store for QueryClient {
             Answer::NotFound => Ok(false),
             other => Err(no_answer(&other)),
         };
-        self.answered(began, 1, result)
+        self.answered(|latencies| &mut latencies.writes, began, 1, result)
     }
 
     async fn scan(&self, from: u64, last: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
@@ -324,13 +349,20 @@ impl Store for QueryClient {
                 other => result = Err(no_answer(&other)),
             }
         }
-        self.answered(began, trips, result.map(|()| found))
+        self.answered(|latencies| &mut latencies.scans, began, trips, result.map(|()| found))
     }
 }
 
 impl QueryClient {
-    fn answered<T>(&self, began: Instant, round_trips: u32, result: Result<T, NoAnswer>) -> Answered<T> {
+    fn answered<T>(
+        &self,
+        which: impl FnOnce(&mut OperationLatencies) -> &mut LatencyBuckets,
+        began: Instant,
+        round_trips: u32,
+        result: Result<T, NoAnswer>,
+    ) -> Answered<T> {
         let latency: Duration = self.now() - began;
+        which(&mut self.state.borrow_mut().latencies).record(latency.as_nanos());
         Answered { result, round_trips, latency }
     }
 }

@@ -112,6 +112,8 @@ impl<V: Verbs> Store for Direct<'_, V> {
             }
         }
         let round_trips = u32::try_from(scan.trips().sequential).unwrap_or(u32::MAX);
-        Answered { result: result.map(|()| found), round_trips, latency: self.now() - since }
+        let latency = self.now() - since;
+        self.client.took(|latencies| &mut latencies.scans, latency);
+        Answered { result: result.map(|()| found), round_trips, latency }
     }
 }

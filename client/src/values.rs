@@ -14,15 +14,28 @@ use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 /// The values that the keys of a tree may have. A tree begins with those of [`fatbtree_index::value::fill`], all of one length.
-#[derive(Debug)]
 pub struct Values {
     seed: u64,
     length: usize,
+    /// Which values the keys were loaded with, where they were not made from the seed.
+    from_file: Option<IsLoaded>,
     /// Others may write, too: stamps of this run's writes count on from here.
     among_others: Option<u64>,
     /// Keys that were loaded, ascending, as far as they are known.
     loaded: Arc<[u64]>,
     state: RefCell<State>,
+}
+
+/// Whether these bytes are the value that a key was loaded with.
+type IsLoaded = Box<dyn Fn(u64, &[u8]) -> bool + Send>;
+
+impl std::fmt::Debug for Values {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Values")
+            .field("seed", &self.seed)
+            .field("length", &self.length)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -74,7 +87,14 @@ type Versions = SmallVec<[Version; 2]>;
 impl Values {
     /// Keys have the values of `seed`, of `length` bytes each.
     pub fn new(seed: u64, length: usize) -> Self {
-        Self { seed, length, among_others: None, loaded: Arc::default(), state: RefCell::default() }
+        let (from_file, among_others) = (None, None);
+        Self { seed, length, from_file, among_others, loaded: Arc::default(), state: RefCell::default() }
+    }
+
+    /// The same for a tree that was loaded with other values, of any length: `is_loaded` says whether these bytes are the value of a key.
+    #[must_use]
+    pub fn loaded_with(self, is_loaded: impl Fn(u64, &[u8]) -> bool + Send + 'static) -> Self {
+        Self { from_file: Some(Box::new(is_loaded)), ..self }
     }
 
     /// The same where others may write to the tree as well, or have written to it: values say who wrote them. `run` is a random number that no
@@ -145,10 +165,13 @@ impl Values {
     /// Whether a read of `key` that began then may answer this now.
     pub(crate) fn allows(&self, key: u64, began: &Began, found: Option<&[u8]>) -> bool {
         let mut state = self.state.borrow_mut();
-        if found.is_some_and(|bytes| bytes.len() != self.length) {
+        // Values that were loaded from a file have other lengths than those that are written.
+        let is_written = found.is_some_and(|bytes| bytes.len() == self.length);
+        if found.is_some() && !is_written && self.from_file.is_none() {
             return false;
         }
-        let stamp = self.among_others.and_then(|run| Some((run, value::stamp_of(key, found?)?)));
+        let written = found.filter(|_| is_written);
+        let stamp = self.among_others.and_then(|run| Some((run, value::stamp_of(key, written?)?)));
         if let Some((run, stamp)) = stamp {
             let write = stamp.wrapping_sub(run);
             let is_ours = (1..=state.writes).contains(&write);
@@ -165,8 +188,11 @@ impl Values {
         }
         let is = |source: Source| match (source, found) {
             (Source::Absent, None) => true,
-            (Source::Loaded, Some(bytes)) => value::check(key, self.seed, bytes),
-            (Source::Write(write), Some(bytes)) if self.among_others.is_none() => {
+            (Source::Loaded, Some(bytes)) => match &self.from_file {
+                None => value::check(key, self.seed, bytes),
+                Some(is_loaded) => is_loaded(key, bytes),
+            },
+            (Source::Write(write), Some(bytes)) if is_written && self.among_others.is_none() => {
                 value::check(key, self.seed_of(write), bytes)
             }
             _ => false,
@@ -254,6 +280,21 @@ mod tests {
         let mut bytes = vec![0; 8];
         value::fill(key, 5, &mut bytes);
         bytes
+    }
+
+    #[test]
+    fn values_of_a_file_are_right_until_they_are_replaced() {
+        let values =
+            Values::new(5, 16).among_others(77).loaded_with(|key, bytes| key == 7 && bytes == b"seven");
+        let began = values.begin();
+        assert!(values.allows(7, &began, Some(b"seven")));
+        assert!(!values.allows(7, &began, Some(b"eight")) && !values.allows(8, &began, Some(b"seven")));
+        assert!(!values.allows(7, &began, None) && !values.allows(7, &began, Some(&[0; 16])));
+        values.end(began);
+        let (write, bytes) = values.write(7, true);
+        values.wrote(7, write);
+        let began = values.begin();
+        assert!(values.allows(7, &began, Some(&bytes)) && !values.allows(7, &began, Some(b"seven")));
     }
 
     #[test]

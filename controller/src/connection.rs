@@ -1,6 +1,7 @@
 //! Client connections: what a first-hop switch must know to admit index reads (paper §II, steps 4 and 5).
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use fatbtree_topology::{Cluster, Host, HostId, IN_FLIGHT_PORT, Network, SwitchId};
 
@@ -8,7 +9,7 @@ use crate::plan::Placement;
 use crate::tables::{Change, Entry, roce_connection};
 
 /// A connection that a client asks to have admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Connection {
     /// The client's host.
     pub client: HostId,
@@ -22,6 +23,20 @@ pub struct Connection {
     pub root: u64,
     /// The path MTU: the longest READ that is answered in one packet, in bytes.
     pub mtu: u16,
+}
+
+impl fmt::Debug for Connection {
+    /// Without the rkey: who knows it can write to the tree.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { client, partition, dest_qp, root, mtu, rkey: _ } = self;
+        f.debug_struct("Connection")
+            .field("client", client)
+            .field("partition", partition)
+            .field("dest_qp", dest_qp)
+            .field("root", root)
+            .field("mtu", mtu)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A connection that cannot be registered.

@@ -3,13 +3,15 @@
 //! Samples are sorted once; then every node owns a contiguous run of them, and the walk of *all* samples costs one pass
 //! over the tree instead of one root-to-leaf walk each.
 
-use crate::tree::{NONE, Tree};
+use crate::tree::{NONE, Tree, TreeNode};
 
 /// Visits per node of one [`Tree`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Frequencies {
     /// Position `n` of the sorted samples begins at weight `runs[n]`; only kept while building.
     nodes: Vec<u64>,
+    /// Visits of each node that are to be expected.
+    expected: Vec<f64>,
     keys: Vec<u64>,
     /// Weight of all samples before each, and of all.
     before: Vec<u64>,
@@ -67,8 +69,10 @@ impl Frequencies {
                 start = child_end;
             }
         }
-        let nodes = runs.iter().map(|(start, end)| before[*end as usize] - before[*start as usize]).collect();
-        Self { nodes, keys, before }
+        let nodes: Vec<u64> =
+            runs.iter().map(|(start, end)| before[*end as usize] - before[*start as usize]).collect();
+        let expected = expect(tree, &nodes, &runs, (keys.len(), before[keys.len()]));
+        Self { nodes, expected, keys, before }
     }
 
     /// Visits of all samples.
@@ -88,17 +92,176 @@ impl Frequencies {
         self.before[end.max(start)] - self.before[start]
     }
 
-    /// Sorting key: more visits first, then more leaves below, then the smaller index (nearer to the root, lower keys).
-    pub(crate) fn rank(&self, tree: &Tree, node: u32) -> (u64, u64, std::cmp::Reverse<u32>) {
-        (self.of(node), tree.node(node).leaves, std::cmp::Reverse(node))
+    /// Visits of each node that are to be expected, in the unit of the samples: these are a part of all visits, and keys that
+    /// none of them has are asked for as well. Without samples, the leaves below each node.
+    pub(crate) fn expected(&self) -> &[f64] {
+        &self.expected
+    }
+}
+
+/// Divides the visits of each node among its children as if some more of its samples were spread evenly over its leaves: so many
+/// as the samples of all nodes of its level say ([`Evenness`]). Where there are few samples, leaves count; where there are many,
+/// samples do.
+fn expect(tree: &Tree, visits: &[u64], runs: &[(u32, u32)], (count, total): (usize, u64)) -> Vec<f64> {
+    struct Whole {
+        expected: f64,
+        leaves: f64,
+        visits: u64,
+        samples: f64,
+        even: f64,
+    }
+    // Visits per leaf. Where there are no samples it is that of the node above: leaves that are alike stay exactly alike.
+    let mut of_leaf = vec![0.0; tree.node_count()];
+    let share = |whole: &Whole, child: u32, of_leaf: &mut [f64]| {
+        let leaves = tree.node(child).leaves as f64;
+        of_leaf[child as usize] = if whole.visits == 0 {
+            whole.expected / whole.leaves
+        } else {
+            let seen = visits[child as usize] as f64 / whole.visits as f64;
+            let part =
+                (whole.samples * seen + whole.even * leaves / whole.leaves) / (whole.samples + whole.even);
+            whole.expected * part / leaves
+        };
+    };
+    let roots = tree.partitions().iter();
+    let leaves_of = |node: u32| if node == NONE { 1 } else { tree.node(node).leaves };
+    let leaves = roots.clone().map(|partition| leaves_of(partition.node)).sum::<u64>() as f64;
+    let expected = if total == 0 { leaves } else { total as f64 };
+    let all = Whole { expected, leaves, visits: total, samples: count as f64, even: LEAST_EVEN };
+    for partition in roots.filter(|partition| partition.node != NONE) {
+        share(&all, partition.node, &mut of_leaf);
+    }
+    let samples_of = |node: usize| {
+        let (start, end) = runs[node];
+        f64::from(end - start)
+    };
+    let evenness = Evenness::of(tree, visits, samples_of);
+    // Breadth-first order: a parent's visits are known before its children's.
+    for node in 0..tree.node_count() {
+        let (rate, TreeNode { leaves, level, .. }) = (of_leaf[node], *tree.node(node as u32));
+        let (leaves, even) = (leaves as f64, evenness.samples(level));
+        let (visits, samples) = (visits[node], samples_of(node));
+        let whole = Whole { expected: rate * leaves, leaves, visits, samples, even };
+        for child in tree.children(node as u32).iter().filter(|child| child.node != NONE) {
+            match whole.visits {
+                0 => of_leaf[child.node as usize] = rate,
+                _ => share(&whole, child.node, &mut of_leaf),
+            }
+        }
+    }
+    (0..).zip(of_leaf).map(|(node, rate)| rate * tree.node(node).leaves as f64).collect()
+}
+
+/// One sample spread evenly is the least: no node is without hope.
+const LEAST_EVEN: f64 = 1.0;
+
+/// How even visits are below the nodes of each level: as many samples as are to be spread evenly beside those of a node.
+///
+/// Where visits are even by leaves, the samples of a node's `k` children differ from that by chance alone, and Pearson's X² is
+/// `k - 1` on average. Where the shares of the children themselves are drawn (from a Dirichlet distribution that is worth `a`
+/// samples), it is `k - 1` times `(n + a) / (1 + a)` for `n` samples. Solved for `a` by the sums over a level.
+struct Evenness(Vec<Dispersion>);
+
+#[derive(Clone, Copy, Default)]
+struct Dispersion {
+    /// Sum of X².
+    squares: f64,
+    /// Sum of `k - 1`.
+    freedom: f64,
+    /// Sum of `n (k - 1)`.
+    samples: f64,
+}
+
+impl Evenness {
+    fn of(tree: &Tree, visits: &[u64], samples_of: impl Fn(usize) -> f64) -> Self {
+        let mut levels = vec![Dispersion::default(); usize::from(u8::MAX) + 1];
+        for node in 0..tree.node_count() {
+            let samples = samples_of(node);
+            let known = tree.children(node as u32).iter().filter(|child| child.node != NONE);
+            let leaves: u64 = known.clone().map(|child| tree.node(child.node).leaves).sum();
+            let seen: u64 = known.clone().map(|child| visits[child.node as usize]).sum();
+            let count = known.clone().count();
+            if count < 2 || samples < 2.0 || seen == 0 {
+                continue;
+            }
+            let square = |child: u32| {
+                let even = samples * tree.node(child).leaves as f64 / leaves as f64;
+                let found = samples * visits[child as usize] as f64 / seen as f64;
+                (found - even).powi(2) / even
+            };
+            let level = &mut levels[usize::from(tree.node(node as u32).level)];
+            let freedom = (count - 1) as f64;
+            level.squares += known.map(|child| square(child.node)).sum::<f64>();
+            level.freedom += freedom;
+            level.samples += samples * freedom;
+        }
+        Self(levels)
+    }
+
+    fn samples(&self, level: u8) -> f64 {
+        let Dispersion { squares, freedom, samples } = self.0[usize::from(level)];
+        if freedom == 0.0 {
+            return LEAST_EVEN;
+        }
+        // By chance, the spread of even visits is off by about this: so much unevenness can be there without being seen.
+        let chance = (2.0 / freedom).sqrt();
+        let (spread, samples) = ((squares / freedom).max(1.0 + chance), samples / freedom);
+        let even = (samples - spread) / (spread - 1.0);
+        even.max(LEAST_EVEN)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_support::{arb_tops, naive_path};
+    use crate::test_support::{arb_tops, naive_path, top};
     use proptest::prelude::*;
+
+    /// Two halves of 100 leaves each, below one root.
+    fn halves() -> Tree {
+        let lows: Vec<u64> = (0..200).map(|leaf| leaf * 10).collect();
+        Tree::new(&[top(0, 0, &lows, &[10, 10, 10, 10, 10, 10, 10, 10, 10, 10])]).unwrap()
+    }
+
+    #[test]
+    fn few_samples_say_little_and_many_say_much() {
+        let tree = halves();
+        let root = tree.partitions()[0].node;
+        let [first, second] = tree.children(root) else { panic!("two halves") };
+        let expected = |samples: u64| {
+            let keys: Vec<u64> = (0..samples).map(|n| n % 1000).collect();
+            let frequencies = Frequencies::from_keys(&tree, &keys);
+            [first, second].map(|half| frequencies.expected()[half.node as usize])
+        };
+        assert_eq!(expected(0), [100.0, 100.0], "as leaves");
+        assert_eq!(expected(1), [0.75, 0.25], "one sample of two, as it were");
+        let [asked, other] = expected(999);
+        assert!((998.0..999.0).contains(&asked) && other > 0.0, "{asked} {other}");
+    }
+
+    /// What samples of even visits say of a node by chance is not believed; what they say of uneven ones is.
+    #[test]
+    fn samples_say_more_where_visits_are_uneven() {
+        let lows: Vec<u64> = (0..2000).map(|leaf| leaf * 10).collect();
+        let tree = Tree::new(&[top(0, 0, &lows, &[10; 200])]).unwrap();
+        // How far the expectation of the level-1 nodes is from even at most.
+        let off = |key: &dyn Fn(u64) -> u64| {
+            let keys: Vec<u64> = (0..4000).map(|n| key(mix(n))).collect();
+            let frequencies = Frequencies::from_keys(&tree, &keys);
+            let bottom = (0..).zip(tree.nodes()).filter(|(_, node)| node.level == 1);
+            let even = keys.len() as f64 * 10.0 / 2000.0;
+            bottom.map(|(n, _)| (frequencies.expected()[n] / even - 1.0).abs()).fold(0.0, f64::max)
+        };
+        let even = off(&|random| random % 20_000);
+        let uneven = off(&|random| (random % 20_000) & (random >> 32));
+        assert!(even < 0.2 && uneven > 5.0, "{even} {uneven}");
+    }
+
+    fn mix(n: u64) -> u64 {
+        let x = (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x ^ x >> 31
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
@@ -125,6 +288,12 @@ mod tests {
             prop_assert_eq!(weighted.total(), samples.iter().map(|s| s.1).sum::<u64>());
             let keys: Vec<u64> = samples.iter().flat_map(|(key, weight)| vec![*key; *weight as usize]).collect();
             prop_assert_eq!(Frequencies::from_keys(&tree, &keys).nodes, expected);
+            // What is expected of a node is divided among its children and leaves, and nothing is lost.
+            for (n, node) in (0..).zip(tree.nodes()) {
+                let below: f64 = tree.children(n).iter().filter(|c| c.node != NONE).map(|c| weighted.expected[c.node as usize]).sum();
+                prop_assert!(below <= weighted.expected[n as usize] * (1.0 + 1e-9), "{:#x}", node.address);
+                prop_assert!(weighted.expected[n as usize] > 0.0);
+            }
             for pair in lows.windows(2) {
                 let (low, high) = (pair[0].min(pair[1]), pair[0].max(pair[1]));
                 let sum: u64 = samples.iter().filter(|s| (low..=high).contains(&s.0)).map(|s| s.1).sum();

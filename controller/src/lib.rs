@@ -22,6 +22,7 @@
 //!   worth its entries (§IV-B).
 //! * **[`Fleet`]** (P4Runtime) and **[`grpc`]** (memory servers, clients, operators) are the parts with I/O. The process that drives a
 //!   controller is in the crate `node`. [`operator`] has what operators ask and are told.
+//! * **[`election`]** decides which of several controllers leads, and **[`Ballot`]** asks a switch which one does.
 //! * **[`ReloadSteps`]** is the way from one epoch to the next as a value, for those who push it phase by phase themselves.
 //! * **[`links`]** finds out which cables and switches are dead.
 //! * **[`base`]** and **[`Connections`]**: routes and first-hop entries.
@@ -57,6 +58,7 @@
 mod base;
 mod connection;
 mod device_config;
+pub mod election;
 mod follow;
 mod frequency;
 pub mod grpc;
@@ -88,7 +90,7 @@ pub use plan::{
     SETS, STAGES, Summary, SwitchNodes, WayPoint, by_partition, diff, in_leaves, next_epoch, probe,
 };
 pub use program::{Program, ProgramError, Programs, Target};
-pub use push::{Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};
+pub use push::{Ballot, Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};
 pub use reasons::drop_reason;
 pub use reconcile::{
     Controller, Desired, Held, InForce, Incarnation, Incarnations, Loaded, Notice, Refused, Registration,

@@ -48,9 +48,9 @@ pub struct SavedPlan {
 }
 
 /// How everything is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The epoch in force; none while switches lead nowhere.
+    /// The epoch in force; none while switches lead nowhere. While a reload puts another one in force, the one before.
     pub epoch: Option<u8>,
     /// Entries of the plan in force; 0 if it is not known.
     pub entries: usize,
@@ -72,6 +72,9 @@ pub struct Status {
     /// Cables between switches that do not carry frames both ways.
     #[serde(default)]
     pub cables_down: Vec<CableStatus>,
+    /// What does not fit the cluster file: a memory server that it does not name, a plan with a partition that it does not have.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// A cable between two switches.
@@ -111,6 +114,8 @@ pub enum RoleState {
     Converging,
     /// It answers, and holds what it should.
     Settled,
+    /// A memory server that was started again with an empty tree, which it does not serve: it is loaded again, or told that this is meant.
+    Lost,
 }
 
 /// How a switch is.
@@ -147,7 +152,7 @@ pub struct ServerStatus {
     pub address: String,
     /// Its partition.
     pub partition: u16,
-    /// Silent, or settled.
+    /// Silent, settled, or lost.
     pub state: RoleState,
     /// First key of its partition, when it was heard of.
     pub low: Option<u64>,

@@ -12,13 +12,14 @@ use fatbtree_p4runtime::entry::EntryView;
 use fatbtree_p4runtime::v1::forwarding_pipeline_config::Cookie;
 use fatbtree_p4runtime::v1::get_forwarding_pipeline_config_request::ResponseType;
 use fatbtree_p4runtime::v1::{self, set_forwarding_pipeline_config_request::Action as PipelineAction};
-use fatbtree_p4runtime::{ClientError, ClientOptions, P4RuntimeClient, PacketFormat};
-use fatbtree_topology::{Cluster, SwitchId};
+use fatbtree_p4runtime::{ClientError, ClientOptions, Mastership, P4RuntimeClient, PacketFormat};
+use fatbtree_topology::{Cluster, P4RuntimeEndpoint, SwitchId};
 use fatbtree_trust::Trust;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::base::Base;
+use crate::election::Seen;
 use crate::packets::{PacketReceiver, PacketSender, packets};
 use crate::program::{Program, Programs};
 use crate::reasons::Reasons;
@@ -93,11 +94,78 @@ pub struct PushReport {
     pub seconds: f64,
 }
 
+impl PushError {
+    /// The highest election id that a switch has seen, if it is not ours.
+    pub fn outbid(&self) -> Option<u128> {
+        match self {
+            Self::Switch { source: ClientError::NotPrimary { highest, .. }, .. } => *highest,
+            _ => None,
+        }
+    }
+}
+
 impl PushReport {
     /// Updates per second, over all switches.
     pub fn rate(&self) -> f64 {
         if self.seconds > 0.0 { self.updates as f64 / self.seconds } else { 0.0 }
     }
+}
+
+/// A session that asks a switch which controller leads, and writes nothing.
+#[derive(Debug)]
+pub struct Ballot {
+    name: String,
+    /// The session lives as long as its client.
+    _client: P4RuntimeClient,
+    mastership: watch::Receiver<Mastership>,
+    first: Option<Mastership>,
+}
+
+impl Ballot {
+    /// Connects to a switch, and bids with the election id of the options.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    ///
+    /// # Panics
+    /// When the switch is another network's.
+    pub async fn open(
+        cluster: &Cluster,
+        switch: SwitchId,
+        options: &FleetOptions,
+    ) -> Result<Self, PushError> {
+        let name = cluster.tree().switch(switch).name();
+        let failed = |source| PushError::Switch { switch: name.clone(), source };
+        let mut client = connect(way_to(cluster, switch, options)).await.map_err(failed)?;
+        let first = client.bid(options.election_id).await.map_err(failed)?;
+        let device_id = client.device_id();
+        let ended =
+            || failed(ClientError::SessionEnded { device_id, reason: "the stream is closed".to_owned() });
+        let mastership = client.mastership().ok_or_else(ended)?;
+        Ok(Self { name, _client: client, mastership, first: Some(first) })
+    }
+
+    /// What the switch says: at once, then when it changes.
+    pub async fn next(&mut self) -> Seen {
+        if let Some(first) = self.first.take() {
+            return Seen::of(&first);
+        }
+        match self.mastership.changed().await {
+            Ok(()) => Seen::of(&self.mastership.borrow_and_update()),
+            Err(_) => Seen::Silent(format!("switch {}: the stream is closed", self.name)),
+        }
+    }
+}
+
+/// Where a switch is controlled, and how.
+fn way_to(cluster: &Cluster, switch: SwitchId, options: &FleetOptions) -> (P4RuntimeEndpoint, ClientOptions) {
+    let mut client = options.client.clone();
+    client.tls = options.trust.tls(&cluster.tree().switch(switch).name());
+    (cluster.p4runtime(switch).clone(), client)
+}
+
+async fn connect((to, options): (P4RuntimeEndpoint, ClientOptions)) -> Result<P4RuntimeClient, ClientError> {
+    P4RuntimeClient::connect_with(&to.address, to.device_id, options).await
 }
 
 struct Member {
@@ -142,15 +210,12 @@ impl Fleet {
     ) -> Result<Self, PushError> {
         let mut tasks = JoinSet::new();
         for switch in switches.into_iter().map(|id| cluster.tree().switch(id)) {
-            let (id, name, endpoint) = (switch.id, switch.name(), cluster.p4runtime(switch.id).clone());
-            let (mut client_options, election_id) = (options.client.clone(), options.election_id.max(1));
-            client_options.tls = options.trust.tls(&switch.name());
+            let (id, name) = (switch.id, switch.name());
+            let (to, election_id) = (way_to(cluster, id, &options), options.election_id.max(1));
             let program = programs.of(switch.role).clone();
             tasks.spawn(async move {
                 let connected = async {
-                    let mut client =
-                        P4RuntimeClient::connect_with(&endpoint.address, endpoint.device_id, client_options)
-                            .await?;
+                    let mut client = connect(to).await?;
                     client.become_primary(election_id).await?;
                     let messages = Mutex::new(client.take_messages());
                     Ok((Arc::new(client), messages))

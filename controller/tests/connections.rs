@@ -7,7 +7,7 @@ use fatbtree_controller::grpc::{Client, Input, ServiceOptions, serve};
 use fatbtree_controller::operator::Question;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -17,7 +17,7 @@ async fn connections_are_bounded() {
     let address = listener.local_addr().expect("bound").to_string();
     let (inputs, mut coming) = mpsc::channel(4);
     let options = ServiceOptions { connections: 3, connections_per_host: 3, ..ServiceOptions::default() };
-    tokio::spawn(serve(options, listener, inputs, pending()));
+    tokio::spawn(serve(options, listener, inputs, watch::channel(Ok(())).1, pending()));
     tokio::spawn(async move {
         while let Some(input) = coming.recv().await {
             if let Input::Asked { reply, .. } = input {

@@ -33,11 +33,13 @@ const FROM: [([u8; 4], u16); 4] =
     [([10, 0, 0, 1], 1), ([10, 0, 0, 1], 2), ([10, 0, 0, 2], 1), ([10, 0, 0, 3], 1)];
 const BOUNDS: ResponderOptions = ResponderOptions {
     partition: 0,
+    secret: None,
     longest_value: 2048,
     running: 8,
     clients_per_host: 3,
     clients: 6,
     waiting_per_host: 4096,
+    waiting: 8192,
     lease: std::time::Duration::from_secs(60),
     part: 200,
 };

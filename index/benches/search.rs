@@ -59,7 +59,7 @@ fn nodes(c: &mut Criterion) {
         b.iter(|| {
             key = (key + 4777) % 16_000;
             match Node::read(&config, black_box(&bytes)) {
-                Ok(Node::Internal(node)) => node.find(black_box(key)).expect("whole").raw(),
+                Ok(Node::Internal(node)) => node.find(black_box(key)).raw(),
                 _ => 0,
             }
         });

@@ -29,12 +29,17 @@ checks! {
     /// An internal node has a possible number of children. A second line: with a wrong number a walk takes another child or none,
     /// and whatever it takes is checked for itself.
     Count,
+    /// The keys of a node are not none, the pivots of an internal node ascend within them, and no child is null. A second line for those who
+    /// read: the child is checked for itself. Who writes a node again relies on it.
+    Structure,
     /// All lines have one version: the node was not rewritten while it was read.
     LineVersion,
     /// Each line is as it was written, where lines are not read whole.
     LineChecksum,
     /// A leaf entry of two lines has one version.
     EntryVersion,
+    /// A leaf has each key once: one that has a key twice was changed while it was read.
+    KeyTwice,
     /// The node has not been freed.
     Free,
     /// It has the level that its parent or sibling promised.
@@ -73,6 +78,8 @@ checks! {
     ChildThere,
     /// Siblings are not followed without end.
     SiblingChain,
+    /// Where a level is walked along, each node begins where the one before it ends: so no walk goes round in a circle.
+    LevelOrder,
     /// A pointer to a child or a record is not null.
     NullPointer,
     /// A record belongs to the key.

@@ -106,7 +106,7 @@ pub(crate) struct Descent<'p, V: Verbs> {
     lost_since: Option<Instant>,
     /// No more index reads: one has led astray, or its connection broke.
     walks: bool,
-    /// Siblings followed since the last start.
+    /// Siblings followed and partners asked since the last start.
     siblings: u32,
     /// The node that the cache has led this attempt to, and its level.
     cached: Option<(GlobalAddress, u8)>,
@@ -259,6 +259,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 return Ok(());
             }
             Reason::Trouble(Trouble::Abandoned(id)) => return Err(OperationError::Abandoned { key, id }),
+            Reason::Trouble(Trouble::TreeLost(server)) => {
+                return Err(OperationError::TreeLost { key, server });
+            }
             Reason::Trouble(Trouble::UnknownServer(server)) => {
                 return Err(OperationError::UnknownServer { key, server });
             }
@@ -269,10 +272,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Reason::Locked => return Err(OperationError::Locked { key }),
             Reason::Unknown(last) => return Err(OperationError::Unknown { key, last }),
             Reason::Memory(want) => {
-                return match self.pool.until_memory(want).await {
-                    true => Ok(()),
-                    false => Err(OperationError::NoMemory { key, server: want.server, kind: want.kind }),
-                };
+                let (server, kind) = (want.server, want.kind);
+                let supplied = self.pool.until_memory(want).await;
+                return supplied.map_err(|why| OperationError::NoMemory { key, server, kind, why });
             }
             Reason::Fault(fault) => fault,
         };
@@ -449,6 +451,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// is known of it.
     #[cold]
     async fn ask(&mut self, step: &mut Step, bytes: &[u8], torn: &mut u32) -> Result<Option<Asked>, Reason> {
+        self.step_aside().map_err(Reason::Fault)?;
         let header = header_of(bytes);
         *step = Step::Node { address: header.address, level: header.level };
         let upper = match self.upper(&header).await? {
@@ -578,7 +581,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             match node {
                 Node::Internal(node) if header.level > level => {
                     self.pointed_from = Some(header.level);
-                    Decision::Go(Step::Node { address: node.find(self.key)?, level: header.level - 1 })
+                    Decision::Go(Step::Node { address: node.find(self.key), level: header.level - 1 })
                 }
                 // An index read went further down than it was to: rightly, for all that is known.
                 _ => {
@@ -606,7 +609,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     ) -> Result<LockedPlace, NodeFault> {
         match self.decide(Step::Node { address, level }, level, bytes, None, &mut |_, _| Ok(()))? {
             Decision::Go(Step::Node { address, .. }) => Ok(LockedPlace::Moved(address)),
-            Decision::Ask => Ok(LockedPlace::Unsettled),
+            Decision::Ask => self.step_aside().map(|()| LockedPlace::Unsettled),
             Decision::Arrived(()) | Decision::Go(Step::Index) => Ok(LockedPlace::Here),
         }
     }
@@ -656,10 +659,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             let (low, address) = (header.high, header.sibling);
             self.untold = Some(Child { low, address, parent_level });
         }
-        if self.siblings >= self.pool.config().limits.siblings && Check::SiblingChain.on() {
-            return Err(NodeFault::SiblingChain { followed: self.siblings });
-        }
-        self.siblings += 1;
+        self.step_aside()?;
         self.trips.siblings_followed += 1;
         self.count_astray();
         self.teach_cache(header.level, header.high, header.sibling);
@@ -668,6 +668,15 @@ impl<'p, V: Verbs> Descent<'p, V> {
 }
 
 impl<V: Verbs> Descent<'_, V> {
+    /// Counts a step that does not lead down: only those could be taken without end.
+    fn step_aside(&mut self) -> Result<(), NodeFault> {
+        if self.siblings >= self.pool.config().limits.siblings && Check::SiblingChain.on() {
+            return Err(NodeFault::SiblingChain { followed: self.siblings });
+        }
+        self.siblings += 1;
+        Ok(())
+    }
+
     /// The node that was read has been split: the copy of the parent in the cache, which may have led here, learns of the other half.
     fn teach_cache(&mut self, level: u8, low: u64, address: GlobalAddress) {
         let child = Child { low, address, parent_level: level.saturating_add(1) };

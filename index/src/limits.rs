@@ -2,12 +2,16 @@
 
 use fatbtree_verbs::time::Duration;
 
+/// Siblings that one walk down a tree follows, unless told otherwise. A node has more than one that no parent knows only while many
+/// clients split it, or after some of them died.
+pub(crate) const SIBLINGS: u32 = 32;
+
 /// How long and how often an operation tries before it gives up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Times the same bytes are read again in a row because they were torn; then the operation begins again at the root.
     pub torn: u32,
-    /// Siblings followed since the last start; then the operation begins again at the root.
+    /// Siblings followed and partners asked since the last start; then the operation begins again at the root.
     pub siblings: u32,
     /// How long an operation goes on although nothing it reads makes sense. Between attempts it pauses, up to 1 ms.
     pub patience: Duration,
@@ -17,6 +21,6 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { torn: 8, siblings: 32, patience: Duration::from_secs(1), reconnects: 4 }
+        Self { torn: 8, siblings: SIBLINGS, patience: Duration::from_secs(1), reconnects: 4 }
     }
 }

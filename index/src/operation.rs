@@ -3,7 +3,7 @@
 use crate::address::GlobalAddress;
 use crate::node::NodeFault;
 use crate::pool::{BreakReason, ConnectionId};
-use crate::space::ChunkKind;
+use crate::space::{ChunkKind, Shortage};
 
 use fatbtree_verbs::PostError;
 
@@ -88,6 +88,17 @@ pub enum OperationError {
         /// The connection.
         id: ConnectionId,
     },
+    /// The server was started anew and has lost its tree.
+    #[error(
+        "key {key:#x}: memory server {server} has lost its tree: it was started again with an empty one; load it again, or say that this is \
+         meant (fatbtree load --empty)"
+    )]
+    TreeLost {
+        /// The key.
+        key: u64,
+        /// The server.
+        server: u16,
+    },
     /// What it has to ask for cannot be posted.
     #[error("key {key:#x}: {error}")]
     Refused {
@@ -97,10 +108,7 @@ pub enum OperationError {
         error: PostError,
     },
     /// The server has no memory left, or gives this client no more.
-    #[error(
-        "key {key:#x}: memory server {server} gives no more memory for {kind}; delete keys, let it have more memory, or raise the \
-         bound of chunks per client"
-    )]
+    #[error("key {key:#x}: memory server {server} gives no more memory for {kind}: {why}")]
     NoMemory {
         /// The key.
         key: u64,
@@ -108,6 +116,8 @@ pub enum OperationError {
         server: u16,
         /// For what.
         kind: ChunkKind,
+        /// Why not.
+        why: Shortage,
     },
     /// The client was not told how to write there.
     #[error(

@@ -38,6 +38,49 @@ impl fmt::Display for ChunkKind {
     }
 }
 
+/// Why a server gives no memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Shortage {
+    /// All chunks of its region were given out.
+    Region,
+    /// Its disk is full.
+    Disk,
+    /// The client has as much as it may.
+    Bound,
+    /// The server has not said so, or has not answered.
+    #[default]
+    Unknown,
+}
+
+impl Shortage {
+    /// All of them, by a word for each.
+    pub const WORDS: [(&str, Self); 4] =
+        [("region", Self::Region), ("disk", Self::Disk), ("bound", Self::Bound), ("unknown", Self::Unknown)];
+
+    /// Its word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, of)| *of == self).map_or("unknown", |(word, _)| word)
+    }
+
+    /// The one of a word; of another word, [`Unknown`](Self::Unknown).
+    #[must_use]
+    pub fn of_word(word: &str) -> Self {
+        Self::WORDS.iter().find(|(of, _)| *of == word).map_or(Self::Unknown, |(_, shortage)| *shortage)
+    }
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Region => "its region is full; delete keys, or load it with more spare memory",
+            Self::Disk => "its disk is full; make room there",
+            Self::Bound => "this client has as much as it may; raise the bound of chunks per client",
+            Self::Unknown => "it refuses, or does not answer; the log of the client says how",
+        })
+    }
+}
+
 /// Places of freed nodes of a kind, or of freed records of a size, on one server that a client keeps for itself.
 pub const SURPLUS: usize = 64;
 
@@ -58,6 +101,8 @@ struct Stock {
     asked: bool,
     /// How often the owner said that there is none.
     refusals: u32,
+    /// Why, the last time.
+    shortage: Shortage,
     waiting: Vec<Waker>,
 }
 
@@ -162,16 +207,18 @@ impl Space {
     }
 
     /// Takes note that there is no memory. Whoever waits gives up.
-    pub(crate) fn refuse(&mut self, kind: ChunkKind) -> Vec<Waker> {
+    pub(crate) fn refuse(&mut self, kind: ChunkKind, why: Shortage) -> Vec<Waker> {
         let stock = self.stock(kind);
         stock.asked = false;
+        stock.shortage = why;
         stock.refusals = stock.refusals.wrapping_add(1);
         std::mem::take(&mut stock.waiting)
     }
 
-    /// How often there was no memory.
-    pub(crate) fn refusals(&self, kind: ChunkKind) -> u32 {
-        self.stocks[kind as usize].refusals
+    /// How often there was no memory, and why the last time.
+    pub(crate) fn refusals(&self, kind: ChunkKind) -> (u32, Shortage) {
+        let stock = &self.stocks[kind as usize];
+        (stock.refusals, stock.shortage)
     }
 
     /// All operations that wait for memory.

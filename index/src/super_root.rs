@@ -99,7 +99,8 @@ impl SuperRoot {
 pub enum SuperRootError {
     /// A gap or an overlap.
     #[error(
-        "partition {partition} begins at key {low:#x}, expected {expected:#x?}: partitions must cover every key exactly once"
+        "partition {partition} begins at key {low:#x}, expected {}: partitions must cover every key exactly once",
+        expected.map_or("no further partition".to_owned(), |expected| format!("{expected:#x}"))
     )]
     Cover {
         /// The partition that begins at the wrong key.

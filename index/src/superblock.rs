@@ -25,7 +25,7 @@ use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::config::{ConfigError, Integrity, TreeConfig, ValueLayout};
 use crate::keys::KeyRange;
-use crate::node::{FORMAT_OUT_OF_LINE, LINE, NodeFault};
+use crate::node::{FORMAT_OUT_OF_LINE, LINE, MAX_LEVEL, NodeFault};
 use crate::super_root::Partition;
 
 /// Bytes of a superblock: one line.
@@ -130,6 +130,12 @@ impl Superblock {
         same("low key", self.partition.range.low, partition.range.low)?;
         same("high key", high(self.partition.range), high(partition.range))?;
         same("root on server", self.partition.root.server().into(), partition.id.into())?;
+        if self.partition.root.is_null() {
+            return Err(NodeFault::NoRoot);
+        }
+        if self.partition.root_level > MAX_LEVEL {
+            return Err(NodeFault::Height { found: self.partition.root_level });
+        }
         same("fan-out", self.config.fan_out().into(), config.fan_out().into())?;
         same("bytes of a leaf", self.config.leaf_bytes().into(), config.leaf_bytes().into())?;
         let format = |config: &TreeConfig| u64::from(config.leaf_shape().format());
@@ -193,6 +199,12 @@ mod tests {
         let other = Partition { id: 8, ..written.partition };
         let text = written.check(&other, &config).unwrap_err().to_string();
         assert!(text.starts_with("the superblock says partition 7, 8 was expected"), "{text}");
+        let rootless = Partition { root: GlobalAddress::new(7, 0), ..written.partition };
+        let fault = Superblock { partition: rootless, ..written }.check(&rootless, &config);
+        assert_eq!(fault, Err(NodeFault::NoRoot), "no client takes it for a root");
+        let high = Partition { root_level: MAX_LEVEL + 1, ..written.partition };
+        let fault = Superblock { partition: high, ..written }.check(&written.partition, &config);
+        assert_eq!(fault, Err(NodeFault::Height { found: MAX_LEVEL + 1 }));
         let config = TreeConfig::new(8, 1024, ValueLayout::OutOfLine).unwrap();
         assert!(
             written.check(&written.partition, &config).unwrap_err().to_string().contains("fan-out 16, 8")

@@ -3,11 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
-use crate::node::Node;
+use crate::node::{InternalNode, Node};
 use crate::super_root::Partition;
-use crate::walk::{PathStep, Regions, Tree, WalkError};
+use crate::walk::{LevelWalk, PathStep, Regions, Tree, WalkError};
 
 /// All internal nodes of one partition's tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,11 +50,9 @@ pub struct TopReader {
     config: TreeConfig,
     partition: Partition,
     nodes: Vec<TopNode>,
-    /// Addresses in `nodes`: a node is listed once, even if siblings lead in a circle.
+    /// Addresses in `nodes`: memory that becomes another node meanwhile is listed once.
     seen: BTreeSet<u64>,
-    at: PathStep,
-    /// The leftmost child of the level that is being read.
-    next_level: Option<GlobalAddress>,
+    walk: LevelWalk,
     /// Times in a row that the same node was not to be read.
     failures: u32,
     limit: usize,
@@ -76,8 +73,7 @@ impl TopReader {
             partition: *partition,
             nodes: Vec::new(),
             seen: BTreeSet::new(),
-            at,
-            next_level: None,
+            walk: LevelWalk::new(at),
             failures: 0,
             limit,
         }
@@ -90,11 +86,11 @@ impl TopReader {
     /// When a node stays damaged however often it is read, or there are more nodes than the limit.
     pub fn read(&mut self, memory: &Regions, budget: usize) -> Result<Option<TreeTop>, WalkError> {
         for _ in 0..budget {
-            if self.at.level == 0 {
+            if self.walk.at.level == 0 {
                 let nodes = std::mem::take(&mut self.nodes);
                 return Ok(Some(TreeTop { partition: self.partition, nodes }));
             }
-            match Tree::new(memory, &self.config, &self.partition).node(self.at) {
+            match self.walk.read(&Tree::new(memory, &self.config, &self.partition)) {
                 Ok(bytes) => {
                     self.failures = 0;
                     if let Node::Internal(node) = bytes.node(&self.config) {
@@ -110,10 +106,9 @@ impl TopReader {
         Ok(None)
     }
 
-    fn take(&mut self, node: &crate::node::InternalNode<'_>) -> Result<(), WalkError> {
+    fn take(&mut self, node: &InternalNode<'_>) -> Result<(), WalkError> {
         let header = node.header();
-        self.next_level.get_or_insert(header.first_child);
-        let sibling = if self.seen.insert(header.address.raw()) {
+        if self.seen.insert(header.address.raw()) {
             if self.nodes.len() >= self.limit {
                 return Err(WalkError::TooMany { limit: self.limit });
             }
@@ -122,17 +117,8 @@ impl TopReader {
                 level: header.level,
                 children: node.children().map(|(pivot, child)| (pivot, child.raw())).collect(),
             });
-            header.sibling
-        } else {
-            GlobalAddress::NULL
-        };
-        self.at = match (sibling.is_null(), self.next_level) {
-            (true, Some(address)) => {
-                self.next_level = None;
-                PathStep { address, level: self.at.level - 1 }
-            }
-            _ => PathStep { address: sibling, level: self.at.level },
-        };
+        }
+        self.walk.go_on(node);
         Ok(())
     }
 }

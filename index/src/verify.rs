@@ -9,18 +9,20 @@
 //! ```
 //!
 //! Meant for trees that nobody writes to: a node that is written meanwhile may be taken for a damaged one. The nodes that parents know
-//! are read some at a time, as are records.
+//! are read some at a time, as are records. Where the memory is at hand, records are not read, but it is checked where they lie.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::AddAssign;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
 
 use fatbtree_verbs::Verbs;
 use futures_buffered::FuturesOrderedBounded;
 use futures_core::Stream;
 
 use crate::address::GlobalAddress;
+use crate::config::TreeConfig;
 use crate::descent::Descent;
 use crate::keys::KeyRange;
 use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault, NodeHeader};
@@ -28,8 +30,10 @@ use crate::operation::OperationError;
 use crate::pool::Pool;
 use crate::record::{RecordHead, RecordPointer, read_record, record_bytes};
 use crate::scan::Patience;
+use crate::space::ChunkKind;
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
+use crate::walk::Regions;
 
 /// Nodes or records that are read at the same time.
 const AT_ONCE: usize = 16;
@@ -116,6 +120,22 @@ pub enum VerifyError {
         /// What is wrong.
         error: SuperblockError,
     },
+    /// A pointer leads where nothing of its kind lies.
+    #[error("the tree leads to {address} for {kind}, where none of them can lie")]
+    Elsewhere {
+        /// Where it leads.
+        address: GlobalAddress,
+        /// What should be there.
+        kind: ChunkKind,
+    },
+    /// A part of the tree lies outside of the memory.
+    #[error("{len} bytes at {address} lie outside of the memory")]
+    Outside {
+        /// Where.
+        address: GlobalAddress,
+        /// Bytes.
+        len: u32,
+    },
     /// Something could not be read.
     #[error("{address} cannot be read: {error}")]
     Unreadable {
@@ -148,9 +168,6 @@ pub enum Damage {
         /// What was expected.
         expected: Option<u64>,
     },
-    /// It has no keys at all.
-    #[error("its range {0} is empty")]
-    Empty(KeyRange),
     /// It is the last of its level, and there is another one behind it.
     #[error("it is the last of its level, but has a sibling, {0}")]
     Sibling(GlobalAddress),
@@ -168,25 +185,6 @@ pub enum Damage {
         /// The pivot.
         pivot: u64,
     },
-    /// Pivots out of order, or outside of the fences.
-    #[error("pivot {pivot:#x} of child {slot} is not above the one before, or not within the fences")]
-    PivotOrder {
-        /// The child.
-        slot: usize,
-        /// Its pivot.
-        pivot: u64,
-    },
-    /// A key that does not belong here.
-    #[error("key {key:#x} is not within the fences {range}")]
-    KeyOutside {
-        /// The key.
-        key: u64,
-        /// The fences.
-        range: KeyRange,
-    },
-    /// A key that is there twice.
-    #[error("key {0:#x} has two entries")]
-    KeyTwice(u64),
     /// A record that is none, or another key's.
     #[error("the record {record} of key {key:#x}: {fault}")]
     Record {
@@ -215,9 +213,92 @@ impl<V: Verbs> Pool<V> {
     }
 }
 
+/// Checks all that must be true of the tree of `partition` in memory at hand, as [`Pool::verify`] does, but for the records: of those only
+/// that they are where `may_lie` says that something of a kind may begin, at an offset, and reach over so many bytes. So must nodes be.
+///
+/// # Errors
+/// The first damage, by address, level and reason.
+pub fn verify_at_hand(
+    memory: &Regions,
+    config: &TreeConfig,
+    partition: Partition,
+    may_lie: impl Fn(ChunkKind, u64, u64) -> bool,
+) -> Result<Verified, VerifyError> {
+    let source = AtHand { memory, config, server: partition.id, may_lie };
+    let mut walk = pin!(Walk::new(&source, partition).run());
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        // Nothing in it waits for anything.
+        if let Poll::Ready(result) = walk.as_mut().poll(&mut context) {
+            return result;
+        }
+    }
+}
+
+/// Where a walk reads.
+trait Source {
+    fn tree(&self) -> &TreeConfig;
+
+    /// Reads a node, or another part of the tree. `key` is one of the partition, for messages.
+    async fn read(&self, key: u64, address: GlobalAddress, len: u32) -> Result<Vec<u8>, VerifyError>;
+
+    /// Checks that a node or record of `len` bytes may begin there.
+    fn check_place(&self, kind: ChunkKind, address: GlobalAddress, len: u32) -> Result<(), VerifyError>;
+
+    /// Whether records are read.
+    const RECORDS: bool;
+}
+
+impl<V: Verbs> Source for Pool<V> {
+    fn tree(&self) -> &TreeConfig {
+        &self.config().tree
+    }
+
+    async fn read(&self, key: u64, address: GlobalAddress, len: u32) -> Result<Vec<u8>, VerifyError> {
+        read(self, key, address, len).await
+    }
+
+    /// What is read is told by its checks: only servers know more.
+    fn check_place(&self, _: ChunkKind, _: GlobalAddress, _: u32) -> Result<(), VerifyError> {
+        Ok(())
+    }
+
+    const RECORDS: bool = true;
+}
+
+/// One server's memory.
+struct AtHand<'m, F> {
+    memory: &'m Regions,
+    config: &'m TreeConfig,
+    server: u16,
+    may_lie: F,
+}
+
+impl<F: Fn(ChunkKind, u64, u64) -> bool> Source for AtHand<'_, F> {
+    fn tree(&self) -> &TreeConfig {
+        self.config
+    }
+
+    async fn read(&self, _: u64, address: GlobalAddress, len: u32) -> Result<Vec<u8>, VerifyError> {
+        let mut bytes = vec![0; len as usize];
+        let read = self.memory.read(address, &mut bytes);
+        read.map_err(|_| VerifyError::Outside { address, len }).map(|()| bytes)
+    }
+
+    fn check_place(&self, kind: ChunkKind, address: GlobalAddress, len: u32) -> Result<(), VerifyError> {
+        let is_here = address.server() == self.server;
+        match is_here && (self.may_lie)(kind, address.offset(), len.into()) {
+            true => Ok(()),
+            false => Err(VerifyError::Elsewhere { address, kind }),
+        }
+    }
+
+    const RECORDS: bool = false;
+}
+
 /// The walk over one partition's tree.
-struct Walk<'p, V> {
-    pool: &'p Pool<V>,
+struct Walk<'p, S> {
+    source: &'p S,
     partition: Partition,
     found: Verified,
 }
@@ -232,9 +313,9 @@ struct Passed {
 
 type Children = Vec<(u64, GlobalAddress)>;
 
-impl<'p, V: Verbs> Walk<'p, V> {
-    fn new(pool: &'p Pool<V>, partition: Partition) -> Self {
-        Self { pool, partition, found: Verified { partitions: 1, ..Verified::default() } }
+impl<'p, S: Source> Walk<'p, S> {
+    fn new(source: &'p S, partition: Partition) -> Self {
+        Self { source, partition, found: Verified { partitions: 1, ..Verified::default() } }
     }
 
     async fn run(mut self) -> Result<Verified, VerifyError> {
@@ -250,17 +331,17 @@ impl<'p, V: Verbs> Walk<'p, V> {
     async fn superblock(&mut self) -> Result<Partition, VerifyError> {
         let partition = self.partition.id;
         let at = GlobalAddress::new(partition, 0);
-        let bytes = read(self.pool, self.partition.range.low, at, SUPERBLOCK_BYTES).await?;
+        let bytes = self.source.read(self.partition.range.low, at, SUPERBLOCK_BYTES).await?;
         let wrong = |error| VerifyError::Superblock { partition, error };
         let found = Superblock::parse(&bytes).map_err(wrong)?;
-        let check = found.check(&self.partition, &self.pool.config().tree);
+        let check = found.check(&self.partition, self.source.tree());
         check.map_err(|fault| wrong(fault.into()))?;
         Ok(found.partition)
     }
 
     /// Walks over one level by its siblings. `told` are the nodes that the level above knows; returns those that this one knows.
     async fn level(&mut self, level: u8, told: Children) -> Result<Children, VerifyError> {
-        let (pool, len) = (self.pool, self.pool.config().tree.node_bytes(level));
+        let (source, len) = (self.source, self.source.tree().node_bytes(level));
         let mut children = Children::new();
         let mut ahead = FuturesOrderedBounded::new(AT_ONCE);
         let mut coming = told.iter();
@@ -271,7 +352,7 @@ impl<'p, V: Verbs> Walk<'p, V> {
             while ahead.len() < AT_ONCE
                 && let Some(&(pivot, address)) = coming.next()
             {
-                ahead.push_back(read(pool, pivot, address, len));
+                ahead.push_back(source.read(pivot, address, len));
             }
             let (at, bytes) = match told.front() {
                 Some(&(pivot, address)) if address == next => {
@@ -279,7 +360,7 @@ impl<'p, V: Verbs> Walk<'p, V> {
                     let bytes = poll_fn(|context| Pin::new(&mut ahead).poll_next(context)).await;
                     (Some(pivot), bytes.expect("as many are read as are told")?)
                 }
-                _ => (None, read(pool, low, next, len).await?),
+                _ => (None, source.read(low, next, len).await?),
             };
             self.found.untold += u64::from(at.is_none());
             let wrong = |damage| VerifyError::Node { address: next, level, damage };
@@ -296,8 +377,8 @@ impl<'p, V: Verbs> Walk<'p, V> {
                 let damage = Damage::NotASibling { pivot };
                 return Err(VerifyError::Node { address, level, damage });
             }
-            match Node::of_checked(&pool.config().tree, &passed.bytes) {
-                Node::Internal(node) => self.internal(&node, &passed.range, &mut children).map_err(wrong)?,
+            match Node::of_checked(source.tree(), &passed.bytes) {
+                Node::Internal(node) => self.internal(&node, &passed.range, &mut children),
                 Node::Leaf(leaf) => {
                     let records = self.leaf(&leaf, &passed.range).map_err(wrong)?;
                     self.records(next, records).await?;
@@ -318,9 +399,10 @@ impl<'p, V: Verbs> Walk<'p, V> {
         low: u64,
         bytes: Vec<u8>,
     ) -> Result<Passed, VerifyError> {
-        let tree = self.pool.config().tree;
+        let tree = *self.source.tree();
         let wrong = |damage| VerifyError::Node { address, level, damage };
         let fault = |fault| wrong(Damage::Fault(fault));
+        self.source.check_place(ChunkKind::of_nodes(level), address, tree.node_bytes(level))?;
         let header = *Node::read(&tree, &bytes).map_err(fault)?.header();
         if header.address != address {
             return Err(fault(NodeFault::Address { found: header.address, expected: address }));
@@ -331,9 +413,6 @@ impl<'p, V: Verbs> Walk<'p, V> {
         let (mut range, mut next) = (header.range(), header.sibling);
         if range.low != low {
             return Err(wrong(Damage::Low { found: range.low, expected: low }));
-        }
-        if range.is_empty() {
-            return Err(wrong(Damage::Empty(range)));
         }
         let end = self.partition.range.high;
         let is_last = range.high == end;
@@ -358,9 +437,9 @@ impl<'p, V: Verbs> Walk<'p, V> {
 
     /// From where on a node's partner has its keys, if it has any.
     async fn half_of(&self, header: &NodeHeader) -> Result<Option<u64>, VerifyError> {
-        let tree = self.pool.config().tree;
-        let bytes = read(self.pool, header.low, header.partner, tree.node_bytes(header.level)).await?;
-        let Ok(node) = Node::read(&tree, &bytes) else { return Ok(None) };
+        let tree = self.source.tree();
+        let bytes = self.source.read(header.low, header.partner, tree.node_bytes(header.level)).await?;
+        let Ok(node) = Node::read(tree, &bytes) else { return Ok(None) };
         let found = node.header();
         let is_half = (found.address, found.level) == (header.partner, header.level)
             && found.low > header.low
@@ -368,65 +447,43 @@ impl<'p, V: Verbs> Walk<'p, V> {
         Ok(is_half.then_some(found.low))
     }
 
-    fn internal(
-        &mut self,
-        node: &InternalNode<'_>,
-        range: &KeyRange,
-        children: &mut Children,
-    ) -> Result<(), Damage> {
+    fn internal(&mut self, node: &InternalNode<'_>, range: &KeyRange, children: &mut Children) {
         self.found.internal_nodes += 1;
-        self.found.room_for_children += u64::from(self.pool.config().tree.fan_out());
-        let mut last = None;
-        for (slot, (pivot, child)) in node.children().enumerate() {
-            if last.is_some_and(|last| last >= pivot) || !node.header().range().contains(pivot) {
-                return Err(Damage::PivotOrder { slot, pivot });
-            }
-            if child.is_null() {
-                return Err(NodeFault::NullPointer { slot }.into());
-            }
-            last = Some(pivot);
-            if range.contains(pivot) {
-                children.push((pivot, child));
-                self.found.children += 1;
-            }
-        }
-        Ok(())
+        self.found.room_for_children += u64::from(self.source.tree().fan_out());
+        let before = children.len();
+        children.extend(node.children().filter(|(pivot, _)| range.contains(*pivot)));
+        self.found.children += (children.len() - before) as u64;
     }
 
     /// Returns the records that the leaf leads to.
     fn leaf(&mut self, leaf: &LeafNode<'_>, range: &KeyRange) -> Result<Records, Damage> {
         self.found.leaves += 1;
-        self.found.room += self.pool.config().tree.leaf_capacity() as u64;
-        let (mut keys, mut records) = (Vec::new(), Records::new());
-        let fences = leaf.header().range();
-        for entry in leaf.entries() {
-            let (key, value) = entry?;
-            if !fences.contains(key) {
-                return Err(Damage::KeyOutside { key, range: fences });
-            }
-            keys.push(key);
-            if range.contains(key) {
-                self.found.keys += 1;
-                if let EntryValue::Record(record) = value {
-                    records.push((key, record));
-                }
+        self.found.room += self.source.tree().leaf_capacity() as u64;
+        let mut records = Records::new();
+        for (key, value) in leaf.sorted()?.into_iter().filter(|(key, _)| range.contains(*key)) {
+            self.found.keys += 1;
+            if let EntryValue::Record(record) = value {
+                records.push((key, record));
             }
         }
-        keys.sort_unstable();
-        match keys.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(Damage::KeyTwice(pair[0])),
-            None => Ok(records),
-        }
+        Ok(records)
     }
 
     async fn records(&mut self, leaf: GlobalAddress, records: Records) -> Result<(), VerifyError> {
+        for (_, record) in &records {
+            let len = record_bytes(record.length);
+            self.source.check_place(ChunkKind::Records, record.address, len)?;
+        }
+        if !S::RECORDS {
+            return Ok(());
+        }
         let mut ahead = FuturesOrderedBounded::new(AT_ONCE);
         let mut coming = records.iter();
         for &(key, record) in &records {
             while ahead.len() < AT_ONCE
                 && let Some(&(key, record)) = coming.next()
             {
-                ahead.push_back(read(self.pool, key, record.address, record_bytes(record.length)));
+                ahead.push_back(self.source.read(key, record.address, record_bytes(record.length)));
             }
             let bytes = poll_fn(|context| Pin::new(&mut ahead).poll_next(context)).await;
             let bytes = bytes.expect("each is read")?;

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use fatbtree_verbs::Memory;
 
 use crate::address::GlobalAddress;
+use crate::checks::Check;
 use crate::config::{MAX_PATH_MTU, TreeConfig};
-use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault};
+use crate::limits::SIBLINGS;
+use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault, NodeHeader};
 use crate::record::{RECORD_HEAD, RecordHead, RecordPointer, read_record, record_bytes};
 use crate::super_root::Partition;
 
@@ -72,8 +74,8 @@ pub enum WalkError {
         /// What is wrong.
         fault: NodeFault,
     },
-    /// The tree has more internal nodes than whoever reads them takes.
-    #[error("the tree has more than {limit} internal nodes: allow more, or look for siblings without end")]
+    /// The tree has more nodes than whoever reads them takes, or than its memory has room for.
+    #[error("the tree has more than {limit} nodes: allow more, or look for siblings without end")]
     TooMany {
         /// Nodes that would have been taken.
         limit: usize,
@@ -151,30 +153,45 @@ impl<'m> Tree<'m> {
     /// # Errors
     /// When a node on the way is damaged.
     pub fn record_of(&self, key: u64) -> Result<Option<RecordPointer>, WalkError> {
-        let Some(Entry::Record(pointer)) = self.entry_of(key)? else { return Ok(None) };
+        self.published(key, self.entry_of(key)?)
+    }
+
+    /// The record that an entry leads to, if it is marked as the one that counts.
+    fn published(&self, key: u64, entry: Option<Entry>) -> Result<Option<RecordPointer>, WalkError> {
+        let Some(Entry::Record(pointer)) = entry else { return Ok(None) };
         let mut head = [0; RECORD_HEAD];
         self.memory.read(pointer.address, &mut head)?;
         Ok(RecordHead::parse(&head).is_published(key, pointer).then_some(pointer))
     }
 
     /// Where switches may lead index reads for `key`: to its record or, where values are in line, to its leaf. None where the key has
-    /// no record that counts, or one that is longer than an index read.
+    /// no record that counts, or one that is longer than an index read. Adds the nodes that were read to `nodes`, also where it fails:
+    /// at most [`MAX_LEVEL`](crate::node::MAX_LEVEL) and some siblings.
     ///
     /// # Errors
     /// When a node on the way is damaged.
-    pub fn place_of(&self, key: u64) -> Result<Option<GlobalAddress>, WalkError> {
+    pub fn place_of(&self, key: u64, nodes: &mut usize) -> Result<Option<GlobalAddress>, WalkError> {
+        let mut leaf = None;
+        let bytes = self.descend(key, |step| {
+            *nodes += 1;
+            leaf = Some(step.address);
+        })?;
         if self.config.leaf_shape().is_inline() {
-            let mut leaf = None;
-            self.descend(key, |step| leaf = Some(step.address))?;
             return Ok(leaf);
         }
         let fits = |pointer: &RecordPointer| record_bytes(pointer.length) <= self.config.max_node_bytes();
-        Ok(self.record_of(key)?.filter(fits).map(|pointer| pointer.address))
+        let record = self.published(key, self.entry_in(&bytes, key)?)?;
+        Ok(record.filter(fits).map(|pointer| pointer.address))
     }
 
     /// What the key's leaf has of it.
     fn entry_of(&self, key: u64) -> Result<Option<Entry>, WalkError> {
-        let bytes = self.descend(key, |_| {})?;
+        let leaf = self.descend(key, |_| {})?;
+        self.entry_in(&leaf, key)
+    }
+
+    /// What a leaf has of a key.
+    fn entry_in(&self, bytes: &NodeBytes, key: u64) -> Result<Option<Entry>, WalkError> {
         let Node::Leaf(leaf) = bytes.node(&self.config) else {
             unreachable!("a descent ends at level 0, and only leaves are there")
         };
@@ -191,24 +208,13 @@ impl<'m> Tree<'m> {
     /// # Errors
     /// When a node is damaged.
     pub fn for_each_internal(&self, mut visit: impl FnMut(&InternalNode<'_>)) -> Result<(), WalkError> {
-        let mut leftmost = self.root;
-        while leftmost.level > 0 {
-            let mut next_level = None;
-            let mut at = leftmost;
-            loop {
-                let bytes = self.node(at)?;
-                let Node::Internal(node) = bytes.node(&self.config) else {
-                    unreachable!("node() checks the level, and only level 0 is a leaf")
-                };
-                next_level = next_level.or(Some(node.header().first_child));
+        let mut level = LevelWalk::new(self.root);
+        while level.at.level > 0 {
+            let bytes = level.read(self)?;
+            if let Node::Internal(node) = bytes.node(&self.config) {
                 visit(&node);
-                at.address = node.header().sibling;
-                if at.address.is_null() {
-                    break;
-                }
+                level.go_on(&node);
             }
-            let address = next_level.unwrap_or(GlobalAddress::NULL);
-            leftmost = PathStep { address, level: leftmost.level - 1 };
         }
         Ok(())
     }
@@ -218,17 +224,14 @@ impl<'m> Tree<'m> {
     /// # Errors
     /// When a node is damaged.
     pub fn for_each_leaf(&self, mut visit: impl FnMut(&LeafNode<'_>)) -> Result<(), WalkError> {
-        let mut at = self.root;
+        let mut level = LevelWalk::new(self.root);
         loop {
-            let bytes = self.node(at)?;
+            let bytes = level.read(self)?;
             match bytes.node(&self.config) {
-                Node::Internal(node) => {
-                    at = PathStep { address: node.header().first_child, level: at.level - 1 };
-                }
+                Node::Internal(node) => level.go_down(node.header().first_child),
                 Node::Leaf(leaf) => {
                     visit(&leaf);
-                    at.address = leaf.header().sibling;
-                    if at.address.is_null() {
+                    if !level.go_right(leaf.header()) {
                         return Ok(());
                     }
                 }
@@ -256,8 +259,14 @@ impl<'m> Tree<'m> {
         Ok(copy)
     }
 
+    /// Nodes of a level that the memory has room for.
+    fn most_nodes(&self, level: u8) -> usize {
+        let node = u64::from(self.config.node_bytes(level));
+        self.memory.iter().map(|(_, memory)| (memory.len() / node) as usize).sum()
+    }
+
     fn descend(&self, key: u64, mut passed: impl FnMut(PathStep)) -> Result<NodeBytes, WalkError> {
-        let mut at = self.root;
+        let (mut at, mut siblings) = (self.root, 0);
         loop {
             let bytes = self.node(at)?;
             let node = bytes.node(&self.config);
@@ -272,15 +281,85 @@ impl<'m> Tree<'m> {
                 if header.sibling.is_null() {
                     return Err(damaged(NodeFault::NoSibling { high: header.high }));
                 }
+                let limited = siblings >= SIBLINGS && Check::SiblingChain.on();
+                if limited || siblings as usize >= self.most_nodes(at.level) {
+                    return Err(damaged(NodeFault::SiblingChain { followed: siblings }));
+                }
+                siblings += 1;
                 at.address = header.sibling;
                 continue;
             }
             match node {
                 Node::Leaf(_) => return Ok(bytes),
                 Node::Internal(node) => {
-                    at = PathStep { address: node.find(key).map_err(damaged)?, level: at.level - 1 };
+                    at = PathStep { address: node.find(key), level: at.level - 1 };
                 }
             }
         }
+    }
+}
+
+/// A walk along the levels of a tree, from the root down and each from left to right.
+///
+/// Each node must begin where the one before it ends. So a walk goes on to higher keys with each step, and never round in a circle,
+/// whatever somebody has written there; and as others may write on while it is walked, it takes no more nodes of a level than the memory
+/// has room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LevelWalk {
+    /// The node that comes next.
+    pub(crate) at: PathStep,
+    /// Where the node before it ends; none for the first one of a level.
+    begins: Option<u64>,
+    /// The leftmost node of the level below, as far as it is known.
+    below: Option<GlobalAddress>,
+    /// Nodes of this level that were passed.
+    passed: usize,
+}
+
+impl LevelWalk {
+    pub(crate) fn new(root: PathStep) -> Self {
+        Self { at: root, begins: None, below: None, passed: 0 }
+    }
+
+    /// Copies and checks the node that comes next. The walk stays where it is.
+    pub(crate) fn read(&self, tree: &Tree<'_>) -> Result<NodeBytes, WalkError> {
+        let limit = tree.most_nodes(self.at.level);
+        if self.passed >= limit {
+            return Err(WalkError::TooMany { limit });
+        }
+        let bytes = tree.node(self.at)?;
+        let found = bytes.node(&tree.config).header().low;
+        match self.begins.filter(|expected| *expected != found && Check::LevelOrder.on()) {
+            Some(expected) => {
+                let fault = NodeFault::Neighbour { found, expected };
+                Err(WalkError::Damaged { address: self.at.address, fault })
+            }
+            None => Ok(bytes),
+        }
+    }
+
+    /// Goes on behind an internal node: to its right neighbour, or to the level below.
+    pub(crate) fn go_on(&mut self, node: &InternalNode<'_>) {
+        let below = *self.below.get_or_insert(node.header().first_child);
+        if !self.go_right(node.header()) {
+            self.go_down(below);
+        }
+    }
+
+    /// Goes on to the right neighbour of a node, if it has one.
+    fn go_right(&mut self, header: &NodeHeader) -> bool {
+        // The last node of a tree may name one while it is split.
+        let end = header.range().high.filter(|_| !header.sibling.is_null());
+        if end.is_some() {
+            self.at.address = header.sibling;
+            self.begins = end;
+            self.passed += 1;
+        }
+        end.is_some()
+    }
+
+    /// Goes on to the leftmost node of the level below. Not from leaves.
+    fn go_down(&mut self, leftmost: GlobalAddress) {
+        *self = Self::new(PathStep { address: leftmost, level: self.at.level.saturating_sub(1) });
     }
 }

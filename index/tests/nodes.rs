@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use fatbtree_index::node::{
-    EntryValue, LINE, LeafBuilder, LeafEditor, NewValue, Node, NodeFault, NodeSpec, mark_free, next_version,
-    offsets, write_internal,
+    EntryValue, LINE, LeafBuilder, LeafEditor, MAX_LEVEL, NewValue, Node, NodeFault, NodeSpec, mark_free,
+    next_version, offsets, write_internal,
 };
 use fatbtree_index::record::RecordPointer;
 use fatbtree_index::{GlobalAddress, Integrity, KeyRange, TreeConfig, ValueLayout, value};
@@ -95,6 +95,47 @@ fn what_is_not_a_node_of_this_tree_is_refused() {
         bytes[offsets::COUNT] = count;
         assert_eq!(fault(&bytes), NodeFault::Count { found: count.into(), capacity: 16 });
     }
+}
+
+/// What is wrong with an internal node is found before anything is made of it, also by those who only pass by.
+#[test]
+fn an_internal_node_is_checked_whole() {
+    let config = TreeConfig::new(5, 1024, ValueLayout::OutOfLine).unwrap();
+    let range = KeyRange { low: 0x10, high: Some(0x60) };
+    let children: Vec<_> = (1..6).map(|i| (i * 0x10, GlobalAddress::new(1, i * 0x400))).collect();
+    let mut whole = vec![0; config.internal_bytes() as usize];
+    write_internal(&mut whole, &NodeSpec { range, ..spec(1, 0x10) }, &children, Integrity::LineVersions);
+    assert!(Node::read(&config, &whole).is_ok());
+    let fault = |at: usize, word: u64| {
+        let mut bytes = whole.clone();
+        bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        Node::read(&config, &bytes).map(drop)
+    };
+    // Of children 1 to 3 in the second line, and of child 4 in the third.
+    let pivots = [LINE + 16, LINE + 32, LINE + 48, 2 * LINE + 16];
+    for (slot, at) in (1..).zip(pivots) {
+        let before = 0x10 * slot as u64;
+        assert_eq!(fault(at, before + 1), Ok(()), "above the one before");
+        assert_eq!(fault(at, before), Err(NodeFault::Pivot { slot, pivot: before }));
+        assert_eq!(fault(at, 0), Err(NodeFault::Pivot { slot, pivot: 0 }));
+        assert!(matches!(fault(at, 0x60), Err(NodeFault::Pivot { .. })), "behind the node's end");
+        assert_eq!(fault(at + 8, 0), Err(NodeFault::NullPointer { slot }));
+    }
+    assert_eq!(fault(2 * LINE + 16, 0x5f), Ok(()), "the last key of the node");
+    assert_eq!(fault(offsets::FIRST_CHILD, 0), Err(NodeFault::NullPointer { slot: 0 }));
+    assert_eq!(fault(offsets::LOW, 0x20), Err(NodeFault::Pivot { slot: 1, pivot: 0x20 }));
+    assert_eq!(fault(offsets::HIGH, 0x50), Err(NodeFault::Pivot { slot: 4, pivot: 0x50 }));
+    assert_eq!(fault(offsets::HIGH, 0x10), Err(NodeFault::Fences { low: 0x10, high: 0x10 }));
+    let mut high = whole.clone();
+    high[offsets::LEVEL] = MAX_LEVEL;
+    assert!(Node::read(&config, &high).is_ok());
+    high[offsets::LEVEL] = MAX_LEVEL + 1;
+    assert_eq!(Node::read(&config, &high).map(drop), Err(NodeFault::Height { found: MAX_LEVEL + 1 }));
+    // A leaf has fences, too.
+    let mut leaf = vec![0; 1024];
+    LeafBuilder::new(&mut leaf, config.leaf_shape(), NodeSpec { range, ..spec(0, 0x10) }).finish();
+    leaf[offsets::HIGH] = 0x0f;
+    assert_eq!(Node::read(&config, &leaf).map(drop), Err(NodeFault::Fences { low: 0x10, high: 0x0f }));
 }
 
 /// Where a device may tear lines, no mixture of two states of a node passes, wherever the one ends and the other begins.
@@ -216,7 +257,7 @@ proptest! {
         let near = pivots.iter().flat_map(|&p| [p, p.saturating_add(1), p.saturating_sub(1)]);
         for key in near.chain(keys).filter(|&key| key >= pivots[0]) {
             let expected = children.iter().rev().find(|(p, _)| *p <= key).unwrap().1;
-            prop_assert_eq!(node.find(key), Ok(expected), "key {:#x}", key);
+            prop_assert_eq!(node.find(key), expected, "key {:#x}", key);
         }
     }
 
@@ -278,7 +319,7 @@ proptest! {
             let before = bytes.clone();
             let value = vec![byte.unwrap_or(0); usize::from(inline.unwrap_or(1))];
             let mut leaf = LeafEditor::new(&mut bytes, shape);
-            let slot = leaf.slot_of(key);
+            let slot = leaf.slot_of(key).unwrap();
             prop_assert_eq!(slot.is_some(), map.contains_key(&key));
             let written = match (slot, byte) {
                 (None, None) => continue,

@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Waker};
 use common::{Client, Lab, configs, value_of};
 use fatbtree_index::node::mark_free;
 use fatbtree_index::{
-    GlobalAddress, KeyRange, OperationError, Order, ScanOptions, ScanTrips, Start, TreeConfig, ValueLayout,
-    Wish,
+    GlobalAddress, KeyRange, OperationError, Order, ScanOptions, ScanTrips, Start, SuperRoot, TreeConfig,
+    ValueLayout, Wish,
 };
 use fatbtree_verbs::PostError;
 use fatbtree_verbs::time::{Duration, Instant};
@@ -278,6 +278,52 @@ fn keys_that_a_split_moves_between_two_steps_are_not_missed() {
         }
         assert_eq!(old, all);
         assert!(found.len() > 150, "those that were not read ahead are found as well: {}", found.len());
+    }
+}
+
+/// Both servers of a cluster are given other trees, with the border between them elsewhere, while a scan goes over it. Each key is given
+/// once all the same.
+#[test]
+fn a_border_that_moves_under_a_scan_neither_hides_a_key_nor_gives_one_twice() {
+    let config = configs()[0];
+    let with_border_at = |border: u64| {
+        let mut lab = Lab::with_partitions(config, &[border]);
+        let client = lab.client(1, true);
+        for key in 0..60 {
+            put(&lab, &client, key * 10, &value_of(&config, key));
+        }
+        (lab, client)
+    };
+    let model: BTreeMap<u64, Vec<u8>> = (0..60).map(|key| (key * 10, value_of(&config, key))).collect();
+    for (before, after) in [(300, 200), (300, 400), (305, 300), (300, 305), (300, 5), (300, 595)] {
+        let (other, _) = with_border_at(after);
+        for order in ORDERS {
+            for taken in 0..60 {
+                let (lab, client) = with_border_at(before);
+                let options = ScanOptions { order, ..ScanOptions::default() };
+                let mut scan = client.scan(KeyRange::ALL, options);
+                let mut pairs = Pairs::new();
+                let mut step = |lab: &Lab, scan: &mut fatbtree_index::Scan<'_, _>| {
+                    let pair = lab.run(&client, scan.next());
+                    pair.map(|pair| pairs.push(pair.map(|(key, value)| (key, value.to_vec())).unwrap()))
+                        .is_some()
+                };
+                (0..taken).for_each(|_| assert!(step(&lab, &mut scan)));
+                let mut bytes = vec![0; common::REGION as usize];
+                for (old, new) in lab.servers.iter().zip(&other.servers) {
+                    new.memory.read(0, &mut bytes).unwrap();
+                    old.memory.write(0, &bytes).unwrap();
+                }
+                let roots = other.servers.iter().map(|server| server.partition()).collect();
+                client.set_roots(SuperRoot::new(roots).unwrap()).unwrap();
+                while step(&lab, &mut scan) {}
+                assert_eq!(
+                    pairs,
+                    expected(&model, KeyRange::ALL, order),
+                    "{before} to {after} behind {taken}"
+                );
+            }
+        }
     }
 }
 

@@ -108,7 +108,21 @@ fn more_nodes_than_allowed_and_circles_of_siblings_end_it() {
     let (memory, regions) = tree();
     let mut reader = TopReader::new(&config(), &partition(), 2);
     assert_eq!(reader.read(&regions, 100), Err(WalkError::TooMany { limit: 2 }));
-    put(&memory, 2, 1, KeyRange { low: 50, high: None }, Some(1), &[(50, 10)]);
-    let mut reader = TopReader::new(&config(), &partition(), 3);
-    assert_eq!(reader.read(&regions, 100).unwrap().unwrap().nodes.len(), 3);
+    // The last node leads back to the first one, which does not begin where the last one ends.
+    put(&memory, 2, 1, KeyRange { low: 50, high: Some(90) }, Some(1), &[(50, 10)]);
+    let mut reader = TopReader::new(&config(), &partition(), 1000);
+    let fault = NodeFault::Neighbour { found: 0, expected: 90 };
+    let damaged = WalkError::Damaged { address: place(1), fault };
+    let end = (0..10_000).find_map(|_| reader.read(&regions, 2).err()).expect("it never ends");
+    assert_eq!(end, damaged);
+    let (config, partition) = (config(), partition());
+    let tree = Tree::new(&regions, &config, &partition);
+    let mut visited = 0;
+    assert_eq!(tree.for_each_internal(|_| visited += 1), Err(damaged));
+    assert_eq!(visited, 3);
+    let mut nodes = 0;
+    let lost = tree.place_of(95, &mut nodes).unwrap_err();
+    let is_circle = matches!(lost, WalkError::Damaged { fault: NodeFault::SiblingChain { .. }, .. });
+    assert!(is_circle, "{lost}");
+    assert!(nodes < 50, "{nodes}");
 }

@@ -23,8 +23,10 @@
 //! zeros: what is left of a chunk of records begins as far behind the last byte that is not zero as the largest record reaches.
 //! A client whose session has ended must not use what it has left of its chunks.
 //!
-//! **Restarts.** Where the region outlives its server, a byte for each chunk says its kind, written before the chunk is given out. A server
+//! **Restarts.** Where the region outlives its server, a word for each chunk says its kind, written before the chunk is given out. A server
 //! that is started again takes every such chunk for the tree's, and looks for its tail; nobody pays for it any more.
+//!
+//! **Room.** Where the region lies in a file, a chunk has its room on the disk before it is given out.
 //!
 //! How nodes within a chunk are given out is the client's affair; what becomes of single ones is told in `places`.
 
@@ -34,8 +36,10 @@ use std::sync::Arc;
 use fatbtree_index::node::{LINE, MAGIC, NodeHeader};
 use fatbtree_index::record::place_bytes;
 use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, TreeConfig};
-use fatbtree_verbs::Memory;
+use fatbtree_verbs::{Memory, NoRoom};
 
+use crate::kinds::{ChunkKinds, DamagedKinds};
+use crate::layout::{Layout, Loaded};
 use crate::limits::ClientId;
 use crate::session::SessionKey;
 
@@ -77,19 +81,22 @@ pub struct ChunkSize {
     pub least: u32,
 }
 
-/// What a server has written down of its chunks cannot be.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "chunk {chunk} of {chunks} is said to be of kind {found}: expected kinds 1 to 3 for those that were given out, and 0 behind them; the \
-     file is damaged"
-)]
-pub struct DamagedKinds {
-    /// Which chunk.
-    pub chunk: u32,
-    /// What is said of it.
-    pub found: u8,
-    /// Chunks of the region.
-    pub chunks: u32,
+/// No chunk can be given out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum NoSupply {
+    /// None is left.
+    Chunk(NoChunk),
+    /// There is one, but no room for it.
+    Room(NoRoom),
+}
+
+/// Bytes of the table of chunk kinds ([`LoadedTree::chunk_kinds`](crate::LoadedTree::chunk_kinds)) of a tree with so many spare bytes.
+#[must_use]
+pub const fn chunk_kinds_bytes(spare_bytes: u64, chunk_bytes: u64) -> u64 {
+    match spare_bytes.checked_div(chunk_bytes) {
+        Some(chunks) => ChunkKinds::bytes(chunks),
+        None => 0,
+    }
 }
 
 /// Bytes from the last byte of a record that is not zero to the end of its place, at most.
@@ -128,6 +135,8 @@ pub(crate) struct ChunkCounts {
     pub(crate) free: u32,
     pub(crate) held: u32,
     pub(crate) published: u32,
+    /// Bytes of the region up to the first chunk, and of the chunks that are held or published.
+    pub(crate) used_bytes: u64,
 }
 
 /// Why a chunk stays what it is.
@@ -163,7 +172,7 @@ pub(crate) struct ChunkTable {
     free: [BTreeSet<u64>; ChunkKind::ALL.len()],
     ended: VecDeque<Ended>,
     /// The kind of each chunk that was given out, where that outlives the server.
-    kinds: Option<Arc<Memory>>,
+    kinds: Option<ChunkKinds>,
     /// Rests of published chunks that came back.
     pub(crate) tails: u64,
 }
@@ -196,33 +205,25 @@ impl ChunkTable {
     }
 
     /// With the kinds of chunks that were given out before the server was started, and from now on.
-    pub(crate) fn restored(mut self, kinds: Arc<Memory>) -> Result<Self, DamagedKinds> {
-        let damaged = |chunk, found| DamagedKinds { chunk, found, chunks: self.chunks };
-        let mut bytes = vec![0; kinds.len() as usize];
-        if kinds.len() < u64::from(self.chunks) || kinds.read(0, &mut bytes).is_err() {
-            return Err(damaged(bytes.len() as u32, 0));
+    pub(crate) fn restored(mut self, kinds: Arc<Memory>, generation: u64) -> Result<Self, DamagedKinds> {
+        let kinds = ChunkKinds::new(kinds, generation);
+        for kind in kinds.given_out(self.chunks)? {
+            let offset = self.from + u64::from(self.used) * self.bytes;
+            self.pieces.insert(offset, Piece { bytes: self.bytes, kind, state: State::Former });
+            self.ended.push_back(Ended { offset, to: self.bytes });
+            self.used += 1;
         }
-        // They are given out in order.
-        let used = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-        for (chunk, &byte) in (0..).zip(&bytes) {
-            let kind = ChunkKind::ALL.into_iter().find(|&kind| kind as u8 + 1 == byte);
-            match kind {
-                None if byte == 0 && chunk as usize >= used => {}
-                Some(kind) if (chunk as usize) < used && chunk < self.chunks => {
-                    let offset = self.from + u64::from(chunk) * self.bytes;
-                    self.pieces.insert(offset, Piece { bytes: self.bytes, kind, state: State::Former });
-                    self.ended.push_back(Ended { offset, to: self.bytes });
-                }
-                _ => return Err(damaged(chunk, byte)),
-            }
-        }
-        self.used = used as u32;
         self.kinds = Some(kinds);
         Ok(self)
     }
 
-    /// A chunk that nobody has, for `holder`.
-    pub(crate) fn allocate(&mut self, kind: ChunkKind, holder: SessionKey) -> Result<Chunk, NoChunk> {
+    /// A chunk that nobody has, for `holder`, with its room in `memory`.
+    pub(crate) fn allocate(
+        &mut self,
+        memory: &Memory,
+        kind: ChunkKind,
+        holder: SessionKey,
+    ) -> Result<Chunk, NoSupply> {
         let state = State::Held(holder);
         if let Some(offset) = self.free[kind as usize].pop_first()
             && let Some(piece) = self.pieces.get_mut(&offset)
@@ -232,13 +233,14 @@ impl ChunkTable {
             return Ok(Chunk { address: GlobalAddress::new(self.server, offset), bytes, kind });
         }
         if self.used == self.chunks {
-            return Err(NoChunk { kind, chunks: self.chunks, used: self.used });
+            return Err(NoSupply::Chunk(NoChunk { kind, chunks: self.chunks, used: self.used }));
         }
         let (offset, bytes) = (self.from + u64::from(self.used) * self.bytes, self.bytes);
+        // Chunks are given out in order, so that what lies before it has its room already. An index read may run over its end.
+        let reach = u64::from(self.config.max_node_bytes());
+        memory.reserve(offset + bytes + reach).map_err(NoSupply::Room)?;
         if let Some(kinds) = &self.kinds {
-            kinds
-                .write(u64::from(self.used), &[kind as u8 + 1])
-                .expect("there is a byte for each chunk: it was checked when the table was made");
+            kinds.note(self.used, kind);
         }
         self.used += 1;
         self.pieces.insert(offset, Piece { bytes, kind, state });
@@ -342,19 +344,23 @@ impl ChunkTable {
         client
     }
 
-    /// Chunks of the region.
-    pub(crate) fn count(&self) -> u32 {
-        self.chunks
-    }
-
-    /// Where the first chunk begins, the bytes of each, and the kind of each that was given out, where that is written down.
-    pub(crate) fn layout(&self) -> (u64, u64, Option<&Arc<Memory>>) {
-        (self.from, self.bytes, self.kinds.as_ref())
+    /// Where nodes and records may lie, beside those that were loaded.
+    pub(crate) fn layout(&self, loaded: Loaded) -> Layout {
+        Layout {
+            config: self.config,
+            loaded,
+            chunks_from: self.from,
+            chunk_bytes: self.bytes,
+            kinds: self.kinds.clone(),
+        }
     }
 
     pub(crate) fn counts(&self) -> ChunkCounts {
-        let mut counts = ChunkCounts { all: self.chunks, ..ChunkCounts::default() };
+        let mut counts = ChunkCounts { all: self.chunks, used_bytes: self.from, ..ChunkCounts::default() };
         for piece in self.pieces.values() {
+            if !matches!(piece.state, State::Free) {
+                counts.used_bytes += piece.bytes;
+            }
             match piece.state {
                 State::Free => counts.free += 1,
                 State::Held(_) => counts.held += 1,

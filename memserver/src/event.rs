@@ -8,7 +8,7 @@ use fatbtree_index::{GlobalAddress, Partition};
 use fatbtree_verbs::QueuePairNumber;
 
 /// What a client's edge switch must know of a connection to admit its index reads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FirstHop {
     /// Where its packets come from.
     pub client: Ipv4Addr,
@@ -24,6 +24,21 @@ pub struct FirstHop {
     pub root: GlobalAddress,
     /// The path MTU: the longest READ that is answered in one packet, in bytes.
     pub mtu: u16,
+}
+
+impl fmt::Debug for FirstHop {
+    /// Without the rkey: who knows it can write to the tree.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { client, server, queue_pair, partition, root, mtu, rkey: _ } = self;
+        f.debug_struct("FirstHop")
+            .field("client", client)
+            .field("server", server)
+            .field("queue_pair", queue_pair)
+            .field("partition", partition)
+            .field("root", root)
+            .field("mtu", mtu)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Something the owner must know.
@@ -43,10 +58,16 @@ pub enum Event {
         /// One more than the former tree's.
         generation: u64,
     },
+    /// The server has lost its tree: it has begun with an empty one, and there was another one before. It serves nobody until it is loaded.
+    Lost {
+        /// Its partition.
+        partition: u16,
+    },
 }
 
-/// A line for whoever programs the switches: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 rkey=4711 root=64 mtu=1024`,
-/// `closed …` with the same words, `root partition=0 root=64`, or `tree partition=0 generation=2 low=0 root=64`.
+/// A line for people: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 root=64 mtu=1024`, `closed …` with the same words,
+/// `root partition=0 root=64`, `tree partition=0 generation=2 low=0 root=64`, or `lost partition=0`. The rkey is not in it: its holder can
+/// write to the tree.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, hop) = match self {
@@ -55,16 +76,17 @@ impl fmt::Display for Event {
             Self::NewRoot(Partition { id, root, .. }) => {
                 return write!(f, "root partition={id} root={}", root.raw());
             }
+            Self::Lost { partition } => return write!(f, "lost partition={partition}"),
             Self::NewTree { partition: Partition { id, root, range, .. }, generation } => {
                 let (low, root) = (range.low, root.raw());
                 return write!(f, "tree partition={id} generation={generation} low={low} root={root}");
             }
         };
-        let FirstHop { client, server, queue_pair, partition, rkey, root, mtu } = hop;
+        let FirstHop { client, server, queue_pair, partition, rkey: _, root, mtu } = hop;
         let (number, root) = (queue_pair.0, root.raw());
         write!(
             f,
-            "{what} client={client} server={server} queue_pair={number} partition={partition} rkey={rkey} root={root} mtu={mtu}"
+            "{what} client={client} server={server} queue_pair={number} partition={partition} root={root} mtu={mtu}"
         )
     }
 }
@@ -90,7 +112,7 @@ impl Events {
             Event::NewRoot(_) => [self.root.replace(number), None],
             // The root of a former tree is nobody's.
             Event::NewTree { .. } => [self.root.take(), self.tree.replace(number)],
-            Event::Opened(_) | Event::Closed(_) => [None, None],
+            Event::Opened(_) | Event::Closed(_) | Event::Lost { .. } => [None, None],
         };
         for old in old.into_iter().flatten() {
             self.queue.remove(&old);

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   lock         locked by the process that has the folder
-//!   state.json   whose it is, and which generation is the tree: replaced as a whole (written, synced, renamed)
-//!   tree-7       the region of generation 7, mapped: what clients write is in it
-//!   chunks-7     a byte for each chunk that was given out: its kind, mapped
+//!   state.json   whose it is, which generation is the tree, and which are leftovers: replaced as a whole (written, synced, renamed)
+//!   tree-7       the region of generation 7, as far as it was loaded or given out, mapped: what clients write is in it
+//!   chunks-7     a word for each chunk that was given out: its kind, mapped
 //!   writes-7     the write that is being carried out, mapped
 //! ```
 //!
@@ -13,32 +13,48 @@
 //! had given back is forgotten, and lost to the tree. Sessions and locks are gone: whoever had them opens a session anew.
 //!
 //! **A machine that dies** may lose what was written since a file was last synced, and leave a mixture: files are synced when a tree
-//! is loaded, and when the server stops. A tree that is not whole is refused at the start, as far as its nodes show it.
+//! is loaded, and when the server stops.
 //!
-//! A load that finds no room on the disk is refused. Spare memory takes none until it is used, and a disk that is full then ends the process:
-//! leave as much room as the spare memory has.
+//! **A file that is not what was written** is refused at the start, by its name. `state.json`, `writes-7` and every word of `chunks-7` have
+//! checksums. Of `tree-7` every node is read, and where the nodes are and lead to: see [`fatbtree_index::verify_at_hand`]. Records are not
+//! read: each has a checksum, which its readers check. In a tree with checksums no other damage to a node is taken for a node either.
+//!
+//! **A folder that was restored in part** is refused, too: the three files of the generation that `state.json` names must be there, and no
+//! files of others. Nothing is removed but what `state.json` calls a leftover.
+//!
+//! **A disk that is full** refuses loads, and then chunks: what is given to clients has its room before. What is there is served on.
 
+mod state;
+
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fatbtree_index::node::{LINE, NodeFault};
-use fatbtree_index::{Regions, SUPERBLOCK_BYTES, Superblock, SuperblockError, Tree, WalkError};
-use fatbtree_verbs::Memory;
+use fatbtree_index::node::LINE;
+use fatbtree_index::{Regions, Superblock, VerifyError, verify_at_hand};
+use fatbtree_verbs::{Memory, NoRoom};
 use serde::{Deserialize, Serialize};
 
-use crate::load::{LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load_in};
+use crate::chunk::chunk_kinds_bytes;
+use crate::info::Origin;
+use crate::kinds::ChunkKinds;
+use crate::layout::{Layout, Loaded};
+use crate::load::{LoadError, LoadOptions, LoadedTree, bulk_load_in};
 use crate::storage::BuildError;
 use crate::values::ValueSource;
-
-/// The version of files and layouts in them.
-const FORMAT: u32 = 2;
+use state::{FORMAT, State, TreeState};
 
 const LOCK: &str = "lock";
-const STATE: &str = "state.json";
-const NEW_STATE: &str = "state.json.new";
+
+/// The files of a tree.
+const KINDS: [&str; 3] = [TREE, CHUNKS, WRITES];
+const TREE: &str = "tree";
+const CHUNKS: &str = "chunks";
+const WRITES: &str = "writes";
 
 /// Whose folder it is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -52,28 +68,12 @@ pub struct FolderOwner {
     pub address: Ipv4Addr,
 }
 
-/// What `state.json` says.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct State {
-    format: u32,
-    owner: FolderOwner,
-    generation: u64,
-    chunk_bytes: u64,
-    keys: u64,
-    leaf_nodes: u64,
-    internal_nodes: u64,
-    record_bytes: u64,
-}
-
 /// A folder that this process has.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    owner: FolderOwner,
-    chunk_bytes: u64,
-    state: Option<State>,
-    former: Option<State>,
+    state: State,
+    former: Option<TreeState>,
     _lock: File,
 }
 
@@ -129,6 +129,20 @@ pub enum FolderError {
         /// Bytes of the server's.
         expected: u64,
     },
+    /// Some of its files are not there, or others are.
+    #[error(
+        "{} cannot be used: {reason}. It was restored in part, perhaps: restore all of its files, of one moment, or name another folder; \
+         nothing in it was changed", .path.display()
+    )]
+    Partial {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The disk is full.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// A file is not what was written.
     #[error("{} is damaged: {reason}; move the folder away and load anew", .path.display())]
     Damaged {
@@ -146,20 +160,18 @@ impl Folder {
     /// When somebody has it, or it is another server's or version's, or damaged.
     pub fn open(path: &Path, owner: FolderOwner, chunk_bytes: u64) -> Result<Self, FolderError> {
         let at = |name: &str| path.join(name);
-        fs::create_dir_all(path).map_err(failed(path, "making the folder"))?;
-        let lock = File::options().create(true).truncate(false).write(true).open(at(LOCK));
+        // What is in the tree is nobody else's on this machine.
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.map_err(failed(path, "making the folder"))?;
+        let lock = private().create(true).truncate(false).write(true).open(at(LOCK));
         let lock = lock.map_err(failed(&at(LOCK), "opening it"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => return Err(FolderError::InUse { path: path.to_owned() }),
             Err(fs::TryLockError::Error(source)) => return Err(failed(&at(LOCK), "locking it")(source)),
         }
-        let state = match fs::read(at(STATE)) {
-            Ok(text) => Some(parse(&at(STATE), &text)?),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(failed(&at(STATE), "reading it")(error)),
-        };
-        if let Some(State { owner: found, chunk_bytes: chunks, .. }) = &state {
+        let known = State::read(path)?;
+        if let Some(State { owner: found, chunk_bytes: chunks, .. }) = &known {
             let path = path.to_owned();
             if *found != owner {
                 return Err(FolderError::Owner { path, found: found.clone().into(), expected: owner.into() });
@@ -168,7 +180,9 @@ impl Folder {
                 return Err(FolderError::Chunks { path, found: *chunks, expected: chunk_bytes });
             }
         }
-        let folder = Self { path: path.to_owned(), owner, chunk_bytes, state, former: None, _lock: lock };
+        whole(path, known.as_ref())?;
+        let state = known.unwrap_or(State { owner, chunk_bytes, tree: None, leftovers: BTreeSet::new() });
+        let mut folder = Self { path: path.to_owned(), state, former: None, _lock: lock };
         folder.forget_others();
         Ok(folder)
     }
@@ -176,86 +190,83 @@ impl Folder {
     /// The tree that is in it, if there is one. Every node is read.
     ///
     /// # Errors
-    /// When it is damaged.
+    /// When it is damaged, or the disk has no room for what it has given to clients.
     pub fn tree(&self) -> Result<Option<LoadedTree>, FolderError> {
-        let Some(state) = &self.state else { return Ok(None) };
-        let path = self.file("tree", state.generation);
+        let Some(state) = &self.state.tree else { return Ok(None) };
+        let generation = state.generation;
+        let path = self.file(TREE, generation);
         let damaged = |reason: String| FolderError::Damaged { path: path.clone(), reason };
         let file = self.open_file(&path, false)?;
         let len = file.metadata().map_err(failed(&path, "asking for its length"))?.len();
-        // Whoever was killed may have been writing the superblock: that write is carried out first.
-        let first = self.map(&path, &file, len, state.generation, false)?;
+        let (spare, chunk_bytes) = (state.spare_from..state.spare_to, self.state.chunk_bytes);
+        let words = Arc::new(self.kinds(&spare, generation, false)?);
+        let kinds = ChunkKinds::new(Arc::clone(&words), generation);
+        let chunks = u32::try_from((spare.end - spare.start) / chunk_bytes.max(1)).unwrap_or(u32::MAX);
+        let given_out = kinds.given_out(chunks).map_err(|error| FolderError::Damaged {
+            path: self.file(CHUNKS, generation),
+            reason: error.to_string(),
+        })?;
+        let room = bytes_before_chunks(state) + given_out.len() as u64 * chunk_bytes;
+        if len < room {
+            return Err(damaged(format!("it has {len} bytes, {room} were written")));
+        }
+        // A copy of the file may have holes where zeros were.
+        let region = self.map(&path, file, state.region_bytes, room, generation, false)?;
         let mut line = [0; LINE];
-        first.read(0, &mut line).map_err(|out| damaged(out.to_string()))?;
-        drop(first);
-        let superblock =
-            Superblock::parse(&line).map_err(|error: SuperblockError| damaged(error.to_string()))?;
-        let Superblock { partition, config, generation, region_bytes, .. } = superblock;
-        if (partition.id, generation) != (self.owner.partition, state.generation) {
+        region.read(0, &mut line).map_err(|out| damaged(out.to_string()))?;
+        let superblock = Superblock::parse(&line).map_err(|error| damaged(error.to_string()))?;
+        let Superblock { partition, config, region_bytes, .. } = superblock;
+        let found = (partition.id, superblock.generation, region_bytes);
+        let expected = (self.state.owner.partition, generation, state.region_bytes);
+        if found != expected {
             return Err(damaged(format!(
-                "it is generation {generation} of partition {}, expected generation {} of partition {}",
-                partition.id, state.generation, self.owner.partition
+                "it is partition, generation and bytes {found:?}, expected {expected:?}"
             )));
         }
-        // Files end with a whole word.
-        if region_bytes.next_multiple_of(8) != len {
-            return Err(damaged(format!("it has {len} bytes, {region_bytes} were written")));
-        }
-        let nodes = |count: u64, bytes: u32| count.checked_mul(bytes.into());
-        let used = nodes(state.leaf_nodes, config.leaf_bytes())
-            .zip(nodes(state.internal_nodes, config.internal_bytes()))
-            .and_then(|(leaves, internal)| leaves.checked_add(internal)?.checked_add(state.record_bytes))
-            .and_then(|used| {
-                used.checked_add(SUPERBLOCK_BYTES.into())?.checked_next_multiple_of(LINE as u64)
-            });
-        let end = region_bytes.checked_sub(config.max_node_bytes().into());
-        let (Some(from), Some(end)) = (used, end) else {
-            return Err(damaged("it is too small for what state.json says".to_owned()));
+        let layout = Layout {
+            config,
+            loaded: Loaded::new(&config, &state.counts()),
+            chunks_from: spare.start,
+            chunk_bytes,
+            kinds: Some(kinds),
         };
-        if from > end {
-            return Err(damaged(format!(
-                "state.json speaks of {from} bytes of nodes and records, it has {end}"
-            )));
-        }
-        let region = Arc::new(self.map(&path, &file, region_bytes, state.generation, false)?);
-        let kinds = self.kinds(end - from, state.generation, false)?;
-        let counts = LoadCounts {
-            keys: state.keys,
-            leaf_nodes: state.leaf_nodes,
-            internal_nodes: state.internal_nodes,
-            record_bytes: state.record_bytes,
-        };
-        let spare = from..end;
-        let tree = LoadedTree {
+        let region = Arc::new(region);
+        let memory = Regions::new([(partition.id, Arc::clone(&region))]);
+        let may_lie = |kind, offset, bytes| layout.may_lie(kind, offset, bytes);
+        verify_at_hand(&memory, &config, partition, may_lie)
+            .map_err(|error: VerifyError| damaged(error.to_string()))?;
+        Ok(Some(LoadedTree {
             region,
             spare,
             config,
             partition,
-            counts,
+            counts: state.counts(),
             generation,
-            chunk_kinds: Some(kinds.into()),
-        };
-        walk(&tree).map_err(|error| damaged(error.to_string()))?;
-        Ok(Some(tree))
+            origin: if state.is_meant { Origin::Meant } else { Origin::Begun },
+            chunk_kinds: Some(words),
+        }))
     }
 
     pub(crate) fn build<S: ValueSource>(
-        &self,
+        &mut self,
         options: &LoadOptions,
         keys: &[u64],
         values: &mut S,
         within: impl Fn(u64) -> Result<u64, LoadError>,
     ) -> Result<LoadedTree, BuildError> {
-        let path = self.file("tree", options.generation);
+        let generation = options.generation;
+        // Whoever is killed from now on leaves files that are known.
+        let mut state = self.state.clone();
+        state.leftovers.insert(generation);
+        self.write(state)?;
+        let path = self.file(TREE, generation);
         let mut trouble = None;
         let memory = |bytes| {
             let bytes = within(bytes)?;
             let mapped = self.open_file(&path, true).and_then(|file| {
-                // What is loaded has its room on the disk before it is written: a mapped file that finds none ends the process.
-                let used = i64::try_from(bytes - options.spare_bytes.min(bytes)).unwrap_or(i64::MAX);
-                let room = nix::fcntl::posix_fallocate(&file, 0, used.max(1));
-                room.map_err(|errno| failed(&path, "getting room on the disk")(errno.into()))?;
-                self.map(&path, &file, bytes, options.generation, true)
+                // What is loaded has its room before it is written, and the padding, which an index read may reach.
+                let room = bytes.saturating_sub(options.spare_bytes);
+                self.map(&path, file, bytes, room, generation, true)
             });
             mapped.map_err(|error| {
                 trouble = Some(error);
@@ -267,71 +278,58 @@ impl Folder {
             return Err(error.into());
         }
         let tree = built?;
-        let kinds = self.kinds(tree.spare.end - tree.spare.start, options.generation, true)?;
+        let kinds = self.kinds(&tree.spare, generation, true)?;
         tree.region.sync().map_err(failed(&path, "writing it"))?;
         Ok(LoadedTree { chunk_kinds: Some(kinds.into()), ..tree })
     }
 
     pub(crate) fn keep(&mut self, tree: &LoadedTree) -> Result<(), FolderError> {
-        let LoadCounts { keys, leaf_nodes, internal_nodes, record_bytes } = tree.counts;
-        let state = State {
-            format: FORMAT,
-            owner: self.owner.clone(),
-            generation: tree.generation,
-            chunk_bytes: self.chunk_bytes,
-            keys,
-            leaf_nodes,
-            internal_nodes,
-            record_bytes,
-        };
-        self.write(&state)?;
-        self.former = self.state.replace(state);
+        let former = self.state.tree.clone();
+        self.write(self.with_tree(Some(tree.into())))?;
+        self.former = former;
         Ok(())
     }
 
     pub(crate) fn go_back(&mut self) -> Result<(), FolderError> {
-        match self.former.take() {
-            Some(former) => {
-                self.write(&former)?;
-                self.state = Some(former);
-            }
-            None => {
-                let path = self.path.join(STATE);
-                fs::remove_file(&path).map_err(failed(&path, "removing it"))?;
-                self.state = None;
-            }
-        }
-        Ok(())
+        let former = self.former.take();
+        self.write(self.with_tree(former))
     }
 
-    /// Removes the files of trees that are not the one. What cannot be removed is removed the next time.
-    pub(crate) fn forget_others(&self) {
-        let own = self.state.as_ref().map(|state| state.generation);
-        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let number = name.to_str().and_then(|name| {
-                let (kind, number) = name.split_once('-')?;
-                ["tree", "chunks", "writes"].contains(&kind).then(|| number.parse::<u64>().ok())?
-            });
-            if number.is_some_and(|number| Some(number) != own)
-                && let Err(error) = fs::remove_file(entry.path())
-            {
-                tracing::warn!(path = %entry.path().display(), %error, "not removed");
-            }
+    /// The state with another tree: the present one is a leftover then.
+    fn with_tree(&self, tree: Option<TreeState>) -> State {
+        let mut state = self.state.clone();
+        let former = std::mem::replace(&mut state.tree, tree);
+        state.leftovers.extend(former.map(|former| former.generation));
+        if let Some(tree) = &state.tree {
+            state.leftovers.remove(&tree.generation);
         }
+        state
     }
 
-    /// Replaces the state: whoever is killed meanwhile leaves the old one or the new one.
-    fn write(&self, state: &State) -> Result<(), FolderError> {
-        let (new, path) = (self.path.join(NEW_STATE), self.path.join(STATE));
-        let text = serde_json::to_vec_pretty(state).expect("it is numbers and a name");
-        let written = File::create(&new).and_then(|mut file| {
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&new, &path)?;
-            File::open(&self.path)?.sync_all()
+    /// Removes the files of leftovers. What cannot be removed is removed the next time.
+    pub(crate) fn forget_others(&mut self) {
+        let mut state = self.state.clone();
+        state.leftovers.retain(|&generation| {
+            let removed = KINDS.map(|kind| fs::remove_file(self.file(kind, generation)));
+            let left = removed.into_iter().filter_map(Result::err);
+            let mut left = left.filter(|error| error.kind() != io::ErrorKind::NotFound);
+            let error = left.next();
+            if let Some(error) = &error {
+                tracing::warn!(folder = %self.path.display(), generation, %error, "a former tree was not removed");
+            }
+            error.is_some()
         });
-        written.map_err(failed(&path, "writing it"))
+        if state != self.state
+            && let Err(error) = self.write(state)
+        {
+            tracing::warn!(%error, "it is not written down that a former tree was removed");
+        }
+    }
+
+    fn write(&mut self, state: State) -> Result<(), FolderError> {
+        state.write(&self.path)?;
+        self.state = state;
+        Ok(())
     }
 
     fn file(&self, kind: &str, generation: u64) -> PathBuf {
@@ -339,59 +337,104 @@ impl Folder {
     }
 
     fn open_file(&self, path: &Path, anew: bool) -> Result<File, FolderError> {
-        let opened = File::options().read(true).write(true).create(anew).truncate(anew).open(path);
+        let opened = private().read(true).write(true).create(anew).truncate(anew).open(path);
         opened.map_err(failed(path, "opening it"))
     }
 
-    /// A region with its log.
+    /// A region with its log, and the first `room` bytes of it reserved.
     fn map(
         &self,
         path: &Path,
-        file: &File,
+        file: File,
         bytes: u64,
+        room: u64,
         generation: u64,
         anew: bool,
     ) -> Result<Memory, FolderError> {
-        let log = self.file("writes", generation);
-        let log = self.open_file(&log, anew)?;
-        Memory::file_with_log(file, bytes, &log).map_err(failed(path, "mapping it"))
+        let memory = Memory::file(path, file, bytes).map_err(failed(path, "mapping it"))?;
+        memory.reserve(room)?;
+        let log = self.small_file(WRITES, generation, Memory::LOG_BYTES, anew)?;
+        memory.with_log(log).map_err(|error| FolderError::Damaged {
+            path: self.file(WRITES, generation),
+            reason: error.to_string(),
+        })
     }
 
-    fn kinds(&self, spare: u64, generation: u64, anew: bool) -> Result<Memory, FolderError> {
-        let path = self.file("chunks", generation);
+    fn kinds(
+        &self,
+        spare: &std::ops::Range<u64>,
+        generation: u64,
+        anew: bool,
+    ) -> Result<Memory, FolderError> {
+        let bytes = chunk_kinds_bytes(spare.end - spare.start, self.state.chunk_bytes);
+        self.small_file(CHUNKS, generation, bytes, anew)
+    }
+
+    /// A file that has all of its room.
+    fn small_file(&self, kind: &str, generation: u64, bytes: u64, anew: bool) -> Result<Memory, FolderError> {
+        let path = self.file(kind, generation);
         let file = self.open_file(&path, anew)?;
-        Memory::file(&file, spare / self.chunk_bytes.max(1)).map_err(failed(&path, "mapping it"))
+        let len = file.metadata().map_err(failed(&path, "asking for its length"))?.len();
+        if !anew && len != bytes {
+            let reason = format!("it has {len} bytes, {bytes} were written");
+            return Err(FolderError::Damaged { path, reason });
+        }
+        let memory = Memory::file(&path, file, bytes).map_err(failed(&path, "mapping it"))?;
+        memory.reserve(bytes)?;
+        Ok(memory)
     }
 }
 
-fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> FolderError {
+/// Bytes of a region that have their room from the beginning: what was loaded, and as much behind the last chunk as an index read may reach.
+fn bytes_before_chunks(state: &TreeState) -> u64 {
+    state.spare_from + state.region_bytes.saturating_sub(state.spare_to)
+}
+
+/// Checks that all files of the tree are there, and none that are not known.
+fn whole(folder: &Path, state: Option<&State>) -> Result<(), FolderError> {
+    let partial = |reason: String| FolderError::Partial { path: folder.to_owned(), reason };
+    let listing = failed(folder, "listing it");
+    let mut missing: BTreeSet<String> =
+        state.and_then(|state| state.tree.as_ref()).into_iter().flat_map(names).collect();
+    let entries = fs::read_dir(folder).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+    for entry in entries.map_err(listing)? {
+        let name = entry.file_name();
+        let Some((name, generation)) = name.to_str().and_then(|name| Some((name, generation_of(name)?)))
+        else {
+            continue;
+        };
+        let is_leftover = state.is_some_and(|state| state.leftovers.contains(&generation));
+        if !missing.remove(name) && !is_leftover {
+            return Err(partial(match state {
+                Some(_) => format!("its state.json does not speak of {name}"),
+                None => format!("there is {name} in it, but no state.json, which says whose it is"),
+            }));
+        }
+    }
+    match missing.first() {
+        Some(name) => Err(partial(format!("{name} is missing"))),
+        None => Ok(()),
+    }
+}
+
+fn names(tree: &TreeState) -> [String; KINDS.len()] {
+    KINDS.map(|kind| format!("{kind}-{}", tree.generation))
+}
+
+/// The generation of a tree's file, by its name.
+fn generation_of(name: &str) -> Option<u64> {
+    let (kind, number) = name.split_once('-')?;
+    KINDS.contains(&kind).then(|| number.parse().ok())?
+}
+
+/// Files that are made can be read by their owner alone.
+fn private() -> fs::OpenOptions {
+    let mut options = File::options();
+    options.mode(0o600);
+    options
+}
+
+fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> FolderError + use<> {
     let path = path.to_owned();
     move |source| FolderError::Io { path, what, source }
-}
-
-fn parse(path: &Path, text: &[u8]) -> Result<State, FolderError> {
-    #[derive(Deserialize)]
-    struct Version {
-        format: u32,
-    }
-    let damaged =
-        |error: serde_json::Error| FolderError::Damaged { path: path.to_owned(), reason: error.to_string() };
-    let Version { format } = serde_json::from_slice(text).map_err(damaged)?;
-    if format != FORMAT {
-        return Err(FolderError::Format { path: path.to_owned(), found: format });
-    }
-    serde_json::from_slice(text).map_err(damaged)
-}
-
-/// Reads every node. One that was freed while its neighbours still lead there is met again by whoever finishes the merge.
-fn walk(tree: &LoadedTree) -> Result<(), WalkError> {
-    let memory = Regions::new([(tree.partition.id, Arc::clone(&tree.region))]);
-    let walk = Tree::new(&memory, &tree.config, &tree.partition);
-    match walk.for_each_internal(|_| {}).and_then(|()| walk.for_each_leaf(|_| {})) {
-        Err(WalkError::Damaged { fault: NodeFault::Free, address }) => {
-            tracing::warn!(%address, "a node was freed, and not taken out of its level");
-            Ok(())
-        }
-        walked => walked,
-    }
 }

@@ -5,6 +5,18 @@ use fatbtree_verbs::{Mtu, Region, Remote};
 
 use crate::load::LoadCounts;
 
+/// How a server has come by its tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Origin {
+    /// An operator has loaded it, or the server has begun with keys.
+    #[default]
+    Meant,
+    /// The server has begun with an empty one. It may be the first of its kind, to be filled by clients; or a former one was lost.
+    Begun,
+    /// The server has begun with an empty one, and was told that there was another one before. It serves nobody until it is loaded.
+    Lost,
+}
+
 /// What a server holds and how to reach it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerInfo {
@@ -28,6 +40,8 @@ pub struct ServerInfo {
     pub path_mtu: Mtu,
     /// Bytes of a chunk.
     pub chunk_bytes: u64,
+    /// How it has come by its tree.
+    pub origin: Origin,
 }
 
 impl ServerInfo {

@@ -76,6 +76,8 @@ mod event;
 mod folder;
 pub mod grpc;
 mod info;
+mod kinds;
+mod layout;
 mod limits;
 mod load;
 mod mailbox;
@@ -88,12 +90,13 @@ mod session;
 mod storage;
 mod values;
 
-pub use chunk::{Chunk, ChunkSize, DamagedKinds, NoChunk};
+pub use chunk::{Chunk, ChunkSize, NoChunk, chunk_kinds_bytes};
 pub use cluster::{Cluster, divide, load_cluster, load_ranges};
 pub use event::{Event, FirstHop};
 pub use fatbtree_index::ChunkKind;
 pub use folder::{Folder, FolderError, FolderOwner};
-pub use info::{LockTable, ServerInfo};
+pub use info::{LockTable, Origin, ServerInfo};
+pub use kinds::DamagedKinds;
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
 pub use load::{
     LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_over, bulk_load_unsorted, sort_keys,

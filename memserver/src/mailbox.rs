@@ -1,6 +1,7 @@
 //! Requests from the control plane to the thread that owns the server.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 
 use fatbtree_index::{ChunkKind, GlobalAddress, TreeTop};
@@ -109,12 +110,20 @@ impl Handle {
         self.ask(|reply| Request::Locate { keys, reply }).await
     }
 
-    /// See [`MemoryServer::open_session`].
+    /// See [`MemoryServer::open_session_after`].
     ///
     /// # Errors
     /// As there.
-    pub async fn open_session(&self, client: ClientId) -> Answer<Lease> {
-        self.ask(|reply| Request::Open { client, reply }).await
+    pub async fn open_session(&self, client: ClientId, known: Option<u64>) -> Answer<Lease> {
+        self.ask(|reply| Request::Open { client, known, reply }).await
+    }
+
+    /// See [`MemoryServer::known_before`].
+    ///
+    /// # Errors
+    /// When the server is gone.
+    pub async fn known_before(&self, generation: u64) -> Result<(), ServerGone> {
+        self.ask(|reply| Request::KnownBefore { generation, reply }).await
     }
 
     /// See [`MemoryServer::renew_session`].
@@ -189,12 +198,18 @@ impl Handle {
         self.ask(|reply| Request::GiveBack { session, kind, bytes, addresses, reply }).await
     }
 
-    /// See [`MemoryServer::install`].
+    /// See [`MemoryServer::install`]. Returns when the data path has begun; the future that it gives ends when the tree is served, however
+    /// long the device takes to register its memory.
     ///
     /// # Errors
     /// As there.
-    pub async fn install(&self, tree: LoadedTree) -> Result<Result<ServerInfo, ServerError>, ServerGone> {
-        self.ask(|reply| Request::Install { tree: Box::new(tree), reply }).await
+    pub async fn install(
+        &self,
+        tree: LoadedTree,
+    ) -> Result<impl Future<Output = Result<Result<ServerInfo, ServerError>, ServerGone>>, ServerGone> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(|begun| Request::Install { tree: Box::new(tree), begun, reply }).await?;
+        Ok(async { answer.await.map_err(|_| ServerGone) })
     }
 
     /// See [`MemoryServer::publish`].

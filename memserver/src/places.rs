@@ -12,13 +12,13 @@
 //! A client forgets what it gives back before it asks, and does not ask again when no answer comes: somebody may have it by then.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
 
 use fatbtree_index::record::{RECORD_ALIGN, RECORD_HEAD, is_record, place_bytes};
-use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, Pool, SUPERBLOCK_BYTES, SessionId, TreeConfig};
+use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, Pool, SessionId, TreeConfig};
 use fatbtree_verbs::{Memory, Verbs};
 
 use crate::chunk::{Chunk, ChunkTable, node_at, node_bytes};
+use crate::layout::Loaded;
 use crate::load::LoadCounts;
 
 /// Places in one answer, and in one request, at most.
@@ -77,14 +77,6 @@ pub struct TooManyPlaces {
     pub found: usize,
 }
 
-/// Where the loaded tree lies.
-#[derive(Clone, Debug)]
-struct Loaded {
-    leaves: Range<u64>,
-    internal: Range<u64>,
-    records: Range<u64>,
-}
-
 /// All lists of a server.
 #[derive(Debug)]
 pub(crate) struct PlaceLists {
@@ -110,21 +102,9 @@ pub(crate) struct PlaceCounts {
 
 impl PlaceLists {
     pub(crate) fn new(server: u16, config: &TreeConfig, counts: &LoadCounts, bound: usize) -> Self {
-        let leaves_from = u64::from(SUPERBLOCK_BYTES);
-        let internal_from = leaves_from + counts.leaf_nodes * u64::from(config.leaf_bytes());
-        let records_from = internal_from + counts.internal_nodes * u64::from(config.internal_bytes());
-        let loaded = Loaded {
-            leaves: leaves_from..internal_from,
-            internal: internal_from..records_from,
-            records: records_from..records_from + counts.record_bytes,
-        };
+        let loaded = Loaded::new(config, counts);
         let (lists, listed, counts) = (BTreeMap::new(), BTreeMap::new(), PlaceCounts::default());
         Self { server, config: *config, loaded, bound, lists, listed, counts }
-    }
-
-    /// Where the leaves lie that were loaded, and the internal nodes.
-    pub(crate) fn loaded_nodes(&self) -> [Range<u64>; 2] {
-        [self.loaded.leaves.clone(), self.loaded.internal.clone()]
     }
 
     /// Bytes of a place: nodes of a kind have one size.
@@ -233,11 +213,7 @@ impl PlaceLists {
         if GlobalAddress::new(self.server, offset) != address {
             return false;
         }
-        let loaded = match kind {
-            ChunkKind::Leaves => &self.loaded.leaves,
-            ChunkKind::InternalNodes => &self.loaded.internal,
-            ChunkKind::Records => &self.loaded.records,
-        };
+        let loaded = self.loaded.of(kind);
         let is_loaded = loaded.contains(&offset) && u64::from(bytes) <= loaded.end - offset;
         let area = if is_loaded { Some(loaded.start) } else { chunks.published(offset, bytes.into(), kind) };
         let Some(from) = area else { return false };

@@ -2,10 +2,10 @@
 
 use std::net::Ipv4Addr;
 
-use fatbtree_index::{ConfigError, GlobalAddress};
-use fatbtree_verbs::{ConnectError, EndpointError, QueuePairNumber};
+use fatbtree_index::{ConfigError, GlobalAddress, Shortage};
+use fatbtree_verbs::{ConnectError, EndpointError, NoRoom, QueuePairNumber};
 
-use crate::chunk::NoChunk;
+use crate::chunk::{NoChunk, NoSupply};
 use crate::limits::OverBound;
 use crate::owners::NoOwner;
 use crate::places::TooManyPlaces;
@@ -19,6 +19,15 @@ pub enum Refusal {
         "there is no {0}: its lease has ended, it was closed, or the server was started anew; open another"
     )]
     UnknownSession(SessionKey),
+    /// The server is the successor of one that had a tree.
+    #[error(
+        "memory server of partition {partition} has lost its tree: it was started again with an empty one, which it does not serve; load it \
+         again, or say that this is meant (fatbtree load --empty)"
+    )]
+    TreeLost {
+        /// Its partition.
+        partition: u16,
+    },
     /// A bound was met.
     #[error(transparent)]
     OverBound(#[from] OverBound),
@@ -58,6 +67,9 @@ pub enum Refusal {
     /// The region is full.
     #[error(transparent)]
     NoChunk(#[from] NoChunk),
+    /// The disk is full.
+    #[error("no chunk can be given out: {0}")]
+    NoRoom(#[from] NoRoom),
     /// No such chunk.
     #[error("the {session} has no chunk at {address}: it was given back, or never this session's")]
     UnknownChunk {
@@ -72,4 +84,26 @@ pub enum Refusal {
         /// Where it begins.
         address: GlobalAddress,
     },
+}
+
+impl Refusal {
+    /// Why there is no memory, where some was asked for.
+    #[must_use]
+    pub const fn shortage(&self) -> Shortage {
+        match self {
+            Self::NoChunk(_) => Shortage::Region,
+            Self::NoRoom(_) => Shortage::Disk,
+            Self::OverBound(_) => Shortage::Bound,
+            _ => Shortage::Unknown,
+        }
+    }
+}
+
+impl From<NoSupply> for Refusal {
+    fn from(none: NoSupply) -> Self {
+        match none {
+            NoSupply::Chunk(none) => none.into(),
+            NoSupply::Room(none) => none.into(),
+        }
+    }
 }

@@ -33,7 +33,7 @@ impl Storage {
     /// # Errors
     /// See [`BuildError`].
     pub fn build<S: ValueSource>(
-        &self,
+        &mut self,
         options: &LoadOptions,
         limit: u64,
         keys: &[u64],
@@ -63,7 +63,7 @@ impl Storage {
     }
 
     /// Forgets all trees but the one that was kept last.
-    pub fn forget_others(&self) {
+    pub fn forget_others(&mut self) {
         if let Self::Folder(folder) = self {
             folder.forget_others();
         }

@@ -57,7 +57,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, text: &str
 async fn every_field_is_checked() {
     let service = start(ServiceOptions::default()).await;
     let mut stub = stub(&service, HOSTILE).await.unwrap();
-    let open = proto::OpenSessionRequest { roce_address: ROCE };
+    let open = proto::OpenSessionRequest { roce_address: ROCE, known_generation: None };
     let session = stub.open_session(open).await.unwrap().into_inner().session;
     let good = proto::Endpoint {
         mac: vec![2, 0, 0, 0, 0, 9],
@@ -121,7 +121,7 @@ async fn a_session_is_of_no_use_to_another_host() {
     let service = start(ServiceOptions::default()).await;
     let (mut owner, mut thief) =
         (stub(&service, Ipv4Addr::LOCALHOST).await.unwrap(), stub(&service, HOSTILE).await.unwrap());
-    let open = proto::OpenSessionRequest { roce_address: ROCE };
+    let open = proto::OpenSessionRequest { roce_address: ROCE, known_generation: None };
     let session = owner.open_session(open).await.unwrap().into_inner().session;
     refused(
         thief.close_session(proto::CloseSessionRequest { session }).await,
@@ -140,7 +140,7 @@ async fn who_opens_without_end_is_refused_and_others_are_served() {
     let mut opened = 0;
     for n in 0..200 {
         // Another made-up address each time.
-        let open = proto::OpenSessionRequest { roce_address: n };
+        let open = proto::OpenSessionRequest { roce_address: n, known_generation: None };
         match hostile.open_session(open).await {
             Ok(_) => opened += 1,
             refusal => refused(refusal, Code::ResourceExhausted, "host 127.0.0.2 has 20 sessions"),
@@ -390,6 +390,13 @@ impl proto::memory_server_server::MemoryServer for Liar {
     ) -> Reply<proto::StatisticsReply> {
         let long = "x".repeat(3 << 20);
         Ok(tonic::Response::new(proto::StatisticsReply { counters: [(long, 1)].into() }))
+    }
+
+    async fn get_query_keys(
+        &self,
+        _: tonic::Request<proto::QueryKeysRequest>,
+    ) -> Reply<proto::QueryKeysReply> {
+        Err(Status::unimplemented(""))
     }
 
     async fn open_session(&self, _: tonic::Request<proto::OpenSessionRequest>) -> Reply<proto::Lease> {

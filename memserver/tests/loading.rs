@@ -13,9 +13,9 @@ use fatbtree_index::{KeyRange, TreeConfig, ValueLayout, value};
 use fatbtree_memserver::grpc::proto::load_request::What;
 use fatbtree_memserver::grpc::proto::loader_client::LoaderClient;
 use fatbtree_memserver::grpc::{
-    self, LoadData, LoadProgress, LoadServersError, Loading, ServiceOptions, load_servers, proto,
+    self, LoadData, LoadProgress, LoadServersError, Loading, ServiceOptions, load_empty, load_servers, proto,
 };
-use fatbtree_memserver::{Event, LoadOptions, ServerInfo, ServerOptions, bulk_load, seeded};
+use fatbtree_memserver::{Event, LoadOptions, Origin, ServerInfo, ServerOptions, bulk_load, seeded};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
@@ -112,7 +112,36 @@ fn word(what: What) -> proto::LoadRequest {
 }
 
 fn begin(keys: u64, value_bytes: u64) -> proto::LoadRequest {
-    word(What::Begin(proto::LoadBegin { partition: 0, low_key: 0, high_key: None, keys, value_bytes }))
+    let (low_key, high_key, empty) = (0, None, false);
+    word(What::Begin(proto::LoadBegin { partition: 0, low_key, high_key, keys, value_bytes, empty }))
+}
+
+/// An empty tree, with keys.
+fn empty(keys: u64) -> proto::LoadRequest {
+    let (low_key, high_key, value_bytes, empty) = (0, None, 0, true);
+    word(What::Begin(proto::LoadBegin { partition: 0, low_key, high_key, keys, value_bytes, empty }))
+}
+
+/// Its client says so, and an operator that this is meant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_has_lost_its_tree_is_loaded_with_an_empty_one() {
+    let service = server(0, KeyRange::ALL).await;
+    let mut client = service.client().await;
+    let roce = Ipv4Addr::new(10, 0, 0, 9);
+    let before = client.info().await.unwrap();
+    assert_eq!(before.origin, Origin::Begun);
+    client.open_session_after(roce, Some(before.generation)).await.unwrap();
+    for known in [Some(4711), None] {
+        let lost = client.open_session_after(roce, known).await.unwrap_err();
+        assert!(lost.tree_is_lost() && lost.is_final(), "{lost}");
+        assert!(lost.to_string().contains("has lost its tree"), "{lost}");
+    }
+    assert_eq!(client.info().await.unwrap().origin, Origin::Lost);
+    let info = load_empty(client.clone()).await.unwrap();
+    let counts = (info.counts.keys, info.origin, info.generation);
+    assert_eq!(counts, (0, Origin::Meant, before.generation + 1));
+    assert_eq!(info.partition.range, before.partition.range);
+    client.open_session_after(roce, Some(4711)).await.unwrap();
 }
 
 fn pairs(keys: Vec<u64>, bytes: u32) -> proto::LoadRequest {
@@ -167,6 +196,7 @@ async fn what_cannot_be_is_refused_and_nothing_has_changed() {
     for (all, code, reason) in [
         (vec![pairs(vec![1], 8)], Code::InvalidArgument, "`begin` first"),
         (vec![begin(0, 0)], Code::InvalidArgument, "no keys"),
+        (vec![empty(1)], Code::InvalidArgument, "an empty tree with 1"),
         (vec![begin(1 << 60, 0)], Code::ResourceExhausted, "takes up to 33554432"),
         (vec![begin(1, u64::MAX)], Code::ResourceExhausted, "takes up to 33554432"),
         (vec![begin(2, 16), pairs(vec![1, 2, 3], 8)], Code::InvalidArgument, "3 keys with 24 bytes"),
@@ -189,9 +219,17 @@ async fn what_cannot_be_is_refused_and_nothing_has_changed() {
     assert_eq!(refused(vec![begin(2, 16), word(What::Pairs(lies))]).await.code(), Code::InvalidArgument);
     let lies = proto::LoadPairs { keys: vec![1], lengths: vec![u32::MAX], values: vec![0; 16] };
     assert_eq!(refused(vec![begin(1, 16), word(What::Pairs(lies))]).await.code(), Code::InvalidArgument);
-    let other = proto::LoadBegin { partition: 1, low_key: 0, high_key: None, keys: 1, value_bytes: 8 };
+    let other =
+        proto::LoadBegin { partition: 1, low_key: 0, high_key: None, keys: 1, value_bytes: 8, empty: false };
     assert_eq!(refused(vec![word(What::Begin(other))]).await.code(), Code::FailedPrecondition);
-    let empty = proto::LoadBegin { partition: 0, low_key: 9, high_key: Some(9), keys: 1, value_bytes: 8 };
+    let empty = proto::LoadBegin {
+        partition: 0,
+        low_key: 9,
+        high_key: Some(9),
+        keys: 1,
+        value_bytes: 8,
+        empty: false,
+    };
     assert_eq!(
         refused(vec![word(What::Begin(empty)), pairs(vec![9], 8)]).await.code(),
         Code::InvalidArgument
@@ -255,4 +293,17 @@ async fn all_servers_are_loaded_or_none() {
     });
     let many = many.await.to_string();
     assert!(many.contains("this server takes up to 33554432"), "{many}");
+}
+
+/// A server that works is waited for, though nothing has come of it within any deadline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_work_has_no_deadline_while_there_are_signs_of_life() {
+    let service = server(0, KeyRange::ALL).await;
+    service.slowness.store(4_000, std::sync::atomic::Ordering::Relaxed);
+    let deadlines = grpc::Deadlines { call: Duration::from_millis(2_500), ..grpc::Deadlines::default() };
+    let client = grpc::Client::connect_with(&service.url(), deadlines).await.unwrap();
+    let began = std::time::Instant::now();
+    let infos = load_servers(vec![(0, client)], data(100), |_| {}).await.unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(4));
+    assert_eq!((infos[0].generation, infos[0].counts.keys), (2, 100));
 }

@@ -4,9 +4,11 @@
 mod common;
 
 use common::lab::{Lab, SERVER, config, options};
+use fatbtree_index::node::{NodeHeader, offsets};
 use fatbtree_index::record::{read_led_to, record_bytes};
 use fatbtree_index::{Regions, Tree, TreeConfig, ValueLayout};
-use fatbtree_memserver::{KeyPlaces, LoadOptions, LocateError, MAX_LOCATE_KEYS, Request};
+use fatbtree_memserver::{KeyPlaces, LoadOptions, LocateError, MAX_LOCATE_KEYS, Request, SnapshotError};
+use fatbtree_verbs::time::Duration;
 use tokio::sync::oneshot;
 
 type Answer = oneshot::Receiver<Result<KeyPlaces, LocateError>>;
@@ -90,7 +92,7 @@ fn no_place_is_of_the_former_tree() {
     let config = config();
     let tree = Tree::new(&memory, &config, &partition);
     for (key, place) in (0..1000).zip(places) {
-        assert_eq!(place, tree.place_of(key).unwrap(), "key {key}");
+        assert_eq!(place, tree.place_of(key, &mut 0).unwrap(), "key {key}");
     }
 }
 
@@ -106,7 +108,7 @@ fn records_that_an_index_read_cannot_bring_have_no_place() {
     let read = config.max_node_bytes();
     let mut last = 0;
     for key in keys {
-        let place = tree.place_of(key).unwrap();
+        let place = tree.place_of(key, &mut 0).unwrap();
         assert_eq!(place.is_some(), record_bytes(common::length(&config, key)) <= read, "key {key}");
         let Some(place) = place else { continue };
         let mut bytes = vec![0; read as usize];
@@ -116,4 +118,52 @@ fn records_that_an_index_read_cannot_bring_have_no_place() {
     }
     let behind = loaded.region.len() - last;
     assert!(behind < 2 * u64::from(read), "one of the last records has a place: {behind}");
+}
+
+/// Two clients have written nodes to one place, or one has written anything: siblings lead round and round, of leaves and of the nodes
+/// above. Each turn of the server reads as many nodes as it may, all the same, so it has time for frames, leases and requests; and who
+/// asks is answered.
+#[test]
+fn circles_of_siblings_take_no_more_of_a_turn_than_other_trees() {
+    let mut lab = Lab::new(options());
+    let memory = lab.server.memory().clone();
+    let partition = lab.server.info().partition;
+    let (config, regions) = (config(), Regions::new([(SERVER, memory.clone())]));
+    let tree = Tree::new(&regions, &config, &partition);
+    let (mut above, mut leaves) = (Vec::new(), Vec::new());
+    tree.for_each_internal(|node| above.push(*node.header())).unwrap();
+    tree.for_each_leaf(|leaf| leaves.push(*leaf.header())).unwrap();
+    let put = |node: &NodeHeader, at: usize, word: u64| {
+        memory.write(node.address.offset() + at as u64, &word.to_le_bytes()).unwrap();
+    };
+    let (last, first) = (leaves.last().unwrap(), leaves.first().unwrap());
+    memory.write(last.address.offset() + offsets::FLAGS as u64, &[0]).unwrap();
+    put(last, offsets::HIGH, last.low + 1);
+    put(last, offsets::SIBLING, last.address.raw());
+    let [.., left, right] = &above[..] else { panic!("two nodes of a level: {above:?}") };
+    assert_eq!(left.level, right.level);
+    put(left, offsets::SIBLING, left.address.raw());
+
+    let mut places = ask(&mut lab, first.low..last.low + 500);
+    let (reply, mut top) = oneshot::channel();
+    lab.server.handle(lab.now, Request::Snapshot(reply));
+    let client = lab.client();
+    let session = lab.open(&client).unwrap();
+    let (mut read, mut most, mut rounds) = (0, 0, 0);
+    const BUDGET: usize = 10;
+    while lab.server.work(lab.now, BUDGET) {
+        let now_read = counter(&lab, "keys_located_nodes");
+        (read, most) = (now_read, most.max(now_read - read));
+        lab.now += Duration::from_millis(1);
+        lab.server.renew_session(lab.now, session).unwrap();
+        rounds += 1;
+        assert!(rounds < 100_000, "it never ends");
+    }
+    assert!(most <= BUDGET as u64 + 40, "{most} nodes in a turn");
+    let places = places.try_recv().unwrap().unwrap();
+    let found = places.iter().filter(|place| place.is_some()).count() as u64;
+    assert_eq!(found, last.low + 1 - first.low, "all but those behind the circle");
+    let error = top.try_recv().unwrap().unwrap_err();
+    assert!(matches!(error, SnapshotError::Unreadable { .. }), "{error}");
+    assert!(error.to_string().contains("its left neighbour ends at"), "{error}");
 }

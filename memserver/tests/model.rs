@@ -242,7 +242,9 @@ impl Model {
             match event {
                 Event::Opened(hop) => assert!(self.open.insert(hop.queue_pair.0), "{hop:?} was opened twice"),
                 Event::Closed(hop) => assert!(self.open.remove(&hop.queue_pair.0), "{hop:?} was not open"),
-                Event::NewRoot(_) | Event::NewTree { .. } => panic!("nobody splits the root or loads"),
+                Event::NewRoot(_) | Event::NewTree { .. } | Event::Lost { .. } => {
+                    panic!("nobody splits the root or loads")
+                }
             }
         }
         let pairs = self.sessions.iter().flat_map(|session| &session.pairs);

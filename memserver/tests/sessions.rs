@@ -342,7 +342,7 @@ fn an_answer_that_nobody_waits_for_is_taken_back() {
     let mut lab = Lab::new(options());
     let mut client = lab.client();
     let (reply, _) = tokio::sync::oneshot::channel();
-    lab.server.handle(lab.now, Request::Open { client: client.id(), reply });
+    lab.server.handle(lab.now, Request::Open { client: client.id(), known: None, reply });
     assert_eq!(["sessions", "sessions_opened"].map(|name| lab.counter(name)), [0, 1]);
     let session = lab.open(&client).unwrap();
     let local = hostile_endpoint(&mut client);

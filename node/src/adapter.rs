@@ -8,6 +8,7 @@ mod card;
 mod divert;
 mod software;
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use fatbtree_nic::NicStats;
 use fatbtree_port::{Counters, Lanes, PortSpec, Waiter};
 use fatbtree_topology::Host;
-use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::time::{Instant, RunningTime};
 use fatbtree_verbs::{
     Access, Agreed, Capabilities, Completion, ConnectError, Device, DeviceMemoryError, Endpoint, Memory,
     PostError, QueuePair, QueuePairState, Region, RegisterError, Verbs, WorkRequest,
@@ -84,16 +85,21 @@ pub(crate) struct Watch {
     waiter: Waiter,
     ready: Vec<bool>,
     began: std::time::Instant,
+    running: Cell<RunningTime>,
 }
 
 impl Watch {
     pub(crate) fn new(waiter: Waiter) -> Self {
-        Self { waiter, ready: Vec::new(), began: std::time::Instant::now() }
+        let (began, running) = (std::time::Instant::now(), Cell::default());
+        Self { waiter, ready: Vec::new(), began, running }
     }
 
-    /// Time since it was made.
+    /// Time since it was made, as far as the process could run.
     pub(crate) fn now(&self) -> Instant {
-        Instant::from_nanos(self.began.elapsed().as_nanos() as u64)
+        let mut running = self.running.get();
+        let now = running.at(Instant::from_nanos(self.began.elapsed().as_nanos() as u64));
+        self.running.set(running);
+        now
     }
 
     /// Whether the lane of this number had something when the last [wait](Self::wait) ended.
@@ -101,15 +107,16 @@ impl Watch {
         self.ready.get(number).is_none_or(|ready| *ready)
     }
 
-    /// Waits until something may have come by these, for a wake, or until `due`; without, as long as it may be.
+    /// Waits until something may have come by these, for a wake, or until `due`. May end early.
     pub(crate) fn wait(&mut self, lanes: &mut Lanes, due: Option<Instant>) {
         let patience = self.patience(due);
-        lanes.wait(&self.waiter, patience, &mut self.ready);
+        lanes.wait(&self.waiter, Some(patience), &mut self.ready);
     }
 
-    fn patience(&self, due: Option<Instant>) -> Option<Duration> {
-        let now = self.now();
-        due.map(|due| Duration::from_nanos(if due > now { (due - now).as_nanos() } else { 0 }))
+    /// How long to wait for what is due, before the time is looked at again.
+    fn patience(&self, due: Option<Instant>) -> Duration {
+        let wait = due.map_or(RunningTime::LONGEST_WAIT, |due| due - self.now());
+        Duration::from_nanos(wait.min(RunningTime::LONGEST_WAIT).as_nanos())
     }
 }
 
@@ -173,7 +180,7 @@ impl Adapter {
         }
     }
 
-    /// Waits until something has come, for a wake, or until `due`; without, as long as it may be. May end early.
+    /// Waits until something has come, for a wake, or until `due`. May end early.
     pub(crate) fn wait(&mut self, watch: &mut Watch, due: Option<Instant>) {
         let patience = watch.patience(due);
         match &mut self.0 {

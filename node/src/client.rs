@@ -12,8 +12,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fatbtree_client::{Client, KeySample, Report};
-use fatbtree_controller::grpc::ClientReport;
-use fatbtree_index::{ConnectionId, Event, Limits, PoolConfig, PoolStats, RemoteSide, SessionId};
+use fatbtree_controller::grpc::{ClientReport, Controllers};
+use fatbtree_index::{ConnectionId, Event, Limits, PoolConfig, RemoteSide, SessionId, Shortage};
 use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_port::{Counters, Waiter};
 use fatbtree_topology::{Host, MemoryServer};
@@ -25,7 +25,7 @@ use tokio::sync::mpsc as orders;
 
 use crate::NodeError;
 use crate::adapter::{Adapter, NicSpec, SILENCE, Side, Watch};
-use crate::metrics::{Metrics, Questions, serve_thread};
+use crate::metrics::{Metrics, Questions, serve_client};
 use crate::stop::{Stopper, control_runtime, stopper_of};
 use desk::{Answer, Desk, Order, Out};
 
@@ -40,9 +40,9 @@ pub struct ClientOptions {
     pub servers: Vec<MemoryServer>,
     /// Queue pairs to each, at least 1. A queue pair has 16 READs under way at most.
     pub lanes: u8,
-    /// Where the controller is: it is told which keys are asked for, and tells which connections are registered. Without one, operations
-    /// begin at the root.
-    pub controller: Option<String>,
+    /// Where controllers are. The primary is told which keys are asked for, and tells which connections are registered. Without one,
+    /// operations begin at the root.
+    pub controllers: Vec<String>,
     /// Its certificate.
     pub trust: Trust,
     /// Where it tells its metrics.
@@ -125,7 +125,7 @@ impl ClientProcess {
         let waiter = Waiter::new()?;
         let (waker, stopper) = (waiter.waker(), stopper_of(&waiter));
         stopper.at_signals(&control)?;
-        let questions = serve_thread(&control, options.metrics.as_deref(), waiter.waker())?;
+        let questions = serve_client(&control, options.metrics.as_deref(), waiter.waker())?;
         let adapter = Adapter::open(&options.nic, &options.host, Side::Asks, 1)?;
         let watch = Watch::new(waiter);
         let (answer, answers) = mpsc::channel();
@@ -162,12 +162,13 @@ impl ClientProcess {
             ..PoolConfig::default()
         };
         let client = Client::new(adapter, config, roots, rand::random())?;
-        let reports = options.controller.as_ref().map(|controller| {
+        let reports = (!options.controllers.is_empty()).then(|| {
             client.set_sample(Some(KeySample::new(SAMPLE, rand::random())));
             let (to, reports) = orders::channel(1);
             let out = Out { answers: answer, waker };
-            let controller = options.trust.to(controller, CONTROLLER);
-            control.spawn(reporter::serve(controller, options.host.ip, reports, out));
+            let peer = |address: &String| options.trust.to(address, CONTROLLER);
+            let controllers = Controllers::new(options.controllers.iter().map(peer));
+            control.spawn(reporter::serve(controllers, options.host.ip, reports, out));
             Reports { to, next: watch.now() + REPORT }
         });
         let mut process = Self {
@@ -296,7 +297,7 @@ impl ClientProcess {
             adapter.send(watch.now());
         });
         client.turn(watch.now());
-        questions.answer(|| metrics(&client.pool().stats(), port(client)));
+        questions.answer(|| metrics(client));
         self.report();
         self.follow_events();
         self.take_answers()
@@ -348,7 +349,7 @@ impl ClientProcess {
                 Event::MemoryWanted { server, kind, bytes } => {
                     let order = Order::Memory { kind, bytes };
                     if self.orders.get(&server).is_none_or(|desk| desk.try_send(order).is_err()) {
-                        self.client.pool().refuse_memory(server, kind);
+                        self.client.pool().refuse_memory(server, kind, Shortage::Unknown);
                     }
                 }
                 Event::Unfinished { .. } => {
@@ -378,7 +379,7 @@ impl ClientProcess {
                 Answer::Lost { id, error } => {
                     self.pending -= 1;
                     tracing::warn!(%id, %error, "given up");
-                    let _ = pool.abandon(id);
+                    let _ = if error.tree_is_lost() { pool.lose(id) } else { pool.abandon(id) };
                     return Some(id);
                 }
                 Answer::Registered { partition, queue_pair } => {
@@ -391,13 +392,19 @@ impl ClientProcess {
                         let _ = pool.set_registered(id, true);
                     }
                 }
-                Answer::Info { server, info, session } => self.believe(server, info, session),
+                Answer::Info { server, info, session } => {
+                    let all = pool.connections().into_iter();
+                    // The server had lost its tree, and has one again.
+                    let back: Vec<_> = all.filter(|id| id.server == server && pool.is_lost(*id)).collect();
+                    self.believe(server, info, session);
+                    back.into_iter().for_each(|id| self.connect(id));
+                }
                 Answer::Memory { server, session, supply: Ok(supply), .. } => {
                     supply.hand_to(pool, server, session);
                 }
                 Answer::Memory { server, kind, supply: Err(error), .. } => {
                     tracing::warn!(server, %error, "no memory");
-                    pool.refuse_memory(server, kind);
+                    pool.refuse_memory(server, kind, error.shortage());
                 }
             }
         }
@@ -444,9 +451,10 @@ fn port(client: &Client<Adapter>) -> Option<Counters> {
     client.pool().reactor().with(|adapter| adapter.counters()).map(|(port, _)| port)
 }
 
-fn metrics(stats: &PoolStats, port: Option<Counters>) -> Metrics {
-    let mut metrics = Metrics::default();
-    metrics.ports(&port.map(|port| (0, port)).into_iter().collect::<Vec<_>>());
+fn metrics(client: &Client<Adapter>) -> Metrics {
+    let (mut metrics, stats) = (Metrics::default(), client.pool().stats());
+    metrics.operations(&client.latencies());
+    metrics.ports(&port(client).map(|port| (0, port)).into_iter().collect::<Vec<_>>());
     for (name, help, value) in [
         ("client_lookups", "Lookups that have begun", stats.lookups),
         ("client_reads", "READs posted, index reads among them", stats.reads),

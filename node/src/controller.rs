@@ -9,8 +9,12 @@
 //!                                            outages   │                                  │
 //!                                                      └── Watch { LinkMonitor } ◄─ probes ┘
 //! ```
+//!
+//! All this is a [`term`]'s: it begins when the controller comes to lead, and ends when a switch has a higher bid. In between the process
+//! [looks on](candidacy), and its service says which controller is primary.
 
 mod answers;
+mod candidacy;
 mod driver;
 mod insight;
 mod keeper;
@@ -18,31 +22,28 @@ mod links;
 mod pace;
 mod planner;
 mod state;
+mod term;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use fatbtree_controller::grpc::{ServiceOptions, serve};
-use fatbtree_controller::links::{Outages, cables};
-use fatbtree_controller::{Budget, FleetOptions, FollowOptions, Placement, Programs};
+use fatbtree_controller::election::{Candidate, Way};
+use fatbtree_controller::grpc::{Input, ServiceOptions, Standing, serve};
+use fatbtree_controller::{Budget, FleetOptions, FollowOptions, Programs};
 use fatbtree_topology::Cluster;
 use fatbtree_trust::{Door, Refused, Trust};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::NodeError;
+use crate::metrics::Metrics;
 use crate::roster::roster_of;
 use crate::stop::{Stopper, controller_runtime, listen};
-use driver::{Channels, Driver};
 use insight::Happened;
-use keeper::{Keeper, Reachable};
-use links::{Samples, Watch};
-use pace::Pace;
-use planner::Planner;
 use state::StateFolder;
 
 /// What a controller is told.
@@ -66,8 +67,8 @@ pub struct ControllerOptions {
     pub follow: FollowOptions,
     /// Where plans are kept for a controller that is started again.
     pub state: Option<PathBuf>,
-    /// The highest one controls a switch; by default a later controller has a higher one.
-    pub election_id: Option<u64>,
+    /// How it comes to be primary.
+    pub way: Way,
     /// How long a switch may take for an answer.
     pub patience: Duration,
 }
@@ -77,7 +78,8 @@ const WAITING: usize = 1024;
 
 /// A controller that listens.
 pub struct ControllerProcess {
-    driver: Driver,
+    office: Office,
+    way: Way,
     happened: Arc<Happened>,
     stopper: Stopper,
     told: Arc<Notify>,
@@ -121,6 +123,10 @@ pub enum ControllerNews {
         /// Why it was made.
         because: String,
     },
+    /// It is primary from now on, with this term.
+    Leads(u64),
+    /// It is not primary, for this reason.
+    StandsBy(String),
     /// A switch or a cable is dead, or is back.
     Outage {
         /// Which: `switch core-0`, `cable core-0 port 1 - agg-1-0 port 2`.
@@ -150,14 +156,32 @@ impl fmt::Display for ControllerNews {
             }
             Self::Outage { what, is_down: true } => write!(f, "{what} is down"),
             Self::Outage { what, is_down: false } => write!(f, "{what} is up again"),
+            Self::Leads(term) => write!(f, "primary of the switches from now on, term {term}"),
+            Self::StandsBy(reason) => write!(f, "not primary: {reason}"),
             Self::Void => f.write_str("trees were filled anew: no plan is in force"),
             Self::Trouble(reason) => write!(f, "no plan: {reason}"),
         }
     }
 }
 
+/// What a controller is through all its terms.
+struct Office {
+    cluster: Arc<Cluster>,
+    trust: Trust,
+    programs: Programs,
+    budget: Budget,
+    writes_per_s: NonZeroU32,
+    follow: FollowOptions,
+    state: Option<PathBuf>,
+    candidate: Candidate,
+    fleet: FleetOptions,
+    /// Told to the service.
+    standing: watch::Sender<Standing>,
+    inputs: mpsc::Receiver<Input>,
+}
+
 impl ControllerProcess {
-    /// Listens, and begins to reach for the switches. From now on Ctrl-C and SIGTERM end [`run`](Self::run).
+    /// Listens, and answers that it is not primary yet. From now on Ctrl-C and SIGTERM end [`run`](Self::run).
     ///
     /// # Errors
     /// When the address is taken, or the state folder cannot be used.
@@ -172,7 +196,7 @@ impl ControllerProcess {
             writes_per_s,
             follow,
             state,
-            election_id,
+            way,
             patience,
         } = options;
         let control = controller_runtime()?;
@@ -180,51 +204,16 @@ impl ControllerProcess {
         let notified = Arc::clone(&told);
         let stopper = Stopper::new(move || notified.notify_one());
         stopper.at_signals(&control)?;
-        let (folder, plans) = state.as_deref().map(StateFolder::open).transpose()?.unzip();
+        state.as_deref().map(StateFolder::open).transpose()?;
         let listener = listen(&control, &grpc)?;
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
-        let connections = programs.connections();
         let cluster = Arc::new(programs.adapt(cluster));
-        let mut controller = fatbtree_controller::Controller::new(&cluster, connections, rand::random());
-        for (plan, made_of) in plans.unwrap_or_default() {
-            controller.restore(plan, made_of);
-        }
-
-        let (version, first) = controller.desired();
-        let (desired, wanted) = watch::channel((version, Arc::clone(first)));
-        let (sync, syncs) = watch::channel(0);
-        let (news, switches) = mpsc::channel(WAITING);
         let (inputs, others) = mpsc::channel(WAITING);
-        let reachable = Reachable::default();
-        let (links, link_news) = mpsc::channel(WAITING);
-        let (told_of_outages, outages) = watch::channel(Outages::default());
-        let samples = Samples::default();
-        let switch_ids = cluster.tree().switches().iter().map(|switch| switch.id);
-        let cables = cables(&cluster);
-        let (token, samples_of_watch) = (rand::random(), samples.clone());
-        let watch = Watch::new(cables, switch_ids, token, link_news, told_of_outages, samples_of_watch);
-        control.spawn(watch.watch());
+        let looks_on = Err("it is looking whether another one is".to_owned());
+        let (standing, stands) = watch::channel::<Standing>(looks_on);
         let mut fleet = FleetOptions::default();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         fleet.trust = trust.clone();
-        fleet.election_id = election_id.map_or(now, u128::from);
         (fleet.client.answer_timeout, fleet.client.connect_timeout) = (patience, patience);
-        let pace = Pace::new(f64::from(writes_per_s.get()));
-        for switch in cluster.tree().switches() {
-            let keeper = Keeper {
-                switch: switch.id,
-                cluster: Arc::clone(&cluster),
-                programs: programs.clone(),
-                options: fleet.clone(),
-                pace: pace.clone(),
-                desired: wanted.clone(),
-                sync: syncs.clone(),
-                reachable: reachable.clone(),
-                news: news.clone(),
-                links: links.clone(),
-            };
-            control.spawn(keeper.keep());
-        }
         let happened = Arc::new(Happened::default());
         let refused = Refused::default();
         let roster = roster_of(&cluster).into();
@@ -234,18 +223,31 @@ impl ControllerProcess {
             crate::metrics::serve(&control, address, move || {
                 let (inputs, happened, refused) = (inputs.clone(), Arc::clone(&happened), refused.clone());
                 async move {
-                    let mut metrics = insight::metrics(&insight::status(&inputs).await?, &happened);
+                    let status = insight::status(&inputs).await;
+                    let is_primary = u64::from(status.is_some());
+                    let mut metrics =
+                        status.map_or_else(Metrics::default, |status| insight::metrics(&status, &happened));
+                    metrics.gauge("controller_primary", "1 while this controller is primary", is_primary);
                     metrics.refused(&refused);
                     Some(metrics)
                 }
             })?;
         }
-        control.spawn(serve(ServiceOptions::default(), door, inputs, std::future::pending()));
-        let placement = Placement::of(&cluster);
-        let planner = Planner { trust, cluster, placement, programs, budget, reachable };
-        let channels = Channels { desired, sync, switches, others, outages, samples };
-        let driver = Driver::new(controller, planner, follow, folder, channels);
-        Ok(Self { driver, happened, stopper, told, grpc, control })
+        control.spawn(serve(ServiceOptions::default(), door, inputs, stands, std::future::pending()));
+        let office = Office {
+            cluster,
+            trust,
+            programs,
+            budget,
+            writes_per_s,
+            follow,
+            state,
+            candidate: Candidate::new(grpc, rand::random()),
+            fleet,
+            standing,
+            inputs: others,
+        };
+        Ok(Self { office, way, happened, stopper, told, grpc, control })
     }
 
     /// Where others connect.
@@ -258,19 +260,31 @@ impl ControllerProcess {
         self.stopper.clone()
     }
 
-    /// Controls until it is told to stop. `tell` is given what happens.
-    pub fn run(self, mut tell: impl FnMut(ControllerNews)) {
-        let Self { driver, happened, told, control, .. } = self;
-        let tell = |news: ControllerNews| {
+    /// Stands for primary, and controls while it is, until it is told to stop. `tell` is given what happens.
+    ///
+    /// # Errors
+    /// When another controller is primary, and it was told to [start](Way::Start).
+    pub fn run(self, mut tell: impl FnMut(ControllerNews)) -> Result<(), NodeError> {
+        let Self { mut office, mut way, happened, told, control, .. } = self;
+        let mut tell = |news: ControllerNews| {
             happened.note(&news);
             tell(news);
         };
-        control.block_on(async {
+        let ended = control.block_on(async {
+            let serving = async {
+                loop {
+                    let leadership = office.look_on(way, &mut tell).await?;
+                    office.lead(leadership, &mut tell).await?;
+                    // One that was put out goes on as a standby.
+                    way = Way::StandBy;
+                }
+            };
             tokio::select! {
-                () = driver.drive(tell) => {}
-                () = told.notified() => {}
+                ended = serving => ended,
+                () = told.notified() => Ok(()),
             }
         });
         control.shutdown_background();
+        ended
     }
 }

@@ -117,6 +117,24 @@ pub enum NodeError {
         /// What the system says.
         source: io::Error,
     },
+    /// Another controller is primary.
+    #[error(
+        "{0} is primary of these switches, and stays it: stop it first; or start this one with --standby, to take its place when it is \
+         gone, or with --take-over, to take its place now"
+    )]
+    OtherController(String),
+    /// The address of a role is taken before it is started.
+    #[error(
+        "expected {address}, where {role} is to listen, to be free; {found}: stop it first, or give other ports in the cluster file"
+    )]
+    Taken {
+        /// The role.
+        role: String,
+        /// Where it should listen.
+        address: String,
+        /// What is there.
+        found: String,
+    },
     /// A role that does not answer.
     #[error(
         "{role} does not answer at {address} after {seconds} s; start it by hand to see why, with `fatbtree {kind}`"

@@ -1,6 +1,7 @@
 //! A memory server as a process: a software NIC behind a port or an RDMA device, the tree in memory or in a folder, the gRPC service beside
 //! it.
 
+mod counted;
 mod queries;
 mod registrar;
 
@@ -9,11 +10,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fatbtree_controller::grpc::Controllers;
 use fatbtree_index::{Integrity, KeyRange, TreeConfig};
 use fatbtree_memserver::grpc::{Loading, ServiceOptions, serve_with};
 use fatbtree_memserver::{
-    Counter, Event, Folder, FolderOwner, LoadOptions, LoadedTree, Mailbox, MemoryServer, ServerInfo,
-    ServerOptions, Storage, mailbox_with_waker, seeded, sort_keys,
+    Event, Folder, FolderOwner, LoadOptions, LoadedTree, Mailbox, MemoryServer, ServerInfo, ServerOptions,
+    Storage, mailbox_with_waker, seeded, sort_keys,
 };
 use fatbtree_nic::NicStats;
 use fatbtree_port::{Counters, Waiter};
@@ -26,8 +28,8 @@ use tokio::sync::mpsc;
 
 use crate::NodeError;
 use crate::adapter::{Adapter, NicSpec, Side, Watch};
-use crate::metrics::Metrics;
 use crate::stop::{Stopper, control_runtime, listen, stopper_of};
+use counted::counted;
 use queries::{Queries, Workers};
 use registrar::Registrar;
 
@@ -47,7 +49,7 @@ pub struct TreeSource {
     pub value_bytes: u32,
     /// From which values are made, with the key: see [`fatbtree_index::value`].
     pub seed: u64,
-    /// The tree's shape; with checksums, where the device tears lines.
+    /// The tree's shape; with checksums, where the device tears lines or the tree lies in a folder.
     pub config: TreeConfig,
     /// Memory for what will be written, in bytes. It costs nothing until it is used.
     pub spare_bytes: u64,
@@ -62,8 +64,8 @@ pub struct MemoryServerOptions {
     pub host: Host,
     /// Its device.
     pub nic: NicSpec,
-    /// Where the controller is, which registers connections; without one, nobody does.
-    pub controller: Option<String>,
+    /// Where controllers are. The primary registers connections; without one, they are not registered.
+    pub controllers: Vec<String>,
     /// Its certificate.
     pub trust: Trust,
     /// Who opens sessions.
@@ -72,7 +74,7 @@ pub struct MemoryServerOptions {
     pub metrics: Option<String>,
     /// What it begins with, unless there is a tree in its folder.
     pub tree: TreeSource,
-    /// The folder that it keeps its tree in; without, the tree ends with the process.
+    /// The folder that it keeps its tree in, which has checksums then; without, the tree ends with the process.
     pub data: Option<PathBuf>,
     /// Bytes of the largest region that it lets itself be loaded with.
     pub region_bytes: u64,
@@ -120,7 +122,7 @@ impl MemoryServerProcess {
             described,
             host,
             nic,
-            controller,
+            controllers,
             trust,
             roster,
             metrics,
@@ -138,6 +140,7 @@ impl MemoryServerProcess {
         let grpc = listener.local_addr().map_err(NodeError::system("asking for the listener's address"))?;
         let threads = queries.as_ref().map_or(1, QueryOptions::threads);
         let mut adapter = Adapter::open(&nic, &host, Side::Answers, threads)?;
+        let query_secret = queries.as_ref().and_then(|queries| queries.secret);
         let queries = queries.map(|queries| Queries::open(queries, &host, &mut adapter)).transpose()?;
         let watch = Watch::new(waiter);
         stopper.at_signals(&control)?;
@@ -154,8 +157,10 @@ impl MemoryServerProcess {
             }
         };
         let spare_bytes = tree.spare_bytes;
-        let tears = queries.is_some() || !adapter.capabilities().line_atomicity;
-        let tree = if tears { with_checksums(tree)? } else { tree };
+        // A disk that damages what it keeps is noticed by readers then.
+        let on_disk = matches!(storage, Storage::Folder(_));
+        let needs_sums = on_disk || queries.is_some() || !adapter.capabilities().line_atomicity;
+        let tree = if needs_sums { with_checksums(tree)? } else { tree };
         let tree = first_tree(&mut storage, tree, &described)?;
         let server = MemoryServer::new(adapter, tree, &server_options, rand::random())?;
         let server = server.with_device_counters(|adapter| {
@@ -182,14 +187,15 @@ impl MemoryServerProcess {
                 }
             })?;
         }
-        let registrar = controller.map(|controller| {
+        let registrar = (!controllers.is_empty()).then(|| {
             let (events, coming) = mpsc::unbounded_channel();
-            let controller = trust.to(controller, CONTROLLER);
-            control.spawn(Registrar::new(controller, server.info()).serve(coming));
+            let controllers =
+                Controllers::new(controllers.iter().map(|address| trust.to(address, CONTROLLER)));
+            control.spawn(Registrar::new(controllers, server.info(), handle.clone()).serve(coming));
             events
         });
         let loading = Loading { storage, region_bytes, spare_bytes, ..Loading::in_memory() };
-        let service = ServiceOptions::default();
+        let service = ServiceOptions { query_secret, ..ServiceOptions::default() };
         let door = Door { listener, trust, roster: roster.into(), refused };
         control.spawn(serve_with(service, Some(loading), door, handle, std::future::pending()));
         Ok(Self { server, mailbox, watch, stopper, limit, grpc, registrar, workers, _control: control })
@@ -254,7 +260,7 @@ impl MemoryServerProcess {
     }
 }
 
-/// What a new tree is made of where lines are torn.
+/// What a new tree is made of where lines are torn, or lie on a disk.
 fn with_checksums(source: TreeSource) -> Result<TreeSource, NodeError> {
     let shape = source.config;
     let (fan_out, leaf_bytes, values) = (shape.fan_out(), shape.leaf_bytes(), shape.values());
@@ -283,33 +289,4 @@ fn first_tree(
     let tree = storage.build(&options, u64::MAX, &keys, &mut seeded(seed, value_bytes))?;
     storage.keep(&tree)?;
     Ok(tree)
-}
-
-/// Of the statistics, what is there now; the others count from the beginning.
-const NOW: [&str; 12] = [
-    "chunks",
-    "chunks_free_again",
-    "chunks_held",
-    "chunk_tails_came_back",
-    "chunks_published",
-    "events_not_taken",
-    "generation",
-    "owners",
-    "places",
-    "queue_pairs",
-    "sessions",
-    "snapshots_waiting",
-];
-
-fn counted(statistics: Vec<Counter>) -> Metrics {
-    let mut metrics = Metrics::default();
-    for (name, value) in statistics {
-        let help = "See the memory server's statistics";
-        let full = format!("memory_server_{}", name.replace(|c: char| !c.is_ascii_alphanumeric(), "_"));
-        match NOW.contains(&name.as_str()) {
-            true => metrics.gauge(&full, help, value),
-            false => metrics.counter(&full, help, value),
-        }
-    }
-    metrics
 }

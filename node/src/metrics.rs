@@ -1,4 +1,4 @@
-//! What a role has counted, for Prometheus: text over HTTP, `GET /metrics`.
+//! What a role has counted, for Prometheus: text over HTTP, `GET /metrics`, or `HEAD` to see whether the role answers.
 //!
 //! A scrape asks the role's thread by a message and a waker, as gRPC calls do: a role that nobody scrapes pays one atomic load per turn.
 //! Peers are few (8 at a time, others wait), send one request each, and have 5 s for it.
@@ -6,9 +6,11 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fatbtree_client::measure::{LatencyBuckets, OperationLatencies};
 use fatbtree_port::{Counters, Waker};
 use fatbtree_trust::Refused;
 use http_body_util::Full;
@@ -19,7 +21,7 @@ use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -43,8 +45,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Metric {
     name: String,
     help: &'static str,
-    kind: MetricType,
-    values: Vec<(Labels, u64)>,
+    values: Values,
+}
+
+#[derive(Clone, Debug)]
+enum Values {
+    Counter(Vec<(Labels, u64)>),
+    Gauge(Vec<(Labels, u64)>),
+    Histogram(Vec<(Labels, LatencyBuckets)>),
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -65,8 +73,8 @@ impl Metrics {
         help: &'static str,
         values: impl IntoIterator<Item = (Labels, u64)>,
     ) {
-        let values = values.into_iter().collect();
-        self.0.push(Metric { name: name.to_owned(), help, kind: MetricType::Counter, values });
+        let values = Values::Counter(values.into_iter().collect());
+        self.0.push(Metric { name: name.to_owned(), help, values });
     }
 
     /// How much of something there is now.
@@ -80,8 +88,16 @@ impl Metrics {
         help: &'static str,
         values: impl IntoIterator<Item = (Labels, u64)>,
     ) {
-        let values = values.into_iter().collect();
-        self.0.push(Metric { name: name.to_owned(), help, kind: MetricType::Gauge, values });
+        let values = Values::Gauge(values.into_iter().collect());
+        self.0.push(Metric { name: name.to_owned(), help, values });
+    }
+
+    /// What a client's operations took.
+    pub(crate) fn operations(&mut self, latencies: &OperationLatencies) {
+        let of = |(name, buckets): (&str, &LatencyBuckets)| (vec![("operation", name.to_owned())], *buckets);
+        let values = Values::Histogram(latencies.by_name().map(of).into());
+        let help = "Time from the first step of an operation to its end, in seconds";
+        self.0.push(Metric { name: "client_operation_seconds".to_owned(), help, values });
     }
 
     /// Of a gRPC service.
@@ -107,7 +123,9 @@ impl Metrics {
         self.labelled_counter("port_lost", "Frames that were lost there", lost);
     }
 
-    fn text(self) -> Result<String, fmt::Error> {
+    fn text(mut self) -> Result<String, fmt::Error> {
+        let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+        self.labelled_gauge("build_info", "The program's version, as a label; always 1", [(version, 1)]);
         let mut registry = Registry::with_prefix("fatbtree");
         registry.register_collector(Box::new(self));
         let mut text = String::new();
@@ -118,13 +136,36 @@ impl Metrics {
 
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for Metric { name, help, kind, values } in &self.0 {
-            let mut metric = encoder.encode_descriptor(name, help, None, *kind)?;
-            for (labels, value) in values {
-                let one = metric.encode_family(labels)?;
-                match kind {
-                    MetricType::Counter => ConstCounter::new(*value).encode(one)?,
-                    _ => ConstGauge::new(i64::try_from(*value).unwrap_or(i64::MAX)).encode(one)?,
+        for Metric { name, help, values } in &self.0 {
+            let kind = match values {
+                Values::Counter(_) => MetricType::Counter,
+                Values::Gauge(_) => MetricType::Gauge,
+                Values::Histogram(_) => MetricType::Histogram,
+            };
+            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+            match values {
+                Values::Counter(values) => {
+                    for (labels, value) in values {
+                        ConstCounter::new(*value).encode(metric.encode_family(labels)?)?;
+                    }
+                }
+                Values::Gauge(values) => {
+                    for (labels, value) in values {
+                        let one = metric.encode_family(labels)?;
+                        match i64::try_from(*value) {
+                            Ok(value) => ConstGauge::new(value).encode(one)?,
+                            // As Prometheus keeps all numbers.
+                            Err(_) => ConstGauge::new(*value as f64).encode(one)?,
+                        }
+                    }
+                }
+                Values::Histogram(values) => {
+                    for (labels, latencies) in values {
+                        let buckets: Vec<(f64, u64)> = latencies.buckets().collect();
+                        let (sum, count) = (latencies.sum_s(), latencies.count());
+                        let mut one = metric.encode_family(labels)?;
+                        one.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+                    }
                 }
             }
         }
@@ -181,6 +222,25 @@ pub(crate) fn serve_thread(
     Ok(Questions(asked))
 }
 
+/// Has a client's thread asked. Several benches may run as one client side by side, with queries from sockets of their own; the
+/// metrics are those of the first.
+pub(crate) fn serve_client(
+    runtime: &Runtime,
+    address: Option<&str>,
+    waker: Waker,
+) -> Result<Questions, NodeError> {
+    match serve_thread(runtime, address, waker.clone()) {
+        Err(NodeError::Listen { address, source }) if source.kind() == io::ErrorKind::AddrInUse => {
+            tracing::warn!(
+                address,
+                "metrics of this client are not served: another process, such as a second client of this name, serves its own there"
+            );
+            serve_thread(runtime, None, waker)
+        }
+        served => served,
+    }
+}
+
 /// Listens, and answers from now on.
 ///
 /// # Errors
@@ -222,8 +282,14 @@ where
     A: Future<Output = Option<Metrics>>,
 {
     let service = service_fn(move |request: Request<Incoming>| {
-        let asked = request.method() == Method::GET && request.uri().path() == "/metrics";
-        let answer = asked.then(&ask);
+        let is_metrics = request.uri().path() == "/metrics";
+        // Of an answer to HEAD, the body stays here.
+        let is_asked = is_metrics && matches!(*request.method(), Method::GET | Method::HEAD);
+        let answer = match is_asked {
+            true => Ok(ask()),
+            false if is_metrics => Err(StatusCode::METHOD_NOT_ALLOWED),
+            false => Err(StatusCode::NOT_FOUND),
+        };
         async move { Ok::<_, Infallible>(respond(answer).await) }
     });
     let mut builder = http1::Builder::new();
@@ -234,16 +300,22 @@ where
 /// As Prometheus and OpenMetrics want it.
 const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-async fn respond(answer: Option<impl Future<Output = Option<Metrics>>>) -> Response<Full<Bytes>> {
+/// Plain text.
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+async fn respond(answer: Result<impl Future<Output = Option<Metrics>>, StatusCode>) -> Response<Full<Bytes>> {
     let (status, content, text) = match answer {
-        Some(answer) => match answer.await.and_then(|metrics| metrics.text().ok()) {
+        Ok(answer) => match answer.await.and_then(|metrics| metrics.text().ok()) {
             Some(text) => (StatusCode::OK, CONTENT, text),
-            None => (StatusCode::SERVICE_UNAVAILABLE, "text/plain", "the role is stopping\n".to_owned()),
+            None => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, "the role is stopping\n".to_owned()),
         },
-        None => (StatusCode::NOT_FOUND, "text/plain", "GET /metrics\n".to_owned()),
+        Err(status) => (status, PLAIN, "expected GET /metrics, or HEAD /metrics\n".to_owned()),
     };
     let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content));
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        response.headers_mut().insert(header::ALLOW, header::HeaderValue::from_static("GET, HEAD"));
+    }
     response
 }

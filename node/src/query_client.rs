@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fatbtree_client::QueryClient;
+use fatbtree_client::{QueryClient, RequesterStats};
 use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_port::{DatagramCounts, Datagrams, FrameDatagrams, Lanes, PortSpec, Waiter};
-use fatbtree_query::RequesterOptions;
+use fatbtree_query::{Identity, RequesterOptions};
 use fatbtree_topology::{Cluster, Host, HostId, MemoryServer};
 use fatbtree_trust::Trust;
 use fatbtree_verbs::Alarm;
@@ -21,6 +21,7 @@ use tokio::runtime::Runtime;
 
 use crate::NodeError;
 use crate::adapter::Watch;
+use crate::metrics::{Metrics, Questions, serve_client};
 use crate::stop::{Stopper, control_runtime, stopper_of};
 use crate::wires::host_port;
 
@@ -78,6 +79,8 @@ pub struct QueryClientOptions {
     pub lanes: u16,
     /// Its certificate.
     pub trust: Trust,
+    /// Where it tells its metrics.
+    pub metrics: Option<String>,
     /// How long a request is tried while nobody answers, and servers are waited for in the beginning.
     pub patience: Duration,
 }
@@ -92,6 +95,7 @@ pub struct QueryClientProcess {
     infos: Vec<ServerInfo>,
     watch: Watch,
     stopper: Stopper,
+    questions: Questions,
     _control: Runtime,
 }
 
@@ -126,11 +130,13 @@ impl QueryClientProcess {
     /// # Errors
     /// When a server has no address for queries, the wire is taken, or a server does not say in time what it holds.
     pub fn open(options: &QueryClientOptions) -> Result<Self, NodeError> {
-        let QueryClientOptions { way, root_to_leaf, servers, lanes: count, trust, patience } = options;
+        let QueryClientOptions { way, root_to_leaf, servers, lanes: count, trust, metrics, patience } =
+            options;
         let control = control_runtime()?;
         let waiter = Waiter::new()?;
         let stopper = stopper_of(&waiter);
         stopper.at_signals(&control)?;
+        let questions = serve_client(&control, metrics.as_deref(), waiter.waker())?;
         let count = (*count).max(1);
         let (lanes, places) = match way {
             QueryWay::Sockets => sockets(servers, count.min(SOCKETS))?,
@@ -160,10 +166,20 @@ impl QueryClientProcess {
             longest_answer: 2 << 20,
             ..RequesterOptions::default()
         };
-        let client = QueryClient::new(&requests, (0..count).map(|_| rand::random()));
+        // Any server's are good at all of them.
+        let keys = match servers.first() {
+            Some(server) if !trust.is_plaintext() => {
+                control.block_on(keys(server, trust, count, *patience))?
+            }
+            _ => None,
+        };
+        let client = match keys {
+            Some(keys) => QueryClient::with_identities(&requests, keys),
+            None => QueryClient::new(&requests, (0..count).map(|_| rand::random())),
+        };
         let watch = Watch::new(waiter);
         let (servers, root_to_leaf) = (places, *root_to_leaf);
-        Ok(Self { client, lanes, servers, root_to_leaf, infos, watch, stopper, _control: control })
+        Ok(Self { client, lanes, servers, root_to_leaf, infos, watch, stopper, questions, _control: control })
     }
 
     /// What does the operations.
@@ -203,6 +219,8 @@ impl QueryClientProcess {
         let mut more = false;
         while !self.stopper.is_told() {
             self.client.turn(self.watch.now());
+            let Self { client, lanes, questions, .. } = self;
+            questions.answer(|| told(client, &lanes.counts()));
             if alarm.take()
                 && let Poll::Ready(output) = future.as_mut().poll(&mut context)
             {
@@ -253,6 +271,26 @@ impl QueryClientProcess {
     }
 }
 
+fn told(client: &QueryClient, datagrams: &DatagramCounts) -> Metrics {
+    let (mut metrics, RequesterStats { again, redirects, opens, led, stray, no_key }) =
+        (Metrics::default(), client.stats());
+    metrics.operations(&client.latencies());
+    for (name, help, value) in [
+        ("client_query_again", "Requests that were sent again", again),
+        ("client_query_redirected", "Redirects that were followed", redirects),
+        ("client_query_opens", "Requests for a place among a server's clients", opens),
+        ("client_query_led", "Answers that began at a node that switches had found", led),
+        ("client_query_stray", "Datagrams that are no answers to anything", stray),
+        ("client_query_no_key", "Of these, refusals for want of the right key", no_key),
+        ("client_datagrams_received", "Datagrams received", datagrams.received),
+        ("client_datagrams_sent", "Datagrams sent", datagrams.sent),
+        ("client_datagrams_dropped", "Datagrams that the system did not take", datagrams.dropped),
+    ] {
+        metrics.counter(name, help, value);
+    }
+    metrics
+}
+
 /// A socket for each lane, and the servers' addresses.
 fn sockets(servers: &[MemoryServer], count: u16) -> Result<(Lanes, BTreeMap<u16, Place>), NodeError> {
     let mut places = BTreeMap::new();
@@ -287,14 +325,31 @@ fn places(servers: &[MemoryServer], hosts: &[Host]) -> BTreeMap<u16, Place> {
 }
 
 async fn info(server: &MemoryServer, trust: &Trust, patience: Duration) -> Result<ServerInfo, NodeError> {
+    asked(server, trust, patience, async |mut client| client.info().await).await
+}
+
+/// Numbers and keys for so many lanes; `None`: queries need none.
+async fn keys(
+    server: &MemoryServer,
+    trust: &Trust,
+    lanes: u16,
+    patience: Duration,
+) -> Result<Option<Vec<Identity>>, NodeError> {
+    asked(server, trust, patience, async |mut client| client.query_keys(lanes).await).await
+}
+
+/// Asks a memory server for something, again while it is out of reach.
+async fn asked<T>(
+    server: &MemoryServer,
+    trust: &Trust,
+    patience: Duration,
+    ask: impl AsyncFn(grpc::Client) -> Result<T, grpc::ClientError>,
+) -> Result<T, NodeError> {
     let began = std::time::Instant::now();
     loop {
-        let asked = async {
-            let mut client = grpc::Client::connect(trust.to(&server.grpc, &server.name)).await?;
-            client.info().await
-        };
+        let asked = async { ask(grpc::Client::connect(trust.to(&server.grpc, &server.name)).await?).await };
         match asked.await {
-            Ok(info) => return Ok(info),
+            Ok(answer) => return Ok(answer),
             Err(error) if error.is_final() || began.elapsed() >= patience => return Err(error.into()),
             Err(_) => tokio::time::sleep(PAUSE).await,
         }

@@ -3,6 +3,7 @@
 mod forwarder;
 mod worker;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -263,8 +264,14 @@ fn metrics(switch: &Switch, counted: &Counted, refused: &Refused) -> Metrics {
     metrics.labelled_counter("switch_drops", "Frames that were not forwarded", reasons);
     if let Some(pipeline) = switch.pipeline() {
         let program = pipeline.program();
+        // The compiler makes tables of its own, which controllers do not see.
+        let info = switch.control().config().and_then(|config| config.p4info.as_ref());
+        let declared = info.iter().flat_map(|info| &info.tables);
+        let declared: BTreeSet<&str> =
+            declared.filter_map(|table| Some(table.preamble.as_ref()?.name.as_str())).collect();
         let tables = || {
             let named = program.tables().iter().map(|table| (&table.name, table.max_size));
+            let named = named.filter(|(name, _)| declared.contains(name.as_str()));
             named.filter_map(|(name, size)| Some((vec![("table", name.clone())], program.table(name)?, size)))
         };
         let entries = tables().map(|(labels, table, _)| (labels, pipeline.len(table) as u64));

@@ -96,6 +96,8 @@ pub enum UpNews<'a> {
     },
     /// Every role answers.
     Ready,
+    /// All may answer, and something is not as the cluster file has it: the controller says so.
+    Warning(&'a str),
     /// A role was started again, and cannot be made to work; it is tried again.
     Trouble(&'a NodeError),
 }
@@ -126,6 +128,8 @@ impl Supervisor {
     /// When a role does not start. Those that did are stopped.
     pub fn run(mut self, mut tell: impl FnMut(UpNews<'_>)) -> Result<(), NodeError> {
         let runtime = control_runtime()?;
+        let roles: Vec<Role> = self.children.iter().map(|child| child.role.clone()).collect();
+        runtime.block_on(roles::are_free(&roles, &self.options.cluster))?;
         let result = runtime.block_on(async {
             let stop = stop_signal().map_err(NodeError::system("listening for signals"))?;
             tokio::select! {
@@ -151,8 +155,14 @@ impl Supervisor {
         // It ends with this future: nobody takes what it has seen.
         tokio::spawn(roles::watch(roles, looked));
         let mut was_ready = false;
+        let mut warned = Vec::new();
         loop {
             while let Ok(look) = looks.try_recv() {
+                let new = look.warnings.iter().filter(|warning| was_ready && !warned.contains(*warning));
+                new.for_each(|warning| tell(UpNews::Warning(warning)));
+                if was_ready {
+                    warned.clone_from(&look.warnings);
+                }
                 self.children.iter_mut().for_each(|child| child.looked_at(&look, tell));
             }
             while let Some(risen) = rising.try_join_next() {

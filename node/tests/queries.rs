@@ -192,7 +192,7 @@ fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
     let options = MemoryServerOptions {
         host: cluster.tree().host(described.host).clone(),
         nic: NicSpec::Software(PortSpec::Udp { local: there, remote: here }),
-        controller: None,
+        controllers: Vec::new(),
         trust: Trust::default(),
         roster: roster_of(&cluster),
         metrics: None,
@@ -210,6 +210,7 @@ fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
             workers: 2,
             servers: vec![(0, described.partition)],
             cache_bytes: 1 << 20,
+            secret: None,
         }),
         limit: None,
         described: described.clone(),
@@ -229,6 +230,7 @@ fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
                 servers: vec![described.clone()],
                 lanes: 2,
                 trust: Trust::default(),
+                metrics: None,
                 patience,
             };
             let mut process = QueryClientProcess::open(&options).unwrap();
@@ -244,7 +246,7 @@ fn rdma_and_queries_on_one_tree_are_explained_by_one_order() {
             nic: NicSpec::Software(PortSpec::Udp { local: here, remote: there }),
             servers: vec![described.clone()],
             lanes: 2,
-            controller: None,
+            controllers: Vec::new(),
             trust: Trust::default(),
             metrics: None,
             patience,

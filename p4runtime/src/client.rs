@@ -48,7 +48,7 @@ pub enum ClientError {
         source: tonic::transport::Error,
     },
     /// The server refused a whole request, or the connection broke.
-    #[error("{what} on device {device_id}: {:?}: {}", status.code(), status.message())]
+    #[error("{what} on device {device_id}: {}", said(status))]
     Rpc {
         /// The request.
         what: &'static str,
@@ -62,8 +62,9 @@ pub enum ClientError {
     Write(#[from] WriteError),
     /// Another controller is primary.
     #[error(
-        "device {device_id}: election id {ours} does not make this controller primary; the highest is {highest:?}; \
-         bid higher, or stop the other controller"
+        "device {device_id} has another primary: expected that election id {ours} is the highest, found {}; bid higher, or \
+         stop the other controller",
+        highest.map_or("none".to_owned(), |highest| highest.to_string())
     )]
     NotPrimary {
         /// The device.
@@ -253,6 +254,34 @@ impl P4RuntimeClient {
     /// The stream of the session stays open in the background as long as the client lives; call again with a higher
     /// id to take control back.
     pub async fn become_primary(&mut self, election_id: u128) -> Result<(), ClientError> {
+        let (device_id, ours) = (self.device_id, election_id);
+        // Others are notices from before our bid.
+        let counts = |now: &Mastership| match now {
+            Mastership::Primary => true,
+            Mastership::Backup { highest } => *highest >= Some(ours),
+            Mastership::Vacant { highest } => *highest > Some(ours),
+            Mastership::Unknown | Mastership::Ended { .. } => false,
+        };
+        match self.send_bid(election_id, counts).await? {
+            Mastership::Backup { highest } | Mastership::Vacant { highest } => {
+                Err(ClientError::NotPrimary { device_id, ours, highest })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Bids for control and returns what the switch says first, whoever is primary. Later changes come by
+    /// [`mastership`](Self::mastership).
+    pub async fn bid(&mut self, election_id: u128) -> Result<Mastership, ClientError> {
+        self.send_bid(election_id, |now| *now != Mastership::Unknown).await
+    }
+
+    /// Bids, and waits for the first notice that `counts`.
+    async fn send_bid(
+        &mut self,
+        election_id: u128,
+        counts: impl Fn(&Mastership) -> bool,
+    ) -> Result<Mastership, ClientError> {
         let bid = v1::StreamMessageRequest {
             update: Some(stream_message_request::Update::Arbitration(v1::MasterArbitrationUpdate {
                 device_id: self.device_id,
@@ -280,16 +309,9 @@ impl P4RuntimeClient {
         let outcome = loop {
             let now = session.mastership.borrow_and_update().clone();
             match now {
-                Mastership::Primary => break Ok(()),
-                Mastership::Backup { highest } if highest >= Some(election_id) => {
-                    break Err(ClientError::NotPrimary { device_id, ours: election_id, highest });
-                }
-                Mastership::Vacant { highest } if highest > Some(election_id) => {
-                    break Err(ClientError::NotPrimary { device_id, ours: election_id, highest });
-                }
                 Mastership::Ended { reason } => break Err(ended(reason)),
-                // A notice from before our bid.
-                Mastership::Unknown | Mastership::Backup { .. } | Mastership::Vacant { .. } => {}
+                now if counts(&now) => break Ok(now),
+                _ => {}
             }
             let notice = async {
                 let changed = session.mastership.changed().await;
@@ -519,6 +541,14 @@ impl P4RuntimeClient {
     }
 }
 
+/// What a status says, in one line; a status without words has only its code.
+fn said(status: &Status) -> String {
+    match status.message() {
+        "" => status.code().description().to_owned(),
+        message => message.lines().map(str::trim).collect::<Vec<_>>().join("; "),
+    }
+}
+
 /// An answer, if it comes in time.
 async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     match tokio::time::timeout(limit, answer).await {
@@ -590,7 +620,7 @@ impl Session {
                         None => {}
                     },
                     Ok(None) => break "the switch closed the stream".to_owned(),
-                    Err(status) => break format!("{:?}: {}", status.code(), status.message()),
+                    Err(status) => break said(&status),
                 }
             };
             notices.send_replace(Mastership::Ended { reason });

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use fatbtree_wire::query::{Assembly, QueryHeader, WINDOW};
 
+use crate::checks::Check;
+
 /// One client.
 #[derive(Debug)]
 pub(crate) struct Known {
@@ -66,13 +68,18 @@ impl Known {
         if id < self.floor {
             return Seen::Forgotten;
         }
-        self.floor = self.floor.max(id.saturating_sub(WINDOW - 1));
+        if Check::WindowMovesOn.on() {
+            self.floor = self.floor.max(id.saturating_sub(WINDOW - 1));
+        }
         let slot = self.slot(id);
         match &slot.state {
+            State::Empty => Seen::New,
+            // Left of the window, which has moved on with the later write: a second line.
+            _ if slot.id > id => Seen::Forgotten,
             State::Running if slot.id == id => Seen::Running,
             State::Running => Seen::Occupied,
             State::Done(response) if slot.id == id => Seen::Again(*response),
-            State::Empty | State::Receiving(_) | State::Done(_) => Seen::New,
+            State::Receiving(_) | State::Done(_) => Seen::New,
         }
     }
 
@@ -100,6 +107,15 @@ impl Known {
             _ => 0,
         });
         parts.sum()
+    }
+
+    /// Drops values of which parts are missing. They come again, whole.
+    pub(crate) fn drop_parts(&mut self) {
+        for slot in &mut self.slots {
+            if matches!(slot.state, State::Receiving(_)) {
+                slot.state = State::Empty;
+            }
+        }
     }
 
     pub(crate) fn receives(&mut self, id: u64, parts: Assembly) {

@@ -10,6 +10,7 @@
 //!   together. It says of each request what became of it, and of a write [`Answer::Unknown`] where nobody can say.
 //! * [`Responder`]: hands each request to its owner once, remembers what became of the writes, and answers one that comes again from
 //!   memory. What one host may have in it is [bounded](ResponderOptions).
+//! * [`Secret`], [`Key`]: of servers that answer only clients with keys. Both ends then believe only datagrams with a right tag.
 //!
 //! Time is a [`Duration`](std::time::Duration) since any moment that stays the same; it never goes back. Randomness is a seed.
 //!
@@ -41,13 +42,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod checks;
 mod cookie;
+mod hosts;
+mod key;
 mod known;
 mod requester;
 mod responder;
 
+pub use checks::Check;
+pub use key::{Identity, Key, Secret};
 pub use requester::{Answer, Ask, Requester, RequesterOptions, RequesterStats, ToServer};
-pub use responder::{Outcome, Request, Responder, ResponderOptions, ResponderStats, Ticket, ToClient};
+pub use responder::{
+    Outcome, Request, Responder, ResponderOptions, ResponderStats, SCAN_RECORDS, Ticket, ToClient,
+};
 
 /// Bytes of a payload that go into one packet of 1500 bytes, behind the headers of IPv4, UDP and the protocol.
 pub const PART: usize = 1500 - 20 - 8 - fatbtree_wire::query::QueryHeader::LEN;

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status, WINDOW, datagrams};
+use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status, WINDOW};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use crate::PART;
+use crate::key::{Identity, Key, sealed};
 
 /// How a client asks.
 #[derive(Clone, Debug)]
@@ -131,8 +132,10 @@ pub struct RequesterStats {
     pub opens: u64,
     /// Answers that say that the server began at a node that switches had found.
     pub led: u64,
-    /// Datagrams that are no answers to anything.
+    /// Datagrams that are no answers to anything, or do not bear the tag of this client's key.
     pub stray: u64,
+    /// Of these: a server wants a key, or another one.
+    pub no_key: u64,
 }
 
 /// A request under way.
@@ -147,6 +150,8 @@ struct Pending {
     given_up_at: Duration,
     redirects: u32,
     answer: Option<Part>,
+    /// Somebody says that a server wants another key than this client's. It may not be true.
+    no_key: bool,
 }
 
 impl Pending {
@@ -171,7 +176,7 @@ struct Opened {
     floor: u64,
     /// When it was asked for last.
     asked_at: Option<Duration>,
-    /// Writes that are sent again when it is open.
+    /// Requests that are sent again when it is open.
     waiting: BTreeSet<u64>,
 }
 
@@ -181,6 +186,7 @@ pub struct Requester {
     options: RequesterOptions,
     random: ChaCha8Rng,
     client: u64,
+    key: Option<Key>,
     next: u64,
     pending: BTreeMap<u64, Pending>,
     /// No request is due before; the one that would be may have been answered meanwhile.
@@ -197,10 +203,21 @@ impl Requester {
     pub fn new(options: RequesterOptions, seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let client = random.next_u64().max(1);
+        Self::of(options, random, client, None)
+    }
+
+    /// A client that servers have given a number and a key.
+    pub fn with_identity(options: RequesterOptions, identity: Identity) -> Self {
+        let Identity { client, key } = identity;
+        Self::of(options, ChaCha8Rng::seed_from_u64(client), client, Some(key))
+    }
+
+    fn of(options: RequesterOptions, random: ChaCha8Rng, client: u64, key: Option<Key>) -> Self {
         Self {
             options,
             random,
             client,
+            key,
             next: 1,
             pending: BTreeMap::new(),
             due: None,
@@ -241,6 +258,7 @@ impl Requester {
             given_up_at: now + self.options.patience,
             redirects: 0,
             answer: None,
+            no_key: false,
         };
         self.pending.insert(id, pending);
         self.send(now, id);
@@ -281,8 +299,11 @@ impl Requester {
         let due: Vec<u64> =
             self.pending.iter().filter(|(_, pending)| pending.due() <= now).map(|(id, _)| *id).collect();
         for id in due {
-            if self.pending[&id].given_up_at <= now {
-                self.end(id, None);
+            let pending = &self.pending[&id];
+            if pending.given_up_at <= now {
+                // A write may have been carried out all the same: of it nothing is known.
+                let is_refused = pending.no_key && !pending.ask.op.is_write();
+                self.end(id, is_refused.then_some(Answer::Refused(Status::NoKey)));
             } else {
                 self.stats.again += 1;
                 self.send(now, id);
@@ -306,6 +327,18 @@ impl Requester {
     /// Whether it was an answer.
     fn take(&mut self, now: Duration, Query { header, part }: Query<'_>) -> bool {
         let Some(status) = header.status.filter(|_| header.client == self.client) else { return false };
+        if let Some(key) = self.key
+            && key.tag(&header, part) != header.tag
+        {
+            // Nobody vouches for it: it is remembered, and told if nothing else comes.
+            if status == Status::NoKey
+                && let Some(pending) = self.pending.get_mut(&header.request)
+            {
+                pending.no_key = true;
+                self.stats.no_key += 1;
+            }
+            return false;
+        }
         if header.op == Op::Open {
             return self.opened(now, &header, status);
         }
@@ -345,6 +378,10 @@ impl Requester {
                 self.stats.led += led;
                 self.end(header.request, Some(Answer::NotFound))
             }
+            Status::NoKey => {
+                self.stats.no_key += 1;
+                self.end(header.request, Some(Answer::Refused(status)))
+            }
             Status::Refused | Status::TooLarge | Status::Damaged => {
                 self.end(header.request, Some(Answer::Refused(status)))
             }
@@ -367,8 +404,8 @@ impl Requester {
         }
     }
 
-    /// A server does not know this client, and has given it a cookie for a part of a write. However many parts it has, and however many writes
-    /// are under way: one open is sent in a while.
+    /// A server does not know this client, and has given it a cookie. However many parts and requests that was said of: one
+    /// open is sent in a while.
     fn open(&mut self, now: Duration, header: &QueryHeader) -> bool {
         let (partition, cookie, id) = (header.walk.partition, header.range_end, header.request);
         let known = self.opened.get(&partition).map(|opened| opened.cookie);
@@ -382,7 +419,8 @@ impl Requester {
             self.opened.insert(partition, Opened { cookie, floor, asked_at: None, waiting: BTreeSet::new() });
         }
         let Some(opened) = self.opened.get_mut(&partition) else { return false };
-        if id < opened.floor {
+        let is_write = header.op.is_write();
+        if is_write && id < opened.floor {
             return self.end(id, None);
         }
         opened.waiting.insert(id);
@@ -396,13 +434,14 @@ impl Requester {
         let Some(pending) = self.pending.get(&id) else { return false };
         // To whom the cookie is from, whoever has the key by now.
         let open = QueryHeader::request(Op::Open, pending.ask.key, self.client, floor);
-        let bytes = QueryHeader { range_end: cookie, ..open }.to_bytes().to_vec();
+        let open = QueryHeader { range_end: cookie, ..open };
         self.stats.opens += 1;
-        self.transmit.push_back(ToServer { server: partition, direct: true, bytes });
+        let datagrams = sealed(&open, &[], self.options.part, self.key);
+        self.transmit.extend(datagrams.map(|bytes| ToServer { server: partition, direct: true, bytes }));
         true
     }
 
-    /// An open was answered: the writes that wait for it are sent again, once.
+    /// An open was answered: the requests that wait for it are sent again, once.
     fn opened(&mut self, now: Duration, header: &QueryHeader, status: Status) -> bool {
         let opened = self.opened.get_mut(&header.walk.partition);
         let opened = opened.filter(|opened| opened.floor == header.request);
@@ -427,7 +466,7 @@ impl Requester {
         let request = QueryHeader::request(*op, *key, self.client, id);
         let header = QueryHeader { range_end: *range_end, limit: *limit, ..request };
         let (server, direct) = (pending.server, pending.direct);
-        let datagrams = datagrams(&header, value, self.options.part);
+        let datagrams = sealed(&header, value, self.options.part, self.key);
         self.transmit.extend(datagrams.map(|bytes| ToServer { server, direct, bytes }));
     }
 
@@ -437,9 +476,7 @@ impl Requester {
         if self.pending.is_empty() {
             self.due = None;
         }
-        if pending.ask.op.is_write() {
-            self.opened.values_mut().for_each(|opened| _ = opened.waiting.remove(&id));
-        }
+        self.opened.values_mut().for_each(|opened| _ = opened.waiting.remove(&id));
         let none = if pending.ask.op.is_write() { Answer::Unknown } else { Answer::Lost };
         self.answers.push_back((id, answer.unwrap_or(none)));
         true

@@ -1,15 +1,18 @@
 //! The server's end.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status, datagrams};
+use fatbtree_wire::host_of;
+use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use crate::PART;
 use crate::cookie::Cookies;
+use crate::hosts::Hosts;
+use crate::key::{Secret, sealed};
 use crate::known::{Known, Seen};
 
 /// What a server gives, and to whom at most.
@@ -17,18 +20,24 @@ use crate::known::{Known, Seen};
 pub struct ResponderOptions {
     /// The partition that it answers for: redirects and cookies say whose they are.
     pub partition: u16,
+    /// Of which the keys of clients are made: only who has one is answered. `None` if everybody is.
+    pub secret: Option<Secret>,
     /// Longest value of a put or update, bytes.
     pub longest_value: u32,
-    /// Requests that are at work at one time; those over it are told that it is busy.
+    /// Places for requests at work. A request takes one, a scan one more for every [64 records](SCAN_RECORDS) that it asks for.
+    /// A host may have as many as are left for others; what is over that is told that the server is busy. Peers that have not
+    /// opened are one host together, and those over its share are told to open.
     pub running: usize,
-    /// Clients that are known, of one host. Each takes about 10 KB. When there is another, the one goes that has written nothing for longest,
-    /// if that is at least a second.
+    /// Known clients of one host. Each takes about 10 KB. At the limit, the one that has sent nothing for longest makes room
+    /// for another, if that is at least a second.
     pub clients_per_host: usize,
-    /// Clients that are known in all.
+    /// Known clients in all. At the limit, the host that has most of them gives one up for a host that has fewer.
     pub clients: usize,
     /// Bytes of values of which parts are missing, of one host.
     pub waiting_per_host: u64,
-    /// A client is forgotten that has written nothing for so long.
+    /// The same of all hosts. At the limit, the host that has most of them gives them up for a host that has fewer.
+    pub waiting: u64,
+    /// A client is forgotten that has sent nothing for so long.
     pub lease: Duration,
     /// Bytes of a payload in one packet.
     pub part: usize,
@@ -38,19 +47,28 @@ impl Default for ResponderOptions {
     fn default() -> Self {
         Self {
             partition: 0,
+            secret: None,
             longest_value: 1 << 16,
             running: 1024,
             clients_per_host: 256,
             clients: 4096,
             waiting_per_host: 1 << 20,
+            waiting: 64 << 20,
             lease: Duration::from_secs(60),
             part: PART,
         }
     }
 }
 
-/// A client that has written within so long does not make room for another of its host.
+/// A client that has sent something within so long does not make room for another of its host.
 const QUIET: Duration = Duration::from_secs(1);
+
+/// Records of a scan for which it takes one more place: reading so many takes about as long as a few lookups.
+pub const SCAN_RECORDS: u32 = 64;
+
+/// No request takes a larger part of the places than this divisor says: where there are few, scans are carried out all the
+/// same.
+const LARGEST_SHARE: usize = 16;
 
 /// A request that is at work.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -123,6 +141,8 @@ pub struct ResponderStats {
     pub again: u64,
     /// Requests that were refused for a bound.
     pub busy: u64,
+    /// Requests without the tag of their client's key.
+    pub no_key: u64,
 }
 
 /// What a write's packet came to.
@@ -139,6 +159,9 @@ enum Received {
 
 struct Running {
     from: SocketAddr,
+    /// Whose places it takes: the host's, if the client has proved its address.
+    host: Option<IpAddr>,
+    places: usize,
     header: QueryHeader,
     led: bool,
 }
@@ -149,20 +172,13 @@ pub struct Responder {
     random: ChaCha8Rng,
     cookies: Cookies,
     clients: HashMap<u64, Known>,
-    /// Of each host, clients that are known and bytes that wait.
-    hosts: BTreeMap<IpAddr, Held>,
+    hosts: Hosts,
     running: HashMap<u64, Running>,
     next_ticket: u64,
     /// The number of the answer before: 48 bits of it are sent.
     execution: u64,
     transmit: VecDeque<ToClient>,
     stats: ResponderStats,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Held {
-    clients: usize,
-    waiting: u64,
 }
 
 impl std::fmt::Debug for Responder {
@@ -187,7 +203,7 @@ impl Responder {
             random,
             cookies,
             clients: HashMap::new(),
-            hosts: BTreeMap::new(),
+            hosts: Hosts::default(),
             running: HashMap::new(),
             next_ticket: 0,
             execution,
@@ -210,6 +226,17 @@ impl Responder {
                 return None;
             }
         };
+        if let Some(secret) = self.options.secret
+            && secret.key_of(header.client).tag(&header, part) != header.tag
+        {
+            self.stats.no_key += 1;
+            // Without a tag: nobody is given the tags of others.
+            let refused = header.response(Status::NoKey);
+            self.transmit.extend(
+                sealed(&refused, &[], self.options.part, None).map(|bytes| ToClient { to: from, bytes }),
+            );
+            return None;
+        }
         if !header.op.brings_value() && header.total > 0 {
             self.tell(from, &header, Status::Refused);
             return None;
@@ -220,9 +247,25 @@ impl Responder {
                 self.tell(from, &header, status);
                 None
             }
-            Op::Get | Op::Scan => self.run(from, header, Vec::new()),
+            Op::Get | Op::Scan => {
+                let host = self.proven(now, from, header.client);
+                // A scan's answer is long, and so is the work for it: neither is for an address that may be somebody else's. Where keys
+                // are wanted no answer is: the request may be another client's, sent again.
+                if host.is_none() && (header.op == Op::Scan || self.options.secret.is_some()) {
+                    self.tell(from, &header, Status::NotOpen);
+                    return None;
+                }
+                self.run(from, host, header, Vec::new())
+            }
             Op::Put | Op::Update | Op::Delete => match self.receive(now, from, &header, part) {
-                Received::Whole(value) => self.run(from, header, value),
+                Received::Whole(value) => {
+                    // One that there is no room for comes again, whole.
+                    let request = self.run(from, Some(host_of(from.ip())), header, value)?;
+                    if let Some(known) = self.clients.get_mut(&header.client) {
+                        known.runs(header.request);
+                    }
+                    Some(request)
+                }
                 Received::Told(status) => {
                     self.tell(from, &header, status);
                     None
@@ -238,6 +281,10 @@ impl Responder {
     }
 
     fn open(&mut self, now: Duration, from: SocketAddr, header: &QueryHeader) -> Status {
+        // 0 is the number of many that read only.
+        if header.client == 0 {
+            return Status::Refused;
+        }
         if header.range_end != self.cookies.of(from, header.client) {
             return Status::NotOpen;
         }
@@ -249,15 +296,21 @@ impl Responder {
             (known.address, known.last_seen) = (from, now);
             return Status::Done;
         }
-        let held = self.hosts.get(&from.ip()).map_or(0, |held| held.clients);
-        let is_full = held >= self.options.clients_per_host && !self.forget_quietest(now, from.ip());
-        if is_full || self.clients.len() >= self.options.clients {
+        let host = host_of(from.ip());
+        if !self.make_room(now, host) {
             self.stats.busy += 1;
             return Status::Busy;
         }
-        self.hosts.entry(from.ip()).or_default().clients += 1;
+        self.hosts.change(Some(host), |held| held.clients += 1);
         self.clients.insert(header.client, Known::new(from, header.request, now));
         Status::Done
+    }
+
+    /// The host of a client that has opened and asks from where it did: it receives what is sent there.
+    fn proven(&mut self, now: Duration, from: SocketAddr, client: u64) -> Option<IpAddr> {
+        let known = self.clients.get_mut(&client).filter(|known| known.address == from)?;
+        known.last_seen = now;
+        Some(host_of(from.ip()))
     }
 
     /// A part of a write.
@@ -265,10 +318,15 @@ impl Responder {
         if header.total > self.options.longest_value {
             return Received::Told(Status::TooLarge);
         }
-        let id = header.request;
-        let known = self.clients.get_mut(&header.client).filter(|known| known.address == from);
-        let Some(known) = known else { return Received::Told(Status::NotOpen) };
-        known.last_seen = now;
+        let (id, total) = (header.request, u64::from(header.total));
+        let Some(host) = self.proven(now, from, header.client) else {
+            return Received::Told(Status::NotOpen);
+        };
+        // What waits in its place already goes, or is this value's.
+        let waited = self.clients.get_mut(&header.client).map_or(0, |known| u64::from(known.waiting(id)));
+        let has_room =
+            part.len() as u64 == total || self.make_room_for_value(host, total.saturating_sub(waited));
+        let Some(known) = self.clients.get_mut(&header.client) else { return Received::Nothing };
         match known.look(id) {
             Seen::New => {}
             Seen::Running => {
@@ -279,12 +337,15 @@ impl Responder {
             Seen::Forgotten => return Received::Told(Status::Forgotten),
             Seen::Occupied => return Received::Told(Status::Busy),
         }
-        let held = self.hosts.entry(from.ip()).or_default();
-        held.waiting -= u64::from(known.waiting(id));
-        let mut parts = match known.take_parts(id) {
+        let waited = u64::from(known.waiting(id));
+        let parts = known.take_parts(id);
+        self.hosts.change(Some(host), |held| held.waiting -= waited);
+        let mut parts = match parts {
             Some(parts) => parts,
-            // Nothing is allocated for somebody who has too much already.
-            None if held.waiting + u64::from(header.total) > self.options.waiting_per_host => {
+            // Nothing is allocated for a host that has too much already.
+            None if !has_room
+                || self.hosts.of(Some(host)).waiting + total > self.options.waiting_per_host =>
+            {
                 self.stats.busy += 1;
                 return Received::Told(Status::Busy);
             }
@@ -294,26 +355,32 @@ impl Responder {
             self.stats.damaged += 1;
         }
         if !parts.is_whole() {
-            held.waiting += u64::from(parts.total());
+            let waits = u64::from(parts.total());
+            self.hosts.change(Some(host), |held| held.waiting += waits);
             known.receives(id, parts);
             return Received::Nothing;
-        }
-        // One that there is no room for comes again, whole.
-        if self.running.len() < self.options.running {
-            known.runs(id);
         }
         Received::Whole(parts.finish().unwrap_or_default())
     }
 
-    fn run(&mut self, from: SocketAddr, header: QueryHeader, value: Vec<u8>) -> Option<Request> {
-        if self.running.len() >= self.options.running {
+    fn run(
+        &mut self,
+        from: SocketAddr,
+        host: Option<IpAddr>,
+        header: QueryHeader,
+        value: Vec<u8>,
+    ) -> Option<Request> {
+        let places = self.places_of(&header);
+        if !self.hosts.take_places(host, places, self.options.running) {
             self.stats.busy += 1;
-            self.tell(from, &header, Status::Busy);
+            // Who has opened has its host's places, whatever others do.
+            let has_opened = host.is_some() || header.client == 0;
+            self.tell(from, &header, if has_opened { Status::Busy } else { Status::NotOpen });
             return None;
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.running.insert(ticket, Running { from, header, led: false });
+        self.running.insert(ticket, Running { from, host, places, header, led: false });
         self.stats.requests += 1;
         Some(Request {
             ticket: Ticket(ticket),
@@ -326,6 +393,13 @@ impl Responder {
         })
     }
 
+    /// Places that a request takes.
+    fn places_of(&self, header: &QueryHeader) -> usize {
+        let records = if header.op == Op::Scan { header.limit } else { 0 };
+        let most = (self.options.running / LARGEST_SHARE).max(1);
+        (1 + (records / SCAN_RECORDS) as usize).min(most)
+    }
+
     /// A request has begun at the node of its [address](Request::address): its answer says so.
     pub fn begins_there(&mut self, ticket: Ticket) {
         if let Some(running) = self.running.get_mut(&ticket.0) {
@@ -335,7 +409,9 @@ impl Responder {
 
     /// A request has come to its end. Those that nobody knows are passed over.
     pub fn finish(&mut self, ticket: Ticket, outcome: Outcome) {
-        let Some(Running { from, header, led }) = self.running.remove(&ticket.0) else { return };
+        let Some(running) = self.running.remove(&ticket.0) else { return };
+        let Running { from, host, places, header, led } = running;
+        self.hosts.change(host, |held| held.places -= places);
         let (mut partition, mut next) = (self.options.partition, None);
         let (status, payload) = match outcome {
             Outcome::Done => (Status::Done, Vec::new()),
@@ -354,6 +430,11 @@ impl Responder {
             Outcome::Unknown => (Status::Unknown, Vec::new()),
             Outcome::Damaged => (Status::Damaged, Vec::new()),
         };
+        // Nobody is sent more packets than it has sent before it has shown that it receives them.
+        if host.is_none() && payload.len() > self.options.part {
+            self.tell(from, &header, Status::NotOpen);
+            return;
+        }
         self.execution = self.execution.wrapping_add(1);
         let mut response = header.response(status);
         (response.execution, response.limit) = ((self.execution >> 32) as u16, self.execution as u32);
@@ -376,13 +457,45 @@ impl Responder {
     }
 
     /// Makes room for another client of a host. Says whether there is some.
-    fn forget_quietest(&mut self, now: Duration, host: IpAddr) -> bool {
-        let of_host = self.clients.iter().filter(|(_, known)| known.address.ip() == host);
-        let quietest = of_host.min_by_key(|(client, known)| (known.last_seen, **client));
-        let goes = quietest.filter(|(_, known)| now.saturating_sub(known.last_seen) >= QUIET);
+    fn make_room(&mut self, now: Duration, host: IpAddr) -> bool {
+        let own = self.hosts.of(Some(host)).clients;
+        if own >= self.options.clients_per_host {
+            return self.forget_quietest(now, QUIET, |other| other == host);
+        }
+        if self.clients.len() < self.options.clients {
+            return true;
+        }
+        match self.hosts.fullest(|held| held.clients) {
+            Some((fullest, clients)) if clients > own + 1 => {
+                self.forget_quietest(now, Duration::ZERO, |other| other == fullest)
+            }
+            _ => self.forget_quietest(now, QUIET, |_| true),
+        }
+    }
+
+    /// Forgets the client of some hosts that has sent nothing for longest, if that is long enough. Says whether there was one.
+    fn forget_quietest(&mut self, now: Duration, quiet: Duration, of: impl Fn(IpAddr) -> bool) -> bool {
+        let candidates = self.clients.iter().filter(|(_, known)| of(host_of(known.address.ip())));
+        let quietest = candidates.min_by_key(|(client, known)| (known.last_seen, **client));
+        let goes = quietest.filter(|(_, known)| now.saturating_sub(known.last_seen) >= quiet);
         let Some(goes) = goes.map(|(client, _)| *client) else { return false };
         self.forget(|client, _| client == goes);
         true
+    }
+
+    /// Makes room for a value of which parts are missing: the host that has most of them gives them up, and sends them again.
+    /// Says whether there is room.
+    fn make_room_for_value(&mut self, host: IpAddr, total: u64) -> bool {
+        if self.hosts.all().waiting + total <= self.options.waiting {
+            return true;
+        }
+        let own = self.hosts.of(Some(host)).waiting;
+        let fullest = self.hosts.fullest(|held| held.waiting).filter(|(_, waiting)| *waiting > own + total);
+        let Some((fullest, waiting)) = fullest else { return false };
+        let of_fullest = self.clients.values_mut().filter(|known| host_of(known.address.ip()) == fullest);
+        of_fullest.for_each(Known::drop_parts);
+        self.hosts.change(Some(fullest), |held| held.waiting -= waiting);
+        self.hosts.all().waiting + total <= self.options.waiting
     }
 
     fn forget(&mut self, goes: impl Fn(u64, &Known) -> bool) {
@@ -391,14 +504,14 @@ impl Responder {
             let stays = !goes(*client, known);
             if !stays {
                 cookies.forget(*client, random);
-                if let Some(held) = hosts.get_mut(&known.address.ip()) {
+                let waiting = known.all_waiting();
+                hosts.change(Some(host_of(known.address.ip())), |held| {
                     held.clients -= 1;
-                    held.waiting -= known.all_waiting();
-                }
+                    held.waiting -= waiting;
+                });
             }
             stays
         });
-        hosts.retain(|_, held| held.clients > 0);
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next, if ever.
@@ -422,7 +535,8 @@ impl Responder {
     }
 
     fn send(&mut self, to: SocketAddr, response: QueryHeader, payload: &[u8]) {
-        let datagrams = datagrams(&response, payload, self.options.part);
+        let key = self.options.secret.map(|secret| secret.key_of(response.client));
+        let datagrams = sealed(&response, payload, self.options.part, key);
         self.transmit.extend(datagrams.map(|bytes| ToClient { to, bytes }));
     }
 }

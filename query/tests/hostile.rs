@@ -68,10 +68,19 @@ fn a_host_has_so_many_clients_and_another_has_its_own() {
     assert_eq!(open(&mut server, at(1, 1), 1), Some(Status::Done), "it is known");
     assert_eq!(open(&mut server, at(2, 5), 5), Some(Status::Done));
     assert_eq!(open(&mut server, at(2, 6), 6), Some(Status::Done));
-    assert_eq!(open(&mut server, at(3, 7), 7), Some(Status::Busy), "of all hosts");
+    // There are no more in all: the host that has most gives one up.
+    assert_eq!(open(&mut server, at(3, 7), 7), Some(Status::Done));
+    let forgotten = (1..=3).filter(|client| {
+        let delete = QueryHeader::request(Op::Delete, 7, *client, 1);
+        told_or_handed(&mut server, at(1, *client as u16), &delete) == Some(Status::NotOpen)
+    });
+    assert_eq!(forgotten.count(), 1);
+    // Now each has its share: one more client of a host makes room for itself, or waits.
+    assert_eq!(open(&mut server, at(1, 8), 8), Some(Status::Busy));
+    assert_eq!(open(&mut server, at(4, 9), 9), Some(Status::Done), "a host that has none");
     // Those that are silent make room.
     server.handle_timeout(options.lease);
-    assert_eq!(open(&mut server, at(3, 7), 7), Some(Status::Done));
+    assert_eq!(open(&mut server, at(1, 8), 8), Some(Status::Done));
 }
 
 #[test]
@@ -131,12 +140,165 @@ fn values_that_never_come_to_an_end_hold_no_more_than_is_allowed() {
 }
 
 #[test]
+fn values_of_many_hosts_that_never_come_to_an_end_leave_room_for_another() {
+    let options = ResponderOptions { waiting_per_host: 2500, waiting: 3000, ..ResponderOptions::default() };
+    let mut server = Responder::new(options, 1);
+    let put = |host: u8, id: u64| QueryHeader {
+        total: 1000,
+        ..QueryHeader::request(Op::Put, 7, u64::from(host), id)
+    };
+    for (host, id) in [(1, 1), (1, 2), (2, 1)] {
+        assert_eq!(open(&mut server, at(host, 1), u64::from(host)), Some(Status::Done));
+        assert_eq!(told(&mut server, at(host, 1), &put(host, id), b"x"), None, "more of it has to come");
+    }
+    // The host with most gives up what it has, and the newcomer's value is carried out.
+    assert_eq!(open(&mut server, at(3, 1), 3), Some(Status::Done));
+    let first = &[7; 600];
+    assert_eq!(told(&mut server, at(3, 1), &put(3, 1), first), None, "there is room");
+    let rest = QueryHeader { offset: 600, ..put(3, 1) };
+    let whole = server.handle(NOW, at(3, 1), &[&rest.to_bytes()[..], &[7; 400]].concat()).unwrap();
+    assert_eq!(whole.value, [7; 1000]);
+    // The other host's was left alone, and what was given up comes again.
+    let rest = |host, id| [&QueryHeader { offset: 1, ..put(host, id) }.to_bytes()[..], &[0; 999]].concat();
+    assert!(server.handle(NOW, at(2, 1), &rest(2, 1)).is_some());
+    assert!(server.handle(NOW, at(1, 1), &rest(1, 1)).is_none(), "its first part is gone");
+    assert!(server.handle(NOW, at(1, 1), &[&put(1, 1).to_bytes()[..], b"x"].concat()).is_some());
+}
+
+/// What a server makes of a request that it may hand on: `None` then.
+fn told_or_handed(server: &mut Responder, from: SocketAddr, request: &QueryHeader) -> Option<Status> {
+    match server.handle(NOW, from, &request.to_bytes()) {
+        Some(_) => None,
+        None => header(&server.poll_transmit()?.bytes).status,
+    }
+}
+
+#[test]
+fn an_address_that_is_not_proved_is_sent_one_packet_for_one() {
+    let options = ResponderOptions { part: 100, ..ResponderOptions::default() };
+    let mut server = Responder::new(options, 1);
+    // How many packets a get brings whose value has so many bytes, and what the first says.
+    let get = |server: &mut Responder, from: SocketAddr, client: u64, bytes: usize| {
+        let get = QueryHeader::request(Op::Get, 7, client, 1);
+        let request = server.handle(NOW, from, &get.to_bytes()).unwrap();
+        server.finish(request.ticket, Outcome::Value(vec![1; bytes]));
+        let sent: Vec<_> = std::iter::from_fn(|| server.poll_transmit()).collect();
+        assert!(sent.iter().all(|sent| sent.to == from));
+        (sent.len(), header(&sent[0].bytes).status.unwrap())
+    };
+    let scan = QueryHeader { range_end: 100, limit: 10, ..QueryHeader::request(Op::Scan, 7, 9, 2) };
+    for client in [0, 9] {
+        assert_eq!(get(&mut server, at(1, 1), client, 100), (1, Status::Done));
+        assert_eq!(get(&mut server, at(1, 1), client, 101), (1, Status::NotOpen));
+        let scan = QueryHeader { client, ..scan };
+        assert_eq!(told_or_handed(&mut server, at(1, 1), &scan), Some(Status::NotOpen));
+    }
+    assert_eq!(open(&mut server, at(1, 1), 9), Some(Status::Done));
+    assert_eq!(get(&mut server, at(1, 1), 9, 1001), (11, Status::Done));
+    assert_eq!(told_or_handed(&mut server, at(1, 1), &scan), None, "it is carried out");
+    // Its number proves nothing elsewhere.
+    for other in [at(1, 2), at(2, 1)] {
+        assert_eq!(get(&mut server, other, 9, 101), (1, Status::NotOpen));
+        assert_eq!(told_or_handed(&mut server, other, &scan), Some(Status::NotOpen));
+    }
+    let many = QueryHeader::request(Op::Open, 0, 0, 1);
+    assert_eq!(
+        told_or_handed(&mut server, at(1, 1), &many),
+        Some(Status::Refused),
+        "a number that many have"
+    );
+}
+
+/// A client that reads opens by itself when it is told to.
+#[test]
+fn a_long_answer_comes_to_a_client_that_never_writes() {
+    let part = 100;
+    let mut server = Responder::new(ResponderOptions { part, ..ResponderOptions::default() }, 1);
+    let mut client = Requester::new(RequesterOptions { part, ..RequesterOptions::default() }, 1);
+    for ask in [Ask::get(7), Ask::scan(7, 9, 10)] {
+        let expected = vec![5; 1000];
+        client.ask(NOW, ask.clone()).unwrap();
+        let mut answer = None;
+        for _ in 0..10 {
+            while let Some(datagram) = client.poll_transmit() {
+                if let Some(request) = server.handle(NOW, at(1, 1), &datagram.bytes) {
+                    let outcome = match request.op {
+                        Op::Get => Outcome::Value(expected.clone()),
+                        _ => Outcome::Records { payload: expected.clone(), next: None },
+                    };
+                    server.finish(request.ticket, outcome);
+                }
+            }
+            while let Some(datagram) = server.poll_transmit() {
+                client.handle(NOW, &datagram.bytes);
+            }
+            answer = answer.or(client.poll_answer());
+        }
+        match answer {
+            Some((_, Answer::Value(found) | Answer::Records { payload: found, .. })) => {
+                assert_eq!(found, expected);
+            }
+            other => panic!("{ask:?}: {other:?}"),
+        }
+    }
+    assert_eq!((client.stats().opens, client.stats().again), (1, 0));
+}
+
+/// Requests at work: each host has as many as it leaves to others, and whatever addresses somebody makes up, together
+/// they are one host.
+#[test]
+fn hosts_that_ask_for_everything_leave_room_for_others() {
+    let options = ResponderOptions { running: 64, ..ResponderOptions::default() };
+    let mut server = Responder::new(options, 1);
+    // So many of 100 gets are handed on, and what the others are told.
+    let asks = |server: &mut Responder, from: &dyn Fn(u64) -> SocketAddr, client: u64| {
+        let mut handed = 0;
+        for id in 0..100 {
+            let get = QueryHeader::request(Op::Get, 7, client, id);
+            match told_or_handed(server, from(id), &get) {
+                None => handed += 1,
+                Some(status) => assert_eq!(status, if client == 99 { Status::NotOpen } else { Status::Busy }),
+            }
+        }
+        handed
+    };
+    for host in 1..=3 {
+        assert_eq!(open(&mut server, at(host, 1), u64::from(host)), Some(Status::Done));
+    }
+    assert_eq!(asks(&mut server, &|_| at(1, 1), 1), 32);
+    assert_eq!(asks(&mut server, &|id| SocketAddr::from(([9, 9, 9, id as u8], 1)), 99), 16);
+    assert_eq!(asks(&mut server, &|_| at(2, 1), 2), 8);
+    assert_eq!(asks(&mut server, &|_| at(3, 1), 3), 4);
+    assert_eq!(server.stats().busy, 68 + 84 + 92 + 96);
+}
+
+#[test]
+fn a_long_scan_takes_the_places_of_many_lookups() {
+    let options = ResponderOptions { running: 1024, ..ResponderOptions::default() };
+    for (limit, expected) in [(1, 512), (64, 256), (1000, 32), (u32::MAX, 8)] {
+        let mut server = Responder::new(options, 1);
+        assert_eq!(open(&mut server, at(1, 1), 1), Some(Status::Done));
+        let mut tickets = Vec::new();
+        for id in 0..1500 {
+            let scan = QueryHeader { limit, ..QueryHeader::request(Op::Scan, 7, 1, id) };
+            tickets.extend(server.handle(NOW, at(1, 1), &scan.to_bytes()).map(|request| request.ticket));
+        }
+        assert_eq!(tickets.len(), expected, "of {limit} records");
+        // Each gives back what it took.
+        tickets.into_iter().for_each(|ticket| server.finish(ticket, Outcome::NotFound));
+        let scan = QueryHeader { limit, ..QueryHeader::request(Op::Scan, 7, 1, 0) };
+        assert!((0..expected).all(|_| server.handle(NOW, at(1, 1), &scan.to_bytes()).is_some()));
+    }
+}
+
+#[test]
 fn a_server_that_has_enough_to_do_says_so() {
     let mut server = Responder::new(ResponderOptions { running: 2, ..ResponderOptions::default() }, 1);
     assert_eq!(open(&mut server, at(1, 1), 1), Some(Status::Done));
-    let get = QueryHeader::request(Op::Get, 7, 0, 1);
-    let first = server.handle(NOW, at(2, 1), &get.to_bytes()).unwrap();
-    assert!(server.handle(NOW, at(2, 1), &get.to_bytes()).is_some());
+    assert_eq!(open(&mut server, at(2, 1), 2), Some(Status::Done));
+    let get = |client: u64| QueryHeader::request(Op::Get, 7, client, 1).to_bytes();
+    let first = server.handle(NOW, at(2, 1), &get(2)).unwrap();
+    assert!(server.handle(NOW, at(3, 1), &get(0)).is_some());
     let delete = QueryHeader::request(Op::Delete, 7, 1, 1);
     assert_eq!(told(&mut server, at(1, 1), &delete, &[]).unwrap().status, Some(Status::Busy));
     server.finish(first.ticket, Outcome::NotFound);
@@ -178,6 +340,59 @@ fn a_write_that_fails_gives_no_old_one_its_place_back() {
         let next = server.handle(NOW, at(1, 1), &delete(6).to_bytes());
         assert!(next.is_some(), "it is not older than a window");
     }
+}
+
+/// Writes come in any order: one that is late, but not older than a window, opens the window to no older one.
+#[test]
+fn a_write_that_comes_late_does_not_move_the_window_back() {
+    const WINDOW: u64 = fatbtree_wire::query::WINDOW;
+    let mut server = Responder::new(ResponderOptions::default(), 1);
+    assert_eq!(open(&mut server, at(1, 1), 1), Some(Status::Done));
+    let delete = |id: u64| QueryHeader::request(Op::Delete, 7, 1, id);
+    let carry_out = |server: &mut Responder, id: u64| {
+        let request = server.handle(NOW, at(1, 1), &delete(id).to_bytes()).expect("it has not come before");
+        server.finish(request.ticket, Outcome::Done);
+        assert_eq!(header(&server.poll_transmit().unwrap().bytes).status, Some(Status::Done));
+    };
+    carry_out(&mut server, 5);
+    // Its outcome is remembered where that of 5 was.
+    carry_out(&mut server, 5 + WINDOW);
+    for late in [6 + WINDOW / 2, 6] {
+        carry_out(&mut server, late);
+        let copy = told(&mut server, at(1, 1), &delete(5), &[]).expect("5 is not carried out again");
+        assert_eq!(copy.status, Some(Status::Forgotten), "behind {late}");
+    }
+}
+
+/// A write at work keeps its place until it ends, whatever comes: for its client a later one in the same place is refused,
+/// and what is left of a client that was forgotten ends nothing of the same client's new writes.
+#[test]
+fn a_write_at_work_ends_no_other() {
+    const WINDOW: u64 = fatbtree_wire::query::WINDOW;
+    let options = ResponderOptions::default();
+    let mut server = Responder::new(options, 1);
+    assert_eq!(open(&mut server, at(1, 1), 1), Some(Status::Done));
+    let delete = |id: u64| QueryHeader::request(Op::Delete, 7, 1, id);
+    let first = server.handle(NOW, at(1, 1), &delete(5).to_bytes()).unwrap();
+    assert_eq!(
+        told(&mut server, at(1, 1), &delete(5 + WINDOW), &[]).map(|told| told.status),
+        Some(Some(Status::Busy))
+    );
+    assert_eq!(
+        told(&mut server, at(1, 1), &delete(5), &[]).map(|told| told.status),
+        Some(Some(Status::Forgotten))
+    );
+    // The client is forgotten, and opens again: another of its writes is at work in the same place when the first one ends.
+    server.handle_timeout(options.lease);
+    assert_eq!(open(&mut server, at(1, 1), 1), Some(Status::Done));
+    let second = server.handle(NOW, at(1, 1), &delete(5 + WINDOW).to_bytes()).unwrap();
+    server.finish(first.ticket, Outcome::Done);
+    assert!(server.poll_transmit().is_some());
+    assert_eq!(told(&mut server, at(1, 1), &delete(5 + WINDOW), &[]), None, "it is at work still");
+    server.finish(second.ticket, Outcome::NotFound);
+    assert_eq!(header(&server.poll_transmit().unwrap().bytes).status, Some(Status::NotFound));
+    let again = told(&mut server, at(1, 1), &delete(5 + WINDOW), &[]).unwrap();
+    assert_eq!(again.status, Some(Status::NotFound), "its own outcome");
 }
 
 /// A response that somebody made up, who does not know the client's number, answers nothing.

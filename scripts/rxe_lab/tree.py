@@ -144,8 +144,8 @@ class TreeNetwork:
         hops = []
         while len(hops) < opened:
             found = self.server.expect(r"^(opened|closed) client=(\S+) server=\S+ queue_pair=(\d+) partition=(\d+) "
-                                       r"rkey=(\d+) root=(\d+) mtu=(\d+)$", COMMAND_SECONDS)
-            what, client, queue_pair, partition, rkey, root, mtu = found.groups()
+                                       r"root=(\d+) mtu=(\d+) rkey=(\d+)$", COMMAND_SECONDS)
+            what, client, queue_pair, partition, root, mtu, rkey = found.groups()
             if what == "closed":
                 self.answer(f"unregister {client} {partition} {queue_pair}")
             else:

@@ -23,6 +23,7 @@
 //! * [`history`]: what clients asked and were answered, checked for linearizability.
 //! * [`trees`]: scenarios with readers of trees in that world. [`writers`]: scenarios with many writers of one.
 //! * [`queries`]: clients of both kinds on one tree, RDMA and query workers, frame by frame and datagram by datagram.
+//! * [`damage`]: what a hostile writer does to a tree by plain WRITEs.
 //! * [`threads`]: real threads in real time, whose clients are killed. The one part that asks a clock.
 //! * [`seeds`]: many seeds over all processors, and what replays one that fails.
 //!
@@ -37,11 +38,13 @@
 //! ```
 
 mod cluster;
+pub mod damage;
 pub mod failover;
 pub mod figures;
 pub mod history;
 mod network;
 pub mod queries;
+pub mod rivals;
 mod scenario;
 pub mod seeds;
 pub mod threads;

@@ -165,6 +165,20 @@ impl Network {
     /// # Errors
     /// When the switch refuses any of them.
     pub fn write(&self, switch: &mut Switch, id: SwitchId, changes: &[Change]) -> Result<(), WriteRefused> {
+        self.write_as(switch, id, ELECTION, changes)
+    }
+
+    /// The same by the controller with an election id.
+    ///
+    /// # Errors
+    /// When the switch refuses any of them.
+    pub(crate) fn write_as(
+        &self,
+        switch: &mut Switch,
+        id: SwitchId,
+        election_id: Uint128,
+        changes: &[Change],
+    ) -> Result<(), WriteRefused> {
         let refused = |message: String| WriteRefused { switch: id, message };
         let updates = changes
             .iter()
@@ -173,7 +187,7 @@ impl Network {
             .map_err(|error| refused(error.to_string()))?;
         let request = WriteRequest {
             device_id: u64::from(id.0) + 1,
-            election_id: Some(ELECTION),
+            election_id: Some(election_id),
             updates,
             ..WriteRequest::default()
         };
@@ -197,9 +211,14 @@ pub(crate) fn blank(id: SwitchId) -> Switch {
 
 /// Opens a session that may write.
 pub(crate) fn become_primary(switch: &mut Switch, id: SwitchId, stream: StreamId) {
+    bid(switch, id, stream, ELECTION);
+}
+
+/// Bids in a session, and opens it if it is not open.
+pub(crate) fn bid(switch: &mut Switch, id: SwitchId, stream: StreamId, election_id: Uint128) {
     let arbitration = MasterArbitrationUpdate {
         device_id: u64::from(id.0) + 1,
-        election_id: Some(ELECTION),
+        election_id: Some(election_id),
         ..MasterArbitrationUpdate::default()
     };
     let message = StreamMessageRequest { update: Some(StreamUpdate::Arbitration(arbitration)) };

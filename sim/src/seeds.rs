@@ -19,8 +19,9 @@ use std::fmt;
 use std::ops::{AddAssign, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The commit that this was built from; "unknown" where there was no repository.
 pub const COMMIT: &str = env!("FATBTREE_COMMIT");
@@ -63,7 +64,7 @@ impl Seeds {
         Self { first, count: count.min(1 << 15) }
     }
 
-    /// Seeds that nobody has tried: the base is the time of day. It is the only clock here, and no simulation sees it.
+    /// Seeds that nobody has tried: the base is the time of day. No simulation sees this clock.
     #[must_use]
     pub fn tonight(count: u64) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -100,6 +101,9 @@ pub struct Campaign<'a> {
     pub most_failures: usize,
     /// Called by the threads whenever a seed is done, for progress bars.
     pub done: &'a (dyn Fn() + Sync),
+    /// Real time after which a seed is taken for one that has no end. A thread cannot be stopped: the process says which seed
+    /// it is, and aborts.
+    pub longest: Duration,
 }
 
 impl fmt::Debug for Campaign<'_> {
@@ -113,7 +117,8 @@ impl fmt::Debug for Campaign<'_> {
 
 impl Default for Campaign<'_> {
     fn default() -> Self {
-        Self { command: "fatbtree simulate --seed", threads: 0, most_failures: 10, done: &|| {} }
+        let longest = Duration::from_secs(300);
+        Self { command: "fatbtree simulate --seed", threads: 0, most_failures: 10, done: &|| {}, longest }
     }
 }
 
@@ -177,7 +182,10 @@ impl Campaign<'_> {
         let enough = AtomicBool::new(false);
         let report = Mutex::new(Report { total: T::default(), passed: 0, failures: Vec::new() });
         let lock = || report.lock().unwrap_or_else(PoisonError::into_inner);
-        let work = || {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if self.threads == 0 { processors } else { self.threads };
+        let running: Vec<Mutex<Option<(u64, Instant)>>> = (0..threads).map(|_| Mutex::default()).collect();
+        let work = |thread: usize| {
             while !enough.load(Ordering::Relaxed) {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= seeds.count {
@@ -186,7 +194,9 @@ impl Campaign<'_> {
                 let seed = seeds.first + number;
                 let command = format!("{} {seed}", self.command);
                 let _guard = announce(seed, &command);
+                set(&running[thread], Some((seed, Instant::now())));
                 let outcome = catch_unwind(AssertUnwindSafe(|| scenario(seed)));
+                set(&running[thread], None);
                 let why = match outcome {
                     Ok(Ok(outcome)) => {
                         let mut report = lock();
@@ -205,18 +215,46 @@ impl Campaign<'_> {
                 (self.done)();
             }
         };
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = if self.threads == 0 { processors } else { self.threads };
         std::thread::scope(|scope| {
-            for _ in 1..threads {
-                scope.spawn(work);
+            let (working, all_done) = mpsc::channel::<()>();
+            scope.spawn(|| self.watch(&running, all_done));
+            let work = &work;
+            for thread in 1..threads {
+                let working = working.clone();
+                scope.spawn(move || {
+                    let _working = working;
+                    work(thread);
+                });
             }
-            work();
+            work(0);
+            drop(working);
         });
         let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
         report.failures.sort();
         report
     }
+
+    /// Looks at what is running until all is done.
+    fn watch(&self, running: &[Mutex<Option<(u64, Instant)>>], all_done: mpsc::Receiver<()>) {
+        while all_done.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+            for place in running {
+                let seed = *place.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some((seed, since)) = seed
+                    && since.elapsed() > self.longest
+                {
+                    let (longest, command) = (self.longest, self.command);
+                    eprintln!(
+                        "seed {seed}, commit {COMMIT} (or changed since) has no end within {longest:?}\n  replay: {command} {seed}"
+                    );
+                    std::process::abort();
+                }
+            }
+        }
+    }
+}
+
+fn set<T>(place: &Mutex<T>, value: T) {
+    *place.lock().unwrap_or_else(PoisonError::into_inner) = value;
 }
 
 /// What a panic said.

@@ -72,8 +72,8 @@ pub struct Cluster {
     tree: Network,
     servers: Vec<MemoryServer>,
     clients: Vec<Client>,
-    /// Where the file says it.
-    controller: Option<String>,
+    /// Where the file says it: the first one, then the standbys.
+    controllers: Vec<String>,
     p4runtime: Vec<P4RuntimeEndpoint>,
     /// By switch, where the file says so: what each port is called on the device.
     device_ports: std::collections::BTreeMap<SwitchId, std::collections::BTreeMap<u16, u16>>,
@@ -82,6 +82,7 @@ pub struct Cluster {
     wires: Option<wires::Wires>,
     /// As the file says it.
     certificates: Option<std::path::PathBuf>,
+    query_open: bool,
     /// By name, if the file has a rule for them.
     metrics: std::collections::BTreeMap<String, String>,
 }
@@ -196,13 +197,24 @@ impl Cluster {
 
     /// Where the controller answers memory servers, clients and operators: its gRPC endpoint, `name-or-address:port`.
     pub fn controller(&self) -> Option<&str> {
-        self.controller.as_deref()
+        self.controllers.first().map(String::as_str)
+    }
+
+    /// The same address, then those of the standbys (`controller.standby`), one of which takes its place when it is gone.
+    pub fn controllers(&self) -> &[String] {
+        &self.controllers
     }
 
     /// Where certificates are, relative to the file: every gRPC channel has mutual TLS, and every role shows the certificate of its name.
     /// `None`: channels are plaintext.
     pub fn certificates(&self) -> Option<&std::path::Path> {
         self.certificates.as_deref()
+    }
+
+    /// Whether memory servers answer queries whoever asks, though there are [certificates](Self::certificates). Otherwise only
+    /// clients that have a key, which they hand out to those with certificates.
+    pub fn query_open(&self) -> bool {
+        self.query_open
     }
 
     /// Where a role tells its metrics (HTTP), by its own name or `controller`: `name-or-address:port`. `None`: nowhere.

@@ -305,6 +305,12 @@ fn the_controller_has_an_address_of_its_own() {
         "line 15, column 1, controller",
         "grcp",
     );
+    let standby = |addresses: &str| format!("{}standby = {addresses}\n", with("localhost:3"));
+    let cluster = Cluster::from_toml(&standby("[\"localhost:4\", \"localhost:5\"]")).unwrap();
+    assert_eq!(cluster.controller(), Some("localhost:3"));
+    assert_eq!(cluster.controllers(), ["localhost:3", "localhost:4", "localhost:5"]);
+    refused(&standby("[\"localhost:3\"]"), "line 16, column 12, controller.standby", "localhost:3");
+    refused(&standby("[\"c\"]"), "line 16, column 12, controller.standby", "host:port");
 }
 
 #[test]
@@ -464,6 +470,19 @@ fn channels_off_loopback_need_trust() {
         let words = trusted("plaintext = \"I trust everybody on this network\"").expect("the words");
         assert_eq!(words.certificates(), None);
     }
+    // Queries bear keys where there are certificates. Otherwise the file must say that they need none.
+    let query = good_but("\"localhost:1\"", "\"localhost:1\"\nquery = \"10.9.0.1:4793\"");
+    let trusted = |trust: &str| Cluster::from_toml(&format!("[trust]\n{trust}\n{query}"));
+    assert!(!trusted("folder = \"keys\"").expect("they bear keys").query_open());
+    assert!(trusted("folder = \"keys\"\nquery_open = true").expect("it is meant").query_open());
+    const WORDS: &str = "plaintext = \"I trust everybody on this network\"";
+    assert!(trusted(&format!("{WORDS}\nquery_open = true")).expect("it is meant").query_open());
+    let open = refused(
+        &format!("[trust]\n{WORDS}\n{query}"),
+        "line 2, column 13, trust.plaintext",
+        "query_open = true",
+    );
+    assert_eq!(open, Problem::OpenQueries { address: "10.9.0.1:4793".to_owned() });
     for (trust, place) in
         [("", "line 1, column 1, trust"), ("plaintext = \"yes\"", "line 2, column 13, trust.plaintext")]
     {

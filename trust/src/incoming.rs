@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use fatbtree_wire::host_of;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -18,14 +19,6 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 /// How long nobody is accepted after the system has refused, as when no file is left.
 const PAUSE: Duration = Duration::from_millis(20);
-
-/// What counts as one host. Who has an IPv6 address has all of its /64 network to choose from.
-pub fn host_of(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
-        v4 => v4,
-    }
-}
 
 /// How many connections a service has at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,13 +199,5 @@ mod tests {
         assert!(places.take(host(3)).is_some());
         drop(held);
         assert_eq!(*places.taken.lock().unwrap(), (0, BTreeMap::new()));
-    }
-
-    #[test]
-    fn an_ipv6_host_is_its_network_and_an_embedded_ipv4_address_is_itself() {
-        let of = |text: &str| host_of(text.parse().expect("an address")).to_string();
-        assert_eq!(of("2001:db8:1:2:aaaa::1"), of("2001:db8:1:2:bbbb::2"));
-        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
-        assert_eq!((of("::ffff:10.0.0.1"), of("10.0.0.2")), ("10.0.0.1".to_owned(), "10.0.0.2".to_owned()));
     }
 }

@@ -6,6 +6,7 @@
 //! elsewhere only in words.
 //!
 //! * [`make_certificates`] writes a set for tests and small installations; any authority's certificates do.
+//! * [`query_secret`]: what memory servers make the keys of queries of.
 //! * [`Trust`] is a role's own certificate; [`Peer`] somebody to connect to; [`Door`] where a service listens, and how many connections
 //!   it has at once ([`Connections`]).
 //! * [`Roster`]: which name is behind a partition and an address, as the cluster file says.
@@ -16,7 +17,7 @@
 //! use fatbtree_trust::{OPERATOR, Trust, make_certificates};
 //!
 //! let folder = tempfile::tempdir()?;
-//! make_certificates(folder.path(), ["left", OPERATOR])?;
+//! make_certificates(folder.path(), ["left", OPERATOR], 365)?;
 //! let operator = Trust::read(folder.path(), OPERATOR)?;
 //! let to = operator.to("10.9.0.1:9700", "left");
 //! assert_eq!(to.endpoint()?.uri().scheme_str(), Some("https"));
@@ -27,21 +28,27 @@
 mod certificates;
 mod door;
 mod incoming;
+mod own;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-pub use certificates::{MakeError, make_certificates};
+pub use certificates::{DAYS, MOST_DAYS, MakeError, make_certificates};
 pub use door::{Caller, Door, Roster};
-pub use incoming::{Accepted, Connections, Place, Places, Refused, host_of};
+pub use incoming::{Accepted, Connections, Place, Places, Refused};
+pub use own::query_secret;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig};
 
 /// The name of whoever operates a cluster: asks its controller, loads its memory servers.
 pub const OPERATOR: &str = "operator";
 /// The controller's name.
 pub const CONTROLLER: &str = "controller";
+
+/// File of a folder with the secret of the memory servers, of which they make the keys of clients for queries: 32 hexadecimal
+/// digits. All memory servers of a cluster have the same; nobody else needs it.
+pub const QUERY_SECRET: &str = "queries.secret";
 
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -81,7 +88,83 @@ pub enum TrustError {
         /// Why not.
         source: std::io::Error,
     },
-    /// Files that are not what they should be.
+    /// A secret that is none for others on the machine.
+    #[error(
+        "{}: expected {what}, readable by its owner alone, found that everybody on this machine can read it (mode {mode:o}): \
+         `chmod 600` it, and make a new set if somebody may have read it",
+        file.display()
+    )]
+    Exposed {
+        /// The file.
+        file: PathBuf,
+        /// What is in it.
+        what: String,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A file that is no certificate.
+    #[error("{}: expected the certificate of {whose} in PEM, found none ({why}): copy it from the set again", file.display())]
+    NoCertificate {
+        /// The file.
+        file: PathBuf,
+        /// Whose it should be.
+        whose: String,
+        /// The parser's words.
+        why: String,
+    },
+    /// A certificate of another role.
+    #[error(
+        "{}: expected the certificate of {name}, found that of {found} (it ends on {ends}): start the role {found} with it, or copy \
+         {name}.pem and {name}.key from the set",
+        file.display()
+    )]
+    OtherRole {
+        /// The file.
+        file: PathBuf,
+        /// Whose it should be.
+        name: String,
+        /// Whose it is.
+        found: String,
+        /// Its last day.
+        ends: String,
+    },
+    /// A certificate that is no longer good.
+    #[error(
+        "{}: the certificate of {whose} ended on {ended}: renew it, or make a new set (`fatbtree topology certificates`) and give \
+         it to all roles",
+        file.display()
+    )]
+    Expired {
+        /// The file.
+        file: PathBuf,
+        /// Whose it is.
+        whose: String,
+        /// Its last day.
+        ended: String,
+    },
+    /// A certificate that is not yet good.
+    #[error("{}: the certificate of {whose} begins on {begins}: is this machine's clock right?", file.display())]
+    NotYet {
+        /// The file.
+        file: PathBuf,
+        /// Whose it is.
+        whose: String,
+        /// Its first day.
+        begins: String,
+    },
+    /// A secret of queries that is none.
+    #[error(
+        "{}: expected 32 hexadecimal digits, the secret of the memory servers, found {found} characters: copy it from the set, or make \
+         one for all memory servers (`openssl rand -hex 16`)",
+        file.display()
+    )]
+    NoSecret {
+        /// The file.
+        file: PathBuf,
+        /// Characters there are.
+        found: usize,
+    },
+    /// Files that do not belong together.
     #[error("the certificate of {name} in {}: expected ca.pem, {name}.pem and {name}.key, all PEM, that belong together", folder.display())]
     Unusable {
         /// Whose.
@@ -97,18 +180,27 @@ impl Trust {
     /// The certificate of `name` in a folder.
     ///
     /// # Errors
-    /// When a file is missing, or is no certificate or key.
+    /// When a file is missing, is no certificate or key, is another role's, or is good no more; and when everybody on the machine can
+    /// read the key.
     pub fn read(folder: &Path, name: &str) -> Result<Self, TrustError> {
-        let text = |file: String| {
-            let file = folder.join(file);
-            std::fs::read_to_string(&file).map_err(|source| TrustError::Read { file, source })
-        };
+        Self::read_at(folder, name, SystemTime::now())
+    }
+
+    /// The same at another time than now.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub fn read_at(folder: &Path, name: &str, now: SystemTime) -> Result<Self, TrustError> {
+        let [ca, certificate, key] =
+            ["ca.pem".to_owned(), format!("{name}.pem"), format!("{name}.key")].map(|file| folder.join(file));
         let credentials = Credentials {
             name: name.to_owned(),
-            authority: text("ca.pem".to_owned())?,
-            certificate: text(format!("{name}.pem"))?,
-            key: text(format!("{name}.key"))?,
+            authority: own::read(&ca)?,
+            certificate: own::read(&certificate)?,
+            key: own::read_secret(&key, &format!("the key of {name}"))?,
         };
+        own::check(&ca, &credentials.authority, None, now)?;
+        own::check(&certificate, &credentials.certificate, Some(name), now)?;
         let trust = Self(Some(Arc::new(credentials)));
         let unusable =
             |source| TrustError::Unusable { name: name.to_owned(), folder: folder.to_owned(), source };

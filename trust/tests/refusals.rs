@@ -96,7 +96,7 @@ const ROLES: [&str; 5] = [OPERATOR, CONTROLLER, "left", "right", "client"];
 /// Certificates of one authority in a folder of its own.
 fn authority(folder: &Path, name: &str) -> PathBuf {
     let folder = folder.join(name);
-    make_certificates(&folder, ROLES).expect("a set");
+    make_certificates(&folder, ROLES, 365).expect("a set");
     folder
 }
 

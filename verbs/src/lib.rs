@@ -71,6 +71,7 @@ pub mod plain;
 mod reactor;
 mod redo;
 mod request;
+mod room;
 mod stack;
 pub mod time;
 
@@ -83,4 +84,6 @@ pub use endpoint::{Agreed, Endpoint, EndpointError, Mtu, QueuePairNumber};
 pub use error::{ConnectError, DeviceMemoryError, Error, PostError, RegisterError};
 pub use memory::{Memory, OutOfBounds};
 pub use reactor::{Alarm, Broken, Chain, Reactor, Sleep};
+pub use redo::DamagedLog;
 pub use request::{IndexTarget, Operation, RKEY_NODE, RKEY_NODE_OR_RECORD, Remote, WorkRequest};
+pub use room::NoRoom;

@@ -4,12 +4,14 @@
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
-use crate::redo::Redo;
+use crate::redo::{DamagedLog, Redo};
+use crate::room::{NoRoom, Room};
 
 /// Bytes of a word: what is read and written at once.
 const WORD: usize = 8;
@@ -37,6 +39,8 @@ const WORD: usize = 8;
 pub struct Memory {
     map: MmapRaw,
     len: u64,
+    /// Where it lies in a file, and how many bytes of it have their room on the disk; those behind them are zeros.
+    room: Option<Box<Room>>,
     /// Where each write is noted before it is carried out.
     redo: Option<Box<Redo>>,
 }
@@ -70,39 +74,50 @@ impl Memory {
         let words =
             len.checked_next_multiple_of(WORD as u64).and_then(|len| usize::try_from(len.max(8)).ok());
         let map = MmapMut::map_anon(words.ok_or(io::ErrorKind::OutOfMemory)?)?;
-        Ok(Self { map: map.into(), len, redo: None })
+        Ok(Self { map: map.into(), len, room: None, redo: None })
     }
 
-    /// The first `len` bytes of a file, which is made so long if it is shorter, with zeros. What is written is in the file even if the
-    /// process is killed; when it reaches the disk the operating system decides, or [`sync`](Self::sync). Nobody else may change the file's
-    /// length meanwhile: an access behind its end would end the process.
+    /// The first `len` bytes of the file at `path`. What is written is in the file even if the process is killed; when it reaches the disk the
+    /// operating system decides, or [`sync`](Self::sync). Nobody else may make the file shorter meanwhile: an access behind its end would end
+    /// the process.
+    ///
+    /// The file may be shorter. All of it reads as zeros and nothing can be written before it was [reserved](Self::reserve): a write to a
+    /// mapped file that finds no room on the disk would end the process, too.
     ///
     /// # Errors
     /// When the file cannot be mapped for reading and writing.
-    pub fn file(file: &File, len: u64) -> io::Result<Self> {
+    pub fn file(path: &Path, file: File, len: u64) -> io::Result<Self> {
         let words = len.checked_next_multiple_of(WORD as u64).filter(|&len| isize::try_from(len).is_ok());
         let words = words.ok_or(io::ErrorKind::OutOfMemory)?.max(8);
-        if file.metadata()?.len() < words {
-            file.set_len(words)?;
-        }
-        let map = MmapOptions::new().len(words as usize).map_raw(file)?;
-        Ok(Self { map, len, redo: None })
+        let map = MmapOptions::new().len(words as usize).map_raw(&file)?;
+        Ok(Self { map, len, room: Some(Room::new(path, file).into()), redo: None })
     }
 
-    /// The same, where writes of up to [`WHOLE_WRITE`](Self::WHOLE_WRITE) bytes are carried out whole or not at all, even if the process is
-    /// killed in the middle of one: each is noted in `log` first, and one that was noted and perhaps not carried out is carried out now.
+    /// Gets room on the disk for the first `bytes` bytes, where the memory lies in a file, which has at least this length then. They can be
+    /// written from now on, however full the disk is later. File systems that write everything to a new place (btrfs, ZFS) promise it for the first write only.
     ///
     /// # Errors
-    /// When one of the files cannot be mapped, or the log names bytes that are not there: it is damaged, or another file's.
-    pub fn file_with_log(file: &File, len: u64, log: &File) -> io::Result<Self> {
-        let memory = Self::file(file, len)?;
-        let redo = Redo::new(Self::file(log, Redo::BYTES)?);
-        redo.replay(|offset, bytes| memory.write(offset, bytes))
-            .map_err(|out| io::Error::new(io::ErrorKind::InvalidData, out))?;
-        Ok(Self { redo: Some(redo.into()), ..memory })
+    /// When the disk is full; what had its room before still has it.
+    pub fn reserve(&self, bytes: u64) -> Result<(), NoRoom> {
+        self.room.as_ref().map_or(Ok(()), |room| room.reserve(bytes.min(self.len)))
     }
 
-    /// Bytes of the largest write that a [log](Self::file_with_log) keeps whole: the largest path MTU, so any packet's.
+    /// Has writes of up to [`WHOLE_WRITE`](Self::WHOLE_WRITE) bytes carried out whole or not at all, even if the process is killed in the
+    /// middle of one: each is noted in `log` first, and one that was noted and perhaps not carried out is carried out now. The log has
+    /// [`LOG_BYTES`](Self::LOG_BYTES), all of them [reserved](Self::reserve).
+    ///
+    /// # Errors
+    /// When the log is not what was written, or names bytes that are not there: it is damaged, or another file's.
+    pub fn with_log(self, log: Self) -> Result<Self, DamagedLog> {
+        let redo = Redo::new(log)?;
+        redo.replay(|offset, bytes| self.write(offset, bytes))?;
+        Ok(Self { redo: Some(redo.into()), ..self })
+    }
+
+    /// Bytes of a [log](Self::with_log).
+    pub const LOG_BYTES: u64 = Redo::BYTES;
+
+    /// Bytes of the largest write that a [log](Self::with_log) keeps whole: the largest path MTU, so any packet's.
     pub const WHOLE_WRITE: usize = 4096;
 
     /// Brings what lies in a file to the disk, and waits until it is there.
@@ -133,9 +148,9 @@ impl Memory {
         self.len == 0
     }
 
-    /// All bytes, while nobody else has the memory: for loading.
+    /// All bytes that can be written, while nobody else has the memory: for loading.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        let len = self.len as usize;
+        let len = self.there(0, self.len as usize);
         // SAFETY: the mapping is at least `len` bytes, initialised by the operating system, and lives as long as `self`;
         // `&mut self` says that no other reference to any of it exists.
         unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr(), len) }
@@ -154,9 +169,9 @@ impl Memory {
     #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfBounds> {
         let at = self.range(offset, into.len())?;
-        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and `copy_out` puts nothing but initialised bytes there.
+        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and `take_out` puts nothing but initialised bytes there.
         let into = unsafe { &mut *(std::ptr::from_mut(into) as *mut [MaybeUninit<u8>]) };
-        self.copy_out(at, into);
+        self.take_out(at, into);
         Ok(())
     }
 
@@ -168,10 +183,26 @@ impl Memory {
     pub fn append(&self, offset: u64, len: usize, to: &mut Vec<u8>) -> Result<(), OutOfBounds> {
         let at = self.range(offset, len)?;
         to.reserve(len);
-        self.copy_out(at, &mut to.spare_capacity_mut()[..len]);
-        // SAFETY: there is room for `len` more bytes, and `copy_out` has initialised them all.
+        self.take_out(at, &mut to.spare_capacity_mut()[..len]);
+        // SAFETY: there is room for `len` more bytes, and `take_out` has initialised them all.
         unsafe { to.set_len(to.len() + len) };
         Ok(())
+    }
+
+    /// Of `len` bytes from `at` on, those that are in memory or have their room on the disk.
+    #[inline]
+    fn there(&self, at: usize, len: usize) -> usize {
+        let Some(room) = &self.room else { return len };
+        (room.bytes() as usize).saturating_sub(at).min(len)
+    }
+
+    /// Initialises all of `into` with the bytes from `at` on, which must be inside. What has no room on the disk is zeros, and is not touched:
+    /// there are file systems where even a read takes room (tmpfs).
+    #[inline]
+    fn take_out(&self, at: usize, into: &mut [MaybeUninit<u8>]) {
+        let (into, behind) = into.split_at_mut(self.there(at, into.len()));
+        self.copy_out(at, into);
+        behind.fill(MaybeUninit::new(0));
     }
 
     /// Copies the bytes from `at` on, which must be there, and initialises all of `into`.
@@ -202,10 +233,10 @@ impl Memory {
     /// Copies bytes in. Bytes beside them in the same words stay as they are, whoever writes them meanwhile.
     ///
     /// # Errors
-    /// When they are not all there; then nothing is written.
+    /// When they are not all there, or have no [room](Self::reserve); then nothing is written.
     #[inline]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        let at = self.range(offset, bytes.len())?;
+        let at = self.writable(offset, bytes.len())?;
         match &self.redo {
             None => self.copy_in(at, bytes),
             Some(redo) => {
@@ -243,7 +274,7 @@ impl Memory {
     /// # Errors
     /// When they are not all there, or `offset` is not a multiple of 8.
     pub fn update(&self, offset: u64, new: impl Fn(u64) -> u64) -> Result<u64, OutOfBounds> {
-        let range = self.range(offset, WORD)?;
+        let range = self.writable(offset, WORD)?;
         if !range.is_multiple_of(WORD) {
             return Err(OutOfBounds { offset, len: WORD as u64, size: self.len });
         }
@@ -258,6 +289,18 @@ impl Memory {
         // SAFETY: the mapping begins on a page, is a multiple of 8 bytes long, is initialised by the operating system and
         // lives as long as `self`. All shared access to it is by these atomics.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast::<AtomicU64>(), self.map.len() / WORD) }
+    }
+
+    /// The offset as an index, if `len` bytes from there are inside and have their room.
+    #[inline]
+    fn writable(&self, offset: u64, len: usize) -> Result<usize, OutOfBounds> {
+        let at = self.range(offset, len)?;
+        match self.there(at, len) == len {
+            true => Ok(at),
+            false => {
+                Err(OutOfBounds { offset, len: len as u64, size: self.there(0, self.len as usize) as u64 })
+            }
+        }
     }
 
     /// The offset as an index, if `len` bytes from there are inside.

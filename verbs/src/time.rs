@@ -61,6 +61,46 @@ impl Duration {
     }
 }
 
+/// The time that a driver hands to what it drives: time in which the process could run.
+///
+/// A process that was suspended (Ctrl-Z, SIGSTOP), starved or moved to another machine has not waited: nothing could reach it. Timers that
+/// counted that time would give peers up which have answered long ago. So a gap between two looks at the clock counts for
+/// [`LONGEST_STEP`](Self::LONGEST_STEP) at most. A driver that sleeps looks again after [`LONGEST_WAIT`](Self::LONGEST_WAIT) at the latest; what
+/// it has waited for then counts in full, and a peer that is dead is given up as soon as before.
+///
+/// ```
+/// use fatbtree_verbs::time::{Duration, Instant, RunningTime};
+///
+/// let mut time = RunningTime::default();
+/// let at = |millis| Instant::ZERO + Duration::from_millis(millis);
+/// assert_eq!(time.at(at(300)), at(300));
+/// assert_eq!(time.at(at(900)), at(900));
+/// // Suspended for a minute.
+/// assert_eq!(time.at(at(60_900)), at(1_900));
+/// assert_eq!(time.at(at(61_000)), at(2_000));
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RunningTime {
+    /// What the clock said last.
+    seen: Instant,
+    now: Instant,
+}
+
+impl RunningTime {
+    /// The longest gap between two looks that counts in full. It is far longer than a busy system takes a processor away, so latencies stay
+    /// true, and far shorter than a lease.
+    pub const LONGEST_STEP: Duration = Duration::from_secs(1);
+    /// The longest sleep of a driver.
+    pub const LONGEST_WAIT: Duration = Duration::from_millis(500);
+
+    /// The time, when a clock that began at [`Instant::ZERO`] and never goes back says `clock`.
+    pub fn at(&mut self, clock: Instant) -> Instant {
+        self.now += (clock - self.seen).min(Self::LONGEST_STEP);
+        self.seen = self.seen.max(clock);
+        self.now
+    }
+}
+
 impl Add<Duration> for Instant {
     type Output = Instant;
 

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 fn a_header() -> impl Strategy<Value = QueryHeader> {
     let walk = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u16>(), any::<[u8; 2]>(), any::<u64>());
     let kind = (prop::sample::select(&Op::ALL), prop::option::of(prop::sample::select(&Status::ALL)));
-    let numbers = (any::<u64>(), any::<u16>(), any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>());
+    let numbers =
+        (any::<u64>(), any::<u16>(), any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
     (walk, kind, numbers).prop_map(|(walk, (op, status), numbers)| QueryHeader {
         walk: IndexHeader {
             flags: IndexFlags(walk.0),
@@ -29,6 +30,7 @@ fn a_header() -> impl Strategy<Value = QueryHeader> {
         range_end: numbers.5,
         total: 0,
         offset: 0,
+        tag: numbers.6,
     })
 }
 

@@ -64,13 +64,30 @@ impl Step {
     }
 }
 
-/// What a ramp comes to, in words.
+/// What a ramp comes to, in words: the highest load up to which it kept up with all, and the first with which it did not.
 pub(super) fn conclusion(steps: &[Step]) -> String {
-    match steps.iter().rfind(|step| step.kept_up) {
-        Some(step) => {
-            format!("It kept up with {:.0}/s; p99 {:.0} µs there", step.intended_per_s, step.latencies.p99_us)
+    let late = steps.iter().position(|step| !step.kept_up);
+    let (borne, rest) = steps.split_at(late.unwrap_or(steps.len()));
+    let up_to = borne.last().map(|step| {
+        format!(
+            "It kept up with all loads up to {:.0}/s; p99 {:.0} µs there",
+            step.intended_per_s, step.latencies.p99_us
+        )
+    });
+    let not = rest.first().map(|step| format!("{:.0}/s", step.intended_per_s));
+    let is_mixed = rest.iter().any(|step| step.kept_up);
+    let why = if is_mixed {
+        ", though with a higher one: something else has kept the machine busy, or --operations are too few"
+    } else {
+        ""
+    };
+    match (up_to, not) {
+        (Some(up_to), Some(not)) => format!("{up_to}. It did not keep up with {not}{why}"),
+        (Some(up_to), None) => up_to,
+        (None, Some(not)) if is_mixed => {
+            format!("It did not keep up with {not}, the least of these loads{why}")
         }
-        None => {
+        (None, _) => {
             "It kept up with none of these loads: more --operations take longer, and tell more".to_owned()
         }
     }
@@ -167,6 +184,31 @@ mod tests {
         assert!(svg.contains("operations a second"));
         // Where nothing kept up there is nothing to draw, which is no error.
         assert!(picture(&[step(10, false)]).is_ok());
+    }
+
+    #[test]
+    fn a_ramp_says_either_that_it_kept_up_or_that_it_did_not() {
+        let told = |kept_up: &[bool]| {
+            let steps: Vec<Step> = (1..).zip(kept_up).map(|(n, kept_up)| step(n * 10, *kept_up)).collect();
+            conclusion(&steps)
+        };
+        assert_eq!(told(&[true, true]), "It kept up with all loads up to 2000/s; p99 180 µs there");
+        let not = told(&[true, true, false]);
+        assert_eq!(
+            not,
+            "It kept up with all loads up to 2000/s; p99 180 µs there. It did not keep up with 3000/s"
+        );
+        let mixed = told(&[true, false, true]);
+        assert!(
+            mixed.contains("up to 1000/s") && mixed.contains("with 2000/s, though with a higher one"),
+            "{mixed}"
+        );
+        let first = told(&[false, true]);
+        assert!(
+            first.starts_with("It did not keep up with 1000/s, the least") && !first.contains("kept up"),
+            "{first}"
+        );
+        assert!(told(&[false, false]).contains("none of these loads"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use fatbtree_controller::grpc::Client;
+use fatbtree_controller::grpc::Controllers;
 use fatbtree_controller::operator::{
     Counters, Difference, Drops, Explanation, Planned, Question, Reloaded, SavedPlan, Status, Synced,
 };
@@ -16,7 +16,7 @@ use fatbtree_trust::{CONTROLLER, OPERATOR};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::count::key;
+use crate::count::{AskedKey, key};
 use crate::output::Output;
 
 /// Ask a cluster's controller, and tell it what to do.
@@ -86,7 +86,7 @@ enum Command {
     Explain {
         /// The key, decimal or 0x-hexadecimal.
         #[arg(value_parser = key)]
-        key: u64,
+        key: AskedKey,
         #[command(flatten)]
         asked: Asked,
     },
@@ -130,18 +130,18 @@ struct Asked {
 const CONNECT: Duration = Duration::from_secs(5);
 
 impl Asked {
-    async fn connect(&self) -> Result<Client> {
+    fn controllers(&self) -> Result<Controllers> {
         let cluster = crate::topology::load(&self.cluster)?;
-        let Some(address) = cluster.controller() else {
+        if cluster.controllers().is_empty() {
             bail!("{} has no [controller]: add its gRPC address", self.cluster.display());
-        };
+        }
         let trust = crate::topology::trust(&cluster, &self.cluster, OPERATOR)?;
-        Ok(Client::connect(trust.to(address, CONTROLLER), CONNECT).await?)
+        Ok(Controllers::new(cluster.controllers().iter().map(|address| trust.to(address, CONTROLLER))))
     }
 
     async fn ask<T: DeserializeOwned>(&self, question: Question) -> Result<T> {
         let patience = Duration::from_secs(self.patience);
-        Ok(self.connect().await?.ask(&question, patience).await?)
+        Ok(self.controllers()?.ask(&question, CONNECT, patience).await?)
     }
 
     /// As JSON, or for people.
@@ -196,8 +196,8 @@ async fn ask(command: &Command) -> Result<()> {
             asked.tell(&difference, print::difference)
         }
         Command::Explain { key, asked } => {
-            let explanation: Explanation = asked.ask(Question::Explain { key: *key }).await?;
-            asked.tell(&explanation, print::explanation)
+            let explanation: Explanation = asked.ask(Question::Explain { key: key.key }).await?;
+            asked.tell(&explanation, |explanation| print::explanation(*key, explanation))
         }
         Command::Counters { asked } => {
             let counters: Counters = asked.ask(Question::Counters).await?;

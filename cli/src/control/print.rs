@@ -4,10 +4,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use comfy_table::{Table, presets};
 use fatbtree_controller::operator::{
-    Counters, Difference, DroppedPacket, Drops, Explanation, HotPlace, Planned, Reloaded, RoleState, Status,
-    Step, SwitchDifference, SwitchDrops, TableCounters,
+    Counters, Difference, DroppedPacket, Drops, Explanation, HotPlace, Planned, ReloadStatus, Reloaded,
+    RoleState, Status, Step, SwitchDifference, SwitchDrops, TableCounters,
 };
-use fatbtree_controller::{Memory, TableUse};
+use fatbtree_controller::{Memory, Stage, TableUse};
+
+use crate::count::AskedKey;
 
 pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
@@ -21,6 +23,7 @@ fn state(state: RoleState) -> &'static str {
         RoleState::Silent => "silent",
         RoleState::Converging => "converging",
         RoleState::Settled => "settled",
+        RoleState::Lost => "tree lost",
     }
 }
 
@@ -85,21 +88,35 @@ pub(super) fn status_text(status: &Status) -> String {
     for cable in &status.cables_down {
         text += &format!("cable {cable} is down\n");
     }
+    for warning in &status.warnings {
+        text += &format!("warning: {warning}\n");
+    }
     if let Some(trouble) = &status.trouble {
         text += &format!("no new plan: {trouble}\n");
     }
     if status.refused_connections > 0 {
         text += &format!("{} connections refused\n", status.refused_connections);
     }
-    text += &match (&status.reload, status.epoch) {
-        (Some(reload), _) => {
-            let stage = format!("{:?}", reload.stage).to_lowercase();
-            format!("reload to epoch {} under way, {} entries: {stage}", reload.epoch, reload.entries)
-        }
-        (None, Some(epoch)) => format!("epoch {epoch} in force, {} entries", status.entries),
-        (None, None) => "no plan in force: index reads end at the roots of their partitions".to_owned(),
+    text + &force_text(status)
+}
+
+/// Which plan index reads follow, and which one is on its way. A reload may keep the epoch, and write only what differs.
+fn force_text(status: &Status) -> String {
+    let in_force = match status.epoch {
+        Some(epoch) => format!("epoch {epoch} in force, {} entries", status.entries),
+        None => "no plan in force: index reads end at the roots of their partitions".to_owned(),
     };
-    text
+    let Some(ReloadStatus { epoch, stage, entries }) = status.reload else { return in_force };
+    let next = match stage {
+        Stage::Clear => "what is left of the plan before is being deleted".to_owned(),
+        Stage::Write if status.epoch == Some(epoch) => {
+            format!("changes to it are being written, {entries} entries then")
+        }
+        Stage::Write => format!("epoch {epoch} is being written, {entries} entries"),
+        Stage::Flip if status.epoch == Some(epoch) => format!("its {entries} entries are being put in force"),
+        Stage::Flip => format!("epoch {epoch} is being put in force, {entries} entries"),
+    };
+    format!("{in_force}; {next}")
 }
 
 pub(super) fn planned(planned: &Planned) {
@@ -129,9 +146,9 @@ pub(super) fn difference(difference: &Difference) {
     println!("{changes}");
 }
 
-pub(super) fn explanation(explanation: &Explanation) {
-    let Explanation { key, epoch, partition, address, hot, steps, because } = explanation;
-    println!("key {key:#x} in epoch {epoch}, partition {partition}");
+pub(super) fn explanation(asked: AskedKey, explanation: &Explanation) {
+    let Explanation { key: _, epoch, partition, address, hot, steps, because } = explanation;
+    println!("key {asked} in epoch {epoch}, partition {partition}");
     if let Some(HotPlace { address, switches }) = hot {
         let switches = switches.join(", ");
         println!(
@@ -139,9 +156,9 @@ pub(super) fn explanation(explanation: &Explanation) {
         );
     }
     for Step { switch, table, low, next, address, cached } in steps {
-        let until = next.map_or("the end".to_owned(), |next| format!("{next:#x}"));
+        let (low, until) = (asked.show(*low), next.map_or("the end".to_owned(), |next| asked.show(next)));
         let further = if *cached { ", cached further on" } else { "" };
-        println!("  {switch:<10} {table:<14} keys from {low:#x} to {until}: {address:#x}{further}");
+        println!("  {switch:<10} {table:<14} keys from {low} to {until}: {address:#x}{further}");
     }
     println!("it ends at {address:#x}: {because}");
 }
@@ -210,6 +227,27 @@ mod tests {
     use fatbtree_controller::operator::DropCount;
 
     use super::*;
+
+    #[test]
+    fn an_epoch_is_in_force_or_on_its_way_never_both() {
+        let status = |epoch, reload: Option<(u8, Stage)>| {
+            let reload = reload.map(|(epoch, stage)| ReloadStatus { epoch, stage, entries: 9 });
+            force_text(&Status { epoch, reload, entries: 7, ..Status::default() })
+        };
+        assert_eq!(status(Some(4), None), "epoch 4 in force, 7 entries");
+        let write = status(Some(4), Some((6, Stage::Write)));
+        assert_eq!(write, "epoch 4 in force, 7 entries; epoch 6 is being written, 9 entries");
+        let difference = status(Some(4), Some((4, Stage::Write)));
+        assert_eq!(
+            difference,
+            "epoch 4 in force, 7 entries; changes to it are being written, 9 entries then"
+        );
+        let flip = status(Some(4), Some((6, Stage::Flip)));
+        assert_eq!(flip, "epoch 4 in force, 7 entries; epoch 6 is being put in force, 9 entries");
+        let clear = status(Some(6), Some((6, Stage::Clear)));
+        assert_eq!(clear, "epoch 6 in force, 7 entries; what is left of the plan before is being deleted");
+        assert!(status(None, Some((6, Stage::Write))).starts_with("no plan in force"));
+    }
 
     #[test]
     fn drops_are_told_by_switch_and_reason() {

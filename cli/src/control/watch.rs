@@ -8,26 +8,28 @@ use std::time::Duration;
 use anyhow::Result;
 use fatbtree_controller::operator::{Counters, Question, Status, TableCounters};
 
-use super::{Asked, print};
+use super::{Asked, CONNECT, print};
 
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Until Ctrl-C. A controller that is gone is told of, and asked again.
 pub(super) async fn watch(asked: &Asked) -> Result<()> {
     let mut before: BTreeMap<String, TableCounters> = BTreeMap::new();
-    let mut client = asked.connect().await?;
+    let controllers = asked.controllers()?;
     let patience = Duration::from_secs(asked.patience);
     // One for all the time: a Ctrl-C while the table is printed counts as well.
     let mut stopped = pin!(tokio::signal::ctrl_c());
+    let mut is_first = true;
     loop {
         let answers = async {
-            let status: Status = client.ask(&Question::Status, patience).await?;
-            let counters: Counters = client.ask(&Question::Counters, patience).await?;
+            let status: Status = controllers.ask(&Question::Status, CONNECT, patience).await?;
+            let counters: Counters = controllers.ask(&Question::Counters, CONNECT, patience).await?;
             Ok::<_, anyhow::Error>((status, counters))
         };
         let text = tokio::select! {
             _ = &mut stopped => return Ok(()),
             answers = answers => match answers {
+                Err(error) if is_first => return Err(error),
                 Err(error) => format!("{error:#}"),
                 Ok((status, mut counters)) => {
                     // Of the last period only; after a reload the counters begin anew.
@@ -39,7 +41,12 @@ pub(super) async fn watch(asked: &Asked) -> Result<()> {
                             table.stops -= before.stops;
                         }
                     }
-                    format!("{}\n\nin the last second:\n{}", print::status_text(&status), print::counters_text(&counters))
+                    let status = print::status_text(&status);
+                    // The first counts are those since the plan was loaded.
+                    match std::mem::take(&mut is_first) {
+                        true => format!("{status}\n\nwhat index reads do comes in a second"),
+                        false => format!("{status}\n\nin the last second:\n{}", print::counters_text(&counters)),
+                    }
                 }
             },
         };

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
-use fatbtree_client::workload::{KeyFile, KeyMap, OperationKind, RequestDistribution, WorkloadSpec, builtin};
+use fatbtree_client::workload::{KeyMap, OperationKind, RequestDistribution, WorkloadSpec, builtin};
 use fatbtree_controller::{Budget, MAX_SET_NODES, Target};
 use fatbtree_index::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
 
 use crate::controller::TargetName;
+use crate::records::{check_enough, has_values, keys_of};
 use crate::{count, room, workload};
 
 /// Node sets on a path through a FatTree.
@@ -31,7 +32,7 @@ const LAYERS: u8 = 5;
   fatbtree demo --workload my-workload.properties      a YCSB property file
   fatbtree demo --k 6 --target tofino2                 a larger network, larger switches")]
 pub(crate) struct Arguments {
-    /// Number of keys, or a file with one key per line.
+    /// Number of keys; or a file with one key per line; or a file .csv of keys and values, of which the keys are taken.
     #[arg(long, value_name = "COUNT|FILE", default_value = "40000000")]
     keys: Keys,
     /// Bytes of each value; up to 64 are kept in the leaves, longer ones behind a pointer.
@@ -129,27 +130,20 @@ impl Arguments {
             }
             Keys::Count(count) => (*count, None),
             Keys::File(path) => {
-                let text = std::fs::read_to_string(path).with_context(|| {
-                    format!("--keys {}: neither a number nor a file that can be read", path.display())
-                })?;
-                let file = KeyFile::parse(&path.display().to_string(), &text)?;
-                if file.duplicates() > 0 {
+                if !path.exists() {
+                    bail!("--keys {}: neither a count such as 4711, 1e6 or 2M, nor a file", path.display());
+                }
+                if has_values(path) {
                     eprintln!(
-                        "{}: {} lines repeat an earlier key and are left out",
-                        path.display(),
-                        file.duplicates()
+                        "{}: the demo takes its keys, and makes values of --value-size bytes",
+                        path.display()
                     );
                 }
+                let file = keys_of(path)?;
                 (file.keys().len() as u64, Some(KeyMap::File(file.into())))
             }
         };
-        if records < u64::from(self.servers) {
-            bail!(
-                "{} on {}: every server needs at least one key",
-                count::of(records, "key"),
-                count::of(self.servers, "memory server")
-            );
-        }
+        check_enough(records, self.servers.into())?;
         let compiled = Budget::compiled(self.target.into());
         let fat_root_ranges = self.fat_root.unwrap_or(compiled.fat_root_ranges);
         if fat_root_ranges < usize::from(self.servers) {

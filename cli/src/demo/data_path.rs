@@ -8,6 +8,7 @@
 //!   fabric    aggregation and core switches
 //! ```
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use fatbtree_memserver as memserver;
 use fatbtree_sim::{Client, Clock, Cluster, InstantWires};
 use fatbtree_switch::service::Inbox;
 use fatbtree_verbs::Alarm;
-use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::time::{Instant, RunningTime};
 
 use super::memory::{Brought, Desk, Wanted};
 
@@ -35,20 +36,31 @@ const STEPS: u64 = 4096;
 /// Looks for a frame that a thread makes before it offers its processor to others.
 const LOOKS: u32 = 256;
 
-/// The wall's time, from when it was made.
-#[derive(Clone, Copy)]
-pub(super) struct WallClock(std::time::Instant);
+/// The time since it was made, as far as the process could run.
+pub(super) struct RunningClock {
+    began: std::time::Instant,
+    running: Cell<RunningTime>,
+}
 
-impl Clock for WallClock {
+impl RunningClock {
+    fn new() -> Self {
+        Self { began: std::time::Instant::now(), running: Cell::default() }
+    }
+}
+
+impl Clock for RunningClock {
     fn now(&self) -> Instant {
-        Instant::from_nanos(self.0.elapsed().as_nanos() as u64)
+        let mut running = self.running.get();
+        let now = running.at(Instant::from_nanos(self.began.elapsed().as_nanos() as u64));
+        self.running.set(running);
+        now
     }
 }
 
 /// Everything one of the threads owns.
 pub(super) struct DataPath {
     pub(super) cluster: Cluster<InstantWires>,
-    pub(super) clock: WallClock,
+    clock: RunningClock,
     /// The inboxes of this half's switches, by the switch's position.
     switch_inboxes: Vec<(usize, Inbox)>,
     server_mailboxes: Vec<memserver::Mailbox>,
@@ -66,7 +78,7 @@ impl DataPath {
         server_mailboxes: Vec<memserver::Mailbox>,
         memory: Option<Desk>,
     ) -> Self {
-        let clock = WallClock(std::time::Instant::now());
+        let clock = RunningClock::new();
         Self { cluster, clock, switch_inboxes, server_mailboxes, memory, idle: 0 }
     }
 
@@ -116,7 +128,6 @@ impl DataPath {
         let alarm = Alarm::ringing();
         let waker = Arc::clone(&alarm).into();
         let mut context = Context::from_waker(&waker);
-        let clock = self.clock;
         let mut steps = 0u64;
         loop {
             steps += 1;
@@ -125,7 +136,8 @@ impl DataPath {
                 self.answer_control_plane();
             }
             if alarm.take() {
-                let polled = self.cluster.with_client(0, &clock, |_, _| future.as_mut().poll(&mut context));
+                let polled =
+                    self.cluster.with_client(0, &self.clock, |_, _| future.as_mut().poll(&mut context));
                 if let Poll::Ready(output) = polled {
                     return Ok(output);
                 }

@@ -18,6 +18,7 @@ use comfy_table::{CellAlignment, Table, presets};
 pub(crate) use arguments::Arguments;
 use run::{Demonstrated, demonstrate};
 
+use crate::interrupted::EXIT_CODE;
 use crate::output::Output;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -30,7 +31,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     runtime.spawn(async {
         if tokio::signal::ctrl_c().await.is_ok() {
             eprintln!("\ninterrupted; nothing was written");
-            std::process::exit(130);
+            std::process::exit(EXIT_CODE.into());
         }
     });
     let Demonstrated { result, plan, picture } = runtime.block_on(demonstrate(settings))?;

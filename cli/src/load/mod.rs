@@ -2,21 +2,24 @@
 
 mod input;
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_memserver::ServerInfo;
-use fatbtree_memserver::grpc::{Client, LoadData, LoadProgress, load_servers};
-use fatbtree_topology::Cluster;
+use fatbtree_memserver::grpc::{Client, LoadData, LoadProgress, load_empty, load_servers};
+use fatbtree_topology::{Cluster, Named};
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
+use crate::interrupted::{Interrupted, signalled};
 use crate::memserver::MadeValues;
 use crate::output::Output;
+use crate::records::check_enough;
 use crate::{count, progress};
 use input::{Input, Source};
 
@@ -26,17 +29,22 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --keys 1e6              1,000,000 keys of YCSB, with values that `fatbtree bench` can check
   fatbtree load --cluster cluster.toml --keys keys.txt         a key a line, decimal or 0x...; values are made
   fatbtree load --cluster cluster.toml --keys people.csv       lines of key,value; a first line \"key,value\" is passed over
+  fatbtree load --cluster cluster.toml --empty left            an empty tree for one server, which has lost its own and serves nobody
 
 Each memory server gets as many keys as the others: the partitions' borders follow from the keys, whatever the cluster file says. What the
-servers held before is replaced when all have built their new trees; a load that is stopped before, or fails, changes nothing. Clients lose
-their sessions and connect anew.")]
+servers held before is replaced when all have built their new trees; a load that is stopped before (exit code 130), or fails (1), changes
+nothing. Clients lose their sessions and connect anew.")]
 pub(crate) struct Arguments {
     /// Cluster file (TOML).
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
     /// How many keys, as 4711, 1e6 or 2M; or a file of keys; or a file .csv of keys and values.
-    #[arg(long, value_name = "COUNT|FILE|CSV")]
-    keys: String,
+    #[arg(long, value_name = "COUNT|FILE|CSV", required_unless_present = "empty", conflicts_with = "empty")]
+    keys: Option<String>,
+    /// Have this memory server begin anew with an empty tree. One that was started again without its tree serves nobody until it is loaded,
+    /// or is told so that this is meant.
+    #[arg(long, value_name = "SERVER")]
+    empty: Option<String>,
     #[command(flatten)]
     values: MadeValues,
     /// Where to write the result as JSON; - for standard output, instead of the table.
@@ -61,9 +69,9 @@ struct LoadedServer {
     server: String,
     partition: u16,
     keys: u64,
-    /// First key of the partition.
+    /// Lowest key that belongs to the partition, there or not.
     low: String,
-    /// Last key of the partition.
+    /// Highest key that belongs to the partition, there or not.
     high: String,
     levels: u32,
     generation: u64,
@@ -74,12 +82,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cluster = crate::topology::load(&arguments.cluster)?;
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
-    let source: Source = arguments.keys.parse()?;
-    let MadeValues { seed, value_bytes } = arguments.values;
-    let data = Arc::new(Input::read(&source, seed, value_bytes)?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.context("starting threads")?;
     let trust = crate::topology::trust(&cluster, &arguments.cluster, OPERATOR)?;
-    let result = runtime.context("starting threads")?.block_on(load(&cluster, &trust, data))?;
+    let result = match (&arguments.keys, &arguments.empty) {
+        (_, Some(name)) => runtime.block_on(empty(&cluster, &trust, name))?,
+        (keys, None) => {
+            let source: Source = keys.as_deref().unwrap_or_default().parse()?;
+            let MadeValues { seed, value_bytes } = arguments.values;
+            let data = Arc::new(Input::read(&source, seed, value_bytes)?);
+            check_enough(data.keys().len() as u64, cluster.servers().len() as u64)?;
+            runtime.block_on(load(&cluster, &trust, data))?
+        }
+    };
     let json = serde_json::to_string_pretty(&result)?;
     if to_stdout {
         println!("{json}");
@@ -93,6 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>) -> Result<LoadResult> {
+    let signalled = signalled().context("listening for signals")?;
     let mut servers = vec![];
     for server in cluster.servers() {
         let client = Client::connect(trust.to(&server.grpc, &server.name)).await;
@@ -102,6 +118,8 @@ async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>) -> Result<Load
     let count = data.keys().len() as u64;
     let value_bytes = (0..data.keys().len()).map(|at| u64::from(data.length(at))).sum();
     let (bar, began) = (progress::bar("keys", count), Instant::now());
+    let (all, built) = (servers.len(), Cell::new(0));
+    tracing::info!(keys = count, servers = all, "the load begins");
     let loaded = load_servers(servers, data, |progress| match progress {
         LoadProgress::Sent(keys) => {
             bar.inc(keys);
@@ -109,15 +127,50 @@ async fn load(cluster: &Cluster, trust: &Trust, data: Arc<Input>) -> Result<Load
                 bar.set_message("keys sent; trees are built");
             }
         }
-        LoadProgress::Built(_) => {}
+        LoadProgress::Built(servers) => {
+            built.set(servers);
+            if servers == all {
+                bar.set_message("trees are built; the memory servers change over to them");
+            }
+        }
     });
-    let loaded = loaded.await;
+    let loaded = tokio::select! {
+        loaded = loaded => loaded,
+        () = signalled => {
+            let sent = bar.position();
+            bar.finish_and_clear();
+            bail!(Interrupted(how_far(sent, count, built.get(), all)));
+        }
+    };
     let seconds = began.elapsed().as_secs_f64();
     bar.finish_and_clear();
     let loaded = loaded?;
     let described = cluster.servers().iter().zip(&loaded);
     let servers = described.map(|(server, info)| told(server.name.clone(), info)).collect();
     Ok(LoadResult { keys: count, value_bytes, seconds, keys_per_s: count as f64 / seconds, servers })
+}
+
+/// How far a load came that is broken off.
+fn how_far(sent: u64, keys: u64, built: usize, servers: usize) -> String {
+    match built == servers {
+        false => format!(
+            "{sent} of {keys} keys were sent, {built} of {servers} memory servers had built their trees; all of them serve what they served before"
+        ),
+        true => "the memory servers were changing over to their new trees, and not all may have done so: load again".to_owned(),
+    }
+}
+
+/// An empty tree for one server.
+async fn empty(cluster: &Cluster, trust: &Trust, name: &str) -> Result<LoadResult> {
+    let Some(Named::MemoryServer(server)) = cluster.named(name) else {
+        let names: Vec<&str> = cluster.servers().iter().map(|server| server.name.as_str()).collect();
+        bail!("no memory server {name:?} in the cluster file: they are {}", names.join(", "));
+    };
+    let began = Instant::now();
+    let emptied = async { load_empty(Client::connect(trust.to(&server.grpc, &server.name)).await?).await };
+    let info = emptied.await.with_context(|| format!("memory server {}", server.name))?;
+    let (seconds, servers) = (began.elapsed().as_secs_f64(), vec![told(server.name.clone(), &info)]);
+    Ok(LoadResult { keys: 0, value_bytes: 0, seconds, keys_per_s: 0.0, servers })
 }
 
 fn told(server: String, info: &ServerInfo) -> LoadedServer {
@@ -137,7 +190,15 @@ fn told(server: String, info: &ServerInfo) -> LoadedServer {
 fn print(result: &LoadResult) {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED);
-    table.set_header(["memory server", "partition", "keys", "first key", "last key", "levels", "generation"]);
+    table.set_header([
+        "memory server",
+        "partition",
+        "keys",
+        "range from",
+        "range to",
+        "levels",
+        "generation",
+    ]);
     for server in &result.servers {
         let numbers = [server.levels.to_string(), server.generation.to_string()];
         let front = [server.server.clone(), server.partition.to_string(), server.keys.to_string()];

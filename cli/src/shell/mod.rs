@@ -87,7 +87,7 @@ fn exit_when_interrupted() -> Result<()> {
     std::thread::Builder::new().name("interrupt".into()).spawn(move || {
         if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
             eprintln!();
-            std::process::exit(130);
+            std::process::exit(crate::interrupted::EXIT_CODE.into());
         }
     })?;
     Ok(())

@@ -216,7 +216,7 @@ impl Network {
                 supply.hand_to(pool, at, session.id);
             }
             // The operation says so.
-            Err(_) => pool.refuse_memory(at, kind),
+            Err(refusal) => pool.refuse_memory(at, kind, refusal.shortage()),
         }
         Ok(())
     }

@@ -105,13 +105,18 @@ impl Role {
         self.child.id()
     }
 
-    pub(crate) fn stop(mut self, signal: &str) -> ExitStatus {
+    pub(crate) fn stop(self, signal: &str) -> ExitStatus {
         assert!(kill(signal, self.id()));
+        self.end()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(mut self) -> ExitStatus {
         let began = Instant::now();
         loop {
             match self.child.try_wait().expect("it is ours") {
                 Some(status) => return status,
-                None if began.elapsed() > PATIENCE => panic!("it goes on after SIG{signal}"),
+                None if began.elapsed() > PATIENCE => panic!("it goes on"),
                 None => std::thread::sleep(Duration::from_millis(10)),
             }
         }

@@ -19,10 +19,12 @@
 //! assert!(summary.verified());
 //! ```
 
+mod buckets;
 mod histogram;
 
 use serde::{Deserialize, Serialize};
 
+pub use buckets::{LatencyBuckets, OperationLatencies};
 pub use histogram::{CdfPoint, LatencyHistogram};
 
 /// How an operation ended.

@@ -38,7 +38,7 @@ use thiserror::Error;
 pub use builtin::{NAMES as BUILTIN_NAMES, UnknownWorkload, builtin};
 pub use distribution::{RequestDistribution, SCRAMBLED_ITEMS, SCRAMBLED_ZETA, ScanLengthDistribution};
 pub use hash::fnv_hash64;
-pub use keys::{KeyFile, KeyFileError, KeyMap};
+pub use keys::{KeyFile, KeyMap};
 pub use properties::{Origin, Properties, PropertiesError, Property};
 pub use spec::{InsertOrder, Proportions, SpecError, WorkloadSpec};
 pub use zipf::{DEFAULT_THETA, ZipfError, Zipfian, zeta};

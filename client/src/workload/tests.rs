@@ -107,7 +107,7 @@ fn new_records_are_read_once_acknowledged() {
 
 #[test]
 fn a_key_file_bounds_the_records() {
-    let keys = KeyMap::File(Arc::new(KeyFile::parse("k", "30\n10\n20").unwrap()));
+    let keys = KeyMap::File(Arc::new(KeyFile::from(vec![30, 10, 20])));
     let text = "recordcount=2\nreadproportion=0\nupdateproportion=0\ninsertproportion=1";
     let mut workload = Workload::new(&spec(text), keys.clone(), 1).unwrap();
     assert_eq!(workload.next_operation().unwrap().key, 20);

@@ -8,12 +8,12 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 use tonic::transport::Channel;
+use tonic::{Code, Status};
 
 use super::proto::controller_client::ControllerClient;
 use super::proto::{self, client_message, server_message};
-use super::{ClientReport, Registered, ServerHello, ServerNews};
+use super::{ClientReport, NOT_PRIMARY, Registered, ServerHello, ServerNews};
 use crate::operator::Question;
 use crate::reconcile::{Incarnation, Registration};
 
@@ -46,6 +46,17 @@ pub enum ClientError {
         /// How long it was waited for.
         after: Duration,
     },
+    /// It is a standby, or looks whether it is to be primary.
+    #[error("the controller at {address}: {reason}")]
+    NotPrimary {
+        /// Its address.
+        address: String,
+        /// Which one is primary.
+        reason: String,
+    },
+    /// Of several controllers none does what was asked for.
+    #[error("no controller of this cluster is primary and answers: {0}")]
+    NonePrimary(String),
     /// It says no, or the connection was lost.
     #[error("the controller at {address}: {}", .status.message())]
     Refused {
@@ -62,6 +73,59 @@ pub enum ClientError {
         /// What was wrong.
         source: serde_json::Error,
     },
+}
+
+/// All controllers of a cluster, of which one is primary at most.
+#[derive(Clone, Debug)]
+pub struct Controllers(Vec<Peer>);
+
+impl Controllers {
+    /// Those at these addresses, in the order in which they are tried.
+    pub fn new(peers: impl IntoIterator<Item = Peer>) -> Self {
+        Self(peers.into_iter().collect())
+    }
+
+    /// The controllers in turn, for ever: for a stream that is opened again and again until a primary takes it. `None` if there are none.
+    pub fn in_turn(&self) -> impl Iterator<Item = Peer> + use<> {
+        self.0.clone().into_iter().cycle()
+    }
+
+    /// Asks the primary, and waits for the answer. `connect` is how long a connection may take.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn ask<T: DeserializeOwned>(
+        &self,
+        question: &Question,
+        connect: Duration,
+        patience: Duration,
+    ) -> Result<T, ClientError> {
+        let mut failed: Vec<ClientError> = Vec::new();
+        for peer in &self.0 {
+            let answer =
+                async { Client::connect(peer.clone(), connect).await?.ask(question, patience).await };
+            match answer.await {
+                Err(error) if error.is_of_another() => failed.push(error),
+                answer => return answer,
+            }
+        }
+        let all = failed.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        Err(failed.pop().filter(|_| self.0.len() == 1).unwrap_or(ClientError::NonePrimary(all)))
+    }
+}
+
+impl ClientError {
+    /// Whether another controller may be primary.
+    fn is_of_another(&self) -> bool {
+        match self {
+            // One that is frozen may have lost its place meanwhile.
+            Self::Unreachable { .. } | Self::Deadline { .. } | Self::NotPrimary { .. } => true,
+            Self::Refused { status, .. } => {
+                matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal)
+            }
+            Self::NonePrimary(_) | Self::Answer { .. } => false,
+        }
+    }
 }
 
 /// A connection to a controller.
@@ -97,6 +161,12 @@ impl Client {
     }
 
     fn refused(&self, status: Status) -> ClientError {
+        if status.code() == NOT_PRIMARY {
+            return ClientError::NotPrimary {
+                address: self.address.clone(),
+                reason: status.message().to_owned(),
+            };
+        }
         ClientError::Refused { address: self.address.clone(), status: Box::new(status) }
     }
 
@@ -117,7 +187,8 @@ impl Client {
             .map_err(|source| ClientError::Answer { address: self.address.clone(), source })
     }
 
-    /// A memory server says that it is here, and tells what changes, until one of them is gone.
+    /// A memory server says that it is here, and tells what changes, until one of them is gone. `known` is told which other tree of the server
+    /// the controller has known before, by its number.
     ///
     /// # Errors
     /// How it has ended.
@@ -125,6 +196,7 @@ impl Client {
         &mut self,
         hello: ServerHello,
         news: &mut mpsc::Receiver<ServerNews>,
+        mut known: impl FnMut(u64),
     ) -> Result<(), ClientError> {
         let (messages, sent) = mpsc::channel(WAITING);
         let send = |message| proto::ServerMessage { message: Some(message) };
@@ -135,7 +207,8 @@ impl Client {
         loop {
             tokio::select! {
                 reply = replies.next() => match reply {
-                    Some(Ok(proto::RegisterReply {})) => {}
+                    Some(Ok(proto::RegisterReply { former: Some(former) })) => known(former),
+                    Some(Ok(proto::RegisterReply { former: None })) => {}
                     Some(Err(status)) => return Err(self.refused(status)),
                     None => return Ok(()),
                 },
@@ -202,6 +275,7 @@ impl From<ServerHello> for proto::ServerHello {
             partition: hello.partition.into(),
             tree: Some(tree(hello.incarnation, hello.root)),
             connections: hello.connections.into_iter().map(Into::into).collect(),
+            lost: hello.lost,
         }
     }
 }
@@ -214,6 +288,7 @@ impl From<ServerNews> for server_message::Message {
                 Self::Closed(proto::Closed { client: client.to_bits(), queue_pair })
             }
             ServerNews::Root(root) => Self::Root(root),
+            ServerNews::Lost => Self::Lost(proto::Lost {}),
             ServerNews::Refilled(incarnation, root) => Self::Tree(tree(incarnation, root)),
         }
     }

@@ -16,11 +16,14 @@ use std::net::Ipv4Addr;
 
 use tokio::sync::{mpsc, oneshot};
 
-pub use client::{Client, ClientError};
-pub use service::{ServiceOptions, serve};
+pub use client::{Client, ClientError, Controllers};
+pub use service::{ServiceOptions, Standing, serve};
 
 use crate::operator::Question;
 use crate::reconcile::{Incarnation, Registration};
+
+/// The code by which a controller that is not primary refuses.
+const NOT_PRIMARY: tonic::Code = tonic::Code::Aborted;
 
 /// Messages and stubs as the proto compiler makes them.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated code")]
@@ -44,6 +47,8 @@ pub enum ServerNews {
     Root(u64),
     /// The tree was filled anew; the number of its root.
     Refilled(Incarnation, u64),
+    /// The tree is an empty one that was not meant: the server serves nobody until it is loaded.
+    Lost,
 }
 
 /// A memory server's first words.
@@ -55,6 +60,8 @@ pub struct ServerHello {
     pub incarnation: Incarnation,
     /// The tree's root.
     pub root: u64,
+    /// The tree is an empty one that was not meant.
+    pub lost: bool,
     /// All connections.
     pub connections: Vec<Registration>,
 }
@@ -82,6 +89,8 @@ pub enum Input {
         stream: u64,
         /// What it says.
         hello: ServerHello,
+        /// Where it waits for the number of another tree of its that was known before.
+        former: oneshot::Sender<u64>,
     },
     /// A memory server has news.
     ServerNews {

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use fatbtree_trust::{CONTROLLER, Connections, Door, OPERATOR};
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::proto::controller_server::{Controller, ControllerServer};
 use super::proto::{self, client_message, server_message};
-use super::{ClientReport, Input, Registered, ServerHello, ServerNews};
+use super::{ClientReport, Input, NOT_PRIMARY, Registered, ServerHello, ServerNews};
 use crate::reconcile::{Incarnation, Registration};
 
 /// What peers can make the service hold.
@@ -56,8 +56,12 @@ impl Default for ServiceOptions {
     }
 }
 
+/// Whether the controller is primary: `Err` says which one is, in words that follow "not primary: ". Streams end when it changes.
+pub type Standing = Result<(), String>;
+
 /// Serves a controller: what comes in goes to `inputs`, in the order of each stream. Where there are certificates, a memory server
-/// registers for its own partition, a client reports for its own address, and only the operator asks.
+/// registers for its own partition, a client reports for its own address, and only the operator asks. Only a primary is asked;
+/// [`ClientError::NotPrimary`](super::ClientError::NotPrimary) says that another controller should be.
 ///
 /// # Errors
 /// When the transport fails.
@@ -65,6 +69,7 @@ pub async fn serve(
     options: ServiceOptions,
     door: impl Into<Door<TcpListener>>,
     inputs: mpsc::Sender<Input>,
+    standing: watch::Receiver<Standing>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let door = door.into();
@@ -73,6 +78,7 @@ pub async fn serve(
     let (connections, door) = door.open(bound);
     let service = Service {
         inputs,
+        standing,
         door,
         options,
         next: AtomicU64::new(0),
@@ -91,13 +97,29 @@ pub async fn serve(
 struct Service {
     door: Door<()>,
     inputs: mpsc::Sender<Input>,
+    standing: watch::Receiver<Standing>,
     options: ServiceOptions,
     next: AtomicU64,
     streams: Arc<Semaphore>,
     questions: Arc<Semaphore>,
 }
 
+fn not_primary(standing: &watch::Receiver<Standing>) -> Status {
+    let reason = match &*standing.borrow() {
+        Ok(()) => "this controller has just become primary: try again".to_owned(),
+        Err(reason) => reason.clone(),
+    };
+    Status::new(NOT_PRIMARY, format!("not primary: {reason}"))
+}
+
 impl Service {
+    /// The standing as it is, in which this controller is primary.
+    fn primary(&self) -> Result<watch::Receiver<Standing>, Status> {
+        let mut standing = self.standing.clone();
+        let is_primary = standing.borrow_and_update().is_ok();
+        if is_primary { Ok(standing) } else { Err(not_primary(&standing)) }
+    }
+
     fn stream(&self) -> Result<(u64, OwnedSemaphorePermit), Status> {
         let place = Arc::clone(&self.streams).try_acquire_owned();
         let full = |_| {
@@ -139,7 +161,8 @@ fn hello(message: proto::ServerMessage) -> Result<ServerHello, Status> {
     };
     let (incarnation, root) = tree(hello.tree)?;
     let connections = hello.connections.into_iter().map(Registration::from).collect();
-    Ok(ServerHello { partition: number("partition", hello.partition)?, incarnation, root, connections })
+    let (partition, lost) = (number("partition", hello.partition)?, hello.lost);
+    Ok(ServerHello { partition, incarnation, root, lost, connections })
 }
 
 fn news(message: proto::ServerMessage) -> Result<ServerNews, Status> {
@@ -150,6 +173,7 @@ fn news(message: proto::ServerMessage) -> Result<ServerNews, Status> {
             ServerNews::Closed { client: Ipv4Addr::from_bits(client), queue_pair }
         }
         server_message::Message::Root(root) => ServerNews::Root(root),
+        server_message::Message::Lost(_) => ServerNews::Lost,
         server_message::Message::Tree(filled) => {
             let (incarnation, root) = tree(Some(filled))?;
             ServerNews::Refilled(incarnation, root)
@@ -168,6 +192,7 @@ impl Controller for Service {
         &self,
         request: Request<Streaming<proto::ServerMessage>>,
     ) -> Result<Response<Self::RegisterStream>, Status> {
+        let mut standing = self.primary()?;
         let (stream, place) = self.stream()?;
         let (door, caller) = (self.door.clone(), self.door.caller(&request));
         let mut messages = request.into_inner();
@@ -177,21 +202,29 @@ impl Controller for Service {
             let _place = place;
             let mut partition = None;
             let ended: Result<(), Status> = async {
-                while let Some(message) = messages.message().await? {
-                    let input = match partition {
-                        None => {
-                            let hello = hello(message)?;
-                            door.admit_server(&caller, hello.partition)?;
-                            partition = Some(hello.partition);
-                            Input::ServerJoined { stream, hello }
-                        }
-                        Some(partition) => Input::ServerNews { stream, partition, news: news(message)? },
+                loop {
+                    let message = tokio::select! {
+                        message = messages.message() => message?,
+                        _ = standing.changed() => return Err(not_primary(&standing)),
                     };
+                    let Some(message) = message else { return Ok(()) };
+                    let Some(partition) = partition else {
+                        let hello = hello(message)?;
+                        door.admit_server(&caller, hello.partition)?;
+                        partition = Some(hello.partition);
+                        let (former, told) = oneshot::channel();
+                        inputs.send(Input::ServerJoined { stream, hello, former }).await.map_err(gone)?;
+                        // None was known.
+                        let former = told.await.ok();
+                        // The first reply has room.
+                        let _ = replies.try_send(Ok(proto::RegisterReply { former }));
+                        continue;
+                    };
+                    let input = Input::ServerNews { stream, partition, news: news(message)? };
                     inputs.send(input).await.map_err(gone)?;
                     // One that waits says the same.
-                    let _ = replies.try_send(Ok(proto::RegisterReply {}));
+                    let _ = replies.try_send(Ok(proto::RegisterReply { former: None }));
                 }
-                Ok(())
             }
             .await;
             if let Err(status) = ended {
@@ -209,6 +242,7 @@ impl Controller for Service {
         &self,
         request: Request<Streaming<proto::ClientMessage>>,
     ) -> Result<Response<Self::ReportStream>, Status> {
+        let mut standing = self.primary()?;
         let (stream, place) = self.stream()?;
         let caller = self.door.caller(&request);
         let mut messages = request.into_inner();
@@ -223,7 +257,13 @@ impl Controller for Service {
         self.inputs.send(Input::ClientJoined { stream, address, registered }).await.map_err(gone)?;
         tokio::spawn(async move {
             let _place = place;
-            while let Ok(Some(message)) = messages.message().await {
+            loop {
+                // When another controller is primary, the client's stream ends: it asks for the other one.
+                let message = tokio::select! {
+                    message = messages.message() => message,
+                    _ = standing.changed() => break,
+                };
+                let Ok(Some(message)) = message else { break };
                 let Some(client_message::Message::Report(report)) = message.message else { break };
                 let proto::Report { keys, index_reads, astray } = report;
                 let report = ClientReport { keys, index_reads, astray };
@@ -240,6 +280,7 @@ impl Controller for Service {
 
     async fn ask(&self, request: Request<proto::Question>) -> Result<Response<proto::Answer>, Status> {
         self.door.admit(&request, &[OPERATOR, CONTROLLER])?;
+        let standing = self.primary()?;
         let Ok(_place) = self.questions.try_acquire() else {
             let questions = self.options.questions;
             return Err(Status::resource_exhausted(format!("{questions} questions wait, as many as may")));
@@ -252,7 +293,11 @@ impl Controller for Service {
         let answer = answer.map_err(|_| {
             Status::deadline_exceeded(format!("no answer within {} s", self.options.answer.as_secs()))
         })?;
-        let json = answer.map_err(gone)?.map_err(Status::failed_precondition)?;
+        let answer = answer.map_err(|_| match standing.has_changed() {
+            Ok(true) => not_primary(&standing),
+            _ => gone(()),
+        })?;
+        let json = answer.map_err(Status::failed_precondition)?;
         Ok(Response::new(proto::Answer { json }))
     }
 }

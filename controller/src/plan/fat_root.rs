@@ -1,8 +1,8 @@
 //! Which top nodes become the fat root: greedily those that bring most for what they take, starting at the super-root.
 //!
 //! The paper merges the most visited nodes (§III-B), as if all took the same. They do not: rows of TCAM are what ends a fat
-//! root, and a node takes from none to four of them for each child, and of one slice or of all four. A node brings its visits: each
-//! of them goes one level further at once. It takes what its children's ranges take more than its own did ([`Need`]), as a share of
+//! root, and a node takes from none to four of them for each child, and of one slice or of all four. A node brings the visits that
+//! are expected of it: each of them goes one level further at once. It takes what its children's ranges take more than its own did ([`Need`]), as a share of
 //! the resource of which that is the largest share.
 
 use std::cmp::{Ordering, Reverse};
@@ -12,7 +12,6 @@ use super::favour::Favour;
 use super::need::Need;
 use super::ranges::RangeTables;
 use super::{Budget, PlanError, SLICE_BITS, STAGES};
-use crate::frequency::Frequencies;
 use crate::tree::{NONE, Tree};
 
 /// One range of the fat root: a child of a merged node.
@@ -26,14 +25,24 @@ pub(super) struct Child {
     pub(super) node: u32,
 }
 
-/// The ranges and their tables, within the budget.
+/// A fat root: its ranges and their tables, within the budget.
+#[derive(Clone, Debug)]
+pub(super) struct FatRoot {
+    /// The nodes that are merged.
+    pub(super) merged: Vec<u32>,
+    /// In key order.
+    pub(super) children: Vec<Child>,
+    pub(super) tables: RangeTables,
+}
+
+/// The fat root for these visits of each node.
 pub(super) fn build(
     tree: &Tree,
-    frequencies: &Frequencies,
+    visits: &[f64],
     favour: &Favour,
     budget: &Budget,
-) -> Result<(Vec<Child>, RangeTables), PlanError> {
-    let mut merged = merge(tree, frequencies, favour, budget);
+) -> Result<FatRoot, PlanError> {
+    let mut merged = merge(tree, visits, favour, budget);
     loop {
         let children = children(tree, &merged);
         let lows: Vec<u64> = children.iter().map(|child| child.low).collect();
@@ -42,7 +51,7 @@ pub(super) fn build(
             .place(&mut tables)
             .and_then(|()| budget.check_ranges(children.len(), &tables, budget.range_match));
         match placed {
-            Ok(()) => return Ok((children, tables)),
+            Ok(()) => return Ok(FatRoot { merged, children, tables }),
             // Merging kept within it: what is too much is the super-root. Were it not so, less would do.
             Err(error) if merged.pop().is_none() => return Err(error),
             Err(_) => {}
@@ -53,7 +62,8 @@ pub(super) fn build(
 /// A node that may be merged next.
 struct Candidate {
     /// What it brings: visits and, where these are equal, leaves below it.
-    visits: u64,
+    visits: f64,
+    is_held: bool,
     leaves: u64,
     /// What it takes of what it takes most of, in [`WHOLE`]ths.
     share: u64,
@@ -67,34 +77,27 @@ struct Candidate {
 const WHOLE: u64 = 1 << 32;
 
 impl Candidate {
-    fn new(
-        tree: &Tree,
-        frequencies: &Frequencies,
-        favour: &Favour,
-        budget: &Budget,
-        node: u32,
-        low: u64,
-    ) -> Self {
+    fn new(tree: &Tree, visits: &[f64], favour: &Favour, budget: &Budget, node: u32, low: u64) -> Self {
         // The first child takes what the node's range begins with, as in `children`.
         let pivots = tree.children(node).iter().skip(1).map(|child| child.low);
         let lows: Vec<u64> = std::iter::once(low).chain(pivots).collect();
         let need = Need::of_cutting(&lows, tree.node(node).high.checked_add(1), budget.range_match);
         let share = budget.largest_share(&need, WHOLE).max(1);
-        let visits = favour.in_fat_root(node, frequencies.of(node));
-        Self { visits, leaves: tree.node(node).leaves, share, node, low, need }
+        let is_held = favour.in_fat_root(node);
+        let visits = Favour::of_held(is_held, visits[node as usize]);
+        Self { visits, is_held, leaves: tree.node(node).leaves, share, node, low, need }
     }
 }
 
 impl Ord for Candidate {
     /// What brings more for what it takes is greater; then what is nearer to the root, or to key 0.
     fn cmp(&self, other: &Self) -> Ordering {
-        // brings / takes, crosswise: exact, and the same on every machine.
-        let ratio = |a: u64, b: u64| {
-            let crosswise = |brings: u64, takes: u64| u128::from(brings) * u128::from(takes);
-            crosswise(a, other.share).cmp(&crosswise(b, self.share))
-        };
-        ratio(self.visits, other.visits)
-            .then_with(|| ratio(self.leaves, other.leaves))
+        let ratio = |at: &Self, brings: f64| brings / at.share as f64;
+        let compare =
+            |brings: fn(&Self) -> f64| ratio(self, brings(self)).total_cmp(&ratio(other, brings(other)));
+        compare(|at| at.visits)
+            .then_with(|| self.is_held.cmp(&other.is_held))
+            .then_with(|| compare(|at| at.leaves as f64))
             .then_with(|| Reverse(self.node).cmp(&Reverse(other.node)))
     }
 }
@@ -117,8 +120,8 @@ impl Eq for Candidate {}
 ///
 /// A node that takes more than is left is passed by: another one may still fit. A node whose children are on another server stays
 /// whole, for the fat root would send the read to the wrong memory.
-fn merge(tree: &Tree, frequencies: &Frequencies, favour: &Favour, budget: &Budget) -> Vec<u32> {
-    let candidate = |node, low| Candidate::new(tree, frequencies, favour, budget, node, low);
+fn merge(tree: &Tree, visits: &[f64], favour: &Favour, budget: &Budget) -> Vec<u32> {
+    let candidate = |node, low| Candidate::new(tree, visits, favour, budget, node, low);
     let partitions = tree.partitions();
     let mut queue: BinaryHeap<_> =
         partitions.iter().filter(|p| p.node != NONE).map(|p| candidate(p.node, p.low)).collect();
@@ -174,6 +177,7 @@ fn children(tree: &Tree, merged: &[u32]) -> Vec<Child> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frequency::Frequencies;
     use crate::plan::RangeMatch;
     use crate::program::Target;
     use crate::test_support::arb_tops;
@@ -202,7 +206,8 @@ mod tests {
         let samples = [(1, 10), (7, 20), (8, 10), (12, 2), (14, 15), (17, 3)];
         let frequencies = Frequencies::from_weighted(&tree, &samples);
         let budget = Budget { fat_root_ranges: 10, ..Budget::bmv2() };
-        let (children, tables) = build(&tree, &frequencies, &Favour::default(), &budget).unwrap();
+        let FatRoot { children, tables, .. } =
+            build(&tree, frequencies.expected(), &Favour::default(), &budget).unwrap();
         let lows: Vec<u64> = children.iter().map(|child| child.low).collect();
         assert_eq!(
             lows,
@@ -234,7 +239,8 @@ mod tests {
                 live_epochs: 1,
                 ..Budget::compiled(Target::Tofino1)
             };
-            let (children, tables) = build(&tree, &frequencies, &Favour::default(), &budget).unwrap();
+            let FatRoot { children, tables, .. } =
+                build(&tree, frequencies.expected(), &Favour::default(), &budget).unwrap();
             (children.len(), tables.rows_per_stage::<STAGES>(budget.range_match))
         };
         assert_eq!(lows(5), (4, [4, 0, 0, 0]), "two more rows for 8 visits");
@@ -257,7 +263,8 @@ mod tests {
                 fat_root_ranges: ranges, stage_entries: entries, stage_rows: Some(rows), range_match, live_epochs: 1,
                 ..Budget::bmv2()
             };
-            let Ok((found, tables)) = build(&tree, &frequencies, &Favour::default(), &budget) else { return Ok(()) };
+            let fat_root = build(&tree, frequencies.expected(), &Favour::default(), &budget);
+            let Ok(FatRoot { children: found, tables, .. }) = fat_root else { return Ok(()) };
             let lows: Vec<u64> = found.iter().map(|child| child.low).collect();
             prop_assert!(budget.check_ranges(lows.len(), &tables, range_match).is_ok());
             for (at, child) in found.iter().enumerate().filter(|(_, child)| child.node != NONE) {

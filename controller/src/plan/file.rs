@@ -37,6 +37,8 @@ struct File {
     next: Vec<NextBlock>,
     #[serde(default)]
     newest_slots: Vec<(u16, u16)>,
+    #[serde(default)]
+    short: u32,
 }
 
 impl Plan {
@@ -61,6 +63,7 @@ impl Plan {
             first_hops: self.first_hops.clone(),
             next: self.next.clone(),
             newest_slots: self.newest_slots.clone(),
+            short: self.short,
         };
         serde_json::to_string(&file).expect("numbers, strings and lists always serialise")
     }
@@ -103,6 +106,7 @@ impl Plan {
             budget: file.budget,
             switch_names: file.switch_names,
             newest_slots: file.newest_slots,
+            short: file.short,
             tables,
             index: execute::Index::default(),
         };

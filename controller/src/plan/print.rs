@@ -31,6 +31,9 @@ pub struct Summary {
     pub entries: usize,
     /// Levels that the network walks for an average sample that is not led to a record; 1 without samples means the fat root alone.
     pub expected_levels: f64,
+    /// Round trips of an average lookup that the best placement below the same fat root saves beyond this one, at most.
+    #[serde(default)]
+    pub short_of_best: f64,
 }
 
 /// The node sets of one kind.
@@ -133,6 +136,7 @@ impl Plan {
             hot_share: part_of(hot, all),
             entries: self.entries().values().map(Vec::len).sum(),
             expected_levels: walked,
+            short_of_best: f64::from(self.short) / 1e6,
         }
     }
 
@@ -232,6 +236,10 @@ impl Plan {
         line(format_args!(
             "  {} table entries; the switches walk {:.2} levels for an average sample that is not led to a record",
             summary.entries, summary.expected_levels
+        ));
+        line(format_args!(
+            "  no placement of nodes below this fat root saves more than {:.4} further round trips a lookup",
+            summary.short_of_best
         ));
         out
     }

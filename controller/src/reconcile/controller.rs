@@ -1,6 +1,7 @@
 //! The controller's knowledge and decisions, without I/O.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::connection::{Connection, ConnectionError};
 use crate::plan::{Placement, Plan, PlanError, next_epoch};
 
 /// A connection that a memory server has accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Registration {
     /// Where the client's packets come from.
     pub client: Ipv4Addr,
@@ -26,6 +27,19 @@ pub struct Registration {
     pub root: u64,
     /// The path MTU in bytes.
     pub mtu: u16,
+}
+
+impl fmt::Debug for Registration {
+    /// Without the rkey: who knows it can write to the tree.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { client, queue_pair, root, mtu, rkey: _ } = self;
+        f.debug_struct("Registration")
+            .field("client", client)
+            .field("queue_pair", queue_pair)
+            .field("root", root)
+            .field("mtu", mtu)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a memory server says of its tree: another number means that nodes may lie elsewhere than before.
@@ -154,6 +168,7 @@ pub struct Controller {
     made_of: Incarnations,
     /// Plans that were saved, one of them perhaps of the epoch that is found in force.
     saved: Vec<(Plan, Incarnations)>,
+    left_out: Option<PlanError>,
     /// Nothing is in force because the fat roots that were read so far are empty.
     found_nothing: bool,
     reload: Option<Reload>,
@@ -189,6 +204,7 @@ impl Controller {
             servers: cluster.servers().iter().map(|server| (server.partition, Server::default())).collect(),
             made_of: Incarnations::new(),
             saved: Vec::new(),
+            left_out: None,
             found_nothing: false,
             reload: None,
             turned: 0,
@@ -208,8 +224,16 @@ impl Controller {
     pub fn restore(&mut self, plan: Plan, made_of: Incarnations) {
         match plan.check_network(&self.cluster) {
             Ok(()) => self.saved.push((plan, made_of)),
-            Err(error) => tracing::warn!(epoch = plan.epoch(), %error, "a saved plan is left out"),
+            Err(error) => {
+                tracing::warn!(epoch = plan.epoch(), %error, "a saved plan is left out");
+                self.left_out = Some(error);
+            }
         }
+    }
+
+    /// Why a plan that was saved is not of this cluster.
+    pub fn left_out(&self) -> Option<&PlanError> {
+        self.left_out.as_ref()
     }
 
     /// Time, counted from any moment on. It never goes back.
@@ -602,6 +626,17 @@ impl Controller {
     /// The plan in force, and what it was made of.
     pub fn plan(&self) -> Option<(&Arc<Loaded>, &Incarnations)> {
         self.desired.in_force.plan().map(|loaded| (loaded, &self.made_of))
+    }
+
+    /// The epoch that index reads follow, and the entries of its plan, 0 if it is not known: until all fat roots have turned to a new plan,
+    /// those of the one before.
+    pub fn followed(&self) -> (Option<u8>, usize) {
+        match &self.reload {
+            Some(Reload { stage: Stage::Flip, old, .. }) => {
+                old.as_ref().map_or((None, 0), |old| (Some(old.plan().epoch()), old.len()))
+            }
+            _ => (self.desired.in_force.epoch(), self.plan().map_or(0, |(loaded, _)| loaded.len())),
+        }
     }
 
     /// The plan that was in force before.

@@ -263,6 +263,26 @@ fn routes_do_not_wait_for_a_plan() {
     assert!(fleet.held("leaf-0").entries().iter().filter(planned).count() > 0, "there is a plan to wait for");
 }
 
+/// A cable comes back while a plan is being written: the plan is not put in force by what switches held before.
+#[test]
+fn a_reload_goes_on_once_packets_go_where_they_go_now() {
+    let mut fleet = Fleet::new();
+    let cable = Outages { links: [(fleet.id("leaf-0"), 2)].into(), ..Outages::none() };
+    fleet.controller.network_changed(cable);
+    fleet.settle(&[]);
+    assert_eq!(fleet.climbs("leaf-1"), [0, 64], "spine-0 does not reach leaf-0, where a memory server is");
+    fleet.load();
+    // The others hold the plan, and know nothing of the cable that comes back now.
+    fleet.settle(&["leaf-2"]);
+    fleet.controller.network_changed(Outages::none());
+    fleet.settle(&["leaf-0", "leaf-1", "spine-0", "spine-1"]);
+    assert_eq!((fleet.climbs("leaf-2"), fleet.climbs("leaf-1")), ([32, 32], [0, 64]));
+    assert_eq!(fleet.controller.reload().map(|(_, _, stage)| stage), Some(Stage::Write));
+    fleet.settle(&[]);
+    assert!(fleet.controller.reload().is_none());
+    assert_eq!((fleet.climbs("leaf-1"), fleet.serving("spine-0")), ([32, 32], fleet.serving("spine-1")));
+}
+
 /// One that has routes, and does not know yet that it is a fat root, would send index packets up again.
 #[test]
 fn an_empty_one_turns_packets_round_before_it_has_routes() {

@@ -1,5 +1,6 @@
 //! `roce_connection`: a registered connection, at the client's edge switch → rkey, partition, root.
 
+use std::fmt;
 use std::net::Ipv4Addr;
 
 use fatbtree_topology::MacAddress;
@@ -27,7 +28,7 @@ pub struct Key {
 }
 
 /// Admit the index read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Action {
     /// The rkey of the server's tree region.
     pub rkey: u32,
@@ -39,6 +40,19 @@ pub struct Action {
     pub udp_port: u16,
     /// The longest READ that is answered in one packet, in bytes.
     pub mtu: u16,
+}
+
+impl fmt::Debug for Action {
+    /// Without the rkey: who knows it can write to the tree.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { partition, root, udp_port, mtu, rkey: _ } = self;
+        f.debug_struct("Action")
+            .field("partition", partition)
+            .field("root", root)
+            .field("udp_port", udp_port)
+            .field("mtu", mtu)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, Debug)]

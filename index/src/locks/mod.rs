@@ -219,7 +219,54 @@ mod tests {
         assert_eq!(writer.lock_of(GlobalAddress::new(3, 64)).server, 3);
     }
 
+    /// The server clears bit `owner % 64` of word `owner / 64` when the owner's session has ended.
+    #[test]
+    fn each_owner_has_a_bit_of_its_own() {
+        let writer = writer(1, true);
+        for (owner, word, bit) in
+            [(0, 0, 0), (1, 0, 1), (63, 0, 63), (64, 1, 0), (130, 2, 2), (0xffff, 1023, 63)]
+        {
+            let (at, found) = writer.life_of(owner);
+            assert_eq!((at.address, at.rkey, found), (word * 8, 8, 1 << bit), "owner {owner}");
+        }
+    }
+
     proptest! {
+        /// Several clients find a lock of a dead owner, each at its own time, and take it by what they have seen then. One of them has it:
+        /// the first one that knows the word as it is. Nobody takes a lock that is free, or has another owner by now; neighbours stay as
+        /// they are.
+        #[test]
+        fn a_lock_of_a_dead_owner_has_one_heir(
+            number in 0..4u32,
+            word: u64,
+            now_owned_by in prop_oneof![4 => Just(None), 1 => Just(Some(0)), 1 => Just(Some(9)), 1 => Just(Some(3))],
+            neighbour_changes: bool,
+            order in Just([0, 1, 2]).prop_shuffle(),
+        ) {
+            const DEAD: u16 = 7;
+            let heirs = [writer(1, true), writer(2, false), writer(3, false)];
+            let lock = LockId { server: 0, number };
+            let (shift, mask) = (number * 16, 0xffff << (number * 16));
+            let seen = word & !mask | u64::from(DEAD) << shift;
+            // What has happened since they looked.
+            let mut now = now_owned_by.map_or(seen, |owner: u16| seen & !mask | u64::from(owner) << shift);
+            if neighbour_changes {
+                now ^= 1 << ((number + 1) % 4 * 16);
+            }
+            let neighbours = now & !mask;
+            let mut owner = now_owned_by.unwrap_or(DEAD);
+            for heir in order.map(|at| &heirs[at]) {
+                let found = now;
+                now = heir.inherit(lock, seen, DEAD).apply(found).unwrap_or(found);
+                let expected = owner == DEAD && (heir.masked_atomics || !neighbour_changes);
+                prop_assert_eq!(heir.has_inherited(lock, seen, DEAD, found), expected);
+                if expected {
+                    owner = heir.owner.number;
+                }
+                prop_assert_eq!(now, neighbours | u64::from(owner) << shift);
+            }
+        }
+
         /// Clients with and without masked atomics share a table: a lock has one owner, and neighbours stay as they are.
         #[test]
         fn one_owner_at_a_time(steps in prop::collection::vec((0..3usize, 0..8u64), 1..200)) {
@@ -230,6 +277,10 @@ mod tests {
                 let (writer, lock) = (&writers[who], LockId { server: 0, number: number as u32 });
                 let word = &mut words[number as usize / 4];
                 if owners[number as usize] == Some(who) {
+                    // Its own lock is its own still, however often it asks: a release that was lost is found so.
+                    let found = *word;
+                    *word = writer.take(lock, found).apply(found).unwrap();
+                    prop_assert_eq!((writer.taken(lock, found, found), *word), (Taken::Before, found));
                     *word = writer.give_back(lock).apply(*word).unwrap();
                     owners[number as usize] = None;
                 } else {

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::leaf::{EntryValue, KEY, LeafNode, LeafShape, OCCUPIED, VALUE};
 use super::{LINE, NodeFault, NodeHeader, word};
+use crate::checks::Check;
 use crate::config::Integrity;
 use crate::record::RecordPointer;
 
@@ -38,9 +39,16 @@ impl<'a> LeafEditor<'a> {
     }
 
     /// The slot of a key.
-    #[must_use]
-    pub fn slot_of(&self, key: u64) -> Option<usize> {
-        (0..self.shape.capacity()).find(|&slot| self.is_occupied(slot) && self.key(slot) == key)
+    ///
+    /// # Errors
+    /// When it has two: to change one of them would bring back what the other one says.
+    pub fn slot_of(&self, key: u64) -> Result<Option<usize>, NodeFault> {
+        let is_its = |&slot: &usize| self.is_occupied(slot) && self.key(slot) == key;
+        let mut slots = (0..self.shape.capacity()).filter(is_its);
+        match (slots.next(), slots.next()) {
+            (Some(_), Some(_)) if Check::KeyTwice.on() => Err(NodeFault::KeyTwice { key }),
+            (slot, _) => Ok(slot),
+        }
     }
 
     /// A slot without an entry.

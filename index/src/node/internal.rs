@@ -32,7 +32,7 @@ pub const fn internal_bytes(fan_out: u16) -> u32 {
     (1 + lines) * LINE as u32
 }
 
-/// A checked view of an internal node.
+/// A checked view of an internal node: its pivots ascend, the first is its low fence, and all its children are there.
 #[derive(Clone, Copy, Debug)]
 pub struct InternalNode<'a> {
     header: NodeHeader,
@@ -49,6 +49,43 @@ impl<'a> InternalNode<'a> {
     #[must_use]
     pub const fn header(&self) -> &NodeHeader {
         &self.header
+    }
+
+    /// Checks that pivots ascend within the fences, and that there is no null pointer.
+    #[inline]
+    pub(super) fn check_children(&self) -> Result<(), NodeFault> {
+        let mut left = self.count().saturating_sub(1);
+        let (mut last, mut wrong) = (self.header.low, self.header.first_child.is_null());
+        // One branch for all of them, which is almost never taken.
+        'lines: for line in &self.lines[1..] {
+            for i in 0..CHILDREN_PER_LINE {
+                if left == 0 {
+                    break 'lines;
+                }
+                let pivot = word(line, FIRST + i * STEP);
+                wrong |= (pivot <= last) | (word(line, FIRST + i * STEP + 8) == 0);
+                last = pivot;
+                left -= 1;
+            }
+        }
+        if wrong || self.header.range().is_below(last) { self.name_fault() } else { Ok(()) }
+    }
+
+    /// The first thing that is wrong with pivots and children.
+    #[cold]
+    fn name_fault(&self) -> Result<(), NodeFault> {
+        let mut last = None;
+        for (slot, (pivot, child)) in self.children().enumerate() {
+            let ascends = last.is_none_or(|last| last < pivot) && self.header.range().contains(pivot);
+            if !ascends && Check::Structure.on() {
+                return Err(NodeFault::Pivot { slot, pivot });
+            }
+            if child.is_null() && Check::NullPointer.on() {
+                return Err(NodeFault::NullPointer { slot });
+            }
+            last = Some(pivot);
+        }
+        Ok(())
     }
 
     /// Children of the node, at least 1.
@@ -77,29 +114,21 @@ impl<'a> InternalNode<'a> {
     }
 
     /// The child responsible for `key`, which must not be below the low fence: the last whose pivot is not above it.
-    ///
-    /// # Errors
-    /// When that child is the null pointer.
     #[inline]
-    pub fn find(&self, key: u64) -> Result<GlobalAddress, NodeFault> {
+    #[must_use]
+    pub fn find(&self, key: u64) -> GlobalAddress {
         let mut left = self.count().saturating_sub(1);
         let mut best = self.header.first_child;
-        let mut slot = 0;
         'lines: for line in &self.lines[1..] {
             for i in 0..CHILDREN_PER_LINE {
                 if left == 0 || word(line, FIRST + i * STEP) > key {
                     break 'lines;
                 }
                 best = GlobalAddress(word(line, FIRST + i * STEP + 8));
-                slot += 1;
                 left -= 1;
             }
         }
-        if best.is_null() && Check::NullPointer.on() {
-            Err(NodeFault::NullPointer { slot })
-        } else {
-            Ok(best)
-        }
+        best
     }
 }
 

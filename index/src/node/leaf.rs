@@ -194,6 +194,21 @@ impl<'a> LeafNode<'a> {
             .map(move |slot| this.value(slot).map(|value| (this.key(slot), value)))
     }
 
+    /// All entries, in ascending order of their keys: each key once, and within the fences.
+    ///
+    /// # Errors
+    /// When it is otherwise, or an entry was written while it was read, or points nowhere.
+    pub fn sorted(&self) -> Result<Vec<(u64, EntryValue<'a>)>, NodeFault> {
+        let mut entries = self.entries().collect::<Result<Vec<_>, _>>()?;
+        entries.sort_unstable_by_key(|(key, _)| *key);
+        each_key_once(&entries)?;
+        let range = self.header.range();
+        match entries.iter().find(|(key, _)| !range.contains(*key)) {
+            Some(&(key, _)) if Check::Structure.on() => Err(NodeFault::KeyOutside { key, range }),
+            _ => Ok(entries),
+        }
+    }
+
     #[inline]
     fn position<const PER_LINE: usize, const ENTRY: usize>(&self, key: u64) -> Option<usize> {
         for (index, line) in self.lines[1..].iter().enumerate() {
@@ -245,6 +260,20 @@ impl<'a> LeafNode<'a> {
             Some(pointer) => Ok(EntryValue::Record(pointer)),
             None => Err(NodeFault::NullPointer { slot }),
         }
+    }
+}
+
+/// Checks entries of a leaf, sorted by their keys.
+///
+/// While a leaf is read, a key can be deleted from one line of it and inserted into another one: no line's version changes by that, and
+/// the reader gets both. So a leaf that has a key twice is torn.
+///
+/// # Errors
+/// When a key is there twice.
+pub(crate) fn each_key_once<T>(entries: &[(u64, T)]) -> Result<(), NodeFault> {
+    match entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        Some(pair) if Check::KeyTwice.on() => Err(NodeFault::KeyTwice { key: pair[0].0 }),
+        _ => Ok(()),
     }
 }
 

@@ -33,15 +33,21 @@ mod line;
 pub use edit::{LeafEditor, NewValue};
 pub use header::{FIRST_CHILD, FORMAT_INTERNAL, FORMAT_OUT_OF_LINE, MAGIC, NodeHeader, NodeSpec, offsets};
 pub use internal::{CHILDREN_PER_LINE, InternalNode, internal_bytes, write_internal};
+pub(crate) use leaf::each_key_once;
 pub use leaf::{EntryValue, LeafBuilder, LeafNode, LeafShape};
 
 use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::config::{MAX_PATH_MTU, TreeConfig};
+use crate::keys::KeyRange;
 use line::Marks;
 
 /// Bytes of a line: the unit in which NICs access memory at once, and which carries a version.
 pub const LINE: usize = 64;
+
+/// Highest level of a node. A tree that fills all of a server's 2^48 bytes has about 40 levels with the fewest children that nodes have
+/// on average, so nothing but damage is higher, and no walk down has more steps than this.
+pub const MAX_LEVEL: u8 = 64;
 
 /// Why bytes that were read are not the node that was meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -72,6 +78,12 @@ pub enum NodeFault {
         /// Slot of the entry.
         slot: usize,
     },
+    /// A level that no tree has.
+    #[error("node at level {found}: no tree has nodes above level {MAX_LEVEL}")]
+    Height {
+        /// The node's level.
+        found: u8,
+    },
     /// No node lies there.
     #[error("no node here: magic {MAGIC:#06x} expected, {found:#06x} found")]
     Magic {
@@ -96,9 +108,50 @@ pub enum NodeFault {
         /// What a node can hold.
         capacity: usize,
     },
+    /// A superblock whose root is the null pointer.
+    #[error("the superblock names no root")]
+    NoRoot,
     /// The node was given back to the allocator.
     #[error("node was freed")]
     Free,
+    /// A node without keys of its own.
+    #[error("node begins at key {low:#x} and ends at {high:#x}: its range is empty")]
+    Fences {
+        /// The node's low fence key, inclusive.
+        low: u64,
+        /// The node's high fence key, exclusive.
+        high: u64,
+    },
+    /// Pivots out of order, or outside of the fences.
+    #[error("pivot {pivot:#x} of child {slot} is not above the one before, or not within the node's fences")]
+    Pivot {
+        /// The child.
+        slot: usize,
+        /// Its pivot.
+        pivot: u64,
+    },
+    /// A leaf with two entries of one key: it was written while it was read, or is damaged.
+    #[error("torn read: the leaf has two entries of key {key:#x}")]
+    KeyTwice {
+        /// The key.
+        key: u64,
+    },
+    /// A leaf with a key that does not belong there.
+    #[error("key {key:#x} is not within the fences {range}")]
+    KeyOutside {
+        /// The key.
+        key: u64,
+        /// The fences.
+        range: KeyRange,
+    },
+    /// The keys of a node do not begin where those of its left neighbour end.
+    #[error("its low fence is {found:#x}, but its left neighbour ends at {expected:#x}")]
+    Neighbour {
+        /// The node's low fence key.
+        found: u64,
+        /// The left neighbour's high fence key.
+        expected: u64,
+    },
     /// Another level than the parent or sibling promised.
     #[error("node at level {found}, level {expected} was expected")]
     Level {
@@ -136,7 +189,7 @@ pub enum NodeFault {
         high: u64,
     },
     /// Too many siblings in a row.
-    #[error("{followed} siblings followed without reaching the key")]
+    #[error("{followed} siblings followed and partners asked without reaching the key")]
     SiblingChain {
         /// Siblings followed.
         followed: u32,
@@ -201,14 +254,16 @@ impl NodeFault {
             Self::Torn { .. }
                 | Self::TornLine { .. }
                 | Self::TornEntry { .. }
+                | Self::KeyTwice { .. }
                 | Self::TornRecord
                 | Self::Superblock { .. }
         )
     }
 }
 
-/// A checked view of a node that was read: magic, format, count, free bit and all line versions are right.
-/// Level, address and fences depend on how one came here and are the reader's to check.
+/// A checked view of a node that was read: magic, format, count, free bit and all line versions are right, its range is not empty, and
+/// an internal node's pivots ascend within it and have children. Level, address, and which keys its fences should be depend on how one
+/// came here and are the reader's to check. Entries of a leaf are checked when they are taken out.
 #[derive(Clone, Copy, Debug)]
 pub enum Node<'a> {
     /// Level 1 and up.
@@ -230,6 +285,9 @@ impl<'a> Node<'a> {
         let header = NodeHeader::parse(first);
         if header.magic != MAGIC && Check::Magic.on() {
             return Err(NodeFault::Magic { found: header.magic });
+        }
+        if header.level > MAX_LEVEL && Check::Structure.on() {
+            return Err(NodeFault::Height { found: header.level });
         }
         let shape = config.leaf_shape();
         let format = if header.level == 0 { shape.format() } else { FORMAT_INTERNAL };
@@ -253,7 +311,14 @@ impl<'a> Node<'a> {
                 return Err(NodeFault::Count { found: header.count, capacity });
             }
         }
-        Ok(Self::view(config, header, lines))
+        if header.range().is_empty() && Check::Structure.on() {
+            return Err(NodeFault::Fences { low: header.low, high: header.high });
+        }
+        let node = Self::view(config, header, lines);
+        if let Self::Internal(node) = &node {
+            node.check_children()?;
+        }
+        Ok(node)
     }
 
     /// A view of a node that [`read`](Self::read) has checked before.

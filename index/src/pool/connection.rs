@@ -151,9 +151,16 @@ pub enum ConnectError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Link {
     Down,
-    Opening { queue_pair: QueuePair },
-    Up { queue_pair: QueuePair, rkey: u32 },
+    Opening {
+        queue_pair: QueuePair,
+    },
+    Up {
+        queue_pair: QueuePair,
+        rkey: u32,
+    },
     Abandoned,
+    /// The same, because its server has lost its tree.
+    Lost,
 }
 
 #[derive(Debug)]
@@ -178,7 +185,7 @@ impl Connection {
     pub(super) fn queue_pair(&self) -> Option<QueuePair> {
         match self.link {
             Link::Opening { queue_pair } | Link::Up { queue_pair, .. } => Some(queue_pair),
-            Link::Down | Link::Abandoned => None,
+            Link::Down | Link::Abandoned | Link::Lost => None,
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::descent::Child;
 use crate::limits::Limits;
 use crate::locks::{LockId, SessionId, Writer};
 use crate::moved::MovedKeys;
-use crate::space::{ChunkKind, ReturnedPlaces, SURPLUS, Space, Want};
+use crate::space::{ChunkKind, ReturnedPlaces, SURPLUS, Shortage, Space, Want};
 use crate::super_root::{Partition, SuperRoot};
 use crate::techniques::Techniques;
 
@@ -115,6 +115,8 @@ pub(crate) enum Trouble {
     Broke(BreakReason),
     /// The owner gave the connection up.
     Abandoned(ConnectionId),
+    /// The server has lost its tree.
+    TreeLost(u16),
     /// The server is none of the pool's.
     UnknownServer(u16),
     /// The client may not write there.
@@ -277,9 +279,9 @@ impl<V: Verbs> Pool<V> {
 
     /// Says that there is no memory, as [`Event::MemoryWanted`] asks for. The operations that wait for it end with
     /// [`OperationError::NoMemory`](crate::OperationError::NoMemory); later ones ask again.
-    pub fn refuse_memory(&self, server: u16, kind: ChunkKind) {
+    pub fn refuse_memory(&self, server: u16, kind: ChunkKind, why: Shortage) {
         let mut state = self.state.borrow_mut();
-        let waiting = state.sessions.get_mut(&server).map(|session| session.space.refuse(kind));
+        let waiting = state.sessions.get_mut(&server).map(|session| session.space.refuse(kind, why));
         drop(state);
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
@@ -317,11 +319,30 @@ impl<V: Verbs> Pool<V> {
     /// # Errors
     /// When there is no such connection.
     pub fn abandon(&self, id: ConnectionId) -> Result<(), ConnectError> {
+        self.give_up(id, Link::Abandoned)
+    }
+
+    /// The same for a connection whose server has lost its tree: operations fail with
+    /// [`OperationError::TreeLost`](crate::OperationError::TreeLost).
+    ///
+    /// # Errors
+    /// When there is no such connection.
+    pub fn lose(&self, id: ConnectionId) -> Result<(), ConnectError> {
+        self.give_up(id, Link::Lost)
+    }
+
+    /// Whether a connection was given up because its server has [lost](Self::lose) its tree.
+    pub fn is_lost(&self, id: ConnectionId) -> bool {
+        let mut state = self.state.borrow_mut();
+        state.connections.get_mut(id).is_ok_and(|connection| matches!(connection.link, Link::Lost))
+    }
+
+    fn give_up(&self, id: ConnectionId, link: Link) -> Result<(), ConnectError> {
         let (old, waiting) = {
             let mut state = self.state.borrow_mut();
             let connection = state.connections.get_mut(id)?;
             let old = connection.queue_pair();
-            connection.link = Link::Abandoned;
+            connection.link = link;
             connection.registered = false;
             (old, std::mem::take(&mut connection.waiting))
         };
@@ -471,6 +492,7 @@ impl<V: Verbs> Pool<V> {
             match connection.link {
                 Link::Up { .. } => Poll::Ready(Ok(connection.registered)),
                 Link::Abandoned => Poll::Ready(Err(Trouble::Abandoned(id))),
+                Link::Lost => Poll::Ready(Err(Trouble::TreeLost(id.server))),
                 Link::Down | Link::Opening { .. } => {
                     if !connection.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
                         connection.waiting.push(context.waker().clone());
@@ -566,25 +588,25 @@ impl<V: Verbs> Pool<V> {
         sessions.find_map(|session| Some((session.locks.take_left()?, session.writer)))
     }
 
-    /// Waits until there is memory for a node or record, or another session. Says whether it is worth another attempt.
-    pub(crate) async fn until_memory(&self, want: Want) -> bool {
+    /// Waits until there is memory for a node or record, or another session: then it is worth another attempt.
+    pub(crate) async fn until_memory(&self, want: Want) -> Result<(), Shortage> {
         let Want { server, kind, bytes, .. } = want;
-        let Ok(writer) = self.writer(server) else { return true };
+        let Ok(writer) = self.writer(server) else { return Ok(()) };
         let mut before = None;
         poll_fn(|context| {
             let wait = |session: &mut Session| {
-                let refusals = session.space.refusals(kind);
+                let (refusals, shortage) = session.space.refusals(kind);
                 if session.space.has(want) {
-                    return Ok(true);
+                    return Ok(Ok(()));
                 }
                 if *before.get_or_insert(refusals) != refusals {
-                    return Ok(false);
+                    return Ok(Err(shortage));
                 }
                 Err(session.space.wait(kind, context.waker()))
             };
             match self.in_session(server, &writer, wait) {
                 // The next attempt asks in the next session.
-                None => Poll::Ready(true),
+                None => Poll::Ready(Ok(())),
                 Some(Ok(has)) => Poll::Ready(has),
                 Some(Err(asks)) => {
                     if asks {
@@ -644,6 +666,7 @@ impl<V: Verbs> Pool<V> {
         match connection.link {
             Link::Up { queue_pair, rkey } => Ok((queue_pair, rkey)),
             Link::Abandoned => Err(Trouble::Abandoned(id)),
+            Link::Lost => Err(Trouble::TreeLost(id.server)),
             Link::Down | Link::Opening { .. } => Err(Trouble::Broke(connection.reason)),
         }
     }

@@ -13,7 +13,7 @@ use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
 use crate::descent::{Descent, Reason};
 use crate::keys::KeyRange;
-use crate::node::{EntryValue, Node, NodeFault};
+use crate::node::{EntryValue, Node, NodeFault, each_key_once};
 use crate::operation::{OperationError, Start, Trips};
 use crate::pool::{Pool, Trouble};
 use crate::record::RecordPointer;
@@ -191,6 +191,7 @@ fn copy(tree: &TreeConfig, node: &Node<'_>, bytes: &[u8], ask: &Ask) -> Result<C
         entries.push((key, found));
     }
     entries.sort_unstable_by_key(|(key, _)| *key);
+    each_key_once(&entries)?;
     Ok(Copied::Leaf(entries))
 }
 

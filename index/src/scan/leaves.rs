@@ -217,7 +217,8 @@ impl<'p, V: Verbs> Leaves<'p, V> {
             }
             let slot = &self.slots[index];
             let in_window = ahead < self.window || slot.level != Some(0);
-            ahead += slot.leaves;
+            // A forged root may be of any level.
+            ahead = ahead.saturating_add(slot.leaves);
             if in_window && matches!(slot.state, State::Waiting) {
                 if self.reads.len() == self.reads.capacity() {
                     return;

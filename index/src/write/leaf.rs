@@ -58,9 +58,12 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let Locked { held, address, bytes: mut leaf } = self.lock_node(leaf, 0).await?;
         let shape = *self.pool().config().tree.leaf_shape();
         let mut editor = LeafEditor::new(&mut leaf.as_mut_slice()[..shape.bytes() as usize], &shape);
-        let slot = editor.slot_of(self.key());
-        let present = match slot.map(|slot| editor.value(slot)).transpose() {
-            Ok(present) => present,
+        let found = editor.slot_of(self.key()).and_then(|slot| {
+            let present = slot.map(|slot| editor.value(slot)).transpose()?;
+            Ok((slot, present))
+        });
+        let (slot, present) = match found {
+            Ok(found) => found,
             Err(fault) => return self.without(held, Reason::Fault(fault)).await,
         };
         let old = match present {

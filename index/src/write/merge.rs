@@ -46,6 +46,7 @@ use crate::locks::Writer;
 use crate::node::{Node, NodeHeader, NodeSpec, mark_free, set_partner};
 use crate::operation::Start;
 use crate::space::ChunkKind;
+use crate::super_root::Partition;
 use crate::superblock::SUPERBLOCK_BYTES;
 
 /// What became of a node that is thin.
@@ -75,6 +76,9 @@ struct Merged {
     settled: [u8; crate::node::LINE],
 }
 
+/// Merges that one delete tries, so that none goes on for as long as it finds thin nodes: other deletes find them, too.
+const MERGES: u32 = 64;
+
 /// Entries or children from which on downwards a node is thin: it looks for a neighbour to be merged with.
 pub(super) fn is_thin(tree: &TreeConfig, level: u8, len: usize) -> bool {
     // Not each time: a node whose neighbours are full is asked twice on its way down, and then never again.
@@ -96,7 +100,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// here leaves the tree right, only larger.
     pub(super) async fn merge_up(&mut self) {
         let (mut level, mut has_neighbours) = (0, false);
-        loop {
+        for _ in 0..MERGES {
             let mut way = self.beside(self.key());
             let merge = match way.begin(Start::Root).await {
                 Ok(_) => way.merge(level).await,
@@ -136,7 +140,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             // A root that was split, and whose neighbour is not told of yet, is not the only node of its level.
             let is_root = self.partition().root == header.address && header.range() == self.partition().range;
             return if is_root {
-                self.drop_root(parent, child).await
+                self.drop_root(parent, header.level, child).await
             } else {
                 self.leave(parent, Merge::Alone).await
             };
@@ -226,28 +230,35 @@ impl<'p, V: Verbs> Descent<'p, V> {
         Held::try_lock_and_read(pool, lane, node, len, &mut self.trips_mut().round_trips).await
     }
 
-    /// Makes the only child of the root the root.
-    async fn drop_root(&mut self, root: Locked<'p, V>, child: GlobalAddress) -> Result<Merge, Reason> {
+    /// Makes the only child of the root, which is of this level, the root.
+    async fn drop_root(
+        &mut self,
+        root: Locked<'p, V>,
+        level: u8,
+        child: GlobalAddress,
+    ) -> Result<Merge, Reason> {
         let (pool, lane) = (self.pool(), self.lane());
         let (id, place) = (self.partition().id, GlobalAddress::new(self.partition().id, 0));
         let trips = &mut self.trips_mut().round_trips;
         let locked = Held::try_lock_and_read(pool, lane, place, SUPERBLOCK_BYTES, trips).await?;
         let Some((held, bytes)) = locked else { return self.leave(root, Merge::None).await };
         let superblock = self.check_superblock(&bytes);
-        let is_root = |at: GlobalAddress| at == root.address && at.server() == id;
-        let Some(superblock) = superblock.ok().filter(|found| is_root(found.partition.root)) else {
+        let is_root = |found: &Partition| {
+            (found.root, found.root_level) == (root.address, level) && root.address.server() == id
+        };
+        let Some(superblock) = superblock.ok().filter(|found| is_root(&found.partition)) else {
             held.let_go(&mut self.trips_mut().round_trips).await?;
             return self.leave(root, Merge::None).await;
         };
-        let level = superblock.partition.root_level - 1;
-        let announced = superblock.with_root(child, level).to_bytes();
+        let below = level.saturating_sub(1);
+        let announced = superblock.with_root(child, below).to_bytes();
         let mut freed = first_line(&root.bytes);
         mark_free(&mut freed);
         let parts = [Part { at: place, bytes: &announced }, Part { at: root.address, bytes: &freed }];
         let writer = root.held.writer();
         restructure_all([held, root.held], &parts, &mut self.trips_mut().round_trips).await?;
-        pool.set_root(id, child, level);
-        self.put_back(root.address, level + 1, &writer);
+        pool.set_root(id, child, below);
+        self.put_back(root.address, level, &writer);
         Ok(Merge::Done)
     }
 }

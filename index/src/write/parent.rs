@@ -9,7 +9,7 @@ use super::whole::{Whole, first_line};
 use crate::address::GlobalAddress;
 use crate::checks::Check;
 use crate::descent::{Child, Descent, Reason};
-use crate::node::{Node, NodeFault, NodeSpec, write_internal};
+use crate::node::{MAX_LEVEL, Node, NodeFault, NodeSpec, write_internal};
 use crate::operation::{OperationError, Start};
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
@@ -29,6 +29,11 @@ impl<'p, V: Verbs> Descent<'p, V> {
     /// node's keys comes by its left neighbour, and tells the parent if it can.
     pub(super) async fn tell_parents(&mut self, mut child: Child) {
         loop {
+            // No node but the first of a level begins where the partition does, and none lies outside of it: that is a damaged one.
+            let range = self.partition().range;
+            if child.low <= range.low || range.is_below(child.low) {
+                return;
+            }
             let mut way = self.beside(child.low);
             let told = way.tell_parent(child).await;
             let (trips, _) = way.end();
@@ -117,6 +122,9 @@ impl<'p, V: Verbs> Descent<'p, V> {
     async fn grow(&mut self, child: Child) -> Result<Told, Reason> {
         let (id, range) = (self.partition().id, self.partition().range);
         let (pool, level) = (self.pool(), child.parent_level);
+        if level > MAX_LEVEL {
+            return Ok(Told::Done);
+        }
         let (held, superblock) = self.lock_superblock().await?;
         let Partition { root, root_level, .. } = superblock.partition;
         if root_level >= level {

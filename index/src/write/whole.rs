@@ -18,7 +18,8 @@ pub(super) enum Whole<'a> {
 }
 
 impl<'a> Whole<'a> {
-    /// What is in a node that was checked.
+    /// What is in a node that was checked. It is all within the node's fences, each key once: so it can be written again as one node
+    /// or as two.
     pub(super) fn of(node: &Node<'a>) -> Result<Self, NodeFault> {
         let copy = |entry| match entry {
             EntryValue::Inline(value) => NewValue::Inline(value),
@@ -27,10 +28,8 @@ impl<'a> Whole<'a> {
         Ok(match node {
             Node::Internal(node) => Self::Internal(node.children().collect()),
             Node::Leaf(leaf) => {
-                let entries = leaf.entries().map(|entry| entry.map(|(key, value)| (key, copy(value))));
-                let mut entries: Vec<_> = entries.collect::<Result<_, _>>()?;
-                entries.sort_unstable_by_key(|(key, _)| *key);
-                Self::Leaf(entries)
+                let entries = leaf.sorted()?;
+                Self::Leaf(entries.into_iter().map(|(key, value)| (key, copy(value))).collect())
             }
         })
     }

@@ -14,7 +14,7 @@ use fatbtree_index::node::{LeafBuilder, NodeSpec};
 use fatbtree_index::record::{RECORD_ALIGN, is_record, read_led_to};
 use fatbtree_index::{
     Allocation, ConnectionId, Event, GlobalAddress, Integrity, KeyRange, Owner, Partition, Pool, PoolConfig,
-    Regions, RemoteSide, SessionId, SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Writer,
+    Regions, RemoteSide, SessionId, Shortage, SuperRoot, Superblock, Tree, TreeConfig, ValueLayout, Writer,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::{Access, Device, IndexTarget, Memory, QueuePair, Region, Remote};
@@ -196,7 +196,7 @@ impl Lab {
             let next = &self.servers[usize::from(server)].next_chunk;
             let at = next.get();
             if at + 2 * CHUNK > REGION {
-                client.refuse_memory(server, kind);
+                client.refuse_memory(server, kind, Shortage::Region);
                 continue;
             }
             next.set(at + CHUNK);

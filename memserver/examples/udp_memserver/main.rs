@@ -5,7 +5,7 @@
 //!   udp_memserver --ip 10.0.0.2 --port 127.0.0.1:7000,127.0.0.1:6000 --keys 100000 --grpc 127.0.0.1:50051
 //!
 //!   ready grpc=127.0.0.1:50051 keys=100000 levels=5
-//!   opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 rkey=4711 root=64     a first-hop entry is wanted
+//!   opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 root=64 mtu=1024 rkey=4711     a first-hop entry is wanted
 //!   closed client=…                                                                         it is to be taken back
 //!   root partition=0 root=…                                                                 the tree has another root
 //! ```
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use fatbtree_memserver::{
-    LoadOptions, MemoryServer, ServerOptions, bulk_load, grpc, mailbox_with_waker, seeded,
+    Event, LoadOptions, MemoryServer, ServerOptions, bulk_load, grpc, mailbox_with_waker, seeded,
 };
 use fatbtree_nic::{Nic, NicConfig};
 use tokio::net::TcpListener;
@@ -82,7 +82,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     runtime.block_on(async {
         let mut terminated = signal(SignalKind::terminate())?;
         tokio::select! {
-            result = data_path.serve(&mut server, |event| println!("{event}")) => result,
+            result = data_path.serve(&mut server, tell) => result,
             _ = tokio::signal::ctrl_c() => Ok(()),
             _ = terminated.recv() => Ok(()),
             () = after(arguments.seconds) => Ok(()),
@@ -90,6 +90,14 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     })?;
     println!("stopped: {}", server.device().stats());
     Ok(())
+}
+
+/// A line for the program of a lab that fills the switches' tables: it must know the rkey.
+fn tell(event: Event) {
+    match event {
+        Event::Opened(hop) | Event::Closed(hop) => println!("{event} rkey={}", hop.rkey),
+        _ => println!("{event}"),
+    }
 }
 
 fn load(arguments: &Arguments) -> Result<MemoryServer<Nic>, Failure> {

@@ -4,7 +4,8 @@ use std::future::Future;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use fatbtree_index::{ChunkKind, GlobalAddress, Owner, SessionId, TreeTop};
+use fatbtree_index::{ChunkKind, GlobalAddress, Owner, SessionId, Shortage, TreeTop};
+use fatbtree_query::{Identity, Key};
 use fatbtree_trust::Peer;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 use tokio_stream::StreamExt;
@@ -13,9 +14,9 @@ use tonic::transport::Channel;
 use tonic::{Code, Response, Status, Streaming};
 
 use super::convert::{MessageError, missing, supply};
-use super::proto;
 use super::proto::loader_client::LoaderClient;
 use super::proto::memory_server_client::MemoryServerClient;
+use super::{SHORTAGE, proto};
 use crate::info::ServerInfo;
 use crate::places::{GivenBack, Supply};
 use crate::server::{Counter, KeyPlaces, MAX_LOCATE_KEYS};
@@ -44,6 +45,12 @@ const LOCATE_KEYS: usize = MAX_LOCATE_KEYS / 2;
 
 /// Requests to locate keys that are on their way at once.
 const LOCATE_REQUESTS: usize = 8;
+
+/// Renewals of a session within its lease.
+const RENEWALS: u32 = 3;
+
+/// How long an answer to a renewal is waited for at least, however short the lease: the machine may be busy.
+const RENEWAL: Duration = Duration::from_millis(500);
 
 /// Between two renewals, whatever lease a server tells.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
@@ -148,6 +155,24 @@ impl ClientError {
         match self {
             Self::Refused { status, .. } => Some(status.code()),
             _ => None,
+        }
+    }
+
+    /// Whether the server has lost its tree.
+    #[must_use]
+    pub fn tree_is_lost(&self) -> bool {
+        self.code() == Some(Code::DataLoss)
+    }
+
+    /// Why there is no memory, as far as the server has said, where it was asked for some.
+    #[must_use]
+    pub fn shortage(&self) -> Shortage {
+        match self {
+            Self::Refused { status, .. } => {
+                let word = status.metadata().get(SHORTAGE).and_then(|word| word.to_str().ok());
+                word.map_or(Shortage::Unknown, Shortage::of_word)
+            }
+            _ => Shortage::Unknown,
         }
     }
 
@@ -289,13 +314,51 @@ impl Client {
         Ok(counters)
     }
 
+    /// So many clients' numbers and keys for queries; `None` where queries need no keys. They are good at all memory servers of the
+    /// cluster.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn query_keys(&mut self, count: u16) -> Result<Option<Vec<Identity>>, ClientError> {
+        const CALL: &str = "for keys of queries";
+        let request = proto::QueryKeysRequest { count: count.into() };
+        let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.get_query_keys(request).await };
+        let keys = self.call(CALL, ask).await?.keys;
+        if keys.is_empty() {
+            return Ok(None);
+        }
+        let wrong = |field, expected, found: usize| {
+            self.nonsense(CALL, MessageError::Field { field, expected, found: found as u64 })
+        };
+        if keys.len() != usize::from(count) {
+            return Err(wrong("keys", "as many as were asked for", keys.len()));
+        }
+        let identity = |proto::QueryKey { client, key }| match <[u8; 16]>::try_from(key.as_slice()) {
+            Ok(key) => Ok(Identity { client, key: Key::new(key) }),
+            Err(_) => Err(wrong("key", "16 bytes", key.len())),
+        };
+        keys.into_iter().map(identity).collect::<Result<_, _>>().map(Some)
+    }
+
     /// Opens a session for queue pairs at `roce`. Keep it by [`renew_session`](Self::renew_session), or by
     /// [`keep_session`](Self::keep_session) in a task of its own.
     ///
     /// # Errors
     /// See [`ClientError`].
     pub async fn open_session(&mut self, roce: Ipv4Addr) -> Result<Session, ClientError> {
-        let request = proto::OpenSessionRequest { roce_address: roce.to_bits() };
+        self.open_session_after(roce, None).await
+    }
+
+    /// The same for a client that has known a tree of the server, of this generation, in a session that has ended.
+    ///
+    /// # Errors
+    /// Also when that tree was [lost](ClientError::tree_is_lost).
+    pub async fn open_session_after(
+        &mut self,
+        roce: Ipv4Addr,
+        known_generation: Option<u64>,
+    ) -> Result<Session, ClientError> {
+        let request = proto::OpenSessionRequest { roce_address: roce.to_bits(), known_generation };
         let ask = |mut stub: MemoryServerClient<Channel>| async move { stub.open_session(request).await };
         self.session("to open a session", ask).await
     }
@@ -310,18 +373,29 @@ impl Client {
         self.session("to renew a session", ask).await
     }
 
-    /// Renews a session again and again, and returns when it has ended, with the reason. A server that is out of reach
-    /// is asked again as long as the session lasts.
+    /// Renews a session again and again, and returns when it has ended, with the reason. A server that is out of reach is asked
+    /// again until as many renewals have failed as last for the lease. Renewals are counted, not time: a process that was suspended has not
+    /// waited.
     pub async fn keep_session(mut self, mut session: Session) -> ClientError {
-        let mut renewed = tokio::time::Instant::now();
+        const CALL: &str = "to renew a session";
+        let mut failed = 0;
         loop {
             // A third of the lease: two renewals may be lost.
-            tokio::time::sleep((session.lease / 3).max(SHORTEST_PAUSE)).await;
-            let now = tokio::time::Instant::now();
-            match self.renew_session(session).await {
-                Ok(again) => (session, renewed) = (again, now),
-                Err(error) if error.session_has_ended() || renewed.elapsed() > session.lease => return error,
-                Err(error) => tracing::info!(%error, "session not renewed"),
+            let part = (session.lease / RENEWALS).max(SHORTEST_PAUSE);
+            tokio::time::sleep(part).await;
+            let patience = part.max(RENEWAL);
+            let renewed = tokio::time::timeout(patience, self.renew_session(session)).await;
+            let late = |_| {
+                let (address, call) = (self.address.clone(), CALL);
+                Err(ClientError::Deadline { address, call, after: patience })
+            };
+            match renewed.unwrap_or_else(late) {
+                Ok(again) => (session, failed) = (again, 0),
+                Err(error) if error.session_has_ended() || failed + 1 >= RENEWALS => return error,
+                Err(error) => {
+                    failed += 1;
+                    tracing::info!(%error, "session not renewed");
+                }
             }
         }
     }

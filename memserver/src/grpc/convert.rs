@@ -9,7 +9,7 @@ use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, RKEY_NODE, R
 
 use super::proto;
 use crate::chunk::Chunk;
-use crate::info::{LockTable, ServerInfo};
+use crate::info::{LockTable, Origin, ServerInfo};
 use crate::load::LoadCounts;
 use crate::places::{Places, Supply};
 use fatbtree_index::{ChunkKind, Owner, SessionId};
@@ -211,6 +211,12 @@ impl From<ServerInfo> for proto::ServerInfo {
             line_atomicity: info.line_atomicity,
             chunk_bytes: info.chunk_bytes,
             owners: info.locks.map(|locks| locks.owners.into()),
+            origin: match info.origin {
+                Origin::Meant => proto::Origin::Meant,
+                Origin::Begun => proto::Origin::Begun,
+                Origin::Lost => proto::Origin::Lost,
+            }
+            .into(),
         }
     }
 }
@@ -257,6 +263,15 @@ impl TryFrom<proto::ServerInfo> for ServerInfo {
             locks,
             masked_atomics: info.masked_atomics,
             line_atomicity: info.line_atomicity,
+            origin: match proto::Origin::try_from(info.origin) {
+                Ok(proto::Origin::Meant) => Origin::Meant,
+                Ok(proto::Origin::Begun) => Origin::Begun,
+                Ok(proto::Origin::Lost) => Origin::Lost,
+                Err(_) => {
+                    let found = u64::from(info.origin.unsigned_abs());
+                    return Err(field("origin", "meant, begun or lost", found));
+                }
+            },
             path_mtu: mtu(info.path_mtu)?,
             chunk_bytes: info.chunk_bytes,
         })

@@ -133,6 +133,33 @@ pub async fn load_servers(
     }
 }
 
+/// Has a server begin anew with an empty tree, with the keys of its partition as they are. So it is told that this is meant, where it has lost
+/// its tree.
+///
+/// # Errors
+/// When the server refuses or fails; it is as it was then, or has the empty tree already.
+pub async fn load_empty(mut server: Client) -> Result<ServerInfo, ClientError> {
+    let partition = server.info().await?.partition;
+    let part = Part { number: partition.id, range: partition.range, data: Arc::new(Nothing), places: 0..0 };
+    let (said, _heard) = mpsc::channel(1);
+    let (_go, going) = watch::channel(true);
+    part.load(server, said, going).await
+}
+
+struct Nothing;
+
+impl LoadData for Nothing {
+    fn keys(&self) -> &[u64] {
+        &[]
+    }
+
+    fn length(&self, _: usize) -> u32 {
+        0
+    }
+
+    fn append(&self, _: usize, _: &mut Vec<u8>) {}
+}
+
 /// What one server gets.
 struct Part {
     number: u16,
@@ -164,6 +191,7 @@ impl Part {
             low_key: range.low,
             high_key: range.high,
             keys: places.len() as u64,
+            empty: places.is_empty(),
             value_bytes: places.clone().map(|at| u64::from(data.length(at))).sum(),
         }))
         .await?;

@@ -7,9 +7,14 @@
 //!                                   ◄────  building, once in a while
 //!   (waits for other servers: wait) ◄────  ready
 //!   commit                          ────►  written down (a folder), sessions end, the new tree is served
+//!                                   ◄────  building, once in a while
 //!                                   ◄────  loaded
 //! ```
+//!
+//! Building and committing take as long as they take: the loader's deadline counts from the last sign of life.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +26,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::proto;
 use super::proto::load_reply::What as Answer;
 use super::proto::load_request::What as Word;
-use crate::info::ServerInfo;
+use crate::info::{Origin, ServerInfo};
 use crate::load::{LoadOptions, LoadedTree};
 use crate::mailbox::Handle;
 use crate::storage::{BuildError, Storage};
@@ -156,7 +161,9 @@ impl Job {
                 }
             }
         }
-        let info = self.install(tree).await?;
+        // Nobody takes a commit back: what becomes of a loader that is gone does not matter.
+        let (info, _) = self.while_telling(self.install(tree)).await;
+        let info = info?;
         self.say(Answer::Loaded(info.into())).await
     }
 
@@ -190,20 +197,22 @@ impl Job {
 
     /// Checks what is announced, before anything of it is kept.
     fn options(&self, begin: &proto::LoadBegin, info: &ServerInfo) -> Result<LoadOptions, Status> {
-        let &proto::LoadBegin { partition, low_key: low, high_key: high, keys, value_bytes } = begin;
+        let &proto::LoadBegin { partition, low_key: low, high_key: high, keys, value_bytes, empty } = begin;
         let own = info.partition.id;
         if partition != u32::from(own) {
             return Err(Status::failed_precondition(format!("this is partition {own}, not {partition}")));
         }
-        if keys == 0 {
-            return Err(Status::invalid_argument("no keys: expected at least one"));
+        if (keys == 0) != empty {
+            return Err(Status::invalid_argument(format!(
+                "no keys, or an empty tree with {keys}: expected at least one, or an empty tree that is asked for"
+            )));
         }
         let Shared { region_bytes, spare_bytes, .. } = *self.shared;
         let least = keys.saturating_mul(KEY_BYTES).saturating_add(value_bytes).saturating_add(spare_bytes);
         if least > region_bytes {
             return Err(Status::resource_exhausted(format!(
                 "{keys} keys with values of {value_bytes} bytes together need a region of at least {least} bytes, of which {spare_bytes} are \
-                 spare; this server takes up to {region_bytes}: raise its limit, or split the keys over more servers"
+                 spare; this server takes up to {region_bytes}: start it with a larger --region-bytes, or split the keys over more servers"
             )));
         }
         let generation = info.generation.wrapping_add(1);
@@ -231,29 +240,32 @@ impl Job {
         Ok(pairs)
     }
 
-    /// Builds the tree in a thread of its own, and tells the loader that it does.
+    /// Builds the tree in a thread of its own.
     async fn build(&mut self, options: LoadOptions, mut pairs: Pairs) -> Result<LoadedTree, Status> {
         let shared = Arc::clone(&self.shared);
-        let mut building = tokio::task::spawn_blocking(move || {
+        let building = tokio::task::spawn_blocking(move || {
             let keys = std::mem::take(&mut pairs.keys);
             let mut values = InOrder { keys: &keys, pairs: &pairs, at: 0 };
-            let storage = shared.storage.lock().unwrap_or_else(PoisonError::into_inner);
-            storage.build(&options, shared.region_bytes, &keys, &mut values)
+            let mut storage = shared.storage.lock().unwrap_or_else(PoisonError::into_inner);
+            let built = storage.build(&options, shared.region_bytes, &keys, &mut values);
+            // Whoever loads no keys wants none.
+            built.map(|tree| LoadedTree { origin: Origin::Meant, ..tree })
         });
-        let mut gone = None;
+        // If the loader is gone, the tree takes memory until it is built.
+        let (built, is_there) = self.while_telling(building).await;
+        is_there?;
+        built.map_err(|error| Status::internal(format!("building the tree: {error}")))?.map_err(refuse)
+    }
+
+    /// Waits for work that takes as long as it takes, and gives the loader a sign of life once in a while. Says whether the loader is still
+    /// there; the work is done to its end all the same.
+    async fn while_telling<T>(&self, work: impl Future<Output = T>) -> (T, Result<(), Status>) {
+        let (mut work, mut is_there) = (pin!(work), Ok(()));
         loop {
-            match tokio::time::timeout(SIGN, &mut building).await {
-                Ok(built) => {
-                    let built =
-                        built.map_err(|error| Status::internal(format!("building the tree: {error}")))?;
-                    return match gone {
-                        Some(status) => Err(status),
-                        None => built.map_err(refuse),
-                    };
-                }
-                // Nobody waits for it any more, but it takes memory until it is built.
-                Err(_) if gone.is_none() => {
-                    gone = self.say(Answer::Building(proto::LoadBuilding {})).await.err()
+            match tokio::time::timeout(SIGN, &mut work).await {
+                Ok(done) => return (done, is_there),
+                Err(_) if is_there.is_ok() => {
+                    is_there = self.say(Answer::Building(proto::LoadBuilding {})).await;
                 }
                 Err(_) => {}
             }
@@ -263,9 +275,19 @@ impl Job {
     /// First it is written down which tree is the one, then it is served: a server that is killed in between comes back with the new one.
     async fn install(&self, tree: LoadedTree) -> Result<ServerInfo, Status> {
         let tree = self.in_storage(move |storage| storage.keep(&tree).map(|()| tree)).await?;
-        let installed = tokio::time::timeout(self.shared.answer, self.handle.install(tree)).await;
+        let begun = tokio::time::timeout(self.shared.answer, self.handle.install(tree)).await;
+        let installing = begun.map_err(|_| {
+            Status::deadline_exceeded(
+                "the server's data path does not answer: it serves the new tree when it goes on",
+            )
+        })?;
+        // Now it works, for as long as the device takes to register the memory.
+        let installed = match installing {
+            Ok(installing) => installing.await,
+            Err(gone) => Err(gone),
+        };
         let refused = match installed {
-            Ok(Ok(Ok(info))) => {
+            Ok(Ok(info)) => {
                 self.in_storage(|storage| {
                     storage.forget_others();
                     Ok(())
@@ -273,13 +295,8 @@ impl Job {
                 .await?;
                 return Ok(info);
             }
-            Ok(Ok(Err(error))) => Status::failed_precondition(error.to_string()),
-            Ok(Err(gone)) => return Err(Status::unavailable(gone.to_string())),
-            Err(_) => {
-                return Err(Status::deadline_exceeded(
-                    "the server's data path does not answer: it serves the new tree when it goes on",
-                ));
-            }
+            Ok(Err(error)) => Status::failed_precondition(error.to_string()),
+            Err(gone) => return Err(Status::unavailable(gone.to_string())),
         };
         self.in_storage(Storage::go_back).await?;
         Err(refused)

@@ -14,13 +14,16 @@ mod stream;
 
 pub use client::{Client, ClientError, Deadlines, Session};
 pub use convert::MessageError;
-pub use load::{LoadData, LoadProgress, LoadServersError, load_servers};
+pub use load::{LoadData, LoadProgress, LoadServersError, load_empty, load_servers};
 pub use loading::Loading;
 pub use service::{ServiceOptions, serve, serve_with};
 
 use fatbtree_index::{SuperRoot, SuperRootError};
 
 use crate::info::ServerInfo;
+
+/// Metadata of a refusal of memory: the word of its [`Shortage`](fatbtree_index::Shortage).
+const SHORTAGE: &str = "shortage";
 
 /// Messages and stubs as the proto compiler makes them.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated code")]

@@ -5,17 +5,20 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use fatbtree_index::{GlobalAddress, SessionId};
-use fatbtree_trust::{Connections, Door, OPERATOR, Places, host_of};
+use fatbtree_query::Secret;
+use fatbtree_trust::{Connections, Door, OPERATOR, Places};
 use fatbtree_verbs::QueuePairNumber;
+use fatbtree_wire::host_of;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Request, Response, Status};
 
 use super::convert::{MessageError, chunk_kind, missing};
 use super::loading::{self, Loader, Loading};
-use super::{proto, stream};
+use super::{SHORTAGE, proto, stream};
 use crate::limits::ClientId;
 use crate::mailbox::{Handle, ServerGone};
 use crate::owners::NoOwner;
@@ -51,7 +54,12 @@ pub struct ServiceOptions {
     pub keep_alive: Duration,
     /// How long calls under way may take when the service stops.
     pub grace: Duration,
+    /// Of which keys for queries are made. `None`: queries need none.
+    pub query_secret: Option<Secret>,
 }
+
+/// Most keys for queries that are given at once.
+const QUERY_KEYS: u32 = 1024;
 
 impl Default for ServiceOptions {
     /// 512 connections, 128 of each host, 32 calls on each; 16 snapshots, 4 to each host; 64 requests
@@ -70,6 +78,7 @@ impl Default for ServiceOptions {
             answer: Duration::from_secs(10),
             keep_alive: Duration::from_secs(20),
             grace: Duration::from_secs(1),
+            query_secret: None,
         }
     }
 }
@@ -184,17 +193,21 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let code = match refusal {
             Refusal::UnknownSession(_) => Code::Unauthenticated,
+            Refusal::TreeLost { .. } => Code::DataLoss,
             Refusal::UnknownQueuePair { .. } | Refusal::UnknownChunk { .. } => Code::NotFound,
-            Refusal::OverBound(_) | Refusal::NoChunk(_) | Refusal::NoOwner(NoOwner::InUse) => {
-                Code::ResourceExhausted
-            }
+            Refusal::OverBound(_)
+            | Refusal::NoChunk(_)
+            | Refusal::NoRoom(_)
+            | Refusal::NoOwner(NoOwner::InUse) => Code::ResourceExhausted,
             Refusal::Endpoint(_) | Refusal::TooManyPlaces(_) => Code::InvalidArgument,
             Refusal::OtherAddress { .. } => Code::PermissionDenied,
             Refusal::NodeTooLarge(_) | Refusal::Published { .. } => Code::FailedPrecondition,
             Refusal::Device(_) | Refusal::NoOwner(NoOwner::Locks(_)) => Code::Aborted,
         };
         tracing::info!(%refusal, "refused");
-        Self::new(code, refusal.to_string())
+        let mut metadata = MetadataMap::new();
+        metadata.insert(SHORTAGE, MetadataValue::from_static(refusal.shortage().word()));
+        Self::with_metadata(code, refusal.to_string(), metadata)
     }
 }
 
@@ -276,11 +289,35 @@ impl proto::memory_server_server::MemoryServer for Service {
         Ok(Response::new(proto::StatisticsReply { counters }))
     }
 
+    async fn get_query_keys(
+        &self,
+        request: Request<proto::QueryKeysRequest>,
+    ) -> Reply<proto::QueryKeysReply> {
+        let clients = self.door.roster.clients.values().map(String::as_str);
+        self.door.admit(&request, &clients.chain([OPERATOR]).collect::<Vec<_>>())?;
+        let count = request.get_ref().count;
+        if count > QUERY_KEYS {
+            let told = format!("expected a count up to {QUERY_KEYS}, found {count}; ask again for more");
+            return Err(Status::invalid_argument(told));
+        }
+        // Nobody chooses a number: it may be another client's, and so would be its key. 0 is that of many.
+        let key = |secret: Secret| {
+            let identity = secret.identity(rand::random_range(1..=u64::MAX));
+            proto::QueryKey { client: identity.client, key: identity.key.bytes().to_vec() }
+        };
+        let keys = self
+            .options
+            .query_secret
+            .map_or_else(Vec::new, |secret| (0..count).map(|_| key(secret)).collect());
+        Ok(Response::new(proto::QueryKeysReply { keys }))
+    }
+
     async fn open_session(&self, request: Request<proto::OpenSessionRequest>) -> Reply<proto::Lease> {
         let roce = Ipv4Addr::from_bits(request.get_ref().roce_address);
         self.door.admit_client(&self.door.caller(&request), roce)?;
         let client = ClientId { host: host(&request)?, roce };
-        Ok(Response::new(self.granted(self.handle.open_session(client)).await?.into()))
+        let known = request.get_ref().known_generation;
+        Ok(Response::new(self.granted(self.handle.open_session(client, known)).await?.into()))
     }
 
     async fn renew_session(&self, request: Request<proto::RenewSessionRequest>) -> Reply<proto::Lease> {

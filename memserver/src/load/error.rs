@@ -57,7 +57,7 @@ pub enum LoadError {
     },
     /// More bytes than the server is allowed.
     #[error(
-        "the tree needs a region of {bytes} bytes, the server takes up to {limit}: raise its limit, or split the keys over more servers"
+        "the tree needs a region of {bytes} bytes, the server takes up to {limit}: start it with a larger --region-bytes, or split the keys over more servers"
     )]
     OverLimit {
         /// Bytes needed.

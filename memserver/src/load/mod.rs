@@ -34,6 +34,7 @@ use fatbtree_index::node::LINE;
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, Superblock, TreeConfig};
 use fatbtree_verbs::Memory;
 
+use crate::info::Origin;
 use crate::values::ValueSource;
 use builder::{Builder, forget};
 use plan::Plan;
@@ -94,8 +95,11 @@ pub struct LoadedTree {
     pub counts: LoadCounts,
     /// How often the region has been filled: 1 the first time.
     pub generation: u64,
-    /// A byte for each chunk that was ever given out, which says its kind, where the region outlives its server: see
-    /// [`Folder`](crate::Folder).
+    /// Whether it is the one that is meant. One with keys is; an empty one may be the successor of one that was lost, but where an operator
+    /// has loaded it.
+    pub origin: Origin,
+    /// A word for each chunk that was ever given out, which says its kind, where the region outlives its server: see
+    /// [`Folder`](crate::Folder). [`chunk_kinds_bytes`](crate::chunk_kinds_bytes) long, zeros in the beginning.
     pub chunk_kinds: Option<Arc<Memory>>,
 }
 
@@ -221,6 +225,7 @@ fn fill<S: ValueSource>(
             record_bytes: plan.record_bytes,
         },
         generation: superblock.generation,
+        origin: if keys.is_empty() { Origin::Begun } else { Origin::Meant },
         chunk_kinds: None,
     })
 }

@@ -1,15 +1,14 @@
 //! Where nodes may lie, for whoever is given an address by somebody that nobody vouches for.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_index::{ChunkKind, GlobalAddress, Start, TreeConfig};
+use fatbtree_index::{ChunkKind, GlobalAddress, Start};
 use fatbtree_verbs::Memory;
 
 use crate::chunk::{ChunkTable, node_at, node_bytes};
 use crate::info::ServerInfo;
-use crate::places::PlaceLists;
+use crate::layout::{Layout, Loaded};
 
 /// Where nodes may lie in a server's region: among those that were loaded, or in a chunk for nodes, at a multiple of their size. Memory
 /// that was a node is never used for a record, so what lies there is a node, or a freed one, and nobody's value that looks like one.
@@ -17,41 +16,22 @@ use crate::places::PlaceLists;
 pub struct NodeMap {
     region: Arc<Memory>,
     server: u16,
-    config: TreeConfig,
-    /// Leaves and internal nodes that were loaded.
-    loaded: [Range<u64>; 2],
-    chunks_from: u64,
-    chunk_bytes: u64,
-    /// The kind of each chunk, more one; 0 where it was not given out.
-    kinds: Option<Arc<Memory>>,
+    layout: Layout,
 }
 
 impl fmt::Debug for NodeMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NodeMap")
             .field("server", &self.server)
-            .field("loaded", &self.loaded)
+            .field("layout", &self.layout)
             .finish_non_exhaustive()
     }
 }
 
 impl NodeMap {
-    pub(crate) fn new(
-        region: &Arc<Memory>,
-        info: &ServerInfo,
-        chunks: &ChunkTable,
-        places: &PlaceLists,
-    ) -> Self {
-        let (chunks_from, chunk_bytes, kinds) = chunks.layout();
-        Self {
-            region: Arc::clone(region),
-            server: info.partition.id,
-            config: info.config,
-            loaded: places.loaded_nodes(),
-            chunks_from,
-            chunk_bytes,
-            kinds: kinds.cloned(),
-        }
+    pub(crate) fn new(region: &Arc<Memory>, info: &ServerInfo, chunks: &ChunkTable) -> Self {
+        let loaded = Loaded::new(&info.config, &info.counts);
+        Self { region: Arc::clone(region), server: info.partition.id, layout: chunks.layout(loaded) }
     }
 
     /// An operation on `key` that begins at the node of this address, if one lies there that is for the key as far as it says itself. It
@@ -77,18 +57,7 @@ impl NodeMap {
     /// Of which kind a node is that begins there, if one may.
     fn kind_at(&self, offset: u64) -> Option<ChunkKind> {
         let kinds = [ChunkKind::Leaves, ChunkKind::InternalNodes];
-        for (kind, loaded) in kinds.into_iter().zip(&self.loaded) {
-            if loaded.contains(&offset) {
-                return (offset - loaded.start)
-                    .is_multiple_of(node_bytes(&self.config, kind))
-                    .then_some(kind);
-            }
-        }
-        let from_chunks = offset.checked_sub(self.chunks_from)?;
-        let mut found = [0];
-        self.kinds.as_ref()?.read(from_chunks / self.chunk_bytes, &mut found).ok()?;
-        let kind = kinds.into_iter().find(|&kind| kind as u8 + 1 == found[0])?;
-        let (within, size) = (from_chunks % self.chunk_bytes, node_bytes(&self.config, kind));
-        (within.is_multiple_of(size) && within + size <= self.chunk_bytes).then_some(kind)
+        let bytes = |kind| node_bytes(&self.layout.config, kind);
+        kinds.into_iter().find(|&kind| self.layout.may_lie(kind, offset, bytes(kind)))
     }
 }

@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use fatbtree_index::{KeyRange, OperationError, Pool, ScanOptions, Start, Wish};
+use fatbtree_index::{BreakReason, KeyRange, OperationError, Pool, ScanOptions, Start, Wish};
 use fatbtree_query::{Outcome, Request};
-use fatbtree_verbs::Verbs;
+use fatbtree_verbs::{Failure, Verbs};
 use fatbtree_wire::query::{Op, records};
 
 /// How much one scan answers.
@@ -59,9 +59,19 @@ fn failed(error: &OperationError) -> Outcome {
     match error {
         OperationError::Unknown { .. } => Outcome::Unknown,
         OperationError::ValueSize { .. } => Outcome::TooLarge,
-        // Read again and again for as long as an operation has patience: no writer takes that long.
-        error @ OperationError::GaveUp { .. } => {
+        // Read again and again for as long as an operation has patience: no writer takes that long. Or a pointer leads out of this
+        // server's memory, each time that it is followed.
+        error @ (OperationError::GaveUp { .. }
+        | OperationError::UnknownServer { .. }
+        | OperationError::Abandoned { .. }
+        | OperationError::ConnectionBroke {
+            last: BreakReason::Failed(Failure::RemoteAccess), ..
+        }) => {
             tracing::debug!(%error, "a query has found damage");
+            Outcome::Damaged
+        }
+        error @ OperationError::TreeLost { .. } => {
+            tracing::debug!(%error, "a query for a tree that was lost");
             Outcome::Damaged
         }
         error => {

@@ -9,7 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use fatbtree_index::{
     ChunkKind, ConnectError, ConnectionId, Event, GlobalAddress, IndexCache, KeyRange, Owner, Partition,
-    Pool, PoolConfig, PoolStats, RemoteSide, ReturnedPlaces, SessionId, Start, SuperRoot, SuperRootError,
+    Pool, PoolConfig, PoolStats, RemoteSide, ReturnedPlaces, SessionId, Shortage, Start, SuperRoot,
+    SuperRootError,
 };
 use fatbtree_query::{Outcome, Responder, ResponderOptions, ResponderStats, Ticket, ToClient};
 use fatbtree_verbs::local::{LocalHost, LocalVerbs};
@@ -106,10 +107,10 @@ enum Ended {
 
 /// Answers queries, for one thread.
 ///
-/// **Driving contract.** Time never goes back. After any number of [`handle`](Self::handle) comes one [`turn`](Self::turn); then
+/// **Driving contract.** Time never goes back. After a bounded number of [`handle`](Self::handle) come some [`step`](Self::step)s; then
 /// everything that [`poll_transmit`](Self::poll_transmit) has is sent, and everything that [`poll_need`](Self::poll_need) asks for is
-/// asked of the memory server, at once or later. When [`next_deadline`](Self::next_deadline) has come, or the memory server has
-/// answered, there is another turn.
+/// asked of the memory server, at once or later. While a step says that there may be more, the socket is looked at and another step
+/// follows. Otherwise there is one when [`next_deadline`](Self::next_deadline) has come, or the memory server has answered.
 ///
 /// What it holds is bounded: requests at work by [`ResponderOptions::running`], what clients hold by the others of them.
 pub struct QueryWorker {
@@ -132,6 +133,8 @@ pub struct QueryWorker {
     /// It is being looked whether the link is up.
     probes: bool,
     surplus_due: Instant,
+    /// When a turn ended before all was done.
+    more_since: Option<Instant>,
     surplus: Vec<ReturnedPlaces>,
     stats: WorkerStats,
 }
@@ -157,6 +160,13 @@ pub fn worker_cache(bytes: u64) -> Arc<IndexCache> {
 
 /// Between two looks at what was freed, and at clients whose leases have ended.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Steps of a turn: so a request that reads on and on, as a scan over many leaves without keys does, keeps no other one's answer back for
+/// longer than some milliseconds.
+const STEPS: usize = 4096;
+
+/// Operations that end in one step: the worker's driver looks at its socket between two.
+const ENDED_AT_ONCE: usize = 64;
 
 /// Chores beside the requests.
 const CHORES: usize = 2;
@@ -218,6 +228,7 @@ impl QueryWorker {
             needs_link: true,
             probes: false,
             surplus_due: Instant::ZERO + LOOK,
+            more_since: None,
             surplus: Vec::new(),
             stats: WorkerStats::default(),
         })
@@ -300,9 +311,10 @@ impl QueryWorker {
         }
     }
 
-    /// Goes on with everything, as far as it goes.
+    /// Goes on with everything, as far as it goes in a bounded number of steps: for tests and tools, which have no socket to look at between
+    /// two. If there is more to do, the [next turn](Self::next_deadline) is due at once.
     pub fn turn(&mut self, now: Instant) {
-        while self.step(now) {}
+        self.more_since = (0..STEPS).all(|_| self.step(now)).then_some(now);
     }
 
     /// Goes on by one step of each operation that can make one. Says whether there was one: then there may be more. Others may work on
@@ -313,10 +325,17 @@ impl QueryWorker {
         let rang = self.alarm.take();
         if rang {
             let mut context = Context::from_waker(&self.waker);
-            while let Poll::Ready(Some(done)) = Pin::new(&mut self.work).poll_next(&mut context) {
+            for ended in 0.. {
+                // The rest has its turn in the next step.
+                if ended == ENDED_AT_ONCE {
+                    self.waker.wake_by_ref();
+                    break;
+                }
+                let Poll::Ready(Some(done)) = Pin::new(&mut self.work).poll_next(&mut context) else { break };
                 match done {
-                    // Whoever reads on behind the former border misses what has come to lie before it.
-                    Ended::Request(ticket, Outcome::Records { .. }, range)
+                    // Whoever reads on behind the former border misses what has come to lie before it; and what lies behind a new
+                    // one is no damage.
+                    Ended::Request(ticket, Outcome::Records { .. } | Outcome::Damaged, range)
                         if range != self.info.partition.range =>
                     {
                         self.responder.finish(ticket, Outcome::Failed);
@@ -367,7 +386,9 @@ impl QueryWorker {
                 Event::MemoryWanted { server, kind, bytes } if server == self.connection.server => {
                     return Some(Need::Memory { kind, bytes });
                 }
-                Event::MemoryWanted { server, kind, .. } => self.pool.refuse_memory(server, kind),
+                Event::MemoryWanted { server, kind, .. } => {
+                    self.pool.refuse_memory(server, kind, Shortage::Unknown);
+                }
                 Event::Unfinished { .. } => {
                     self.unfinished = true;
                     self.take_events();
@@ -422,12 +443,20 @@ impl QueryWorker {
         self.needs_link = true;
     }
 
+    /// The memory server has lost its tree: what is asked for is answered so, until a link can be made.
+    pub fn tree_lost(&mut self) {
+        if let Err(error) = self.pool.lose(self.connection) {
+            tracing::warn!(%error, "a query worker has no link");
+        }
+        self.needs_link = true;
+    }
+
     /// The memory server has answered: with memory, and in which session, or that it gives none.
     pub fn supplied(&mut self, kind: ChunkKind, supply: Option<(SessionId, &Supply)>) {
         let server = self.connection.server;
         match supply {
             Some((session, supply)) => supply.hand_to(&self.pool, server, session),
-            None => self.pool.refuse_memory(server, kind),
+            None => self.pool.refuse_memory(server, kind, Shortage::Unknown),
         }
     }
 
@@ -438,7 +467,8 @@ impl QueryWorker {
 
     /// When the next turn is due at the latest.
     pub fn next_deadline(&self) -> Instant {
-        self.pool.next_deadline().map_or(self.surplus_due, |at| at.min(self.surplus_due))
+        let due = [self.pool.next_deadline(), self.more_since];
+        due.into_iter().flatten().fold(self.surplus_due, Instant::min)
     }
 
     /// Requests that are at work.

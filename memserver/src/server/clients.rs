@@ -8,6 +8,7 @@ use rand::RngExt;
 use super::{Connection, MemoryServer};
 use crate::chunk::ChunkRefusal;
 use crate::event::{Event, FirstHop};
+use crate::info::Origin;
 use crate::limits::{ClientId, Resource};
 use crate::owners::Owners;
 use crate::places::{GivenBack, PLACES_AT_ONCE, Supply, TooManyPlaces};
@@ -20,9 +21,26 @@ impl<D: Device> MemoryServer<D> {
     /// Opens a session.
     ///
     /// # Errors
-    /// [`Refusal::OverBound`], [`Refusal::NoOwner`].
+    /// [`Refusal::OverBound`], [`Refusal::NoOwner`], [`Refusal::TreeLost`].
     pub fn open_session(&mut self, now: Instant, client: ClientId) -> Result<Lease, Refusal> {
+        self.open_session_after(now, client, None)
+    }
+
+    /// The same for a client that has `known` the tree of a generation in a former session: see [`known_before`](Self::known_before).
+    ///
+    /// # Errors
+    /// As there; also when the client's tree was lost, and this one is not meant to be its successor.
+    pub fn open_session_after(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        known: Option<u64>,
+    ) -> Result<Lease, Refusal> {
         self.advance(now);
+        let is_another = known.is_some_and(|known| self.known_before(known));
+        if is_another || self.info.origin == Origin::Lost {
+            return Err(Refusal::TreeLost { partition: self.info.partition.id });
+        }
         self.accounts.attempt(self.now, client)?;
         self.accounts.charge(client, Resource::Sessions)?;
         let mut session = SessionKey { host: client.host, id: SessionId(self.random.random()) };
@@ -147,7 +165,7 @@ impl<D: Device> MemoryServer<D> {
     /// `bytes` is the size of a record's place; 0 asks for a chunk. Nodes have their own size.
     ///
     /// # Errors
-    /// When the session has ended, a bound is met, or no chunk of this kind is left.
+    /// When the session has ended, a bound is met, no chunk of this kind is left, or the disk has no room for it.
     pub fn allocate(
         &mut self,
         now: Instant,
@@ -161,11 +179,11 @@ impl<D: Device> MemoryServer<D> {
             return Ok(Supply::Places(places));
         }
         self.accounts.charge(payer, Resource::Chunks)?;
-        let chunk = match self.chunks.allocate(kind, session) {
+        let chunk = match self.chunks.allocate(&self.region, kind, session) {
             Ok(chunk) => chunk,
-            Err(full) => {
+            Err(none) => {
                 self.accounts.release(payer, Resource::Chunks);
-                return Err(full.into());
+                return Err(none.into());
             }
         };
         if let Some(session) = self.sessions.get_mut(session) {
@@ -270,6 +288,13 @@ impl<D: Device> MemoryServer<D> {
         }
         self.accounts.release(client, Resource::Sessions);
         true
+    }
+
+    /// Ends all sessions.
+    pub(super) fn end_all(&mut self) {
+        for key in self.sessions.keys().collect::<Vec<_>>() {
+            self.end(key);
+        }
     }
 
     pub(super) fn session(&self, key: SessionKey) -> Result<&Session, Refusal> {

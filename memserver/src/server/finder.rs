@@ -51,11 +51,13 @@ pub(super) struct Finder {
     bound: usize,
     /// Keys that were looked for.
     pub(super) looked_for: u64,
+    /// Nodes that were read for them.
+    pub(super) nodes: u64,
 }
 
 impl Finder {
     pub(super) fn new(bound: usize) -> Self {
-        Self { searches: VecDeque::new(), bound, looked_for: 0 }
+        Self { searches: VecDeque::new(), bound, looked_for: 0, nodes: 0 }
     }
 
     pub(super) fn ask(&mut self, keys: Vec<u64>, waiter: Waiter) {
@@ -71,7 +73,7 @@ impl Finder {
         }
     }
 
-    /// Reads about `budget` nodes; says whether there is more to do.
+    /// Reads `budget` nodes, and those that the last key of them takes more; says whether there is more to do.
     pub(super) fn work(
         &mut self,
         memory: &Regions,
@@ -82,13 +84,16 @@ impl Finder {
         self.forget_the_gone();
         let Some(search) = self.searches.front_mut() else { return false };
         let tree = Tree::new(memory, config, partition);
-        let nodes_of_key = usize::from(partition.root_level) + 1;
-        let next = search.keys.iter().skip(search.found.len());
-        let before = search.found.len();
-        // What cannot be read now is being written.
-        let places = next.take((budget / nodes_of_key).max(1)).map(|key| tree.place_of(*key).ok().flatten());
-        search.found.extend(places);
+        let (before, mut nodes) = (search.found.len(), 0);
+        for key in &search.keys[before..] {
+            if nodes >= budget {
+                break;
+            }
+            // What cannot be read now is being written.
+            search.found.push(tree.place_of(*key, &mut nodes).ok().flatten());
+        }
         self.looked_for += (search.found.len() - before) as u64;
+        self.nodes += nodes as u64;
         if search.found.len() == search.keys.len()
             && let Some(done) = self.searches.pop_front()
         {

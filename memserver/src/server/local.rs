@@ -67,7 +67,7 @@ impl<D: Device> MemoryServer<D> {
         if let Some(session) = self.sessions.get_mut(session) {
             session.links.insert(endpoint.queue_pair);
         }
-        let nodes = NodeMap::new(&self.region, &self.info, &self.chunks, &self.places);
+        let nodes = NodeMap::new(&self.region, &self.info, &self.chunks);
         Ok(Attached { session: session.id, endpoint, info: self.info, nodes })
     }
 

@@ -20,9 +20,10 @@ use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, Mtu, QueueP
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::chunk::{ChunkSize, ChunkTable, DamagedKinds};
+use crate::chunk::{ChunkSize, ChunkTable, chunk_kinds_bytes};
 use crate::event::{Event, Events, FirstHop};
-use crate::info::{LockTable, ServerInfo};
+use crate::info::{LockTable, Origin, ServerInfo};
+use crate::kinds::DamagedKinds;
 use crate::limits::{Accounts, Limits, Resource};
 use crate::load::LoadedTree;
 use crate::owners::{Locks, Owners};
@@ -204,7 +205,7 @@ impl<D: Device> MemoryServer<D> {
         let capabilities = device.capabilities();
         let local = probe(&mut device)?;
         let (superblock, chunks) = fit(&device, &tree, options, local.mtu)?;
-        let LoadedTree { region, config, partition, counts, generation, .. } = tree;
+        let LoadedTree { region, config, partition, counts, generation, origin, .. } = tree;
         let iova = GlobalAddress::new(partition.id, 0).raw();
         let registered = device.register(&region, iova, options.access)?;
         let (locks, owners) = match options.lock_table_bytes {
@@ -227,6 +228,7 @@ impl<D: Device> MemoryServer<D> {
             line_atomicity: capabilities.line_atomicity && !options.local_clients,
             path_mtu: local.mtu,
             chunk_bytes: options.chunk_bytes,
+            origin,
         };
         let shared = options.local_clients.then(|| share(&device, &info, options.access)).transpose()?;
         Ok(Self {
@@ -311,6 +313,10 @@ impl<D: Device> MemoryServer<D> {
             ("queue_pairs_broken", counters.queue_pairs_broken),
             ("queue_pairs_opened", counters.queue_pairs_opened),
             ("queue_pairs_replaced", counters.queue_pairs_replaced),
+            ("loaded_keys", self.info.counts.keys),
+            ("loaded_record_bytes", self.info.counts.record_bytes),
+            ("region_bytes", self.info.tree.len),
+            ("region_bytes_used", chunks.used_bytes),
             ("refused", counters.refused),
             ("requests", counters.requests),
             ("roots_seen", counters.roots_seen),
@@ -318,10 +324,12 @@ impl<D: Device> MemoryServer<D> {
             ("sessions_lapsed", counters.sessions_lapsed),
             ("sessions_opened", counters.sessions_opened),
             ("keys_located", self.finder.looked_for),
+            ("keys_located_nodes", self.finder.nodes),
             ("snapshots", self.snapshots.finished),
             ("snapshots_failed", self.snapshots.failed),
             ("snapshots_waiting", self.snapshots.waiting() as u64),
             ("superblocks_refused", counters.superblocks_refused),
+            ("tree_lost", u64::from(self.info.origin == Origin::Lost)),
             ("trees_installed", counters.trees_installed),
         ]
         .map(|(name, count)| (name.to_owned(), count))
@@ -345,8 +353,9 @@ impl<D: Device> MemoryServer<D> {
         self.advance(now);
     }
 
-    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots, as many to locate keys, and as many to find out
-    /// what ended sessions have left of their chunks. Says whether there is more to read.
+    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots, as many to locate keys (and those that one key
+    /// takes more), and as many to find out what ended sessions have left of their chunks, whatever clients have written there. Says
+    /// whether there is more to read.
     pub fn work(&mut self, now: Instant, budget: usize) -> bool {
         self.advance(now);
         self.take_broken();
@@ -376,9 +385,7 @@ impl<D: Device> MemoryServer<D> {
         let iova = GlobalAddress::new(id, 0).raw();
         let registered = self.device.register(&region, iova, self.options.access)?;
         // Queue pairs first: nothing that was posted for the former tree reaches the new one.
-        for key in self.sessions.keys().collect::<Vec<_>>() {
-            self.end(key);
-        }
+        self.end_all();
         if let Some(local) = &self.local {
             local.withdraw(self.info.tree.rkey);
             local.share(registered, &region, self.options.access);
@@ -389,7 +396,9 @@ impl<D: Device> MemoryServer<D> {
         self.places = PlaceLists::new(id, &config, &counts, self.options.limits.places);
         // What clients have paid for lay in the former tree.
         self.accounts = Accounts::new(&self.options.limits);
-        self.info = ServerInfo { partition, generation, counts, tree: registered, ..self.info };
+        // Whoever installs a tree means it, empty or not.
+        let origin = Origin::Meant;
+        self.info = ServerInfo { partition, generation, counts, tree: registered, origin, ..self.info };
         self.snapshots.begin_anew();
         self.finder.begin_anew();
         self.counters.trees_installed += 1;
@@ -406,9 +415,7 @@ impl<D: Device> MemoryServer<D> {
     /// [`bulk_load_over`](crate::bulk_load_over). The memory is given back unless the caller has another handle to it.
     #[must_use]
     pub fn stop(mut self) -> (D, Arc<Memory>) {
-        for key in self.sessions.keys().collect::<Vec<_>>() {
-            self.end(key);
-        }
+        self.end_all();
         self.device.deregister(self.info.tree.rkey);
         if let Some(locks) = &self.info.locks {
             self.device.deregister(locks.region.rkey);
@@ -435,13 +442,13 @@ fn fit<D: Device>(
     let chunk_kinds = match chunk_kinds {
         // Local clients look there what may be a node.
         None if options.local_clients => {
-            let bytes = u64::from(chunks.count());
+            let bytes = chunk_kinds_bytes(spare.end - spare.start, options.chunk_bytes);
             Some(Memory::shared(bytes).map_err(|_| ServerError::OutOfMemory { bytes })?)
         }
         kinds => kinds.clone(),
     };
     let chunks = match &chunk_kinds {
-        Some(kinds) => chunks.restored(Arc::clone(kinds))?,
+        Some(kinds) => chunks.restored(Arc::clone(kinds), *generation)?,
         None => chunks,
     };
     let mut superblock = [0; LINE];

@@ -38,8 +38,17 @@ pub enum Request {
     Open {
         /// Who asks.
         client: ClientId,
+        /// The generation of the tree that it has known.
+        known: Option<u64>,
         /// The way back.
         reply: Reply<Result<Lease, Refusal>>,
+    },
+    /// A tree of this generation was there before.
+    KnownBefore {
+        /// Its generation.
+        generation: u64,
+        /// The way back.
+        reply: Reply<()>,
     },
     /// More time.
     Renew {
@@ -114,6 +123,8 @@ pub enum Request {
     Install {
         /// Which.
         tree: Box<LoadedTree>,
+        /// Told when the server begins: from then on it takes as long as the device takes to register the memory.
+        begun: Reply<()>,
         /// The way back.
         reply: Reply<Result<ServerInfo, ServerError>>,
     },
@@ -153,8 +164,13 @@ impl<D: Device> MemoryServer<D> {
             }
             Request::Snapshot(reply) => self.snapshots.ask(reply),
             Request::Locate { keys, reply } => self.finder.ask(keys, reply),
-            Request::Open { client, reply } => {
-                let answer = self.open_session(now, client);
+            Request::KnownBefore { generation, reply } => {
+                self.advance(now);
+                self.known_before(generation);
+                let _ = reply.send(());
+            }
+            Request::Open { client, known, reply } => {
+                let answer = self.open_session_after(now, client, known);
                 if let Some(lease) = self.tell(reply, answer) {
                     self.end(lease.session);
                 }
@@ -196,7 +212,9 @@ impl<D: Device> MemoryServer<D> {
                 let answer = self.give_back(now, session, kind, bytes, &addresses);
                 self.tell(reply, answer);
             }
-            Request::Install { tree, reply } => {
+            Request::Install { tree, begun, reply } => {
+                // The installation goes on, whether somebody waits for it or not.
+                let _ = begun.send(());
                 let installed = self.install(now, *tree);
                 let _ = reply.send(installed.map(|()| self.info));
             }

@@ -1,11 +1,18 @@
-//! The superblock of a living tree: whoever splits the root writes it, and the server takes notice.
+//! The superblock of a living tree: whoever splits the root writes it, and the server takes notice. And whether the tree is the one that
+//! should be there.
+//!
+//! A server that begins with an empty tree cannot know by itself whether there was another one before. Its clients know, and the
+//! controller: both say which generation they have known. If it was another one, and nobody has loaded this one since, the tree was lost.
+//! Whoever has known it is refused then, and not told that its keys are not there. While nobody has written to the empty tree, all others
+//! are refused as well, until an operator loads the server, with keys or without.
 
 use fatbtree_index::node::LINE;
-use fatbtree_index::{GlobalAddress, SUPERBLOCK_BYTES, Superblock};
+use fatbtree_index::{GlobalAddress, SUPERBLOCK_BYTES, Superblock, Tree};
 use fatbtree_verbs::Device;
 
 use super::MemoryServer;
 use crate::event::Event;
+use crate::info::Origin;
 
 impl<D: Device> MemoryServer<D> {
     /// Announces another root: writes the superblock. Clients that split a root do the same over the network.
@@ -23,6 +30,28 @@ impl<D: Device> MemoryServer<D> {
         self.region.write(0, &new.to_bytes()).map_err(|_| NoRoot { root, level })?;
         self.watch_root();
         Ok(())
+    }
+
+    /// Somebody has known a tree of this generation here. Says whether that is another one than the present one, which was not meant to
+    /// be its successor. If nobody has written to that one yet, nobody is served from now on: all sessions end.
+    pub fn known_before(&mut self, generation: u64) -> bool {
+        let is_another = generation != self.info.generation && self.info.origin != Origin::Meant;
+        if is_another && self.info.origin == Origin::Begun && self.is_empty() {
+            self.info.origin = Origin::Lost;
+            self.end_all();
+            self.events.push(Event::Lost { partition: self.info.partition.id });
+        }
+        is_another
+    }
+
+    /// Whether the tree has no keys, as far as that can be read now.
+    fn is_empty(&mut self) -> bool {
+        self.watch_root();
+        let mut keys = 0;
+        let tree = Tree::new(&self.memory, &self.info.config, &self.info.partition);
+        let read = self.info.partition.root_level == 0
+            && tree.for_each_leaf(|leaf| keys += leaf.entries().count()).is_ok();
+        read && keys == 0
     }
 
     /// Looks whether the superblock names another root. One that is being written, or that nobody should believe, changes

@@ -3,11 +3,11 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use fatbtree_memserver::grpc::{self, Loading, ServiceOptions};
-use fatbtree_memserver::{Event, Handle, LoadedTree, MemoryServer, ServerOptions, mailbox};
+use fatbtree_memserver::{Event, Handle, LoadedTree, MemoryServer, Request, ServerOptions, mailbox};
 use fatbtree_verbs::plain::PlainNetwork;
 use fatbtree_verbs::time::Instant;
 use tokio::net::TcpListener;
@@ -18,6 +18,8 @@ pub struct Service {
     pub handle: Handle,
     /// The data path shall do nothing, and does nothing.
     frozen: Arc<(AtomicBool, AtomicBool)>,
+    /// How many milliseconds it takes to install a tree.
+    pub slowness: Arc<AtomicU64>,
     data_path: Option<(Arc<AtomicBool>, std::thread::JoinHandle<Vec<Event>>)>,
     stop: Option<oneshot::Sender<()>>,
     serving: tokio::task::JoinHandle<Result<(), tonic::transport::Error>>,
@@ -36,7 +38,9 @@ impl Service {
     ) -> Self {
         let (handle, mut mail) = mailbox(16);
         let (stopped, frozen) = (Arc::<AtomicBool>::default(), Arc::<(AtomicBool, AtomicBool)>::default());
+        let slowness = Arc::<AtomicU64>::default();
         let thread = std::thread::spawn({
+            let slowness = Arc::clone(&slowness);
             let (stopped, frozen) = (Arc::clone(&stopped), Arc::clone(&frozen));
             move || {
                 let clock = std::time::Instant::now();
@@ -49,7 +53,9 @@ impl Service {
                     frozen.1.store(freeze, Ordering::Relaxed);
                     if !freeze {
                         let now = Instant::from_nanos(clock.elapsed().as_nanos() as u64);
-                        mail.answer(now, &mut server);
+                        while let Some(request) = mail.take() {
+                            server.handle(now, slowly(request, slowness.load(Ordering::Relaxed)));
+                        }
                         server.handle_timeout(now);
                         server.work(now, 64);
                         events.extend(std::iter::from_fn(|| server.poll_event()));
@@ -65,7 +71,15 @@ impl Service {
         let serving = tokio::spawn(grpc::serve_with(service, loading, listener, handle.clone(), async {
             drop(until.await)
         }));
-        Self { address, handle, frozen, data_path: Some((stopped, thread)), stop: Some(stop), serving }
+        Self {
+            address,
+            handle,
+            frozen,
+            slowness,
+            data_path: Some((stopped, thread)),
+            stop: Some(stop),
+            serving,
+        }
     }
 
     /// Freezes the data path, or lets it go on; returns when it does so.
@@ -103,6 +117,18 @@ impl Drop for Service {
         if let Some((stopped, _)) = &self.data_path {
             stopped.store(true, Ordering::Relaxed);
         }
+    }
+}
+
+/// As a device that takes long to register the memory of a tree.
+fn slowly(request: Request, milliseconds: u64) -> Request {
+    match request {
+        Request::Install { tree, begun, reply } if milliseconds > 0 => {
+            let _ = begun.send(());
+            std::thread::sleep(Duration::from_millis(milliseconds));
+            Request::Install { tree, begun: oneshot::channel().0, reply }
+        }
+        other => other,
     }
 }
 

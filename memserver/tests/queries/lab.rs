@@ -1,8 +1,11 @@
 //! A memory server, its query workers and an RDMA client, in one thread and in virtual time.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
-use fatbtree_index::{Integrity, KeyRange, Pool, PoolConfig, RemoteSide, TreeConfig, ValueLayout, value};
+use fatbtree_index::{
+    IndexCache, Integrity, KeyRange, Pool, PoolConfig, RemoteSide, TreeConfig, ValueLayout, value,
+};
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
 use fatbtree_memserver::{
     ClientId, Lease, LoadOptions, MemoryServer, ServerOptions, SessionKey, Supply, bulk_load, seeded,
@@ -44,11 +47,15 @@ impl Lab {
     }
 
     pub(crate) fn worker(&mut self, number: u32) -> Worker {
+        self.worker_with(number, None)
+    }
+
+    pub(crate) fn worker_with(&mut self, number: u32, cache: Option<Arc<IndexCache>>) -> Worker {
         let options = WorkerOptions {
             servers: vec![(0, 0), (RANGE.low, 1), (1 << 40, 2)],
             responder: ResponderOptions::default(),
             scans: Default::default(),
-            cache: None,
+            cache,
         };
         let host = self.server.local().unwrap().clone();
         let worker = QueryWorker::new(&host, self.server.info(), options, u64::from(number)).unwrap();

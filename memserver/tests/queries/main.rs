@@ -1,6 +1,8 @@
 //! Query workers and RDMA clients on one tree, in one thread.
 #![allow(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
 
+mod borders;
+mod burst;
 mod damage;
 mod lab;
 

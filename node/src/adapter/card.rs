@@ -42,7 +42,7 @@ impl Card {
     }
 
     /// Waits for completions, queue pairs that fail, a wake, or as long as `patience` lasts.
-    pub(super) fn wait(&mut self, watch: &mut Watch, patience: Option<Duration>) {
+    pub(super) fn wait(&mut self, watch: &mut Watch, patience: Duration) {
         let began = std::time::Instant::now();
         while self.device.under_way() > 0 && began.elapsed() < SPIN {
             if self.device.has_news() {
@@ -55,7 +55,6 @@ impl Card {
             Ok(false) => return,
             Err(_) => UNTOLD,
         };
-        let patience = patience.map_or(longest, |patience| patience.min(longest));
-        watch.waiter.wait_for(self.device.fds().into_iter(), Some(patience), &mut watch.ready);
+        watch.waiter.wait_for(self.device.fds().into_iter(), Some(patience.min(longest)), &mut watch.ready);
     }
 }

@@ -153,8 +153,8 @@ impl SoftwareNic {
     }
 
     /// Waits for frames, a wake, or as long as `patience` lasts.
-    pub(super) fn wait(&self, watch: &mut Watch, patience: Option<Duration>) {
-        let full = (self.first < self.end).then_some(FULL);
-        watch.waiter.wait(&self.receives, patience.into_iter().chain(full).min(), &mut watch.ready);
+    pub(super) fn wait(&self, watch: &mut Watch, patience: Duration) {
+        let patience = if self.first < self.end { patience.min(FULL) } else { patience };
+        watch.waiter.wait(&self.receives, Some(patience), &mut watch.ready);
     }
 }

@@ -211,7 +211,8 @@ impl Desk {
     async fn open_again(&mut self) -> Result<(), ClientError> {
         self.keeper.abort();
         self.has_ended = true;
-        let session = self.server.open_session(self.roce).await?;
+        let known = Some(self.info.generation);
+        let session = self.server.open_session_after(self.roce, known).await?;
         // In this order: another tree ends the session.
         self.info = self.server.info().await?;
         self.session = session;

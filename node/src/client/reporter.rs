@@ -3,8 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use fatbtree_controller::grpc::{Client, ClientReport};
-use fatbtree_trust::Peer;
+use fatbtree_controller::grpc::{Client, ClientReport, Controllers};
 use tokio::sync::mpsc;
 
 use super::desk::{Answer, Out};
@@ -15,14 +14,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Never ends before the client does.
 pub(super) async fn serve(
-    controller: Peer,
+    controllers: Controllers,
     address: Ipv4Addr,
     mut reports: mpsc::Receiver<ClientReport>,
     out: Out,
 ) {
-    while !reports.is_closed() {
+    for controller in controllers.in_turn() {
+        if reports.is_closed() {
+            return;
+        }
         let told = async {
-            let mut client = Client::connect(controller.clone(), PATIENCE).await?;
+            let mut client = Client::connect(controller, PATIENCE).await?;
             let registered = |(partition, queue_pair)| out.tell(Answer::Registered { partition, queue_pair });
             client.report(address, &mut reports, registered).await
         };

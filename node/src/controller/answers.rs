@@ -33,7 +33,11 @@ impl Driver {
                 name: server.name.clone(),
                 address: server.grpc.clone(),
                 partition: server.partition,
-                state: if is_here { RoleState::Settled } else { RoleState::Silent },
+                state: match is_here {
+                    false => RoleState::Silent,
+                    true if self.lost.contains(&server.partition) => RoleState::Lost,
+                    true => RoleState::Settled,
+                },
                 low: controller.trees().get(&server.partition).map(|tree| tree.low),
                 registered: connections.iter().filter(|told| **told).count(),
                 connections: connections.len(),
@@ -48,9 +52,25 @@ impl Driver {
                 astray: client.astray,
             }
         });
+        let (epoch, entries) = controller.followed();
+        let left_out = controller.left_out().map(|error| {
+            format!("a plan that was kept is not of this cluster file; is something missing there? {error}")
+        });
+        let strangers = self.strangers.iter().map(|(partition, _)| {
+            format!(
+                "a memory server has registered partition {partition}, which the cluster file does not have; is a [[memory_server]] missing there?"
+            )
+        });
+        let lost = cluster.servers().iter().filter(|server| self.lost.contains(&server.partition));
+        let lost = lost.map(|server| {
+            let name = &server.name;
+            format!(
+                "memory server {name} came back without its tree and refuses all clients; load all servers again with `fatbtree load`, or begin with an empty tree by `fatbtree load --empty {name}`"
+            )
+        });
         Status {
-            epoch: controller.desired().1.in_force.epoch(),
-            entries: controller.plan().map_or(0, |(loaded, _)| loaded.len()),
+            epoch,
+            entries,
             reload,
             trouble: self.trouble.clone(),
             switches: cluster.tree().switches().iter().map(|switch| self.switch_status(switch)).collect(),
@@ -59,6 +79,7 @@ impl Driver {
             refused_connections: controller.refused_connections(),
             switches_down: self.outages.switches.iter().map(|switch| self.switch_name(*switch)).collect(),
             cables_down: self.outages.cables.iter().map(|cable| self.cable_status(*cable)).collect(),
+            warnings: left_out.into_iter().chain(strangers).chain(lost).collect(),
         }
     }
 

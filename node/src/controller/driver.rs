@@ -1,10 +1,11 @@
 //! Drives a [`Controller`]: takes what comes in, publishes what is desired, has plans made.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fatbtree_controller::election::Bid;
 use fatbtree_controller::grpc::{ClientReport, Input, Registered, ServerNews};
 use fatbtree_controller::links::{Cable, CableEnd, Outages};
 use fatbtree_controller::operator::{CableStatus, Question, Reloaded, Synced};
@@ -57,7 +58,6 @@ pub(super) struct Channels {
     pub(super) desired: watch::Sender<(u64, Arc<Desired>)>,
     pub(super) sync: watch::Sender<u64>,
     pub(super) switches: mpsc::Receiver<(SwitchId, KeeperNews)>,
-    pub(super) others: mpsc::Receiver<Input>,
     pub(super) outages: watch::Receiver<Outages>,
     pub(super) samples: Samples,
 }
@@ -70,7 +70,8 @@ pub(super) struct Driver {
     desired: watch::Sender<(u64, Arc<Desired>)>,
     sync: watch::Sender<u64>,
     switches: mpsc::Receiver<(SwitchId, KeeperNews)>,
-    others: mpsc::Receiver<Input>,
+    /// As which this controller leads.
+    bid: Bid,
     told_of_outages: watch::Receiver<Outages>,
     /// What is dead.
     pub(super) outages: Outages,
@@ -86,6 +87,10 @@ pub(super) struct Driver {
     keys: VecDeque<u64>,
     /// Server streams: the newest of each partition counts.
     server_streams: BTreeMap<u16, u64>,
+    /// Partitions whose servers have lost their trees.
+    pub(super) lost: BTreeSet<u16>,
+    /// Partitions of memory servers that the cluster file does not have, with their streams.
+    pub(super) strangers: BTreeSet<(u16, u64)>,
     pub(super) clients: BTreeMap<u64, Client>,
     /// What the keeper of a switch said last.
     pub(super) held: BTreeMap<SwitchId, HeldNow>,
@@ -114,8 +119,9 @@ impl Driver {
         follow: FollowOptions,
         folder: Option<StateFolder>,
         channels: Channels,
+        bid: Bid,
     ) -> Self {
-        let Channels { desired, sync, switches, others, outages, samples } = channels;
+        let Channels { desired, sync, switches, outages, samples } = channels;
         Self {
             controller,
             planner,
@@ -124,7 +130,7 @@ impl Driver {
             desired,
             sync,
             switches,
-            others,
+            bid,
             told_of_outages: outages,
             outages: Outages::default(),
             samples,
@@ -134,6 +140,8 @@ impl Driver {
             meanwhile: Vec::new(),
             keys: VecDeque::new(),
             server_streams: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            strangers: BTreeSet::new(),
             clients: BTreeMap::new(),
             held: BTreeMap::new(),
             trouble: None,
@@ -145,13 +153,20 @@ impl Driver {
         }
     }
 
-    /// Never ends by itself.
-    pub(super) async fn drive(mut self, mut tell: impl FnMut(ControllerNews)) {
+    /// Ends when a switch has seen a higher bid, and returns it.
+    pub(super) async fn drive(
+        mut self,
+        inputs: &mut mpsc::Receiver<Input>,
+        mut tell: impl FnMut(ControllerNews),
+    ) -> Bid {
         let mut ticks = tokio::time::interval(TICK);
         loop {
             tokio::select! {
-                Some((switch, news)) = self.switches.recv() => self.switch(switch, news, &mut tell),
-                Some(input) = self.others.recv() => self.other(input, &mut tell),
+                Some((switch, news)) = self.switches.recv() => match news {
+                    KeeperNews::Outbid(by) if by > self.bid => return by,
+                    news => self.switch(switch, news, &mut tell),
+                },
+                Some(input) = inputs.recv() => self.other(input, &mut tell),
                 Some(thought) = self.thoughts.1.recv() => self.thought(thought, &mut tell),
                 Ok(()) = self.told_of_outages.changed() => self.network_changed(&mut tell),
                 _ = ticks.tick() => {}
@@ -197,6 +212,8 @@ impl Driver {
                     sync.done.insert(switch, mended);
                 }
             }
+            // One that is not higher, of a session before: the keeper bids again.
+            KeeperNews::Outbid(_) => {}
             KeeperNews::Lost(reason) => {
                 if !was_silent {
                     tell(ControllerNews::Switch { name: name(), trouble: Some(reason.clone()) });
@@ -236,18 +253,25 @@ impl Driver {
 
     fn other(&mut self, input: Input, tell: &mut impl FnMut(ControllerNews)) {
         match input {
-            Input::ServerJoined { stream, hello } => {
+            Input::ServerJoined { stream, hello, former } => {
                 let Some(name) = self.server_name(hello.partition) else {
                     tracing::warn!(
                         partition = hello.partition,
                         "a memory server that the cluster file does not name"
                     );
+                    self.strangers.insert((hello.partition, stream));
                     return;
                 };
                 if self.server_streams.get(&hello.partition).is_some_and(|newest| *newest > stream) {
                     return;
                 }
                 self.server_streams.insert(hello.partition, stream);
+                self.note_lost(hello.partition, hello.lost);
+                let known = self.controller.trees().get(&hello.partition).map(|tree| tree.number);
+                if let Some(known) = known.filter(|known| *known != hello.incarnation.number) {
+                    // The server knows whether its tree is meant to be another one; if it has gone again, nobody does.
+                    let _ = former.send(known);
+                }
                 self.controller.server_joined(hello.partition, hello.incarnation, &hello.connections);
                 self.controller.rerooted(hello.partition, hello.root);
                 tell(ControllerNews::Server { name, here: true });
@@ -258,6 +282,7 @@ impl Driver {
                 }
             }
             Input::ServerLeft { stream, partition } => {
+                self.strangers.remove(&(partition, stream));
                 if self.server_streams.get(&partition) == Some(&stream) {
                     self.controller.server_left(partition);
                     let name = self.server_name(partition).unwrap_or_default();
@@ -283,6 +308,13 @@ impl Driver {
         }
     }
 
+    fn note_lost(&mut self, partition: u16, lost: bool) {
+        match lost {
+            true => self.lost.insert(partition),
+            false => self.lost.remove(&partition),
+        };
+    }
+
     fn server_name(&self, partition: u16) -> Option<String> {
         self.planner.cluster.server(partition).map(|server| server.name.clone())
     }
@@ -301,7 +333,9 @@ impl Driver {
                 self.controller.closed(partition, client, queue_pair)
             }
             ServerNews::Root(root) => self.controller.rerooted(partition, root),
+            ServerNews::Lost => self.note_lost(partition, true),
             ServerNews::Refilled(incarnation, root) => {
+                self.note_lost(partition, false);
                 self.controller.server_refilled(partition, incarnation);
                 self.controller.rerooted(partition, root);
             }

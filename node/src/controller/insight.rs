@@ -30,9 +30,11 @@ impl Happened {
             }
             ControllerNews::Void => count(&self.voided, 1),
             ControllerNews::Trouble(_) => count(&self.troubles, 1),
-            ControllerNews::Switch { .. } | ControllerNews::Server { .. } | ControllerNews::Outage { .. } => {
-                0
-            }
+            ControllerNews::Switch { .. }
+            | ControllerNews::Server { .. }
+            | ControllerNews::Leads(_)
+            | ControllerNews::StandsBy(_)
+            | ControllerNews::Outage { .. } => 0,
         };
     }
 }

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use fatbtree_controller::election::Bid;
 use fatbtree_controller::{
     Change, Counts, Desired, Fleet, FleetOptions, Held, Programs, PushError, Serving, Wanted,
 };
@@ -37,6 +38,8 @@ pub(super) enum KeeperNews {
     Settled { version: u64, held: Box<HeldNow> },
     /// It was read back, because everybody was told to, for this time, and holds what it should after so many changes.
     Synced { number: u64, mended: usize },
+    /// It has seen this bid, which is higher than that of a session with it.
+    Outbid(Bid),
     /// It does not answer, or refuses.
     Lost(String),
 }
@@ -121,6 +124,11 @@ impl Keeper {
             // Whoever watched has ended: then the controller has.
             let _ = self.links.send(LinkNews::Lost(self.switch)).await;
             let Err(End::Failed(error)) = ended else { return };
+            if let Some(highest) = error.outbid()
+                && self.tell(KeeperNews::Outbid(Bid::of(highest))).await.is_err()
+            {
+                return;
+            }
             if self.tell(KeeperNews::Lost(error.to_string())).await.is_err() {
                 return;
             }

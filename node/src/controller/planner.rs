@@ -8,7 +8,7 @@ use fatbtree_controller::{
     Budget, Entry, Fleet, Follower, Frequencies, HotKeys, Incarnations, Loaded, Located, Placement, Plan,
     Programs, PushError, Replanned, Tree, by_partition, in_leaves, probe,
 };
-use fatbtree_index::TreeTop;
+use fatbtree_index::{SuperRoot, TreeTop};
 use fatbtree_memserver::KeyPlaces;
 use fatbtree_memserver::grpc::{self, Deadlines};
 use fatbtree_topology::{Cluster, SwitchId};
@@ -55,7 +55,14 @@ impl Planner {
                 top.await.map_err(|error| format!("memory server {name}: {error}"))
             });
         }
-        tasks.join_all().await.into_iter().collect()
+        let tops: Vec<TreeTop> = tasks.join_all().await.into_iter().collect::<Result<_, String>>()?;
+        if let Err(error) = SuperRoot::new(tops.iter().map(|top| top.partition).collect()) {
+            return Err(format!(
+                "the memory servers' partitions do not fit together: {error}; is a [[memory_server]] missing from the cluster file, or was a \
+                 load broken off? `fatbtree load` fills them all"
+            ));
+        }
+        Ok(tops)
     }
 
     /// Where keys lie, as far as memory servers say so in time: an index read that has no entry of its own goes the way of all others.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use fatbtree_controller::operator::SavedPlan;
@@ -28,7 +29,7 @@ impl StateFolder {
     /// Opens a folder, or makes it; gives the plans in it. A file that cannot be read is left out, with a warning.
     pub(super) fn open(folder: &Path) -> Result<(Self, Vec<(Plan, Incarnations)>), NodeError> {
         let failed = |source| NodeError::State { folder: folder.to_owned(), source };
-        fs::create_dir_all(folder).map_err(failed)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
         let mut plans = Vec::new();
         for entry in fs::read_dir(folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
@@ -41,6 +42,26 @@ impl StateFolder {
             }
         }
         Ok((Self(folder.to_owned()), plans))
+    }
+
+    /// Forgets all plans.
+    pub(super) fn forget(&self) -> io::Result<()> {
+        self.forget_but(&[])
+    }
+
+    fn forget_but(&self, stay: &[u8]) -> io::Result<()> {
+        for entry in fs::read_dir(&self.0)? {
+            let path = entry?.path();
+            if epoch_of(&path).is_some_and(|epoch| !stay.contains(&epoch)) {
+                fs::remove_file(path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An error with the folder's name.
+    pub(super) fn error(&self, source: io::Error) -> NodeError {
+        NodeError::State { folder: self.0.clone(), source }
     }
 
     /// Keeps a plan before the first of its entries is written, and forgets those of other epochs than `stay`.
@@ -61,13 +82,7 @@ impl StateFolder {
         file.flush()?;
         file.as_file().sync_all()?;
         file.persist(self.0.join(format!("epoch-{}.json", plan.epoch())))?;
-        for entry in fs::read_dir(&self.0)? {
-            let path = entry?.path();
-            if epoch_of(&path).is_some_and(|epoch| epoch != plan.epoch() && !stay.contains(&epoch)) {
-                fs::remove_file(path)?;
-            }
-        }
-        Ok(())
+        self.forget_but(&[stay, &[plan.epoch()]].concat())
     }
 }
 

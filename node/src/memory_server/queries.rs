@@ -21,8 +21,11 @@ use std::time::Duration;
 
 use fatbtree_index::{Owner, SessionId};
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, WorkerStats, worker_cache};
-use fatbtree_memserver::{Attached, ClientId, Handle, Lease, ServerGone, ServerInfo, SessionKey, Supply};
+use fatbtree_memserver::{
+    Attached, ClientId, Handle, Lease, Refusal, ServerGone, ServerInfo, SessionKey, Supply,
+};
 use fatbtree_port::{DatagramCounts, Datagrams, Lanes, Waiter, Waker, share_address};
+use fatbtree_query::{ResponderOptions, Secret};
 use fatbtree_topology::Host;
 use fatbtree_verbs::local::LocalHost;
 use fatbtree_wire::query::{DIRECT_QUERY_UDP_PORT, QUERY_UDP_PORT};
@@ -45,6 +48,8 @@ pub struct QueryOptions {
     pub servers: Vec<(u64, u16)>,
     /// Bytes of inner nodes that the workers know by heart, together; 0: every operation begins at the root.
     pub cache_bytes: u64,
+    /// Of which the keys of clients are made: others are not answered. `None`: everybody is answered.
+    pub secret: Option<Secret>,
 }
 
 impl QueryOptions {
@@ -64,6 +69,8 @@ pub struct QueryReport {
     pub redirected: u64,
     /// Requests that were refused for a bound.
     pub busy: u64,
+    /// Requests without the tag of a client's key.
+    pub no_key: u64,
     /// Datagrams that are no requests.
     pub damaged: u64,
     /// Requests that began at a node that switches had found.
@@ -86,6 +93,7 @@ impl QueryReport {
         self.requests += responder.requests;
         self.again += responder.again;
         self.busy += responder.busy;
+        self.no_key += responder.no_key;
         self.damaged += responder.damaged;
         self.redirected += redirected;
         self.led += led;
@@ -101,6 +109,7 @@ impl QueryReport {
             ("query_again", "Writes that came again, and were answered from memory", self.again),
             ("query_redirected", "Requests for keys of other partitions", self.redirected),
             ("query_busy", "Requests that were refused for a bound", self.busy),
+            ("query_no_key", "Requests without the tag of a client's key", self.no_key),
             ("query_damaged", "Datagrams that are no requests", self.damaged),
             ("query_led", "Requests that began at a node that switches had found", self.led),
             ("query_led_astray", "Requests that switches had led to where no node was", self.led_astray),
@@ -133,6 +142,7 @@ impl fmt::Display for QueryReport {
         )?;
         for (count, what) in [
             (self.led_astray, "led astray"),
+            (self.no_key, "without a key"),
             (self.crowded_out, "crowded out"),
             (datagrams.damaged, "frames damaged"),
             (self.damaged_data, "for damaged data (restore the server's folder, or load the tree again)"),
@@ -258,7 +268,7 @@ impl Queries {
                 info: *info,
                 options: WorkerOptions {
                     servers: options.servers.clone(),
-                    responder: Default::default(),
+                    responder: ResponderOptions { secret: options.secret, ..ResponderOptions::default() },
                     scans: Default::default(),
                     cache: cache.clone(),
                 },
@@ -319,7 +329,7 @@ fn work(
     let mut told = None;
     while !begin.stopper.is_told() {
         let more = lanes.receive(|_| true);
-        let now = watch.now();
+        let mut now = watch.now();
         lanes.each(|_, from, datagram| worker.handle(now, from, datagram));
         while let Ok(answer) = answers.try_recv() {
             match answer {
@@ -331,13 +341,24 @@ fn work(
                     }
                 }
                 Answer::NotAttached => worker.not_attached(),
+                Answer::TreeLost => worker.tree_lost(),
                 Answer::Lapsed => worker.lapsed(),
                 Answer::Memory(kind, supply) => {
                     worker.supplied(kind, supply.as_ref().map(|(session, supply)| (*session, supply)));
                 }
             }
         }
-        worker.turn(now);
+        // Whatever there is to do, the socket is looked at again before it overflows.
+        let until = now + AT_ONCE;
+        let busy = loop {
+            if !worker.step(now) {
+                break false;
+            }
+            now = watch.now();
+            if now >= until {
+                break true;
+            }
+        };
         while let Some(need) = worker.poll_need() {
             if let Err(refused) = orders.try_send(Order(need)) {
                 match refused.into_inner().0 {
@@ -354,7 +375,7 @@ fn work(
             lanes.send(0, answer.to, answer.bytes);
         }
         lanes.flush();
-        if !more {
+        if !more && !busy {
             let done = (worker.stats(), lanes.counts());
             if told.replace(done) != Some(done) {
                 begin.board.tell(begin.number, done);
@@ -373,10 +394,15 @@ struct Order(Need);
 enum Answer {
     Attached(Box<Attached>, Option<Owner>),
     NotAttached,
+    /// Nor will it be, before the server is loaded.
+    TreeLost,
     /// The session has ended.
     Lapsed,
     Memory(fatbtree_memserver::ChunkKind, Option<(SessionId, Supply)>),
 }
+
+/// Longest time for work between two looks at the socket: its buffer holds what comes meanwhile.
+const AT_ONCE: fatbtree_verbs::time::Duration = fatbtree_verbs::time::Duration::from_micros(200);
 
 /// Orders that wait.
 const ORDERS: usize = 64;
@@ -441,8 +467,13 @@ impl Desk {
             Need::Link { local, replaces } => {
                 self.renew().await?;
                 if self.lease.is_none() {
-                    match self.handle.open_session(self.client).await? {
+                    match self.handle.open_session(self.client, None).await? {
                         Ok(lease) => self.lease = Some(lease),
+                        Err(Refusal::TreeLost { .. }) => {
+                            tokio::time::sleep(PAUSE).await;
+                            self.out.tell(Answer::TreeLost);
+                            return Ok(());
+                        }
                         Err(error) => tracing::warn!(%error, "a query worker has no session"),
                     }
                 }

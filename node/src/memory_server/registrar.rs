@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use fatbtree_controller::grpc::{Client, ClientError, ServerHello, ServerNews};
+use fatbtree_controller::grpc::{Client, ClientError, Controllers, ServerHello, ServerNews};
 use fatbtree_controller::{Incarnation, Registration};
 use fatbtree_index::Partition;
-use fatbtree_memserver::{Event, FirstHop, ServerInfo};
-use fatbtree_trust::Peer;
+use fatbtree_memserver::{Event, FirstHop, Handle, ServerInfo};
 use tokio::sync::mpsc;
 
 /// Between two tries to reach the controller.
@@ -27,7 +26,8 @@ fn incarnation(generation: u64, partition: &Partition) -> Incarnation {
 pub(super) struct Registrar {
     hello: ServerHello,
     connections: BTreeMap<(Ipv4Addr, u32), Registration>,
-    controller: Peer,
+    controllers: Controllers,
+    handle: Handle,
 }
 
 fn registration(hop: &FirstHop) -> Registration {
@@ -37,22 +37,28 @@ fn registration(hop: &FirstHop) -> Registration {
 
 impl Registrar {
     /// A server without connections.
-    pub(super) fn new(controller: Peer, info: &ServerInfo) -> Self {
+    pub(super) fn new(controllers: Controllers, info: &ServerInfo, handle: Handle) -> Self {
         let incarnation = incarnation(info.generation, &info.partition);
         let (partition, root) = (info.partition.id, info.partition.root.raw());
-        let hello = ServerHello { partition, incarnation, root, connections: Vec::new() };
-        Self { hello, connections: BTreeMap::new(), controller }
+        let hello = ServerHello { partition, incarnation, root, lost: false, connections: Vec::new() };
+        Self { hello, connections: BTreeMap::new(), controllers, handle }
     }
 
     /// Takes the server's events and passes them on, until there are no more. There are never more of them on the way than the server has
     /// queue pairs, twice.
     pub(super) async fn serve(mut self, mut events: mpsc::UnboundedReceiver<Event>) {
-        loop {
+        // One that is not primary refuses: then the next one is tried.
+        for controller in self.controllers.in_turn() {
             let (news, mut passed) = mpsc::channel(ON_THE_WAY);
-            let (controller, hello) = (self.controller.clone(), self.hello());
+            let (hello, handle) = (self.hello(), self.handle.clone());
             let mut telling = std::pin::pin!(async move {
                 let mut client = Client::connect(controller, PATIENCE).await?;
-                client.register(hello, &mut passed).await
+                // Whether it was another tree than this one, the server knows.
+                let known = move |former| {
+                    let handle = handle.clone();
+                    tokio::spawn(async move { handle.known_before(former).await });
+                };
+                client.register(hello, &mut passed, known).await
             });
             let ended: Result<(), ClientError> = loop {
                 tokio::select! {
@@ -94,9 +100,14 @@ impl Registrar {
                 self.hello.root = partition.root.raw();
                 ServerNews::Root(self.hello.root)
             }
+            Event::Lost { .. } => {
+                self.hello.lost = true;
+                ServerNews::Lost
+            }
             Event::NewTree { partition, generation } => {
                 self.hello.incarnation = incarnation(generation, &partition);
                 self.hello.root = partition.root.raw();
+                self.hello.lost = false;
                 ServerNews::Refilled(self.hello.incarnation, self.hello.root)
             }
         }

@@ -4,6 +4,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use fatbtree_trust::CONTROLLER;
 use tokio::task::AbortHandle;
 
 use super::roles::{Look, Role};
@@ -25,6 +26,8 @@ pub(super) struct Child {
     /// Since when it answers, or is silent.
     since: Instant,
     is_silent: bool,
+    /// It was started before.
+    is_again: bool,
     pause: Duration,
 }
 
@@ -46,6 +49,7 @@ impl Child {
             started: Instant::now(),
             since: Instant::now(),
             is_silent: false,
+            is_again: false,
             pause: SHORTEST_PAUSE,
         }
     }
@@ -75,8 +79,13 @@ impl Child {
         match kind {
             RoleKind::MemoryServer => _ = command.args(&options.memory_server_arguments),
             RoleKind::Switch => _ = command.args(&options.switch_arguments),
+            // One that is started again does not take the place of another one that took its place.
+            RoleKind::Controller if self.role.name != CONTROLLER || self.is_again => {
+                command.arg(format!("--standby={}", self.role.address));
+            }
             RoleKind::Controller => {}
         }
+        self.is_again = true;
         let folder = match kind {
             RoleKind::MemoryServer => Some("--data"),
             RoleKind::Controller => Some("--state"),

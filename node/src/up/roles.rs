@@ -1,13 +1,14 @@
 //! The roles of a file, and how each is brought to answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use fatbtree_controller::grpc::Client;
+use fatbtree_controller::grpc::{Client, ClientError, Controllers};
 use fatbtree_controller::operator::{Question, RoleState, Status};
 use fatbtree_memserver::grpc;
 use fatbtree_topology::Cluster;
-use fatbtree_trust::{CONTROLLER, Peer, Trust};
+use fatbtree_trust::{CONTROLLER, Trust};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -21,18 +22,19 @@ pub(super) struct Role {
     pub(super) kind: RoleKind,
     /// Where it is controlled.
     pub(super) address: String,
-    /// Where the controller is, who knows what a switch holds.
-    controller: Peer,
+    /// Of which the primary knows what a switch holds.
+    controllers: Controllers,
     trust: Trust,
 }
 
 /// Memory servers first: they load their trees while the switches are programmed. None where there is no controller.
 pub(super) fn of(cluster: &Cluster, trust: &Trust) -> Option<Vec<Role>> {
-    let controller = cluster.controller()?.to_owned();
-    let to = trust.to(&controller, CONTROLLER);
+    let (controller, standbys) = cluster.controllers().split_first()?;
+    let all = cluster.controllers().iter();
+    let to = Controllers::new(all.map(|address| trust.to(address, CONTROLLER)));
     let role = |kind, name: String, address: String| {
-        let (controller, trust) = (to.clone(), trust.clone());
-        Role { name, kind, address, controller, trust }
+        let (controllers, trust) = (to.clone(), trust.clone());
+        Role { name, kind, address, controllers, trust }
     };
     let servers = cluster.servers().iter();
     let servers =
@@ -41,8 +43,11 @@ pub(super) fn of(cluster: &Cluster, trust: &Trust) -> Option<Vec<Role>> {
         cluster.tree().switches().iter().map(|switch| {
             role(RoleKind::Switch, switch.name(), cluster.p4runtime(switch.id).address.clone())
         });
-    let controller = role(RoleKind::Controller, CONTROLLER.to_owned(), controller);
-    Some(servers.chain([controller]).chain(switches).collect())
+    let controller = role(RoleKind::Controller, CONTROLLER.to_owned(), controller.clone());
+    let standbys = standbys.iter().zip(1..).map(|(address, number): (_, u32)| {
+        role(RoleKind::Controller, format!("standby-{number}"), address.clone())
+    });
+    Some(servers.chain([controller]).chain(standbys).chain(switches).collect())
 }
 
 /// Who answers.
@@ -51,6 +56,8 @@ pub(super) struct Look {
     pub(super) began: Instant,
     /// By name. Where the controller is silent, nobody knows of switches.
     pub(super) answers: BTreeMap<String, bool>,
+    /// What the controller finds wrong.
+    pub(super) warnings: Vec<String>,
 }
 
 /// Between two looks.
@@ -68,22 +75,64 @@ pub(super) async fn watch(roles: Vec<Role>, looks: mpsc::Sender<Look>) {
 
 async fn look(roles: &[Role]) -> Look {
     let began = Instant::now();
+    let status = roles.first().cloned().map(|any| tokio::spawn(async move { any.status().await }));
     let mut asked = JoinSet::new();
-    for role in roles.iter().filter(|role| role.kind == RoleKind::MemoryServer).cloned() {
+    for role in roles.iter().filter(|role| role.kind != RoleKind::Switch).cloned() {
         asked.spawn(async move {
             let answers = tokio::time::timeout(PATIENCE, role.answers()).await.unwrap_or(false);
-            vec![(role.name, answers)]
+            (role.name, answers)
         });
     }
-    if let Some(controller) = roles.iter().find(|role| role.kind == RoleKind::Controller).cloned() {
-        asked.spawn(async move {
-            let status = controller.status().await;
-            let switches = status.iter().flat_map(|status| &status.switches);
-            let switches = switches.map(|switch| (switch.name.clone(), switch.state != RoleState::Silent));
-            switches.chain([(controller.name, status.is_some())]).collect()
-        });
+    let mut answers: BTreeMap<String, bool> = asked.join_all().await.into_iter().collect();
+    let status = match status {
+        Some(status) => status.await.ok().flatten(),
+        None => None,
+    };
+    let Some(status) = status else { return Look { began, answers, warnings: Vec::new() } };
+    answers.extend(status.switches.into_iter().map(|it| (it.name, it.state != RoleState::Silent)));
+    let trouble = status.trouble.map(|trouble| format!("no new plan: {trouble}"));
+    Look { began, answers, warnings: status.warnings.into_iter().chain(trouble).collect() }
+}
+
+/// How long a process may take to accept a connection: those of `up` are on this machine.
+const ACCEPTS: Duration = Duration::from_millis(500);
+
+/// Checks that no process listens where the roles are to listen.
+///
+/// # Errors
+/// The first role whose address is taken. A controller says of which cluster it is.
+pub(super) async fn are_free(roles: &[Role], cluster: &Cluster) -> Result<(), NodeError> {
+    for role in roles {
+        let connected = tokio::time::timeout(ACCEPTS, TcpStream::connect(&role.address)).await;
+        if !matches!(connected, Ok(Ok(_))) {
+            continue;
+        }
+        let (role_name, address) = (role.name.clone(), role.address.clone());
+        let found = match role.status().await {
+            Some(status) if is_of(&status, cluster) => "this cluster runs already".to_owned(),
+            Some(status) => {
+                let names = |names: Vec<&String>| names.into_iter().cloned().collect::<Vec<_>>().join(", ");
+                format!(
+                    "another cluster runs there, with the switches {} and the memory servers {}",
+                    names(status.switches.iter().map(|switch| &switch.name).collect()),
+                    names(status.servers.iter().map(|server| &server.name).collect()),
+                )
+            }
+            None => "another process listens there".to_owned(),
+        };
+        return Err(NodeError::Taken { role: role_name, address, found });
     }
-    Look { began, answers: asked.join_all().await.into_iter().flatten().collect() }
+    Ok(())
+}
+
+/// Whether a controller is of this cluster: the same switches and memory servers at the same addresses.
+fn is_of(status: &Status, cluster: &Cluster) -> bool {
+    let switches = cluster.tree().switches().iter();
+    let switches = switches.map(|it| (it.name(), cluster.p4runtime(it.id).address.clone()));
+    let servers = cluster.servers().iter().map(|it| (it.name.clone(), it.grpc.clone()));
+    let theirs = status.switches.iter().map(|it| (it.name.clone(), it.address.clone()));
+    let theirs = theirs.chain(status.servers.iter().map(|it| (it.name.clone(), it.address.clone())));
+    theirs.collect::<BTreeSet<_>>() == switches.chain(servers).collect()
 }
 
 const PAUSE: Duration = Duration::from_millis(100);
@@ -108,26 +157,34 @@ impl Role {
     }
 
     async fn answers(&self) -> bool {
-        if self.kind == RoleKind::MemoryServer {
-            return match grpc::Client::connect(self.trust.to(&self.address, &self.name)).await {
-                Ok(mut server) => server.info().await.is_ok(),
-                Err(_) => false,
-            };
-        }
-        let Some(status) = self.status().await else { return false };
-        let is_this = |name: &str| name == self.name;
         match self.kind {
-            RoleKind::Switch => {
-                let mut switches = status.switches.iter();
-                switches.any(|switch| is_this(&switch.name) && switch.state == RoleState::Settled)
+            RoleKind::MemoryServer => {
+                match grpc::Client::connect(self.trust.to(&self.address, &self.name)).await {
+                    Ok(mut server) => server.info().await.is_ok(),
+                    Err(_) => false,
+                }
             }
-            RoleKind::Controller | RoleKind::MemoryServer => true,
+            RoleKind::Switch => self.status().await.is_some_and(|status| {
+                let mut switches = status.switches.iter();
+                switches.any(|switch| switch.name == self.name && switch.state == RoleState::Settled)
+            }),
+            RoleKind::Controller => {
+                let to = self.trust.to(&self.address, CONTROLLER);
+                let answer =
+                    async { Client::connect(to, PATIENCE).await?.ask(&Question::Status, PATIENCE).await };
+                let answer: Result<Status, _> = answer.await;
+                match answer {
+                    Ok(_) => true,
+                    // A standby does its work while there is a primary.
+                    Err(ClientError::NotPrimary { .. }) => self.status().await.is_some(),
+                    Err(_) => false,
+                }
+            }
         }
     }
 
-    /// What the controller says.
+    /// What the primary controller says.
     async fn status(&self) -> Option<Status> {
-        let mut controller = Client::connect(self.controller.clone(), PATIENCE).await.ok()?;
-        controller.ask(&Question::Status, PATIENCE).await.ok()
+        self.controllers.ask(&Question::Status, PATIENCE, PATIENCE).await.ok()
     }
 }

@@ -278,6 +278,8 @@ impl Device for RdmaDevice {
             return Err(RegisterError::Driver { len, reason });
         }
         self.check_atomics(len, access)?;
+        // The kernel pins all pages, and so asks the disk for all of a file.
+        memory.reserve(len).map_err(|none| RegisterError::Driver { len, reason: none.to_string() })?;
         let make = || MemoryRegion::shared(&self.domain, memory, iova, access.bits());
         let region = with_key(len, make)?;
         Ok(self.insert(region, iova, len))

@@ -349,7 +349,9 @@ impl<'s> Run<'s> {
             memserver::Event::Closed(hop) => {
                 self.control.controller.closed(hop.partition, hop.client, hop.queue_pair.0);
             }
-            memserver::Event::NewRoot(_) | memserver::Event::NewTree { .. } => {
+            memserver::Event::NewRoot(_)
+            | memserver::Event::NewTree { .. }
+            | memserver::Event::Lost { .. } => {
                 return Err("a tree that nobody writes has a new root".into());
             }
         }

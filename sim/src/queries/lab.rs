@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use fatbtree_client::{Client, QueryClient};
 use fatbtree_index::{
-    ChunkKind, ConnectionId, Event, IndexCache, PoolConfig, RemoteSide, SessionId, SuperRoot, Verified,
-    VerifyError,
+    ChunkKind, ConnectionId, Event, IndexCache, Limits as Patience, PoolConfig, RemoteSide, SessionId,
+    Shortage, SuperRoot, Verified, VerifyError,
 };
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
 use fatbtree_memserver::{
@@ -27,6 +27,7 @@ use rand::RngExt as _;
 use super::clients::{Either, Shared, first_word, key_of, work};
 use super::way::{Arrived, Way};
 use super::{Outcome, Scenario};
+use crate::damage::{Damage, Target};
 use crate::world::{Random, random};
 
 /// Of each kind.
@@ -37,6 +38,8 @@ const WORKERS: usize = 2;
 const FAULTS: Duration = Duration::from_millis(25);
 /// By then everything must have ended.
 const END: Duration = Duration::from_secs(3);
+/// The same where the tree is damaged: each operation of a worker may try for as long as it has patience.
+const LATE_END: Duration = Duration::from_secs(120);
 /// What goes on without a link goes on after so long.
 const STEP: Duration = Duration::from_nanos(500);
 /// Datagrams that wait for a worker that sleeps.
@@ -85,6 +88,7 @@ struct Lab {
     frames: LossyLink<usize>,
     cache: Option<Arc<IndexCache>>,
     next_mishap: Instant,
+    next_strike: Instant,
     buffer: Vec<u8>,
 }
 
@@ -113,10 +117,13 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
         }
     }
     lab.run(&mut tasks)?;
-    let checked = lab.shared.history.check().map_err(|violation| violation.to_string())?;
-    lab.verify()?.map_err(|error| error.to_string())?;
+    let verified = lab.verify()?;
     let mut outcome = lab.outcome();
-    (outcome.answered, outcome.unknown) = (checked.answered as u64, checked.unknown as u64);
+    if scenario.hostile.is_none() {
+        let checked = lab.shared.history.check().map_err(|violation| violation.to_string())?;
+        verified.map_err(|error| error.to_string())?;
+        (outcome.answered, outcome.unknown) = (checked.answered as u64, checked.unknown as u64);
+    }
     Ok(outcome)
 }
 
@@ -152,7 +159,11 @@ impl Lab {
             .collect();
         let rdma = (1..=CLIENTS as u8).map(|number| {
             let seed = draw.random_range(0..=u64::MAX);
-            let config = PoolConfig { tree: scenario.config, lanes: 2, ..PoolConfig::default() };
+            let limits = match scenario.hostile {
+                Some(_) => Patience { patience: Duration::from_millis(2), ..Patience::default() },
+                None => Patience::default(),
+            };
+            let config = PoolConfig { tree: scenario.config, lanes: 2, limits, ..PoolConfig::default() };
             let client = Client::new(nic(number, seed)?, config, roots.clone(), seed);
             let client = client.map_err(|error| error.to_string())?;
             let down = client.pool().connections();
@@ -174,6 +185,7 @@ impl Lab {
             frames: LossyLink::new(delay, scenario.frames, draw.random_range(0..=u64::MAX)),
             cache: scenario.cache.then(|| Arc::new(IndexCache::new(1 << 16))),
             next_mishap: Instant::ZERO + scenario.calm,
+            next_strike: Instant::ZERO,
             buffer: Vec::new(),
             random: draw,
         };
@@ -185,6 +197,28 @@ impl Lab {
             lab.workers.push(worker);
         }
         Ok(lab)
+    }
+
+    fn end(&self) -> Duration {
+        if self.shared.scenario.hostile.is_some() { LATE_END } else { END }
+    }
+
+    /// A hostile writer's WRITEs have come: the server's card writes whatever they bring.
+    fn strike(&mut self, now: Instant) {
+        let Some(pause) = self.shared.scenario.hostile else { return };
+        if now < self.next_strike || now >= Instant::ZERO + FAULTS {
+            return;
+        }
+        let random = &mut self.random;
+        self.next_strike = now + Duration::from_nanos(random.random_range(1..=2 * pause.as_nanos()));
+        let damage = Damage::ALL[random.random_range(0..Damage::ALL.len())];
+        let (info, memory) = (self.server.info(), self.server.memory());
+        let target = Target::new(memory, &info.config, info.partition.id, info.partition.root);
+        for (offset, bytes) in target.strike(damage, random) {
+            // Outside of the region the card refuses it.
+            let written = memory.write(offset, &bytes).is_ok();
+            self.shared.count(|outcome| outcome.strikes += u64::from(written));
+        }
     }
 
     fn now(&self) -> Instant {
@@ -214,11 +248,14 @@ impl Lab {
     /// Until all tasks have ended.
     fn run(&mut self, tasks: &mut Vec<Task<Result<(), String>>>) -> Result<(), String> {
         let mut context = Context::from_waker(Waker::noop());
+        let is_damaged = self.shared.scenario.hostile.is_some();
         while !tasks.is_empty() {
             let busy = self.turn()?;
             let mut wrong = Ok(());
             tasks.retain_mut(|task| match task.as_mut().poll(&mut context) {
                 Poll::Pending => true,
+                // In a damaged tree answers need not be right.
+                Poll::Ready(_) if is_damaged => false,
                 Poll::Ready(ended) => {
                     wrong = std::mem::replace(&mut wrong, Ok(())).and(ended);
                     false
@@ -227,7 +264,7 @@ impl Lab {
             wrong?;
             self.transmit();
             self.advance(busy);
-            if self.now() > Instant::ZERO + END {
+            if self.now() > Instant::ZERO + self.end() {
                 return Err(format!("{} tasks have no end", tasks.len()));
             }
         }
@@ -246,7 +283,7 @@ impl Lab {
             }
             self.transmit();
             self.advance(busy);
-            if self.now() > Instant::ZERO + END * 2 {
+            if self.now() > Instant::ZERO + self.end() * 2 {
                 return Err("the walk over the tree has no end".to_owned());
             }
         }
@@ -297,6 +334,7 @@ impl Lab {
         }
         self.buffer = buffer;
         self.befall(now)?;
+        self.strike(now);
         if let Some(pause) = self.shared.scenario.reloads
             && now >= self.next_reload
             && now < Instant::ZERO + FAULTS
@@ -478,7 +516,7 @@ impl Lab {
                 Event::ConnectionBroken { id, .. } => down.push(id),
                 Event::MemoryWanted { kind, bytes, .. } => match allocate(server, now, &held, kind, bytes) {
                     Some(supply) => supply.hand_to(pool, 0, held.session.id),
-                    None => pool.refuse_memory(0, kind),
+                    None => pool.refuse_memory(0, kind, Shortage::Region),
                 },
                 Event::Unfinished { .. } => {
                     let client = client.clone();
@@ -553,9 +591,16 @@ impl Lab {
         // (one that is due waits for a worker that has something to do)
         let mishap = (now < self.next_mishap && now < Instant::ZERO + FAULTS).then_some(self.next_mishap);
         let reloads = self.shared.scenario.reloads.is_some() && now < Instant::ZERO + FAULTS;
+        let strikes = self.shared.scenario.hostile.is_some() && now < Instant::ZERO + FAULTS;
+        let strike = strikes.then_some(self.next_strike);
         let reload = reloads.then_some(self.next_reload);
-        let all =
-            server.into_iter().chain(links).chain(rdma).chain(queries).chain([mishap, reload]).flatten();
+        let all = server
+            .into_iter()
+            .chain(links)
+            .chain(rdma)
+            .chain(queries)
+            .chain([mishap, reload, strike])
+            .flatten();
         let next = all.chain(workers).min().unwrap_or(soon);
         self.shared.now.set(if busy { soon } else { next.max(soon) });
     }
@@ -565,6 +610,7 @@ fn count_worker(outcome: &mut Outcome, worker: &QueryWorker) {
     let stats = worker.stats();
     outcome.not_again += stats.responder.again;
     outcome.led_astray += stats.led_astray;
+    outcome.refused += stats.damaged;
     outcome.worker_splits += stats.pool.splits;
     outcome.merges += stats.pool.merges;
     outcome.lock_retries += stats.pool.lock_retries;

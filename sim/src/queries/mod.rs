@@ -65,6 +65,8 @@ pub struct Scenario {
     cache: bool,
     /// Bytes of a part of a value or an answer.
     part: usize,
+    /// Mean pause between two strikes of a hostile writer, if there is one.
+    hostile: Option<Duration>,
 }
 
 /// What a scenario came to.
@@ -112,6 +114,10 @@ pub struct Outcome {
     pub elsewhere: u64,
     /// Datagrams and frames that were lost.
     pub lost: u64,
+    /// Pieces of damage that a hostile writer has written.
+    pub strikes: u64,
+    /// Requests that workers answered with "damaged".
+    pub refused: u64,
 }
 
 impl std::ops::AddAssign for Outcome {
@@ -137,6 +143,8 @@ impl std::ops::AddAssign for Outcome {
         self.damaged += other.damaged;
         self.elsewhere += other.elsewhere;
         self.lost += other.lost;
+        self.strikes += other.strikes;
+        self.refused += other.refused;
     }
 }
 
@@ -175,7 +183,19 @@ impl Scenario {
             flips: draw.random_range(0..=300),
             reloads: draw.random_bool(0.7).then(|| Duration::from_micros(draw.random_range(5..=1_000))),
             warm: draw.random_bool(0.7),
+            hostile: None,
         }
+    }
+
+    /// The scenario of a seed with a hostile writer, who damages the structure of the tree. Answers are not checked: what clients
+    /// are told about damaged nodes need not be right. Each operation ends, and nothing panics.
+    #[must_use]
+    pub fn hostile(seed: u64) -> Self {
+        let draw = &mut random(seed, 134);
+        let hostile = Some(Duration::from_micros(draw.random_range(20..=2_000)));
+        let scenario = Self::from_seed(seed);
+        // A worker is patient for a second with each operation on a damaged node.
+        Self { hostile, tasks: 1, operations: scenario.operations.min(5), ..scenario }
     }
 
     /// Runs it to the end.
@@ -221,6 +241,19 @@ mod tests {
         }
         let (led, all) = (sum.led, sum.through_switches);
         assert!(led * 2 > all, "switches have found nodes for {led} of {all} only");
+    }
+
+    #[test]
+    fn operations_on_a_tree_that_a_hostile_writer_damages_end() {
+        const SEEDS: u64 = 40;
+        let report =
+            Campaign { command: "fatbtree simulate --queries --hostile --seed", ..Campaign::default() }
+                .run(Seeds::wanted(SEEDS), |seed| Scenario::hostile(seed).run());
+        assert!(report.failures.is_empty(), "{report}");
+        let sum = report.total;
+        // Shown with --nocapture.
+        eprintln!("{sum:#?}");
+        assert!(sum.strikes > SEEDS && sum.refused > 0 && sum.reloads > 0, "{sum:?}");
     }
 
     #[test]

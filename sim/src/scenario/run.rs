@@ -328,7 +328,9 @@ impl<'s> Run<'s> {
                             hop.queue_pair.0,
                         )
                         .map_err(said)?,
-                    memserver::Event::NewRoot(_) | memserver::Event::NewTree { .. } => {
+                    memserver::Event::NewRoot(_)
+                    | memserver::Event::NewTree { .. }
+                    | memserver::Event::Lost { .. } => {
                         return Err("a tree that nobody writes has a new root".into());
                     }
                 };

@@ -109,7 +109,7 @@ impl<'p> Life<'p> {
         let id = ClientId { host: IpAddr::from([127, 0, 0, 1]), roce };
         loop {
             match self.lease.get() {
-                None => match handle.open_session(id).await {
+                None => match handle.open_session(id, None).await {
                     Ok(Ok(lease)) => {
                         let writer = self.place.info.writer(lease.owner, true).expect("there are locks");
                         let told = self.client.pool().set_writer(0, writer);

@@ -68,7 +68,7 @@ impl Model {
         let Body::Leaf(entries) = &self.nodes[&leaf].body else { return None };
         let shape = *self.config.leaf_shape();
         let mut editor = LeafEditor::new(memory, &shape);
-        let slot = editor.slot_of(key);
+        let slot = editor.slot_of(key).expect("the model has each key once");
         let Some(Payload { word, record }) = entries.get(&key) else { return Some(editor.remove(slot?)) };
         let slot = slot.or_else(|| editor.free_slot()).expect("a leaf is split before it is full");
         let range = match (*record, self.config.values()) {

@@ -46,7 +46,7 @@ impl Living {
         let is_round_robin = scenario.round_robin > 0 && random.random_range(0..100) < scenario.round_robin;
         let allocation = if is_round_robin { Allocation::RoundRobin } else { Allocation::Partitioned };
         let config =
-            PoolConfig { tree, lanes: scenario.lanes, techniques, allocation, ..PoolConfig::default() };
+            PoolConfig { tree, lanes: scenario.lanes, techniques, allocation, limits: scenario.limits() };
         let client =
             Client::new(machine.device(), config, setting.roots(), random.random_range(0..=u64::MAX));
         let client = client.expect("a scenario has at least one lane");
@@ -98,7 +98,8 @@ impl Living {
         pool.set_writer(id, writer).expect("there is such a server");
         let of_others = |partition: &Partition| if partition.id == id { info.partition } else { *partition };
         let partitions = pool.roots().partitions().iter().map(of_others).collect();
-        let roots = SuperRoot::new(partitions).expect("ranges stay as they are");
+        let roots = SuperRoot::new(partitions)
+            .expect("ranges stay as they are, and a superblock without a root is refused");
         pool.set_roots(roots).expect("servers stay as they are");
     }
 
@@ -130,8 +131,19 @@ impl Living {
                     Event::MemoryWanted { server, kind, bytes } => {
                         // In the next session it is asked for once more.
                         let Some((lease, _)) = self.session(server) else { continue };
-                        let supply = self.setting.server(server).allocate(&lease, kind, bytes);
-                        let Some(supply) = supply else { continue };
+                        let supply = match self.setting.server(server).allocate(&lease, kind, bytes) {
+                            Some(Ok(supply)) => supply,
+                            Some(Err(refusal)) => {
+                                // Places that damaged nodes lead to were never the tree's.
+                                assert!(
+                                    self.setting.scenario.hostile.is_some(),
+                                    "there is room for all that is written: {refusal}"
+                                );
+                                self.client.pool().refuse_memory(server, kind, refusal.shortage());
+                                continue;
+                            }
+                            None => continue,
+                        };
                         if let Supply::Places(places) = &supply {
                             self.setting.count(|outcome| outcome.reused += places.addresses.len() as u64);
                         }
@@ -253,6 +265,21 @@ impl Living {
                         Err(_) => spare -= 1,
                     }
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// What clients do last of all in a tree that is damaged: each operation ends, in whatever way.
+    pub(super) async fn end_damaged(self, keys: Vec<u64>, mut random: Random) -> Result<(), String> {
+        self.until_writer().await;
+        for key in keys {
+            for what in [None, Some(0), Some(3), Some(8)] {
+                let ended = match what {
+                    None => self.scan(&mut random).await,
+                    Some(what) => self.operate(key, what, &mut random).await,
+                };
+                self.setting.count(|outcome| outcome.errors += u64::from(ended.is_err()));
             }
         }
         Ok(())

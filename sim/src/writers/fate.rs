@@ -44,6 +44,11 @@ pub(super) async fn play(operator: Machine, setting: Rc<Setting>, lives: Lives, 
             reload(&setting, random);
         }
         bring_back(&setting, &lives, random);
+        if let Some(again) = setting.once_more.take() {
+            restart(setting.server(again), &setting, random);
+            setting.count(|outcome| outcome.second_restarts += 1);
+            continue;
+        }
         let client = &setting.clients[random.random_range(0..setting.clients.len())];
         if random.random_range(0..100) < setting.scenario.deadly {
             if random.random_bool(0.5) {
@@ -55,7 +60,10 @@ pub(super) async fn play(operator: Machine, setting: Rc<Setting>, lives: Lives, 
         }
         let (restarting, loading) = (setting.scenario.restarting, setting.scenario.loading);
         if restarting > 0 && random.random_range(0..100) < restarting {
-            restart(setting.any_server(random), &setting, random);
+            let server = setting.any_server(random);
+            restart(server, &setting, random);
+            // Clients may not have noticed the first time, or be about to connect.
+            setting.once_more.set(random.random_bool(0.3).then_some(server.id));
             continue;
         }
         if loading > 0 && random.random_range(0..100) < loading {
@@ -108,6 +116,10 @@ fn load(server: &Server, setting: &Setting) {
 pub(super) fn serve(setting: &Rc<Setting>, server: &Server, random: &mut Random) {
     if !server.machine.is_up() {
         server.machine.boot();
+    }
+    if server.memory().is_some() && !server.is_whole() {
+        server.forget();
+        setting.count(|outcome| outcome.refused_trees += 1);
     }
     let pairs = match server.memory() {
         None if setting.outcome.borrow().restarts > 0 => setting.draw_pairs(server),
@@ -162,7 +174,10 @@ fn heat(setting: &Setting, random: &mut Random) {
         if random.random_range(0..10) == 0 {
             (key, _) = seen[random.random_range(0..seen.len())];
         }
-        setting.switches.cache_key(setting.server(address.server()).machine.id(), key, address);
+        // A damaged entry leads anywhere.
+        if let Some(server) = setting.servers.get(usize::from(address.server())) {
+            setting.switches.cache_key(server.machine.id(), key, address);
+        }
     }
 }
 

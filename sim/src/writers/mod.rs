@@ -2,7 +2,8 @@
 //! messages, cut links, frozen machines and clients that die at any await, every answer explained. Where there are several servers,
 //! some clients put new nodes on one after the other, so that trees lie on all of them, and a client's sessions end one by one. The
 //! servers are those of production, on simulated cards: they die and are started anew, with their memory or without, with the same
-//! numbers of owners and the same keys of memory as before, and other trees take the place of those that they have.
+//! numbers of owners and the same keys of memory as before, and other trees take the place of those that they have. In
+//! [hostile](Scenario::hostile) scenarios a client damages the trees' structure by plain WRITEs.
 //!
 //! ```text
 //!   4 clients × some tasks: get, insert, update, upsert, delete, scan fate: cuts links, freezes clients and servers or their cards,
@@ -20,11 +21,12 @@
 
 mod clients;
 mod fate;
+mod hostile;
 mod run;
 mod server;
 mod setting;
 
-use fatbtree_index::{Integrity, KeyRange, Techniques, TreeConfig, ValueLayout};
+use fatbtree_index::{Integrity, KeyRange, Limits, Techniques, TreeConfig, ValueLayout};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
@@ -75,6 +77,10 @@ pub struct Scenario {
     strangers: u32,
     /// Keys of registered memory.
     rkeys: Rkeys,
+    /// Mean pause between two strikes of a hostile writer, if there is one.
+    hostile: Option<Duration>,
+    /// Whether servers are asked for snapshots of damaged trees, and for places of keys in them.
+    asked: bool,
 }
 
 /// How far apart keys are where there is one server.
@@ -101,6 +107,8 @@ pub struct Outcome {
     pub restarts: u64,
     /// Of them, those whose memory was lost.
     pub lost_trees: u64,
+    /// Of them, those that were the same server's once more, as soon as it was back.
+    pub second_restarts: u64,
     /// Trees that took the place of others.
     pub loads: u64,
     /// Places of nodes and records that one client has freed and another one has got.
@@ -133,6 +141,18 @@ pub struct Outcome {
     pub stale_records: u64,
     /// Starts that a cache gave and that led to a wrong node, or to one that had been split.
     pub stale_starts: u64,
+    /// Pieces of damage that a hostile writer has written.
+    pub strikes: u64,
+    /// Damaged trees that were not served again after a restart.
+    pub refused_trees: u64,
+    /// Snapshots of trees that were being damaged.
+    pub snapshots: u64,
+    /// Those among them that no plan can be made from.
+    pub snapshots_refused: u64,
+    /// Requests for places of keys in such trees.
+    pub located: u64,
+    /// Operations on damaged trees that ended with an error after everything was healed.
+    pub errors: u64,
 }
 
 impl std::ops::AddAssign for Outcome {
@@ -146,6 +166,7 @@ impl std::ops::AddAssign for Outcome {
         self.lapsed += other.lapsed;
         self.restarts += other.restarts;
         self.lost_trees += other.lost_trees;
+        self.second_restarts += other.second_restarts;
         self.loads += other.loads;
         self.reused += other.reused;
         self.lock_retries += other.lock_retries;
@@ -162,6 +183,12 @@ impl std::ops::AddAssign for Outcome {
         self.stale_starts += other.stale_starts;
         self.records += other.records;
         self.stale_records += other.stale_records;
+        self.strikes += other.strikes;
+        self.refused_trees += other.refused_trees;
+        self.snapshots += other.snapshots;
+        self.snapshots_refused += other.snapshots_refused;
+        self.located += other.located;
+        self.errors += other.errors;
     }
 }
 
@@ -213,6 +240,27 @@ impl Scenario {
             loading: if loads && round_robin == 0 { lives.random_range(1..=30) } else { 0 },
             strangers: *[0, 0, 1, 3].choose(lives).expect("there are some"),
             rkeys: *[Rkeys::Random, Rkeys::Lowest].choose(lives).expect("there are some"),
+            hostile: None,
+            asked: true,
+        }
+    }
+
+    /// The scenario of a seed with a hostile writer, who damages the structure of trees. Everything else ends soon, because
+    /// clients have little patience.
+    #[must_use]
+    pub fn hostile(seed: u64) -> Self {
+        let draw = &mut random(seed, 93);
+        let hostile = Some(Duration::from_micros(draw.random_range(5..=200)));
+        let scenario = Self::from_seed(seed);
+        Self { hostile, tasks: scenario.tasks.min(3), operations: scenario.operations.min(30), ..scenario }
+    }
+
+    /// How long clients are patient.
+    fn limits(&self) -> Limits {
+        let limits = Limits::default();
+        match self.hostile {
+            Some(_) => Limits { patience: Duration::from_micros(500), ..limits },
+            None => limits,
         }
     }
 
@@ -230,7 +278,8 @@ impl Scenario {
     /// Runs it to the end.
     ///
     /// # Errors
-    /// An answer that nothing explains, a tree that is none, an operation that fails although everything works.
+    /// An answer that nothing explains, a tree that is none, an operation that fails although everything works. With a hostile
+    /// writer, an operation that does not end.
     pub fn run(&self) -> Result<Outcome, String> {
         run::run(self).map_err(|why| format!("{why}\n  in {self:?}"))
     }

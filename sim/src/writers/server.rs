@@ -5,10 +5,11 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_index::{KeyRange, Partition, ReturnedPlaces, Superblock, ValueLayout};
+use fatbtree_index::{KeyRange, Partition, Regions, ReturnedPlaces, Superblock, Tree, ValueLayout};
 use fatbtree_memserver::{
-    Bounds, ChunkKind, ClientId, Lease, Limits, LoadCounts, LoadOptions, LoadedTree, MemoryServer, Refusal,
-    ServerInfo, ServerOptions, SessionKey, Supply, bulk_load, varying,
+    Bounds, ChunkKind, ClientId, Handle, Lease, Limits, LoadCounts, LoadOptions, LoadedTree, Mailbox,
+    MemoryServer, Origin, Refusal, ServerInfo, ServerOptions, SessionKey, Supply, bulk_load,
+    chunk_kinds_bytes, mailbox, varying,
 };
 use fatbtree_verbs::{
     Access, Agreed, Capabilities, ConnectError, Device, DeviceMemoryError, Endpoint, Memory, QueuePair,
@@ -25,6 +26,8 @@ const SPARE: u64 = 2 << 20;
 const CHUNK: u64 = 2 << 10;
 /// Nodes, and slots of chunks, that are looked at in a turn.
 const BUDGET: usize = 64;
+/// Requests that wait in a process's mailbox.
+const MAIL: usize = 16;
 
 /// What outlives a server's process where it has a folder.
 struct Kept {
@@ -43,6 +46,8 @@ pub(super) struct Server {
     pub(super) range: KeyRange,
     /// The process. None: it has died.
     process: RefCell<Option<MemoryServer<Card>>>,
+    /// Both ends of its mailbox, as long as it lives.
+    mailbox: RefCell<Option<(Handle, Mailbox)>>,
     kept: RefCell<Option<Kept>>,
     /// Sessions that were opened, some of which have ended.
     opened: RefCell<Vec<SessionKey>>,
@@ -59,6 +64,7 @@ impl Server {
             id,
             range: scenario.range_of(id),
             process: RefCell::default(),
+            mailbox: RefCell::default(),
             kept: RefCell::default(),
             opened: RefCell::default(),
             lapsed: Cell::new(0),
@@ -97,7 +103,7 @@ impl Server {
         let options = LoadOptions { range, spare_bytes: SPARE, ..LoadOptions::new(config, self.id) };
         let keys: Vec<u64> = pairs.iter().map(|(key, _)| *key).collect();
         let tree = bulk_load(&options, &keys, &mut made).expect("there is memory for a small tree");
-        let kinds = Memory::shared((tree.spare.end - tree.spare.start) / CHUNK);
+        let kinds = Memory::shared(chunk_kinds_bytes(tree.spare.end - tree.spare.start, CHUNK));
         LoadedTree { chunk_kinds: Some(kinds.expect("there is memory for a table")), ..tree }
     }
 
@@ -118,7 +124,9 @@ impl Server {
                 region.read(0, &mut line).expect("a region has a first line");
                 let superblock = Superblock::parse(&line).expect("it is written whole");
                 let (partition, config) = (superblock.partition, superblock.config);
-                LoadedTree { region, spare, config, partition, counts, generation, chunk_kinds: Some(kinds) }
+                let origin = Origin::Meant;
+                let chunk_kinds = Some(kinds);
+                LoadedTree { region, spare, config, partition, counts, generation, origin, chunk_kinds }
             }
             None => self.load(pairs),
         };
@@ -143,6 +151,29 @@ impl Server {
             process.close_session(self.machine.now(), lease.session).expect("it was opened");
         }
         *self.process.borrow_mut() = Some(process);
+        *self.mailbox.borrow_mut() = Some(mailbox(MAIL));
+    }
+
+    /// Whether the tree that was kept can be walked, which a server makes sure of before it serves a tree from its folder.
+    pub(super) fn is_whole(&self) -> bool {
+        if self.scenario.hostile.is_none() {
+            // Parts of it may lie on other servers.
+            return true;
+        }
+        let (Some(memory), Some(partition)) = (self.memory(), self.superblock()) else { return false };
+        let memory = Regions::new([(self.id, memory)]);
+        let tree = Tree::new(&memory, &self.scenario.config, &partition);
+        tree.for_each_internal(|_| {}).and_then(|()| tree.for_each_leaf(|_| {})).is_ok()
+    }
+
+    /// The tree that was kept is thrown away.
+    pub(super) fn forget(&self) {
+        self.kept.borrow_mut().take();
+    }
+
+    /// Asks the process, if it lives.
+    pub(super) fn handle(&self) -> Option<Handle> {
+        self.mailbox.borrow().as_ref().map(|(handle, _)| handle.clone())
     }
 
     /// The process dies, and its memory with it unless it is kept. What its card has begun to write is written.
@@ -153,8 +184,9 @@ impl Server {
             process.device_mut().deregister(rkey);
         }
         if !keeps_memory {
-            self.kept.borrow_mut().take();
+            self.forget();
         }
+        self.mailbox.borrow_mut().take();
         self.opened.borrow_mut().clear();
         self.machine.kill();
     }
@@ -170,6 +202,9 @@ impl Server {
     /// What the process does by itself.
     pub(super) fn work(&self) {
         self.with(|process| {
+            if let Some((_, mailbox)) = &mut *self.mailbox.borrow_mut() {
+                mailbox.answer(self.machine.now(), process);
+            }
             process.work(self.machine.now(), BUDGET);
             while process.poll_event().is_some() {}
         });
@@ -210,8 +245,13 @@ impl Server {
         self.with(|process| process.connect(self.machine.now(), lease.session, client, replaces))
     }
 
-    /// Memory, which is the tree's already.
-    pub(super) fn allocate(&self, lease: &Lease, kind: ChunkKind, bytes: u32) -> Option<Supply> {
+    /// Memory, which is the tree's already. None: the process has died, or the session has ended.
+    pub(super) fn allocate(
+        &self,
+        lease: &Lease,
+        kind: ChunkKind,
+        bytes: u32,
+    ) -> Option<Result<Supply, Refusal>> {
         let allocated = self.with(|process| {
             let (now, session) = (self.machine.now(), lease.session);
             let supply = process.allocate(now, session, kind, bytes)?;
@@ -220,11 +260,7 @@ impl Server {
             }
             Ok(supply)
         });
-        match allocated? {
-            Ok(supply) => Some(supply),
-            Err(Refusal::UnknownSession(_)) => None,
-            Err(refusal) => panic!("there is room for all that a scenario writes: {refusal}"),
-        }
+        allocated.filter(|allocated| !matches!(allocated, Err(Refusal::UnknownSession(_))))
     }
 
     /// Takes places of freed nodes or records.

@@ -30,6 +30,8 @@ pub(super) struct Setting {
     pub(super) outcome: RefCell<Outcome>,
     /// What clients do in all their lives.
     pub(super) lives: RefCell<Vec<Task<()>>>,
+    /// A server that is to die once more as soon as it is back.
+    pub(super) once_more: Cell<Option<u16>>,
 }
 
 impl Setting {
@@ -60,6 +62,7 @@ impl Setting {
             words: Cell::new(0),
             outcome: RefCell::default(),
             lives: RefCell::default(),
+            once_more: Cell::new(None),
         })
     }
 

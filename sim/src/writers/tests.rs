@@ -3,9 +3,12 @@
 use fatbtree_index::{Check, TreeConfig, ValueLayout};
 use fatbtree_verbs::time::Duration;
 
-use crate::seeds::{Campaign, Seeds};
+use crate::seeds::{Campaign, SeedFailure, Seeds};
 use crate::world::Rkeys;
 use crate::writers::Scenario;
+
+/// Seeds with a hostile writer; the variable `FATBTREE_SEEDS` sets another number.
+const HOSTILE: u64 = 400;
 
 #[test]
 fn every_answer_is_explained_and_all_succeed_in_the_end() {
@@ -21,6 +24,7 @@ fn every_answer_is_explained_and_all_succeed_in_the_end() {
     assert!(total.unknown * 4 < total.answered, "{total:?}");
     assert!(total.records > 1_000 && total.stale_records > 1_000, "{total:?}");
     assert!(total.restarts > 5_000 && total.lost_trees > 1_000 && total.loads > 5_000, "{total:?}");
+    assert!(total.second_restarts > 1_000, "{total:?}");
     assert!(total.cache_hits > 100_000 && total.stale_starts > 10_000, "{total:?}");
 }
 
@@ -28,8 +32,28 @@ fn every_answer_is_explained_and_all_succeed_in_the_end() {
 fn a_seed_replays_itself() {
     for seed in 0..10 {
         assert_eq!(Scenario::from_seed(seed).run(), Scenario::from_seed(seed).run());
+        assert_eq!(Scenario::hostile(seed).run(), Scenario::hostile(seed).run());
     }
 }
+
+/// Answers are not checked there: see [`hostile`](super::hostile).
+#[test]
+fn operations_on_trees_that_a_hostile_writer_damages_end() {
+    let command = "fatbtree simulate --writers --hostile --seed";
+    let campaign = Campaign { command, most_failures: 3, ..Campaign::default() };
+    let seeds = Seeds::wanted(HOSTILE);
+    let count = seeds.count();
+    let report = campaign.run(seeds, |seed| Scenario::hostile(seed).run());
+    let total = report.into_result().unwrap_or_else(|failures| panic!("{failures}"));
+    // Shown with --nocapture.
+    eprintln!("{total:#?}");
+    assert!(total.strikes > 5 * count && total.errors > count, "{total:?}");
+    assert!(total.refused_trees > count / 20 && total.restarts > count / 2, "{total:?}");
+    assert!(total.snapshots > count && total.located > count, "{total:?}");
+}
+
+/// Seeds among which a failure must be.
+const MOST: u64 = 4_000;
 
 /// What keeps writers and their readers safe, each of which the seeds find missing. What readers check in each node is found missing
 /// by the readers of [`trees`](crate::trees), too, and sooner.
@@ -44,13 +68,18 @@ const MECHANISMS: &[Check] = &[
     Check::ChildThere,
     Check::OwnerLife,
     Check::Session,
-    Check::SessionIdentity,
-    Check::ForgetsChunks,
-    Check::ForgetsPlaces,
     Check::RecordKey,
     Check::Published,
     Check::UnpublishedFirst,
     Check::PublishedLast,
+];
+
+/// Faults that this code once had, by what keeps each away: a seed finds each where it is switched back on.
+const FAULTS: &[(&str, Check)] = &[
+    ("after a load a record is written to a place of the former tree", Check::ForgetsPlaces),
+    ("after a load a node is written to the rest of a chunk of the former tree", Check::ForgetsChunks),
+    ("the session with a server that was started anew is taken for the one before", Check::SessionIdentity),
+    ("siblings that lead in a circle are followed without end", Check::SiblingChain),
 ];
 
 /// The same shape with values out of line.
@@ -90,6 +119,12 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
             scenario.loading = 40;
             (scenario.deadly, scenario.servers, scenario.round_robin, scenario.ending) = (0, 1, 0, 0);
         }
+        // Circles, which honest clients do not make.
+        Check::SiblingChain => {
+            scenario = Scenario::hostile(seed);
+            // A server would walk on in no virtual time at all: only clients are to meet them.
+            (scenario.asked, scenario.restarting, scenario.deadly) = (false, 0, 0);
+        }
         // Few keys, whose records take the places of one another, and clients that die between two WRITEs.
         Check::UnpublishedFirst | Check::PublishedLast => {
             scenario.config = out_of_line(&scenario.config);
@@ -101,22 +136,42 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
     scenario
 }
 
+/// A seed that finds a mechanism missing, and nothing where it is there.
+fn first_that_finds(mechanism: Check) -> Option<SeedFailure> {
+    let campaign = Campaign { most_failures: 1, ..Campaign::default() };
+    let report = campaign.run(Seeds::fixed(MOST), |seed| mechanism.without(|| aimed(mechanism, seed).run()));
+    let failure = report.failures.into_iter().next()?;
+    if let Err(why) = aimed(mechanism, failure.seed).run() {
+        panic!("{mechanism:?}: seed {} fails without a fault, too: {why}", failure.seed);
+    }
+    Some(failure)
+}
+
+/// Shown with --nocapture, and where the test fails.
+fn tell(what: &dyn std::fmt::Debug, failure: &SeedFailure) {
+    eprintln!("{what:?}: seed {}: {}", failure.seed, failure.why.lines().next().unwrap_or_default());
+}
+
 #[test]
 fn each_mechanism_that_is_missing_is_found() {
-    const MOST: u64 = 4_000;
     let mut passed = Vec::new();
-    for &mechanism in MECHANISMS {
-        let campaign = Campaign { most_failures: 1, ..Campaign::default() };
-        let run = |seed| mechanism.without(|| aimed(mechanism, seed).run());
-        let report = campaign.run(Seeds::fixed(MOST), run);
-        match report.failures.first() {
-            // Shown with --nocapture, and where the test fails.
-            Some(failure) => {
-                let why = failure.why.lines().next().unwrap_or_default();
-                eprintln!("{mechanism:?}: seed {}: {why}", failure.seed);
-            }
+    for mechanism in MECHANISMS {
+        match first_that_finds(*mechanism) {
+            Some(failure) => tell(mechanism, &failure),
             None => passed.push(mechanism),
         }
     }
     assert!(passed.is_empty(), "without one of these {MOST} seeds pass: {passed:?}");
+}
+
+#[test]
+fn each_fault_of_the_past_is_found_where_it_comes_back() {
+    let mut passed = Vec::new();
+    for fault in FAULTS {
+        match first_that_finds(fault.1) {
+            Some(failure) => tell(fault, &failure),
+            None => passed.push(fault),
+        }
+    }
+    assert!(passed.is_empty(), "{MOST} seeds pass with these faults: {passed:?}");
 }

@@ -95,7 +95,8 @@ impl Bench {
             let visits: Vec<(u64, u64)> = sorted.iter().map(|key| (*key, 1)).collect();
             let some = sorted.iter().step_by(7).map(|key| {
                 let partition = roots.partition_of(*key);
-                let place = fatbtree_index::Tree::new(&memory, &config, partition).place_of(*key).unwrap();
+                let place =
+                    fatbtree_index::Tree::new(&memory, &config, partition).place_of(*key, &mut 0).unwrap();
                 Located { key: *key, address: place.unwrap().raw() }
             });
             let (hot, rest) = HotKeys::choose(&tree, &visits, &some.collect::<Vec<_>>(), HOT_KEYS, None);

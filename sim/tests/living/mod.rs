@@ -149,6 +149,7 @@ impl Living {
                     memserver::Event::NewRoot(new) | memserver::Event::NewTree { partition: new, .. } => {
                         self.connections.reroot(new.id, new.root.raw())
                     }
+                    memserver::Event::Lost { .. } => unreachable!("no server is started again"),
                 };
                 for (switch, change) in changes {
                     self.write(switch, &[change]);

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use fatbtree_p4runtime::client::{MAX_HEADERS, MAX_MESSAGE};
 use fatbtree_p4runtime::tonic::service::interceptor::InterceptedService;
@@ -31,6 +32,9 @@ const MAX_STREAMS: u32 = 64;
 /// TCP connections at once: controllers, and people who look. Each may have a session.
 const CONNECTIONS: Connections = Connections { all: 128, per_host: 64 };
 
+/// A connection without a sign of life for twice this long is closed. A controller on a busy machine answers later than other peers.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
 /// Serves P4Runtime at a door until `shutdown` completes; where there are certificates, to the controller only.
 ///
 /// # Errors
@@ -50,6 +54,9 @@ pub async fn serve(
         door.admit(&request, &[CONTROLLER]).map(|()| request)
     });
     server
+        // A controller that is frozen, or whose machine is gone, is primary no longer.
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE))
         // Batches of updates are large: do not let them wait for window updates.
         .initial_stream_window_size(8 << 20)
         .initial_connection_window_size(32 << 20)

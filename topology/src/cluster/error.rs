@@ -273,6 +273,15 @@ pub enum ClusterProblem {
         /// The first such address.
         address: String,
     },
+    /// Memory servers would answer queries of everybody on a network.
+    #[error(
+        "queries at {address} would be answered whoever asks, and change the tree: without certificates they bear no keys. Give the \
+         file certificates (folder = \"certificates\"), or say that it is meant: query_open = true"
+    )]
+    OpenQueries {
+        /// The first such address.
+        address: String,
+    },
     /// A section that says nothing, or two things.
     #[error(
         "expected one of folder = \"certificates\" (a folder beside this file) and plaintext = \"{PLAINTEXT}\" (these words)"

@@ -68,6 +68,8 @@ pub(super) struct P4Runtime {
 #[serde(deny_unknown_fields)]
 pub(super) struct Controller {
     pub(super) grpc: Spanned<String>,
+    #[serde(default)]
+    pub(super) standby: Vec<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -75,6 +77,8 @@ pub(super) struct Controller {
 pub(super) struct Trust {
     pub(super) folder: Option<Spanned<String>>,
     pub(super) plaintext: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) query_open: bool,
 }
 
 #[derive(Deserialize)]

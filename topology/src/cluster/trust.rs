@@ -9,21 +9,38 @@ use super::file;
 use super::validate::{Check, Checked};
 use super::{Client, MemoryServer};
 
+/// What a file says of trust.
+#[derive(Default)]
+pub(super) struct Trusts {
+    /// Where certificates are.
+    pub(super) certificates: Option<PathBuf>,
+    /// Queries are answered whoever asks.
+    pub(super) query_open: bool,
+}
+
 /// The words.
 pub(super) const PLAINTEXT: &str = "I trust everybody on this network";
 
 impl Check<'_> {
-    /// Where certificates are.
+    /// Where certificates are, and whether queries need none.
     pub(super) fn trust(
         &self,
         trust: Option<&Spanned<file::Trust>>,
         servers: &[MemoryServer],
         clients: &[Client],
-    ) -> Checked<Option<PathBuf>> {
-        let Some(trust) = trust else { return Ok(None) };
+    ) -> Checked<Trusts> {
+        let Some(trust) = trust else { return Ok(Trusts::default()) };
+        let query_open = trust.get_ref().query_open;
         let folder = match (&trust.get_ref().folder, &trust.get_ref().plaintext) {
             (Some(folder), None) if !folder.get_ref().is_empty() => folder,
-            (None, Some(words)) if words.get_ref() == PLAINTEXT => return Ok(None),
+            (None, Some(words)) if words.get_ref() == PLAINTEXT => {
+                let open = |query: &&String| !query_open && !is_loopback(query);
+                if let Some(address) = servers.iter().filter_map(|server| server.query.as_ref()).find(open) {
+                    let problem = Problem::OpenQueries { address: address.clone() };
+                    return self.refuse(words.span(), "trust.plaintext", problem);
+                }
+                return Ok(Trusts { certificates: None, query_open });
+            }
             (None, Some(words)) => {
                 return self.refuse(words.span(), "trust.plaintext", Problem::NoTrust);
             }
@@ -35,7 +52,7 @@ impl Check<'_> {
             let problem = Problem::NoCertificateName { name: name.clone() };
             return self.refuse(folder.span(), "trust.folder", problem);
         }
-        Ok(Some(folder.get_ref().into()))
+        Ok(Trusts { certificates: Some(folder.get_ref().into()), query_open })
     }
 }
 

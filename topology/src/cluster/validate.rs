@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::error::{ClusterError, ClusterProblem as Problem, place};
 use super::file::{self, File, Key};
-use super::trust::is_loopback;
+use super::trust::{Trusts, is_loopback};
 use super::{Client, Cluster, MemoryServer, P4RuntimeEndpoint};
 use crate::address::MacAddress;
 use crate::network::{HostId, Network, SwitchId};
@@ -48,20 +48,21 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let p4runtime = check.p4runtime(&tree, &file, &mut endpoints)?;
     let servers = check.servers(&tree, &file.memory_server, &mut roles, &mut endpoints)?;
     let clients = check.clients(&tree, &file.client, &mut roles)?;
-    let controller = check.controller(file.controller.as_ref(), &mut endpoints)?;
+    let controllers = check.controller(file.controller.as_ref(), &mut endpoints)?;
     let metrics = check.metrics(file.metrics.as_ref(), (&tree, &servers, &clients), &mut endpoints)?;
     let wires = check.wires(&tree, &file)?;
-    let certificates = check.trust(file.trust.as_ref(), &servers, &clients)?;
+    let Trusts { certificates, query_open } = check.trust(file.trust.as_ref(), &servers, &clients)?;
     Ok(Cluster {
         tree,
         servers,
         clients,
-        controller,
+        controllers,
         p4runtime,
         device_ports,
         in_flight_port,
         wires,
         certificates,
+        query_open,
         metrics,
     })
 }
@@ -345,17 +346,17 @@ impl Check<'_> {
         &self,
         controller: Option<&file::Controller>,
         endpoints: &mut Endpoints,
-    ) -> Checked<Option<String>> {
-        let Some(value) = controller.map(|controller| &controller.grpc) else { return Ok(None) };
-        let address = self.endpoint(value, "controller.grpc")?;
-        self.claim(
-            endpoints,
-            (&address, None),
-            "the controller".to_owned(),
-            value.span(),
-            "controller.grpc",
-        )?;
-        Ok(Some(address))
+    ) -> Checked<Vec<String>> {
+        let Some(file::Controller { grpc, standby }) = controller else { return Ok(Vec::new()) };
+        let standbys = standby.iter().map(|value| (value, "controller.standby", "a standby controller"));
+        let all = [(grpc, "controller.grpc", "the controller")].into_iter().chain(standbys);
+        let mut addresses = Vec::new();
+        for (value, field, owner) in all {
+            let address = self.endpoint(value, field)?;
+            self.claim(endpoints, (&address, None), owner.to_owned(), value.span(), field)?;
+            addresses.push(address);
+        }
+        Ok(addresses)
     }
 
     fn take_role(

@@ -31,6 +31,8 @@ pub struct QueryHeader {
     pub total: u32,
     /// Where this part begins in it.
     pub offset: u32,
+    /// Keyed tag over what [`signed`](Self::signed) gives and this part; 0 where there is no key.
+    pub tag: u64,
 }
 
 /// A datagram of the protocol.
@@ -81,7 +83,7 @@ pub enum QueryError {
 
 impl QueryHeader {
     /// Bytes on the wire.
-    pub const LEN: usize = 64;
+    pub const LEN: usize = 72;
 
     /// A request, as a client sends it.
     pub fn request(op: Op, key: u64, client: u64, request: u64) -> Self {
@@ -97,6 +99,7 @@ impl QueryHeader {
             range_end: 0,
             total: 0,
             offset: 0,
+            tag: 0,
         }
     }
 
@@ -104,6 +107,19 @@ impl QueryHeader {
     #[must_use]
     pub fn response(&self, status: Status) -> Self {
         Self { address: 0, status: Some(status), limit: 0, range_end: 0, total: 0, offset: 0, ..*self }
+    }
+
+    /// Bytes that the tag covers, before those of the part: everything in front of the tag. Of a request without what switches
+    /// may change on its way, the index header but for the key, and the address.
+    #[inline]
+    pub fn signed(&self) -> [u8; Self::LEN - 8] {
+        let mut bytes = [0; Self::LEN - 8];
+        bytes.copy_from_slice(&self.to_bytes()[..Self::LEN - 8]);
+        if self.status.is_none() {
+            bytes[..8].fill(0);
+            bytes[16..24].fill(0);
+        }
+        bytes
     }
 
     /// The bytes on the wire.
@@ -120,7 +136,8 @@ impl QueryHeader {
         bytes[40..48].copy_from_slice(&self.request.to_be_bytes());
         bytes[48..56].copy_from_slice(&self.range_end.to_be_bytes());
         bytes[56..60].copy_from_slice(&self.total.to_be_bytes());
-        bytes[60..].copy_from_slice(&self.offset.to_be_bytes());
+        bytes[60..64].copy_from_slice(&self.offset.to_be_bytes());
+        bytes[64..].copy_from_slice(&self.tag.to_be_bytes());
         bytes
     }
 }
@@ -157,6 +174,7 @@ impl<'a> Query<'a> {
             range_end: u64::from_be_bytes(fields.take()),
             total: u32::from_be_bytes(fields.take()),
             offset: u32::from_be_bytes(fields.take()),
+            tag: u64::from_be_bytes(fields.take()),
         };
         let (offset, total) = (header.offset, header.total);
         let end = u64::from(offset) + part.len() as u64;
@@ -224,6 +242,7 @@ mod tests {
             range_end: 0x3031_3233_3435_3637,
             total: 4,
             offset: 1,
+            tag: 0x4041_4243_4445_4647,
         };
         let mut golden = [0; QueryHeader::LEN + 2];
         golden.iter_mut().zip(0..).for_each(|(byte, n)| *byte = n);
@@ -231,7 +250,7 @@ mod tests {
         (golden[24], golden[25]) = (0x86, 6);
         golden[56..64].copy_from_slice(&[0, 0, 0, 4, 0, 0, 0, 1]);
         assert_eq!(header.to_bytes(), golden[..QueryHeader::LEN]);
-        let found = Query { header, part: &[64, 65] };
+        let found = Query { header, part: &[72, 73] };
         assert_eq!(Query::parse(&golden), Ok(found));
         let said = "scan 0x8090a0b0c0d0e0f (client 0x2021222324252627, request 2893890600475373103): busy, bytes 1..3 of 4";
         assert_eq!(found.to_string(), said);
@@ -252,6 +271,29 @@ mod tests {
         assert!(but(63, 1).contains("found bytes 1 to 1 of 0"));
         assert!(but(59, 1).contains("found bytes 0 to 0 of 1"), "an empty part of something");
         assert!(but(56, 0x80).contains("at most 16777216 bytes"));
-        assert_eq!(Query::parse(&good[..63]), Err(QueryError::Truncated { found: 63 }));
+        assert_eq!(Query::parse(&good[..71]), Err(QueryError::Truncated { found: 71 }));
+    }
+
+    #[test]
+    fn the_tag_covers_everything_but_what_switches_change_in_requests() {
+        let request = QueryHeader { tag: 9, ..QueryHeader::request(Op::Put, 7, 1, 2) };
+        let response = request.response(Status::Done);
+        // Version, operation and status are not any number.
+        for at in (1..QueryHeader::LEN).filter(|at| ![24, 25].contains(at) && !(56..64).contains(at)) {
+            for (header, is_request) in [(request, true), (response, false)] {
+                let mut bytes = header.to_bytes();
+                bytes[at] ^= 1;
+                let changed = Query::parse(&bytes).unwrap().header;
+                let by_switches = is_request && (at < 8 || (16..24).contains(&at));
+                let is_covered = at < 64 && !by_switches;
+                assert_eq!(changed.signed() != header.signed(), is_covered, "byte {at}");
+            }
+        }
+        for other in [Op::Update, Op::Delete] {
+            assert_ne!(QueryHeader { op: other, ..request }.signed(), request.signed());
+        }
+        assert_ne!(request.response(Status::Failed).signed(), response.signed());
+        assert_ne!(QueryHeader { total: 1, ..request }.signed(), request.signed());
+        assert_ne!(QueryHeader { offset: 1, ..request }.signed(), request.signed());
     }
 }

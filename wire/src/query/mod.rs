@@ -7,12 +7,12 @@
 //! A request must sometimes come to the very server that it is sent to: one that follows a redirect, an open, or one of a client that wants
 //! no help. Then its destination port is [`DIRECT_QUERY_UDP_PORT`], on which switches lead nothing.
 //!
-//! Requests and responses are one UDP datagram for each part of their payload, and have one header, 64 bytes directly behind UDP
+//! Requests and responses are one UDP datagram for each part of their payload, and have one header, 72 bytes directly behind UDP
 //! (destination port [`QUERY_UDP_PORT`] or [`DIRECT_QUERY_UDP_PORT`] in requests; responses come from the first). Big endian:
 //!
 //! ```text
-//! byte 0              16        24   25       26..28      28      32       40           48          56      60
-//! | index header (16) | address | op | status | execution | limit | client | request id | range end | total | offset | part …
+//! byte 0              16        24   25       26..28      28      32       40           48          56      60       64    72
+//! | index header (16) | address | op | status | execution | limit | client | request id | range end | total | offset | tag | part …
 //! ```
 //!
 //! | field | in a request | in a response |
@@ -23,11 +23,12 @@
 //! | status | 0 | [`Status`] |
 //! | execution | 0 | with the next field a number that the parts of one payload share, and those of no other: a read that was sent twice may have two answers, of one server or of two. It counts up from one drawn at random |
 //! | limit | of a scan: the most records | the rest of that number |
-//! | client | drawn at random by the client; 0 where it only reads | the same |
+//! | client | drawn at random, or given to the client with its key; 0 where it only reads short values | the same |
 //! | request id | counts up; one that is sent again has the id it had | the same |
 //! | range end | of a scan: the last key | of a scan: the key to go on from, or 0; of [`Status::NotOpen`]: the cookie |
 //! | total | bytes of the whole payload | the same |
 //! | offset | where this part of it begins | the same |
+//! | tag | keyed tag, see below; 0 without a key | the same |
 //!
 //! The payload of a put or update is the value, of a get's response the value, of a scan's response [records]; all others have none.
 //! UDP's checksum covers all of it, and switches keep it right when they change something. One without a checksum passes them as it is. They
@@ -39,9 +40,23 @@
 //! a time. So a write that comes twice, because its response was lost or the network made two of it, is carried out once and
 //! answered twice; one that is older than all that are remembered is not carried out.
 //!
-//! Whoever writes opens first. A server that does not know a client answers a write with [`Status::NotOpen`] and a cookie, which only who
-//! receives packets at that address can send back: with [`Op::Open`], and the lowest id that may be carried out from now on. A server that
-//! has forgotten its clients makes another cookie, so neither old opens nor old writes of theirs are taken for new ones.
+//! A client that writes opens first. A server that does not know a client answers a write with [`Status::NotOpen`] and a cookie.
+//! Returning it with [`Op::Open`] proves that the client receives packets at its address; with it goes the lowest id that may be
+//! carried out from now on. A server that has forgotten its clients makes another cookie, so neither old opens nor old writes of
+//! theirs are taken for new ones.
+//!
+//! # One packet for one
+//!
+//! Source addresses can be forged. Therefore a client that has not opened is sent no more than one packet for each of its own: a get
+//! whose value is longer is answered with [`Status::NotOpen`], and so is every scan, before any work is done for it.
+//!
+//! # Keys
+//!
+//! Where a server wants it, each datagram bears a tag: SipHash-2-4 (64 bits) with the client's key, over
+//! [the header](QueryHeader::signed) and the part. Servers make a client's key of a secret that they share and of the client's
+//! number, and hand both out over their control channel. A request with a wrong tag is answered with [`Status::NoKey`], whose tag is 0.
+//! Without having opened a client with a key is answered nothing else: a request that somebody else sends again from another address
+//! brings no answer there. The tag of a request leaves out what switches may change: the index header but for the key, and the address.
 
 mod header;
 mod op;
@@ -50,7 +65,7 @@ pub mod records;
 
 pub use header::{Query, QueryError, QueryHeader};
 pub use op::{Op, RESPONSE, Status};
-pub use parts::{Assembly, PartError, datagrams, parts};
+pub use parts::{Assembly, PartError, datagram, datagrams, parts};
 
 /// UDP port of memory servers that answer queries.
 pub const QUERY_UDP_PORT: u16 = 4793;

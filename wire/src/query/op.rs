@@ -81,11 +81,14 @@ pub enum Status {
     /// What the tree holds for the key fails its checks, however often it is read. Nothing was changed, and asking again
     /// does not help: the server's memory or its files are damaged.
     Damaged = 10,
+    /// The server answers only clients that have a key, and this request does not bear the tag of its client's. Nothing was
+    /// changed.
+    NoKey = 11,
 }
 
 impl Status {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Done,
         Self::NotFound,
         Self::Redirect,
@@ -97,6 +100,7 @@ impl Status {
         Self::Failed,
         Self::Unknown,
         Self::Damaged,
+        Self::NoKey,
     ];
 
     /// By its number.
@@ -119,6 +123,7 @@ impl fmt::Display for Status {
             Self::Failed => "failed",
             Self::Unknown => "unknown",
             Self::Damaged => "damaged",
+            Self::NoKey => "no key",
         })
     }
 }
@@ -131,6 +136,6 @@ mod tests {
     fn numbers_lead_back() {
         assert!(Op::ALL.into_iter().all(|op| Op::of(op as u8) == Some(op)));
         assert!(Status::ALL.into_iter().all(|status| Status::of(status as u8) == Some(status)));
-        assert_eq!((Op::of(0), Op::of(7), Status::of(11)), (None, None, None));
+        assert_eq!((Op::of(0), Op::of(7), Status::of(12)), (None, None, None));
     }
 }

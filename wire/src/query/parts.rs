@@ -44,17 +44,20 @@ pub fn parts<'a>(
     empty.into_iter().chain(parts)
 }
 
-/// The same as datagrams.
+/// The same as datagrams, whose tags are 0.
 ///
 /// # Panics
 /// As [`parts`].
 pub fn datagrams(header: &QueryHeader, payload: &[u8], most: usize) -> impl Iterator<Item = Vec<u8>> {
-    parts(header, payload, most).map(|(header, part)| {
-        let mut datagram = Vec::with_capacity(QueryHeader::LEN + part.len());
-        datagram.extend_from_slice(&header.to_bytes());
-        datagram.extend_from_slice(part);
-        datagram
-    })
+    parts(header, payload, most).map(|(header, part)| datagram(&header, part))
+}
+
+/// A header and its part as they go over the network.
+pub fn datagram(header: &QueryHeader, part: &[u8]) -> Vec<u8> {
+    let mut datagram = Vec::with_capacity(QueryHeader::LEN + part.len());
+    datagram.extend_from_slice(&header.to_bytes());
+    datagram.extend_from_slice(part);
+    datagram
 }
 
 /// A payload of which parts are still missing.

@@ -23,10 +23,20 @@ const SECOND_LINE: &[(Check, &str)] = &[
         "a wrong count makes a walk take another child, or none (which the check of null pointers refuses); the child is checked \
          for itself, so it is the right one, or leads to it, or is refused",
     ),
+    (
+        Check::Structure,
+        "pivots in any order, or a range without keys, make a walk take another child or go on to a sibling, each of which is checked for \
+         itself; it is who writes the node again that must not trust it",
+    ),
+    (
+        Check::LevelOrder,
+        "a lookup goes down, and not along a level; servers do (snapshots, the check at the start), and have another bound beside this one",
+    ),
 ];
 
 /// Checks that only those who write make, or readers of what writers leave behind: [`writers`](crate::writers) finds them missing.
 const OF_WRITERS: &[Check] = &[
+    Check::KeyTwice,
     Check::Partner,
     Check::OwnerLife,
     Check::Session,

@@ -1,0 +1,44 @@
+//! Work that was interrupted: it is no success, and it says how far it came.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use fatbtree_node::NodeError;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Exit code of interrupted work: 128 and the number of SIGINT, as shells have it.
+pub(crate) const EXIT_CODE: u8 = 130;
+
+/// The error of work that ended early at Ctrl-C or SIGTERM, with how far it came.
+#[derive(Debug)]
+pub(crate) struct Interrupted(pub(crate) String);
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "interrupted: {}", self.0)
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// The exit code of a command that has failed.
+pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
+    let is_interrupt = error.chain().any(|cause| {
+        cause.is::<Interrupted>() || matches!(cause.downcast_ref::<NodeError>(), Some(NodeError::Stopped))
+    });
+    if is_interrupt { ExitCode::from(EXIT_CODE) } else { ExitCode::FAILURE }
+}
+
+/// Ends with the next Ctrl-C or SIGTERM. From now on neither ends the process by itself. Needs a runtime.
+///
+/// # Errors
+/// When the system refuses.
+pub(crate) fn signalled() -> std::io::Result<impl Future<Output = ()>> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}

@@ -1,0 +1,364 @@
+//! Files of keys, and of keys and values: one reader for all commands.
+//!
+//! A file whose name ends in `.csv` has records of `key,value`; quotes are as in RFC 4180: a value with a comma, a quote or a line break in it
+//! stands in quotes, and a quote within is doubled. Any other file has a key a line. In both:
+//!
+//! * keys are decimal or `0x` hexadecimal, with `_` between digits where that helps;
+//! * empty lines, and lines that begin with `#`, are passed over; behind a key that stands alone `#` begins a comment, too;
+//! * a first line that names the columns, `key` or `key,value`, is passed over, and so is a byte order mark of UTF-8.
+//!
+//! A key that is repeated in a file of keys is left out and told; in a CSV file it is refused: it cannot have two values.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read as _};
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use fatbtree_client::workload::KeyFile;
+use fatbtree_index::MAX_VALUE;
+
+use crate::count;
+
+/// Bytes of the longest line: a value of quotes alone, each doubled, and its key.
+const LONGEST_LINE: u64 = 2 * MAX_VALUE as u64 + 256;
+
+/// Whether a file of this name has values.
+pub(crate) fn has_values(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"))
+}
+
+/// The keys of a file of either kind, in its order.
+///
+/// # Errors
+/// With the line, when something stands there that does not belong there; when there are no keys.
+pub(crate) fn keys_of(path: &Path) -> Result<KeyFile> {
+    if has_values(path) {
+        let keys: Vec<u64> = pairs_of(path)?.places.into_iter().map(|(key, _)| key).collect();
+        return Ok(KeyFile::from(keys));
+    }
+    let name = path.display().to_string();
+    let file = KeyFile::from(keys_in(&name, open(path)?)?);
+    if file.duplicates() > 0 {
+        let lines = count::of(file.duplicates() as u64, "line");
+        eprintln!("{name}: {lines} with a key that an earlier line has; left out");
+    }
+    Ok(file)
+}
+
+/// Refuses keys that cannot be divided among memory servers.
+pub(crate) fn check_enough(keys: u64, servers: u64) -> Result<()> {
+    if keys < servers {
+        let (keys, servers) = (count::of(keys, "key"), count::of(servers, "memory server"));
+        bail!("{keys} on {servers}: every server needs at least one key");
+    }
+    Ok(())
+}
+
+/// Keys, ascending, and their values.
+#[derive(Debug)]
+pub(crate) struct Pairs {
+    /// All values.
+    text: Vec<u8>,
+    /// Each key, and where its value lies.
+    places: Vec<(u64, Range<usize>)>,
+}
+
+impl Pairs {
+    /// The value at a position, in the order of the keys.
+    pub(crate) fn value(&self, at: usize) -> &[u8] {
+        &self.text[self.places[at].1.clone()]
+    }
+
+    /// The value of a key.
+    pub(crate) fn value_of(&self, key: u64) -> Option<&[u8]> {
+        let at = self.places.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        Some(self.value(at))
+    }
+
+    /// The keys.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = u64> {
+        self.places.iter().map(|(key, _)| *key)
+    }
+}
+
+/// The keys and values of a CSV file.
+///
+/// # Errors
+/// As [`keys_of`].
+pub(crate) fn pairs_of(path: &Path) -> Result<Pairs> {
+    pairs_in(&path.display().to_string(), open(path)?)
+}
+
+fn open(path: &Path) -> Result<BufReader<File>> {
+    let file = File::open(path).with_context(|| format!("--keys {}", path.display()))?;
+    Ok(BufReader::with_capacity(1 << 18, file))
+}
+
+fn keys_in(name: &str, input: impl BufRead) -> Result<Vec<u64>> {
+    let mut lines = Lines::new(name, input)?;
+    let (mut keys, mut first) = (vec![], true);
+    while lines.next()? {
+        let text = lines.content();
+        let end = text.iter().position(|byte| *byte == b'#').unwrap_or(text.len());
+        let text = text[..end].trim_ascii();
+        if text.is_empty() || std::mem::take(&mut first) && text == b"key" {
+            continue;
+        }
+        keys.push(lines.key(lines.number, text)?);
+    }
+    if keys.is_empty() {
+        bail!("{name}: no keys in it");
+    }
+    Ok(keys)
+}
+
+fn pairs_in(name: &str, input: impl BufRead) -> Result<Pairs> {
+    let mut lines = Lines::new(name, input)?;
+    let (mut text, mut found, mut first) = (vec![], vec![], true);
+    let (mut key, mut value) = (vec![], vec![]);
+    while lines.next()? {
+        let line = lines.number;
+        let content = lines.content().trim_ascii();
+        if content.is_empty() || content.starts_with(b"#") {
+            continue;
+        }
+        let fields = lines.record(&mut key, &mut value)?;
+        if fields != 2 {
+            let found = count::of(fields, "field");
+            bail!(
+                "{name}:{line}: expected key,value, found {found}; a value with a comma in it stands in quotes"
+            );
+        }
+        if std::mem::take(&mut first) && (&key[..], &value[..]) == (b"key", b"value") {
+            continue;
+        }
+        if value.len() > MAX_VALUE as usize {
+            bail!("{name}:{line}: a value of {} bytes; up to {MAX_VALUE} are possible", value.len());
+        }
+        let from = text.len();
+        text.extend_from_slice(&value);
+        found.push((lines.key(line, &key)?, line, from..text.len()));
+    }
+    if found.is_empty() {
+        bail!("{name}: no keys in it");
+    }
+    // Stable: the line that came first is named first.
+    found.sort_by_key(|(key, ..)| *key);
+    if let Some(pair) = found.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        let (key, first, second) = (pair[0].0, pair[0].1, pair[1].1);
+        bail!("{name}:{second}: key {key} is on line {first} already; each key has one value");
+    }
+    Ok(Pairs { text, places: found.into_iter().map(|(key, _, place)| (key, place)).collect() })
+}
+
+/// The lines of a file, one at a time.
+struct Lines<'n, R> {
+    name: &'n str,
+    input: R,
+    /// The line, with its end.
+    line: Vec<u8>,
+    /// Its number, from 1.
+    number: u64,
+}
+
+impl<'n, R: BufRead> Lines<'n, R> {
+    /// Passes over a byte order mark.
+    fn new(name: &'n str, mut input: R) -> Result<Self> {
+        let begin = input.fill_buf().with_context(|| name.to_owned())?;
+        if begin.starts_with(b"\xff\xfe") || begin.starts_with(b"\xfe\xff") {
+            bail!("{name}: expected text in UTF-8, found UTF-16; save it as UTF-8");
+        }
+        if begin.starts_with("\u{feff}".as_bytes()) {
+            input.consume("\u{feff}".len());
+        }
+        Ok(Self { name, input, line: vec![], number: 0 })
+    }
+
+    /// Goes to the next line, if there is one.
+    fn next(&mut self) -> Result<bool> {
+        self.line.clear();
+        self.number += 1;
+        let (name, number) = (self.name, self.number);
+        let read = (&mut self.input).take(LONGEST_LINE).read_until(b'\n', &mut self.line);
+        let read = read.with_context(|| format!("{name}:{number}"))?;
+        if read as u64 == LONGEST_LINE && self.line.last() != Some(&b'\n') {
+            bail!("{name}:{number}: expected lines of less than {LONGEST_LINE} bytes, found a longer one");
+        }
+        Ok(read > 0)
+    }
+
+    /// Without its end.
+    fn content(&self) -> &[u8] {
+        let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        line.strip_suffix(b"\r").unwrap_or(line)
+    }
+
+    /// Reads the record that begins on this line, and may end on a later one: the first two fields, and how many there are.
+    fn record(&mut self, first: &mut Vec<u8>, second: &mut Vec<u8>) -> Result<u64> {
+        let (mut fields, mut at, mut further) = (0, 0, vec![]);
+        loop {
+            let field = match fields {
+                0 => &mut *first,
+                1 => &mut *second,
+                _ => &mut further,
+            };
+            field.clear();
+            at = match self.line.get(at) {
+                Some(b'"') => self.quoted(at + 1, field)?,
+                _ => {
+                    let rest = &self.content()[at..];
+                    let end = rest.iter().position(|byte| *byte == b',').unwrap_or(rest.len());
+                    field.extend_from_slice(&rest[..end]);
+                    at + end
+                }
+            };
+            fields += 1;
+            match self.content().get(at) {
+                None => return Ok(fields),
+                Some(b',') => at += 1,
+                Some(_) => bail!(
+                    "{}:{}: expected a comma or the end of the line behind the closing quote; a quote within a value is doubled",
+                    self.name,
+                    self.number
+                ),
+            }
+        }
+    }
+
+    /// Reads a field whose quote stands before this place. Says what is behind it.
+    fn quoted(&mut self, mut at: usize, field: &mut Vec<u8>) -> Result<usize> {
+        let (name, opened) = (self.name, self.number);
+        loop {
+            match self.line[at..].iter().position(|byte| *byte == b'"') {
+                Some(length) => {
+                    field.extend_from_slice(&self.line[at..at + length]);
+                    at += length + 1;
+                    if self.line.get(at) != Some(&b'"') {
+                        return Ok(at);
+                    }
+                    field.push(b'"');
+                    at += 1;
+                }
+                None => {
+                    field.extend_from_slice(&self.line[at..]);
+                    if field.len() > MAX_VALUE as usize {
+                        bail!(
+                            "{name}:{opened}: a value of more than {MAX_VALUE} bytes; is the quote closed that opens on this line?"
+                        );
+                    }
+                    if !self.next()? {
+                        bail!(
+                            "{name}:{opened}: the quote that opens on this line is not closed; a quote within a value is doubled"
+                        );
+                    }
+                    at = 0;
+                }
+            }
+        }
+    }
+
+    fn key(&self, line: u64, found: &[u8]) -> Result<u64> {
+        let text = String::from_utf8_lossy(found);
+        let key = key_of(&text);
+        key.with_context(|| {
+            let (name, most) = (self.name, u64::MAX);
+            let found: String = text.chars().take(40).collect();
+            format!("{name}:{line}: expected a key, 0 to {most}, decimal or 0x..., found {found:?}")
+        })
+    }
+}
+
+/// A key, decimal or hexadecimal; underscores between its digits are passed over.
+fn key_of(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None => (text, 10),
+    };
+    // The parser would take a sign.
+    if !digits.starts_with(|c: char| c.is_digit(radix)) {
+        return None;
+    }
+    match digits.contains('_') {
+        true => u64::from_str_radix(&digits.replace('_', ""), radix).ok(),
+        false => u64::from_str_radix(digits, radix).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(text: &str) -> Result<Vec<(u64, String)>> {
+        let pairs = pairs_in("k.csv", text.as_bytes())?;
+        let value = |(at, key)| (key, String::from_utf8_lossy(pairs.value(at)).into_owned());
+        Ok(pairs.keys().enumerate().map(value).collect())
+    }
+
+    #[test]
+    fn keys_are_read_in_their_order() {
+        let text = "\u{feff}key\n9\n0x1_0 # hexadecimal\n\n  # nothing\n 3 \r\n9\n18446744073709551615";
+        assert_eq!(keys_in("k", text.as_bytes()).expect("they are keys"), [9, 16, 3, 9, u64::MAX]);
+    }
+
+    #[test]
+    fn pairs_are_read_with_quotes_comments_and_marks() {
+        let text = "\u{feff}key,value\n# a comment, with a \" in it\n7,seven # no comment\r\n\n0x2,\"two, or \"\"2\"\"\n# and more\"\n5,\n1_1,\"\"\n3,say \"x\"";
+        let expected = [
+            (2, "two, or \"2\"\n# and more"),
+            (3, "say \"x\""),
+            (5, ""),
+            (7, "seven # no comment"),
+            (11, ""),
+        ];
+        assert_eq!(pairs(text).expect("it is CSV"), expected.map(|(key, value)| (key, value.to_owned())));
+        assert_eq!(pairs("1,key\n").expect("no header"), [(1, "key".to_owned())]);
+        let read = pairs_in("k.csv", &b"1,a\n3,c\n"[..]).expect("it is CSV");
+        assert_eq!((read.value_of(3), read.value_of(2)), (Some(&b"c"[..]), None));
+    }
+
+    #[test]
+    fn what_is_bad_is_told_with_its_line() {
+        let key = "expected a key, 0 to 18446744073709551615, decimal or 0x..., found";
+        for (text, reason) in [
+            ("1\n2\nthree\n", format!("k:3: {key} \"three\"")),
+            ("18446744073709551616\n", "k:1: ".into()),
+            ("-1\n", "k:1: ".into()),
+            ("\n+1\n", "k:2: ".into()),
+            ("0x\n", "k:1: ".into()),
+            ("3 4\n", "k:1: ".into()),
+            ("_1\n", "k:1: ".into()),
+            ("1,a\n", format!("k:1: {key} \"1,a\"")),
+            ("\n# 5\n", "no keys in it".into()),
+            ("", "no keys in it".into()),
+        ] {
+            let error = format!("{:#}", keys_in("k", text.as_bytes()).expect_err(text));
+            assert!(error.contains(&reason), "{text:?}: {error}");
+        }
+        let utf16 = keys_in("k", &b"\xff\xfe1\0\n\0"[..]).expect_err("UTF-16").to_string();
+        assert!(utf16.contains("save it as UTF-8"), "{utf16}");
+        let endless =
+            keys_in("k", std::io::BufReader::new(std::io::repeat(b'1'))).expect_err("endless").to_string();
+        assert!(endless.contains("k:1: expected lines of less than"), "{endless}");
+        for (text, reason) in [
+            ("key,value\n", "no keys in it"),
+            ("1,a\n2,b,c\n", "k.csv:2: expected key,value, found 3 fields"),
+            ("1,a\n2\n", "k.csv:2: expected key,value, found 1 field;"),
+            ("1,\"a\nb\"\nx,b\n", "k.csv:3: expected a key"),
+            ("1,a\n0x1,b\n", "k.csv:2: key 1 is on line 1 already"),
+            ("1,\"a\n2,b\n3,c\n", "k.csv:1: the quote that opens on this line is not closed"),
+            ("1,a\n2,\"b\"c\n", "k.csv:2: expected a comma or the end of the line behind the closing quote"),
+            ("key;value\n", "k.csv:1: expected key,value, found 1 field"),
+        ] {
+            let error = format!("{:#}", pairs(text).expect_err(text));
+            assert!(error.contains(reason), "{text:?}: {error}");
+        }
+        let long = format!("1,a\n2,{}\n", "x".repeat(MAX_VALUE as usize + 1));
+        let error = pairs(&long).expect_err("too long").to_string();
+        assert!(error.contains("k.csv:2: a value of 1048577 bytes"), "{error}");
+        let swallowed = format!("1,\"a\n{}", "2,b\n".repeat(1 << 20));
+        let error = pairs(&swallowed).expect_err("too long").to_string();
+        assert!(error.contains("k.csv:1: ") && error.contains("is the quote closed"), "{error}");
+    }
+}

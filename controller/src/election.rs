@@ -1,0 +1,274 @@
+//! Election of the primary controller, without I/O.
+//!
+//! ```text
+//!                      a switch says: a higher bid is primary
+//!            ┌───────────────────────────────────────────────────┐
+//!            ▼                                                   │
+//!   Election: looks on ──no primary, for as long as its way asks──► leads with a Bid, the same at all switches
+//! ```
+//!
+//! P4Runtime elects a primary for each switch by the highest election id. A cluster needs one primary for all switches, so an election id
+//! is a [`Bid`]: a term, and a candidate. A controller that looks on bids in term 0, which never leads; so it hears of every change.
+//! When it comes to lead, its bid has a higher term than all that any switch has seen.
+//!
+//! * Only a controller that leads, or was started to take over, bids above another one that lives.
+//! * A leader that hears of a higher bid stops leading all switches, and looks on again. Bids are ordered, so of several leaders one
+//!   remains.
+//! * A controller that looks on leads only once more switches are without a primary than have one. So a controller that is cut off from
+//!   one switch does not lose the others.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use fatbtree_p4runtime::Mastership;
+use fatbtree_topology::SwitchId;
+
+/// A controller by its gRPC address, and a number that tells two processes at one address apart. Fits in 64 bits, so that switches
+/// can pass it on to the other controllers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Candidate(u64);
+
+impl Candidate {
+    /// The controller that listens at an address. `draw` is random.
+    pub fn new(address: SocketAddr, draw: u16) -> Self {
+        // An IPv6 address does not fit: such a candidate has no name, and draws for the other bits as well.
+        let place = match address.ip() {
+            IpAddr::V4(ip) => u64::from(ip.to_bits()) << 16 | u64::from(address.port()),
+            IpAddr::V6(_) => u64::from(address.port()),
+        };
+        Self(place << 16 | u64::from(draw))
+    }
+
+    /// Its gRPC address, if it has an IPv4 address.
+    pub fn address(self) -> Option<SocketAddr> {
+        let ip = Ipv4Addr::from_bits((self.0 >> 32) as u32);
+        let address = SocketAddr::new(ip.into(), (self.0 >> 16) as u16);
+        (!ip.is_unspecified()).then_some(address)
+    }
+
+    /// Whether both are processes at the same address: the later one has the plans that the earlier one kept.
+    pub fn shares_address_with(self, other: Self) -> bool {
+        self.address().is_some() && self.address() == other.address()
+    }
+}
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address() {
+            Some(address) => write!(f, "the controller at {address}"),
+            None => f.write_str("another controller"),
+        }
+    }
+}
+
+/// An election id. The higher term wins; in one term, the higher candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bid {
+    /// Counts the changes of the leader; 0 for a controller that looks on.
+    pub term: u64,
+    /// The controller that bids.
+    pub candidate: Candidate,
+}
+
+impl Bid {
+    /// The bid of a controller that looks on.
+    pub fn to_look_on(candidate: Candidate) -> Self {
+        Self { term: 0, candidate }
+    }
+
+    /// As P4Runtime has it.
+    pub fn election_id(self) -> u128 {
+        u128::from(self.term) << 64 | u128::from(self.candidate.0)
+    }
+
+    /// What an election id says.
+    pub fn of(election_id: u128) -> Self {
+        Self { term: (election_id >> 64) as u64, candidate: Candidate(election_id as u64) }
+    }
+}
+
+/// What is known of a switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// A controller that leads is its primary.
+    Led(Bid),
+    /// No controller that leads is its primary. The highest bid that it has seen, if any.
+    Vacant(Option<Bid>),
+    /// It does not answer, for this reason.
+    Silent(String),
+}
+
+impl Seen {
+    /// What a switch's notice says.
+    pub fn of(notice: &Mastership) -> Self {
+        let leads = |highest: &Option<u128>| highest.map(Bid::of).filter(|bid| bid.term > 0);
+        match notice {
+            // Primary with a bid of term 0: the switch was started anew, or never had a leader.
+            Mastership::Unknown | Mastership::Primary => Self::Vacant(None),
+            Mastership::Backup { highest } => leads(highest).map_or(Self::Vacant(None), Self::Led),
+            Mastership::Vacant { highest } => Self::Vacant(leads(highest)),
+            Mastership::Ended { reason } => Self::Silent(reason.clone()),
+            other => Self::Silent(format!("expected a notice of who is primary, found {other:?}")),
+        }
+    }
+}
+
+/// How a controller comes to lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// At once if there is no primary. It gives up if there is one.
+    Start,
+    /// When there has been no primary for [`VACANT`].
+    StandBy,
+    /// At once, whether there is a primary or not.
+    TakeOver,
+}
+
+/// How long a standby waits before it takes the place of a primary that is gone: a primary that has only lost its connection, or is started
+/// again, comes back sooner.
+pub const VACANT: Duration = Duration::from_secs(2);
+/// How long a controller that was started to be primary waits for another one to go, before it gives up: the other one may be dying.
+pub const OTHER: Duration = Duration::from_secs(5);
+/// How long to wait for switches that have not been heard of yet.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What a controller that looks on does now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on looking.
+    LookOn,
+    /// It leads.
+    Lead(Leadership),
+    /// Another controller is primary, and stays it.
+    GiveUp {
+        /// Its bid.
+        by: Bid,
+    },
+}
+
+/// A leader's beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leadership {
+    /// The bid for all switches.
+    pub bid: Bid,
+    /// No other controller has led since this one, or one at its address, has: plans that were kept then are in force if their epoch is.
+    pub goes_on: bool,
+}
+
+/// A controller that looks on.
+///
+/// Its driver opens a session with every switch, bids [`to_look_on`](Bid::to_look_on), passes on what the switch says by
+/// [`saw`](Self::saw), and asks for the [`verdict`](Self::verdict) after that and every 100 ms. Time never goes back.
+#[derive(Debug)]
+pub struct Election {
+    candidate: Candidate,
+    way: Way,
+    /// `None` for a switch that has not been heard of.
+    seen: BTreeMap<SwitchId, Option<Seen>>,
+    began: Duration,
+    /// Since when most switches have had no primary.
+    vacant_since: Option<Duration>,
+    /// Since when a switch has had one.
+    led_since: Option<Duration>,
+}
+
+impl Election {
+    /// Begins to look on.
+    pub fn new(
+        candidate: Candidate,
+        way: Way,
+        switches: impl IntoIterator<Item = SwitchId>,
+        now: Duration,
+    ) -> Self {
+        let seen = switches.into_iter().map(|switch| (switch, None)).collect();
+        Self { candidate, way, seen, began: now, vacant_since: None, led_since: None }
+    }
+
+    /// A switch has said something, or does not answer.
+    pub fn saw(&mut self, switch: SwitchId, seen: Seen, now: Duration) {
+        self.seen.insert(switch, Some(seen));
+        let (led, vacant) = (self.leaders().count(), self.vacant());
+        let since = |is_so: bool, before: Option<Duration>| is_so.then(|| before.unwrap_or(now));
+        self.vacant_since = since(vacant > led, self.vacant_since);
+        self.led_since = since(led > 0, self.led_since);
+    }
+
+    fn leaders(&self) -> impl Iterator<Item = Bid> {
+        self.seen.values().filter_map(|seen| match seen {
+            Some(Seen::Led(bid)) => Some(*bid),
+            _ => None,
+        })
+    }
+
+    fn vacant(&self) -> usize {
+        self.seen.values().filter(|seen| matches!(seen, Some(Seen::Vacant(_)))).count()
+    }
+
+    /// The highest bid of the controllers that are primary of a switch now.
+    pub fn leader(&self) -> Option<Bid> {
+        self.leaders().max()
+    }
+
+    /// What to do now.
+    pub fn verdict(&self, now: Duration) -> Verdict {
+        let passed = |since: Option<Duration>, time| since.is_some_and(|since| now >= since + time);
+        let has_looked = self.seen.values().all(Option::is_some) || passed(Some(self.began), LOOK);
+        let leads = match self.way {
+            Way::Start => has_looked && self.vacant() > 0 && self.led_since.is_none(),
+            Way::StandBy => {
+                // One that comes back at the address of the last leader waits for no other.
+                let was_last = has_looked && self.led_since.is_none() && self.comes_back();
+                passed(self.vacant_since, VACANT) || was_last && self.vacant() > 0
+            }
+            Way::TakeOver => has_looked && (self.vacant() > 0 || self.led_since.is_some()),
+        };
+        if leads {
+            let term = self.highest().map_or(0, |bid| bid.term).saturating_add(1);
+            let bid = Bid { term, candidate: self.candidate };
+            return Verdict::Lead(Leadership { bid, goes_on: self.highest().is_none() || self.comes_back() });
+        }
+        match self.leader() {
+            Some(by) if self.way == Way::Start && passed(self.led_since, OTHER) => Verdict::GiveUp { by },
+            _ => Verdict::LookOn,
+        }
+    }
+
+    /// The highest bid of a leader that any switch has seen.
+    fn highest(&self) -> Option<Bid> {
+        let bids = self.seen.values().filter_map(|seen| match seen {
+            Some(Seen::Led(bid)) => Some(*bid),
+            Some(Seen::Vacant(bid)) => *bid,
+            Some(Seen::Silent(_)) | None => None,
+        });
+        bids.max()
+    }
+
+    fn comes_back(&self) -> bool {
+        self.highest().is_some_and(|bid| bid.candidate.shares_address_with(self.candidate))
+    }
+
+    /// Why this controller does not lead, in words that follow "not primary: ".
+    pub fn why_not(&self, name: impl Fn(SwitchId) -> String) -> String {
+        if let Some(leader) = self.leader() {
+            return format!("{} is", leader.candidate);
+        }
+        if self.vacant() > 0 {
+            return "no controller is, and this one takes over in a moment".to_owned();
+        }
+        let silent = self.seen.iter().find_map(|(switch, seen)| match seen {
+            Some(Seen::Silent(reason)) => Some((*switch, reason)),
+            _ => None,
+        });
+        match silent {
+            Some((switch, reason)) => {
+                format!("no switch answers; the first, {}: {reason}", name(switch))
+            }
+            None => "it is looking whether another one is".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! `state.json`: whose a folder is, which tree is in it, and which files are leftovers.
+//!
+//! It is written before any file of a new tree is made. So every file of a tree is named in it, as the tree's or as a leftover's; one that
+//! is not was put there by somebody else, and is never touched.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use fatbtree_index::MAX_OFFSET;
+use serde::{Deserialize, Serialize};
+
+use super::{FolderError, FolderOwner, failed, private};
+use crate::info::Origin;
+use crate::load::{LoadCounts, LoadedTree};
+
+/// The version of files and layouts in them.
+pub(super) const FORMAT: u32 = 3;
+
+const STATE: &str = "state.json";
+const NEW_STATE: &str = "state.json.new";
+
+/// What is known of a folder.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct State {
+    pub(super) owner: FolderOwner,
+    pub(super) chunk_bytes: u64,
+    /// `None` until the first one is kept.
+    pub(super) tree: Option<TreeState>,
+    /// Generations whose files may be removed: of trees that were not kept, or not any more.
+    pub(super) leftovers: BTreeSet<u64>,
+}
+
+/// The tree that is served.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TreeState {
+    pub(super) generation: u64,
+    pub(super) region_bytes: u64,
+    /// Where its chunks begin and end.
+    pub(super) spare_from: u64,
+    pub(super) spare_to: u64,
+    pub(super) keys: u64,
+    pub(super) leaf_nodes: u64,
+    pub(super) internal_nodes: u64,
+    pub(super) record_bytes: u64,
+    /// See [`Origin`].
+    pub(super) is_meant: bool,
+}
+
+impl From<&LoadedTree> for TreeState {
+    fn from(tree: &LoadedTree) -> Self {
+        let LoadCounts { keys, leaf_nodes, internal_nodes, record_bytes } = tree.counts;
+        Self {
+            generation: tree.generation,
+            region_bytes: tree.region.len(),
+            spare_from: tree.spare.start,
+            spare_to: tree.spare.end,
+            keys,
+            leaf_nodes,
+            internal_nodes,
+            record_bytes,
+            is_meant: tree.origin == Origin::Meant,
+        }
+    }
+}
+
+impl TreeState {
+    /// Whether its numbers go together.
+    fn can_be(&self) -> bool {
+        self.spare_from <= self.spare_to
+            && self.spare_to <= self.region_bytes
+            && self.region_bytes <= MAX_OFFSET
+    }
+
+    pub(super) fn counts(&self) -> LoadCounts {
+        let &Self { keys, leaf_nodes, internal_nodes, record_bytes, .. } = self;
+        LoadCounts { keys, leaf_nodes, internal_nodes, record_bytes }
+    }
+}
+
+/// The file: the state, and a checksum over its shortest spelling.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sealed {
+    format: u32,
+    crc32: u32,
+    state: State,
+}
+
+/// All that older and newer versions have in common.
+#[derive(Deserialize)]
+struct Version {
+    format: u32,
+}
+
+impl State {
+    /// Reads it; `None` where there is none.
+    pub(super) fn read(folder: &Path) -> Result<Option<Self>, FolderError> {
+        let path = folder.join(STATE);
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(&path, "reading it")(error)),
+        };
+        let damaged = |reason: String| FolderError::Damaged { path: path.clone(), reason };
+        let version = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()));
+        let Version { format } = version?;
+        if format != FORMAT {
+            return Err(FolderError::Format { path, found: format });
+        }
+        let sealed = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()));
+        let Sealed { crc32, state, .. } = sealed?;
+        match (state.sum() == crc32, state.tree.as_ref().is_none_or(TreeState::can_be)) {
+            (true, true) => Ok(Some(state)),
+            (false, _) => Err(damaged("it does not match its checksum".to_owned())),
+            (true, false) => Err(damaged("its tree's chunks are not inside of its region".to_owned())),
+        }
+    }
+
+    /// Replaces the file: whoever is killed meanwhile leaves the old one or the new one.
+    pub(super) fn write(&self, folder: &Path) -> Result<(), FolderError> {
+        let (new, path) = (folder.join(NEW_STATE), folder.join(STATE));
+        let sealed = Sealed { format: FORMAT, crc32: self.sum(), state: self.clone() };
+        let text = serde_json::to_vec_pretty(&sealed).expect("it is numbers and a name");
+        let created = private().write(true).create(true).truncate(true).open(&new);
+        let written = created.and_then(|mut file| {
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&new, &path)?;
+            File::open(folder)?.sync_all()
+        });
+        written.map_err(failed(&path, "writing it"))
+    }
+
+    fn sum(&self) -> u32 {
+        crc32fast::hash(&serde_json::to_vec(self).expect("it is numbers and a name"))
+    }
+}

@@ -1,0 +1,100 @@
+//! A controller that looks on: a session with each switch, in which it hears which controller is primary.
+
+use std::time::{Duration, Instant};
+
+use fatbtree_controller::election::{Bid, Election, Leadership, Seen, Verdict, Way};
+use fatbtree_controller::{Ballot, FleetOptions};
+use fatbtree_topology::SwitchId;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::{ControllerNews, Office};
+use crate::NodeError;
+
+/// How often the election is looked at: switches that say nothing new count as well.
+const TICK: Duration = Duration::from_millis(100);
+/// Between two tries to reach a switch.
+const PAUSE: Duration = Duration::from_millis(100);
+/// What switches have said, and what was not looked at yet.
+const WAITING: usize = 256;
+
+impl Office {
+    /// Looks on until it comes to lead.
+    ///
+    /// # Errors
+    /// When another controller is primary, and this one was told to start.
+    pub(super) async fn look_on(
+        &mut self,
+        way: Way,
+        tell: &mut impl FnMut(ControllerNews),
+    ) -> Result<Leadership, NodeError> {
+        let began = Instant::now();
+        let ids = self.cluster.tree().switches().iter().map(|switch| switch.id);
+        let mut election = Election::new(self.candidate, way, ids.clone(), began.elapsed());
+        let (seen, mut coming) = mpsc::channel(WAITING);
+        let mut fleet = self.fleet.clone();
+        fleet.election_id = Bid::to_look_on(self.candidate).election_id();
+        // They end with this.
+        let mut sessions = JoinSet::new();
+        for switch in ids {
+            let (cluster, options, seen) = (self.cluster.clone(), fleet.clone(), seen.clone());
+            sessions.spawn(async move { look(&cluster, switch, &options, &seen).await });
+        }
+        let mut ticks = tokio::time::interval(TICK);
+        let mut told = None;
+        loop {
+            tokio::select! {
+                Some((switch, seen)) = coming.recv() => election.saw(switch, seen, began.elapsed()),
+                // What came in before is of no use: the peer is told, and tries another controller.
+                Some(input) = self.inputs.recv() => drop(input),
+                _ = ticks.tick() => {}
+            }
+            match election.verdict(began.elapsed()) {
+                Verdict::Lead(leadership) => return Ok(leadership),
+                Verdict::GiveUp { by } => {
+                    return Err(NodeError::OtherController(by.candidate.to_string()));
+                }
+                Verdict::LookOn => {}
+            }
+            let reason = election.why_not(|switch| self.cluster.tree().switch(switch).name());
+            if let Some(leader) = election.leader().filter(|_| election.leader() != told) {
+                told = Some(leader);
+                tell(ControllerNews::StandsBy(reason.clone()));
+            }
+            self.standing.send_if_modified(|standing| {
+                let is_new = standing.as_ref() != Err(&reason);
+                if is_new {
+                    *standing = Err(reason);
+                }
+                is_new
+            });
+        }
+    }
+}
+
+/// Passes on what a switch says, for ever.
+async fn look(
+    cluster: &fatbtree_topology::Cluster,
+    switch: SwitchId,
+    options: &FleetOptions,
+    news: &mpsc::Sender<(SwitchId, Seen)>,
+) {
+    loop {
+        let mut ballot = Ballot::open(cluster, switch, options).await;
+        loop {
+            let seen = match &mut ballot {
+                Ok(ballot) => ballot.next().await,
+                Err(error) => Seen::Silent(error.to_string()),
+            };
+            let has_ended = matches!(seen, Seen::Silent(_));
+            if news.send((switch, seen)).await.is_err() {
+                return;
+            }
+            if has_ended {
+                break;
+            }
+        }
+        drop(ballot);
+        tokio::time::sleep(PAUSE).await;
+    }
+}

@@ -1,0 +1,94 @@
+//! A memory server's statistics as metrics.
+
+use fatbtree_memserver::Counter;
+
+use crate::metrics::Metrics;
+
+/// What a number of the statistics is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It counts from the beginning.
+    Counter,
+    /// It is so now.
+    Gauge,
+    /// It names something: as a number it would be rounded.
+    Name,
+}
+
+use Kind::{Counter as Counts, Gauge, Name};
+
+const KNOWN: [(&str, Kind, &str); 41] = [
+    ("chunks", Gauge, "Chunks of the region's spare memory, given out or not"),
+    ("chunks_free_again", Gauge, "Chunks that have come back and wait to be given out again"),
+    ("chunks_held", Gauge, "Chunks that clients have taken and not published"),
+    ("chunk_tails_came_back", Counts, "Unused rests of chunks that came back when sessions ended"),
+    ("chunks_published", Gauge, "Chunks that belong to the tree"),
+    ("events_not_taken", Gauge, "Events that wait to be told to the controller"),
+    (
+        "generation",
+        Name,
+        "The generation of the tree's memory, as a label: another after each load; always 1",
+    ),
+    ("keys_located", Counts, "Keys whose places the controller has asked for"),
+    ("keys_located_nodes", Counts, "Nodes that were read to find these keys"),
+    (
+        "loaded_keys",
+        Gauge,
+        "Keys that the tree was loaded with; what clients inserted and deleted since is not counted",
+    ),
+    ("loaded_record_bytes", Gauge, "Bytes of the records that the tree was loaded with"),
+    ("nic_duplicates", Counts, "Requests that the NIC has answered again"),
+    ("nic_frames_received", Counts, "Frames that the NIC has received"),
+    ("nic_frames_sent", Counts, "Frames that the NIC has sent"),
+    ("nic_naks_sent", Counts, "Requests that the NIC has refused"),
+    ("nic_requests", Counts, "READs, WRITEs and atomics that the NIC has carried out"),
+    ("owners", Gauge, "Lock owners, one for each session of a client that may write"),
+    ("owners_went_round", Counts, "Times that the numbers of lock owners have begun anew"),
+    ("places", Gauge, "Places of freed nodes and records that wait to be given out again"),
+    ("places_dropped", Counts, "Places that came back and found no room in the lists"),
+    ("places_given_back", Counts, "Places of freed nodes and records that clients gave back"),
+    ("places_given_out", Counts, "Places of freed nodes and records that were given out again"),
+    ("places_refused", Counts, "Places that clients gave back and that cannot be"),
+    ("queue_pairs", Gauge, "Connected queue pairs"),
+    ("queue_pairs_broken", Counts, "Queue pairs that have failed"),
+    ("queue_pairs_opened", Counts, "Queue pairs that were connected"),
+    ("queue_pairs_replaced", Counts, "Queue pairs that clients have replaced"),
+    ("refused", Counts, "Requests of the control plane that were refused"),
+    ("region_bytes", Gauge, "Bytes of the region that the tree lies in, spare memory included"),
+    ("region_bytes_used", Gauge, "Bytes of the region that the loaded tree and the chunks in use take"),
+    ("requests", Counts, "Requests of the control plane"),
+    ("roots_seen", Counts, "Times that the tree was found to have another root"),
+    ("sessions", Gauge, "Sessions of clients"),
+    ("sessions_lapsed", Counts, "Sessions that have ended because nobody renewed them"),
+    ("sessions_opened", Counts, "Sessions that were opened"),
+    ("snapshots", Counts, "Snapshots of the tree's top that were taken"),
+    ("snapshots_failed", Counts, "Snapshots that could not be taken"),
+    ("snapshots_waiting", Gauge, "Snapshots that are being taken"),
+    ("superblocks_refused", Counts, "Times that what clients wrote of the root could not be"),
+    ("tree_lost", Gauge, "1 while the server has lost its tree and refuses all clients until it is loaded"),
+    ("trees_installed", Counts, "Trees that were loaded while the server ran"),
+];
+
+/// Counters of the device by reason begin with this.
+const DROPPED: &str = "nic_dropped_";
+
+pub(super) fn counted(statistics: Vec<Counter>) -> Metrics {
+    let (mut metrics, mut dropped) = (Metrics::default(), vec![]);
+    for (name, value) in statistics {
+        if let Some(reason) = name.strip_prefix(DROPPED) {
+            dropped.push((vec![("reason", reason.to_owned())], value));
+            continue;
+        }
+        let known = KNOWN.iter().find(|(known, ..)| *known == name);
+        let (kind, help) =
+            known.map_or((Counts, "A counter of the device"), |(_, kind, help)| (*kind, *help));
+        let full = format!("memory_server_{name}");
+        match kind {
+            Counts => metrics.counter(&full, help, value),
+            Gauge => metrics.gauge(&full, help, value),
+            Name => metrics.labelled_gauge(&full, help, [(vec![("value", value.to_string())], 1)]),
+        }
+    }
+    metrics.labelled_counter("memory_server_nic_dropped", "Frames that the NIC has dropped", dropped);
+    metrics
+}

@@ -1,0 +1,66 @@
+//! What each host holds of a server, and whether it may have more.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Shares of one host.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Held {
+    /// Clients that are known.
+    pub(crate) clients: usize,
+    /// Bytes of values of which parts are missing.
+    pub(crate) waiting: u64,
+    /// Places that requests at work take.
+    pub(crate) places: usize,
+}
+
+/// All hosts that hold something. `None` stands for all peers that have not proved their addresses: they share what one
+/// host may have, however many addresses they claim.
+#[derive(Debug, Default)]
+pub(crate) struct Hosts {
+    hosts: BTreeMap<Option<IpAddr>, Held>,
+    all: Held,
+}
+
+impl Hosts {
+    /// What a host holds.
+    pub(crate) fn of(&self, host: Option<IpAddr>) -> Held {
+        self.hosts.get(&host).copied().unwrap_or_default()
+    }
+
+    /// What all hosts hold together.
+    pub(crate) fn all(&self) -> Held {
+        self.all
+    }
+
+    /// Takes places for a request, out of `most` that there are. A host may have as many as are left for others: one host
+    /// alone has half of them, and whatever many hosts do, there is room for a host that has none.
+    pub(crate) fn take_places(&mut self, host: Option<IpAddr>, places: usize, most: usize) -> bool {
+        let free = most.saturating_sub(self.all.places);
+        if self.of(host).places + places > free {
+            return false;
+        }
+        self.change(host, |held| held.places += places);
+        true
+    }
+
+    /// Changes what a host holds.
+    pub(crate) fn change(&mut self, host: Option<IpAddr>, change: impl Fn(&mut Held)) {
+        let held = self.hosts.entry(host).or_default();
+        let before = *held;
+        change(held);
+        let Held { clients, waiting, places } = *held;
+        self.all.clients = self.all.clients - before.clients + clients;
+        self.all.waiting = self.all.waiting - before.waiting + waiting;
+        self.all.places = self.all.places - before.places + places;
+        if *held == Held::default() {
+            self.hosts.remove(&host);
+        }
+    }
+
+    /// The host with the largest share, and that share.
+    pub(crate) fn fullest<T: Ord>(&self, share: impl Fn(&Held) -> T) -> Option<(IpAddr, T)> {
+        let hosts = self.hosts.iter().filter_map(|(host, held)| Some((share(held), (*host)?)));
+        hosts.max().map(|(share, host)| (host, share))
+    }
+}

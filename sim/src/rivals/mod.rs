@@ -1,0 +1,55 @@
+//! Several controllers over the same switches: they are started, killed, frozen and cut off from switches at any time.
+//!
+//! ```text
+//!   Process { Election or Controller } ── sessions, late writes ──► compiled switches, which elect a primary each
+//!        ▲      ▲      ▲
+//!        └──────┴──────┴── memory servers, which register with the controller that leads; an operator, who reloads
+//! ```
+//!
+//! The election, the reconciler and the switches with their arbitration are the real ones. In the end nothing goes wrong any more: then one
+//! controller leads, stays it, has all registrations, carries out a reload, and all switches hold exactly what it wants.
+
+mod process;
+mod run;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// What scenarios came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Scenarios.
+    pub runs: u64,
+    /// How often a controller began to lead.
+    pub terms: u64,
+    /// How often one stopped because a switch had a higher bid.
+    pub put_out: u64,
+    /// How often one gave up because another one led.
+    pub gave_up: u64,
+    /// Writes that a switch refused because another controller was primary.
+    pub refused: u64,
+    /// Reloads that were carried out.
+    pub reloads: u64,
+}
+
+impl std::ops::AddAssign for Outcome {
+    fn add_assign(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.terms += other.terms;
+        self.put_out += other.put_out;
+        self.gave_up += other.gave_up;
+        self.refused += other.refused;
+        self.reloads += other.reloads;
+    }
+}
+
+/// Runs the scenario of a seed.
+///
+/// # Errors
+/// Two leaders at the end, or none; a leader that changes without cause; a registration or a reload that is not carried out; a switch that
+/// holds something else; a plan that is taken for another one of the same epoch.
+pub fn run(seed: u64) -> Result<Outcome, String> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let controllers = random.random_range(2..=3);
+    run::World::new(random, controllers)?.finish()
+}

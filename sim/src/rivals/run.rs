@@ -1,0 +1,595 @@
+//! One run.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use fatbtree_controller::election::{Bid, Election, Seen, Verdict, Way};
+use fatbtree_controller::{
+    Budget, Change, Controller, Frequencies, Incarnation, Incarnations, Notice, Placement, Plan,
+    Registration, Tree,
+};
+use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
+use fatbtree_p4runtime::Mastership;
+use fatbtree_p4runtime::client::{election_id, uint128};
+use fatbtree_p4runtime::tonic::Code;
+use fatbtree_p4runtime::v1::stream_message_response::Update;
+use fatbtree_switch::service::{Request, StreamEvent, StreamId, StreamOutput, Switch};
+use fatbtree_topology::{Cluster, SwitchId};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use super::Outcome;
+use super::process::{Life, Office, Process, Session};
+use crate::network::{Network, bid, blank};
+
+/// Between two turns.
+const TURN: Duration = Duration::from_millis(20);
+/// For so long things go wrong.
+const ROUGH: Duration = Duration::from_secs(60);
+/// How long it may take until all is well, when nothing goes wrong any more.
+const CALM: Duration = Duration::from_secs(30);
+/// After that, no controller takes the place of another one any more.
+const SETTLES: Duration = Duration::from_secs(3);
+/// How long it has to stay so.
+const STAYS: Duration = Duration::from_secs(20);
+/// A switch ends a session with a process that is frozen for so long.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Changes of a write.
+const PIECE: usize = 40;
+
+/// A write on its way.
+struct Write {
+    arrives: Duration,
+    from: usize,
+    switch: SwitchId,
+    stream: StreamId,
+    bid: Bid,
+    changes: Vec<Change>,
+}
+
+pub(super) struct World {
+    random: ChaCha8Rng,
+    now: Duration,
+    described: Cluster,
+    network: Network,
+    ids: Vec<SwitchId>,
+    switches: Vec<Switch>,
+    processes: Vec<Process>,
+    /// Pairs of controller and switch that do not reach each other.
+    cuts: Vec<(usize, SwitchId, Duration)>,
+    writes: Vec<Write>,
+    streams: u64,
+    tops: Vec<TreeTop>,
+    connections: BTreeMap<u16, Vec<Registration>>,
+    /// With which controller a memory server is registered.
+    homes: BTreeMap<u16, Option<usize>>,
+    /// The plan that was begun last with an epoch, by any controller.
+    plans: BTreeMap<u8, Plan>,
+    outcome: Outcome,
+}
+
+impl World {
+    pub(super) fn new(mut random: ChaCha8Rng, controllers: usize) -> Result<Self, String> {
+        let kind = ["single", "pair", "leaf-spine"][random.random_range(0..3usize)];
+        let (_, text) =
+            Cluster::examples().into_iter().find(|(name, _)| *name == kind).ok_or("no example")?;
+        let described = Cluster::from_toml(text).map_err(|error| error.to_string())?;
+        let tree = described.tree().clone();
+        let ids: Vec<SwitchId> = tree.switches().iter().map(|switch| switch.id).collect();
+        let tops = described.servers().iter().map(|server| {
+            let at = |offset: u64| GlobalAddress::new(server.partition, offset);
+            let children = (0..10u64).map(|n| (server.low + n * 10, at(0x400 * (n + 1)).raw())).collect();
+            let root = TopNode { address: at(0x4000).raw(), level: 1, children };
+            let range = KeyRange { low: server.low, high: None };
+            let partition = Partition { id: server.partition, range, root: at(0x4000), root_level: 1 };
+            TreeTop { partition, nodes: vec![root] }
+        });
+        let tops: Vec<TreeTop> = tops.collect();
+        let ways = |number: usize| if number == 0 { Way::Start } else { Way::StandBy };
+        let processes = (0..controllers)
+            .map(|number| Process::new(9690 + number as u16, ways(number), &ids, Duration::ZERO));
+        Ok(Self {
+            now: Duration::ZERO,
+            network: Network::new(tree, Placement::of(&described)),
+            switches: ids.iter().map(|id| blank(*id)).collect(),
+            processes: processes.collect(),
+            cuts: Vec::new(),
+            writes: Vec::new(),
+            streams: 0,
+            connections: tops.iter().map(|top| (top.partition.id, Vec::new())).collect(),
+            homes: tops.iter().map(|top| (top.partition.id, None)).collect(),
+            tops,
+            plans: BTreeMap::new(),
+            outcome: Outcome { runs: 1, ..Outcome::default() },
+            random,
+            described,
+            ids,
+        })
+    }
+
+    pub(super) fn finish(mut self) -> Result<Outcome, String> {
+        while self.now < ROUGH {
+            self.goes_wrong();
+            self.turn()?;
+        }
+        self.cuts.clear();
+        for number in 0..self.processes.len() {
+            self.start(number, Way::StandBy);
+        }
+        let until = self.now + CALM;
+        // Two that have just begun to lead may still have to find out which one stays.
+        let mut well_since = None;
+        while well_since.is_none_or(|since| self.now < since + SETTLES) {
+            self.turn()?;
+            let is_well = self.leader().is_some_and(|leader| self.is_well(leader));
+            well_since = is_well.then(|| well_since.unwrap_or(self.now));
+            if self.now > until {
+                return Err(format!("it is not well by itself: {}", self.describe()));
+            }
+        }
+        let leader = self.leader().ok_or("nobody leads")?;
+        let (terms, reloads, until) = (self.outcome.terms, self.outcome.reloads, self.now + STAYS);
+        self.reload(leader);
+        while self.now < until {
+            self.turn()?;
+        }
+        if self.outcome.terms != terms || self.leader() != Some(leader) {
+            return Err(format!("another controller leads without cause: {}", self.describe()));
+        }
+        if self.outcome.reloads == reloads || !self.is_well(leader) {
+            return Err(format!("a reload was not carried out: {}", self.describe()));
+        }
+        Ok(self.outcome)
+    }
+
+    fn describe(&self) -> String {
+        let of = |process: &Process| {
+            let switches = self.ids.iter().map(|switch| match &process.office {
+                Office::Leads { controller, .. } => format!("{:?}", controller.switch(*switch)),
+                Office::LooksOn(_) => {
+                    format!("{:?}", process.sessions.get(switch).map(|session| &session.mastership))
+                }
+            });
+            format!("{:?} bids {:?}, {:?}", process.life, process.bid(), switches.collect::<Vec<_>>())
+        };
+        let all: Vec<String> = self.processes.iter().map(of).collect();
+        format!("at {:?}, homes {:?}: {}", self.now, self.homes, all.join("; "))
+    }
+
+    /// The controller that leads, if it is the only one.
+    fn leader(&self) -> Option<usize> {
+        let mut all = self.processes.iter().enumerate().filter(|(_, process)| process.leads());
+        let leader = all.next()?.0;
+        all.next().is_none().then_some(leader)
+    }
+
+    /// All switches hold what this controller wants, and it has all registrations.
+    fn is_well(&mut self, leader: usize) -> bool {
+        let Office::Leads { controller, .. } = &self.processes[leader].office else { return false };
+        let desired = controller.desired().1.clone();
+        if controller.plan().is_none() || controller.next_epoch().is_err() {
+            return false;
+        }
+        for (partition, connections) in &self.connections {
+            let told = controller.connections(*partition).filter(|(_, told)| *told).count();
+            if self.homes[partition] != Some(leader) || told != connections.len() {
+                return false;
+            }
+        }
+        let Self { ids, switches, network, .. } = self;
+        ids.iter().zip(switches).all(|(id, switch)| {
+            let held = network.read_back(switch, *id);
+            held.is_ok_and(|held| desired.wanted(*id).next_changes(&held).is_none())
+        })
+    }
+
+    // ---- what goes wrong ----
+
+    fn goes_wrong(&mut self) {
+        if !self.random.random_bool(0.02) {
+            return;
+        }
+        let number = self.random.random_range(0..self.processes.len());
+        let switch = self.ids[self.random.random_range(0..self.ids.len())];
+        let millis = |random: &mut ChaCha8Rng, most| Duration::from_millis(random.random_range(50..most));
+        match self.random.random_range(0..10) {
+            0 | 1 => {
+                self.ends(number);
+                let back = self.now + millis(&mut self.random, 8_000);
+                self.processes[number].life = Life::Dead(back);
+            }
+            2 | 3 if self.processes[number].runs() => self.processes[number].life = Life::Frozen(self.now),
+            4 => {
+                let until = self.now + millis(&mut self.random, 6_000);
+                self.cuts.push((number, switch, until));
+                self.close(number, switch);
+            }
+            5 => {
+                let at = self.ids.iter().position(|id| *id == switch).unwrap_or(0);
+                self.switches[at] = blank(switch);
+                for number in 0..self.processes.len() {
+                    self.processes[number].end_of(switch);
+                }
+            }
+            6 => {
+                self.ends(number);
+                let way = if self.random.random_bool(0.5) { Way::Start } else { Way::TakeOver };
+                self.start(number, way);
+            }
+            7 | 8 => {
+                let partition = self.random.random_range(0..self.tops.len()) as u16;
+                self.opens(partition);
+            }
+            _ => {
+                if let Some(leader) = self.leader() {
+                    self.reload(leader);
+                }
+            }
+        }
+    }
+
+    fn opens(&mut self, partition: u16) {
+        let host = self.described.clients()[0].host;
+        let registration = Registration {
+            client: self.described.tree().host(host).ip,
+            queue_pair: 2 + self.connections[&partition].len() as u32,
+            rkey: self.random.random_range(2..1_000),
+            root: self.tops[usize::from(partition)].partition.root.raw(),
+            mtu: 1024,
+        };
+        self.connections.entry(partition).or_default().push(registration);
+        if let Some(home) = self.homes[&partition]
+            && let Office::Leads { controller, .. } = &mut self.processes[home].office
+        {
+            controller.opened(partition, registration);
+        }
+    }
+
+    /// The process is gone, and the system closes its connections.
+    fn ends(&mut self, number: usize) {
+        for switch in self.ids.clone() {
+            self.close(number, switch);
+        }
+        self.writes.retain(|write| write.from != number);
+    }
+
+    fn start(&mut self, number: usize, way: Way) {
+        let process = &mut self.processes[number];
+        if process.runs() && way == Way::StandBy {
+            return;
+        }
+        if let Life::Frozen(_) = process.life
+            && way == Way::StandBy
+        {
+            process.life = Life::Runs;
+            return;
+        }
+        let (disk, port) = (process.disk.take(), 9690 + number as u16);
+        *process = Process { disk, ..Process::new(port, way, &self.ids, self.now) };
+    }
+
+    /// A switch hears that a session has ended, and so does the process, if it runs.
+    fn close(&mut self, number: usize, switch: SwitchId) {
+        let Some(session) = self.processes[number].sessions.get(&switch) else { return };
+        let stream = session.stream;
+        let at = self.ids.iter().position(|id| *id == switch).unwrap_or(0);
+        self.switches[at].handle_request(Request::Stream(stream, StreamEvent::Closed));
+        self.processes[number].end_of(switch);
+    }
+
+    // ---- what happens in a turn ----
+
+    fn turn(&mut self) -> Result<(), String> {
+        self.now += TURN;
+        let now = self.now;
+        self.cuts.retain(|(_, _, until)| *until > now);
+        for number in 0..self.processes.len() {
+            match self.processes[number].life {
+                Life::Frozen(since) => {
+                    if now >= since + KEEP_ALIVE {
+                        self.ids.clone().into_iter().for_each(|switch| self.close(number, switch));
+                    }
+                    if self.random.random_bool(0.002) {
+                        self.processes[number].life = Life::Runs;
+                    }
+                }
+                Life::Dead(until) if now >= until => {
+                    self.processes[number].life = Life::Runs;
+                    let process = &mut self.processes[number];
+                    let (disk, port) = (process.disk.take(), 9690 + number as u16);
+                    *process = Process { disk, ..Process::new(port, Way::StandBy, &self.ids, now) };
+                }
+                Life::Dead(_) | Life::Runs => {}
+            }
+        }
+        self.hear();
+        let late: Vec<Write> = self.writes.extract_if(.., |write| write.arrives <= now).collect();
+        late.into_iter().for_each(|write| self.arrives(write));
+        for number in 0..self.processes.len() {
+            if self.processes[number].runs() {
+                self.work(number)?;
+            }
+        }
+        self.hear();
+        self.servers_look();
+        Ok(())
+    }
+
+    /// What switches say goes to the sessions.
+    fn hear(&mut self) {
+        for (id, switch) in self.ids.iter().zip(&mut self.switches) {
+            while let Some((stream, output)) = switch.poll_stream() {
+                let of = |process: &&mut Process| {
+                    process.sessions.get(id).is_some_and(|session| session.stream == stream)
+                };
+                let Some(process) = self.processes.iter_mut().find(of) else { continue };
+                let notice = match output {
+                    StreamOutput::Close(status) => Mastership::Ended { reason: status.message().to_owned() },
+                    StreamOutput::Message(message) => match message.update {
+                        Some(Update::Arbitration(notice)) => {
+                            let highest = notice.election_id.as_ref().map(election_id);
+                            match Code::from_i32(notice.status.map_or(0, |status| status.code)) {
+                                Code::Ok => Mastership::Primary,
+                                Code::NotFound => Mastership::Vacant { highest },
+                                _ => Mastership::Backup { highest },
+                            }
+                        }
+                        _ => continue,
+                    },
+                };
+                if let Some(session) = process.sessions.get_mut(id) {
+                    session.notices.push_back(notice);
+                }
+            }
+        }
+    }
+
+    fn arrives(&mut self, Write { from, switch, stream, bid, changes, .. }: Write) {
+        let Some(at) = self.ids.iter().position(|id| *id == switch) else { return };
+        let id = uint128(bid.election_id());
+        let written = self.network.write_as(&mut self.switches[at], switch, id, &changes);
+        self.outcome.refused += u64::from(written.is_err());
+        let process = &mut self.processes[from];
+        let Some(session) = process.sessions.get_mut(&switch).filter(|session| session.stream == stream)
+        else {
+            return;
+        };
+        session.is_writing = false;
+        match (written, &mut session.held) {
+            (Ok(()), Some(held)) => held.apply(&changes),
+            (Ok(()), None) => {}
+            // Its answer waits for it while it is frozen; that it is lost comes to the same.
+            (Err(_), _) => self.close(from, switch),
+        }
+    }
+
+    fn work(&mut self, number: usize) -> Result<(), String> {
+        let now = self.now;
+        for switch in self.ids.clone() {
+            let is_cut = self.cuts.iter().any(|(of, to, _)| (*of, *to) == (number, switch));
+            let process = &mut self.processes[number];
+            if !process.sessions.contains_key(&switch) {
+                let is_late = process.retry.get(&switch).is_some_and(|at| *at > now);
+                if is_cut {
+                    process.lost(switch, now);
+                } else if !is_late {
+                    self.open(number, switch);
+                }
+                continue;
+            }
+            let Some(session) = process.sessions.get_mut(&switch) else { continue };
+            while let Some(notice) = session.notices.pop_front() {
+                session.mastership = notice;
+            }
+            let mastership = session.mastership.clone();
+            if let Mastership::Ended { .. } = mastership {
+                process.lost(switch, now);
+                continue;
+            }
+            match &mut process.office {
+                Office::LooksOn(election) if mastership != Mastership::Unknown => {
+                    election.saw(switch, Seen::of(&mastership), now);
+                }
+                Office::LooksOn(_) => {}
+                Office::Leads { bid, .. } => match mastership {
+                    Mastership::Backup { highest } | Mastership::Vacant { highest }
+                        if highest.map(Bid::of) > Some(*bid) =>
+                    {
+                        self.outcome.put_out += 1;
+                        self.looks_on(number);
+                        return Ok(());
+                    }
+                    Mastership::Primary => self.keep(number, switch)?,
+                    _ => {}
+                },
+            }
+        }
+        self.decides(number)
+    }
+
+    fn open(&mut self, number: usize, switch: SwitchId) {
+        self.streams += 1;
+        let stream = StreamId(self.streams);
+        let id = uint128(self.processes[number].bid().election_id());
+        if let Some(at) = self.ids.iter().position(|id| *id == switch) {
+            bid(&mut self.switches[at], switch, stream, id);
+        }
+        let (notices, mastership) = (VecDeque::new(), Mastership::Unknown);
+        let session = Session { stream, notices, mastership, held: None, is_writing: false };
+        self.processes[number].sessions.insert(switch, session);
+    }
+
+    /// It was put out, and goes on as a standby, with other sessions.
+    fn looks_on(&mut self, number: usize) {
+        for switch in self.ids.clone() {
+            self.close(number, switch);
+        }
+        let (ids, now) = (self.ids.clone(), self.now);
+        let process = &mut self.processes[number];
+        process.sessions.clear();
+        process.office = Office::LooksOn(Election::new(process.candidate, Way::StandBy, ids, now));
+    }
+
+    fn decides(&mut self, number: usize) -> Result<(), String> {
+        let Office::LooksOn(election) = &self.processes[number].office else {
+            return self.leads(number);
+        };
+        match election.verdict(self.now) {
+            Verdict::LookOn => {}
+            Verdict::GiveUp { .. } => {
+                self.outcome.gave_up += 1;
+                self.ends(number);
+                self.processes[number].has_ended = true;
+            }
+            Verdict::Lead(leadership) => {
+                self.outcome.terms += 1;
+                for switch in self.ids.clone() {
+                    self.close(number, switch);
+                }
+                let mut controller = Controller::new(&self.described, 1_000, self.random.random());
+                let process = &mut self.processes[number];
+                process.sessions.clear();
+                if !leadership.goes_on {
+                    process.disk = None;
+                }
+                if let Some((plan, made_of)) = process.disk.clone() {
+                    controller.restore(plan, made_of);
+                }
+                process.office = Office::Leads { bid: leadership.bid, controller: Box::new(controller) };
+            }
+        }
+        Ok(())
+    }
+
+    /// What a keeper does with a switch of which its controller is primary.
+    fn keep(&mut self, number: usize, switch: SwitchId) -> Result<(), String> {
+        let Some(at) = self.ids.iter().position(|id| *id == switch) else { return Ok(()) };
+        let process = &mut self.processes[number];
+        let Office::Leads { bid, controller } = &mut process.office else { return Ok(()) };
+        let Some(session) = process.sessions.get_mut(&switch) else { return Ok(()) };
+        if session.is_writing {
+            return Ok(());
+        }
+        let Some(held) = &session.held else {
+            let value = &mut self.switches[at];
+            let held = match self.network.read_back(value, switch) {
+                Ok(held) => held,
+                // It runs no program.
+                Err(_) => {
+                    self.network.load_program(value, switch).map_err(|error| error.to_string())?;
+                    self.network.read_back(value, switch).map_err(|error| error.to_string())?
+                }
+            };
+            let was_unread = controller.plan().is_none();
+            controller.switch_read(switch, held.serving());
+            session.held = Some(held);
+            // A plan that was kept is taken for the one in force only if it is.
+            if was_unread && let Some((found, _)) = controller.plan() {
+                let plan = found.plan();
+                if self.plans.get(&plan.epoch()) != Some(plan) {
+                    return Err(format!("epoch {} is taken for another plan", plan.epoch()));
+                }
+            }
+            return Ok(());
+        };
+        let (version, desired) = controller.desired();
+        match desired.wanted(switch).next_changes(held) {
+            None => controller.switch_settled(switch, version),
+            Some(mut changes) => {
+                controller.switch_converging(switch);
+                changes.truncate(PIECE);
+                session.is_writing = true;
+                // Mostly it is there at once; sometimes long after its controller was put out.
+                let most = if self.random.random_bool(0.02) { 3_000 } else { 30 };
+                let arrives = self.now + Duration::from_millis(self.random.random_range(0..most));
+                let (stream, bid) = (session.stream, *bid);
+                self.writes.push(Write { arrives, from: number, switch, stream, bid, changes });
+            }
+        }
+        Ok(())
+    }
+
+    /// What the driver of a leader does.
+    fn leads(&mut self, number: usize) -> Result<(), String> {
+        let now = self.now;
+        let Office::Leads { controller, .. } = &mut self.processes[number].office else { return Ok(()) };
+        controller.at(now);
+        while let Some(notice) = controller.poll_notice() {
+            match notice {
+                Notice::Reloaded { .. } => self.outcome.reloads += 1,
+                Notice::Registered(..) => {}
+                Notice::Void => return Err("a plan of trees that nobody changes is void".to_owned()),
+            }
+        }
+        if controller.wants_plan() {
+            self.reload(number);
+        }
+        Ok(())
+    }
+
+    /// Makes a plan, and has it loaded. What cannot be loaded now is not loaded.
+    fn reload(&mut self, number: usize) {
+        let Ok(tree) = Tree::new(&self.tops) else { return };
+        let keys: Vec<u64> = (0..30)
+            .map(|_| {
+                let top = &self.tops[self.random.random_range(0..self.tops.len())];
+                top.partition.range.low + self.random.random_range(0..100)
+            })
+            .collect();
+        let frequencies = Frequencies::from_keys(&tree, &keys);
+        let ranges = self.random.random_range(self.tops.len()..=20);
+        let budget = Budget { fat_root_ranges: ranges, ..Budget::bmv2() };
+        let (topology, placement) = (self.network.tree(), self.network.placement());
+        let Ok(plan) = Plan::new(topology, placement, &tree, &frequencies, &budget, 1) else { return };
+        let made_of = made_of(&self.tops);
+        let process = &mut self.processes[number];
+        let Office::Leads { controller, .. } = &mut process.office else { return };
+        if let Ok(epoch) = controller.load(plan, made_of.clone())
+            && let Some((new, ..)) = controller.reload()
+        {
+            let plan = new.plan().clone();
+            // It is kept before the first entry is written.
+            process.disk = Some((plan.clone(), made_of));
+            self.plans.insert(epoch, plan);
+        }
+    }
+
+    /// Memory servers whose controller does not lead any more try another one.
+    fn servers_look(&mut self) {
+        for (partition, home) in &mut self.homes {
+            let is_there = home.is_some_and(|home| self.processes[home].leads());
+            if is_there {
+                continue;
+            }
+            if let Some(home) = home.take()
+                && let Office::Leads { controller, .. } = &mut self.processes[home].office
+            {
+                controller.server_left(*partition);
+            }
+            let number = self.random.random_range(0..self.processes.len());
+            if self.processes[number].leads()
+                && self.random.random_bool(0.2)
+                && let Office::Leads { controller, .. } = &mut self.processes[number].office
+            {
+                let incarnation = made_of(&self.tops)[partition];
+                controller.server_joined(*partition, incarnation, &self.connections[partition]);
+                *home = Some(number);
+            }
+        }
+    }
+}
+
+impl Process {
+    /// The session ends; the process hears of it when it runs.
+    fn end_of(&mut self, switch: SwitchId) {
+        if let Some(session) = self.sessions.get_mut(&switch) {
+            session.notices.push_back(Mastership::Ended { reason: "the connection is gone".to_owned() });
+        }
+    }
+}
+
+fn made_of(tops: &[TreeTop]) -> Incarnations {
+    tops.iter()
+        .map(|top| (top.partition.id, Incarnation { number: 1, low: top.partition.range.low }))
+        .collect()
+}

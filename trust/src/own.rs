@@ -1,0 +1,86 @@
+//! A role's own files: what is wrong with one is told when it is read, with the file, the role and the day, and not by a peer's
+//! TLS alert later.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use x509_parser::extensions::GeneralName;
+use x509_parser::pem::parse_x509_pem;
+use x509_parser::time::ASN1Time;
+
+use crate::TrustError;
+
+/// A certificate that ends within so many seconds is worth a warning.
+const SOON: i64 = 30 * 24 * 3600;
+
+/// A file that everybody may read.
+pub(crate) fn read(file: &Path) -> Result<String, TrustError> {
+    fs::read_to_string(file).map_err(|source| TrustError::Read { file: file.to_owned(), source })
+}
+
+/// A file that others on this machine may not read: `what` names its content.
+pub(crate) fn read_secret(file: &Path, what: &str) -> Result<String, TrustError> {
+    let failed = |source| TrustError::Read { file: file.to_owned(), source };
+    let mode = fs::metadata(file).map_err(failed)?.permissions().mode() & 0o777;
+    if mode & 0o007 != 0 {
+        return Err(TrustError::Exposed { file: file.to_owned(), what: what.to_owned(), mode });
+    }
+    read(file)
+}
+
+/// Checks that a certificate is good at this time, and is that of `name`; `None`: an authority's, which has no name.
+pub(crate) fn check(file: &Path, text: &str, name: Option<&str>, now: SystemTime) -> Result<(), TrustError> {
+    let whose = name.map_or_else(|| "the authority".to_owned(), str::to_owned);
+    let none = |why: String| TrustError::NoCertificate { file: file.to_owned(), whose: whose.clone(), why };
+    let (_, pem) = parse_x509_pem(text.as_bytes()).map_err(|error| none(error.to_string()))?;
+    let certificate = pem.parse_x509().map_err(|error| none(error.to_string()))?;
+    let (begins, ends) = (certificate.validity().not_before, certificate.validity().not_after);
+    if let Some(name) = name {
+        let names = certificate.subject_alternative_name().ok().flatten();
+        let names = names.iter().flat_map(|names| &names.value.general_names);
+        let names: Vec<&str> = names
+            .filter_map(|name| match name {
+                GeneralName::DNSName(name) => Some(*name),
+                _ => None,
+            })
+            .collect();
+        if !names.contains(&name) {
+            let found = if names.is_empty() { "nobody".to_owned() } else { names.join(", ") };
+            let (file, name) = (file.to_owned(), name.to_owned());
+            return Err(TrustError::OtherRole { file, name, found, ends: day(ends) });
+        }
+    }
+    let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+    if now < begins.timestamp() {
+        return Err(TrustError::NotYet { file: file.to_owned(), whose, begins: day(begins) });
+    }
+    if now > ends.timestamp() {
+        return Err(TrustError::Expired { file: file.to_owned(), whose, ended: day(ends) });
+    }
+    if ends.timestamp() - now < SOON {
+        tracing::warn!(file = %file.display(), %whose, ends = %day(ends), "a certificate ends soon: make a new set in time");
+    }
+    Ok(())
+}
+
+/// As `2027-11-24`.
+fn day(time: ASN1Time) -> String {
+    time.to_datetime().date().to_string()
+}
+
+/// The secret of queries in a folder, [`QUERY_SECRET`](crate::QUERY_SECRET).
+///
+/// # Errors
+/// When the file is missing, everybody can read it, or it is no secret.
+pub fn query_secret(folder: &Path) -> Result<[u8; 16], TrustError> {
+    let file: PathBuf = folder.join(crate::QUERY_SECRET);
+    let text = read_secret(&file, "the secret of the memory servers")?;
+    let digits = text.trim();
+    let is_hex = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    match u128::from_str_radix(digits, 16) {
+        Ok(secret) if is_hex => Ok(secret.to_be_bytes()),
+        _ => Err(TrustError::NoSecret { file, found: digits.len() }),
+    }
+}
