@@ -57,13 +57,28 @@ impl fmt::Display for AskedKey {
 
 /// For an argument that is a key.
 pub(crate) fn key(text: &str) -> Result<AskedKey, String> {
-    let digits = text.strip_prefix("0x");
-    let number = match digits {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
+    let text = text.trim();
+    let is_hexadecimal = text.starts_with("0x") || text.starts_with("0X");
+    let asked = |key| AskedKey { key, is_hexadecimal };
+    let wrong = || format!("expected a 64-bit key such as 4711 or 0x1267, found {text:?}");
+    key_of(text).map(asked).ok_or_else(wrong)
+}
+
+/// A key, decimal or hexadecimal; underscores between its digits are passed over.
+pub(crate) fn key_of(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None => (text, 10),
     };
-    let asked = |key| AskedKey { key, is_hexadecimal: digits.is_some() };
-    number.map(asked).map_err(|_| format!("expected a 64-bit key such as 4711 or 0x1267, found {text:?}"))
+    // The parser would take a sign.
+    if !digits.starts_with(|c: char| c.is_digit(radix)) {
+        return None;
+    }
+    match digits.contains('_') {
+        true => u64::from_str_radix(&digits.replace('_', ""), radix).ok(),
+        false => u64::from_str_radix(digits, radix).ok(),
+    }
 }
 
 /// For an option that is a count of at least 1.
@@ -82,7 +97,8 @@ mod tests {
         assert_eq!((decimal.key, hexadecimal.key), (4711, 4711));
         assert_eq!((decimal.to_string(), hexadecimal.to_string()), ("4711".into(), "0x1267".into()));
         assert_eq!((decimal.show(16), hexadecimal.show(16)), ("16".into(), "0x10".into()));
-        assert!(key("4711x").is_err() && key("0x").is_err() && key("").is_err());
+        assert_eq!((key("1_000").unwrap().key, key("0X10").unwrap().to_string()), (1000, "0x10".into()));
+        assert!(["4711x", "0x", "", "+1"].iter().all(|text| key(text).is_err()));
     }
 
     #[test]

@@ -260,29 +260,12 @@ impl<'n, R: BufRead> Lines<'n, R> {
 
     fn key(&self, line: u64, found: &[u8]) -> Result<u64> {
         let text = String::from_utf8_lossy(found);
-        let key = key_of(&text);
+        let key = crate::count::key_of(&text);
         key.with_context(|| {
             let (name, most) = (self.name, u64::MAX);
             let found: String = text.chars().take(40).collect();
             format!("{name}:{line}: expected a key, 0 to {most}, decimal or 0x..., found {found:?}")
         })
-    }
-}
-
-/// A key, decimal or hexadecimal; underscores between its digits are passed over.
-fn key_of(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(digits) => (digits, 16),
-        None => (text, 10),
-    };
-    // The parser would take a sign.
-    if !digits.starts_with(|c: char| c.is_digit(radix)) {
-        return None;
-    }
-    match digits.contains('_') {
-        true => u64::from_str_radix(&digits.replace('_', ""), radix).ok(),
-        false => u64::from_str_radix(digits, radix).ok(),
     }
 }
 

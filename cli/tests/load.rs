@@ -207,7 +207,11 @@ fn a_server_that_comes_back_without_its_tree_serves_nobody_until_it_is_loaded() 
     let up = Role::start(&["up", cluster]);
     let server = process_of(&up.until("left "));
     up.until("ready");
-    // It begins empty, and is filled by clients as easily as it is loaded.
+    // The border is far from where the cluster file has it from then on.
+    let keys = folder.path().join("keys.txt");
+    std::fs::write(&keys, (100..200).map(|key| format!("{key}\n")).collect::<String>()).expect("written");
+    let loaded = run(&["load", "--cluster", cluster, "--keys", keys.to_str().expect("a plain path")]);
+    assert!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
     let mut process = client(&file);
     let client = process.client().clone();
     let pairs = [(5, b"five".as_slice()), (u64::MAX, b"last")];
@@ -269,6 +273,13 @@ fn a_server_that_comes_back_without_its_tree_serves_nobody_until_it_is_loaded() 
     written.expect("it can write");
     soon(&mut process, 5, Some(b"again"), None);
     soon(&mut process, u64::MAX, Some(b"last"), None);
+    process.close();
+    // Its partition fits the other one's.
+    let mut process = self::client(&file);
+    for key in [120, 149] {
+        soon(&mut process, key, None, None);
+    }
+    assert_eq!(process.client().pool().roots().partitions()[1].range.low, 150);
     process.close();
     assert!(up.stop("INT").success());
 }

@@ -57,6 +57,33 @@ impl KeyRange {
         !self.is_empty() && !other.is_empty() && !self.is_below(other.low) && !other.is_below(self.low)
     }
 
+    /// The one range that all keys outside of `ranges` are; none where these overlap, leave out several ranges, or no key.
+    ///
+    /// ```
+    /// use fatbtree_index::KeyRange;
+    /// assert_eq!(KeyRange::only_gap([KeyRange::of(9..), KeyRange::of(..5)]), Some(KeyRange::of(5..9)));
+    /// assert_eq!(KeyRange::only_gap([KeyRange::of(..5)]), Some(KeyRange::of(5..)));
+    /// assert_eq!(KeyRange::only_gap([KeyRange::of(2..3), KeyRange::of(9..)]), None, "two gaps");
+    /// ```
+    #[must_use]
+    pub fn only_gap(ranges: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut ranges: Vec<_> = ranges.into_iter().filter(|range| !range.is_empty()).collect();
+        ranges.sort_unstable_by_key(|range| range.low);
+        let mut gaps = vec![];
+        let mut next = Some(0);
+        for range in ranges {
+            let from = next.filter(|next| *next <= range.low)?;
+            gaps.push(Self { low: from, high: Some(range.low) });
+            next = range.high;
+        }
+        gaps.extend(next.map(|low| Self { low, high: None }));
+        gaps.retain(|gap| !gap.is_empty());
+        match gaps.as_slice() {
+            [gap] => Some(*gap),
+            _ => None,
+        }
+    }
+
     /// Cuts the range into up to `parts` parts of the same width, in ascending order: for scans of sub-ranges in parallel.
     ///
     /// ```

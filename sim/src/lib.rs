@@ -23,9 +23,10 @@
 //! * [`history`]: what clients asked and were answered, checked for linearizability.
 //! * [`trees`]: scenarios with readers of trees in that world. [`writers`]: scenarios with many writers of one.
 //! * [`queries`]: clients of both kinds on one tree, RDMA and query workers, frame by frame and datagram by datagram.
+//! * [`rivals`]: several controllers, which die and are frozen, before switches that count what they are told.
 //! * [`damage`]: what a hostile writer does to a tree by plain WRITEs.
-//! * [`threads`]: real threads in real time, whose clients are killed. The one part that asks a clock.
-//! * [`seeds`]: many seeds over all processors, and what replays one that fails.
+//! * [`threads`]: real threads in real time, whose clients are killed. It asks a clock.
+//! * [`seeds`]: many seeds over all processors, and what replays one that fails. A clock tells when a seed takes too long.
 //!
 //! # Example
 //!

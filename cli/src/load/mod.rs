@@ -10,9 +10,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
+use fatbtree_index::KeyRange;
 use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::{Client, LoadData, LoadProgress, load_empty, load_servers};
-use fatbtree_topology::{Cluster, Named};
+use fatbtree_topology::{Cluster, MemoryServer, Named};
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
@@ -160,15 +161,31 @@ fn how_far(sent: u64, keys: u64, built: usize, servers: usize) -> String {
     }
 }
 
-/// An empty tree for one server.
+/// An empty tree for one server, with the keys that no other one has: an earlier load may have moved the borders of the cluster file.
 async fn empty(cluster: &Cluster, trust: &Trust, name: &str) -> Result<LoadResult> {
     let Some(Named::MemoryServer(server)) = cluster.named(name) else {
         let names: Vec<&str> = cluster.servers().iter().map(|server| server.name.as_str()).collect();
         bail!("no memory server {name:?} in the cluster file: they are {}", names.join(", "));
     };
+    let connect = async |server: &MemoryServer| {
+        let client = Client::connect(trust.to(&server.grpc, &server.name)).await;
+        client.with_context(|| format!("memory server {}", server.name))
+    };
     let began = Instant::now();
-    let emptied = async { load_empty(Client::connect(trust.to(&server.grpc, &server.name)).await?).await };
-    let info = emptied.await.with_context(|| format!("memory server {}", server.name))?;
+    let mut ranges = vec![];
+    for other in cluster.servers().iter().filter(|other| other.name != server.name) {
+        let info = connect(other).await?.info().await;
+        let info = info.with_context(|| format!("memory server {}", other.name))?;
+        ranges.push(info.partition.range);
+    }
+    let Some(range) = KeyRange::only_gap(ranges) else {
+        bail!(
+            "the other memory servers do not leave one range of keys for {name}: another one may have lost its tree, too; load all of them \
+             with --keys"
+        );
+    };
+    let info = load_empty(connect(server).await?, range).await;
+    let info = info.with_context(|| format!("memory server {}", server.name))?;
     let (seconds, servers) = (began.elapsed().as_secs_f64(), vec![told(server.name.clone(), &info)]);
     Ok(LoadResult { keys: 0, value_bytes: 0, seconds, keys_per_s: 0.0, servers })
 }

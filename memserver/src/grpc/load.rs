@@ -133,14 +133,13 @@ pub async fn load_servers(
     }
 }
 
-/// Has a server begin anew with an empty tree, with the keys of its partition as they are. So it is told that this is meant, where it has lost
-/// its tree.
+/// Has a server begin anew with an empty tree for a range of keys. So it is told that this is meant, where it has lost its tree.
 ///
 /// # Errors
 /// When the server refuses or fails; it is as it was then, or has the empty tree already.
-pub async fn load_empty(mut server: Client) -> Result<ServerInfo, ClientError> {
-    let partition = server.info().await?.partition;
-    let part = Part { number: partition.id, range: partition.range, data: Arc::new(Nothing), places: 0..0 };
+pub async fn load_empty(mut server: Client, range: KeyRange) -> Result<ServerInfo, ClientError> {
+    let number = server.info().await?.partition.id;
+    let part = Part { number, range, data: Arc::new(Nothing), places: 0..0 };
     let (said, _heard) = mpsc::channel(1);
     let (_go, going) = watch::channel(true);
     part.load(server, said, going).await
