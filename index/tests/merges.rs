@@ -76,6 +76,20 @@ fn neighbours_are_merged_from_either_side() {
     assert!(two.are_merged(&two.right.clone()));
 }
 
+/// A READ that was under way meanwhile must not take lines of both for one node.
+#[test]
+fn a_node_in_the_memory_of_one_that_was_merged_away_has_the_next_version() {
+    let two = Two::new();
+    assert!(two.are_merged(&two.right.clone()));
+    let freed = header(&two.lab, two.right.address);
+    for key in 1000..1020 {
+        change(&two.lab, &two.client, key, Wish::Upsert(&[1; 8]));
+    }
+    let again = header(&two.lab, freed.address);
+    assert!(!again.is_free() && again.low != two.right.low, "it is another node: {again:?}");
+    assert!(again.version > freed.version, "{again:?} after {freed:?}");
+}
+
 /// What their parent says of two nodes was true once. It has changed meanwhile, or somebody is at work there: then they are no pair.
 #[test]
 fn those_that_are_not_the_neighbours_that_their_parent_says_are_left_alone() {

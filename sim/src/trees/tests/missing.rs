@@ -36,7 +36,6 @@ const SECOND_LINE: &[(Check, &str)] = &[
 
 /// Checks that only those who write make, or readers of what writers leave behind: [`writers`](crate::writers) finds them missing.
 const OF_WRITERS: &[Check] = &[
-    Check::KeyTwice,
     Check::Partner,
     Check::OwnerLife,
     Check::Session,
@@ -45,11 +44,20 @@ const OF_WRITERS: &[Check] = &[
     Check::ForgetsPlaces,
     Check::Lock,
     Check::UnlockLast,
-    Check::VersionGoesOn,
     Check::PartnerFirst,
     Check::ChildThere,
     Check::UnpublishedFirst,
     Check::PublishedLast,
+];
+
+/// Checks that matter where a READ lasts as long as several writes of its leaf, which no seed brings about; and the tests of the index that
+/// find them missing.
+const OF_THE_INDEX: &[(Check, &str)] = &[
+    (Check::KeyTwice, "index/tests/damage.rs"),
+    (
+        Check::VersionGoesOn,
+        "index/tests/merges.rs: a_node_in_the_memory_of_one_that_was_merged_away_has_the_next_version",
+    ),
 ];
 
 fn first_failure(
@@ -69,7 +77,8 @@ fn tell(what: &dyn std::fmt::Debug, failure: &SeedFailure) {
 
 #[test]
 fn each_check_that_is_not_made_is_found() {
-    for &check in Check::ALL.iter().filter(|check| !OF_WRITERS.contains(check)) {
+    let of_the_index = |check: &Check| OF_THE_INDEX.iter().any(|(name, _)| name == check);
+    for &check in Check::ALL.iter().filter(|check| !OF_WRITERS.contains(check) && !of_the_index(check)) {
         let second_line = SECOND_LINE.iter().find(|(name, _)| *name == check);
         let most = if second_line.is_some() { ENOUGH } else { MOST };
         let failure = first_failure(most, |mut scenario| {
