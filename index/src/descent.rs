@@ -11,7 +11,7 @@ use crate::node::{LINE, Node, NodeFault, NodeHeader};
 use crate::operation::{OperationError, Start, Trips};
 use crate::pool::{BreakReason, ConnectionId, Pool, Trouble};
 use crate::record::{RECORD_HEAD, is_record, read_led_to};
-use crate::space::Want;
+use crate::space::{Shortage, Want};
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 
@@ -274,7 +274,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Reason::Memory(want) => {
                 let (server, kind) = (want.server, want.kind);
                 let supplied = self.pool.until_memory(want).await;
-                return supplied.map_err(|why| OperationError::NoMemory { key, server, kind, why });
+                return supplied.map_err(|why| match why {
+                    Shortage::TreeLost => OperationError::TreeLost { key, server },
+                    why => OperationError::NoMemory { key, server, kind, why },
+                });
             }
             Reason::Fault(fault) => fault,
         };

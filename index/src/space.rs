@@ -47,6 +47,8 @@ pub enum Shortage {
     Disk,
     /// The client has as much as it may.
     Bound,
+    /// The server has lost its tree.
+    TreeLost,
     /// The server has not said so, or has not answered.
     #[default]
     Unknown,
@@ -54,8 +56,13 @@ pub enum Shortage {
 
 impl Shortage {
     /// All of them, by a word for each.
-    pub const WORDS: [(&str, Self); 4] =
-        [("region", Self::Region), ("disk", Self::Disk), ("bound", Self::Bound), ("unknown", Self::Unknown)];
+    pub const WORDS: [(&str, Self); 5] = [
+        ("region", Self::Region),
+        ("disk", Self::Disk),
+        ("bound", Self::Bound),
+        ("tree-lost", Self::TreeLost),
+        ("unknown", Self::Unknown),
+    ];
 
     /// Its word.
     #[must_use]
@@ -76,6 +83,7 @@ impl fmt::Display for Shortage {
             Self::Region => "its region is full; delete keys, or load it with more spare memory",
             Self::Disk => "its disk is full; make room there",
             Self::Bound => "this client has as much as it may; raise the bound of chunks per client",
+            Self::TreeLost => "it has lost its tree; load it again",
             Self::Unknown => "it refuses, or does not answer; the log of the client says how",
         })
     }
