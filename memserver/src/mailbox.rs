@@ -118,12 +118,12 @@ impl Handle {
         self.ask(|reply| Request::Open { client, known, reply }).await
     }
 
-    /// See [`MemoryServer::known_before`].
+    /// See [`MemoryServer::heard`].
     ///
     /// # Errors
     /// When the server is gone.
-    pub async fn known_before(&self, generation: u64) -> Result<(), ServerGone> {
-        self.ask(|reply| Request::KnownBefore { generation, reply }).await
+    pub async fn heard(&self, former: Option<u64>) -> Result<bool, ServerGone> {
+        self.ask(|reply| Request::Heard { former, reply }).await
     }
 
     /// See [`MemoryServer::renew_session`].

@@ -28,6 +28,15 @@ pub enum Refusal {
         /// Its partition.
         partition: u16,
     },
+    /// The server has begun with an empty tree and does not know yet whether there was another one.
+    #[error(
+        "memory server of partition {partition} has begun with an empty tree and serves it when a controller has said whether there was \
+         another one, or after some seconds without a controller; ask again"
+    )]
+    Undecided {
+        /// Its partition.
+        partition: u16,
+    },
     /// A bound was met.
     #[error(transparent)]
     OverBound(#[from] OverBound),
@@ -94,6 +103,7 @@ impl Refusal {
             Self::NoChunk(_) => Shortage::Region,
             Self::NoRoom(_) => Shortage::Disk,
             Self::OverBound(_) => Shortage::Bound,
+            Self::TreeLost { .. } => Shortage::TreeLost,
             _ => Shortage::Unknown,
         }
     }

@@ -9,12 +9,14 @@ use fatbtree_memserver::{
     ServerOptions, Storage, seeded,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
-use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::time::{Duration, Instant};
 
 const NOW: Instant = Instant::ZERO;
 const FORMER: u64 = 7;
 const PRESENT: u64 = 8;
 const LOST: Refusal = Refusal::TreeLost { partition: 2 };
+const UNDECIDED: Refusal = Refusal::Undecided { partition: 2 };
+const PATIENCE: Duration = Duration::from_secs(5);
 
 fn load(generation: u64) -> LoadOptions {
     let config = TreeConfig::new(16, 1024, ValueLayout::OutOfLine).unwrap();
@@ -28,6 +30,12 @@ fn tree(generation: u64, keys: u64) -> LoadedTree {
 
 fn serve(tree: LoadedTree) -> MemoryServer<PlainDevice> {
     MemoryServer::new(PlainNetwork::new().device(), tree, &ServerOptions::writable(), 1).unwrap()
+}
+
+/// A server that waits for a controller's word.
+fn waiting(tree: LoadedTree) -> MemoryServer<PlainDevice> {
+    let options = ServerOptions { undecided_for: PATIENCE, ..ServerOptions::writable() };
+    MemoryServer::new(PlainNetwork::new().device(), tree, &options, 1).unwrap()
 }
 
 fn client(number: u8) -> ClientId {
@@ -66,10 +74,51 @@ fn an_empty_successor_serves_nobody_until_it_is_loaded() {
 #[test]
 fn a_controller_that_has_known_another_tree_has_the_same_say() {
     let mut server = serve(tree(PRESENT, 0));
-    server.known_before(PRESENT);
+    assert!(!server.heard(None) && !server.heard(Some(PRESENT)));
     server.open_session(NOW, client(1)).unwrap();
-    server.known_before(FORMER);
+    assert!(server.heard(Some(FORMER)));
     assert_eq!(server.open_session(NOW, client(1)), Err(LOST));
+}
+
+/// Otherwise clients would be told that keys are not there, and the first write would make the empty tree the right one.
+#[test]
+fn an_empty_tree_is_not_served_before_a_controller_has_spoken_or_time_has_passed() {
+    let just_before = Instant::from_nanos(PATIENCE.as_nanos() - 1);
+    for said in [Some(FORMER), Some(PRESENT), None] {
+        let mut server = waiting(tree(PRESENT, 0));
+        assert_eq!(server.open_session(just_before, client(1)), Err(UNDECIDED));
+        assert_eq!(server.heard(said), said == Some(FORMER));
+        let opened = server.open_session(just_before, client(1)).map(drop);
+        assert_eq!(opened, if said == Some(FORMER) { Err(LOST) } else { Ok(()) });
+    }
+    let mut server = waiting(tree(PRESENT, 0));
+    assert_eq!(server.open_session(just_before, client(1)), Err(UNDECIDED));
+    assert!(server.is_undecided());
+    server.open_session(NOW + PATIENCE, client(1)).unwrap();
+    assert!(!server.is_undecided());
+}
+
+#[test]
+fn a_client_that_has_known_another_tree_decides_as_well() {
+    let mut server = waiting(tree(PRESENT, 0));
+    assert_eq!(server.open_session_after(NOW, client(1), Some(PRESENT)), Err(UNDECIDED));
+    assert_eq!(server.open_session_after(NOW, client(1), Some(FORMER)), Err(LOST));
+    // Whatever a controller says, that is what it is until it is loaded.
+    server.heard(None);
+    assert_eq!(server.open_session(NOW + PATIENCE, client(2)), Err(LOST));
+}
+
+#[test]
+fn a_tree_with_keys_and_one_that_is_loaded_wait_for_nobody() {
+    waiting(tree(PRESENT, 1)).open_session(NOW, client(1)).unwrap();
+    let meant = LoadedTree { origin: Origin::Meant, ..tree(PRESENT, 0) };
+    waiting(meant).open_session(NOW, client(1)).unwrap();
+    // As from a folder that clients have filled.
+    let filled = LoadedTree { origin: Origin::Begun, ..tree(PRESENT, 5) };
+    waiting(filled).open_session(NOW, client(1)).unwrap();
+    let mut server = waiting(tree(PRESENT, 0));
+    server.install(NOW, tree(PRESENT + 1, 0)).unwrap();
+    server.open_session(NOW, client(1)).unwrap();
 }
 
 /// Whoever has known another tree is refused; those who have written to this one are not.

@@ -22,7 +22,7 @@ use fatbtree_port::{Counters, Waiter};
 use fatbtree_topology::{Host, MemoryServer as Described};
 use fatbtree_trust::{CONTROLLER, Door, Refused, Roster, Trust};
 use fatbtree_verbs::Device as _;
-use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::time::{self, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
@@ -37,6 +37,9 @@ pub use queries::{QueryOptions, QueryReport};
 
 /// Requests of the control plane that wait for the data path.
 const MAILBOX: usize = 64;
+/// How long a server that begins empty waits for a controller to say whether there was another tree before: the first ones of the list may
+/// be dead, and a primary may have to be elected. Afterwards it is served without their word, because it must start without controllers, too.
+const UNDECIDED: time::Duration = time::Duration::from_secs(5);
 /// Nodes read for a snapshot between two batches.
 const NODES: usize = 256;
 
@@ -144,7 +147,10 @@ impl MemoryServerProcess {
         let queries = queries.map(|queries| Queries::open(queries, &host, &mut adapter)).transpose()?;
         let watch = Watch::new(waiter);
         stopper.at_signals(&control)?;
-        let server_options = ServerOptions { local_clients: queries.is_some(), ..ServerOptions::writable() };
+        // Nobody says it where there are no controllers.
+        let undecided_for = if controllers.is_empty() { time::Duration::ZERO } else { UNDECIDED };
+        let server_options =
+            ServerOptions { local_clients: queries.is_some(), undecided_for, ..ServerOptions::writable() };
         let mut storage = match data {
             None => Storage::Memory,
             Some(path) => {
@@ -163,6 +169,13 @@ impl MemoryServerProcess {
         let tree = if needs_sums { with_checksums(tree)? } else { tree };
         let tree = first_tree(&mut storage, tree, &described)?;
         let server = MemoryServer::new(adapter, tree, &server_options, rand::random())?;
+        if server.is_undecided() {
+            let patience = Duration::from_nanos(UNDECIDED.as_nanos());
+            tracing::info!(
+                ?patience,
+                "the tree is empty; no session is opened before a controller has said whether there was another one"
+            );
+        }
         let server = server.with_device_counters(|adapter| {
             adapter.counters().map_or_else(Vec::new, |(_, nic)| nic.counters())
         });

@@ -187,8 +187,8 @@ impl Client {
             .map_err(|source| ClientError::Answer { address: self.address.clone(), source })
     }
 
-    /// A memory server says that it is here, and tells what changes, until one of them is gone. `known` is told which other tree of the server
-    /// the controller has known before, by its number.
+    /// A memory server says that it is here, and tells what changes, until one of them is gone. `known` is told once, when the controller has
+    /// heard of the server, which other tree of it was known before, by its number; `None` if none was.
     ///
     /// # Errors
     /// How it has ended.
@@ -196,7 +196,7 @@ impl Client {
         &mut self,
         hello: ServerHello,
         news: &mut mpsc::Receiver<ServerNews>,
-        mut known: impl FnMut(u64),
+        known: impl FnOnce(Option<u64>),
     ) -> Result<(), ClientError> {
         let (messages, sent) = mpsc::channel(WAITING);
         let send = |message| proto::ServerMessage { message: Some(message) };
@@ -204,11 +204,16 @@ impl Client {
         let _ = messages.try_send(send(server_message::Message::Hello(hello.into())));
         let replies = self.stub.register(ReceiverStream::new(sent)).await;
         let mut replies = replies.map_err(|status| self.refused(status))?.into_inner();
+        let mut known = Some(known);
         loop {
             tokio::select! {
                 reply = replies.next() => match reply {
-                    Some(Ok(proto::RegisterReply { former: Some(former) })) => known(former),
-                    Some(Ok(proto::RegisterReply { former: None })) => {}
+                    // The first one answers the hello.
+                    Some(Ok(proto::RegisterReply { former })) => {
+                        if let Some(known) = known.take() {
+                            known(former);
+                        }
+                    }
                     Some(Err(status)) => return Err(self.refused(status)),
                     None => return Ok(()),
                 },

@@ -89,8 +89,8 @@ pub enum Input {
         stream: u64,
         /// What it says.
         hello: ServerHello,
-        /// Where it waits for the number of another tree of its that was known before.
-        former: oneshot::Sender<u64>,
+        /// Where it waits for the number of another tree of its that was known before; `None` if none was.
+        former: oneshot::Sender<Option<u64>>,
     },
     /// A memory server has news.
     ServerNews {

@@ -214,8 +214,8 @@ impl Controller for Service {
                         partition = Some(hello.partition);
                         let (former, told) = oneshot::channel();
                         inputs.send(Input::ServerJoined { stream, hello, former }).await.map_err(gone)?;
-                        // None was known.
-                        let former = told.await.ok();
+                        // Without an answer the server must not believe that none was known.
+                        let former = told.await.map_err(gone)?;
                         // The first reply has room.
                         let _ = replies.try_send(Ok(proto::RegisterReply { former }));
                         continue;

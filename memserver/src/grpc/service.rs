@@ -194,6 +194,7 @@ impl From<Refusal> for Status {
         let code = match refusal {
             Refusal::UnknownSession(_) => Code::Unauthenticated,
             Refusal::TreeLost { .. } => Code::DataLoss,
+            Refusal::Undecided { .. } => Code::Unavailable,
             Refusal::UnknownQueuePair { .. } | Refusal::UnknownChunk { .. } => Code::NotFound,
             Refusal::OverBound(_)
             | Refusal::NoChunk(_)

@@ -21,7 +21,7 @@ impl<D: Device> MemoryServer<D> {
     /// Opens a session.
     ///
     /// # Errors
-    /// [`Refusal::OverBound`], [`Refusal::NoOwner`], [`Refusal::TreeLost`].
+    /// [`Refusal::OverBound`], [`Refusal::NoOwner`], [`Refusal::TreeLost`], [`Refusal::Undecided`].
     pub fn open_session(&mut self, now: Instant, client: ClientId) -> Result<Lease, Refusal> {
         self.open_session_after(now, client, None)
     }
@@ -40,6 +40,9 @@ impl<D: Device> MemoryServer<D> {
         let is_another = known.is_some_and(|known| self.known_before(known));
         if is_another || self.info.origin == Origin::Lost {
             return Err(Refusal::TreeLost { partition: self.info.partition.id });
+        }
+        if self.is_undecided() {
+            return Err(Refusal::Undecided { partition: self.info.partition.id });
         }
         self.accounts.attempt(self.now, client)?;
         self.accounts.charge(client, Resource::Sessions)?;

@@ -58,6 +58,9 @@ pub struct ServerOptions {
     /// Whether other threads of this process are clients, too ([`MemoryServer::attach`]). They and the device tear lines between them: the
     /// tree needs checksums.
     pub local_clients: bool,
+    /// How long a server that begins with an empty tree opens no session while no controller has said whether there was another tree before
+    /// ([`MemoryServer::heard`]): from [`Instant::ZERO`] on. Zero where no controller will say so.
+    pub undecided_for: Duration,
 }
 
 impl ServerOptions {
@@ -69,7 +72,7 @@ impl ServerOptions {
 }
 
 impl Default for ServerOptions {
-    /// Clients may read; no locks; chunks of 8 MiB; leases of 10 seconds.
+    /// Clients may read; no locks; chunks of 8 MiB; leases of 10 seconds; sessions are opened at once.
     fn default() -> Self {
         Self {
             access: Access::READ,
@@ -78,6 +81,7 @@ impl Default for ServerOptions {
             lease: Duration::from_secs(10),
             limits: Limits::default(),
             local_clients: false,
+            undecided_for: Duration::ZERO,
         }
     }
 }
@@ -135,6 +139,8 @@ pub struct MemoryServer<D> {
     memory: Regions,
     options: ServerOptions,
     info: ServerInfo,
+    /// Until when no session is opened because the empty tree may be in the place of another one; `None` if that is decided.
+    undecided_until: Option<Instant>,
     /// The server's address on the data path.
     address: Ipv4Addr,
     /// The superblock as it was last seen.
@@ -231,12 +237,13 @@ impl<D: Device> MemoryServer<D> {
             origin,
         };
         let shared = options.local_clients.then(|| share(&device, &info, options.access)).transpose()?;
-        Ok(Self {
+        let mut server = Self {
             device,
             local: shared,
             memory: Regions::new([(partition.id, Arc::clone(&region))]),
             region,
             info,
+            undecided_until: None,
             address: local.ip,
             superblock,
             random: ChaCha8Rng::seed_from_u64(seed),
@@ -253,7 +260,9 @@ impl<D: Device> MemoryServer<D> {
             counters: Counters::default(),
             device_counters: None,
             options: options.clone(),
-        })
+        };
+        server.begin_undecided();
+        Ok(server)
     }
 
     /// Has [statistics](Self::statistics) tell what the device counts, too.
@@ -331,6 +340,7 @@ impl<D: Device> MemoryServer<D> {
             ("superblocks_refused", counters.superblocks_refused),
             ("tree_lost", u64::from(self.info.origin == Origin::Lost)),
             ("trees_installed", counters.trees_installed),
+            ("undecided", u64::from(self.is_undecided())),
         ]
         .map(|(name, count)| (name.to_owned(), count))
         .into();
@@ -398,6 +408,7 @@ impl<D: Device> MemoryServer<D> {
         self.accounts = Accounts::new(&self.options.limits);
         // Whoever installs a tree means it, empty or not.
         let origin = Origin::Meant;
+        self.undecided_until = None;
         self.info = ServerInfo { partition, generation, counts, tree: registered, origin, ..self.info };
         self.snapshots.begin_anew();
         self.finder.begin_anew();

@@ -43,12 +43,12 @@ pub enum Request {
         /// The way back.
         reply: Reply<Result<Lease, Refusal>>,
     },
-    /// A tree of this generation was there before.
-    KnownBefore {
-        /// Its generation.
-        generation: u64,
-        /// The way back.
-        reply: Reply<()>,
+    /// What a controller has known before.
+    Heard {
+        /// The generation of the tree, if there was one.
+        former: Option<u64>,
+        /// The way back: whether it was another tree, and this one is not meant to be its successor.
+        reply: Reply<bool>,
     },
     /// More time.
     Renew {
@@ -164,10 +164,9 @@ impl<D: Device> MemoryServer<D> {
             }
             Request::Snapshot(reply) => self.snapshots.ask(reply),
             Request::Locate { keys, reply } => self.finder.ask(keys, reply),
-            Request::KnownBefore { generation, reply } => {
+            Request::Heard { former, reply } => {
                 self.advance(now);
-                self.known_before(generation);
-                let _ = reply.send(());
+                let _ = reply.send(self.heard(former));
             }
             Request::Open { client, known, reply } => {
                 let answer = self.open_session_after(now, client, known);

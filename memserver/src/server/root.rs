@@ -5,10 +5,14 @@
 //! controller: both say which generation they have known. If it was another one, and nobody has loaded this one since, the tree was lost.
 //! Whoever has known it is refused then, and not told that its keys are not there. While nobody has written to the empty tree, all others
 //! are refused as well, until an operator loads the server, with keys or without.
+//!
+//! One write would end that. So a server that begins empty opens no session at first, where a controller can say whether there was another
+//! tree: not before one has said so, or a bounded time has passed, because a server must start without a controller, too.
 
 use fatbtree_index::node::LINE;
 use fatbtree_index::{GlobalAddress, SUPERBLOCK_BYTES, Superblock, Tree};
 use fatbtree_verbs::Device;
+use fatbtree_verbs::time::Instant;
 
 use super::MemoryServer;
 use crate::event::Event;
@@ -42,6 +46,25 @@ impl<D: Device> MemoryServer<D> {
             self.events.push(Event::Lost { partition: self.info.partition.id });
         }
         is_another
+    }
+
+    /// A controller has said which tree it has known here before, if any: from now on sessions are opened, unless that tree was lost. Says
+    /// whether it was another one than the present one, as [`known_before`](Self::known_before) does.
+    pub fn heard(&mut self, former: Option<u64>) -> bool {
+        self.undecided_until = None;
+        former.is_some_and(|former| self.known_before(former))
+    }
+
+    /// Opens no session before it is known whether the tree is in the place of another one, if it may be.
+    pub(super) fn begin_undecided(&mut self) {
+        let waits = self.info.origin == Origin::Begun && self.is_empty();
+        self.undecided_until = waits.then(|| Instant::ZERO + self.options.undecided_for);
+    }
+
+    /// Whether the tree may be in the place of another one, as far as a controller has had time to say.
+    #[must_use]
+    pub fn is_undecided(&self) -> bool {
+        self.undecided_until.is_some_and(|until| self.now < until)
     }
 
     /// Whether the tree has no keys, as far as that can be read now.

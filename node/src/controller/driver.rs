@@ -260,6 +260,7 @@ impl Driver {
                         "a memory server that the cluster file does not name"
                     );
                     self.strangers.insert((hello.partition, stream));
+                    let _ = former.send(None);
                     return;
                 };
                 if self.server_streams.get(&hello.partition).is_some_and(|newest| *newest > stream) {
@@ -268,10 +269,8 @@ impl Driver {
                 self.server_streams.insert(hello.partition, stream);
                 self.note_lost(hello.partition, hello.lost);
                 let known = self.controller.trees().get(&hello.partition).map(|tree| tree.number);
-                if let Some(known) = known.filter(|known| *known != hello.incarnation.number) {
-                    // The server knows whether its tree is meant to be another one; if it has gone again, nobody does.
-                    let _ = former.send(known);
-                }
+                // The server knows whether its tree is meant to be another one; if it has gone again, nobody does.
+                let _ = former.send(known.filter(|known| *known != hello.incarnation.number));
                 self.controller.server_joined(hello.partition, hello.incarnation, &hello.connections);
                 self.controller.rerooted(hello.partition, hello.root);
                 tell(ControllerNews::Server { name, here: true });

@@ -17,7 +17,7 @@ enum Kind {
 
 use Kind::{Counter as Counts, Gauge, Name};
 
-const KNOWN: [(&str, Kind, &str); 41] = [
+const KNOWN: [(&str, Kind, &str); 42] = [
     ("chunks", Gauge, "Chunks of the region's spare memory, given out or not"),
     ("chunks_free_again", Gauge, "Chunks that have come back and wait to be given out again"),
     ("chunks_held", Gauge, "Chunks that clients have taken and not published"),
@@ -67,6 +67,11 @@ const KNOWN: [(&str, Kind, &str); 41] = [
     ("superblocks_refused", Counts, "Times that what clients wrote of the root could not be"),
     ("tree_lost", Gauge, "1 while the server has lost its tree and refuses all clients until it is loaded"),
     ("trees_installed", Counts, "Trees that were loaded while the server ran"),
+    (
+        "undecided",
+        Gauge,
+        "1 while the server waits for a controller to say whether its empty tree is the first one",
+    ),
 ];
 
 /// Counters of the device by reason begin with this.

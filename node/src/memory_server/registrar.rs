@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fatbtree_controller::grpc::{Client, ClientError, Controllers, ServerHello, ServerNews};
@@ -10,8 +11,10 @@ use fatbtree_index::Partition;
 use fatbtree_memserver::{Event, FirstHop, Handle, ServerInfo};
 use tokio::sync::mpsc;
 
-/// Between two tries to reach the controller.
+/// Pause between two tries to reach a controller.
 const PAUSE: Duration = Duration::from_millis(200);
+/// The same until the first controller has answered: an empty server opens no session before (`ServerOptions::undecided_for`).
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// News on their way to the controller.
 const ON_THE_WAY: usize = 64;
@@ -35,6 +38,16 @@ fn registration(hop: &FirstHop) -> Registration {
     Registration { client, queue_pair: queue_pair.0, rkey, root: root.raw(), mtu }
 }
 
+/// Tells the server which tree of it the controller has known before. Whether that was another tree than the present one, the server knows.
+async fn hear(handle: Handle, former: Option<u64>) {
+    if let Ok(true) = handle.heard(former).await {
+        tracing::warn!(
+            "a controller has known another tree of this memory server, which has begun with an empty one since; unless clients have written \
+             to that one already, it is not served until it is loaded"
+        );
+    }
+}
+
 impl Registrar {
     /// A server without connections.
     pub(super) fn new(controllers: Controllers, info: &ServerInfo, handle: Handle) -> Self {
@@ -47,16 +60,16 @@ impl Registrar {
     /// Takes the server's events and passes them on, until there are no more. There are never more of them on the way than the server has
     /// queue pairs, twice.
     pub(super) async fn serve(mut self, mut events: mpsc::UnboundedReceiver<Event>) {
+        let is_heard = AtomicBool::new(false);
         // One that is not primary refuses: then the next one is tried.
         for controller in self.controllers.in_turn() {
             let (news, mut passed) = mpsc::channel(ON_THE_WAY);
-            let (hello, handle) = (self.hello(), self.handle.clone());
+            let (hello, handle, is_heard) = (self.hello(), self.handle.clone(), &is_heard);
             let mut telling = std::pin::pin!(async move {
                 let mut client = Client::connect(controller, PATIENCE).await?;
-                // Whether it was another tree than this one, the server knows.
                 let known = move |former| {
-                    let handle = handle.clone();
-                    tokio::spawn(async move { handle.known_before(former).await });
+                    is_heard.store(true, Ordering::Relaxed);
+                    tokio::spawn(hear(handle, former));
                 };
                 client.register(hello, &mut passed, known).await
             });
@@ -76,7 +89,8 @@ impl Registrar {
             if let Err(error) = ended {
                 tracing::info!(%error, "not registered");
             }
-            tokio::time::sleep(PAUSE).await;
+            let pause = if is_heard.load(Ordering::Relaxed) { PAUSE } else { FIRST_PAUSE };
+            tokio::time::sleep(pause).await;
         }
     }
 
