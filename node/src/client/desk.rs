@@ -14,6 +14,9 @@ use fatbtree_verbs::{Endpoint, QueuePairNumber};
 use tokio::sync::{mpsc as orders, oneshot};
 use tokio::task::JoinHandle;
 
+#[cfg(test)]
+mod tests;
+
 /// What the data path wants.
 pub(super) enum Order {
     Connect {
@@ -86,6 +89,7 @@ pub(super) struct Desk {
     server: Client,
     /// Its partition.
     number: u16,
+    /// What the server has said of itself while the session lasted: never what its successor has said.
     info: ServerInfo,
     session: Session,
     keeper: JoinHandle<ClientError>,
@@ -111,9 +115,8 @@ impl Desk {
         loop {
             let opened = async {
                 let mut server = Client::connect(peer.clone()).await?;
-                // In this order: another tree ends the session.
                 let session = server.open_session(roce).await?;
-                let info = server.info().await?;
+                let info = info_in(&mut server, session).await?;
                 Ok::<_, ClientError>((server, info, session))
             };
             match opened.await {
@@ -132,7 +135,7 @@ impl Desk {
                         out,
                     });
                 }
-                Err(error) if error.is_final() || began.elapsed() >= patience => return Err(error),
+                Err(error) if ends(&error) || began.elapsed() >= patience => return Err(error),
                 Err(_) => tokio::time::sleep(PAUSE).await,
             }
         }
@@ -160,7 +163,13 @@ impl Desk {
             match order {
                 Order::Look => self.look().await,
                 Order::Connect { id, local, replaces } => {
-                    let answer = match self.keep_connecting(local, replaces).await {
+                    let former = self.session.id;
+                    let connected = self.keep_asking(move |mut server, session| {
+                        // What the queue pair replaces is one of the former session, and gone with it.
+                        let replaces = replaces.filter(|_| session.id == former);
+                        async move { server.connect_queue_pair(session, local, replaces).await }
+                    });
+                    let answer = match connected.await {
                         Ok(endpoint) => {
                             Answer::Connected { id, endpoint, info: self.info, session: self.session }
                         }
@@ -169,7 +178,10 @@ impl Desk {
                     self.out.tell(answer);
                 }
                 Order::Memory { kind, bytes } => {
-                    let supply = self.server.memory(self.session, kind, bytes).await;
+                    let supplied = self.keep_asking(move |mut server, session| async move {
+                        server.memory(session, kind, bytes).await
+                    });
+                    let supply = supplied.await;
                     let (server, session) = (self.number, self.session.id);
                     self.out.tell(Answer::Memory { server, session, kind, supply });
                 }
@@ -192,60 +204,75 @@ impl Desk {
         // Whoever asks again and again is answered at this pace.
         tokio::time::sleep(PAUSE).await;
         let looked = async {
-            if self.has_ended {
-                return self.open_again().await;
+            if !self.has_ended {
+                match info_in(&mut self.server, self.session).await {
+                    Err(error) if error.session_has_ended() => {}
+                    info => {
+                        self.info = info?;
+                        self.tell_info();
+                        return Ok(());
+                    }
+                }
             }
-            self.info = self.server.info().await?;
-            Ok(())
+            self.open_again().await
         };
-        match looked.await {
-            Ok(()) => {
-                let (server, info, session) = (self.number, self.info, self.session);
-                self.out.tell(Answer::Info { server, info, session });
-            }
+        if let Err(error) = looked.await {
             // The next connection that is made finds out.
-            Err(error) => tracing::info!(%error, "not asked"),
+            tracing::info!(%error, "not asked");
         }
     }
 
+    /// Opens a new session, perhaps with a server that was started again, and tells the data path of it.
     async fn open_again(&mut self) -> Result<(), ClientError> {
         self.keeper.abort();
         self.has_ended = true;
         let known = Some(self.info.generation);
         let session = self.server.open_session_after(self.roce, known).await?;
-        // In this order: another tree ends the session.
-        self.info = self.server.info().await?;
+        self.info = info_in(&mut self.server, session).await?;
         self.session = session;
         self.keeper = tokio::spawn(self.server.clone().keep_session(self.session));
         self.has_ended = false;
+        self.tell_info();
         Ok(())
     }
 
-    async fn keep_connecting(
-        &mut self,
-        local: Endpoint,
-        replaces: Option<QueuePairNumber>,
-    ) -> Result<Endpoint, ClientError> {
-        let began = Instant::now();
-        loop {
-            let error = match self.server.connect_queue_pair(self.session, local, replaces).await {
-                Err(error) if error.session_has_ended() => match self.renew(local).await {
-                    Ok(endpoint) => return Ok(endpoint),
-                    Err(error) => error,
-                },
-                Err(error) => error,
-                Ok(endpoint) => return Ok(endpoint),
-            };
-            if error.is_final() || began.elapsed() >= self.patience {
-                return Err(error);
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
+    fn tell_info(&self) {
+        let (server, info, session) = (self.number, self.info, self.session);
+        self.out.tell(Answer::Info { server, info, session });
     }
 
-    /// Opens a new session, perhaps with a server that was started again, and connects in it.
-    async fn renew(&mut self, local: Endpoint) -> Result<Endpoint, ClientError> {
-        self.open_again().await?;
-        self.server.connect_queue_pair(self.session, local, None).await
+    /// Asks for something until the server gives or refuses it, or `patience` has passed; in a new session if the old one has ended.
+    async fn keep_asking<T, F: Future<Output = Result<T, ClientError>>>(
+        &mut self,
+        ask: impl Fn(Client, Session) -> F,
+    ) -> Result<T, ClientError> {
+        let began = Instant::now();
+        loop {
+            let asked = match ask(self.server.clone(), self.session).await {
+                Err(error) if error.session_has_ended() => match self.open_again().await {
+                    Ok(()) => ask(self.server.clone(), self.session).await,
+                    Err(error) => Err(error),
+                },
+                asked => asked,
+            };
+            match asked {
+                Err(error) if !ends(&error) && began.elapsed() < self.patience => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                asked => return asked,
+            }
+        }
     }
+}
+
+/// What the server holds, if it is the one that has the session. In this order: another tree, or another process, ends the session.
+async fn info_in(server: &mut Client, session: Session) -> Result<ServerInfo, ClientError> {
+    let info = server.info().await?;
+    server.renew_session(session).await?;
+    Ok(info)
+}
+
+/// Whether there is no use in asking again, in a new session if need be.
+fn ends(error: &ClientError) -> bool {
+    error.is_final() && !error.session_has_ended()
 }
