@@ -28,6 +28,7 @@ use fatbtree_port::{DatagramCounts, Datagrams, Lanes, Waiter, Waker, share_addre
 use fatbtree_query::{ResponderOptions, Secret};
 use fatbtree_topology::Host;
 use fatbtree_verbs::local::LocalHost;
+use fatbtree_verbs::time::{self, Instant};
 use fatbtree_wire::query::{DIRECT_QUERY_UDP_PORT, QUERY_UDP_PORT};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc as orders;
@@ -160,16 +161,41 @@ impl fmt::Display for QueryReport {
     }
 }
 
+/// What a worker has done.
+type Done = (WorkerStats, DatagramCounts);
+
+/// When a worker tells the board what it has done: before it waits, and from time to time while it has no time to wait.
+#[derive(Debug, Default)]
+struct Telling {
+    last: Option<Done>,
+    due: Instant,
+}
+
+impl Telling {
+    /// Longest time between two reports of a busy worker.
+    const BUSY: time::Duration = time::Duration::from_secs(1);
+
+    /// What is to be told now, if it is due and has changed.
+    fn next(&mut self, now: Instant, waits: bool, done: impl FnOnce() -> Done) -> Option<Done> {
+        if !waits && now < self.due {
+            return None;
+        }
+        self.due = now + Self::BUSY;
+        let done = done();
+        (self.last.replace(done) != Some(done)).then_some(done)
+    }
+}
+
 /// What all workers of a server have done so far, for other threads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Board {
-    workers: Arc<Mutex<Vec<(WorkerStats, DatagramCounts)>>>,
+    workers: Arc<Mutex<Vec<Done>>>,
     /// On a wire: what found no room.
     lost: Option<Arc<AtomicU64>>,
 }
 
 impl Board {
-    fn tell(&self, worker: usize, done: (WorkerStats, DatagramCounts)) {
+    fn tell(&self, worker: usize, done: Done) {
         let mut all = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         all[worker] = done;
     }
@@ -326,7 +352,7 @@ fn work(
     let mut lanes = place.open()?;
     let mut worker = begin.worker(&begin.info)?;
     let mut watch = Watch::new(waiter);
-    let mut told = None;
+    let mut telling = Telling::default();
     while !begin.stopper.is_told() {
         let more = lanes.receive(|_| true);
         let mut now = watch.now();
@@ -375,11 +401,11 @@ fn work(
             lanes.send(0, answer.to, answer.bytes);
         }
         lanes.flush();
-        if !more && !busy {
-            let done = (worker.stats(), lanes.counts());
-            if told.replace(done) != Some(done) {
-                begin.board.tell(begin.number, done);
-            }
+        let waits = !more && !busy;
+        if let Some(done) = telling.next(now, waits, || (worker.stats(), lanes.counts())) {
+            begin.board.tell(begin.number, done);
+        }
+        if waits {
             watch.wait(&mut lanes, Some(worker.next_deadline()));
         }
     }
@@ -402,12 +428,14 @@ enum Answer {
 }
 
 /// Longest time for work between two looks at the socket: its buffer holds what comes meanwhile.
-const AT_ONCE: fatbtree_verbs::time::Duration = fatbtree_verbs::time::Duration::from_micros(200);
+const AT_ONCE: time::Duration = time::Duration::from_micros(200);
 
 /// Orders that wait.
 const ORDERS: usize = 64;
-/// Before a link is asked for again.
+/// Pause before a link is asked for again.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The same while the server waits for a controller's word.
+const SHORT_PAUSE: Duration = Duration::from_millis(10);
 
 struct Out {
     answers: mpsc::Sender<Answer>,
@@ -466,6 +494,7 @@ impl Desk {
         match need {
             Need::Link { local, replaces } => {
                 self.renew().await?;
+                let mut pause = PAUSE;
                 if self.lease.is_none() {
                     match self.handle.open_session(self.client, None).await? {
                         Ok(lease) => self.lease = Some(lease),
@@ -474,6 +503,8 @@ impl Desk {
                             self.out.tell(Answer::TreeLost);
                             return Ok(());
                         }
+                        // Clients wait for that.
+                        Err(Refusal::Undecided { .. }) => pause = SHORT_PAUSE,
                         Err(error) => tracing::warn!(%error, "a query worker has no session"),
                     }
                 }
@@ -486,7 +517,7 @@ impl Desk {
                         Err(error) => tracing::warn!(%error, "a query worker has no link"),
                     }
                 }
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(pause).await;
                 self.out.tell(Answer::NotAttached);
             }
             Need::Memory { kind, bytes } => {
@@ -533,5 +564,33 @@ impl Desk {
             return Ok(None);
         }
         Ok(Some(supply))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_never_waits_tells_its_counts_once_a_second() {
+        let (mut telling, mut requests) = (Telling::default(), 0);
+        let mut told = Vec::new();
+        for millisecond in 0..3_500 {
+            requests += 1;
+            let stats = WorkerStats { redirected: requests, ..WorkerStats::default() };
+            let now = Instant::ZERO + time::Duration::from_millis(millisecond);
+            told.extend(telling.next(now, false, || (stats, DatagramCounts::default())));
+        }
+        let told: Vec<_> = told.into_iter().map(|(stats, _)| stats.redirected).collect();
+        assert_eq!(told, [1, 1001, 2001, 3001]);
+    }
+
+    #[test]
+    fn a_worker_that_waits_tells_what_has_changed() {
+        let (mut telling, now) = (Telling::default(), Instant::ZERO);
+        let done =
+            |redirected| (WorkerStats { redirected, ..WorkerStats::default() }, DatagramCounts::default());
+        let mut tell = |redirected, waits| telling.next(now, waits, || done(redirected)).is_some();
+        assert!(tell(1, true) && !tell(1, true) && tell(2, true) && !tell(3, false) && tell(3, true));
     }
 }
