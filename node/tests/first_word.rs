@@ -64,7 +64,8 @@ fn empty_server(cluster: &Cluster, controller: String) -> MemoryServerOptions {
             cache_bytes: 0,
             secret: None,
         }),
-        limit: None,
+        // A test that fails ends, too.
+        limit: Some(Duration::from_secs(60)),
         described,
     }
 }

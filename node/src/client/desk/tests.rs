@@ -14,6 +14,7 @@ use fatbtree_port::Waiter;
 use fatbtree_topology::Cluster;
 use fatbtree_trust::Trust;
 use fatbtree_verbs::plain::PlainNetwork;
+use fatbtree_verbs::time;
 use fatbtree_verbs::{Endpoint, Mtu, QueuePairNumber};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc as orders;
@@ -57,7 +58,7 @@ impl Lab {
                 MemoryServer::new(PlainNetwork::new().device(), tree, &options, seed).unwrap()
             };
             let (mut server, clock) = (start(first), Instant::now());
-            let now = || super::super::Instant::from_nanos(clock.elapsed().as_nanos() as u64);
+            let now = || time::Instant::from_nanos(clock.elapsed().as_nanos() as u64);
             loop {
                 match fate.try_recv() {
                     Ok((Fate::StartedAgain(tree), done)) => {
