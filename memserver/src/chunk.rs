@@ -36,7 +36,7 @@ use std::sync::Arc;
 use fatbtree_index::node::{LINE, MAGIC, NodeHeader};
 use fatbtree_index::record::place_bytes;
 use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, TreeConfig};
-use fatbtree_verbs::{Memory, NoRoom};
+use fatbtree_verbs::{Memory, ReserveError};
 
 use crate::kinds::{ChunkKinds, DamagedKinds};
 use crate::layout::{Layout, Loaded};
@@ -87,7 +87,7 @@ pub(crate) enum NoSupply {
     /// None is left.
     Chunk(NoChunk),
     /// There is one, but no room for it.
-    Room(NoRoom),
+    Room(ReserveError),
 }
 
 /// Bytes of the table of chunk kinds ([`LoadedTree::chunk_kinds`](crate::LoadedTree::chunk_kinds)) of a tree with so many spare bytes.

@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use fatbtree_index::node::LINE;
 use fatbtree_index::{Regions, Superblock, VerifyError, verify_at_hand};
-use fatbtree_verbs::{Memory, NoRoom};
+use fatbtree_verbs::{Memory, ReserveError};
 use serde::{Deserialize, Serialize};
 
 use crate::chunk::chunk_kinds_bytes;
@@ -142,7 +142,15 @@ pub enum FolderError {
     },
     /// The disk is full.
     #[error(transparent)]
-    NoRoom(#[from] NoRoom),
+    Reserve(#[from] ReserveError),
+    /// A tree that is to be built has the generation of the one that is served.
+    #[error("{} holds a tree of generation {generation}, which is served: build one of another generation", .path.display())]
+    Served {
+        /// The folder.
+        path: PathBuf,
+        /// The generation.
+        generation: u64,
+    },
     /// A file is not what was written.
     #[error("{} is damaged: {reason}; move the folder away and load anew", .path.display())]
     Damaged {

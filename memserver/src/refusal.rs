@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use fatbtree_index::{ConfigError, GlobalAddress, Shortage};
-use fatbtree_verbs::{ConnectError, EndpointError, NoRoom, QueuePairNumber};
+use fatbtree_verbs::{ConnectError, EndpointError, QueuePairNumber, ReserveError};
 
 use crate::chunk::{NoChunk, NoSupply};
 use crate::limits::OverBound;
@@ -76,9 +76,9 @@ pub enum Refusal {
     /// The region is full.
     #[error(transparent)]
     NoChunk(#[from] NoChunk),
-    /// The disk is full.
+    /// A chunk does not get its room: the disk is full, or fails.
     #[error("no chunk can be given out: {0}")]
-    NoRoom(#[from] NoRoom),
+    Reserve(#[from] ReserveError),
     /// No such chunk.
     #[error("the {session} has no chunk at {address}: it was given back, or never this session's")]
     UnknownChunk {
@@ -101,7 +101,7 @@ impl Refusal {
     pub const fn shortage(&self) -> Shortage {
         match self {
             Self::NoChunk(_) => Shortage::Region,
-            Self::NoRoom(_) => Shortage::Disk,
+            Self::Reserve(ReserveError::NoRoom(_)) => Shortage::Disk,
             Self::OverBound(_) => Shortage::Bound,
             Self::TreeLost { .. } => Shortage::TreeLost,
             _ => Shortage::Unknown,

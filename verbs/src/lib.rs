@@ -86,4 +86,4 @@ pub use memory::{Memory, OutOfBounds};
 pub use reactor::{Alarm, Broken, Chain, Reactor, Sleep};
 pub use redo::DamagedLog;
 pub use request::{IndexTarget, Operation, RKEY_NODE, RKEY_NODE_OR_RECORD, Remote, WorkRequest};
-pub use room::NoRoom;
+pub use room::{NoRoom, ReserveError};

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
 use crate::redo::{DamagedLog, Redo};
-use crate::room::{NoRoom, Room};
+use crate::room::{ReserveError, Room};
 
 /// Bytes of a word: what is read and written at once.
 const WORD: usize = 8;
@@ -97,8 +97,8 @@ impl Memory {
     /// written from now on, however full the disk is later. File systems that write everything to a new place (btrfs, ZFS) promise it for the first write only.
     ///
     /// # Errors
-    /// When the disk is full; what had its room before still has it.
-    pub fn reserve(&self, bytes: u64) -> Result<(), NoRoom> {
+    /// When the disk is full, or fails; what had its room before still has it.
+    pub fn reserve(&self, bytes: u64) -> Result<(), ReserveError> {
         self.room.as_ref().map_or(Ok(()), |room| room.reserve(bytes.min(self.len)))
     }
 

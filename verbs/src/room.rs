@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
 
 /// A disk without room.
@@ -16,6 +17,24 @@ pub struct NoRoom {
     pub bytes: u64,
     /// What the operating system says.
     pub reason: String,
+}
+
+/// Why memory in a file gets no room on the disk.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ReserveError {
+    /// The disk, or the quota of its user, is full.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// Anything else, such as a limit on the length of files or a device that fails.
+    #[error("the disk gives no room for {bytes} more bytes of {}, though it is not full: {reason}; look at the disk and the limits of this process", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that it was to have more.
+        bytes: u64,
+        /// What the operating system says.
+        reason: String,
+    },
 }
 
 /// How much of a file has its room.
@@ -39,17 +58,68 @@ impl Room {
     }
 
     /// Gets room for the first `to` bytes.
-    pub(crate) fn reserve(&self, to: u64) -> Result<(), NoRoom> {
+    pub(crate) fn reserve(&self, to: u64) -> Result<(), ReserveError> {
         let from = self.bytes();
         if to <= from {
             return Ok(());
         }
-        let refuse = |reason: String| NoRoom { path: self.path.clone(), bytes: to - from, reason };
-        let (Ok(at), Ok(len)) = (i64::try_from(from), i64::try_from(to - from)) else {
-            return Err(refuse("so long no file can be".to_owned()));
+        let (path, bytes) = (self.path.clone(), to - from);
+        let (Ok(at), Ok(len)) = (i64::try_from(from), i64::try_from(bytes)) else {
+            let reason = "so long no file can be".to_owned();
+            return Err(ReserveError::Io { path, bytes, reason });
         };
-        posix_fallocate(&self.file, at, len).map_err(|errno| refuse(errno.desc().to_owned()))?;
+        uninterrupted(|| posix_fallocate(&self.file, at, len)).map_err(|errno| {
+            let reason = errno.desc().to_owned();
+            match errno {
+                Errno::ENOSPC | Errno::EDQUOT => NoRoom { path, bytes, reason }.into(),
+                _ => ReserveError::Io { path, bytes, reason },
+            }
+        })?;
         self.bytes.fetch_max(to, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+/// Repeats a system call that a signal has broken off.
+fn uninterrupted(mut call: impl FnMut() -> nix::Result<()>) -> nix::Result<()> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            done => return done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_full_disk_is_called_full() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "").unwrap();
+        // It cannot be written to.
+        let room = Room::new(&path, File::open(&path).unwrap());
+        let error = room.reserve(4096).unwrap_err();
+        assert!(matches!(&error, ReserveError::Io { bytes: 4096, .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains(Errno::EBADF.desc()) && text.contains(&path.display().to_string()), "{text}");
+        assert!(text.contains("not full") && room.bytes() == 0, "{text}");
+        let error = room.reserve(u64::MAX).unwrap_err();
+        assert!(matches!(error, ReserveError::Io { .. }), "{error:?}");
+    }
+
+    #[test]
+    fn a_call_that_a_signal_has_broken_off_is_made_again() {
+        let mut left = 3;
+        let mut call = |last| {
+            uninterrupted(|| {
+                left -= 1;
+                if left > 0 { Err(Errno::EINTR) } else { last }
+            })
+        };
+        assert_eq!(call(Ok(())), Ok(()));
+        assert_eq!(call(Err(Errno::EIO)), Err(Errno::EIO));
     }
 }

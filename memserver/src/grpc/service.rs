@@ -7,7 +7,7 @@ use std::time::Duration;
 use fatbtree_index::{GlobalAddress, SessionId};
 use fatbtree_query::Secret;
 use fatbtree_trust::{Connections, Door, OPERATOR, Places};
-use fatbtree_verbs::QueuePairNumber;
+use fatbtree_verbs::{QueuePairNumber, ReserveError};
 use fatbtree_wire::host_of;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -198,11 +198,12 @@ impl From<Refusal> for Status {
             Refusal::UnknownQueuePair { .. } | Refusal::UnknownChunk { .. } => Code::NotFound,
             Refusal::OverBound(_)
             | Refusal::NoChunk(_)
-            | Refusal::NoRoom(_)
+            | Refusal::Reserve(ReserveError::NoRoom(_))
             | Refusal::NoOwner(NoOwner::InUse) => Code::ResourceExhausted,
             Refusal::Endpoint(_) | Refusal::TooManyPlaces(_) => Code::InvalidArgument,
             Refusal::OtherAddress { .. } => Code::PermissionDenied,
             Refusal::NodeTooLarge(_) | Refusal::Published { .. } => Code::FailedPrecondition,
+            Refusal::Reserve(ReserveError::Io { .. }) => Code::Internal,
             Refusal::Device(_) | Refusal::NoOwner(NoOwner::Locks(_)) => Code::Aborted,
         };
         tracing::info!(%refusal, "refused");
