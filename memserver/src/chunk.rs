@@ -31,6 +31,7 @@
 //! How nodes within a chunk are given out is the client's affair; what becomes of single ones is told in `places`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::sync::Arc;
 
 use fatbtree_index::node::{LINE, MAGIC, NodeHeader};
@@ -353,6 +354,11 @@ impl ChunkTable {
             chunk_bytes: self.bytes,
             kinds: self.kinds.clone(),
         }
+    }
+
+    /// Brings the kinds of chunks to the disk, where they outlive the server.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.kinds.as_ref().map_or(Ok(()), ChunkKinds::sync)
     }
 
     pub(crate) fn counts(&self) -> ChunkCounts {

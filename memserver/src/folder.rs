@@ -12,8 +12,8 @@
 //! killed in the middle of is carried out when the server starts again, from `writes-7`; so no node or entry is half-written. What clients
 //! had given back is forgotten, and lost to the tree. Sessions and locks are gone: whoever had them opens a session anew.
 //!
-//! **A machine that dies** may lose what was written since a file was last synced, and leave a mixture: files are synced when a tree
-//! is loaded, and when the server stops.
+//! **A machine that dies** may lose what was written since a file was last synced, and leave a mixture: the three files of a tree are
+//! synced when it is loaded, and when the server stops.
 //!
 //! **A file that is not what was written** is refused at the start, by its name. `state.json`, `writes-7` and every word of `chunks-7` have
 //! checksums. Of `tree-7` every node is read, and where the nodes are and lead to: see [`fatbtree_index::verify_at_hand`]. Records are not
@@ -298,6 +298,7 @@ impl Folder {
         Ok(())
     }
 
+        kinds.sync().map_err(failed(&self.file(CHUNKS, generation), "writing it"))?;
     pub(crate) fn go_back(&mut self) -> Result<(), FolderError> {
         let former = self.former.take();
         self.write(self.with_tree(former))

@@ -6,6 +6,7 @@
 //!
 //! A word is written at once, before the chunk is given out.
 
+use std::io;
 use std::sync::Arc;
 
 use fatbtree_index::ChunkKind;
@@ -76,6 +77,11 @@ impl ChunkKinds {
         let word = self.sealed(chunk, kind).to_le_bytes();
         let written = self.words.write(u64::from(chunk) * WORD, &word);
         written.expect("there is a word for each chunk: it was checked when the table was made");
+    }
+
+    /// Brings all words to the disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.words.sync()
     }
 
     fn word(&self, chunk: u64) -> Option<u64> {

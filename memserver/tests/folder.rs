@@ -172,6 +172,52 @@ fn a_load_that_was_not_kept_leaves_the_old_tree() {
     assert_eq!(names().len(), 5, "{:?}", names());
 }
 
+/// Kilobytes of a mapped file that its disk does not have yet.
+fn dirty(file: &Path) -> u64 {
+    let (maps, file) = (std::fs::read_to_string("/proc/self/smaps").unwrap(), file.display().to_string());
+    let mut is_its = false;
+    let mut sum = 0;
+    for line in maps.lines() {
+        // The first line of a mapping begins with its addresses.
+        if line.split(' ').next().is_some_and(|word| word.contains('-')) {
+            is_its = line.ends_with(&file);
+        } else if is_its && let Some((_, amount)) = line.split_once("_Dirty:") {
+            sum += amount.trim().trim_end_matches(" kB").parse::<u64>().unwrap();
+        }
+    }
+    sum
+}
+
+/// A machine that dies then loses nothing, and replays no write of long ago.
+#[test]
+fn a_server_that_stops_has_all_files_of_its_tree_on_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let probe = path.join("probe");
+    let file = std::fs::File::options().read(true).write(true).create_new(true).open(&probe).unwrap();
+    let probed = fatbtree_verbs::Memory::file(&probe, file, 4096).unwrap();
+    probed.reserve(4096).unwrap();
+    probed.write(0, b"x").unwrap();
+    assert!(dirty(&probe) > 0);
+    probed.sync().unwrap();
+    if dirty(&probe) > 0 {
+        return eprintln!("SKIPPED: {} lies in memory, not on a disk", path.display());
+    }
+    let mut storage = Storage::Folder(open(path).unwrap().into());
+    let tree = build(&mut storage, 1, 300);
+    let files = ["tree-1", "chunks-1", "writes-1"];
+    let all_dirty = || files.map(|name| dirty(&path.join(name)));
+    assert_eq!(all_dirty(), [0; 3], "built");
+    storage.keep(&tree).unwrap();
+    let mut server = serve(tree);
+    let session = server.open_session(NOW, client()).unwrap().session;
+    server.allocate(NOW, session, ChunkKind::Leaves, 0).unwrap();
+    server.memory().write(64, &[1; 8]).unwrap();
+    assert!(all_dirty().into_iter().all(|dirty| dirty > 0), "{:?}", all_dirty());
+    server.sync().unwrap();
+    assert_eq!(all_dirty(), [0; 3], "stopped");
+}
+
 #[test]
 fn folders_of_others_and_damaged_ones_are_refused() {
     let folder = tempfile::tempdir().unwrap();

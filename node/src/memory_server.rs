@@ -266,7 +266,7 @@ impl MemoryServerProcess {
             drop(workers);
             board.report()
         });
-        if let Err(error) = self.server.memory().sync() {
+        if let Err(error) = self.server.sync() {
             tracing::warn!(%error, "the tree may not have reached the disk");
         }
         MemoryServerReport { software: self.server.device().counters(), queries }

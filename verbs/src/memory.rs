@@ -120,12 +120,14 @@ impl Memory {
     /// Bytes of the largest write that a [log](Self::with_log) keeps whole: the largest path MTU, so any packet's.
     pub const WHOLE_WRITE: usize = 4096;
 
-    /// Brings what lies in a file to the disk, and waits until it is there.
+    /// Brings what lies in a file to the disk, and waits until it is there; and its [log](Self::with_log) behind it.
     ///
     /// # Errors
     /// When the disk fails.
     pub fn sync(&self) -> io::Result<()> {
-        self.map.flush()
+        self.map.flush()?;
+        // The disk may still hold a write as noted that was carried out long ago: it would be replayed over what is newer.
+        self.redo.as_ref().map_or(Ok(()), |redo| redo.sync())
     }
 
     /// The same, ready to be shared with a device.

@@ -11,9 +11,11 @@
 //! replayed.
 //!
 //! The slot lies in a file that is mapped. A process that is killed has done all stores up to one point of its program, and none behind
-//! it; so the order of stores is all that is needed, and no disk is waited for. It does not outlive the machine.
+//! it; so the order of stores is all that is needed, and no disk is waited for. It does not outlive the machine, and must not: it is synced
+//! with the memory ([`Memory::sync`]), so that a slot that was armed long ago is not replayed.
 
 use std::hint;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use crate::memory::{Memory, OutOfBounds};
@@ -81,6 +83,11 @@ impl Redo {
         fence(Ordering::SeqCst);
         self.arm(0);
         self.busy.store(false, Ordering::Release);
+    }
+
+    /// Brings the slot to the disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.slot.sync()
     }
 
     /// Hands over the write that was noted and perhaps not carried out, if there is one.

@@ -9,6 +9,7 @@ mod snapshots;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
@@ -420,6 +421,17 @@ impl<D: Device> MemoryServer<D> {
     /// The next thing the owner must know.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop()
+    }
+
+    /// Brings the tree and the kinds of its chunks to the disk, where they lie in files, and waits until they are there: for a server that
+    /// stops.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn sync(&self) -> io::Result<()> {
+        // A node in a chunk without a kind is damage; a kind without nodes is not.
+        let kinds = self.chunks.sync();
+        self.region.sync().and(kinds)
     }
 
     /// Ends all sessions and takes the memory back from the device, to be filled anew by
