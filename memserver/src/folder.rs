@@ -3,6 +3,7 @@
 //! ```text
 //!   lock         locked by the process that has the folder
 //!   state.json   whose it is, which generation is the tree, and which are leftovers: replaced as a whole (written, synced, renamed)
+//!   state.json.former   what it said before a tree was kept that is not served yet: going back to it is a rename
 //!   tree-7       the region of generation 7, as far as it was loaded or given out, mapped: what clients write is in it
 //!   chunks-7     a word for each chunk that was given out: its kind, mapped
 //!   writes-7     the write that is being carried out, mapped
@@ -23,6 +24,9 @@
 //! files of others. Nothing is removed but what `state.json` calls a leftover.
 //!
 //! **A disk that is full** refuses loads, and then chunks: what is given to clients has its room before. What is there is served on.
+//!
+//! **A load that is refused after its tree was kept** is undone: the former tree's files stay until the new one is served, and so do the new
+//! one's while `state.json` names it.
 
 mod state;
 
@@ -46,7 +50,7 @@ use crate::layout::{Layout, Loaded};
 use crate::load::{LoadError, LoadOptions, LoadedTree, bulk_load_in};
 use crate::storage::BuildError;
 use crate::values::ValueSource;
-use state::{FORMAT, State, TreeState};
+use state::{FORMAT, State, TreeState, sync_names};
 
 const LOCK: &str = "lock";
 
@@ -72,8 +76,10 @@ pub struct FolderOwner {
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
+    /// What `state.json` says.
     state: State,
-    former: Option<TreeState>,
+    /// What it said before a tree was kept that is not served yet: it names the tree that is served.
+    former: Option<State>,
     _lock: File,
 }
 
@@ -140,7 +146,7 @@ pub enum FolderError {
         /// What is wrong.
         reason: String,
     },
-    /// The disk is full.
+    /// A file does not get its room: the disk is full, or fails.
     #[error(transparent)]
     Reserve(#[from] ReserveError),
     /// A tree that is to be built has the generation of the one that is served.
@@ -262,7 +268,12 @@ impl Folder {
         values: &mut S,
         within: impl Fn(u64) -> Result<u64, LoadError>,
     ) -> Result<LoadedTree, BuildError> {
+        // A tree that was kept and refused gives its generation back first, or nothing is built: its files are what a restart would serve.
+        self.go_back()?;
         let generation = options.generation;
+        if self.state.tree.as_ref().is_some_and(|tree| tree.generation == generation) {
+            return Err(FolderError::Served { path: self.path.clone(), generation }.into());
+        }
         // Whoever is killed from now on leaves files that are known.
         let mut state = self.state.clone();
         state.leftovers.insert(generation);
@@ -287,38 +298,54 @@ impl Folder {
         }
         let tree = built?;
         let kinds = self.kinds(&tree.spare, generation, true)?;
+        kinds.sync().map_err(failed(&self.file(CHUNKS, generation), "writing it"))?;
         tree.region.sync().map_err(failed(&path, "writing it"))?;
         Ok(LoadedTree { chunk_kinds: Some(kinds.into()), ..tree })
     }
 
     pub(crate) fn keep(&mut self, tree: &LoadedTree) -> Result<(), FolderError> {
-        let former = self.state.tree.clone();
-        self.write(self.with_tree(Some(tree.into())))?;
-        self.former = former;
+        // The first tree of a folder is served from now on: there is no other.
+        if self.former.is_none() && self.state.tree.is_some() {
+            self.state.set_aside(&self.path)?;
+            self.former = Some(self.state.clone());
+        }
+        let mut state = self.state.clone();
+        let former = state.tree.replace(tree.into());
+        state.leftovers.extend(former.map(|former| former.generation));
+        state.leftovers.remove(&tree.generation);
+        self.write(state)
+    }
+
+    pub(crate) fn go_back(&mut self) -> Result<(), FolderError> {
+        let Some(former) = self.former.clone() else { return Ok(()) };
+        match State::restore(&self.path) {
+            Ok(()) => {
+                self.state = former;
+                sync_names(&self.path)?;
+            }
+            // The copy is gone, perhaps because this is the second try.
+            Err(_) => self.write(former)?,
+        }
+        self.former = None;
         Ok(())
     }
 
-        kinds.sync().map_err(failed(&self.file(CHUNKS, generation), "writing it"))?;
-    pub(crate) fn go_back(&mut self) -> Result<(), FolderError> {
-        let former = self.former.take();
-        self.write(self.with_tree(former))
+    pub(crate) fn settle(&mut self) {
+        self.former = None;
+        self.forget_others();
     }
 
-    /// The state with another tree: the present one is a leftover then.
-    fn with_tree(&self, tree: Option<TreeState>) -> State {
-        let mut state = self.state.clone();
-        let former = std::mem::replace(&mut state.tree, tree);
-        state.leftovers.extend(former.map(|former| former.generation));
-        if let Some(tree) = &state.tree {
-            state.leftovers.remove(&tree.generation);
-        }
-        state
-    }
-
-    /// Removes the files of leftovers. What cannot be removed is removed the next time.
+    /// Removes the files of leftovers, except those of the tree that is served. What cannot be removed is removed the next time.
     pub(crate) fn forget_others(&mut self) {
+        let served = self.former.as_ref().and_then(|former| former.tree.as_ref()).map(|tree| tree.generation);
+        if self.former.is_none() {
+            State::drop_copy(&self.path);
+        }
         let mut state = self.state.clone();
         state.leftovers.retain(|&generation| {
+            if served == Some(generation) {
+                return true;
+            }
             let removed = KINDS.map(|kind| fs::remove_file(self.file(kind, generation)));
             let left = removed.into_iter().filter_map(Result::err);
             let mut left = left.filter(|error| error.kind() != io::ErrorKind::NotFound);
@@ -337,8 +364,9 @@ impl Folder {
 
     fn write(&mut self, state: State) -> Result<(), FolderError> {
         state.write(&self.path)?;
+        // It is there, whether or not it outlives the machine.
         self.state = state;
-        Ok(())
+        sync_names(&self.path)
     }
 
     fn file(&self, kind: &str, generation: u64) -> PathBuf {

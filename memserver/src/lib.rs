@@ -101,7 +101,7 @@ pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
 pub use load::{
     LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_over, bulk_load_unsorted, sort_keys,
 };
-pub use mailbox::{Handle, Mailbox, ServerGone, mailbox, mailbox_with_waker};
+pub use mailbox::{Handle, InstallPlace, Installing, Mailbox, ServerGone, mailbox, mailbox_with_waker};
 pub use owners::NoOwner;
 pub use places::{GivenBack, PLACES_AT_ONCE, Places, Supply, TooManyPlaces};
 pub use refusal::Refusal;

@@ -1,7 +1,6 @@
 //! Requests from the control plane to the thread that owns the server.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 
 use fatbtree_index::{ChunkKind, GlobalAddress, TreeTop};
@@ -198,18 +197,13 @@ impl Handle {
         self.ask(|reply| Request::GiveBack { session, kind, bytes, addresses, reply }).await
     }
 
-    /// See [`MemoryServer::install`]. Returns when the data path has begun; the future that it gives ends when the tree is served, however
-    /// long the device takes to register its memory.
+    /// A place in the mailbox for a tree that is to be installed. Whoever has it is sure that the tree reaches the data path.
     ///
     /// # Errors
-    /// As there.
-    pub async fn install(
-        &self,
-        tree: LoadedTree,
-    ) -> Result<impl Future<Output = Result<Result<ServerInfo, ServerError>, ServerGone>>, ServerGone> {
-        let (reply, answer) = oneshot::channel();
-        self.ask(|begun| Request::Install { tree: Box::new(tree), begun, reply }).await?;
-        Ok(async { answer.await.map_err(|_| ServerGone) })
+    /// When the server is gone.
+    pub async fn install_place(&self) -> Result<InstallPlace<'_>, ServerGone> {
+        let place = self.requests.reserve().await.map_err(|_| ServerGone)?;
+        Ok(InstallPlace { handle: self, place })
     }
 
     /// See [`MemoryServer::publish`].
@@ -233,5 +227,59 @@ impl Handle {
         self.requests.send(request(reply)).await.map_err(|_| ServerGone)?;
         (self.wake)();
         answer.await.map_err(|_| ServerGone)
+    }
+}
+
+/// A place in a mailbox for a tree.
+#[derive(Debug)]
+pub struct InstallPlace<'h> {
+    handle: &'h Handle,
+    place: mpsc::Permit<'h, Request>,
+}
+
+impl<'h> InstallPlace<'h> {
+    /// See [`MemoryServer::install`].
+    #[must_use]
+    pub fn install(self, tree: LoadedTree) -> Installing<'h> {
+        let Self { handle, place } = self;
+        let ((begun, begins), (reply, answer)) = (oneshot::channel(), oneshot::channel());
+        place.send(Request::Install { tree: Box::new(tree), begun, reply });
+        (handle.wake)();
+        Installing { handle, begins, answer }
+    }
+}
+
+/// A tree that is to be installed, or is being installed. It goes on if this is dropped.
+#[derive(Debug)]
+pub struct Installing<'h> {
+    handle: &'h Handle,
+    begins: oneshot::Receiver<()>,
+    answer: oneshot::Receiver<Result<ServerInfo, ServerError>>,
+}
+
+impl Installing<'_> {
+    /// Returns when the data path has begun. From then on it works, for as long as the device takes to register the memory.
+    ///
+    /// # Errors
+    /// When the server is gone.
+    pub async fn begun(&mut self) -> Result<(), ServerGone> {
+        answered(self.handle, &mut self.begins).await
+    }
+
+    /// Returns when the tree is served.
+    ///
+    /// # Errors
+    /// When the server is gone; inside, as [`MemoryServer::install`].
+    pub async fn end(mut self) -> Result<Result<ServerInfo, ServerError>, ServerGone> {
+        answered(self.handle, &mut self.answer).await
+    }
+}
+
+/// An answer, or the end of the mailbox: a request that was sent just when that ended is neither answered nor dropped.
+async fn answered<T>(handle: &Handle, answer: &mut oneshot::Receiver<T>) -> Result<T, ServerGone> {
+    tokio::select! {
+        biased;
+        answer = answer => answer.map_err(|_| ServerGone),
+        () = handle.requests.closed() => Err(ServerGone),
     }
 }

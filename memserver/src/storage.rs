@@ -51,10 +51,11 @@ impl Storage {
         }
     }
 
-    /// From now on a server that is started again serves this tree.
+    /// From now on a server that is started again serves this tree. When it is served, [`settle`](Self::settle) follows; when it is
+    /// not, [`go_back`](Self::go_back).
     ///
     /// # Errors
-    /// When it cannot be written down; then it is as it was.
+    /// When it cannot be written down. Perhaps it stands there all the same, where only the last sync has failed: go back then, too.
     pub fn keep(&mut self, tree: &LoadedTree) -> Result<(), FolderError> {
         match self {
             Self::Memory => Ok(()),
@@ -62,17 +63,24 @@ impl Storage {
         }
     }
 
-    /// Forgets all trees but the one that was kept last.
+    /// The tree that was kept last is served: forgets all others.
+    pub fn settle(&mut self) {
+        if let Self::Folder(folder) = self {
+            folder.settle();
+        }
+    }
+
+    /// Forgets all trees but the one that was kept last and the one that is served.
     pub fn forget_others(&mut self) {
         if let Self::Folder(folder) = self {
             folder.forget_others();
         }
     }
 
-    /// Goes back to the tree that was kept before, as when the device has refused the new one.
+    /// Goes back to the tree that is served, if another one was kept meanwhile, as when the device has refused that one.
     ///
     /// # Errors
-    /// When that cannot be written down.
+    /// When that cannot be written down. Both trees stay in their files then, and the next [`build`](Self::build) tries again.
     pub fn go_back(&mut self) -> Result<(), FolderError> {
         match self {
             Self::Memory => Ok(()),

@@ -164,12 +164,51 @@ fn a_load_that_was_not_kept_leaves_the_old_tree() {
     storage.go_back().unwrap();
     let third = build(&mut storage, 3, 70);
     storage.keep(&third).unwrap();
-    storage.forget_others();
+    storage.settle();
     drop((second, third, storage));
     let tree = open(folder.path()).unwrap().tree().unwrap().unwrap();
     assert_eq!((check(&tree, 3), tree.generation), (70, 3));
     assert_eq!(names().iter().filter(|name| name.contains("-3")).count(), 3);
     assert_eq!(names().len(), 5, "{:?}", names());
+}
+
+/// What can be written by a `keep` may not be what can be written by a `go_back`: neither tree is lost, whatever is loaded then.
+#[test]
+fn where_going_back_fails_neither_tree_is_removed_or_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let mut storage = Storage::Folder(open(path).unwrap().into());
+    let first = build(&mut storage, 1, 100);
+    storage.keep(&first).unwrap();
+    let second = build(&mut storage, 2, 50);
+    storage.keep(&second).unwrap();
+    // The copy is gone, and nothing can be written.
+    let (copy, new) = (path.join("state.json.former"), path.join("state.json.new"));
+    std::fs::remove_file(&copy).unwrap();
+    std::fs::create_dir(&new).unwrap();
+    assert!(storage.go_back().unwrap_err().to_string().contains("state.json.new"));
+    storage.forget_others();
+    for generation in [1, 2, 3] {
+        let keys: Vec<u64> = (5..25).collect();
+        let options = LoadOptions { generation, ..load() };
+        let refused = storage.build(&options, u64::MAX, &keys, &mut seeded(generation, 100)).unwrap_err();
+        assert!(refused.to_string().contains("state.json.new"), "{refused}");
+        storage.forget_others();
+    }
+    assert_eq!((check(&first, 1), check(&second, 2)), (100, 50));
+    let trees = || [1, 2, 3].map(|generation| path.join(format!("tree-{generation}")).exists());
+    assert_eq!(trees(), [true, true, false]);
+    // It can be written again.
+    std::fs::remove_dir(&new).unwrap();
+    let again = LoadOptions { generation: 1, ..load() };
+    let served = storage.build(&again, u64::MAX, &[5], &mut seeded(1, 100)).unwrap_err().to_string();
+    assert!(served.contains("generation 1, which is served"), "{served}");
+    drop(second);
+    drop(build(&mut storage, 2, 70));
+    storage.forget_others();
+    assert_eq!(trees(), [true, false, false]);
+    drop((first, storage));
+    assert_eq!(check(&open(path).unwrap().tree().unwrap().unwrap(), 1), 100);
 }
 
 /// Kilobytes of a mapped file that its disk does not have yet.
@@ -286,7 +325,7 @@ fn a_folder_that_was_restored_in_part_is_refused_and_left_as_it_is() {
     let mut storage = Storage::Folder(open(path).unwrap().into());
     let second = build(&mut storage, 2, 50);
     storage.keep(&second).unwrap();
-    storage.forget_others();
+    storage.settle();
     drop((second, storage));
     let whole = contents(path);
 

@@ -271,6 +271,17 @@ fn serves_on(disk: &dyn Disk) {
         world.upsert(key, SEED).unwrap();
     }
     assert!((50..key + 2000).all(|key| world.is(key, SEED)));
+
+    // A commit is undone on a disk that is full by then.
+    let options = LoadOptions { generation: 2, ..LoadOptions::new(config(), 0) };
+    let other = storage.build(&options, u64::MAX, &[1, 2, 3], &mut seeded(SEED, 100)).unwrap();
+    storage.keep(&other).unwrap();
+    disk.fill(0);
+    storage.go_back().unwrap();
+    storage.forget_others();
+    drop((other, storage));
+    let mut storage = Storage::Folder(open(&folder).into());
+    assert!(World::new(&mut storage).is(key + 1999, SEED));
 }
 
 /// Runs the test of this name again, by a shell's words.

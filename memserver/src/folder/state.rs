@@ -20,6 +20,7 @@ pub(super) const FORMAT: u32 = 3;
 
 const STATE: &str = "state.json";
 const NEW_STATE: &str = "state.json.new";
+const FORMER_STATE: &str = "state.json.former";
 
 /// What is known of a folder.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -120,17 +121,36 @@ impl State {
         }
     }
 
-    /// Replaces the file: whoever is killed meanwhile leaves the old one or the new one.
+    /// Replaces the file: a process that is killed meanwhile leaves the old one or the new one. A machine that dies may bring the old one
+    /// back until the [names are synced](sync_names).
     pub(super) fn write(&self, folder: &Path) -> Result<(), FolderError> {
-        let (new, path) = (folder.join(NEW_STATE), folder.join(STATE));
+        self.write_as(folder, NEW_STATE)?;
+        become_state(folder, NEW_STATE)
+    }
+
+    /// Lays a copy beside the file, with its room on the disk, for [`State::restore`].
+    pub(super) fn set_aside(&self, folder: &Path) -> Result<(), FolderError> {
+        self.write_as(folder, FORMER_STATE)
+    }
+
+    /// Replaces the file by the copy that was set aside. A rename needs no room, so this works on a full disk.
+    pub(super) fn restore(folder: &Path) -> Result<(), FolderError> {
+        become_state(folder, FORMER_STATE)
+    }
+
+    /// Removes the copy that was set aside, if there is one. One that stays does no harm: it is never read.
+    pub(super) fn drop_copy(folder: &Path) {
+        let _ = fs::remove_file(folder.join(FORMER_STATE));
+    }
+
+    fn write_as(&self, folder: &Path, name: &str) -> Result<(), FolderError> {
+        let path = folder.join(name);
         let sealed = Sealed { format: FORMAT, crc32: self.sum(), state: self.clone() };
         let text = serde_json::to_vec_pretty(&sealed).expect("it is numbers and a name");
-        let created = private().write(true).create(true).truncate(true).open(&new);
+        let created = private().write(true).create(true).truncate(true).open(&path);
         let written = created.and_then(|mut file| {
             file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&new, &path)?;
-            File::open(folder)?.sync_all()
+            file.sync_all()
         });
         written.map_err(failed(&path, "writing it"))
     }
@@ -138,4 +158,15 @@ impl State {
     fn sum(&self) -> u32 {
         crc32fast::hash(&serde_json::to_vec(self).expect("it is numbers and a name"))
     }
+}
+
+fn become_state(folder: &Path, name: &str) -> Result<(), FolderError> {
+    let path = folder.join(STATE);
+    fs::rename(folder.join(name), &path).map_err(failed(&path, "replacing it"))
+}
+
+/// Brings the names of a folder's files to the disk, and waits until they are there.
+pub(super) fn sync_names(folder: &Path) -> Result<(), FolderError> {
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(failed(folder, "syncing it"))
 }

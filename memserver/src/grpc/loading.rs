@@ -28,7 +28,7 @@ use super::proto::load_reply::What as Answer;
 use super::proto::load_request::What as Word;
 use crate::info::{Origin, ServerInfo};
 use crate::load::{LoadOptions, LoadedTree};
-use crate::mailbox::Handle;
+use crate::mailbox::{Handle, ServerGone};
 use crate::storage::{BuildError, Storage};
 use crate::values::ValueSource;
 
@@ -163,8 +163,8 @@ impl Job {
         }
         // Nobody takes a commit back: what becomes of a loader that is gone does not matter.
         let (info, _) = self.while_telling(self.install(tree)).await;
-        let info = info?;
-        self.say(Answer::Loaded(info.into())).await
+        let _ = self.say(Answer::Loaded(info?.into())).await;
+        Ok(())
     }
 
     /// The next message, within the deadline.
@@ -273,33 +273,55 @@ impl Job {
     }
 
     /// First it is written down which tree is the one, then it is served: a server that is killed in between comes back with the new one.
+    /// Where it is not served after all, the former one is written down again.
     async fn install(&self, tree: LoadedTree) -> Result<ServerInfo, Status> {
-        let tree = self.in_storage(move |storage| storage.keep(&tree).map(|()| tree)).await?;
-        let begun = tokio::time::timeout(self.shared.answer, self.handle.install(tree)).await;
-        let installing = begun.map_err(|_| {
-            Status::deadline_exceeded(
-                "the server's data path does not answer: it serves the new tree when it goes on",
-            )
-        })?;
-        // Now it works, for as long as the device takes to register the memory.
-        let installed = match installing {
-            Ok(installing) => installing.await,
-            Err(gone) => Err(gone),
-        };
-        let refused = match installed {
-            Ok(Ok(info)) => {
-                self.in_storage(|storage| {
-                    storage.forget_others();
+        let refused = match self.try_install(tree).await {
+            Ok(info) => {
+                let settle = |storage: &mut Storage| {
+                    storage.settle();
                     Ok(())
-                })
-                .await?;
+                };
+                self.in_storage(settle).await?;
                 return Ok(info);
             }
-            Ok(Err(error)) => Status::failed_precondition(error.to_string()),
-            Err(gone) => return Err(Status::unavailable(gone.to_string())),
+            Err(refused) => refused,
         };
-        self.in_storage(Storage::go_back).await?;
-        Err(refused)
+        match self.in_storage(Storage::go_back).await {
+            Ok(()) => Err(refused),
+            Err(error) => {
+                let (why, error) = (refused.message(), error.message());
+                Err(Status::new(
+                    refused.code(),
+                    format!(
+                        "{why}; the server serves the tree that it had, but a restart would serve the new one, because what was written down \
+                         cannot be undone: {error}; mend that, and load again"
+                    ),
+                ))
+            }
+        }
+    }
+
+    async fn try_install(&self, tree: LoadedTree) -> Result<ServerInfo, Status> {
+        let stopped = |gone: ServerGone| Status::unavailable(gone.to_string());
+        // The place comes before anything is written down: then the tree reaches the data path for sure.
+        let place = tokio::time::timeout(self.shared.answer, self.handle.install_place()).await;
+        let place = place.map_err(|_| {
+            Status::deadline_exceeded(
+                "the server's data path does not answer: nothing has changed; load again",
+            )
+        })?;
+        let place = place.map_err(stopped)?;
+        let tree = self.in_storage(move |storage| storage.keep(&tree).map(|()| tree)).await?;
+        let mut installing = place.install(tree);
+        if tokio::time::timeout(self.shared.answer, installing.begun()).await.is_err() {
+            // The loader is told now. The load has its turn until the tree is served or refused.
+            let late = "the server's data path does not answer: it serves the new tree when it goes on";
+            let late = self.replies.send(Err(Status::deadline_exceeded(late)));
+            let _ = tokio::time::timeout(self.shared.stall, late).await;
+        }
+        // Now it works, for as long as the device takes to register the memory.
+        let installed = installing.end().await.map_err(stopped)?;
+        installed.map_err(|error| Status::failed_precondition(error.to_string()))
     }
 
     async fn in_storage<T: Send + 'static>(
