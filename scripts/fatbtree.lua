@@ -19,7 +19,7 @@ local QUERY_BYTES = 72
 local OPS = { [1] = "open", [2] = "get", [3] = "put", [4] = "update", [5] = "delete", [6] = "scan" }
 local SCAN = 6
 local STATUSES = { [0] = "done", "not found", "redirect", "not open", "refused", "too large", "busy", "forgotten", "failed", "unknown",
-    "damaged", "no key" }
+    "damaged", "no key", "tree lost" }
 
 local walk = {
     version = ProtoField.uint8("fatbtree.index.version", "Version"),

@@ -280,6 +280,10 @@ fn refused(status: Status) -> NoAnswer {
         Status::Damaged => {
             "the server's data for this key is damaged: it fails its checks; restore the server's folder or load the tree again"
         }
+        Status::TreeLost => {
+            "the memory server has lost its tree: it was started again with an empty one; load it again, or say that this is meant \
+             (fatbtree load --empty)"
+        }
         Status::NoKey => {
             "the server answers only clients with a key of its cluster: check that the cluster file has the servers' [trust], and start the \
              client again if their queries.secret is another by now"
@@ -373,5 +377,21 @@ fn no_answer(answer: &Answer) -> NoAnswer {
         Answer::Unknown => NoAnswer::Unknown,
         Answer::Refused(status) => refused(*status),
         Answer::Value(_) | Answer::Written | Answer::Records { .. } | Answer::NotFound => STRANGE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fatbtree_index::OperationError;
+
+    use super::*;
+
+    /// Whatever a client asks with, it reads the same of a server that has lost its tree.
+    #[test]
+    fn a_lost_tree_is_told_in_the_words_of_rdma_clients() {
+        let NoAnswer::Server(words) = refused(Status::TreeLost) else { panic!("nothing was changed") };
+        let rdma = OperationError::TreeLost { key: 1, server: 2 }.to_string();
+        let words = words.strip_prefix("the memory server ").expect("the server is named first");
+        assert!(rdma.ends_with(words), "{rdma}, {words}");
     }
 }

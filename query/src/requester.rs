@@ -101,7 +101,7 @@ pub enum Answer {
     },
     /// The key is not there, and nothing was changed.
     NotFound,
-    /// The server does not do that, or cannot ([`Status::Damaged`]); nothing was changed.
+    /// The server does not do that, or cannot ([`Status::Damaged`], [`Status::TreeLost`]); nothing was changed.
     Refused(Status),
     /// Nobody answered in time. Nothing was to be changed.
     Lost,
@@ -382,7 +382,7 @@ impl Requester {
                 self.stats.no_key += 1;
                 self.end(header.request, Some(Answer::Refused(status)))
             }
-            Status::Refused | Status::TooLarge | Status::Damaged => {
+            Status::Refused | Status::TooLarge | Status::Damaged | Status::TreeLost => {
                 self.end(header.request, Some(Answer::Refused(status)))
             }
             Status::Forgotten | Status::Unknown => self.end(header.request, None),

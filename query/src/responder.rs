@@ -119,6 +119,8 @@ pub enum Outcome {
     Unknown,
     /// What is held for the key fails its checks. Nothing was changed.
     Damaged,
+    /// The server has lost its tree. Nothing was changed.
+    TreeLost,
 }
 
 /// A datagram for a client.
@@ -429,6 +431,7 @@ impl Responder {
             Outcome::Failed => (Status::Failed, Vec::new()),
             Outcome::Unknown => (Status::Unknown, Vec::new()),
             Outcome::Damaged => (Status::Damaged, Vec::new()),
+            Outcome::TreeLost => (Status::TreeLost, Vec::new()),
         };
         // Nobody is sent more packets than it has sent before it has shown that it receives them.
         if host.is_none() && payload.len() > self.options.part {

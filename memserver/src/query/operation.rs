@@ -72,7 +72,7 @@ fn failed(error: &OperationError) -> Outcome {
         }
         error @ OperationError::TreeLost { .. } => {
             tracing::debug!(%error, "a query for a tree that was lost");
-            Outcome::Damaged
+            Outcome::TreeLost
         }
         error => {
             tracing::debug!(%error, "a query has failed");

@@ -8,7 +8,7 @@ use fatbtree_index::{
 };
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
 use fatbtree_memserver::{
-    ClientId, Lease, LoadOptions, MemoryServer, ServerOptions, SessionKey, Supply, bulk_load, seeded,
+    ClientId, Lease, LoadOptions, MemoryServer, Refusal, ServerOptions, SessionKey, Supply, bulk_load, seeded,
 };
 use fatbtree_query::{Answer, Ask, Requester, ResponderOptions};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
@@ -85,7 +85,14 @@ impl Worker {
                         _ => {
                             let host = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
                             let client = ClientId { host, roce: Ipv4Addr::from_bits(self.number) };
-                            lab.server.open_session(lab.now, client).unwrap()
+                            match lab.server.open_session(lab.now, client) {
+                                Err(Refusal::TreeLost { .. }) => {
+                                    self.worker.tree_lost();
+                                    // It asks for a link again the next time.
+                                    return self.worker.turn(lab.now);
+                                }
+                                opened => opened.unwrap(),
+                            }
                         }
                     };
                     self.lease = Some(lease);

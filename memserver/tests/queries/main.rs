@@ -5,6 +5,7 @@ mod borders;
 mod burst;
 mod damage;
 mod lab;
+mod lost;
 
 use std::collections::BTreeMap;
 

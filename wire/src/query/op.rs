@@ -84,11 +84,14 @@ pub enum Status {
     /// The server answers only clients that have a key, and this request does not bear the tag of its client's. Nothing was
     /// changed.
     NoKey = 11,
+    /// The server was started again with an empty tree and has lost the one that it had. Nothing was changed, and asking again does
+    /// not help until it is loaded.
+    TreeLost = 12,
 }
 
 impl Status {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Done,
         Self::NotFound,
         Self::Redirect,
@@ -101,6 +104,7 @@ impl Status {
         Self::Unknown,
         Self::Damaged,
         Self::NoKey,
+        Self::TreeLost,
     ];
 
     /// By its number.
@@ -124,6 +128,7 @@ impl fmt::Display for Status {
             Self::Unknown => "unknown",
             Self::Damaged => "damaged",
             Self::NoKey => "no key",
+            Self::TreeLost => "tree lost",
         })
     }
 }
@@ -136,6 +141,6 @@ mod tests {
     fn numbers_lead_back() {
         assert!(Op::ALL.into_iter().all(|op| Op::of(op as u8) == Some(op)));
         assert!(Status::ALL.into_iter().all(|status| Status::of(status as u8) == Some(status)));
-        assert_eq!((Op::of(0), Op::of(7), Status::of(12)), (None, None, None));
+        assert_eq!((Op::of(0), Op::of(7), Status::of(13)), (None, None, None));
     }
 }
