@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use etherparse::PacketBuilder;
-use fatbtree_wire::query::{Op, QUERY_UDP_PORT, QueryHeader, Status, datagrams, records};
+use fatbtree_wire::query::{Op, QUERY_UDP_PORT, QueryHeader, Status, datagram, parts, records};
 use fatbtree_wire::{Bth, Extension, Flow, HeaderTemplate, IndexFlags, IndexHeader, Opcode, Reth, hops};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 
@@ -60,7 +60,8 @@ fn index_read() -> Vec<Vec<u8>> {
 fn queries() -> Result<Vec<Vec<u8>>, Box<dyn std::error::Error>> {
     let mut all = Vec::new();
     let mut send = |is_request: bool, header: &QueryHeader, payload: &[u8]| {
-        for datagram in datagrams(header, payload, 16) {
+        for (header, part) in parts(header, payload, 16) {
+            let datagram = datagram(&header, part);
             let ((mac, ip), (to_mac, to_ip)) = if is_request { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
             let (port, to_port) =
                 if is_request { (40_000, QUERY_UDP_PORT) } else { (QUERY_UDP_PORT, 40_000) };

@@ -65,7 +65,7 @@ pub mod records;
 
 pub use header::{Query, QueryError, QueryHeader};
 pub use op::{Op, RESPONSE, Status};
-pub use parts::{Assembly, PartError, datagram, datagrams, parts};
+pub use parts::{Assembly, PartError, datagram, parts};
 
 /// UDP port of memory servers that answer queries.
 pub const QUERY_UDP_PORT: u16 = 4793;

@@ -44,14 +44,6 @@ pub fn parts<'a>(
     empty.into_iter().chain(parts)
 }
 
-/// The same as datagrams, whose tags are 0.
-///
-/// # Panics
-/// As [`parts`].
-pub fn datagrams(header: &QueryHeader, payload: &[u8], most: usize) -> impl Iterator<Item = Vec<u8>> {
-    parts(header, payload, most).map(|(header, part)| datagram(&header, part))
-}
-
 /// A header and its part as they go over the network.
 pub fn datagram(header: &QueryHeader, part: &[u8]) -> Vec<u8> {
     let mut datagram = Vec::with_capacity(QueryHeader::LEN + part.len());
