@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use fatbtree_index::{BreakReason, KeyRange, OperationError, Pool, ScanOptions, Start, Wish};
+use fatbtree_index::{BreakReason, KeyRange, OperationError, Partition, Pool, ScanOptions, Start, Wish};
 use fatbtree_query::{Outcome, Request};
 use fatbtree_verbs::{Failure, Verbs};
 use fatbtree_wire::query::{Op, records};
@@ -23,12 +23,12 @@ impl Default for ScanBounds {
     }
 }
 
-/// Carries out a request for a key of this partition, whose keys are `range`.
+/// Carries out a request for a key of `own`.
 pub(super) async fn carry_out<V: Verbs>(
     pool: Rc<Pool<V>>,
     request: Request,
     start: Start,
-    range: KeyRange,
+    own: Partition,
     bounds: ScanBounds,
 ) -> Outcome {
     let Request { op, key, value, .. } = &request;
@@ -36,26 +36,26 @@ pub(super) async fn carry_out<V: Verbs>(
         Op::Get => match pool.lookup(*key, start).await.result {
             Ok(Some(value)) => Outcome::Value(value.to_vec()),
             Ok(None) => Outcome::NotFound,
-            Err(error) => failed(&error),
+            Err(error) => failed(&error, &own),
         },
-        Op::Scan => scan(&pool, &request, range, bounds).await,
-        Op::Put => written(pool.change(*key, Wish::Upsert(value), start).await.result),
-        Op::Update => written(pool.change(*key, Wish::Update(value), start).await.result),
-        Op::Delete => written(pool.change(*key, Wish::Delete, start).await.result),
+        Op::Scan => scan(&pool, &request, &own, bounds).await,
+        Op::Put => written(pool.change(*key, Wish::Upsert(value), start).await.result, &own),
+        Op::Update => written(pool.change(*key, Wish::Update(value), start).await.result, &own),
+        Op::Delete => written(pool.change(*key, Wish::Delete, start).await.result, &own),
         // The responder has answered it.
         Op::Open => Outcome::Failed,
     }
 }
 
-fn written(result: Result<bool, OperationError>) -> Outcome {
+fn written(result: Result<bool, OperationError>, own: &Partition) -> Outcome {
     match result {
         Ok(true) => Outcome::Done,
         Ok(false) => Outcome::NotFound,
-        Err(error) => failed(&error),
+        Err(error) => failed(&error, own),
     }
 }
 
-fn failed(error: &OperationError) -> Outcome {
+fn failed(error: &OperationError, own: &Partition) -> Outcome {
     match error {
         OperationError::Unknown { .. } => Outcome::Unknown,
         OperationError::ValueSize { .. } => Outcome::TooLarge,
@@ -67,6 +67,11 @@ fn failed(error: &OperationError) -> Outcome {
         | OperationError::ConnectionBroke {
             last: BreakReason::Failed(Failure::RemoteAccess), ..
         }) => {
+            tracing::debug!(%error, "a query has found damage");
+            Outcome::Damaged
+        }
+        // A worker writes to its own server alone: a pointer leads to another one.
+        error @ OperationError::NotWriter { server, .. } if *server != own.id => {
             tracing::debug!(%error, "a query has found damage");
             Outcome::Damaged
         }
@@ -82,13 +87,13 @@ fn failed(error: &OperationError) -> Outcome {
 }
 
 /// The records of a range that are this partition's, as many as one answer takes.
-async fn scan<V: Verbs>(pool: &Pool<V>, request: &Request, range: KeyRange, bounds: ScanBounds) -> Outcome {
+async fn scan<V: Verbs>(pool: &Pool<V>, request: &Request, own: &Partition, bounds: ScanBounds) -> Outcome {
     let wanted = KeyRange::of(request.key..=request.range_end);
     if wanted.is_empty() || request.limit == 0 {
         return Outcome::Records { payload: Vec::new(), next: None };
     }
     // The next partition has what is behind this one's end.
-    let behind = range.high.filter(|&high| !wanted.is_below(high));
+    let behind = own.range.high.filter(|&high| !wanted.is_below(high));
     let part = KeyRange { low: wanted.low, high: behind.or(wanted.high) };
     let most = request.limit.min(bounds.records);
     // A short scan reads few leaves ahead.
@@ -105,7 +110,7 @@ async fn scan<V: Verbs>(pool: &Pool<V>, request: &Request, range: KeyRange, boun
                 records::push(&mut payload, key, &value);
                 (count, last) = (count + 1, Some(key));
             }
-            Some(Err(error)) => return failed(&error),
+            Some(Err(error)) => return failed(&error, own),
             // All of this partition's: on from the next one's first key, if the range goes on and the client wants more.
             None => return Outcome::Records { payload, next: behind },
         }

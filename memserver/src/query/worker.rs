@@ -268,7 +268,7 @@ impl QueryWorker {
             }
         };
         let start = led.unwrap_or(self.start);
-        let done = carry_out(Rc::clone(&self.pool), request, start, range, self.options.scans);
+        let done = carry_out(Rc::clone(&self.pool), request, start, self.info.partition, self.options.scans);
         self.work.push(Box::pin(async move { Ended::Request(ticket, done.await, range) }));
         self.waker.wake_by_ref();
     }

@@ -74,6 +74,21 @@ const FIELDS: [usize; 7] = [
     offsets::VERSION,
 ];
 
+/// A worker has the locks of its own server alone.
+#[test]
+fn a_write_that_a_forged_node_leads_to_another_server_is_refused_by_that_name() {
+    let keys: Vec<u64> = (0..100).map(|n| 1000 + n * 10).collect();
+    let mut lab = Lab::new(&keys);
+    let above = nodes(&lab).into_iter().find(|node| node.level == 1 && node.low <= 1000).unwrap();
+    let mut worker = lab.worker(1);
+    forge(&lab, above.address, offsets::FIRST_CHILD, GlobalAddress::new(2, 64).raw());
+    let mut client = Requester::new(RequesterOptions::default(), 1);
+    for what in [Ask::get(1000), Ask::put(1000, value_of(1000, 1)), Ask::delete(1000)] {
+        let found = ask(&mut lab, &mut worker, &mut client, 1, what.clone(), |_| ());
+        assert_eq!(found, Answer::Refused(Status::Damaged), "{what:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
