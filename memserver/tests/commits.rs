@@ -14,7 +14,10 @@ use fatbtree_memserver::grpc::proto::load_reply::What as Answer;
 use fatbtree_memserver::grpc::proto::load_request::What;
 use fatbtree_memserver::grpc::proto::loader_client::LoaderClient;
 use fatbtree_memserver::grpc::{Loading, ServiceOptions, proto};
-use fatbtree_memserver::{Folder, FolderOwner, LoadOptions, LoadedTree, ServerOptions, Storage, seeded};
+use fatbtree_memserver::{
+    Folder, FolderOwner, LoadOptions, LoadedTree, ServerGone, ServerOptions, Storage, bulk_load, mailbox,
+    seeded,
+};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
@@ -231,4 +234,19 @@ async fn a_commit_that_the_data_path_does_not_live_to_see_is_undone() {
     assert!(matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded), "{status}");
     soon(async || (written_down(path) == 1).then_some(())).await;
     assert!(is_there(path, 1));
+}
+
+/// The data path ends between the place in its mailbox and the tree that is put there.
+#[tokio::test]
+async fn a_tree_that_is_put_into_a_mailbox_that_has_ended_is_not_waited_for() {
+    let config = TreeConfig::new(16, 1024, ValueLayout::OutOfLine).unwrap();
+    let tree = bulk_load(&LoadOptions::new(config, 0), &[], &mut seeded(1, 8)).unwrap();
+    let (handle, mailbox) = mailbox(1);
+    let place = handle.install_place().await.unwrap();
+    drop(mailbox);
+    let mut installing = place.install(tree);
+    let soon = Duration::from_secs(10);
+    assert_eq!(tokio::time::timeout(soon, installing.begun()).await, Ok(Err(ServerGone)));
+    assert_eq!(tokio::time::timeout(soon, installing.end()).await.unwrap().unwrap_err(), ServerGone);
+    assert!(handle.install_place().await.is_err());
 }
