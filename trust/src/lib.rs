@@ -199,8 +199,8 @@ impl Trust {
             certificate: own::read(&certificate)?,
             key: own::read_secret(&key, &format!("the key of {name}"))?,
         };
-        own::check(&ca, &credentials.authority, None, now)?;
-        own::check(&certificate, &credentials.certificate, Some(name), now)?;
+        own::check_authorities(&ca, &credentials.authority, now)?;
+        own::check(&certificate, &credentials.certificate, name, now)?;
         let trust = Self(Some(Arc::new(credentials)));
         let unusable =
             |source| TrustError::Unusable { name: name.to_owned(), folder: folder.to_owned(), source };

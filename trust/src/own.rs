@@ -1,13 +1,15 @@
 //! A role's own files: what is wrong with one is told when it is read, with the file, the role and the day, and not by a peer's
 //! TLS alert later.
 
+use std::fmt::Display;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use x509_parser::error::PEMError;
 use x509_parser::extensions::GeneralName;
-use x509_parser::pem::parse_x509_pem;
+use x509_parser::pem::{Pem, parse_x509_pem};
 use x509_parser::time::ASN1Time;
 
 use crate::TrustError;
@@ -30,12 +32,45 @@ pub(crate) fn read_secret(file: &Path, what: &str) -> Result<String, TrustError>
     read(file)
 }
 
-/// Checks that a certificate is good at this time, and is that of `name`; `None`: an authority's, which has no name.
-pub(crate) fn check(file: &Path, text: &str, name: Option<&str>, now: SystemTime) -> Result<(), TrustError> {
-    let whose = name.map_or_else(|| "the authority".to_owned(), str::to_owned);
-    let none = |why: String| TrustError::NoCertificate { file: file.to_owned(), whose: whose.clone(), why };
-    let (_, pem) = parse_x509_pem(text.as_bytes()).map_err(|error| none(error.to_string()))?;
-    let certificate = pem.parse_x509().map_err(|error| none(error.to_string()))?;
+/// Checks that one of the authorities' certificates is good at this time. While an authority is replaced, its file has the old one and the
+/// new one, and TLS believes all of them.
+pub(crate) fn check_authorities(file: &Path, text: &str, now: SystemTime) -> Result<(), TrustError> {
+    let (mut has_good, mut bad) = (false, Vec::new());
+    for pem in Pem::iter_from_buffer(text.as_bytes()) {
+        // TLS takes no part of a file that is damaged.
+        let pem = pem.map_err(|error| none(file, AUTHORITY, error))?;
+        match check_pem(file, &pem, None, now) {
+            Ok(()) => has_good = true,
+            Err(error) => bad.push(error),
+        }
+    }
+    if !has_good {
+        // The newest is last, mostly.
+        return Err(bad.pop().unwrap_or_else(|| none(file, AUTHORITY, PEMError::MissingHeader)));
+    }
+    for error in bad {
+        tracing::warn!(%error, "this certificate is left out: there is a good one beside it; remove this one from the file");
+    }
+    Ok(())
+}
+
+/// Checks that a certificate is good at this time, and is that of `name`. Behind it in its file are those of authorities in between.
+pub(crate) fn check(file: &Path, text: &str, name: &str, now: SystemTime) -> Result<(), TrustError> {
+    let (_, pem) = parse_x509_pem(text.as_bytes()).map_err(|error| none(file, name, error))?;
+    check_pem(file, &pem, Some(name), now)
+}
+
+/// Whose a certificate without a role's name is.
+const AUTHORITY: &str = "the authority";
+
+fn none(file: &Path, whose: &str, why: impl Display) -> TrustError {
+    TrustError::NoCertificate { file: file.to_owned(), whose: whose.to_owned(), why: why.to_string() }
+}
+
+/// `name`: the role's; `None`: an authority's, which has no name.
+fn check_pem(file: &Path, pem: &Pem, name: Option<&str>, now: SystemTime) -> Result<(), TrustError> {
+    let whose = name.unwrap_or(AUTHORITY).to_owned();
+    let certificate = pem.parse_x509().map_err(|error| none(file, &whose, error))?;
     let (begins, ends) = (certificate.validity().not_before, certificate.validity().not_after);
     if let Some(name) = name {
         let names = certificate.subject_alternative_name().ok().flatten();

@@ -38,6 +38,42 @@ fn certificates_last_as_long_as_was_asked_for_and_say_when_they_have_ended() {
     assert!(ended.contains("left.pem: the certificate of left ended on 20"), "{ended}");
 }
 
+/// While an authority is replaced, all roles have both certificates: the day on which the old one ends is a day like others.
+#[test]
+fn of_several_authorities_one_must_be_good() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [old, new] = ["old", "new"].map(|name| folder.path().join(name));
+    let old_ends = make_certificates(&old, ["left"], 10).expect("a set");
+    let new_ends = make_certificates(&new, ["left"], 40).expect("a set");
+    let [first, second] =
+        [&old, &new].map(|set| fs::read_to_string(set.join("ca.pem")).expect("it was made"));
+    let now = SystemTime::now();
+    let read = |text: &str, after| {
+        fs::write(new.join("ca.pem"), text).expect("written");
+        told(&new, "left", now + after * DAY)
+    };
+    for both in [format!("{first}{second}"), format!("{second}\nabout the old one:\n{first}\n")] {
+        assert_eq!(read(&both, 0), "");
+        assert_eq!(read(&both, 11), "", "the new one is good");
+        let ended = read(&both, 41);
+        assert!(ended.contains("ca.pem: the certificate of the authority ended on "), "{ended}");
+        assert!(ended.contains(&old_ends) || ended.contains(&new_ends), "{ended}");
+    }
+    // What is no certificate at all beside a good one is left out, and a damaged file is told.
+    let key = fs::read_to_string(new.join("left.key")).expect("it was made");
+    assert_eq!(read(&format!("{key}{second}"), 0), "");
+    let damaged = read(&format!("{second}{}", first.replacen("-----END", "", 1)), 0);
+    assert!(
+        damaged.contains("ca.pem: expected the certificate of the authority in PEM, found none"),
+        "{damaged}"
+    );
+    let empty = read("nothing", 0);
+    assert!(
+        empty.contains("ca.pem: expected the certificate of the authority in PEM, found none"),
+        "{empty}"
+    );
+}
+
 #[test]
 fn another_roles_certificate_is_told_by_its_name() {
     let folder = tempfile::tempdir().expect("a folder");
