@@ -646,3 +646,46 @@ fn index_packets_have_a_udp_port() {
         refused(&text, "line 3, column 18, network.in_flight_port", "neither 4791");
     }
 }
+
+/// Whether a text sets something, in a comment or not: `first_port = 1`, `[wires]`.
+fn sets(text: &str, word: &str) -> bool {
+    let is_whole = |before: &str| !before.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+    let (setting, section) = (format!("{word} = "), format!("[{word}]"));
+    text.contains(&section) || text.match_indices(&setting).any(|(at, _)| is_whole(&text[..at]))
+}
+
+#[test]
+fn the_example_of_a_testbed_has_every_setting() {
+    // The words as the parser has them.
+    let shapes = include_str!("../src/cluster/file.rs").lines();
+    let fields = shapes.filter_map(|line| line.trim().strip_prefix("pub(super) ")?.split_once(": "));
+    let words: Vec<&str> = fields.map(|(word, _)| word).filter(|word| !word.contains([' ', '('])).collect();
+    assert!(words.len() > 40 && words.contains(&"standby"), "{words:?}");
+    let of_other_kinds = ["hosts", "leaves", "spines", "loopback_ports"];
+    for word in words {
+        let others = || Cluster::examples().into_iter().any(|(_, text)| sets(text, word));
+        let is_explained = match of_other_kinds.contains(&word) {
+            true => others() && Cluster::example_toml().contains(word),
+            false => sets(Cluster::example_toml(), word),
+        };
+        assert!(is_explained, "{word}");
+    }
+}
+
+/// The line without the `# ` before a setting.
+fn in_force(line: &str) -> &str {
+    let Some(setting) = line.strip_prefix("# ") else { return line };
+    let is_word = |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let sets = setting.starts_with('[') || setting.split_once(" = ").is_some_and(|(word, _)| is_word(word));
+    if sets { setting } else { line }
+}
+
+#[test]
+fn what_examples_have_commented_out_is_right() {
+    let all = Cluster::examples().into_iter().chain([("testbed", Cluster::example_toml())]);
+    for (name, text) in all {
+        let text = text.lines().map(in_force).collect::<Vec<_>>().join("\n");
+        let cluster = Cluster::from_toml(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(cluster.controllers(), ["127.0.0.1:9690", "127.0.0.1:9691"], "{name}");
+    }
+}
