@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fatbtree_p4runtime::entry::EntryView;
 use fatbtree_p4runtime::v1::forwarding_pipeline_config::Cookie;
@@ -17,6 +17,7 @@ use fatbtree_topology::{Cluster, P4RuntimeEndpoint, SwitchId};
 use fatbtree_trust::Trust;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tonic::Code;
 
 use crate::base::Base;
 use crate::election::Seen;
@@ -29,6 +30,8 @@ use crate::tables::{Change, Entry, TableError};
 
 /// Updates of a switch that are lowered and written in one go.
 const CHUNK: usize = 20_000;
+/// Time after which a switch that says nothing is asked for a sign of life.
+const ASK: Duration = Duration::from_secs(1);
 
 /// What can go wrong while pushing.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +119,7 @@ impl PushReport {
 pub struct Ballot {
     name: String,
     /// The session lives as long as its client.
-    _client: P4RuntimeClient,
+    client: P4RuntimeClient,
     mastership: watch::Receiver<Mastership>,
     first: Option<Mastership>,
 }
@@ -142,19 +145,41 @@ impl Ballot {
         let ended =
             || failed(ClientError::SessionEnded { device_id, reason: "the stream is closed".to_owned() });
         let mastership = client.mastership().ok_or_else(ended)?;
-        Ok(Self { name, _client: client, mastership, first: Some(first) })
+        Ok(Self { name, client, mastership, first: Some(first) })
     }
 
-    /// What the switch says: at once, then when it changes.
+    /// What the switch says: at once, then when it changes, or when it does not answer any more. Then the session is of no use.
     pub async fn next(&mut self) -> Seen {
         if let Some(first) = self.first.take() {
             return Seen::of(&first);
         }
-        match self.mastership.changed().await {
-            Ok(()) => Seen::of(&self.mastership.borrow_and_update()),
-            Err(_) => Seen::Silent(format!("switch {}: the stream is closed", self.name)),
+        let Self { name, client, mastership, .. } = self;
+        tokio::select! {
+            biased;
+            changed = mastership.changed() => match changed {
+                Ok(()) => Seen::of(&mastership.borrow_and_update()),
+                Err(_) => Seen::Silent(format!("switch {name}: the stream is closed")),
+            },
+            reason = falls_silent(client) => Seen::Silent(format!("switch {name}: {reason}")),
         }
     }
+}
+
+/// Waits until a switch does not answer in time. Its last notice would count for ever: a switch that is frozen, or whose machine is gone,
+/// ends no stream.
+async fn falls_silent(client: &P4RuntimeClient) -> ClientError {
+    loop {
+        tokio::time::sleep(ASK).await;
+        match client.pipeline(ResponseType::CookieOnly).await {
+            Err(error) if is_no_answer(&error) => return error,
+            // A refusal is a sign of life, too. If the connection is broken, the stream ends.
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+fn is_no_answer(error: &ClientError) -> bool {
+    matches!(error, ClientError::Rpc { status, .. } if status.code() == Code::DeadlineExceeded)
 }
 
 /// Where a switch is controlled, and how.

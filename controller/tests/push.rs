@@ -7,11 +7,13 @@ mod common;
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use common::plan;
+use fatbtree_controller::election::{Bid, Candidate, Seen};
 use fatbtree_controller::{
-    Budget, Entry, Fleet, FleetOptions, Placement, Programs, Progress, PushError, ReloadSteps, SETS, Tables,
-    base,
+    Ballot, Budget, Entry, Fleet, FleetOptions, Placement, Programs, Progress, PushError, ReloadSteps, SETS,
+    Tables, base,
 };
 use fatbtree_p4runtime::v1::{
     self, entity, p4_runtime_server, stream_message_request, stream_message_response, update,
@@ -39,6 +41,8 @@ struct Fake {
     full: Arc<Mutex<Option<u32>>>,
     /// Take updates without keeping them: what is measured then is the controller, gRPC and decoding.
     sink: Arc<Mutex<bool>>,
+    /// Say nothing any more, and leave connections open: the process is frozen, or its machine gone.
+    frozen: Arc<Mutex<bool>>,
 }
 
 fn key(entry: &v1::TableEntry) -> Key {
@@ -126,6 +130,9 @@ impl p4_runtime_server::P4Runtime for Fake {
         &self,
         _: Request<v1::GetForwardingPipelineConfigRequest>,
     ) -> Result<Response<v1::GetForwardingPipelineConfigResponse>, Status> {
+        if *self.frozen.lock().unwrap() {
+            std::future::pending::<()>().await;
+        }
         Err(Status::unimplemented("not needed"))
     }
 
@@ -254,6 +261,26 @@ async fn a_full_table_stops_the_reload_before_the_flip() {
     let text = error.to_string();
     assert!(text.contains("agg-0-0") || text.contains("edge-0-"), "the switch is named: {text}");
     assert_eq!(fake.devices.lock().unwrap()[&core].default, before, "the old epoch goes on serving");
+}
+
+/// The machine of the primary takes switches with it: what these have said last must not count for ever.
+#[tokio::test]
+async fn a_switch_that_is_frozen_ends_the_session_of_a_controller_that_looks_on() {
+    let (fake, cluster) = start().await;
+    let mut options = FleetOptions::default();
+    options.election_id =
+        Bid { term: 3, candidate: Candidate::new(([127, 0, 0, 1], 9690).into(), 0) }.election_id();
+    options.client.answer_timeout = Duration::from_millis(300);
+    let switch = cluster.tree().switches()[0].id;
+    let mut ballot = Ballot::open(&cluster, switch, &options).await.unwrap();
+    assert_eq!(ballot.next().await, Seen::Vacant(None), "the fake says that this bid has won");
+    // It refuses to say what it runs: that is an answer.
+    let lives = Duration::from_millis(2_500);
+    assert!(tokio::time::timeout(lives, ballot.next()).await.is_err(), "nothing has changed");
+    *fake.frozen.lock().unwrap() = true;
+    let seen = tokio::time::timeout(Duration::from_secs(10), ballot.next()).await.expect("it is noticed");
+    let Seen::Silent(reason) = seen else { panic!("{seen:?}") };
+    assert!(reason.contains("switch core-0: ") && reason.contains("no answer within 0.3 s"), "{reason}");
 }
 
 #[tokio::test]

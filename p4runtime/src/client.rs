@@ -26,6 +26,9 @@ use crate::v1::{
 pub const MAX_MESSAGE: usize = 256 << 20;
 /// Largest list of headers accepted, bytes: the errors of a batch travel in one header, about 60 bytes an update.
 pub const MAX_HEADERS: u32 = 16 << 20;
+/// Interval and time-out of the pings by which a switch notices that a controller is frozen, or its machine gone: the session has ended
+/// after twice this time. A controller on a busy machine answers later than other peers.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// What can go wrong between a controller and a switch.
 #[derive(Debug, Error)]
@@ -225,8 +228,9 @@ impl P4RuntimeClient {
         let channel = channel
             .connect_timeout(options.connect_timeout)
             .tcp_nodelay(true)
-            // A switch that vanishes is noticed by TCP. HTTP/2 pings would do it too, but servers built on the C++
-            // library answer frequent ones by closing the connection.
+            // TCP notices that a switch's machine is gone, after minutes, and never that its process is frozen. Sessions
+            // that must notice either ask something now and then, and wait `answer_timeout` for the answer. HTTP/2 pings
+            // cannot do it: servers built on the C++ library answer frequent ones by closing the connection.
             .tcp_keepalive(Some(Duration::from_secs(15)))
             .initial_stream_window_size(8 << 20)
             .initial_connection_window_size(32 << 20)
