@@ -85,7 +85,8 @@ impl Controllers {
         Self(peers.into_iter().collect())
     }
 
-    /// The controllers in turn, for ever: for a stream that is opened again and again until a primary takes it. `None` if there are none.
+    /// The controllers in turn, without end: for a stream that is opened again and again until a primary takes it. The iterator is empty
+    /// if there are no controllers.
     pub fn in_turn(&self) -> impl Iterator<Item = Peer> + use<> {
         self.0.clone().into_iter().cycle()
     }
