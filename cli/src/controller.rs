@@ -25,7 +25,7 @@ use crate::role;
                                                                      Tofino, with what p4/compile_tofino.sh made
 
 One controller is primary, and programs the switches. If another one is primary already, a controller that was started without --standby
-and --take-over waits 5 s for the other one to go, and then ends with an error. Standbys listen at the addresses that the cluster file
+and --take-over waits 12 s for the other one to go, and then ends with an error. Standbys listen at the addresses that the cluster file
 names: `standby = [\"127.0.0.1:9691\"]` in [controller]. Memory servers, clients and `fatbtree control` find the primary by themselves.
 
 It tells what happens, a line each. `fatbtree control` asks it.")]

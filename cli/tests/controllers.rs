@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::run;
+use fatbtree_controller::election::{OTHER, VACANT};
 use fatbtree_topology::Cluster;
 use processes::{Role, bench, cluster_file_like, kill, process};
 
@@ -19,6 +20,17 @@ fn pair(folder: &Path) -> (String, String, String) {
     let (host, port) = first.rsplit_once(':').expect("host:port");
     let second = format!("{host}:{}", port.parse::<u16>().expect("a port") - 1);
     (file.to_str().expect("a plain path").to_owned(), first, second)
+}
+
+/// A file with the same switches for the other controller.
+fn beside(folder: &Path, file: &str, first: &str, second: &str) -> String {
+    let other = folder.join("other.toml").display().to_string();
+    let text = std::fs::read_to_string(file).expect("written").replace(first, second);
+    let (before, metrics) = text.split_once("[metrics]").expect("a section");
+    let (_, after) = metrics.split_once("\n\n").expect("an empty line behind it");
+    let text = format!("{before}{after}");
+    std::fs::write(&other, text).expect("written");
+    other
 }
 
 fn control(cluster: &str, word: &str) -> Result<String, String> {
@@ -68,12 +80,7 @@ fn serves(cluster: &str) {
 fn a_second_controller_does_not_put_the_first_one_out_for_good() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (file, first, second) = pair(folder.path());
-    let other = folder.path().join("other.toml").display().to_string();
-    let text = std::fs::read_to_string(&file).expect("written").replace(&first, &second);
-    let (before, metrics) = text.split_once("[metrics]").expect("a section");
-    let (_, after) = metrics.split_once("\n\n").expect("an empty line behind it");
-    let text = format!("{before}{after}");
-    std::fs::write(&other, text).expect("written");
+    let other = beside(folder.path(), &file, &first, &second);
     let up = Role::start(&["up", &file, "--keys", "5000"]);
     up.until("ready");
     waits("a first plan", &file, "status", has_plan);
@@ -100,6 +107,38 @@ fn a_second_controller_does_not_put_the_first_one_out_for_good() {
     waits("the first one is primary again", &file, "status", has_plan);
     reloads(&file);
     serves(&file);
+}
+
+/// It is started before the switches have noticed that the primary is frozen.
+#[test]
+fn one_that_is_started_at_once_in_the_place_of_a_frozen_primary_leads() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (file, first, second) = pair(folder.path());
+    let other = beside(folder.path(), &file, &first, &second);
+    let up = Role::start(&["up", &file, "--keys", "5000"]);
+    let primary = process(&up.until("controller "));
+    up.until("ready");
+    waits("a first plan", &file, "status", has_plan);
+
+    assert!(kill("STOP", primary));
+    let replacement = Role::start(&["controller", "--cluster", &other]);
+    replacement.until("primary of the switches");
+    assert!(kill("CONT", primary));
+    waits("the first one is told", &file, "status", |answer| {
+        answer
+            .as_ref()
+            .is_err_and(|error| error.contains(&format!("not primary: the controller at {second} is")))
+    });
+    assert!(replacement.stop("INT").success());
+    assert!(up.stop("INT").success());
+}
+
+#[test]
+fn the_help_says_how_long_a_controller_waits() {
+    let help = run(&["controller", "--help"]);
+    let text = String::from_utf8(help.stdout).expect("text");
+    assert!(text.contains(&format!("waits {} s", OTHER.as_secs())), "{text}");
+    assert!(text.contains(&format!("for {} s", VACANT.as_secs())), "{text}");
 }
 
 #[test]

@@ -15,7 +15,8 @@
 //! * A leader that hears of a higher bid stops leading all switches, and looks on again. Bids are ordered, so of several leaders one
 //!   remains.
 //! * A controller that looks on leads only once more switches are without a primary than have one. So a controller that is cut off from
-//!   one switch does not lose the others.
+//!   one switch does not lose the others. Switches that do not answer count for neither side.
+//! * A controller whose process was suspended looks again at all switches before it leads: what it knows may be long out of date.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,6 +24,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use fatbtree_p4runtime::Mastership;
+use fatbtree_p4runtime::client::KEEP_ALIVE;
 use fatbtree_topology::SwitchId;
 
 /// A controller by its gRPC address, and a number that tells two processes at one address apart. Fits in 64 bits, so that switches
@@ -48,7 +50,7 @@ impl Candidate {
         (!ip.is_unspecified()).then_some(address)
     }
 
-    /// Whether both are processes at the same address: the later one has the plans that the earlier one kept.
+    /// Whether both are known to be processes at the same address: the earlier one has ended, or the later one could not listen there.
     pub fn shares_address_with(self, other: Self) -> bool {
         self.address().is_some() && self.address() == other.address()
     }
@@ -129,10 +131,15 @@ pub enum Way {
 /// How long a standby waits before it takes the place of a primary that is gone: a primary that has only lost its connection, or is started
 /// again, comes back sooner.
 pub const VACANT: Duration = Duration::from_secs(2);
-/// How long a controller that was started to be primary waits for another one to go, before it gives up: the other one may be dying.
-pub const OTHER: Duration = Duration::from_secs(5);
+/// How long a controller that was started to be primary waits for another one to go, before it gives up. The other one may be frozen, or
+/// its machine gone: software switches notice that after twice [`KEEP_ALIVE`], and two seconds more are for the notices to arrive. Switches
+/// that notice it later keep their primary for longer than that; then `--take-over` helps.
+pub const OTHER: Duration = Duration::from_secs(2 * KEEP_ALIVE.as_secs() + 2);
 /// How long to wait for switches that have not been heard of yet.
 const LOOK: Duration = Duration::from_secs(1);
+/// The longest time between two verdicts after which what switches have said still counts. In a longer one the process was suspended, and
+/// newer notices wait unread.
+const STALL: Duration = Duration::from_secs(1);
 
 /// What a controller that looks on does now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +148,8 @@ pub enum Verdict {
     LookOn,
     /// It leads.
     Lead(Leadership),
+    /// It was suspended: it ends its sessions, and begins to look on with another `Election`.
+    LookAnew,
     /// Another controller is primary, and stays it.
     GiveUp {
         /// Its bid.
@@ -153,21 +162,25 @@ pub enum Verdict {
 pub struct Leadership {
     /// The bid for all switches.
     pub bid: Bid,
-    /// No other controller has led since this one, or one at its address, has: plans that were kept then are in force if their epoch is.
+    /// No other controller has led since the one whose plans this one has kept: they are in force if their epoch is.
     pub goes_on: bool,
 }
 
 /// A controller that looks on.
 ///
 /// Its driver opens a session with every switch, bids [`to_look_on`](Bid::to_look_on), passes on what the switch says by
-/// [`saw`](Self::saw), and asks for the [`verdict`](Self::verdict) after that and every 100 ms. Time never goes back.
+/// [`saw`](Self::saw), and asks for the [`verdict`](Self::verdict) after that and every 100 ms. Time never goes back, and goes on while the
+/// process is suspended.
 #[derive(Debug)]
 pub struct Election {
     candidate: Candidate,
     way: Way,
+    last: Option<Bid>,
     /// `None` for a switch that has not been heard of.
     seen: BTreeMap<SwitchId, Option<Seen>>,
     began: Duration,
+    /// When it was asked last.
+    asked: Duration,
     /// Since when most switches have had no primary.
     vacant_since: Option<Duration>,
     /// Since when a switch has had one.
@@ -175,15 +188,16 @@ pub struct Election {
 }
 
 impl Election {
-    /// Begins to look on.
+    /// Begins to look on. `last` is the bid under which the plans were kept that this controller has, if any.
     pub fn new(
         candidate: Candidate,
         way: Way,
+        last: Option<Bid>,
         switches: impl IntoIterator<Item = SwitchId>,
         now: Duration,
     ) -> Self {
         let seen = switches.into_iter().map(|switch| (switch, None)).collect();
-        Self { candidate, way, seen, began: now, vacant_since: None, led_since: None }
+        Self { candidate, way, last, seen, began: now, asked: now, vacant_since: None, led_since: None }
     }
 
     /// A switch has said something, or does not answer.
@@ -212,14 +226,19 @@ impl Election {
     }
 
     /// What to do now.
-    pub fn verdict(&self, now: Duration) -> Verdict {
+    pub fn verdict(&mut self, now: Duration) -> Verdict {
+        if now > self.asked + STALL {
+            return Verdict::LookAnew;
+        }
+        self.asked = now;
         let passed = |since: Option<Duration>, time| since.is_some_and(|since| now >= since + time);
         let has_looked = self.seen.values().all(Option::is_some) || passed(Some(self.began), LOOK);
         let leads = match self.way {
             Way::Start => has_looked && self.vacant() > 0 && self.led_since.is_none(),
             Way::StandBy => {
                 // One that comes back at the address of the last leader waits for no other.
-                let was_last = has_looked && self.led_since.is_none() && self.comes_back();
+                let is_its = |bid: Bid| bid.candidate.shares_address_with(self.candidate);
+                let was_last = has_looked && self.led_since.is_none() && self.highest().is_some_and(is_its);
                 passed(self.vacant_since, VACANT) || was_last && self.vacant() > 0
             }
             Way::TakeOver => has_looked && (self.vacant() > 0 || self.led_since.is_some()),
@@ -227,7 +246,8 @@ impl Election {
         if leads {
             let term = self.highest().map_or(0, |bid| bid.term).saturating_add(1);
             let bid = Bid { term, candidate: self.candidate };
-            return Verdict::Lead(Leadership { bid, goes_on: self.highest().is_none() || self.comes_back() });
+            let goes_on = self.highest().is_none_or(|highest| self.last == Some(highest));
+            return Verdict::Lead(Leadership { bid, goes_on });
         }
         match self.leader() {
             Some(by) if self.way == Way::Start && passed(self.led_since, OTHER) => Verdict::GiveUp { by },
@@ -243,10 +263,6 @@ impl Election {
             Some(Seen::Silent(_)) | None => None,
         });
         bids.max()
-    }
-
-    fn comes_back(&self) -> bool {
-        self.highest().is_some_and(|bid| bid.candidate.shares_address_with(self.candidate))
     }
 
     /// Why this controller does not lead, in words that follow "not primary: ".

@@ -21,4 +21,8 @@ fn one_controller_leads_whatever_happened_to_the_others() {
     // The seeds must have been rough.
     let rough = total.put_out > 20 && total.refused > 5 && total.gave_up > 0 && total.terms > 3 * total.runs;
     assert!(rough || !are_many, "too calm: {total:?}");
+    assert!(
+        total.resumed > 5 || !are_many,
+        "no controller has gone on with the plan that it had kept: {total:?}"
+    );
 }

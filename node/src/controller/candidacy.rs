@@ -8,6 +8,7 @@ use fatbtree_topology::SwitchId;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::state::StateFolder;
 use super::{ControllerNews, Office};
 use crate::NodeError;
 
@@ -28,9 +29,27 @@ impl Office {
         way: Way,
         tell: &mut impl FnMut(ControllerNews),
     ) -> Result<Leadership, NodeError> {
+        let mut told = None;
+        loop {
+            match self.look_on_until_suspended(way, &mut told, tell).await? {
+                Some(leadership) => return Ok(leadership),
+                None => tracing::info!("this process was suspended: it looks anew at all switches"),
+            }
+        }
+    }
+
+    /// The same until the process was suspended: then what switches have said is out of date, and `None`. `told` is the primary that was
+    /// told of last.
+    async fn look_on_until_suspended(
+        &mut self,
+        way: Way,
+        told: &mut Option<Bid>,
+        tell: &mut impl FnMut(ControllerNews),
+    ) -> Result<Option<Leadership>, NodeError> {
         let began = Instant::now();
+        let last = self.state.as_deref().and_then(StateFolder::last_bid);
         let ids = self.cluster.tree().switches().iter().map(|switch| switch.id);
-        let mut election = Election::new(self.candidate, way, ids.clone(), began.elapsed());
+        let mut election = Election::new(self.candidate, way, last, ids.clone(), began.elapsed());
         let (seen, mut coming) = mpsc::channel(WAITING);
         let mut fleet = self.fleet.clone();
         fleet.election_id = Bid::to_look_on(self.candidate).election_id();
@@ -41,7 +60,6 @@ impl Office {
             sessions.spawn(async move { look(&cluster, switch, &options, &seen).await });
         }
         let mut ticks = tokio::time::interval(TICK);
-        let mut told = None;
         loop {
             tokio::select! {
                 Some((switch, seen)) = coming.recv() => election.saw(switch, seen, began.elapsed()),
@@ -50,15 +68,16 @@ impl Office {
                 _ = ticks.tick() => {}
             }
             match election.verdict(began.elapsed()) {
-                Verdict::Lead(leadership) => return Ok(leadership),
+                Verdict::Lead(leadership) => return Ok(Some(leadership)),
+                Verdict::LookAnew => return Ok(None),
                 Verdict::GiveUp { by } => {
                     return Err(NodeError::OtherController(by.candidate.to_string()));
                 }
                 Verdict::LookOn => {}
             }
             let reason = election.why_not(|switch| self.cluster.tree().switch(switch).name());
-            if let Some(leader) = election.leader().filter(|_| election.leader() != told) {
-                told = Some(leader);
+            if let Some(leader) = election.leader().filter(|leader| *told != Some(*leader)) {
+                *told = Some(leader);
                 tell(ControllerNews::StandsBy(reason.clone()));
             }
             self.standing.send_if_modified(|standing| {

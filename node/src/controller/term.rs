@@ -42,6 +42,11 @@ impl Office {
             }
             None => None,
         };
+        if let Some(folder) = &folder
+            && let Err(error) = folder.keep_bid(bid)
+        {
+            tracing::warn!(%error, "the bid is not kept: a controller that is started again will make another plan");
+        }
         let (version, first) = controller.desired();
         let (desired, wanted) = watch::channel((version, Arc::clone(first)));
         let (sync, syncs) = watch::channel(0);

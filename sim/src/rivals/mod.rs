@@ -30,6 +30,8 @@ pub struct Outcome {
     pub refused: u64,
     /// Reloads that were carried out.
     pub reloads: u64,
+    /// Plans that a controller had kept, and found in force.
+    pub resumed: u64,
 }
 
 impl std::ops::AddAssign for Outcome {
@@ -40,13 +42,14 @@ impl std::ops::AddAssign for Outcome {
         self.gave_up += other.gave_up;
         self.refused += other.refused;
         self.reloads += other.reloads;
+        self.resumed += other.resumed;
     }
 }
 
 /// Runs the scenario of a seed.
 ///
 /// # Errors
-/// Two leaders at the end, or none; a leader that changes without cause; a registration or a reload that is not carried out; a switch that
+/// Two leaders at the end, or none; a leader that changes without cause, or begins beside one that all switches name; a registration or a reload that is not carried out; a switch that
 /// holds something else; a plan that is taken for another one of the same epoch.
 pub fn run(seed: u64) -> Result<Outcome, String> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);

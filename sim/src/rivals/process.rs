@@ -10,6 +10,9 @@ use fatbtree_p4runtime::Mastership;
 use fatbtree_switch::service::StreamId;
 use fatbtree_topology::SwitchId;
 
+/// After that, all that look on know of a controller that leads.
+const KNOWN: Duration = Duration::from_secs(1);
+
 /// Whether it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
@@ -37,35 +40,72 @@ pub(super) struct Session {
 #[derive(Debug)]
 pub(super) enum Office {
     LooksOn(Election),
-    Leads { bid: Bid, controller: Box<Controller> },
+    Leads { bid: Bid, since: Duration, controller: Box<Controller> },
+}
+
+/// What a process finds again when it is started again.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Disk {
+    /// As which it has led last.
+    pub(super) bid: Option<Bid>,
+    pub(super) plan: Option<(Plan, Incarnations)>,
 }
 
 #[derive(Debug)]
 pub(super) struct Process {
+    address: SocketAddr,
     pub(super) candidate: Candidate,
+    /// How it comes to lead.
+    pub(super) way: Way,
     pub(super) life: Life,
+    /// It was frozen until now: mostly its clock goes off before it reads what was said to it.
+    pub(super) has_thawed: bool,
     pub(super) office: Office,
     pub(super) sessions: BTreeMap<SwitchId, Session>,
     /// Before that it does not try again to reach a switch.
     pub(super) retry: BTreeMap<SwitchId, Duration>,
-    /// What its disk has.
-    pub(super) disk: Option<(Plan, Incarnations)>,
+    pub(super) disk: Disk,
     /// It was told to start, and has given up.
     pub(super) has_ended: bool,
 }
 
 impl Process {
-    pub(super) fn new(port: u16, way: Way, switches: &[SwitchId], now: Duration) -> Self {
-        let candidate = Candidate::new(SocketAddr::from(([127, 0, 0, 1], port)), 0);
+    /// `draw` tells it from other processes at its address.
+    pub(super) fn new(
+        address: SocketAddr,
+        draw: u16,
+        way: Way,
+        disk: Disk,
+        switches: &[SwitchId],
+        now: Duration,
+    ) -> Self {
+        let candidate = Candidate::new(address, draw);
+        let election = Election::new(candidate, way, disk.bid, switches.iter().copied(), now);
         Self {
+            address,
             candidate,
+            way,
             life: Life::Runs,
-            office: Office::LooksOn(Election::new(candidate, way, switches.iter().copied(), now)),
+            has_thawed: false,
+            office: Office::LooksOn(election),
             sessions: BTreeMap::new(),
             retry: BTreeMap::new(),
-            disk: None,
+            disk,
             has_ended: false,
         }
+    }
+
+    /// Another process with the same files, at the same address.
+    pub(super) fn again(&mut self, draw: u16, way: Way, switches: &[SwitchId], now: Duration) {
+        let disk = std::mem::take(&mut self.disk);
+        *self = Self::new(self.address, draw, way, disk, switches, now);
+    }
+
+    /// It knows nothing any more of what switches have said.
+    pub(super) fn looks_anew(&mut self, way: Way, switches: &[SwitchId], now: Duration) {
+        self.way = way;
+        let election = Election::new(self.candidate, way, self.disk.bid, switches.iter().copied(), now);
+        self.office = Office::LooksOn(election);
     }
 
     pub(super) fn runs(&self) -> bool {
@@ -76,11 +116,28 @@ impl Process {
         matches!(self.office, Office::Leads { .. }) && self.life == Life::Runs
     }
 
+    /// Whether all switches say that it is primary, and have had time to say so to all controllers.
+    pub(super) fn has_led_all(&self, switches: &[SwitchId], now: Duration) -> bool {
+        let says = |switch| {
+            let session: Option<&Session> = self.sessions.get(switch);
+            session.is_some_and(|session| session.mastership == Mastership::Primary)
+        };
+        let is_known = matches!(self.office, Office::Leads { since, .. } if now >= since + KNOWN);
+        self.runs() && is_known && switches.iter().all(says)
+    }
+
     /// As which it bids now.
     pub(super) fn bid(&self) -> Bid {
         match &self.office {
             Office::LooksOn(_) => Bid::to_look_on(self.candidate),
             Office::Leads { bid, .. } => *bid,
+        }
+    }
+
+    /// The session ends; the process hears of it when it runs.
+    pub(super) fn end_of(&mut self, switch: SwitchId) {
+        if let Some(session) = self.sessions.get_mut(&switch) {
+            session.notices.push_back(Mastership::Ended { reason: "the connection is gone".to_owned() });
         }
     }
 

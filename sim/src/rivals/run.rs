@@ -1,16 +1,17 @@
 //! One run.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use fatbtree_controller::election::{Bid, Election, Seen, Verdict, Way};
+use fatbtree_controller::election::{Bid, Seen, Verdict, Way};
 use fatbtree_controller::{
     Budget, Change, Controller, Frequencies, Incarnation, Incarnations, Notice, Placement, Plan,
     Registration, Tree,
 };
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_p4runtime::Mastership;
-use fatbtree_p4runtime::client::{election_id, uint128};
+use fatbtree_p4runtime::client::{KEEP_ALIVE, election_id, uint128};
 use fatbtree_p4runtime::tonic::Code;
 use fatbtree_p4runtime::v1::stream_message_response::Update;
 use fatbtree_switch::service::{Request, StreamEvent, StreamId, StreamOutput, Switch};
@@ -19,7 +20,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::Outcome;
-use super::process::{Life, Office, Process, Session};
+use super::process::{Disk, Life, Office, Process, Session};
 use crate::network::{Network, bid, blank};
 
 /// Between two turns.
@@ -32,8 +33,6 @@ const CALM: Duration = Duration::from_secs(30);
 const SETTLES: Duration = Duration::from_secs(3);
 /// How long it has to stay so.
 const STAYS: Duration = Duration::from_secs(20);
-/// A switch ends a session with a process that is frozen for so long.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Changes of a write.
 const PIECE: usize = 40;
 
@@ -86,13 +85,19 @@ impl World {
         });
         let tops: Vec<TreeTop> = tops.collect();
         let ways = |number: usize| if number == 0 { Way::Start } else { Way::StandBy };
-        let processes = (0..controllers)
-            .map(|number| Process::new(9690 + number as u16, ways(number), &ids, Duration::ZERO));
+        // An IPv6 address does not fit into a bid.
+        let ips: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        let ip = ips[random.random_range(0..2usize)];
+        let processes = (0..controllers).map(|number| {
+            let address = SocketAddr::new(ip, 9690 + number as u16);
+            Process::new(address, random.random(), ways(number), Disk::default(), &ids, Duration::ZERO)
+        });
+        let processes: Vec<Process> = processes.collect();
         Ok(Self {
             now: Duration::ZERO,
             network: Network::new(tree, Placement::of(&described)),
             switches: ids.iter().map(|id| blank(*id)).collect(),
-            processes: processes.collect(),
+            processes,
             cuts: Vec::new(),
             writes: Vec::new(),
             streams: 0,
@@ -261,11 +266,10 @@ impl World {
         if let Life::Frozen(_) = process.life
             && way == Way::StandBy
         {
-            process.life = Life::Runs;
+            (process.life, process.has_thawed) = (Life::Runs, true);
             return;
         }
-        let (disk, port) = (process.disk.take(), 9690 + number as u16);
-        *process = Process { disk, ..Process::new(port, way, &self.ids, self.now) };
+        process.again(self.random.random(), way, &self.ids, self.now);
     }
 
     /// A switch hears that a session has ended, and so does the process, if it runs.
@@ -286,18 +290,16 @@ impl World {
         for number in 0..self.processes.len() {
             match self.processes[number].life {
                 Life::Frozen(since) => {
-                    if now >= since + KEEP_ALIVE {
+                    if now >= since + 2 * KEEP_ALIVE {
                         self.ids.clone().into_iter().for_each(|switch| self.close(number, switch));
                     }
                     if self.random.random_bool(0.002) {
-                        self.processes[number].life = Life::Runs;
+                        let process = &mut self.processes[number];
+                        (process.life, process.has_thawed) = (Life::Runs, true);
                     }
                 }
                 Life::Dead(until) if now >= until => {
-                    self.processes[number].life = Life::Runs;
-                    let process = &mut self.processes[number];
-                    let (disk, port) = (process.disk.take(), 9690 + number as u16);
-                    *process = Process { disk, ..Process::new(port, Way::StandBy, &self.ids, now) };
+                    self.processes[number].again(self.random.random(), Way::StandBy, &self.ids, now);
                 }
                 Life::Dead(_) | Life::Runs => {}
             }
@@ -365,6 +367,10 @@ impl World {
 
     fn work(&mut self, number: usize) -> Result<(), String> {
         let now = self.now;
+        if std::mem::take(&mut self.processes[number].has_thawed) && self.random.random_bool(0.5) {
+            // Its timer has run out meanwhile, and comes before what is still to be read.
+            return self.decides(number);
+        }
         for switch in self.ids.clone() {
             let is_cut = self.cuts.iter().any(|(of, to, _)| (*of, *to) == (number, switch));
             let process = &mut self.processes[number];
@@ -396,7 +402,7 @@ impl World {
                         if highest.map(Bid::of) > Some(*bid) =>
                     {
                         self.outcome.put_out += 1;
-                        self.looks_on(number);
+                        self.looks_on(number, Way::StandBy);
                         return Ok(());
                     }
                     Mastership::Primary => self.keep(number, switch)?,
@@ -419,29 +425,37 @@ impl World {
         self.processes[number].sessions.insert(switch, session);
     }
 
-    /// It was put out, and goes on as a standby, with other sessions.
-    fn looks_on(&mut self, number: usize) {
+    /// It was put out, and goes on as a standby; or it was frozen. It does so with other sessions.
+    fn looks_on(&mut self, number: usize, way: Way) {
         for switch in self.ids.clone() {
             self.close(number, switch);
         }
-        let (ids, now) = (self.ids.clone(), self.now);
         let process = &mut self.processes[number];
         process.sessions.clear();
-        process.office = Office::LooksOn(Election::new(process.candidate, Way::StandBy, ids, now));
+        process.looks_anew(way, &self.ids, self.now);
     }
 
     fn decides(&mut self, number: usize) -> Result<(), String> {
-        let Office::LooksOn(election) = &self.processes[number].office else {
+        let process = &mut self.processes[number];
+        let Office::LooksOn(election) = &mut process.office else {
             return self.leads(number);
         };
+        let way = process.way;
         match election.verdict(self.now) {
             Verdict::LookOn => {}
+            Verdict::LookAnew => self.looks_on(number, way),
             Verdict::GiveUp { .. } => {
                 self.outcome.gave_up += 1;
                 self.ends(number);
                 self.processes[number].has_ended = true;
             }
             Verdict::Lead(leadership) => {
+                let is_known = |process: &Process| process.has_led_all(&self.ids, self.now);
+                if way != Way::TakeOver
+                    && let Some(leader) = self.processes.iter().position(is_known)
+                {
+                    return Err(format!("controller {number} leads beside {leader}: {}", self.describe()));
+                }
                 self.outcome.terms += 1;
                 for switch in self.ids.clone() {
                     self.close(number, switch);
@@ -450,12 +464,14 @@ impl World {
                 let process = &mut self.processes[number];
                 process.sessions.clear();
                 if !leadership.goes_on {
-                    process.disk = None;
+                    process.disk.plan = None;
                 }
-                if let Some((plan, made_of)) = process.disk.clone() {
+                process.disk.bid = Some(leadership.bid);
+                if let Some((plan, made_of)) = process.disk.plan.clone() {
                     controller.restore(plan, made_of);
                 }
-                process.office = Office::Leads { bid: leadership.bid, controller: Box::new(controller) };
+                let (bid, controller) = (leadership.bid, Box::new(controller));
+                process.office = Office::Leads { bid, since: self.now, controller };
             }
         }
         Ok(())
@@ -465,7 +481,7 @@ impl World {
     fn keep(&mut self, number: usize, switch: SwitchId) -> Result<(), String> {
         let Some(at) = self.ids.iter().position(|id| *id == switch) else { return Ok(()) };
         let process = &mut self.processes[number];
-        let Office::Leads { bid, controller } = &mut process.office else { return Ok(()) };
+        let Office::Leads { bid, controller, .. } = &mut process.office else { return Ok(()) };
         let Some(session) = process.sessions.get_mut(&switch) else { return Ok(()) };
         if session.is_writing {
             return Ok(());
@@ -489,6 +505,7 @@ impl World {
                 if self.plans.get(&plan.epoch()) != Some(plan) {
                     return Err(format!("epoch {} is taken for another plan", plan.epoch()));
                 }
+                self.outcome.resumed += 1;
             }
             return Ok(());
         };
@@ -549,7 +566,7 @@ impl World {
         {
             let plan = new.plan().clone();
             // It is kept before the first entry is written.
-            process.disk = Some((plan.clone(), made_of));
+            process.disk.plan = Some((plan.clone(), made_of));
             self.plans.insert(epoch, plan);
         }
     }
@@ -575,15 +592,6 @@ impl World {
                 controller.server_joined(*partition, incarnation, &self.connections[partition]);
                 *home = Some(number);
             }
-        }
-    }
-}
-
-impl Process {
-    /// The session ends; the process hears of it when it runs.
-    fn end_of(&mut self, switch: SwitchId) {
-        if let Some(session) = self.sessions.get_mut(&switch) {
-            session.notices.push_back(Mastership::Ended { reason: "the connection is gone".to_owned() });
         }
     }
 }
