@@ -120,7 +120,8 @@ impl Process {
     pub(super) fn has_led_all(&self, switches: &[SwitchId], now: Duration) -> bool {
         let says = |switch| {
             let session: Option<&Session> = self.sessions.get(switch);
-            session.is_some_and(|session| session.mastership == Mastership::Primary)
+            // What it has not read yet may say otherwise.
+            session.is_some_and(|it| it.mastership == Mastership::Primary && it.notices.is_empty())
         };
         let is_known = matches!(self.office, Office::Leads { since, .. } if now >= since + KNOWN);
         self.runs() && is_known && switches.iter().all(says)
