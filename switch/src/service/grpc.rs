@@ -2,9 +2,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
 
-use fatbtree_p4runtime::client::{MAX_HEADERS, MAX_MESSAGE};
+use fatbtree_p4runtime::client::{KEEP_ALIVE, MAX_HEADERS, MAX_MESSAGE};
 use fatbtree_p4runtime::tonic::service::interceptor::InterceptedService;
 use fatbtree_p4runtime::tonic::transport;
 use fatbtree_p4runtime::tonic::{self, Status, Streaming};
@@ -31,9 +30,6 @@ const MAX_STREAMS: u32 = 64;
 
 /// TCP connections at once: controllers, and people who look. Each may have a session.
 const CONNECTIONS: Connections = Connections { all: 128, per_host: 64 };
-
-/// A connection without a sign of life for twice this long is closed. A controller on a busy machine answers later than other peers.
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// Serves P4Runtime at a door until `shutdown` completes; where there are certificates, to the controller only.
 ///
