@@ -139,7 +139,8 @@ async fn a_new_session_is_told_of_whichever_order_has_opened_it() {
     lab.connect(0).await;
     assert!(lab.is_lost());
     // The operator loads, and another lane is the first to find that out.
-    lab.handle.install(tree(3, 100)).await.unwrap().await.unwrap().unwrap();
+    let installing = lab.handle.install_place().await.unwrap().install(tree(3, 100));
+    installing.end().await.unwrap().unwrap();
     lab.connect(1).await;
     let Answer::Info { info, session: told, .. } = lab.answer() else { panic!("the new session is told of") };
     let Answer::Connected { id, session, .. } = lab.answer() else { panic!("the other lane is connected") };
