@@ -75,7 +75,7 @@ fn the_log_says_as_much_as_it_is_asked_for() {
     let cluster = file.to_str().expect("a plain path");
     let said = |further: &[&str], environment: Option<&str>| {
         let mut command = fatbtree();
-        command.args(["memserver", "left", "--cluster", cluster, "--seconds", "0"]).args(further);
+        command.args(["memserver", "left", "--cluster", cluster, "--seconds", "1"]).args(further);
         environment.map(|wanted| command.env("RUST_LOG", wanted));
         let output = command.output().expect("it ends");
         (output.status.code(), String::from_utf8(output.stderr).expect("text"))

@@ -443,7 +443,7 @@ mod tests {
     #[test]
     fn entries_written_have_a_bound() {
         let mut tops = tops();
-        let options = FollowOptions { entries_per_s: 500.0, ..FollowOptions::default() };
+        let options = FollowOptions { entries_per_s: 9.0, ..FollowOptions::default() };
         let mut follower = follower(&tops, options);
         let (mut written, mut reloads, mut first) = (0, 0, None);
         for second in 0..600u32 {
@@ -458,8 +458,8 @@ mod tests {
                 follower.loaded(next.plan);
             }
         }
-        let bound = 600 * 500 + first.expect("it follows");
-        assert!(reloads > 10 && written < bound, "{written} changes in {reloads} reloads, {bound} at most");
+        let bound = 600 * 9 + first.expect("it follows");
+        assert!(reloads > 0 && written < bound, "{written} changes in {reloads} reloads, {bound} at most");
     }
 
     #[test]

@@ -345,7 +345,10 @@ proptest! {
                     let child = if draw % 3 == 0 { anywhere } else { leaf };
                     let level = 1 + (draw % 5 == 0) as u8;
                     caches[1].learn(1, key, child, 4);
-                    put(&caches[who % 2], 1 + level, spec(level, key, key + draw % 100 + 1, draw as u32), &[(key, child)]);
+                    // One that leads nowhere is no node.
+                    if !child.is_null() {
+                        put(&caches[who % 2], 1 + level, spec(level, key, key + draw % 100 + 1, draw as u32), &[(key, child)]);
+                    }
                 }
             }
             for cache in &caches {

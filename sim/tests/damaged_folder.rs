@@ -83,5 +83,5 @@ fn the_start_check_of_a_damaged_folder_ends() {
         }
     }
     assert_eq!(served + refused, SEEDS * Damage::ALL.len() as u64, "the thread panicked after {last:?}");
-    assert!(served > 10 && refused > 40, "{served} served, {refused} refused");
+    assert!(served > 5 && refused > 40, "{served} served, {refused} refused");
 }

