@@ -3,7 +3,7 @@
 
 use fatbtree_fuzz::Input;
 use fatbtree_wire::UdpFrame;
-use fatbtree_wire::query::{Assembly, Query, datagram, records};
+use fatbtree_wire::query::{Assembly, Query, records};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -43,7 +43,7 @@ fn parts(bytes: &[u8]) {
     let payload = input.bytes(256);
     let header = fatbtree_wire::query::QueryHeader::request(fatbtree_wire::query::Op::Put, 7, 1, 1);
     let sent = fatbtree_wire::query::parts(&header, payload, most);
-    let mut sent: Vec<Vec<u8>> = sent.map(|(header, part)| datagram(&header, part)).collect();
+    let mut sent: Vec<Vec<u8>> = sent.map(|(header, part)| fatbtree_wire::query::datagram(&header, part)).collect();
     let mut assembly = Assembly::new(payload.len() as u32);
     while !input.is_empty() && !sent.is_empty() {
         // A part of another cut lies across others, or keeps one out that comes later: then nothing more is known.
