@@ -1,10 +1,13 @@
 //! A memory server that begins with an empty tree, and a controller that takes its time to say whether there was another one before.
 #![allow(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
 
-use std::net::{Ipv4Addr, UdpSocket};
+mod common;
+
+use std::net::Ipv4Addr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use common::{cluster, free_udp};
 use fatbtree_controller::grpc::{Input, ServiceOptions, serve};
 use fatbtree_index::TreeConfig;
 use fatbtree_memserver::grpc;
@@ -19,24 +22,6 @@ use fatbtree_trust::Trust;
 use tokio::sync::{mpsc as channel, watch};
 
 const KEY: u64 = 5;
-
-fn free_udp() -> String {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
-
-fn free_tcp() -> String {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
-
-fn cluster() -> Cluster {
-    let text = format!(
-        "[network]\nkind = \"single\"\nhosts = 4\n[[memory_server]]\nhost = \"host-0-0\"\ngrpc = \"{}\"\nquery = \"{}\"\n[[client]]\nhost = \
-         \"host-0-1\"\n",
-        free_tcp(),
-        free_udp()
-    );
-    Cluster::from_toml(&text).unwrap()
-}
 
 fn empty_server(cluster: &Cluster, controller: String) -> MemoryServerOptions {
     let described = cluster.servers()[0].clone();

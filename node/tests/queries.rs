@@ -2,13 +2,15 @@
 //! explained by one order of what happened.
 #![allow(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
 
+mod common;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::UdpSocket;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use common::{cluster, free_udp};
 use fatbtree_client::{Client, QueryClient};
 use fatbtree_index::{Start, TreeConfig, Wish, value};
 use fatbtree_node::{
@@ -18,7 +20,6 @@ use fatbtree_node::{
 use fatbtree_port::PortSpec;
 use fatbtree_query::{Answer as Said, Ask};
 use fatbtree_sim::history::{Answer, Call, History};
-use fatbtree_topology::Cluster;
 use fatbtree_trust::Trust;
 use fatbtree_verbs::time::Instant;
 use rand::{RngExt as _, SeedableRng as _};
@@ -28,25 +29,6 @@ const KEYS: u64 = 600;
 const SEED: u64 = 42;
 const TASKS: u64 = 12;
 const OPERATIONS: u64 = 400;
-
-fn free_udp() -> String {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
-
-fn free_tcp() -> String {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
-
-/// One memory server and a client, with nothing between them.
-fn cluster() -> Cluster {
-    let text = format!(
-        "[network]\nkind = \"single\"\nhosts = 4\n[[memory_server]]\nhost = \"host-0-0\"\ngrpc = \"{}\"\nquery = \"{}\"\n[[client]]\nhost = \
-         \"host-0-1\"\n",
-        free_tcp(),
-        free_udp()
-    );
-    Cluster::from_toml(&text).unwrap()
-}
 
 fn key_of(number: u64) -> u64 {
     number * 0x0004_0000_0000_0003
