@@ -57,15 +57,11 @@ impl fmt::Display for AskedKey {
 
 /// For an argument that is a key.
 pub(crate) fn key(text: &str) -> Result<AskedKey, String> {
-    let text = text.trim();
-    let is_hexadecimal = text.starts_with("0x") || text.starts_with("0X");
-    let asked = |key| AskedKey { key, is_hexadecimal };
-    let wrong = || format!("expected a 64-bit key such as 4711 or 0x1267, found {text:?}");
-    key_of(text).map(asked).ok_or_else(wrong)
+    key_of(text).ok_or_else(|| format!("expected a 64-bit key such as 4711 or 0x1267, found {text:?}"))
 }
 
 /// A key, decimal or hexadecimal; underscores between its digits are passed over.
-pub(crate) fn key_of(text: &str) -> Option<u64> {
+pub(crate) fn key_of(text: &str) -> Option<AskedKey> {
     let text = text.trim();
     let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
@@ -75,10 +71,11 @@ pub(crate) fn key_of(text: &str) -> Option<u64> {
     if !digits.starts_with(|c: char| c.is_digit(radix)) {
         return None;
     }
-    match digits.contains('_') {
-        true => u64::from_str_radix(&digits.replace('_', ""), radix).ok(),
-        false => u64::from_str_radix(digits, radix).ok(),
-    }
+    let key = match digits.contains('_') {
+        true => u64::from_str_radix(&digits.replace('_', ""), radix),
+        false => u64::from_str_radix(digits, radix),
+    };
+    Some(AskedKey { key: key.ok()?, is_hexadecimal: radix == 16 })
 }
 
 /// For an option that is a count of at least 1.

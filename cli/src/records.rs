@@ -260,7 +260,7 @@ impl<'n, R: BufRead> Lines<'n, R> {
 
     fn key(&self, line: u64, found: &[u8]) -> Result<u64> {
         let text = String::from_utf8_lossy(found);
-        let key = crate::count::key_of(&text);
+        let key = crate::count::key_of(&text).map(|asked| asked.key);
         key.with_context(|| {
             let (name, most) = (self.name, u64::MAX);
             let found: String = text.chars().take(40).collect();
