@@ -139,7 +139,7 @@ fn expect(tree: &Tree, visits: &[u64], runs: &[(u32, u32)], (count, total): (usi
     // Breadth-first order: a parent's visits are known before its children's.
     for node in 0..tree.node_count() {
         let (rate, TreeNode { leaves, level, .. }) = (of_leaf[node], *tree.node(node as u32));
-        let (leaves, even) = (leaves as f64, evenness.samples(level));
+        let (leaves, even) = (leaves as f64, evenness.0[usize::from(level)]);
         let (visits, samples) = (visits[node], samples_of(node));
         let whole = Whole { expected: rate * leaves, leaves, visits, samples, even };
         for child in tree.children(node as u32).iter().filter(|child| child.node != NONE) {
@@ -160,7 +160,7 @@ const LEAST_EVEN: f64 = 1.0;
 /// Where visits are even by leaves, the samples of a node's `k` children differ from that by chance alone, and Pearson's X² is
 /// `k - 1` on average. Where the shares of the children themselves are drawn (from a Dirichlet distribution that is worth `a`
 /// samples), it is `k - 1` times `(n + a) / (1 + a)` for `n` samples. Solved for `a` by the sums over a level.
-struct Evenness(Vec<Dispersion>);
+struct Evenness(Vec<f64>);
 
 #[derive(Clone, Copy, Default)]
 struct Dispersion {
@@ -177,11 +177,14 @@ impl Evenness {
         let mut levels = vec![Dispersion::default(); usize::from(u8::MAX) + 1];
         for node in 0..tree.node_count() {
             let samples = samples_of(node);
+            if samples < 2.0 {
+                continue;
+            }
             let known = tree.children(node as u32).iter().filter(|child| child.node != NONE);
             let leaves: u64 = known.clone().map(|child| tree.node(child.node).leaves).sum();
             let seen: u64 = known.clone().map(|child| visits[child.node as usize]).sum();
             let count = known.clone().count();
-            if count < 2 || samples < 2.0 || seen == 0 {
+            if count < 2 || seen == 0 {
                 continue;
             }
             let square = |child: u32| {
@@ -195,11 +198,14 @@ impl Evenness {
             level.freedom += freedom;
             level.samples += samples * freedom;
         }
-        Self(levels)
+        Self(levels.iter().map(Dispersion::even).collect())
     }
+}
 
-    fn samples(&self, level: u8) -> f64 {
-        let Dispersion { squares, freedom, samples } = self.0[usize::from(level)];
+impl Dispersion {
+    /// Samples to be spread evenly.
+    fn even(&self) -> f64 {
+        let Self { squares, freedom, samples } = *self;
         if freedom == 0.0 {
             return LEAST_EVEN;
         }
@@ -216,6 +222,8 @@ mod tests {
     use super::*;
     use crate::test_support::{arb_tops, naive_path, top};
     use proptest::prelude::*;
+    use rand::SeedableRng as _;
+    use rand_chacha::ChaCha8Rng;
 
     /// Two halves of 100 leaves each, below one root.
     fn halves() -> Tree {
@@ -246,7 +254,8 @@ mod tests {
         let tree = Tree::new(&[top(0, 0, &lows, &[10; 200])]).unwrap();
         // How far the expectation of the level-1 nodes is from even at most.
         let off = |key: &dyn Fn(u64) -> u64| {
-            let keys: Vec<u64> = (0..4000).map(|n| key(mix(n))).collect();
+            let mut random = ChaCha8Rng::seed_from_u64(0);
+            let keys: Vec<u64> = (0..4000).map(|_| key(random.random())).collect();
             let frequencies = Frequencies::from_keys(&tree, &keys);
             let bottom = (0..).zip(tree.nodes()).filter(|(_, node)| node.level == 1);
             let even = keys.len() as f64 * 10.0 / 2000.0;
@@ -255,12 +264,6 @@ mod tests {
         let even = off(&|random| random % 20_000);
         let uneven = off(&|random| (random % 20_000) & (random >> 32));
         assert!(even < 0.2 && uneven > 5.0, "{even} {uneven}");
-    }
-
-    fn mix(n: u64) -> u64 {
-        let x = (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x ^ x >> 31
     }
 
     proptest! {
