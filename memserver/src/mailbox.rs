@@ -197,7 +197,7 @@ impl Handle {
         self.ask(|reply| Request::GiveBack { session, kind, bytes, addresses, reply }).await
     }
 
-    /// A place in the mailbox for a tree that is to be installed. Whoever has it is sure that the tree reaches the data path.
+    /// Reserves a place in the mailbox for a tree. A tree that is put into it reaches the data path.
     ///
     /// # Errors
     /// When the server is gone.

@@ -210,7 +210,7 @@ async fn a_commit_that_is_late_is_carried_out_when_the_data_path_goes_on() {
         assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
         assert!(status.message().contains("it serves the new tree when it goes on"), "{status}");
         assert!(is_there(&path, 1) && is_there(&path, 2));
-        assert_eq!(written_down(&path), 2, "it is not known yet what becomes of it");
+        assert_eq!(written_down(&path), 2, "the commit is neither settled nor undone");
         service.freeze(false);
         let gone = path.join(format!("tree-{}", 3 - then));
         soon(async || (!gone.exists()).then_some(())).await;

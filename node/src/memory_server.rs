@@ -147,7 +147,7 @@ impl MemoryServerProcess {
         let queries = queries.map(|queries| Queries::open(queries, &host, &mut adapter)).transpose()?;
         let watch = Watch::new(waiter);
         stopper.at_signals(&control)?;
-        // Nobody says it where there are no controllers.
+        // Without controllers there is no word to wait for.
         let undecided_for = if controllers.is_empty() { time::Duration::ZERO } else { UNDECIDED };
         let server_options =
             ServerOptions { local_clients: queries.is_some(), undecided_for, ..ServerOptions::writable() };

@@ -269,7 +269,7 @@ impl Driver {
                 self.server_streams.insert(hello.partition, stream);
                 self.note_lost(hello.partition, hello.lost);
                 let known = self.controller.trees().get(&hello.partition).map(|tree| tree.number);
-                // The server knows whether its tree is meant to be another one; if it has gone again, nobody does.
+                // The server decides what another tree means. If its stream has ended, the word is not needed.
                 let _ = former.send(known.filter(|known| *known != hello.incarnation.number));
                 self.controller.server_joined(hello.partition, hello.incarnation, &hello.connections);
                 self.controller.rerooted(hello.partition, hello.root);

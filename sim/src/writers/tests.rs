@@ -136,7 +136,7 @@ fn aimed(mechanism: Check, seed: u64) -> Scenario {
     scenario
 }
 
-/// A seed that finds a mechanism missing, and nothing where it is there.
+/// The first seed that fails without a mechanism, and passes with it.
 fn first_that_finds(mechanism: Check) -> Option<SeedFailure> {
     let campaign = Campaign { most_failures: 1, ..Campaign::default() };
     let report = campaign.run(Seeds::fixed(MOST), |seed| {
