@@ -8,7 +8,7 @@
 //! ```
 //!
 //! P4Runtime elects a primary for each switch by the highest election id. A cluster needs one primary for all switches, so an election id
-//! is a [`Bid`]: a term, and a candidate. A controller that looks on bids in term 0, which never leads; so it hears of every change.
+//! is a [`Bid`]: a term, and a candidate. It also counts the candidate's sessions with the switch. A controller that looks on bids in term 0, which never leads; so it hears of every change.
 //! When it comes to lead, its bid has a higher term than all that any switch has seen.
 //!
 //! * Only a controller that leads, or was started to take over, bids above another one that lives.
@@ -65,10 +65,10 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// An election id. The higher term wins; in one term, the higher candidate.
+/// What orders leaders. The higher term wins; in one term, the higher candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bid {
-    /// Counts the changes of the leader; 0 for a controller that looks on.
+    /// Counts the changes of the leader, up to [`Bid::LAST_TERM`]; 0 for a controller that looks on.
     pub term: u64,
     /// The controller that bids.
     pub candidate: Candidate,
@@ -80,14 +80,23 @@ impl Bid {
         Self { term: 0, candidate }
     }
 
-    /// As P4Runtime has it.
-    pub fn election_id(self) -> u128 {
-        u128::from(self.term) << 64 | u128::from(self.candidate.0)
+    /// The highest term that fits in an election id.
+    pub const LAST_TERM: u64 = (1 << 48) - 1;
+
+    /// The election id of this bid in the candidate's session of that number with a switch: 48 bits of term, 64 of candidate, 16 of session.
+    ///
+    /// A later session has a higher election id, so a switch refuses what an earlier session wrote and what comes late. After
+    /// 65,535 sessions with a switch, election ids stay the same.
+    pub fn election_id(self, session: u64) -> u128 {
+        let session = session.min(u64::from(u16::MAX));
+        u128::from(self.term.min(Self::LAST_TERM)) << 80
+            | u128::from(self.candidate.0) << 16
+            | u128::from(session)
     }
 
-    /// What an election id says.
+    /// The bid of an election id, in any session.
     pub fn of(election_id: u128) -> Self {
-        Self { term: (election_id >> 64) as u64, candidate: Candidate(election_id as u64) }
+        Self { term: (election_id >> 80) as u64, candidate: Candidate((election_id >> 16) as u64) }
     }
 }
 
@@ -244,7 +253,7 @@ impl Election {
             Way::TakeOver => has_looked && (self.vacant() > 0 || self.led_since.is_some()),
         };
         if leads {
-            let term = self.highest().map_or(0, |bid| bid.term).saturating_add(1);
+            let term = self.highest().map_or(0, |bid| bid.term).saturating_add(1).min(Bid::LAST_TERM);
             let bid = Bid { term, candidate: self.candidate };
             let goes_on = self.highest().is_none_or(|highest| self.last == Some(highest));
             return Verdict::Lead(Leadership { bid, goes_on });

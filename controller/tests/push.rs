@@ -269,7 +269,7 @@ async fn a_switch_that_is_frozen_ends_the_session_of_a_controller_that_looks_on(
     let (fake, cluster) = start().await;
     let mut options = FleetOptions::default();
     options.election_id =
-        Bid { term: 3, candidate: Candidate::new(([127, 0, 0, 1], 9690).into(), 0) }.election_id();
+        Bid { term: 3, candidate: Candidate::new(([127, 0, 0, 1], 9690).into(), 0) }.election_id(0);
     options.client.answer_timeout = Duration::from_millis(300);
     let switch = cluster.tree().switches()[0].id;
     let mut ballot = Ballot::open(&cluster, switch, &options).await.unwrap();

@@ -45,8 +45,15 @@ fn leads(verdict: Verdict) -> Option<(u64, bool)> {
 fn bids_are_ordered_by_term_and_travel_as_election_ids() {
     let all = [Bid::to_look_on(candidate(9)), bid(1, 5), bid(1, 6), bid(2, 1)];
     assert!(all.is_sorted());
-    assert!(all.iter().map(|bid| bid.election_id()).is_sorted());
-    all.iter().for_each(|bid| assert_eq!(Bid::of(bid.election_id()), *bid));
+    let sessions = [0, 1, 65_535];
+    let ids: Vec<u128> = all.iter().flat_map(|bid| sessions.map(|number| bid.election_id(number))).collect();
+    assert!(
+        ids.is_sorted_by(|a, b| a < b),
+        "a later session outbids an earlier one, and no other bid: {ids:x?}"
+    );
+    all.iter()
+        .for_each(|bid| assert!(sessions.iter().all(|number| Bid::of(bid.election_id(*number)) == *bid)));
+    assert_eq!(bid(1, 5).election_id(65_536), bid(1, 5).election_id(65_535), "the next bid is never reached");
     assert_eq!(candidate(9690).to_string(), "the controller at 127.0.0.1:9690");
     assert!(candidate(4).shares_address_with(Candidate::new(SocketAddr::from(([127, 0, 0, 1], 4)), 8)));
     let unnamed = Candidate::new("[::1]:4".parse().unwrap(), 8);
@@ -187,14 +194,14 @@ fn one_that_takes_over_bids_above_the_primary() {
 #[test]
 fn a_term_that_cannot_be_counted_up_overflows_nothing() {
     let mut election = election(Way::TakeOver);
-    [A, B, C].iter().for_each(|switch| election.saw(*switch, Seen::Led(bid(u64::MAX, 2)), at(10)));
-    assert_eq!(leads(verdict_at(&mut election, at(10))), Some((u64::MAX, false)));
+    [A, B, C].iter().for_each(|switch| election.saw(*switch, Seen::Led(bid(Bid::LAST_TERM, 2)), at(10)));
+    assert_eq!(leads(verdict_at(&mut election, at(10))), Some((Bid::LAST_TERM, false)));
 }
 
 #[test]
 fn notices_of_candidates_that_look_on_count_as_no_primary() {
-    let looks_on = Some(Bid::to_look_on(candidate(2)).election_id());
-    let led = Some(bid(3, 2).election_id());
+    let looks_on = Some(Bid::to_look_on(candidate(2)).election_id(0));
+    let led = Some(bid(3, 2).election_id(0));
     for (notice, seen) in [
         (Mastership::Primary, Seen::Vacant(None)),
         (Mastership::Backup { highest: looks_on }, Seen::Vacant(None)),

@@ -52,7 +52,7 @@ impl Office {
         let mut election = Election::new(self.candidate, way, last, ids.clone(), began.elapsed());
         let (seen, mut coming) = mpsc::channel(WAITING);
         let mut fleet = self.fleet.clone();
-        fleet.election_id = Bid::to_look_on(self.candidate).election_id();
+        fleet.election_id = Bid::to_look_on(self.candidate).election_id(0);
         // They end with this.
         let mut sessions = JoinSet::new();
         for switch in ids {

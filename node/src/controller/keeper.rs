@@ -67,6 +67,9 @@ pub(super) struct Keeper {
     pub(super) switch: SwitchId,
     pub(super) cluster: Arc<Cluster>,
     pub(super) programs: Programs,
+    pub(super) bid: Bid,
+    /// How many were opened with the switch under this bid.
+    pub(super) sessions: u64,
     pub(super) options: FleetOptions,
     pub(super) pace: Pace,
     pub(super) desired: watch::Receiver<(u64, Arc<Desired>)>,
@@ -140,8 +143,10 @@ impl Keeper {
         self.news.send((self.switch, news)).await.map_err(|_| Stopped)
     }
 
-    async fn connect(&self) -> Result<Arc<Fleet>, PushError> {
-        let Self { switch, cluster, programs, options, .. } = self;
+    async fn connect(&mut self) -> Result<Arc<Fleet>, PushError> {
+        let Self { switch, cluster, programs, bid, sessions, options, .. } = self;
+        options.election_id = bid.election_id(*sessions);
+        *sessions += 1;
         Ok(Arc::new(Fleet::connect_to(cluster, [*switch], programs, options.clone()).await?))
     }
 
@@ -251,6 +256,7 @@ mod tests {
     use std::thread;
     use std::time::Instant;
 
+    use fatbtree_controller::election::Candidate;
     use fatbtree_controller::{Controller, Incarnation, Registration};
     use fatbtree_switch::service::{Switch, mailbox_with_waker, serve};
     use tokio::net::TcpListener;
@@ -321,6 +327,8 @@ mod tests {
             switch,
             cluster: Arc::clone(&cluster),
             programs: Programs::v1model().unwrap(),
+            bid: Bid { term: 1, candidate: Candidate::new(([127, 0, 0, 1], 9690).into(), 0) },
+            sessions: 0,
             options: FleetOptions::default(),
             pace: Pace::new(1e6),
             desired: wanted,

@@ -69,7 +69,7 @@ impl StateFolder {
 
     /// Keeps the bid of a controller that begins to lead, before any switch has seen it. Plans of other controllers are forgotten by then.
     pub(super) fn keep_bid(&self, bid: Bid) -> io::Result<()> {
-        self.replace(BID, format_args!("{}\n", bid.election_id()))
+        self.replace(BID, format_args!("{}\n", bid.election_id(0)))
     }
 
     /// Forgets all plans.
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(StateFolder::last_bid(&path), None, "there is no folder yet");
         let (state, _) = StateFolder::open(&path).unwrap();
         assert_eq!(StateFolder::last_bid(&path), None, "it is new");
-        for (term, address) in [(1, "127.0.0.1:9690"), (u64::MAX, "[::1]:9690"), (7, "0.0.0.0:9690")] {
+        for (term, address) in [(1, "127.0.0.1:9690"), (Bid::LAST_TERM, "[::1]:9690"), (7, "0.0.0.0:9690")] {
             let address: SocketAddr = address.parse().unwrap();
             let bid = Bid { term, candidate: Candidate::new(address, u16::MAX) };
             state.keep_bid(bid).unwrap();

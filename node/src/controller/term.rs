@@ -67,15 +67,15 @@ impl Office {
         // They end with this: then no session is left in which this controller is primary.
         let mut tasks = JoinSet::new();
         tasks.spawn(watch.watch());
-        let mut fleet = self.fleet.clone();
-        fleet.election_id = bid.election_id();
         let pace = Pace::new(f64::from(self.writes_per_s.get()));
         for switch in cluster.tree().switches() {
             let keeper = Keeper {
                 switch: switch.id,
                 cluster: Arc::clone(&cluster),
                 programs: programs.clone(),
-                options: fleet.clone(),
+                bid,
+                sessions: 0,
+                options: self.fleet.clone(),
                 pace: pace.clone(),
                 desired: wanted.clone(),
                 sync: syncs.clone(),

@@ -27,6 +27,7 @@ pub(super) enum Life {
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) stream: StreamId,
+    pub(super) election_id: u128,
     /// What the switch has said, and was not heard yet.
     pub(super) notices: VecDeque<Mastership>,
     /// The last that was heard.
@@ -62,6 +63,8 @@ pub(super) struct Process {
     pub(super) has_thawed: bool,
     pub(super) office: Office,
     pub(super) sessions: BTreeMap<SwitchId, Session>,
+    /// How many it has opened under one bid, with any switch.
+    pub(super) opened: u64,
     /// Before that it does not try again to reach a switch.
     pub(super) retry: BTreeMap<SwitchId, Duration>,
     pub(super) disk: Disk,
@@ -89,6 +92,7 @@ impl Process {
             has_thawed: false,
             office: Office::LooksOn(election),
             sessions: BTreeMap::new(),
+            opened: 0,
             retry: BTreeMap::new(),
             disk,
             has_ended: false,

@@ -42,7 +42,7 @@ struct Write {
     from: usize,
     switch: SwitchId,
     stream: StreamId,
-    bid: Bid,
+    election_id: u128,
     changes: Vec<Change>,
 }
 
@@ -346,9 +346,9 @@ impl World {
         }
     }
 
-    fn arrives(&mut self, Write { from, switch, stream, bid, changes, .. }: Write) {
+    fn arrives(&mut self, Write { from, switch, stream, election_id, changes, .. }: Write) {
         let Some(at) = self.ids.iter().position(|id| *id == switch) else { return };
-        let id = uint128(bid.election_id());
+        let id = uint128(election_id);
         let written = self.network.write_as(&mut self.switches[at], switch, id, &changes);
         self.outcome.refused += u64::from(written.is_err());
         let process = &mut self.processes[from];
@@ -416,12 +416,14 @@ impl World {
     fn open(&mut self, number: usize, switch: SwitchId) {
         self.streams += 1;
         let stream = StreamId(self.streams);
-        let id = uint128(self.processes[number].bid().election_id());
+        let process = &mut self.processes[number];
+        let election_id = process.bid().election_id(process.opened);
+        process.opened += 1;
         if let Some(at) = self.ids.iter().position(|id| *id == switch) {
-            bid(&mut self.switches[at], switch, stream, id);
+            bid(&mut self.switches[at], switch, stream, uint128(election_id));
         }
         let (notices, mastership) = (VecDeque::new(), Mastership::Unknown);
-        let session = Session { stream, notices, mastership, held: None, is_writing: false };
+        let session = Session { stream, election_id, notices, mastership, held: None, is_writing: false };
         self.processes[number].sessions.insert(switch, session);
     }
 
@@ -481,7 +483,7 @@ impl World {
     fn keep(&mut self, number: usize, switch: SwitchId) -> Result<(), String> {
         let Some(at) = self.ids.iter().position(|id| *id == switch) else { return Ok(()) };
         let process = &mut self.processes[number];
-        let Office::Leads { bid, controller, .. } = &mut process.office else { return Ok(()) };
+        let Office::Leads { controller, .. } = &mut process.office else { return Ok(()) };
         let Some(session) = process.sessions.get_mut(&switch) else { return Ok(()) };
         if session.is_writing {
             return Ok(());
@@ -519,8 +521,8 @@ impl World {
                 // Mostly it is there at once; sometimes long after its controller was put out.
                 let most = if self.random.random_bool(0.02) { 3_000 } else { 30 };
                 let arrives = self.now + Duration::from_millis(self.random.random_range(0..most));
-                let (stream, bid) = (session.stream, *bid);
-                self.writes.push(Write { arrives, from: number, switch, stream, bid, changes });
+                let (stream, election_id) = (session.stream, session.election_id);
+                self.writes.push(Write { arrives, from: number, switch, stream, election_id, changes });
             }
         }
         Ok(())
