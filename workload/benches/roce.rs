@@ -1,16 +1,17 @@
 //! Lookups per second with both NICs in one thread and nothing between them, and what each allocates: `cargo bench -p
-//! fatbtree-client --bench roce`. Every answer is checked.
+//! fatbtree-workload --bench roce`. Every answer is checked.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a bench: it prints, and stops at the first surprise
 
 use std::time::Instant as Clock;
 
-use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_client::{Client, LoadGenerator, LoopOptions, Values};
+use fatbtree_client::Client;
 use fatbtree_index::{GlobalAddress, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout};
 use fatbtree_memserver::{LoadOptions, bulk_load, seeded};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Access, Device};
+use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
+use fatbtree_workload::{LoadGenerator, LoopOptions, Values};
 
 const RECORDS: u64 = 200_000;
 const STRETCH: u64 = 1000;

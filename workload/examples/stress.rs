@@ -1,7 +1,7 @@
 //! Real time: a memory server and a client, a thread and a software NIC each; gets, updates, and both, 64 under way, keys by Zipf 0.99.
 //!
 //! ```text
-//! cargo run --release -p fatbtree-client --example stress -- [KEYS] [OPERATIONS] [CACHE MB] [THREADS]
+//! cargo run --release -p fatbtree-workload --example stress -- [KEYS] [OPERATIONS] [CACHE MB] [THREADS]
 //! ```
 //!
 //! Keys and values have 8 bytes. Every answer is checked. It fails when one is wrong, when updates have less than half the throughput of
@@ -26,15 +26,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_client::measure::Summary;
-use fatbtree_client::workload::{KeyMap, OperationKind, Workload, WorkloadSpec, builtin};
-use fatbtree_client::{Client, LoadGenerator, LoopOptions, Values};
+use fatbtree_client::Client;
 use fatbtree_index::{
     IndexCache, PoolConfig, PoolStats, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
 };
 use fatbtree_memserver::{ClientId, LoadOptions, MemoryServer, ServerOptions, bulk_load_unsorted, seeded};
 use fatbtree_nic::{Nic, NicConfig, NicStats};
 use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_workload::measure::Summary;
+use fatbtree_workload::ycsb::{KeyMap, OperationKind, Workload, WorkloadSpec, builtin};
+use fatbtree_workload::{LoadGenerator, LoopOptions, Values};
 
 const SEED: u64 = 1;
 const UNDER_WAY: usize = 64;

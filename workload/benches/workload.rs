@@ -1,4 +1,4 @@
-//! Draws per second of each distribution, and of whole operations: `cargo bench -p fatbtree-client --bench
+//! Draws per second of each distribution, and of whole operations: `cargo bench -p fatbtree-workload --bench
 //! workload`.
 //!
 //! Plain loops, the best of many short ones: on a machine that does other things too, a loop of a millisecond
@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, Zipfian, builtin};
+use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, Zipfian, builtin};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 

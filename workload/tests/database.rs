@@ -6,15 +6,16 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_client::measure::Summary;
-use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_client::{Client, LoadGenerator, LoopOptions, Values};
+use fatbtree_client::Client;
 use fatbtree_index::{Event, PoolConfig, RemoteSide, Scan, Start, TreeConfig, ValueLayout, value as values};
 use fatbtree_memserver::{
     ClientId, LoadOptions, MemoryServer, ServerOptions, SessionKey, Supply, load_cluster, varying,
 };
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_workload::measure::Summary;
+use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
+use fatbtree_workload::{LoadGenerator, LoopOptions, Values};
 
 const NOW: Instant = Instant::ZERO;
 const SERVERS: u16 = 3;

@@ -1,9 +1,10 @@
 //! A scan in parts that are asked for at the same time (Fat-B+Tree section IV-C).
 
 use bytes::Bytes;
+use fatbtree_client::Answered;
 use futures_buffered::join_all;
 
-use crate::store::{Answered, Store};
+use crate::store::Store;
 
 /// Into how many parts a scan is divided, each of which is looked for on its own. A part is found from the root like any other key, so
 /// parts cost nodes that are read; where switches lead to the leaves they cost little, and the answer comes sooner.

@@ -7,10 +7,11 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_client::{Answered, LoadGenerator, Pace, Store, Values};
+use fatbtree_client::Answered;
 use fatbtree_index::value;
 use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
+use fatbtree_workload::{LoadGenerator, Pace, Store, Values};
 
 /// Serves one request after the other.
 #[derive(Default)]

@@ -8,17 +8,17 @@ use std::task::{Context, Poll};
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream as _;
 
+use fatbtree_client::{Answered, Client, NoAnswer};
 use fatbtree_index::Start;
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
 
-use crate::client::Client;
 use crate::measure::{LatencyHistogram, Outcome, Recorder, Summary, Troubles};
 use crate::pace::{Arrivals, Pace, Punctuality};
 use crate::scan_parts::ScanParts;
-use crate::store::{Answered, Direct, NoAnswer, Store};
+use crate::store::{Direct, Store};
 use crate::values::Values;
-use crate::workload::{Operation, OperationKind, Workload, WorkloadError};
+use crate::ycsb::{Operation, OperationKind, Workload, WorkloadError};
 
 /// How operations of a closed loop are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ const PRIME: u64 = 0x0000_0100_0000_01B3;
 /// draws for the same rank.
 ///
 /// ```
-/// assert_eq!(fatbtree_client::workload::fnv_hash64(0), 6_284_781_860_667_377_211);
+/// assert_eq!(fatbtree_workload::ycsb::fnv_hash64(0), 6_284_781_860_667_377_211);
 /// ```
 pub fn fnv_hash64(value: u64) -> u64 {
     let mut hash = OFFSET_BASIS;

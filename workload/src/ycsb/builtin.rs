@@ -48,7 +48,7 @@ pub fn builtin(name: &str) -> Result<Properties, UnknownWorkload> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{RequestDistribution, WorkloadSpec};
+    use crate::ycsb::{RequestDistribution, WorkloadSpec};
 
     /// The table of YCSB's core workloads: read, update, insert, scan, read-modify-write; distribution.
     #[test]

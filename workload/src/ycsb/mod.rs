@@ -7,7 +7,7 @@
 //! ```
 //!
 //! ```
-//! use fatbtree_client::workload::{KeyMap, OperationKind, Workload, WorkloadSpec, builtin};
+//! use fatbtree_workload::ycsb::{KeyMap, OperationKind, Workload, WorkloadSpec, builtin};
 //!
 //! let mut properties = builtin("b")?;
 //! properties.set("recordcount", "100000");

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! ```
-//! use fatbtree_client::measure::{Outcome, Recorder};
+//! use fatbtree_workload::measure::{Outcome, Recorder};
 //!
 //! let mut recorder = Recorder::new();
 //! for microseconds in 1..=100 {
@@ -19,12 +19,10 @@
 //! assert!(summary.verified());
 //! ```
 
-mod buckets;
 mod histogram;
 
 use serde::{Deserialize, Serialize};
 
-pub use buckets::{LatencyBuckets, OperationLatencies};
 pub use histogram::{CdfPoint, LatencyHistogram};
 
 /// How an operation ended.

@@ -199,7 +199,7 @@ fn check(items: u64, theta: f64) -> Result<(), ZipfError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::statistics::{chi_square, seeded};
+    use crate::ycsb::statistics::{chi_square, seeded};
 
     #[test]
     fn zeta_agrees_with_the_plain_sum() {

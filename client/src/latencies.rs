@@ -3,7 +3,7 @@
 /// Latencies by bucket, since the beginning.
 ///
 /// ```
-/// use fatbtree_client::measure::LatencyBuckets;
+/// use fatbtree_client::LatencyBuckets;
 ///
 /// let mut latencies = LatencyBuckets::default();
 /// latencies.record(7_000); // 7 µs
@@ -75,7 +75,7 @@ pub struct OperationLatencies {
     pub reads: LatencyBuckets,
     /// Inserts, updates, deletes.
     pub writes: LatencyBuckets,
-    /// Scans; of a client by RDMA those that a load generator has made.
+    /// Scans; of a client by RDMA those of [`Client::scan_first`](crate::Client::scan_first).
     pub scans: LatencyBuckets,
 }
 

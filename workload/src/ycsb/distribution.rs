@@ -187,7 +187,7 @@ impl ScanLength {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::statistics::{chi_square, seeded};
+    use crate::ycsb::statistics::{chi_square, seeded};
 
     const RECORDS: u64 = 500;
     const DRAWS: usize = 300_000;
