@@ -2,16 +2,14 @@
 
 use std::ops::Range;
 
+use fatbtree_remote::record::{RECORD_HEAD, is_record, read_led_to};
+use fatbtree_remote::{Check, GlobalAddress, Shortage, Want};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Buffer, IndexTarget, Verbs};
 
-use crate::address::GlobalAddress;
-use crate::checks::Check;
 use crate::node::{LINE, Node, NodeFault, NodeHeader};
 use crate::operation::{OperationError, Start, Trips};
 use crate::pool::{BreakReason, ConnectionId, Pool, Trouble};
-use crate::record::{RECORD_HEAD, is_record, read_led_to};
-use crate::space::{Shortage, Want};
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 

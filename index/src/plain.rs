@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use fatbtree_remote::GlobalAddress;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::{Access, Device, IndexTarget, Remote};
 
-use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
 use crate::limits::Limits;
 use crate::lookup::Lookup;

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::task::Waker;
 
+use fatbtree_remote::ChunkKind;
 use fatbtree_verbs::{Endpoint, Failure, QueuePair, QueuePairNumber};
 
 use crate::config::ConfigError;
-use crate::space::ChunkKind;
 
 /// Names a connection: memory server and lane, the number of the queue pair to it from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,7 +1,6 @@
 //! The memory pool as one client reaches it: queue pairs to every memory server, and reads by global address.
 
 mod connection;
-mod session;
 mod stats;
 
 use std::cell::RefCell;
@@ -11,6 +10,10 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+use fatbtree_remote::{
+    Check, ChunkKind, GlobalAddress, LockId, ReturnedPlaces, SURPLUS, Session, SessionId, Shortage, Space,
+    Want, Writer,
+};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
     Agreed, Broken, Buffer, Endpoint, Error, Failure, IndexTarget, Operation, Output, PostError, QueuePair,
@@ -19,16 +22,12 @@ use fatbtree_verbs::{
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::address::GlobalAddress;
 use crate::allocation::Allocation;
 use crate::cache::{CacheStats, IndexCache};
-use crate::checks::Check;
 use crate::config::TreeConfig;
 use crate::descent::Child;
 use crate::limits::Limits;
-use crate::locks::{LockId, SessionId, Writer};
 use crate::moved::MovedKeys;
-use crate::space::{ChunkKind, ReturnedPlaces, SURPLUS, Shortage, Space, Want};
 use crate::super_root::{Partition, SuperRoot};
 use crate::techniques::Techniques;
 
@@ -36,7 +35,6 @@ pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide}
 pub use stats::PoolStats;
 
 use connection::{Connections, Link};
-use session::Session;
 
 /// A client's figures; what the servers say comes with [`RemoteSide`].
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -3,12 +3,12 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
+use fatbtree_remote::{
+    Admission, Check, End, GlobalAddress, Left, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer,
+};
 use fatbtree_verbs::{Buffer, Failure, Operation, Output, Remote, Verbs};
 
-use crate::address::GlobalAddress;
-use crate::checks::Check;
 use crate::descent::{Descent, Reason};
-use crate::locks::{Admission, End, Left, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer};
 use crate::pool::{BreakReason, ConnectionId, Event, Pool, Trouble};
 
 /// A part of the tree's memory that is to be written.

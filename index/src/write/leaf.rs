@@ -2,22 +2,19 @@
 
 use std::ops::Range;
 
+use fatbtree_remote::record::{
+    RECORD_HEAD, RecordPointer, UNPUBLISHED, next_record_version, place_bytes, published, record_bytes,
+    write_record,
+};
+use fatbtree_remote::{Check, GlobalAddress, Want, Writer};
 use fatbtree_verbs::{Buffer, Verbs};
 
 use super::Wish;
 use super::held::{Held, Part};
 use super::merge::is_thin;
-use crate::address::GlobalAddress;
-use crate::checks::Check;
 use crate::descent::{Descent, LockedPlace, Reason};
-use crate::locks::Writer;
-use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
+use crate::node::{EntryValue, LeafEditor, NewValue, kind_of, next_version};
 use crate::operation::Start;
-use crate::record::{
-    RECORD_HEAD, RecordPointer, UNPUBLISHED, next_record_version, place_bytes, published, record_bytes,
-    write_record,
-};
-use crate::space::{ChunkKind, Want};
 
 /// A node that is locked, where it is, and what it held when it was locked.
 pub(super) struct Locked<'p, V: Verbs> {
@@ -211,7 +208,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         level: u8,
         is_fresh: bool,
     ) -> Result<NewNode, Reason> {
-        let (kind, bytes) = (ChunkKind::of_nodes(level), self.pool().config().tree.node_bytes(level));
+        let (kind, bytes) = (kind_of(level), self.pool().config().tree.node_bytes(level));
         let want = Want { server, kind, bytes, is_fresh };
         let writer = self.pool().writer(server)?;
         let taken = self.pool().in_session(server, &writer, |session| session.space.take(want));

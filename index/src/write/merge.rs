@@ -32,20 +32,17 @@
 //! A merge locks three nodes, and locks are shared by nodes. So that two merges never wait for each other, one that does not get its
 //! second or third lock at once gives up: another delete tries again.
 
+use fatbtree_remote::{GlobalAddress, KeyRange, Writer};
 use fatbtree_verbs::Verbs;
 
 use super::held::{Held, Part, restructure_all};
 use super::leaf::Locked;
 use super::split::again;
 use super::whole::{Whole, first_line};
-use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
 use crate::descent::{Descent, Reason};
-use crate::keys::KeyRange;
-use crate::locks::Writer;
-use crate::node::{Node, NodeHeader, NodeSpec, mark_free, set_partner};
+use crate::node::{Node, NodeHeader, NodeSpec, kind_of, mark_free, set_partner};
 use crate::operation::Start;
-use crate::space::ChunkKind;
 use crate::super_root::Partition;
 use crate::superblock::SUPERBLOCK_BYTES;
 
@@ -185,7 +182,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Lets a node's memory be used again that was freed in the session of `writer`.
     fn put_back(&self, node: GlobalAddress, level: u8, writer: &Writer) {
-        let kind = ChunkKind::of_nodes(level);
+        let kind = kind_of(level);
         self.pool().in_session(node.server(), writer, |session| session.space.put_back(node, kind));
     }
 

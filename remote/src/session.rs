@@ -7,25 +7,27 @@ use crate::locks::{LocalLocks, Writer};
 use crate::space::Space;
 
 /// Everything that a client has of one memory server. It hangs on the session's identity: with another session it is dropped whole,
-/// because the server has given it to others, or has another tree, or is another process that knows nothing of it.
+/// because the server has given it to others, or its memory was filled anew, or is another process that knows nothing of it.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub struct Session {
     /// Credentials for the server's locks.
-    pub(crate) writer: Writer,
+    pub writer: Writer,
     /// Rests of chunks, and places of nodes and records that were freed.
-    pub(crate) space: Space,
+    pub space: Space,
     /// Queues for the server's locks, and locks that are still to be given back.
-    pub(crate) locks: LocalLocks,
+    pub locks: LocalLocks,
 }
 
 impl Session {
-    pub(crate) fn new(server: u16, writer: Writer) -> Self {
+    /// A session that has just begun.
+    #[must_use]
+    pub fn new(server: u16, writer: Writer) -> Self {
         Self { writer, space: Space::new(server), locks: LocalLocks::default() }
     }
 
     /// Replaces the session with what a server has said of the present one. Returns the operations that wait for something of a session
     /// that has ended: they begin again.
-    pub(crate) fn renew(&mut self, server: u16, writer: Writer) -> Vec<Waker> {
+    pub fn renew(&mut self, server: u16, writer: Writer) -> Vec<Waker> {
         if self.writer.owner.is(writer.owner) {
             self.writer = writer;
             return Vec::new();

@@ -1,7 +1,7 @@
 //! Records: values kept out of line.
 //!
 //! ```text
-//! offset  0, 2 bytes  mark: twice the version and one, its low 16 bits, where a leaf leads here; 0 otherwise
+//! offset  0, 2 bytes  mark: twice the version and one, its low 16 bits, where an entry of the index leads here; 0 otherwise
 //! offset  2, 2 bytes  magic 0xfb7c: a record; a node has its own there, so what an index read has brought is told apart
 //! offset  4, 4 bytes  version
 //! offset  8, 8 bytes  key: whoever comes with a stale address notices
@@ -13,33 +13,33 @@
 //! 24 bytes beside the value, so that a value of 1000 bytes and its record fit in one packet of 1024.
 //! Larger records are read by an ordinary READ of several packets: only *index* reads must fit in one.
 //!
-//! Two ways lead to a record. A **leaf entry** is the authority: who comes by one checks key, checksum and version, and takes
+//! Two ways lead to a record. An **entry** of the index (in a leaf, in a bucket) is the authority: who comes by one checks key, checksum and version, and takes
 //! no notice of the mark. A **switch** may know where the records of hot keys are, and is not told when they change: who is
 //! led by one checks key, checksum and mark.
 //!
-//! # By a leaf entry
+//! # By an entry
 //!
-//! A record is written before the leaf entry that points to it and never changed in place. The checksum guards against a
+//! A record is written before the entry that points to it and never changed in place. The checksum guards against a
 //! record that is freed and written anew while somebody still reads it: whatever mixture of old and new such a reader gets
 //! is noticed, wherever old ends and new begins. Memory that was a record is used again for records only, and a record begins
 //! where one began before.
 //!
-//! A leaf entry says which *version* of the memory its record is: each record that is written to a place has another one than the
-//! one before. Without it, a lookup that has read the address in a leaf, and sleeps, could find a new record of the same key there:
-//! a value that no leaf leads to yet, while a later lookup still finds the value before. (The version has 11 bits: a lookup that
+//! An entry says which *version* of the memory its record is: each record that is written to a place has another one than the
+//! one before. Without it, a lookup that has read the address in an entry, and sleeps, could find a new record of the same key there:
+//! a value that no entry leads to yet, while a later lookup still finds the value before. (The version has 11 bits: a lookup that
 //! sleeps while its place is written 2048 times, and wakes between the record and its entry, is not told.)
 //!
 //! # By a switch
 //!
 //! A record that an update or a deletion has left behind is whole still, and a new one is whole before its entry is written. The
-//! mark tells such records from the one that counts. Whoever changes a key has the lock of its leaf, and writes one after the other,
+//! mark tells such records from the one that counts. Whoever changes a key has the lock of its entry, and writes one after the other,
 //! with one doorbell:
 //!
 //! ```text
 //!              update                       insertion             deletion
 //!   WRITE      new record, mark 0           record, mark 0
 //!   WRITE      old record's mark: 0                               record's mark: 0
-//!   WRITE      leaf entry                   leaf entry            leaf entry
+//!   WRITE      entry                        entry                 entry
 //!   WRITE      new record's mark: version   record's mark
 //!              release of the lock          release               release
 //! ```
@@ -52,7 +52,7 @@
 //! has read. Then all bytes but the mark are those of *R*: no other WRITE to this place has the same version, and a mixture has a
 //! wrong checksum. The mark was read at some moment of the lookup, before or after the other bytes, and only the WRITE that
 //! publishes *R* writes it (of another record here the version would be another one, and 0 is nobody's). So at that moment *R* was
-//! marked, the leaf entry led to it, and its value was the key's. That moment is where the lookup takes effect. It does not matter
+//! marked, the entry led to it, and its value was the key's. That moment is where the lookup takes effect. It does not matter
 //! in which order the lines were read, how long it took, or how often the place was written before and after, for whatever keys.
 //! (The mark has 15 bits of the version, an entry 11: as above, a reader that sleeps while its place is written 2048 times is not
 //! told.)
@@ -61,7 +61,7 @@
 //! a record go one step more, until the key is written again. The same holds where a chain is posted once more behind a broken
 //! connection: it begins with mark 0 again.
 //!
-//! Where a record lies on another server than the leaf, its mark is taken away with a WRITE of its own, which is waited for, before
+//! Where a record lies on another server than the entry, its mark is taken away with a WRITE of its own, which is waited for, before
 //! the chain is posted. If the lock is lost meanwhile that WRITE may come late: it can only take a mark away.
 //!
 //! # Places
@@ -70,7 +70,6 @@
 
 use crate::address::GlobalAddress;
 use crate::checks::Check;
-use crate::node::NodeFault;
 
 /// Bytes before the value.
 pub const RECORD_HEAD: usize = 24;
@@ -81,10 +80,10 @@ pub const RECORD_MAGIC: u16 = 0xfb7c;
 /// Bytes of the mark, with which a record begins.
 pub const MARK_BYTES: usize = 2;
 
-/// The mark of a record to which no leaf leads: not yet, or no more.
+/// The mark of a record to which no entry leads: not yet, or no more.
 pub const UNPUBLISHED: [u8; MARK_BYTES] = [0; MARK_BYTES];
 
-/// The mark of a record of this version to which a leaf leads.
+/// The mark of a record of this version to which an entry leads.
 #[must_use]
 pub const fn published(version: u32) -> [u8; MARK_BYTES] {
     ((version << 1 | 1) as u16).to_le_bytes()
@@ -97,12 +96,12 @@ const VERSION: usize = MARK_BYTES + 2;
 const KEY: usize = VERSION + 4;
 const LENGTH: usize = KEY + 8;
 const SUM: usize = LENGTH + 4;
-const _: () = assert!(SUM + 4 == RECORD_HEAD && MARK_BYTES == crate::node::offsets::MAGIC);
+const _: () = assert!(SUM + 4 == RECORD_HEAD);
 
-/// Bits of a leaf entry that hold the length of a value; the other 11 of 32 hold the record's version.
+/// Bits of an entry that hold the length of a value; the other 11 of 32 hold the record's version.
 const LENGTH_BITS: u32 = 21;
 
-/// What a leaf entry says of its record.
+/// What an entry says of its record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordPointer {
     /// Where the record begins.
@@ -114,10 +113,10 @@ pub struct RecordPointer {
 }
 
 impl RecordPointer {
-    /// Bytes of it in a leaf entry.
+    /// Bytes of it in an entry.
     pub const BYTES: usize = 12;
 
-    /// As it lies in a leaf entry: address, then length and version in 32 bits.
+    /// As it lies in an entry: address, then length and version in 32 bits.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -146,6 +145,52 @@ impl RecordPointer {
     }
 }
 
+/// Why what was read is not the record that was meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RecordFault {
+    /// Fewer bytes than the record has.
+    #[error("record of {expected} bytes expected, {found} bytes read")]
+    Short {
+        /// Bytes read.
+        found: usize,
+        /// Bytes of the record.
+        expected: usize,
+    },
+    /// The record was written while it was read.
+    #[error("torn read: the record does not match its checksum")]
+    Torn,
+    /// The record belongs to another key: the entry that led here is stale.
+    #[error("record of key {found:#x} where a record of key {expected:#x} was expected")]
+    Key {
+        /// Key in the record.
+        found: u64,
+        /// Key looked for.
+        expected: u64,
+    },
+    /// The place has another record of the key now: the entry that led here is stale.
+    #[error("record of version {found} where version {expected} was expected")]
+    Version {
+        /// The record's version.
+        found: u32,
+        /// What the entry says, 11 bits.
+        expected: u32,
+    },
+    /// The switches have led to a record that no entry leads to, or not yet, or no more.
+    #[error("record of version {version} is not the one that its entry leads to")]
+    Unpublished {
+        /// The record's version.
+        version: u32,
+    },
+}
+
+impl RecordFault {
+    /// Whether reading the same bytes again may help: the record was written while it was read.
+    #[must_use]
+    pub const fn is_torn(&self) -> bool {
+        matches!(self, Self::Torn)
+    }
+}
+
 /// Bytes of a place for a record whose value has `length` bytes: a multiple of 8, at least 32, with three significant bits. So at most
 /// a fifth of it is empty, and there are four sizes between a power of two and the next.
 #[must_use]
@@ -167,7 +212,7 @@ pub const fn record_bytes(length: u32) -> u32 {
 
 /// What a record says of itself before its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RecordHead {
+pub struct RecordHead {
     mark: [u8; MARK_BYTES],
     magic: u16,
     version: u32,
@@ -177,8 +222,10 @@ pub(crate) struct RecordHead {
 }
 
 impl RecordHead {
+    /// Reads it.
     #[inline]
-    pub(crate) fn parse(head: &[u8; RECORD_HEAD]) -> Self {
+    #[must_use]
+    pub fn parse(head: &[u8; RECORD_HEAD]) -> Self {
         let [m0, m1, g0, g1, v0, v1, v2, v3, k0, k1, k2, k3, k4, k5, k6, k7, l0, l1, l2, l3, s0, s1, s2, s3] =
             *head;
         Self {
@@ -191,8 +238,9 @@ impl RecordHead {
         }
     }
 
-    /// Whether a switch may lead readers here: it is the record that a leaf's entry names, and is marked so.
-    pub(crate) fn is_published(&self, key: u64, pointer: RecordPointer) -> bool {
+    /// Whether a switch may lead readers here: it is the record that its key's entry names, and is marked so.
+    #[must_use]
+    pub fn is_published(&self, key: u64, pointer: RecordPointer) -> bool {
         let is_it = self.magic == RECORD_MAGIC && self.key == key && self.length == pointer.length;
         is_it && pointer.is_version(self.version) && self.mark == published(self.version)
     }
@@ -229,16 +277,16 @@ pub fn next_record_version(memory: &[u8]) -> u32 {
     found.map_or(1, |bytes| u32::from_le_bytes(*bytes).wrapping_add(1))
 }
 
-/// Checks a record that was read where its leaf entry said, and gives out its value.
+/// Checks a record that was read where its entry said, and gives out its value.
 ///
 /// # Errors
 /// When it is another key's, is cut short, has another length or version, or was written meanwhile.
 #[inline]
-pub fn read_record(bytes: &[u8], key: u64, pointer: RecordPointer) -> Result<&[u8], NodeFault> {
-    // A record of another length does not match: the sum is taken over as many bytes as the leaf says.
+pub fn read_record(bytes: &[u8], key: u64, pointer: RecordPointer) -> Result<&[u8], RecordFault> {
+    // A record of another length does not match: the sum is taken over as many bytes as the entry says.
     let (found, value) = checked(bytes, key, |_| pointer.length)?;
     if !pointer.is_version(found.version) && Check::RecordVersion.on() {
-        return Err(NodeFault::RecordVersion { found: found.version, expected: pointer.version });
+        return Err(RecordFault::Version { found: found.version, expected: pointer.version });
     }
     Ok(value)
 }
@@ -254,12 +302,12 @@ pub fn is_record(bytes: &[u8]) -> bool {
 /// Checks a record to which the switches have led, and gives out its value. `bytes` may hold more.
 ///
 /// # Errors
-/// When it is another key's, is longer than what was read, was written meanwhile, or no leaf leads to it.
+/// When it is another key's, is longer than what was read, was written meanwhile, or no entry leads to it.
 #[inline]
-pub fn read_led_to(bytes: &[u8], key: u64) -> Result<&[u8], NodeFault> {
+pub fn read_led_to(bytes: &[u8], key: u64) -> Result<&[u8], RecordFault> {
     let (found, value) = checked(bytes, key, |head| head.length)?;
     if found.mark != published(found.version) && Check::Published.on() {
-        return Err(NodeFault::Unpublished { version: found.version });
+        return Err(RecordFault::Unpublished { version: found.version });
     }
     Ok(value)
 }
@@ -270,17 +318,17 @@ fn checked(
     bytes: &[u8],
     key: u64,
     length: impl FnOnce(&RecordHead) -> u32,
-) -> Result<(RecordHead, &[u8]), NodeFault> {
-    let short = |expected| NodeFault::Short { found: bytes.len(), expected };
+) -> Result<(RecordHead, &[u8]), RecordFault> {
+    let short = |expected| RecordFault::Short { found: bytes.len(), expected };
     let (head, value) = bytes.split_first_chunk::<RECORD_HEAD>().ok_or_else(|| short(RECORD_HEAD))?;
     let found = RecordHead::parse(head);
     let length = length(&found);
     let value = value.get(..length as usize).ok_or_else(|| short(record_bytes(length) as usize))?;
     if found.key != key && Check::RecordKey.on() {
-        return Err(NodeFault::RecordKey { found: found.key, expected: key });
+        return Err(RecordFault::Key { found: found.key, expected: key });
     }
     if found.sum != sum(head, value) && Check::RecordChecksum.on() {
-        return Err(NodeFault::TornRecord);
+        return Err(RecordFault::Torn);
     }
     Ok((found, value))
 }
@@ -334,13 +382,13 @@ mod tests {
         assert_eq!(read_record(&bytes, 0x0102, pointer(3, 0x0a0b)), Ok(&b"abc"[..]));
         assert_eq!(
             read_record(&bytes, 7, pointer(3, 0x0a0b)),
-            Err(NodeFault::RecordKey { found: 0x0102, expected: 7 })
+            Err(RecordFault::Key { found: 0x0102, expected: 7 })
         );
         assert_eq!(
             read_record(&bytes[..26], 0x0102, pointer(3, 0x0a0b)),
-            Err(NodeFault::Short { found: 26, expected: 27 })
+            Err(RecordFault::Short { found: 26, expected: 27 })
         );
-        let other = NodeFault::RecordVersion { found: 0x0a0b, expected: 0x0a0c };
+        let other = RecordFault::Version { found: 0x0a0b, expected: 0x0a0c };
         assert_eq!(read_record(&bytes, 0x0102, pointer(3, 0x0a0c)), Err(other));
         for bit in 0..27 * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -358,26 +406,26 @@ mod tests {
         assert!(read_record(&longer, 1, pointer(10, 1)).is_err());
     }
 
-    /// Without a leaf's word for it: the record says itself how long it is, and that a leaf leads to it.
+    /// Without an entry's word for it: the record says itself how long it is, and that an entry leads to it.
     #[test]
     fn switches_may_lead_to_published_records_only() {
         for version in [0, 1, 0x7fff, 0x8000, 0xffff, 0x0001_0000, u32::MAX] {
             let mut bytes = [0xee; 64];
             write_record(&mut bytes[..27], 5, version, UNPUBLISHED, |value| value.copy_from_slice(b"abc"));
             assert!(is_record(&bytes));
-            assert_eq!(read_led_to(&bytes, 5), Err(NodeFault::Unpublished { version }));
+            assert_eq!(read_led_to(&bytes, 5), Err(RecordFault::Unpublished { version }));
             for other in [version.wrapping_sub(1), version.wrapping_add(1), !version] {
                 bytes[..MARK_BYTES].copy_from_slice(&published(other));
                 assert_eq!(
                     read_led_to(&bytes, 5),
-                    Err(NodeFault::Unpublished { version }),
+                    Err(RecordFault::Unpublished { version }),
                     "{version} {other}"
                 );
             }
             bytes[..MARK_BYTES].copy_from_slice(&published(version));
             assert_eq!(read_led_to(&bytes, 5), Ok(&b"abc"[..]));
-            assert_eq!(read_led_to(&bytes, 6), Err(NodeFault::RecordKey { found: 5, expected: 6 }));
-            assert_eq!(read_led_to(&bytes[..26], 5), Err(NodeFault::Short { found: 26, expected: 27 }));
+            assert_eq!(read_led_to(&bytes, 6), Err(RecordFault::Key { found: 5, expected: 6 }));
+            assert_eq!(read_led_to(&bytes[..26], 5), Err(RecordFault::Short { found: 26, expected: 27 }));
             assert!(read_led_to(&bytes[..23], 5).is_err() && !is_record(&bytes[..3]));
         }
         assert!(!is_record(&[0; 64]));
@@ -393,7 +441,7 @@ mod tests {
         };
         let (mut old, new) = (record(1, 0xaa), record(2, 0xbb));
         old[64..128].copy_from_slice(&new[64..128]);
-        assert_eq!(read_record(&old, 9, pointer(176, 1)), Err(NodeFault::TornRecord));
+        assert_eq!(read_record(&old, 9, pointer(176, 1)), Err(RecordFault::Torn));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Memory for new nodes and records: what the client has been given of each server, and who waits for more.
+//! Memory for what is new: what the client has been given of each server, and who waits for more.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,8 @@ use crate::address::GlobalAddress;
 use crate::locks::SessionId;
 use crate::record::{RECORD_ALIGN, RecordPointer, place_bytes};
 
-/// What lies in a chunk of memory. It is used for nothing else, ever: a stale pointer to a node must meet a node.
+/// What lies in a chunk of memory. It is used for nothing else, ever: a stale pointer to a node must meet a node. Kinds are what
+/// servers account for; they are named after the index that there is, and another one takes those whose sizes are like its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum ChunkKind {
     /// Leaf nodes.
@@ -22,10 +23,6 @@ pub enum ChunkKind {
 impl ChunkKind {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Leaves, Self::InternalNodes, Self::Records];
-
-    pub(crate) const fn of_nodes(level: u8) -> Self {
-        if level == 0 { Self::Leaves } else { Self::InternalNodes }
-    }
 }
 
 impl fmt::Display for ChunkKind {
@@ -144,33 +141,36 @@ pub struct ReturnedPlaces {
 
 /// A place for a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RecordPlace {
-    pub(crate) address: GlobalAddress,
+pub struct RecordPlace {
+    /// Where it begins.
+    pub address: GlobalAddress,
     /// The version that the next record there has; none if it follows from what is there, which must be read.
-    pub(crate) version: Option<u32>,
+    pub version: Option<u32>,
 }
 
 /// Memory for one node or record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Want {
-    pub(crate) server: u16,
-    pub(crate) kind: ChunkKind,
+pub struct Want {
+    /// Where.
+    pub server: u16,
+    /// For what.
+    pub kind: ChunkKind,
     /// Of the node, or of the record's place.
-    pub(crate) bytes: u32,
-    /// It must not have been a node before.
-    pub(crate) is_fresh: bool,
+    pub bytes: u32,
+    /// It must not have been used before.
+    pub is_fresh: bool,
 }
 
 impl Want {
     /// A place for the record of a value with `length` bytes.
-    pub(crate) const fn record(server: u16, length: u32) -> Self {
+    pub const fn record(server: u16, length: u32) -> Self {
         Self { server, kind: ChunkKind::Records, bytes: place_bytes(length), is_fresh: false }
     }
 }
 
 /// What a client has been given of one server and not used, and what it has freed there.
 #[derive(Debug)]
-pub(crate) struct Space {
+pub struct Space {
     server: u16,
     /// By kind.
     stocks: [Stock; ChunkKind::ALL.len()],
@@ -179,7 +179,9 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    pub(crate) fn new(server: u16) -> Self {
+    /// Nothing, of a server.
+    #[must_use]
+    pub fn new(server: u16) -> Self {
         Self { server, stocks: Default::default(), places: BTreeMap::new() }
     }
 
@@ -188,7 +190,7 @@ impl Space {
     }
 
     /// Takes up a chunk. What was left of the one before is given up: it is less than what was wanted.
-    pub(crate) fn supply(&mut self, address: GlobalAddress, bytes: u64, kind: ChunkKind) -> Vec<Waker> {
+    pub fn supply(&mut self, address: GlobalAddress, bytes: u64, kind: ChunkKind) -> Vec<Waker> {
         let stock = self.stock(kind);
         stock.rest = Rest { next: address.offset(), end: address.offset() + bytes };
         stock.asked = false;
@@ -196,12 +198,7 @@ impl Space {
     }
 
     /// Takes up places that others have freed: of nodes, or of records of `bytes` each.
-    pub(crate) fn supply_places(
-        &mut self,
-        kind: ChunkKind,
-        bytes: u32,
-        addresses: &[GlobalAddress],
-    ) -> Vec<Waker> {
+    pub fn supply_places(&mut self, kind: ChunkKind, bytes: u32, addresses: &[GlobalAddress]) -> Vec<Waker> {
         let stock = self.stock(kind);
         stock.asked = false;
         let waiting = std::mem::take(&mut stock.waiting);
@@ -215,7 +212,7 @@ impl Space {
     }
 
     /// Takes note that there is no memory. Whoever waits gives up.
-    pub(crate) fn refuse(&mut self, kind: ChunkKind, why: Shortage) -> Vec<Waker> {
+    pub fn refuse(&mut self, kind: ChunkKind, why: Shortage) -> Vec<Waker> {
         let stock = self.stock(kind);
         stock.asked = false;
         stock.shortage = why;
@@ -224,30 +221,30 @@ impl Space {
     }
 
     /// How often there was no memory, and why the last time.
-    pub(crate) fn refusals(&self, kind: ChunkKind) -> (u32, Shortage) {
+    pub fn refusals(&self, kind: ChunkKind) -> (u32, Shortage) {
         let stock = &self.stocks[kind as usize];
         (stock.refusals, stock.shortage)
     }
 
     /// All operations that wait for memory.
-    pub(crate) fn take_waiting(&mut self) -> Vec<Waker> {
+    pub fn take_waiting(&mut self) -> Vec<Waker> {
         self.stocks.iter_mut().flat_map(|stock| std::mem::take(&mut stock.waiting)).collect()
     }
 
     /// Keeps the rests of chunks and the nodes of a session that has ended, as must not be.
-    pub(crate) fn keep_chunks(&mut self, former: &mut Self) {
+    pub fn keep_chunks(&mut self, former: &mut Self) {
         for (stock, former) in self.stocks.iter_mut().zip(&mut former.stocks) {
             (stock.rest, stock.returned) = (former.rest, std::mem::take(&mut former.returned));
         }
     }
 
     /// Keeps the places of records of a session that has ended, as must not be.
-    pub(crate) fn keep_places(&mut self, former: &mut Self) {
+    pub fn keep_places(&mut self, former: &mut Self) {
         self.places = std::mem::take(&mut former.places);
     }
 
     /// Takes out places that were freed, of each kind and size as many as there are above `keep`: the oldest. They are of `session`.
-    pub(crate) fn take_returned(&mut self, session: SessionId, keep: usize) -> Vec<ReturnedPlaces> {
+    pub fn take_returned(&mut self, session: SessionId, keep: usize) -> Vec<ReturnedPlaces> {
         let (server, above) = (self.server, |len: usize| len.saturating_sub(keep));
         let nodes = ChunkKind::ALL.into_iter().zip(&mut self.stocks).map(|(kind, stock)| {
             let addresses = stock.returned.drain(..above(stock.returned.len())).collect();
@@ -261,14 +258,14 @@ impl Space {
     }
 
     /// Memory for a node; none when the chunk is used up.
-    pub(crate) fn take(&mut self, want: Want) -> Option<GlobalAddress> {
+    pub fn take(&mut self, want: Want) -> Option<GlobalAddress> {
         let stock = self.stock(want.kind);
         let used = if want.is_fresh { None } else { stock.returned.pop() };
         used.or_else(|| stock.take(want))
     }
 
     /// A place for the record of a value; none when there is none and the chunk is used up.
-    pub(crate) fn take_record(&mut self, length: u32) -> Option<RecordPlace> {
+    pub fn take_record(&mut self, length: u32) -> Option<RecordPlace> {
         let freed = self.places.get_mut(&place_bytes(length)).and_then(Vec::pop);
         freed.or_else(|| {
             let want = Want::record(self.server, length);
@@ -277,25 +274,25 @@ impl Space {
         })
     }
 
-    /// Takes back the place of a record to which no leaf leads any more.
-    pub(crate) fn free_record(&mut self, record: RecordPointer) {
+    /// Takes back the place of a record to which no entry leads any more.
+    pub fn free_record(&mut self, record: RecordPointer) {
         let RecordPointer { address, length, version } = record;
         let place = RecordPlace { address, version: Some(version.wrapping_add(1)) };
         self.put_back_record(place, place_bytes(length));
     }
 
     /// Takes back the place of a record that nobody has heard of.
-    pub(crate) fn put_back_record(&mut self, place: RecordPlace, bytes: u32) {
+    pub fn put_back_record(&mut self, place: RecordPlace, bytes: u32) {
         self.places.entry(bytes).or_default().push(place);
     }
 
     /// Takes back a node that nobody has heard of.
-    pub(crate) fn put_back(&mut self, node: GlobalAddress, kind: ChunkKind) {
+    pub fn put_back(&mut self, node: GlobalAddress, kind: ChunkKind) {
         self.stock(kind).returned.push(node);
     }
 
     /// Waits for the next chunk. Says whether the owner has to be asked for it.
-    pub(crate) fn wait(&mut self, kind: ChunkKind, waker: &Waker) -> bool {
+    pub fn wait(&mut self, kind: ChunkKind, waker: &Waker) -> bool {
         let stock = self.stock(kind);
         if !stock.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
             stock.waiting.push(waker.clone());
@@ -304,7 +301,7 @@ impl Space {
     }
 
     /// Whether there is room for so much.
-    pub(crate) fn has(&self, want: Want) -> bool {
+    pub fn has(&self, want: Want) -> bool {
         let Want { kind, bytes, is_fresh, .. } = want;
         if kind == ChunkKind::Records && self.places.get(&bytes).is_some_and(|places| !places.is_empty()) {
             return true;

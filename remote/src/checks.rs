@@ -102,7 +102,7 @@ checks! {
 impl Check {
     /// Whether the check is made: always.
     #[inline(always)]
-    pub(crate) fn on(self) -> bool {
+    pub fn on(self) -> bool {
         true
     }
 }
@@ -117,7 +117,7 @@ mod switch {
     impl Check {
         /// Whether the check is made in this thread.
         #[inline]
-        pub(crate) fn on(self) -> bool {
+        pub fn on(self) -> bool {
             OFF.get() & 1 << self as u64 == 0
         }
 

@@ -15,7 +15,7 @@ pub const MAX_OFFSET: u64 = (1 << OFFSET_BITS) - 1;
 /// remote address of an RDMA READ.
 ///
 /// ```
-/// use fatbtree_index::GlobalAddress;
+/// use fatbtree_remote::GlobalAddress;
 /// let a = GlobalAddress::new(3, 0x40);
 /// assert_eq!((a.server(), a.offset(), a.raw()), (3, 0x40, 0x0003_0000_0000_0040));
 /// assert_eq!(format!("{a}"), "3:0x40");

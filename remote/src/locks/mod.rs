@@ -1,4 +1,4 @@
-//! Locks of nodes: hierarchical on-chip locks (Sherman section 4.3).
+//! Locks: hierarchical on-chip locks (Sherman section 4.3).
 //!
 //! ```text
 //!   writers of this client                          lock table of the memory server, on its card
@@ -7,7 +7,7 @@
 //!   w3 ─┘   hand-over, at most 4 in a row           └────┴────┴────┴────┴───
 //! ```
 //!
-//! A node is locked by a *global* lock on its own server, chosen by a hash of its address. Those of one client who want the same
+//! What lies at an address is locked by a *global* lock on its own server, chosen by a hash of the address. Those of one client who want the same
 //! lock wait in a queue *here*, and only the first of them asks the server. Whoever is done hands the global lock over to the next in
 //! the queue, which saves the release and a round trip; but not more than [`HAND_OVERS`] times in a row, because other clients wait,
 //! too.
@@ -24,13 +24,13 @@ use fatbtree_verbs::{Operation, Remote};
 use crate::address::GlobalAddress;
 use crate::checks::Check;
 
-pub(crate) use local::{Admission, End, Left, LocalLocks, Ticket, Unfinished};
+pub use local::{Admission, End, Left, LocalLocks, Ticket, Unfinished};
 
 /// Times in a row that a global lock is handed over among the operations of one client (Sherman section 4.3).
 pub const HAND_OVERS: u8 = 4;
 
 /// The name of a session with a memory server. The server draws it at random when it opens the session, and it never comes again:
-/// neither from the same server, however often that is started, nor for a tree that takes the place of another one.
+/// neither from the same server, however often that is started, nor after its memory was filled anew.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct SessionId(pub u64);
 
@@ -53,12 +53,12 @@ pub struct Owner {
 impl Owner {
     /// Whether both are of one session, as everything is that a client may use of a server.
     #[inline]
-    pub(crate) fn is(self, other: Self) -> bool {
+    pub fn is(self, other: Self) -> bool {
         if Check::SessionIdentity.on() { self.session == other.session } else { self.number == other.number }
     }
 }
 
-/// What a client needs to write to the tree of a server.
+/// What a client needs to write to a server's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Writer {
     /// The first byte of the server's lock table.
@@ -77,14 +77,15 @@ pub struct Writer {
 
 /// A lock of a server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct LockId {
-    pub(crate) server: u16,
+pub struct LockId {
+    /// Where it is.
+    pub server: u16,
     number: u32,
 }
 
 /// What an attempt to take a lock found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Taken {
+pub enum Taken {
     /// It was free.
     Now,
     /// It was this client's already: its release was lost with a connection.
@@ -96,12 +97,13 @@ pub(crate) enum Taken {
 }
 
 impl Writer {
-    /// The lock of a node.
-    pub(crate) fn lock_of(&self, node: GlobalAddress) -> LockId {
-        // Nodes lie at multiples of 64: the bits above are mixed by a multiplication (Fibonacci hashing).
-        let mixed = (node.offset() >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    /// The lock of what begins at an address.
+    #[must_use]
+    pub fn lock_of(&self, at: GlobalAddress) -> LockId {
+        // What is locked lies at multiples of 64: the bits above are mixed by a multiplication (Fibonacci hashing).
+        let mixed = (at.offset() >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let number = (mixed * u64::from(self.count)) >> 32;
-        LockId { server: node.server(), number: number as u32 }
+        LockId { server: at.server(), number: number as u32 }
     }
 
     fn word(&self, lock: LockId) -> Remote {
@@ -113,13 +115,13 @@ impl Writer {
     }
 
     /// Takes a lock that is free. `word` is what the whole word is believed to be.
-    pub(crate) fn take(&self, lock: LockId, word: u64) -> Operation<'static> {
+    pub fn take(&self, lock: LockId, word: u64) -> Operation<'static> {
         self.change_owner(lock, word, 0)
     }
 
     /// Takes the lock of an owner whose session has ended. The result is to be read as [`take`](Self::take)'s is, told that the lock
     /// was free.
-    pub(crate) fn inherit(&self, lock: LockId, word: u64, dead: u16) -> Operation<'static> {
+    pub fn inherit(&self, lock: LockId, word: u64, dead: u16) -> Operation<'static> {
         self.change_owner(lock, word, dead)
     }
 
@@ -141,20 +143,20 @@ impl Writer {
     }
 
     /// Whether [`inherit`](Self::inherit), told to expect `word`, has taken the lock when it has found `found`.
-    pub(crate) fn has_inherited(&self, lock: LockId, word: u64, dead: u16, found: u64) -> bool {
+    pub fn has_inherited(&self, lock: LockId, word: u64, dead: u16, found: u64) -> bool {
         let (shift, mask) = (Self::shift(lock), 0xffff << Self::shift(lock));
         let was_theirs = found >> shift & 0xffff == u64::from(dead);
         was_theirs && (self.masked_atomics || found & !mask == word & !mask)
     }
 
     /// The word of the table of owners in which an owner's bit is, and the bit.
-    pub(crate) fn life_of(&self, owner: u16) -> (Remote, u64) {
+    pub fn life_of(&self, owner: u16) -> (Remote, u64) {
         let address = self.owners.address + u64::from(owner / 64) * 8;
         (Remote { address, ..self.owners }, 1 << (owner % 64))
     }
 
     /// What [`take`](Self::take), told to expect `word`, came to when it has found `found`.
-    pub(crate) fn taken(&self, lock: LockId, word: u64, found: u64) -> Taken {
+    pub fn taken(&self, lock: LockId, word: u64, found: u64) -> Taken {
         let shift = Self::shift(lock);
         let owner = found >> shift & 0xffff;
         if owner == u64::from(self.owner.number) {
@@ -168,7 +170,7 @@ impl Writer {
     }
 
     /// Gives back a lock that this client has, by a WRITE of its two bytes.
-    pub(crate) fn write_back(&self, lock: LockId) -> Operation<'static> {
+    pub fn write_back(&self, lock: LockId) -> Operation<'static> {
         let Remote { address, rkey } = self.word(lock);
         Operation::Write {
             to: Remote { address: address + u64::from(lock.number % 4) * 2, rkey },
@@ -177,7 +179,7 @@ impl Writer {
     }
 
     /// Gives back a lock that this client has.
-    pub(crate) fn give_back(&self, lock: LockId) -> Operation<'static> {
+    pub fn give_back(&self, lock: LockId) -> Operation<'static> {
         let (at, shift) = (self.word(lock), Self::shift(lock));
         let mine = u64::from(self.owner.number) << shift;
         if self.masked_atomics {
