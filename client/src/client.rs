@@ -62,7 +62,7 @@ impl<V: Verbs> Client<V> {
         config: PoolConfig,
         roots: SuperRoot,
         seed: u64,
-    ) -> Result<Self, fatbtree_index::ConnectError> {
+    ) -> Result<Self, fatbtree_index::PoolError> {
         let pool = Rc::new(Pool::new(verbs, config, roots, seed)?);
         Ok(Self { pool, sampling: Rc::default(), latencies: Rc::default() })
     }

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use fatbtree_remote::record::{RECORD_HEAD, is_record, read_led_to};
-use fatbtree_remote::{Check, GlobalAddress, Shortage, Want};
+use fatbtree_remote::{BreakReason, Check, ConnectionId, GlobalAddress, Shortage, Trouble, Want};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Buffer, IndexTarget, Verbs};
 
 use crate::node::{LINE, Node, NodeFault, NodeHeader};
 use crate::operation::{OperationError, Start, Trips};
-use crate::pool::{BreakReason, ConnectionId, Pool, Trouble};
+use crate::pool::Pool;
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 
@@ -257,7 +257,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 return Ok(());
             }
             Reason::Trouble(Trouble::Abandoned(id)) => return Err(OperationError::Abandoned { key, id }),
-            Reason::Trouble(Trouble::TreeLost(server)) => {
+            Reason::Trouble(Trouble::Lost(server)) => {
                 return Err(OperationError::TreeLost { key, server });
             }
             Reason::Trouble(Trouble::UnknownServer(server)) => {

@@ -92,13 +92,14 @@ pub use config::{
     ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, TreeConfig, ValueLayout,
 };
 pub use fatbtree_remote::{
-    Check, ChunkKind, GlobalAddress, HAND_OVERS, KeyRange, MAX_OFFSET, OFFSET_BITS, Owner, ReturnedPlaces,
-    SURPLUS, SessionId, Shortage, Writer, record,
+    BreakReason, Check, ChunkKind, ConnectError, ConnectionId, Event, GlobalAddress, HAND_OVERS, KeyRange,
+    MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory, RemoteSide, ReturnedPlaces, SURPLUS, SessionId, Shortage,
+    Writer, record,
 };
 pub use limits::Limits;
 pub use lookup::{Lookup, Value};
 pub use operation::{OperationError, Start, Trips, ValueBytes};
-pub use pool::{BreakReason, ConnectError, ConnectionId, Event, Pool, PoolConfig, PoolStats, RemoteSide};
+pub use pool::{Pool, PoolConfig, PoolError, PoolStats};
 pub use scan::{Order, Scan, ScanOptions, ScanTrips};
 pub use separator::{cut_keys, cut_nodes, separator};
 pub use super_root::{Partition, SuperRoot, SuperRootError};

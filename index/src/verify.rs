@@ -18,7 +18,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_remote::record::{RecordHead, RecordPointer, read_record, record_bytes};
-use fatbtree_remote::{ChunkKind, GlobalAddress, KeyRange};
+use fatbtree_remote::{ChunkKind, GlobalAddress, KeyRange, RemoteMemory};
 use fatbtree_verbs::Verbs;
 use futures_buffered::FuturesOrderedBounded;
 use futures_core::Stream;
@@ -511,7 +511,7 @@ async fn read<V: Verbs>(
     let mut descent = Descent::new(pool, key);
     let mut patience = Patience::default();
     loop {
-        match pool.read(descent.lane(), address, len).await {
+        match RemoteMemory::read(pool, descent.lane(), address, len).await {
             // A copy: what was read ahead must not hold the buffers that the rest needs.
             Ok(bytes) => return Ok(bytes.to_vec()),
             Err(trouble) => {

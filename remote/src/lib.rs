@@ -6,6 +6,7 @@
 //! ```text
 //!     an index: which bytes mean what, and in which order they change
 //!   ────────────────────────────────────────────────────────────────────────────
+//!     RemoteMemory: connections and lanes, reads, chains, pauses, events
 //!     Session with server 0                         Session with server 1 …
 //!      ├─ Writer      as whom locks are taken
 //!      ├─ LocalLocks  who of this client waits         GlobalAddress = server, offset
@@ -14,6 +15,7 @@
 //!     Verbs: READ, WRITE, compare-and-swap
 //! ```
 //!
+//! * [`RemoteMemory`]: queue pairs to all servers, and what operations do by them.
 //! * [`GlobalAddress`]: where a byte lies. [`KeyRange`]: keys that belong together.
 //! * [`Session`]: everything that a client has of one server, dropped whole when the session ends.
 //! * [`Writer`], [`LocalLocks`]: locks with owners, and the queues before them.
@@ -45,17 +47,21 @@
 
 mod address;
 mod checks;
+mod connection;
 mod keys;
 mod locks;
+mod memory;
 pub mod record;
 mod session;
 mod space;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
 pub use checks::Check;
+pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide, RemoteStats};
 pub use keys::KeyRange;
 pub use locks::{
     Admission, End, HAND_OVERS, Left, LocalLocks, LockId, Owner, SessionId, Taken, Ticket, Unfinished, Writer,
 };
+pub use memory::{RemoteMemory, Trouble};
 pub use session::Session;
 pub use space::{ChunkKind, RecordPlace, ReturnedPlaces, SURPLUS, Shortage, Space, Want};

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use fatbtree_remote::record::RecordPointer;
-use fatbtree_remote::{GlobalAddress, KeyRange};
+use fatbtree_remote::{GlobalAddress, KeyRange, Trouble};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
 use futures_buffered::FuturesUnorderedBounded;
@@ -15,7 +15,7 @@ use crate::config::TreeConfig;
 use crate::descent::{Descent, Reason};
 use crate::node::{EntryValue, Node, NodeFault, each_key_once};
 use crate::operation::{OperationError, Start, Trips};
-use crate::pool::{Pool, Trouble};
+use crate::pool::Pool;
 
 /// Records of one leaf that are read at the same time.
 const RECORDS_AT_ONCE: usize = 16;

@@ -4,12 +4,13 @@ use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
 use fatbtree_remote::{
-    Admission, Check, End, GlobalAddress, Left, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer,
+    Admission, BreakReason, Check, ConnectionId, End, Event, GlobalAddress, Left, LocalLocks, LockId, Taken,
+    Ticket, Trouble, Unfinished, Writer,
 };
 use fatbtree_verbs::{Buffer, Failure, Operation, Output, Remote, Verbs};
 
 use crate::descent::{Descent, Reason};
-use crate::pool::{BreakReason, ConnectionId, Event, Pool, Trouble};
+use crate::pool::Pool;
 
 /// A part of the tree's memory that is to be written.
 #[derive(Clone, Copy, Debug)]

@@ -4,17 +4,16 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::task::Waker;
 
-use fatbtree_remote::ChunkKind;
 use fatbtree_verbs::{Endpoint, Failure, QueuePair, QueuePairNumber};
 
-use crate::config::ConfigError;
+use crate::space::ChunkKind;
 
 /// Names a connection: memory server and lane, the number of the queue pair to it from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId {
-    /// The memory server, which is also its partition's number.
+    /// The memory server.
     pub server: u16,
-    /// Below [`PoolConfig::lanes`](crate::PoolConfig::lanes).
+    /// Below the lanes that the client was [made](crate::RemoteMemory::new) with.
     pub lane: u8,
 }
 
@@ -29,7 +28,7 @@ impl fmt::Display for ConnectionId {
 pub struct RemoteSide {
     /// Its end of the queue pair.
     pub endpoint: Endpoint,
-    /// Key of its tree memory.
+    /// Key of its memory.
     pub rkey: u32,
     /// Whether the client's first-hop switch already admits index reads on this queue pair. Each queue pair is registered
     /// for itself, so after a reconnection this is `false` until the controller has acted.
@@ -40,7 +39,7 @@ pub struct RemoteSide {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakReason {
     /// The server refused an index read (NAK: remote access error): no switch rewrote it, so the connection is not
-    /// registered. Operations walk ordinarily until [`set_registered`](crate::Pool::set_registered) says otherwise.
+    /// registered. Operations walk ordinarily until [`set_registered`](crate::RemoteMemory::set_registered) says otherwise.
     Unregistered,
     /// An operation failed otherwise.
     Failed(Failure),
@@ -57,11 +56,11 @@ impl fmt::Display for BreakReason {
     }
 }
 
-/// Something the owner of a [`Pool`](crate::Pool) must know.
+/// Something the owner of a [`RemoteMemory`](crate::RemoteMemory) must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A queue pair failed. Its operations wait: the owner calls [`open`](crate::Pool::open), exchanges endpoints with the
-    /// server, and calls [`connected`](crate::Pool::connected); or [`abandon`](crate::Pool::abandon), and they fail.
+    /// A queue pair failed. Its operations wait: the owner calls [`open`](crate::RemoteMemory::open), exchanges endpoints with the
+    /// server, and calls [`connected`](crate::RemoteMemory::connected); or [`abandon`](crate::RemoteMemory::abandon), and they fail.
     ConnectionBroken {
         /// Which.
         id: ConnectionId,
@@ -69,9 +68,9 @@ pub enum Event {
         reason: BreakReason,
     },
     /// Operations wait for memory on a server: the owner allocates a chunk of this kind there, publishes it, and calls
-    /// [`supply`](crate::Pool::supply); or it gets places that others have freed, and calls
-    /// [`supply_places`](crate::Pool::supply_places); or there is none, and it calls
-    /// [`refuse_memory`](crate::Pool::refuse_memory).
+    /// [`supply`](crate::RemoteMemory::supply); or it gets places that others have freed, and calls
+    /// [`supply_places`](crate::RemoteMemory::supply_places); or there is none, and it calls
+    /// [`refuse_memory`](crate::RemoteMemory::refuse_memory).
     MemoryWanted {
         /// Where.
         server: u16,
@@ -80,7 +79,7 @@ pub enum Event {
         /// Bytes of the node, or of the record's place.
         bytes: u32,
     },
-    /// A change was dropped, or gave up, while it had a lock. The owner runs [`finish`](crate::Pool::finish), which gives the lock
+    /// A change was dropped, or gave up, while it had a lock. The owner lets the index finish it, which gives the lock
     /// back.
     Unfinished {
         /// Where.
@@ -95,7 +94,7 @@ pub enum ConnectError {
     #[error("expected at least 1 queue pair per memory server, found 0 lanes")]
     Lanes,
     /// No such connection.
-    #[error("no {id}: the super-root has no such partition, or there are only {lanes} lanes")]
+    #[error("no {id}: there is no such memory server, or there are only {lanes} lanes")]
     Unknown {
         /// What was asked for.
         id: ConnectionId,
@@ -114,30 +113,20 @@ pub enum ConnectError {
         /// Which.
         id: ConnectionId,
     },
-    /// A tree that cannot be written to.
-    #[error(
-        "a tree with a fan-out of {fan_out} can only be read: a node that is split would leave one child; load it with at least 3"
-    )]
-    Narrow {
-        /// Most children of an internal node.
-        fan_out: u16,
-    },
-    /// A super-root for another cluster.
-    #[error(
-        "a new super-root must have the partitions {old:?}, found {new:?}; make a new client for another cluster"
-    )]
-    OtherPartitions {
-        /// Partitions in force.
-        old: Vec<u16>,
-        /// Partitions of the new one.
-        new: Vec<u16>,
-    },
-    /// The single-packet rule (ARCHITECTURE.md "Single-packet rule").
-    #[error(transparent)]
-    Tree(#[from] ConfigError),
     /// The device refuses.
     #[error(transparent)]
     Device(#[from] fatbtree_verbs::ConnectError),
+}
+
+/// Counters of the connections of a client since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RemoteStats {
+    /// Reads posted, index reads included.
+    pub reads: u64,
+    /// Queue pairs that failed.
+    pub broken_connections: u64,
+    /// Queue pairs among them that failed because an index read was not admitted.
+    pub refused_index_reads: u64,
 }
 
 /// Where a connection is in its life.
@@ -149,7 +138,7 @@ pub enum ConnectError {
 ///     └───────────────► Abandoned ◄───────────────────────────────────┘   open leads out again
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Link {
+pub(crate) enum Link {
     Down,
     Opening {
         queue_pair: QueuePair,
@@ -159,30 +148,30 @@ pub(super) enum Link {
         rkey: u32,
     },
     Abandoned,
-    /// The same, because its server has lost its tree.
+    /// The same, because its server has lost what its memory held.
     Lost,
 }
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     id: ConnectionId,
-    pub(super) link: Link,
+    pub(crate) link: Link,
     /// Index reads are admitted.
-    pub(super) registered: bool,
+    pub(crate) registered: bool,
     /// The server's end of the last queue pair that was connected.
-    pub(super) server_end: Option<QueuePairNumber>,
+    pub(crate) server_end: Option<QueuePairNumber>,
     /// Operations that wait for the connection.
-    pub(super) waiting: Vec<Waker>,
+    pub(crate) waiting: Vec<Waker>,
     /// Why the last queue pair failed.
-    pub(super) reason: BreakReason,
+    pub(crate) reason: BreakReason,
 }
 
 impl Connection {
-    pub(super) fn is_registered(&self) -> bool {
+    pub(crate) fn is_registered(&self) -> bool {
         self.registered && matches!(self.link, Link::Up { .. })
     }
 
-    pub(super) fn queue_pair(&self) -> Option<QueuePair> {
+    pub(crate) fn queue_pair(&self) -> Option<QueuePair> {
         match self.link {
             Link::Opening { queue_pair } | Link::Up { queue_pair, .. } => Some(queue_pair),
             Link::Down | Link::Abandoned | Link::Lost => None,
@@ -192,7 +181,7 @@ impl Connection {
 
 /// All connections of a client.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(crate) struct Connections {
     lanes: u8,
     /// By server, then by lane.
     all: Vec<Connection>,
@@ -201,7 +190,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    pub(super) fn new(servers: impl Iterator<Item = u16>, lanes: u8) -> Self {
+    pub(crate) fn new(servers: impl Iterator<Item = u16>, lanes: u8) -> Self {
         let mut servers: Vec<u16> = servers.collect();
         servers.sort_unstable();
         let id = |server| (0..lanes).map(move |lane| ConnectionId { server, lane });
@@ -209,12 +198,12 @@ impl Connections {
         Self { lanes, events: VecDeque::with_capacity(all.len()), all }
     }
 
-    pub(super) fn ids(&self) -> impl Iterator<Item = ConnectionId> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ConnectionId> {
         self.all.iter().map(|connection| connection.id)
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, id: ConnectionId) -> Result<&mut Connection, ConnectError> {
+    pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Result<&mut Connection, ConnectError> {
         // Servers are mostly numbered from 0 without gaps: the first guess is right.
         let guess = usize::from(id.server) * usize::from(self.lanes) + usize::from(id.lane);
         let at = match self.all.get(guess) {
@@ -226,7 +215,7 @@ impl Connections {
     }
 
     /// Prepares a connection to be opened; returns a queue pair that is not wanted any more.
-    pub(super) fn close(&mut self, id: ConnectionId) -> Result<Option<QueuePair>, ConnectError> {
+    pub(crate) fn close(&mut self, id: ConnectionId) -> Result<Option<QueuePair>, ConnectError> {
         let connection = self.get_mut(id)?;
         if let Link::Up { .. } = connection.link {
             return Err(ConnectError::Up { id });
@@ -238,7 +227,7 @@ impl Connections {
     }
 
     /// Notes that a queue pair failed, and says whether that is news.
-    pub(super) fn broke(&mut self, queue_pair: QueuePair, reason: BreakReason) -> bool {
+    pub(crate) fn broke(&mut self, queue_pair: QueuePair, reason: BreakReason) -> bool {
         let uses = |connection: &&mut Connection| matches!(connection.link, Link::Up { queue_pair: up, .. } if up == queue_pair);
         let Some(connection) = self.all.iter_mut().find(uses) else { return false };
         connection.link = Link::Down;
@@ -248,11 +237,11 @@ impl Connections {
         true
     }
 
-    pub(super) fn push_event(&mut self, event: Event) {
+    pub(crate) fn push_event(&mut self, event: Event) {
         self.events.push_back(event);
     }
 
-    pub(super) fn poll_event(&mut self) -> Option<Event> {
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 }
