@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use fatbtree_remote::record::{RECORD_HEAD, is_record, read_led_to};
-use fatbtree_remote::{BreakReason, Check, ConnectionId, GlobalAddress, Shortage, Trouble, Want};
+use fatbtree_remote::{BreakReason, Check, ConnectionId, GlobalAddress, LockError, Shortage, Trouble, Want};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Buffer, IndexTarget, Verbs};
 
@@ -25,6 +25,16 @@ pub(crate) enum Reason {
     Memory(Want),
     /// The connection broke while the operation wrote, and what became of that cannot be found out any more.
     Unknown(BreakReason),
+}
+
+impl From<LockError> for Reason {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Trouble(trouble) => Reason::Trouble(trouble),
+            LockError::Locked => Reason::Locked,
+            LockError::Unknown(reason) => Reason::Unknown(reason),
+        }
+    }
 }
 
 impl From<Trouble> for Reason {

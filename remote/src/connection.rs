@@ -79,7 +79,7 @@ pub enum Event {
         /// Bytes of the node, or of the record's place.
         bytes: u32,
     },
-    /// A change was dropped, or gave up, while it had a lock. The owner lets the index finish it, which gives the lock
+    /// A change was dropped, or gave up, while it had a lock. The owner runs [`finish`](crate::RemoteMemory::finish), which gives the lock
     /// back.
     Unfinished {
         /// Where.
@@ -118,7 +118,7 @@ pub enum ConnectError {
     Device(#[from] fatbtree_verbs::ConnectError),
 }
 
-/// Counters of the connections of a client since it was made.
+/// Counters of a client's connections and locks since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RemoteStats {
     /// Reads posted, index reads included.
@@ -127,6 +127,14 @@ pub struct RemoteStats {
     pub broken_connections: u64,
     /// Queue pairs among them that failed because an index read was not admitted.
     pub refused_index_reads: u64,
+    /// Locks taken from owners whose sessions had ended.
+    pub inherited_locks: u64,
+    /// Attempts to take a lock that found it taken.
+    pub lock_retries: u64,
+    /// Locks handed over to another operation of this client.
+    pub hand_overs: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
 }
 
 /// Where a connection is in its life.

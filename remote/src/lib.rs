@@ -7,9 +7,9 @@
 //!     an index: which bytes mean what, and in which order they change
 //!   ────────────────────────────────────────────────────────────────────────────
 //!     RemoteMemory: connections and lanes, reads, chains, pauses, events
-//!     Session with server 0                         Session with server 1 …
+//!     Session with server 0                          Session with server 1 …
 //!      ├─ Writer      as whom locks are taken
-//!      ├─ LocalLocks  who of this client waits         GlobalAddress = server, offset
+//!      ├─ LocalLocks  who of this client waits for Held   GlobalAddress = server, offset
 //!      └─ Space       chunks and places, by kind       record = key, version, checksum, value
 //!   ────────────────────────────────────────────────────────────────────────────
 //!     Verbs: READ, WRITE, compare-and-swap
@@ -17,8 +17,7 @@
 //!
 //! * [`RemoteMemory`]: queue pairs to all servers, and what operations do by them.
 //! * [`GlobalAddress`]: where a byte lies. [`KeyRange`]: keys that belong together.
-//! * [`Session`]: everything that a client has of one server, dropped whole when the session ends.
-//! * [`Writer`], [`LocalLocks`]: locks with owners, and the queues before them.
+//! * [`Writer`]: as whom a client takes locks, in which session. [`Held`]: a lock while an operation has it.
 //! * [`Space`]: memory for what is new, by kind and size.
 //! * [`record`]: values out of line, with key, version and checksum.
 //! * [`Check`]: the comparisons that keep stale or torn data from becoming an answer.
@@ -59,9 +58,6 @@ pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
 pub use checks::Check;
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide, RemoteStats};
 pub use keys::KeyRange;
-pub use locks::{
-    Admission, End, HAND_OVERS, Left, LocalLocks, LockId, Owner, SessionId, Taken, Ticket, Unfinished, Writer,
-};
-pub use memory::{RemoteMemory, Trouble};
-pub use session::Session;
+pub use locks::{HAND_OVERS, Held, LockError, Owner, Part, SessionId, Writer, restructure_all};
+pub use memory::{Locking, RemoteConfig, RemoteMemory, Trouble};
 pub use space::{ChunkKind, RecordPlace, ReturnedPlaces, SURPLUS, Shortage, Space, Want};

@@ -23,6 +23,44 @@ use crate::locks::{LockId, SessionId, Writer};
 use crate::session::Session;
 use crate::space::{ChunkKind, ReturnedPlaces, SURPLUS, Shortage, Space, Want};
 
+/// How a client takes locks and writes under them: Sherman's techniques (sections 4.3 and 4.4) that know no index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Locking {
+    /// Operations that depend on each other share a doorbell. Off: each waits for the one before.
+    pub combine: bool,
+    /// Locks are released by an atomic, as costs least where the lock table lies on the server's card. Off: by a WRITE.
+    pub on_chip: bool,
+    /// Operations of one client that want the same lock wait in a queue, and hand it over. Off: each asks the server by itself.
+    pub hierarchical: bool,
+}
+
+impl Default for Locking {
+    /// All on.
+    fn default() -> Self {
+        Self { combine: true, on_chip: true, hierarchical: true }
+    }
+}
+
+/// A client's figures for what knows no index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteConfig {
+    /// Queue pairs per memory server, at least 1.
+    pub lanes: u8,
+    /// How long an operation waits for a lock that another client holds.
+    pub patience: Duration,
+    /// How often one write may lose its connection and be posted again.
+    pub reconnects: u32,
+    /// How locks are taken.
+    pub locking: Locking,
+}
+
+impl Default for RemoteConfig {
+    /// One queue pair per server, a second of patience.
+    fn default() -> Self {
+        Self { lanes: 1, patience: Duration::from_secs(1), reconnects: 4, locking: Locking::default() }
+    }
+}
+
 /// The memory of all servers as one client reaches it, for the operations of an index. It belongs to one thread.
 ///
 /// **Driving contract.**
@@ -33,7 +71,7 @@ use crate::space::{ChunkKind, ReturnedPlaces, SURPLUS, Shortage, Space, Want};
 ///   all that [`poll_event`](Self::poll_event) has, and connect anew what broke, or [`abandon`](Self::abandon) it.
 pub struct RemoteMemory<V> {
     reactor: Reactor<V>,
-    lanes: u8,
+    config: RemoteConfig,
     state: RefCell<State>,
 }
 
@@ -76,7 +114,7 @@ pub enum Trouble {
 }
 
 impl<V: Verbs> RemoteMemory<V> {
-    /// A client of these servers, with so many queue pairs to each, none of which is connected. `seed` decides how long it pauses
+    /// A client of these servers, none of which is connected. `seed` decides how long it pauses
     /// before it reads something again.
     ///
     /// # Errors
@@ -84,20 +122,20 @@ impl<V: Verbs> RemoteMemory<V> {
     pub fn new(
         verbs: V,
         servers: impl Iterator<Item = u16>,
-        lanes: u8,
+        config: RemoteConfig,
         seed: u64,
     ) -> Result<Self, ConnectError> {
-        if lanes == 0 {
+        if config.lanes == 0 {
             return Err(ConnectError::Lanes);
         }
         let state = RefCell::new(State {
-            connections: Connections::new(servers, lanes),
+            connections: Connections::new(servers, config.lanes),
             next_lane: 0,
             random: ChaCha8Rng::seed_from_u64(seed),
             stats: RemoteStats::default(),
             sessions: BTreeMap::new(),
         });
-        Ok(Self { reactor: Reactor::new(verbs), lanes, state })
+        Ok(Self { reactor: Reactor::new(verbs), config, state })
     }
 
     // ---- connections ----
@@ -313,6 +351,11 @@ impl<V: Verbs> RemoteMemory<V> {
         &self.reactor
     }
 
+    /// As given.
+    pub fn config(&self) -> &RemoteConfig {
+        &self.config
+    }
+
     /// Counters since the beginning.
     pub fn counters(&self) -> RemoteStats {
         self.state.borrow().stats
@@ -324,7 +367,7 @@ impl<V: Verbs> RemoteMemory<V> {
     pub fn take_lane(&self) -> u8 {
         let mut state = self.state.borrow_mut();
         let lane = state.next_lane;
-        state.next_lane = (lane + 1) % self.lanes;
+        state.next_lane = (lane + 1) % self.config.lanes;
         lane
     }
 
@@ -456,12 +499,17 @@ impl<V: Verbs> RemoteMemory<V> {
     }
 
     /// Tells the owner something.
-    pub fn push_event(&self, event: Event) {
+    pub(crate) fn push_event(&self, event: Event) {
         self.state.borrow_mut().connections.push_event(event);
     }
 
+    /// Does something with the space that the client has on `server`, in the session of `writer`. `None`: that has ended.
+    pub fn in_space<T>(&self, server: u16, writer: &Writer, work: impl FnOnce(&mut Space) -> T) -> Option<T> {
+        self.in_session(server, writer, |session| work(&mut session.space))
+    }
+
     /// Does something with the locks, or with what else the client has of `server`, in the session of `writer`. `None`: that has ended.
-    pub fn in_session<T>(
+    pub(crate) fn in_session<T>(
         &self,
         server: u16,
         writer: &Writer,
@@ -473,7 +521,7 @@ impl<V: Verbs> RemoteMemory<V> {
     }
 
     /// A lock that was left unfinished while no operation waited for it, and the session that it is of.
-    pub fn take_left(&self) -> Option<(LockId, Writer)> {
+    pub(crate) fn take_left(&self) -> Option<(LockId, Writer)> {
         let mut state = self.state.borrow_mut();
         let mut sessions = state.sessions.values_mut();
         sessions.find_map(|session| Some((session.locks.take_left()?, session.writer)))
@@ -523,7 +571,7 @@ impl<V: Verbs> RemoteMemory<V> {
         self.reactor.sleep(Duration::from_nanos(span)).await;
     }
 
-    fn count(&self, work: impl FnOnce(&mut RemoteStats)) {
+    pub(crate) fn count(&self, work: impl FnOnce(&mut RemoteStats)) {
         work(&mut self.state.borrow_mut().stats);
     }
 

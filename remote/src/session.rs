@@ -9,25 +9,24 @@ use crate::space::Space;
 /// Everything that a client has of one memory server. It hangs on the session's identity: with another session it is dropped whole,
 /// because the server has given it to others, or its memory was filled anew, or is another process that knows nothing of it.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     /// Credentials for the server's locks.
-    pub writer: Writer,
+    pub(crate) writer: Writer,
     /// Rests of chunks, and places of nodes and records that were freed.
-    pub space: Space,
+    pub(crate) space: Space,
     /// Queues for the server's locks, and locks that are still to be given back.
-    pub locks: LocalLocks,
+    pub(crate) locks: LocalLocks,
 }
 
 impl Session {
     /// A session that has just begun.
-    #[must_use]
-    pub fn new(server: u16, writer: Writer) -> Self {
+    pub(crate) fn new(server: u16, writer: Writer) -> Self {
         Self { writer, space: Space::new(server), locks: LocalLocks::default() }
     }
 
     /// Replaces the session with what a server has said of the present one. Returns the operations that wait for something of a session
     /// that has ended: they begin again.
-    pub fn renew(&mut self, server: u16, writer: Writer) -> Vec<Waker> {
+    pub(crate) fn renew(&mut self, server: u16, writer: Writer) -> Vec<Waker> {
         if self.writer.owner.is(writer.owner) {
             self.writer = writer;
             return Vec::new();

@@ -1,4 +1,4 @@
-//! The memory pool as one client reaches it: queue pairs to every memory server, and reads by global address.
+//! The memory pool as one client of trees reaches it: remote memory, the roots in it, a cache, and index reads.
 
 mod stats;
 
@@ -7,7 +7,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use fatbtree_remote::{
-    ConnectError, ConnectionId, GlobalAddress, RemoteMemory, RemoteSide, RemoteStats, Trouble, Writer,
+    ConnectError, ConnectionId, GlobalAddress, Locking, RemoteConfig, RemoteMemory, RemoteSide, RemoteStats,
+    Trouble, Writer,
 };
 use fatbtree_verbs::{Agreed, Buffer, IndexTarget, Operation, Verbs};
 
@@ -51,6 +52,16 @@ impl Default for PoolConfig {
     }
 }
 
+impl PoolConfig {
+    /// What of it knows no tree.
+    fn remote(&self) -> RemoteConfig {
+        let Techniques { combine, on_chip, hierarchical, two_level_versions: _ } = self.techniques;
+        let Limits { patience, reconnects, .. } = self.limits;
+        let locking = Locking { combine, on_chip, hierarchical };
+        RemoteConfig { lanes: self.lanes, patience, reconnects, locking }
+    }
+}
+
 /// The memory pool as one client reaches it, for the operations of trees. It belongs to one thread.
 ///
 /// It is a [`RemoteMemory`] in which there are trees, and is driven as that is. Two of its steps can be refused here, for the trees'
@@ -65,6 +76,7 @@ pub struct Pool<V> {
 
 struct State {
     roots: SuperRoot,
+    /// What the trees count; the rest is counted by the remote memory.
     stats: PoolStats,
     /// None: it has none, or one of no bytes.
     cache: Option<Arc<IndexCache>>,
@@ -129,7 +141,7 @@ impl<V: Verbs> Pool<V> {
     /// When the configuration cannot work.
     pub fn new(verbs: V, config: PoolConfig, roots: SuperRoot, seed: u64) -> Result<Self, PoolError> {
         let servers = roots.partitions().iter().map(|partition| partition.id);
-        let remote = RemoteMemory::new(verbs, servers, config.lanes, seed)?;
+        let remote = RemoteMemory::new(verbs, servers, config.remote(), seed)?;
         let state = RefCell::new(State {
             roots,
             stats: PoolStats::default(),
@@ -211,8 +223,25 @@ impl<V: Verbs> Pool<V> {
 
     /// Counters since the beginning.
     pub fn stats(&self) -> PoolStats {
-        let RemoteStats { reads, broken_connections, refused_index_reads } = self.counters();
-        PoolStats { reads, broken_connections, refused_index_reads, ..self.state.borrow().stats }
+        let RemoteStats {
+            reads,
+            broken_connections,
+            refused_index_reads,
+            inherited_locks,
+            lock_retries,
+            hand_overs,
+            written_bytes,
+        } = self.counters();
+        PoolStats {
+            reads,
+            broken_connections,
+            refused_index_reads,
+            inherited_locks,
+            lock_retries,
+            hand_overs,
+            written_bytes,
+            ..self.state.borrow().stats
+        }
     }
 
     /// How the cache has served this pool, and what it holds for all.

@@ -1,9 +1,8 @@
 //! What happens above a node that was split: its parent learns of the new one, and the tree may get a new root.
 
-use fatbtree_remote::{Check, GlobalAddress};
+use fatbtree_remote::{Check, GlobalAddress, Held, Part};
 use fatbtree_verbs::Verbs;
 
-use super::held::{Held, Part};
 use super::leaf::Locked;
 use super::split::again;
 use super::whole::{Whole, first_line};

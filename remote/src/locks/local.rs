@@ -10,11 +10,11 @@ use super::{HAND_OVERS, LockId};
 
 /// A writer's place at a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ticket(u64);
+pub(crate) struct Ticket(u64);
 
 /// What a writer meets when its turn has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Admission {
+pub(crate) enum Admission {
     /// It has to take the global lock.
     First,
     /// The one before it has handed the global lock over.
@@ -26,9 +26,9 @@ pub enum Admission {
 /// What an operation that was dropped, or lost its connection, has left behind: it has, or had, the global lock, and perhaps has
 /// written a part of what it wanted to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Unfinished {
+pub(crate) struct Unfinished {
     /// The lane that it used: what it has posted there comes first.
-    pub lane: u8,
+    pub(crate) lane: u8,
 }
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Local {
 
 /// How a turn ends.
 #[derive(Debug)]
-pub enum End {
+pub(crate) enum End {
     /// The global lock is free, or on its way to be.
     Released,
     /// The global lock is still taken, for the next one.
@@ -72,7 +72,7 @@ pub enum End {
 
 /// Who has a lock after somebody's turn.
 #[derive(Debug)]
-pub enum Left {
+pub(crate) enum Left {
     /// The next one, who may be waked.
     Next(Option<Waker>),
     /// Nobody, and nothing is left to be finished.
@@ -83,7 +83,7 @@ pub enum Left {
 
 /// All locks of one server that somebody of this client has or wants, in one session.
 #[derive(Debug, Default)]
-pub struct LocalLocks {
+pub(crate) struct LocalLocks {
     locks: FxHashMap<LockId, Local>,
     /// Locks that were left unfinished while nobody waited.
     left: Vec<LockId>,
@@ -94,7 +94,7 @@ pub struct LocalLocks {
 
 impl LocalLocks {
     /// Queues up for a lock.
-    pub fn enter(&mut self, lock: LockId) -> Ticket {
+    pub(crate) fn enter(&mut self, lock: LockId) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         match self.locks.entry(lock) {
@@ -110,7 +110,7 @@ impl LocalLocks {
     }
 
     /// Takes a lock that nobody has or wants, and that nobody has left unfinished.
-    pub fn try_enter(&mut self, lock: LockId) -> Option<Ticket> {
+    pub(crate) fn try_enter(&mut self, lock: LockId) -> Option<Ticket> {
         if self.locks.contains_key(&lock) {
             return None;
         }
@@ -118,7 +118,7 @@ impl LocalLocks {
     }
 
     /// Whether it is this ticket's turn; if not, `waker` is called when it is.
-    pub fn poll(&mut self, lock: LockId, ticket: Ticket, waker: &Waker) -> Option<Admission> {
+    pub(crate) fn poll(&mut self, lock: LockId, ticket: Ticket, waker: &Waker) -> Option<Admission> {
         let local = self.locks.get_mut(&lock)?;
         if local.holder == Some(ticket) && self.racing.contains_key(&lock) {
             local.waker = Some(waker.clone());
@@ -136,12 +136,12 @@ impl LocalLocks {
     }
 
     /// Whether whoever has the lock now may leave it to the next one as it is.
-    pub fn may_hand_over(&self, lock: LockId) -> bool {
+    pub(crate) fn may_hand_over(&self, lock: LockId) -> bool {
         self.locks.get(&lock).is_some_and(|local| !local.waiting.is_empty() && local.handed_over < HAND_OVERS)
     }
 
     /// Ends a ticket's turn, or its waiting.
-    pub fn leave(&mut self, lock: LockId, ticket: Ticket, end: End) -> Left {
+    pub(crate) fn leave(&mut self, lock: LockId, ticket: Ticket, end: End) -> Left {
         let Entry::Occupied(mut entry) = self.locks.entry(lock) else { return Left::Nobody };
         let local = entry.get_mut();
         if local.holder != Some(ticket) {
@@ -178,13 +178,13 @@ impl LocalLocks {
     }
 
     /// What else the holder has to finish before it does anything.
-    pub fn take_more(&mut self, lock: LockId) -> Option<Unfinished> {
+    pub(crate) fn take_more(&mut self, lock: LockId) -> Option<Unfinished> {
         self.locks.get_mut(&lock)?.more.pop()
     }
 
     /// Begins to compete for a lock without a queue. Says whether it may: not if something is to be finished there, which the
     /// queue sees to.
-    pub fn race(&mut self, lock: LockId) -> bool {
+    pub(crate) fn race(&mut self, lock: LockId) -> bool {
         let may = self.may_race(lock);
         if may {
             *self.racing.entry(lock).or_default() += 1;
@@ -193,13 +193,13 @@ impl LocalLocks {
     }
 
     /// Whether whoever competes for a lock may go on.
-    pub fn may_race(&self, lock: LockId) -> bool {
+    pub(crate) fn may_race(&self, lock: LockId) -> bool {
         !self.locks.contains_key(&lock)
     }
 
     /// Ends what [`race`](Self::race) began. The queue, if there is one, goes on when nobody competes any more: until then the
     /// client's own number in the global lock may be anybody's.
-    pub fn end_race(&mut self, lock: LockId, left: Option<Unfinished>) -> Left {
+    pub(crate) fn end_race(&mut self, lock: LockId, left: Option<Unfinished>) -> Left {
         let racing = self.racing.get_mut(&lock).map_or(0, |racing| {
             *racing -= 1;
             *racing
@@ -229,7 +229,7 @@ impl LocalLocks {
     }
 
     /// All operations that wait for a turn.
-    pub fn take_waiting(&mut self) -> Vec<Waker> {
+    pub(crate) fn take_waiting(&mut self) -> Vec<Waker> {
         let of_one = |local: &mut Local| {
             let queue = local.waiting.iter_mut().filter_map(|waiting| waiting.waker.take());
             queue.chain(local.waker.take()).collect::<Vec<_>>()
@@ -238,13 +238,13 @@ impl LocalLocks {
     }
 
     /// A lock that was left unfinished while nobody waited for it.
-    pub fn take_left(&mut self) -> Option<LockId> {
+    pub(crate) fn take_left(&mut self) -> Option<LockId> {
         self.left.pop()
     }
 
     /// Locks that somebody has or wants.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.locks.len()
     }
 }

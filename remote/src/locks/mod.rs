@@ -15,6 +15,7 @@
 //! All clients use one layout of the table, 16 bits a lock. A card with masked atomics changes just these bits; without them a
 //! compare-and-swap of the whole word does the same, and is repeated when one of the three neighbours changed meanwhile.
 
+mod guard;
 mod local;
 
 use std::fmt;
@@ -24,7 +25,8 @@ use fatbtree_verbs::{Operation, Remote};
 use crate::address::GlobalAddress;
 use crate::checks::Check;
 
-pub use local::{Admission, End, Left, LocalLocks, Ticket, Unfinished};
+pub use guard::{Held, LockError, Part, restructure_all};
+pub(crate) use local::{Admission, End, Left, LocalLocks, Ticket, Unfinished};
 
 /// Times in a row that a global lock is handed over among the operations of one client (Sherman section 4.3).
 pub const HAND_OVERS: u8 = 4;
@@ -53,7 +55,7 @@ pub struct Owner {
 impl Owner {
     /// Whether both are of one session, as everything is that a client may use of a server.
     #[inline]
-    pub fn is(self, other: Self) -> bool {
+    pub(crate) fn is(self, other: Self) -> bool {
         if Check::SessionIdentity.on() { self.session == other.session } else { self.number == other.number }
     }
 }
@@ -77,15 +79,15 @@ pub struct Writer {
 
 /// A lock of a server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct LockId {
+pub(crate) struct LockId {
     /// Where it is.
-    pub server: u16,
+    pub(crate) server: u16,
     number: u32,
 }
 
 /// What an attempt to take a lock found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Taken {
+pub(crate) enum Taken {
     /// It was free.
     Now,
     /// It was this client's already: its release was lost with a connection.
@@ -98,8 +100,7 @@ pub enum Taken {
 
 impl Writer {
     /// The lock of what begins at an address.
-    #[must_use]
-    pub fn lock_of(&self, at: GlobalAddress) -> LockId {
+    pub(crate) fn lock_of(&self, at: GlobalAddress) -> LockId {
         // What is locked lies at multiples of 64: the bits above are mixed by a multiplication (Fibonacci hashing).
         let mixed = (at.offset() >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let number = (mixed * u64::from(self.count)) >> 32;
@@ -115,13 +116,13 @@ impl Writer {
     }
 
     /// Takes a lock that is free. `word` is what the whole word is believed to be.
-    pub fn take(&self, lock: LockId, word: u64) -> Operation<'static> {
+    pub(crate) fn take(&self, lock: LockId, word: u64) -> Operation<'static> {
         self.change_owner(lock, word, 0)
     }
 
     /// Takes the lock of an owner whose session has ended. The result is to be read as [`take`](Self::take)'s is, told that the lock
     /// was free.
-    pub fn inherit(&self, lock: LockId, word: u64, dead: u16) -> Operation<'static> {
+    pub(crate) fn inherit(&self, lock: LockId, word: u64, dead: u16) -> Operation<'static> {
         self.change_owner(lock, word, dead)
     }
 
@@ -143,20 +144,20 @@ impl Writer {
     }
 
     /// Whether [`inherit`](Self::inherit), told to expect `word`, has taken the lock when it has found `found`.
-    pub fn has_inherited(&self, lock: LockId, word: u64, dead: u16, found: u64) -> bool {
+    pub(crate) fn has_inherited(&self, lock: LockId, word: u64, dead: u16, found: u64) -> bool {
         let (shift, mask) = (Self::shift(lock), 0xffff << Self::shift(lock));
         let was_theirs = found >> shift & 0xffff == u64::from(dead);
         was_theirs && (self.masked_atomics || found & !mask == word & !mask)
     }
 
     /// The word of the table of owners in which an owner's bit is, and the bit.
-    pub fn life_of(&self, owner: u16) -> (Remote, u64) {
+    pub(crate) fn life_of(&self, owner: u16) -> (Remote, u64) {
         let address = self.owners.address + u64::from(owner / 64) * 8;
         (Remote { address, ..self.owners }, 1 << (owner % 64))
     }
 
     /// What [`take`](Self::take), told to expect `word`, came to when it has found `found`.
-    pub fn taken(&self, lock: LockId, word: u64, found: u64) -> Taken {
+    pub(crate) fn taken(&self, lock: LockId, word: u64, found: u64) -> Taken {
         let shift = Self::shift(lock);
         let owner = found >> shift & 0xffff;
         if owner == u64::from(self.owner.number) {
@@ -170,7 +171,7 @@ impl Writer {
     }
 
     /// Gives back a lock that this client has, by a WRITE of its two bytes.
-    pub fn write_back(&self, lock: LockId) -> Operation<'static> {
+    pub(crate) fn write_back(&self, lock: LockId) -> Operation<'static> {
         let Remote { address, rkey } = self.word(lock);
         Operation::Write {
             to: Remote { address: address + u64::from(lock.number % 4) * 2, rkey },
@@ -179,7 +180,7 @@ impl Writer {
     }
 
     /// Gives back a lock that this client has.
-    pub fn give_back(&self, lock: LockId) -> Operation<'static> {
+    pub(crate) fn give_back(&self, lock: LockId) -> Operation<'static> {
         let (at, shift) = (self.word(lock), Self::shift(lock));
         let mine = u64::from(self.owner.number) << shift;
         if self.masked_atomics {

@@ -1,27 +1,45 @@
-//! A node's lock while an operation has it.
+//! A lock while an operation has it.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use fatbtree_remote::{
-    Admission, BreakReason, Check, ConnectionId, End, Event, GlobalAddress, Left, LocalLocks, LockId, Taken,
-    Ticket, Trouble, Unfinished, Writer,
-};
 use fatbtree_verbs::{Buffer, Failure, Operation, Output, Remote, Verbs};
 
-use crate::descent::{Descent, Reason};
-use crate::pool::Pool;
+use super::{Admission, End, Left, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer};
+use crate::address::GlobalAddress;
+use crate::checks::Check;
+use crate::connection::{BreakReason, ConnectionId, Event};
+use crate::memory::{RemoteMemory, Trouble};
 
-/// A part of the tree's memory that is to be written.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part<'d> {
-    pub(super) at: GlobalAddress,
-    pub(super) bytes: &'d [u8],
+/// Why something under a lock did not lead to its end.
+#[derive(Debug)]
+pub enum LockError {
+    /// Something is the matter with the connection or the session.
+    Trouble(Trouble),
+    /// Another client holds the lock for longer than an operation waits.
+    Locked,
+    /// The connection broke while the operation wrote, and what became of that cannot be found out any more.
+    Unknown(BreakReason),
 }
 
-/// A lock that this operation has, or wants. Dropped without a proper end, it leaves to the next one what is to be finished.
-pub(super) struct Held<'p, V: Verbs> {
-    pool: &'p Pool<V>,
+impl From<Trouble> for LockError {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
+    }
+}
+
+/// A part of a server's memory that is to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'d> {
+    /// Where.
+    pub at: GlobalAddress,
+    /// What.
+    pub bytes: &'d [u8],
+}
+
+/// A lock that an operation has, or wants. Dropped without a proper end, it leaves to the next one what is to be finished.
+pub struct Held<'p, V: Verbs> {
+    pool: &'p RemoteMemory<V>,
     writer: Writer,
     lock: LockId,
     lane: u8,
@@ -49,22 +67,26 @@ impl<V: Verbs> Drop for Held<'_, V> {
 }
 
 impl<'p, V: Verbs> Held<'p, V> {
-    /// Waits for this operation's turn among the client's own; then takes the lock of the node and reads it, with one doorbell.
+    /// Waits for this operation's turn among the client's own; then takes the lock of what begins at an address and reads it, with one
+    /// doorbell.
     /// Counts its round trips.
-    pub(super) async fn lock_and_read(
-        pool: &'p Pool<V>,
+    ///
+    /// # Errors
+    /// When the lock stays another client's, or the connection or session ends.
+    pub async fn lock_and_read(
+        pool: &'p RemoteMemory<V>,
         lane: u8,
-        node: GlobalAddress,
+        at: GlobalAddress,
         len: u32,
         trips: &mut u32,
-    ) -> Result<(Self, Buffer), Reason> {
-        let writer = pool.writer(node.server())?;
-        let (mut held, taken) = Self::enter(pool, writer, writer.lock_of(node), lane, trips).await?;
-        let read = |rkey| Operation::Read { from: Remote { address: node.raw(), rkey }, len };
+    ) -> Result<(Self, Buffer), LockError> {
+        let writer = pool.writer(at.server())?;
+        let (mut held, taken) = Self::enter(pool, writer, writer.lock_of(at), lane, trips).await?;
+        let read = |rkey| Operation::Read { from: Remote { address: at.raw(), rkey }, len };
         if !taken {
             let mut believed = 0;
             held.may_be_taken();
-            if pool.config().techniques.combine {
+            if pool.config().locking.combine {
                 let writer = held.writer;
                 let chain = |rkey| [writer.take(held.lock, believed), read(rkey)];
                 let [found, bytes] = pool.chain(held.connection(), &held.writer, chain).await?;
@@ -83,16 +105,19 @@ impl<'p, V: Verbs> Held<'p, V> {
     }
 
     /// The same if nobody has or wants the lock; nothing otherwise.
-    pub(super) async fn try_lock_and_read(
-        pool: &'p Pool<V>,
+    ///
+    /// # Errors
+    /// When the connection or session ends.
+    pub async fn try_lock_and_read(
+        pool: &'p RemoteMemory<V>,
         lane: u8,
-        node: GlobalAddress,
+        at: GlobalAddress,
         len: u32,
         trips: &mut u32,
-    ) -> Result<Option<(Self, Buffer)>, Reason> {
-        let writer = pool.writer(node.server())?;
-        let lock = writer.lock_of(node);
-        let techniques = pool.config().techniques;
+    ) -> Result<Option<(Self, Buffer)>, LockError> {
+        let writer = pool.writer(at.server())?;
+        let lock = writer.lock_of(at);
+        let techniques = pool.config().locking;
         let place = with_locks(pool, lock, &writer, |locks| {
             if techniques.hierarchical {
                 locks.try_enter(lock).map(Place::Queued)
@@ -106,7 +131,7 @@ impl<'p, V: Verbs> Held<'p, V> {
         loop {
             held.may_be_taken();
             let id = held.connection();
-            let read = |rkey| Operation::Read { from: Remote { address: node.raw(), rkey }, len };
+            let read = |rkey| Operation::Read { from: Remote { address: at.raw(), rkey }, len };
             let (found, bytes) = if techniques.combine {
                 let [found, bytes] =
                     pool.chain(id, &writer, |rkey| [writer.take(lock, believed), read(rkey)]).await?;
@@ -137,13 +162,13 @@ impl<'p, V: Verbs> Held<'p, V> {
     /// Waits for this operation's turn, and finishes what the one before it has left. Says whether the global lock is this client's
     /// already.
     async fn enter(
-        pool: &'p Pool<V>,
+        pool: &'p RemoteMemory<V>,
         writer: Writer,
         lock: LockId,
         lane: u8,
         trips: &mut u32,
-    ) -> Result<(Self, bool), Reason> {
-        let queues = pool.config().techniques.hierarchical;
+    ) -> Result<(Self, bool), LockError> {
+        let queues = pool.config().locking.hierarchical;
         let place = with_locks(pool, lock, &writer, |locks| {
             if !queues && locks.race(lock) { Place::Racing } else { Place::Queued(locks.enter(lock)) }
         })?;
@@ -158,7 +183,7 @@ impl<'p, V: Verbs> Held<'p, V> {
     }
 
     /// Waits for its turn, if it waits in the queue. Says whether the global lock is this client's already.
-    async fn be_admitted(&mut self, trips: &mut u32) -> Result<bool, Reason> {
+    async fn be_admitted(&mut self, trips: &mut u32) -> Result<bool, LockError> {
         let lock = self.lock;
         let Place::Queued(ticket) = self.place else { return Ok(false) };
         let turn =
@@ -187,7 +212,7 @@ impl<'p, V: Verbs> Held<'p, V> {
     }
 
     /// Finishes what another operation of this client has left. Says whether the global lock is this client's now.
-    async fn finish(&mut self, left: Unfinished, trips: &mut u32) -> Result<bool, Reason> {
+    async fn finish(&mut self, left: Unfinished, trips: &mut u32) -> Result<bool, LockError> {
         let id = ConnectionId { server: self.lock.server, lane: left.lane };
         let mut believed = 0;
         loop {
@@ -196,7 +221,7 @@ impl<'p, V: Verbs> Held<'p, V> {
             *trips += 1;
             match self.judge(&found, believed)? {
                 Taken::Neighbour(found) => believed = found,
-                // Of what it wanted to write, all was written, or the first parts, or nothing: the tree is right in any case.
+                // Of what it wanted to write, all was written, or the first parts, or nothing: the index is right in any case.
                 Taken::Now | Taken::Before => break,
                 Taken::Not(_) => {
                     self.unfinished = None;
@@ -214,7 +239,7 @@ impl<'p, V: Verbs> Held<'p, V> {
     }
 
     /// Asks for the global lock until it is this client's. From time to time it asks whether the owner is alive.
-    async fn take_in_the_end(&mut self, mut believed: u64, trips: &mut u32) -> Result<(), Reason> {
+    async fn take_in_the_end(&mut self, mut believed: u64, trips: &mut u32) -> Result<(), LockError> {
         /// Attempts without a pause: a lock is held for a round trip or two, and whoever pauses between falls behind those that do
         /// not (Sherman's clients never pause). Of one client only the first in the queue tries.
         const SPINS: u32 = 16;
@@ -250,8 +275,8 @@ impl<'p, V: Verbs> Held<'p, V> {
                     if looks && self.inherit(owner, word_of(&found)?, trips).await? {
                         return Ok(());
                     }
-                    if self.pool.reactor().now() - began > self.pool.config().limits.patience {
-                        return Err(Reason::Locked);
+                    if self.pool.reactor().now() - began > self.pool.config().patience {
+                        return Err(LockError::Locked);
                     }
                     if round_ends && !races {
                         self.pool.pause(PAUSE).await;
@@ -264,7 +289,7 @@ impl<'p, V: Verbs> Held<'p, V> {
     }
 
     /// Takes the lock of an owner that is dead. Says whether it is this client's now.
-    async fn inherit(&mut self, owner: u16, believed: u64, trips: &mut u32) -> Result<bool, Reason> {
+    async fn inherit(&mut self, owner: u16, believed: u64, trips: &mut u32) -> Result<bool, LockError> {
         let (at, bit) = self.writer.life_of(owner);
         let read = Operation::Read { from: at, len: 8 };
         let [life] = self.pool.chain(self.connection(), &self.writer, |_| [read]).await?;
@@ -287,13 +312,16 @@ impl<'p, V: Verbs> Held<'p, V> {
     }
 
     /// What the lock was taken by, and in which session.
-    pub(super) fn writer(&self) -> Writer {
+    pub fn writer(&self) -> Writer {
         self.writer
     }
 
-    /// Writes parts of one node and gives the lock back, with one doorbell; or leaves it to the next operation of this client. Where
+    /// Writes parts of one thing and gives the lock back, with one doorbell; or leaves it to the next operation of this client. Where
     /// the connection breaks it finds out what became of that, and goes on.
-    pub(super) async fn write_back(mut self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), Reason> {
+    ///
+    /// # Errors
+    /// When the connection or session ends, and the parts were not written, or nobody can tell.
+    pub async fn write_back(mut self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), LockError> {
         let handed_over = self.may_hand_over();
         let mut breaks = 0;
         let round_trips = loop {
@@ -301,12 +329,12 @@ impl<'p, V: Verbs> Held<'p, V> {
                 Ok(round_trips) => break round_trips,
                 // If the client's number is in the lock, it may be another one's who was quicker.
                 Err(Trouble::Broke(reason)) if self.place == Place::Racing => {
-                    return Err(Reason::Unknown(reason));
+                    return Err(LockError::Unknown(reason));
                 }
                 Err(Trouble::Broke(reason)) => {
                     breaks += 1;
-                    if breaks > self.pool.config().limits.reconnects {
-                        return Err(Reason::Unknown(reason));
+                    if breaks > self.pool.config().reconnects {
+                        return Err(LockError::Unknown(reason));
                     }
                     if self.was_carried_out(handed_over, reason).await? {
                         *trips += 1;
@@ -315,7 +343,7 @@ impl<'p, V: Verbs> Held<'p, V> {
                 }
                 // Nothing was posted now. If anything was before, nobody can tell what became of it.
                 Err(other) if breaks == 0 => return Err(other.into()),
-                Err(_) => return Err(Reason::Unknown(BreakReason::Failed(Failure::Flushed))),
+                Err(_) => return Err(LockError::Unknown(BreakReason::Failed(Failure::Flushed))),
             }
         };
         *trips += round_trips;
@@ -323,9 +351,12 @@ impl<'p, V: Verbs> Held<'p, V> {
         Ok(())
     }
 
-    /// Writes parts of several nodes, each of which leaves the tree right, and gives the lock back. Where the connection breaks, the
+    /// Writes parts of several things, each of which leaves the index right, and gives the lock back. Where the connection breaks, the
     /// first of them are written or all.
-    pub(super) async fn restructure(mut self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), Reason> {
+    ///
+    /// # Errors
+    /// When the connection or session ends.
+    pub async fn restructure(mut self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), LockError> {
         let handed_over = self.may_hand_over();
         *trips += self.post(parts, !handed_over).await?;
         self.end(handed_over);
@@ -333,13 +364,19 @@ impl<'p, V: Verbs> Held<'p, V> {
     }
 
     /// Writes parts and keeps the lock.
-    pub(super) async fn write(&self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), Reason> {
+    ///
+    /// # Errors
+    /// When the connection or session ends.
+    pub async fn write(&self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), LockError> {
         *trips += self.post(parts, false).await?;
         Ok(())
     }
 
     /// Gives the lock back, or leaves it to the next operation of this client; nothing was changed.
-    pub(super) async fn let_go(self, trips: &mut u32) -> Result<(), Reason> {
+    ///
+    /// # Errors
+    /// When the connection or session ends.
+    pub async fn let_go(self, trips: &mut u32) -> Result<(), LockError> {
         self.restructure(&[], trips).await
     }
 
@@ -350,7 +387,7 @@ impl<'p, V: Verbs> Held<'p, V> {
 
     /// Whether the next one of this client may have the lock as it is.
     fn may_hand_over(&self) -> bool {
-        let may = self.pool.config().techniques.hierarchical
+        let may = self.pool.config().locking.hierarchical
             && self.with_locks(|locks| locks.may_hand_over(self.lock)).is_ok_and(|may| may);
         if may {
             self.pool.count(|stats| stats.hand_overs += 1);
@@ -359,7 +396,7 @@ impl<'p, V: Verbs> Held<'p, V> {
     }
 
     fn release(&self) -> Operation<'static> {
-        if self.pool.config().techniques.on_chip {
+        if self.pool.config().locking.on_chip {
             self.writer.give_back(self.lock)
         } else {
             self.writer.write_back(self.lock)
@@ -376,15 +413,15 @@ impl<'p, V: Verbs> Held<'p, V> {
 
     /// After a break: whether all of the chain was carried out. If not, the lock is this client's still, and the chain can be posted
     /// again.
-    async fn was_carried_out(&mut self, handed_over: bool, reason: BreakReason) -> Result<bool, Reason> {
-        self.pool.until_up(self.connection()).await.map_err(|_| Reason::Unknown(reason))?;
+    async fn was_carried_out(&mut self, handed_over: bool, reason: BreakReason) -> Result<bool, LockError> {
+        self.pool.until_up(self.connection()).await.map_err(|_| LockError::Unknown(reason))?;
         let mut believed = 0;
         let taken = loop {
             let take = self.writer.take(self.lock, believed);
             // Only in the session of the lock: the table of locks that another one has been given knows nothing of this chain. If the
             // answer to this is lost as well, nobody can tell any more whose release it was that is missing.
             let answer = self.pool.chain(self.connection(), &self.writer, |_| [take]).await;
-            let [found] = answer.map_err(|_| Reason::Unknown(reason))?;
+            let [found] = answer.map_err(|_| LockError::Unknown(reason))?;
             match self.judge(&found, believed)? {
                 Taken::Neighbour(found) => believed = found,
                 taken => break taken,
@@ -400,10 +437,10 @@ impl<'p, V: Verbs> Held<'p, V> {
             }
             _ => self.unfinished = None,
         }
-        if handed_over { Err(Reason::Unknown(reason)) } else { Ok(true) }
+        if handed_over { Err(LockError::Unknown(reason)) } else { Ok(true) }
     }
 
-    fn judge(&self, found: &Output, believed: u64) -> Result<Taken, Reason> {
+    fn judge(&self, found: &Output, believed: u64) -> Result<Taken, LockError> {
         match found {
             Output::Atomic(found) => Ok(self.writer.taken(self.lock, believed, *found)),
             _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other)).into()),
@@ -411,7 +448,7 @@ impl<'p, V: Verbs> Held<'p, V> {
     }
 
     /// What an attempt to take the lock came to. Who races has not taken it if another one of this client has.
-    fn judge_taken(&self, found: &Output, believed: u64) -> Result<Taken, Reason> {
+    fn judge_taken(&self, found: &Output, believed: u64) -> Result<Taken, LockError> {
         let taken = match self.judge(found, believed)? {
             Taken::Before if self.place == Place::Racing => Taken::Not(self.writer.owner.number),
             taken => taken,
@@ -444,11 +481,14 @@ impl<'p, V: Verbs> Held<'p, V> {
 }
 
 /// As [`Held::restructure`], under several locks of one server.
-pub(super) async fn restructure_all<V: Verbs, const N: usize>(
+///
+/// # Errors
+/// When the connection or session ends.
+pub async fn restructure_all<V: Verbs, const N: usize>(
     mut helds: [Held<'_, V>; N],
     parts: &[Part<'_>],
     trips: &mut u32,
-) -> Result<(), Reason> {
+) -> Result<(), LockError> {
     let Some(first) = helds.first() else { return Ok(()) };
     let (pool, id, writer) = (first.pool, first.connection(), first.writer);
     let handed_over = std::array::from_fn::<_, N, _>(|at| helds[at].may_hand_over());
@@ -469,7 +509,7 @@ pub(super) async fn restructure_all<V: Verbs, const N: usize>(
 
 /// Does something with the client's own queues for the locks of a server, in the session of `writer`.
 fn with_locks<V: Verbs, T>(
-    pool: &Pool<V>,
+    pool: &RemoteMemory<V>,
     lock: LockId,
     writer: &Writer,
     work: impl FnOnce(&mut LocalLocks) -> T,
@@ -481,34 +521,30 @@ fn write<'d>(rkey: u32, part: &Part<'d>) -> Operation<'d> {
     Operation::Write { to: Remote { address: part.at.raw(), rkey }, data: part.bytes }
 }
 
-fn bytes_of(output: Output) -> Result<Buffer, Reason> {
+fn bytes_of(output: Output) -> Result<Buffer, LockError> {
     match output {
         Output::Read(bytes) => Ok(bytes),
         _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other)).into()),
     }
 }
 
-fn word_of(output: &Output) -> Result<u64, Reason> {
+fn word_of(output: &Output) -> Result<u64, LockError> {
     match output {
         Output::Atomic(found) => Ok(*found),
         _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other)).into()),
     }
 }
 
-impl<V: Verbs> Descent<'_, V> {
-    /// Writes something on any server, in the session of `writer`: a node that nobody knows, or the mark of a record.
-    pub(super) async fn write_elsewhere(&mut self, part: &Part<'_>, writer: &Writer) -> Result<(), Reason> {
-        let id = ConnectionId { server: part.at.server(), lane: self.lane() };
-        let parts = std::slice::from_ref(part);
-        self.trips_mut().round_trips += self.pool().write_chain(id, writer, parts, &[]).await?;
-        Ok(())
-    }
-}
-
-impl<V: Verbs> Pool<V> {
-    /// Writes parts of the tree on one server, in their order, and then does the rest, with one doorbell if they may be combined. Says
-    /// how many round trips that took.
-    async fn write_chain(
+impl<V: Verbs> RemoteMemory<V> {
+    /// Writes parts on one server, in their order, and then does the rest, with one doorbell if they may be combined. Says how many
+    /// round trips that took.
+    ///
+    /// # Errors
+    /// When nothing was posted, or the connection broke under it.
+    ///
+    /// # Panics
+    /// With more than seven parts and operations.
+    pub async fn write_chain(
         &self,
         id: ConnectionId,
         writer: &Writer,
@@ -518,7 +554,7 @@ impl<V: Verbs> Pool<V> {
         self.count(|stats| {
             stats.written_bytes += parts.iter().map(|part| part.bytes.len() as u64).sum::<u64>()
         });
-        if !self.config().techniques.combine {
+        if !self.config().locking.combine {
             return self.write_one_by_one(id, writer, parts, rest).await;
         }
         match parts.len() + rest.len() {
@@ -530,7 +566,7 @@ impl<V: Verbs> Pool<V> {
             5 => self.chain(id, writer, |rkey| all::<5>(rkey, parts, rest)).await.map(drop),
             6 => self.chain(id, writer, |rkey| all::<6>(rkey, parts, rest)).await.map(drop),
             7 => self.chain(id, writer, |rkey| all::<7>(rkey, parts, rest)).await.map(drop),
-            _ => unreachable!("no change has more than four parts and three locks"),
+            _ => unreachable!("no change has more than seven parts and releases"),
         }?;
         Ok(1)
     }
