@@ -1,7 +1,9 @@
 //! One thread's access to pooled memory over one-sided verbs, for indexes of any kind.
 //!
 //! A client reads and writes memory of other machines, and no CPU there takes part. What that needs besides the index is here:
-//! addresses, sessions, locks, memory for what is new, records that a reader can check. No part of this crate knows a tree.
+//! addresses, sessions, locks, memory for what is new, records that a reader can check. No part of this crate reads
+//! a tree. Two lists still name parts of one: [`ChunkKind`], because servers account by it, and [`Check`], because tests leave out one
+//! check of all.
 //!
 //! ```text
 //!     an index: which bytes mean what, and in which order they change
@@ -45,7 +47,9 @@
 //! ```
 
 mod address;
+mod chain;
 mod checks;
+mod config;
 mod connection;
 mod keys;
 mod locks;
@@ -55,9 +59,11 @@ mod session;
 mod space;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
+pub use chain::Part;
 pub use checks::Check;
+pub use config::{Locking, RemoteConfig};
 pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide, RemoteStats};
 pub use keys::KeyRange;
-pub use locks::{HAND_OVERS, Held, LockError, Owner, Part, SessionId, Writer, restructure_all};
-pub use memory::{Locking, RemoteConfig, RemoteMemory, Trouble};
+pub use locks::{HAND_OVERS, Held, LockError, Owner, SessionId, Writer, restructure_all};
+pub use memory::{RemoteMemory, Trouble};
 pub use space::{ChunkKind, RecordPlace, ReturnedPlaces, SURPLUS, Shortage, Space, Want};

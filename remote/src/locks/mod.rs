@@ -25,7 +25,7 @@ use fatbtree_verbs::{Operation, Remote};
 use crate::address::GlobalAddress;
 use crate::checks::Check;
 
-pub use guard::{Held, LockError, Part, restructure_all};
+pub use guard::{Held, LockError, restructure_all};
 pub(crate) use local::{Admission, End, Left, LocalLocks, Ticket, Unfinished};
 
 /// Times in a row that a global lock is handed over among the operations of one client (Sherman section 4.3).
