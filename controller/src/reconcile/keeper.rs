@@ -495,8 +495,7 @@ mod tests {
         let host = host.unwrap();
         world.keeper = Keeper::new(cluster.tree().edge_of(host.id).id, Some(OURS));
         world.settle();
-        let open =
-            |queue_pair| Registration { client: host.ip, queue_pair, rkey: 4711, root: 64, mtu: 1024 };
+        let open = |queue_pair| Registration { client: host.ip, queue_pair, rkey: 4711, root: 64, mtu: 1024 };
         let some = |range: std::ops::Range<u32>| range.map(open).collect::<Vec<_>>();
         let tree = Incarnation { number: 1, low: 0 };
         // The first 80 take 0.8 s at this pace, and may be written at once; the next must wait.
