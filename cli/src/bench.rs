@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
-use fatbtree_client::measure::{Outcome, Recorder, Troubles};
-use fatbtree_client::workload::{OperationKind, Workload, WorkloadSpec};
-use fatbtree_client::{Direct, LoadGenerator, Pace, RequesterStats, Store as _, Values};
+use fatbtree_client::RequesterStats;
 use fatbtree_index::value::STAMPED_BYTES;
 use fatbtree_index::{Pool, Start};
 use fatbtree_node::{
@@ -22,6 +20,9 @@ use fatbtree_node::{
 use fatbtree_topology::{Client, Cluster, Named};
 use fatbtree_verbs::Verbs;
 use fatbtree_wire::query::WINDOW;
+use fatbtree_workload::measure::{Outcome, Recorder, Troubles};
+use fatbtree_workload::ycsb::{OperationKind, Workload, WorkloadSpec};
+use fatbtree_workload::{Direct, LoadGenerator, Pace, Store as _, Values};
 use serde::Serialize;
 
 use crate::interrupted::Interrupted;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fatbtree_client::workload::{InsertOrder, KeyMap};
 use fatbtree_index::{Integrity, TreeConfig, ValueLayout};
 use fatbtree_node::{MemoryServerOptions, MemoryServerProcess, QueryOptions, TreeSource, roster_of};
 use fatbtree_topology::{Cluster, MemoryServer, Named};
+use fatbtree_workload::ycsb::{InsertOrder, KeyMap};
 
 use crate::nic::Nic;
 use crate::{count, role, room};

@@ -15,8 +15,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use fatbtree_client::workload::KeyFile;
 use fatbtree_index::MAX_VALUE;
+use fatbtree_workload::ycsb::KeyFile;
 
 use crate::count;
 

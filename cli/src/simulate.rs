@@ -1,54 +1,48 @@
-//! `fatbtree simulate`: the whole path under virtual time, with faults and a seed.
-
-use std::fmt::Display;
-use std::ops::AddAssign;
+//! `fatbtree simulate`: simulations that take a seed, one after the other or all of them.
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use fatbtree_sim::seeds::{Campaign, Seeds};
-use fatbtree_sim::{Scenario, queries, trees, writers};
-use serde::Serialize;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser as _};
+use fatbtree_sim::campaigns::{self, Simulation};
+use fatbtree_sim::seeds::Seeds;
+use serde_json::{Map, Value};
 
 use crate::progress;
 
 /// Random clusters under virtual time, all from a seed, every answer checked.
 ///
-/// Otherwise than told, the whole path, frame by frame: switches, plans, reloads, lost and damaged frames. With --trees readers of trees
-/// that are written to, verb by verb: torn memory, machines that die and freeze, stale caches. With --writers many writers of one tree. With
-/// --queries RDMA clients and clients that ask query workers, on one tree; most queries go through switches that a controller reloads. With
-/// --hostile beside either a client damages the trees' structure by plain WRITEs: operations must end, and nothing may panic.
+/// Prints what happened in all seeds together, as JSON. A seed that fails is printed with the command that replays it, and the exit code
+/// is 1.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  fatbtree simulate                          seeds 0 to 999
-  fatbtree simulate --seed 4711              replays one
-  fatbtree simulate --seeds 5000..100000     many
-  fatbtree simulate --trees --seeds 0..5000  trees under writers, torn memory and deaths
-  fatbtree simulate --trees --tonight 20000  many that nobody has tried
-  fatbtree simulate --writers                many writers of one tree
-  fatbtree simulate --queries                clients by RDMA and by queries through switches, on one tree
-  fatbtree simulate --writers --hostile      the same writers, one of whom damages the trees")]
+  fatbtree simulate all                           what CI runs
+  fatbtree simulate reads                         the seeds that CI runs of one of them
+  fatbtree simulate reads --seed 4711             replays one seed
+  fatbtree simulate queries --seeds 5000..100000  many
+  fatbtree simulate writes --tonight 20000        many that nobody has tried
+  fatbtree simulate all --tonight 1000            the same of each")]
 pub(crate) struct Arguments {
-    /// Trees that are written to, at the level of verbs, instead of frames.
-    #[arg(long)]
-    trees: bool,
-    /// Many writers of one tree, at the level of verbs.
-    #[arg(long, conflicts_with = "trees")]
-    writers: bool,
-    /// Clients by RDMA and by queries on one tree, frame by frame: the queries through switches that a controller reloads.
-    #[arg(long, conflicts_with_all = ["trees", "writers"])]
-    queries: bool,
-    /// With --writers or --queries: one more client, which damages trees.
-    #[arg(long, conflicts_with = "trees")]
-    hostile: bool,
+    /// Which simulation; or `all` of them.
+    #[arg(value_name = "SIMULATION", value_parser = simulations())]
+    simulation: String,
     /// One seed.
     #[arg(long, conflicts_with_all = ["seeds", "tonight"])]
     seed: Option<u64>,
-    /// From the first to before the last.
-    #[arg(long, value_name = "FIRST..LAST", default_value = "0..1000", value_parser = range)]
-    seeds: (u64, u64),
+    /// From the first to before the last; those that CI runs unless given.
+    #[arg(long, value_name = "FIRST..LAST", value_parser = range)]
+    seeds: Option<(u64, u64)>,
     /// As many seeds, others at each time.
     #[arg(long, value_name = "COUNT", conflicts_with = "seeds", value_parser = clap::value_parser!(u64).range(1..=32_768))]
     tonight: Option<u64>,
+}
+
+const ALL: &str = "all";
+
+fn simulations() -> impl clap::builder::TypedValueParser<Value = String> {
+    let each =
+        campaigns::ALL.iter().map(|simulation| PossibleValue::new(simulation.name).help(simulation.about));
+    let all = PossibleValue::new(ALL).help("each of these, one after the other");
+    PossibleValuesParser::new(each.chain([all])).map(|name| name)
 }
 
 fn range(text: &str) -> Result<(u64, u64), String> {
@@ -59,53 +53,37 @@ fn range(text: &str) -> Result<(u64, u64), String> {
 }
 
 impl Arguments {
-    fn seeds(&self) -> Seeds {
-        match (self.seed, self.tonight) {
-            (Some(seed), _) => Seeds::one(seed),
-            (None, Some(count)) => Seeds::tonight(count),
-            (None, None) => Seeds::from(self.seeds.0..self.seeds.1),
+    fn seeds(&self, simulation: &Simulation) -> Seeds {
+        match (self.seed, self.tonight, self.seeds) {
+            (Some(seed), ..) => Seeds::one(seed),
+            (None, Some(count), _) => Seeds::tonight(count),
+            (None, None, Some((first, last))) => Seeds::from(first..last),
+            (None, None, None) => Seeds::from(simulation.ci.clone()),
         }
     }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { trees, writers, queries, hostile, .. } = *arguments;
-    let command = |kind: &str| format!("fatbtree simulate {kind}--seed");
-    match (trees, writers, queries, hostile) {
-        (true, ..) => {
-            campaign(arguments, &command("--trees "), |seed| trees::Scenario::from_seed(seed).run())
-        }
-        (_, true, _, false) => {
-            campaign(arguments, &command("--writers "), |seed| writers::Scenario::from_seed(seed).run())
-        }
-        (_, true, _, true) => campaign(arguments, &command("--writers --hostile "), |seed| {
-            writers::Scenario::hostile(seed).run()
-        }),
-        (_, _, true, false) => {
-            campaign(arguments, &command("--queries "), |seed| queries::Scenario::from_seed(seed).run())
-        }
-        (_, _, true, true) => campaign(arguments, &command("--queries --hostile "), |seed| {
-            queries::Scenario::hostile(seed).run()
-        }),
-        (.., true) => Err(anyhow!("--hostile goes with --writers or --queries: say which")),
-        _ => campaign(arguments, &command(""), |seed| Scenario::from_seed(seed).run()),
+    if let Some(simulation) = campaigns::find(&arguments.simulation) {
+        let (total, result) = campaign(arguments, simulation);
+        println!("{}", serde_json::to_string_pretty(&total)?);
+        return result;
     }
+    let (mut totals, mut failures) = (Map::new(), Vec::new());
+    for simulation in &campaigns::ALL {
+        let (total, result) = campaign(arguments, simulation);
+        totals.insert(simulation.name.to_owned(), total);
+        failures.extend(result.err().map(|error| format!("{}: {error}", simulation.name)));
+    }
+    println!("{}", serde_json::to_string_pretty(&totals)?);
+    if failures.is_empty() { Ok(()) } else { Err(anyhow!(failures.join("\n"))) }
 }
 
-fn campaign<T, E>(
-    arguments: &Arguments,
-    command: &str,
-    scenario: impl Fn(u64) -> Result<T, E> + Sync,
-) -> Result<()>
-where
-    T: AddAssign + Default + Send + Serialize,
-    E: Display,
-{
-    let seeds = arguments.seeds();
-    let bar = progress::bar("simulating", seeds.count());
-    let done = || bar.inc(1);
-    let report = Campaign { command, done: &done, ..Campaign::default() }.run(seeds, scenario);
+fn campaign(arguments: &Arguments, simulation: &Simulation) -> (Value, Result<()>) {
+    let seeds = arguments.seeds(simulation);
+    let bar = progress::bar(simulation.name, seeds.count());
+    let report = simulation.run(seeds, &|| bar.inc(1));
     bar.finish_and_clear();
-    println!("{}", serde_json::to_string_pretty(&report.total)?);
-    report.into_result().map(drop).map_err(|failures| anyhow!(failures))
+    let total = report.total.clone();
+    (total, report.into_result().map(drop).map_err(|failures| anyhow!(failures)))
 }

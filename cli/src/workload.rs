@@ -1,7 +1,7 @@
 //! Workloads by name.
 
 use anyhow::{Context, Result};
-use fatbtree_client::workload::{Properties, builtin};
+use fatbtree_workload::ycsb::{Properties, builtin};
 
 /// The properties of a built-in workload, or those in a file.
 pub(crate) fn properties(workload: &str) -> Result<Properties> {

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use fatbtree_index::{
     CacheStats, Change, Event, IndexCache, KeyRange, Lookup, OperationError, Order, Pool, PoolConfig, Scan,
     ScanOptions, Start, SuperRoot, Value, Verified, VerifyError, Wish,
@@ -17,7 +18,8 @@ use fatbtree_verbs::time::{Duration, Instant};
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream;
 
-use crate::measure::{LatencyBuckets, OperationLatencies};
+use crate::answer::{Answered, NoAnswer};
+use crate::latencies::{LatencyBuckets, OperationLatencies};
 use crate::sample::{KeySample, Report, Sampling};
 
 /// A database client: reads and writes the records of a memory pool, many at a time.
@@ -60,7 +62,7 @@ impl<V: Verbs> Client<V> {
         config: PoolConfig,
         roots: SuperRoot,
         seed: u64,
-    ) -> Result<Self, fatbtree_index::ConnectError> {
+    ) -> Result<Self, fatbtree_index::PoolError> {
         let pool = Rc::new(Pool::new(verbs, config, roots, seed)?);
         Ok(Self { pool, sampling: Rc::default(), latencies: Rc::default() })
     }
@@ -110,11 +112,7 @@ impl<V: Verbs> Client<V> {
         *self.latencies.borrow()
     }
 
-    pub(crate) fn took(
-        &self,
-        which: impl FnOnce(&mut OperationLatencies) -> &mut LatencyBuckets,
-        latency: Duration,
-    ) {
+    fn took(&self, which: impl FnOnce(&mut OperationLatencies) -> &mut LatencyBuckets, latency: Duration) {
         which(&mut self.latencies.borrow_mut()).record(latency.as_nanos());
     }
 
@@ -262,6 +260,35 @@ impl<V: Verbs> Client<V> {
         let change = self.pool.change(key, wish, start).await;
         self.took(|latencies| &mut latencies.writes, change.latency);
         change
+    }
+
+    /// The first `most` pairs of a range, with what they cost. Round trips that were under way at once count once.
+    pub async fn scan_first(
+        &self,
+        range: KeyRange,
+        most: usize,
+        start: Start,
+    ) -> Answered<Vec<(u64, Bytes)>> {
+        let now = || self.pool.reactor().now();
+        let since = now();
+        let mut scan = self.scan_with(range, ScanOptions { start, ..ScanOptions::default() });
+        let mut found = Vec::with_capacity(most);
+        let mut result = Ok(());
+        while found.len() < most
+            && let Some(pair) = scan.next().await
+        {
+            match pair {
+                Ok(pair) => found.push(pair),
+                Err(error) => {
+                    result = Err(NoAnswer::from(error));
+                    break;
+                }
+            }
+        }
+        let round_trips = u32::try_from(scan.trips().sequential).unwrap_or(u32::MAX);
+        let latency = now() - since;
+        self.took(|latencies| &mut latencies.scans, latency);
+        Answered { result: result.map(|()| found), round_trips, latency }
     }
 
     /// Takes what has come by `now`, and wakes who waits for it. Says whether there was anything.

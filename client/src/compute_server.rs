@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fatbtree_index::{ConnectError, IndexCache, PoolConfig, SuperRoot};
+use fatbtree_index::{IndexCache, PoolConfig, PoolError, SuperRoot};
 use fatbtree_verbs::Verbs;
 
 use crate::client::Client;
@@ -91,7 +91,7 @@ impl ComputeServer {
     ///
     /// # Errors
     /// When the configuration cannot work.
-    pub fn client<V: Verbs>(&self, verbs: V, seed: u64) -> Result<Client<V>, ConnectError> {
+    pub fn client<V: Verbs>(&self, verbs: V, seed: u64) -> Result<Client<V>, PoolError> {
         let client = Client::new(verbs, self.config, self.roots.clone(), seed)?;
         client.set_cache(Some(Arc::clone(&self.cache)));
         Ok(client)

@@ -1,43 +1,37 @@
-//! The client side of Fat-B+Tree: what clients do, how they do it, and how it is measured.
+//! The client that a database embeds.
 //!
 //! ```text
-//!  workload/                 client                                    measure/
-//!  YCSB files ─▶ keys ─▶ Client::get(key).await ─▶ Pool ─▶ Verbs
-//!  key files             │  futures, many at once
-//!                        └─▶ Lookup { result, trips, latency } ─────▶ Recorder ─▶ Summary
-//!                 LoadGenerator begins operations and records what they come to
+//!  database ──▶ Client::get(key).await ──▶ Pool ──▶ Verbs: software NIC, libibverbs, a simulator
+//!               │  futures, many at once
+//!               └─▶ Lookup { result, trips, latency }
+//!
+//!  database ──▶ QueryClient::read(key).await ──▶ Requester ──▶ datagrams to memory servers
 //! ```
 //!
-//! * [`Client`]: what a database embeds: `client.get(key).await`, batches, streams. Over any
-//!   [`Verbs`](fatbtree_verbs::Verbs): the software NIC, libibverbs, a simulator.
+//! * [`Client`]: `client.get(key).await`, batches, streams, changes, scans. Over any
+//!   [`Verbs`](fatbtree_verbs::Verbs).
 //! * [`ComputeServer`]: several threads in one process, each with its own client, and one index cache.
-//! * [`workload`]: YCSB's core workloads A to F and its request distributions, read from files in YCSB's own
-//!   property names; keys hashed as YCSB hashes them, ordered, or from a file. Seeded.
-//! * [`measure`]: HDR histograms of latencies, round trips, rates, and everything that went wrong.
-//! * [`LoadGenerator`]: the three together, as a closed or an open loop ([`Pace`]). [`Values`]: what its reads may answer while it writes.
-//! * [`QueryClient`]: a client without RDMA, which asks memory servers. [`Store`]: what a load generator does its operations on, either.
+//! * [`QueryClient`]: a client without RDMA, which asks memory servers.
+//! * [`Answered`], [`NoAnswer`]: what an operation of either came to, and what it cost.
 //! * [`KeySample`], [`Report`]: what a client tells planners of switch caches: the keys that it is asked for, and how often the
 //!   switches led it astray.
+//! * [`OperationLatencies`]: what its operations took, for monitoring.
+//!
+//! Workloads, load generation and measurement are in the crate `fatbtree-workload`, which builds on this one.
 //!
 //! # Example
 //!
-//! A memory server with one leaf, and YCSB's workload C on its 20 records, over two software NICs back to back.
+//! A memory server with one leaf of 20 records, over two software NICs back to back.
 //!
 //! ```
-//! use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
-//! use fatbtree_client::{Client, LoadGenerator, LoopOptions, Values};
+//! use fatbtree_client::Client;
 //! use fatbtree_index::node::{LeafBuilder, NodeSpec};
 //! use fatbtree_index::{
-//!     GlobalAddress, KeyRange, Partition, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout, value,
+//!     GlobalAddress, KeyRange, Partition, PoolConfig, RemoteSide, SuperRoot, TreeConfig, ValueLayout, value,
 //! };
 //! use fatbtree_nic::{Nic, NicConfig};
 //! use fatbtree_verbs::time::{Duration, Instant};
 //! use fatbtree_verbs::{Access, Device, Memory};
-//!
-//! let mut properties = builtin("c")?;
-//! properties.set("recordcount", "20");
-//! let spec = WorkloadSpec::from_properties(&properties)?;
-//! let keys = KeyMap::from(spec.insert_order);
 //!
 //! // The server's memory: a tree that is one leaf, at offset 64.
 //! let tree = TreeConfig::new(16, 1024, ValueLayout::Inline(8))?;
@@ -47,8 +41,7 @@
 //! };
 //! let mut memory = Memory::anonymous(64 + 1024)?;
 //! let mut builder = LeafBuilder::new(&mut memory.as_mut_slice()[64..], tree.leaf_shape(), leaf);
-//! for record in 0..spec.record_count {
-//!     let key = keys.key(record).unwrap();
+//! for key in 0..20 {
 //!     value::fill(key, 1, builder.push_inline(key));
 //! }
 //! builder.finish();
@@ -80,37 +73,22 @@
 //!     }
 //!     now
 //! };
-//! let mut run = LoadGenerator::new();
-//! let options = LoopOptions { start: Start::Root, depth: 4 };
-//! let (mut workload, values) = (Workload::new(&spec, keys, 1)?, Values::new(1, 8));
-//! let work = run.run(&client, &mut workload, spec.operation_count, options, &values);
-//! client.pool().reactor().run(work, &mut network)?;
-//! let summary = run.summary(&client);
-//! assert!(summary.verified(), "{:?}", run.first_wrong());
-//! assert_eq!((summary.operations, summary.round_trips), (1000, 1.0));
-//! assert!((summary.mean_us - 3.0).abs() < 0.01);
+//! let value = client.pool().reactor().run(client.get(7), &mut network)?.ok_or("the key is there")?;
+//! assert!(value::check(7, 1, &value));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod answer;
 mod client;
 mod compute_server;
-mod load_generator;
-pub mod measure;
-mod pace;
+mod latencies;
 mod query;
 mod sample;
-mod scan_parts;
-mod store;
-mod values;
-pub mod workload;
 
+pub use answer::{Answered, NoAnswer};
 pub use client::Client;
 pub use compute_server::ComputeServer;
 pub use fatbtree_query::RequesterStats;
-pub use load_generator::{LoadGenerator, LoopOptions};
-pub use pace::{Pace, Punctuality};
+pub use latencies::{LatencyBuckets, OperationLatencies};
 pub use query::QueryClient;
 pub use sample::{KeySample, Report};
-pub use scan_parts::ScanParts;
-pub use store::{Answered, Direct, NoAnswer, Store};
-pub use values::Values;

@@ -12,8 +12,8 @@ use fatbtree_query::{Answer, Ask, Identity, Requester, RequesterOptions, Request
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Query, Status, records};
 
-use crate::measure::{LatencyBuckets, OperationLatencies};
-use crate::store::{Answered, NoAnswer, Store};
+use crate::answer::{Answered, NoAnswer};
+use crate::latencies::{LatencyBuckets, OperationLatencies};
 
 /// Asks memory servers, many things at a time. It belongs to one thread and is cheap to clone; what it does are futures for any executor.
 ///
@@ -173,7 +173,7 @@ impl QueryClient {
         })
     }
 
-    /// What operations of its [`Store`] took so far.
+    /// What its reads, writes and scans took so far.
     pub fn latencies(&self) -> OperationLatencies {
         self.state.borrow().latencies
     }
@@ -296,20 +296,21 @@ fn refused(status: Status) -> NoAnswer {
     })
 }
 
-impl Store for QueryClient {
-    type Value = Vec<u8>;
-
-    fn now(&self) -> Instant {
+impl QueryClient {
+    /// The time of the last [`turn`](Self::turn).
+    pub fn now(&self) -> Instant {
         self.state.borrow().now
     }
 
-    fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> {
+    /// Waits until then.
+    pub fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> {
         let mut state = self.state.borrow_mut();
         state.naps += 1;
         Nap { client: self, at, number: state.naps }
     }
 
-    async fn read(&self, key: u64) -> Answered<Option<Vec<u8>>> {
+    /// The value of a key.
+    pub async fn read(&self, key: u64) -> Answered<Option<Vec<u8>>> {
         let began = self.now();
         let result = match self.ask(Ask::get(key)).await {
             Answer::Value(value) => Ok(Some(value)),
@@ -319,7 +320,8 @@ impl Store for QueryClient {
         self.answered(|latencies| &mut latencies.reads, began, 1, result)
     }
 
-    async fn write(&self, key: u64, value: &[u8], is_new: bool) -> Answered<bool> {
+    /// Writes a value. `is_new`: the key need not be there; otherwise it must be. Says whether it was so.
+    pub async fn write(&self, key: u64, value: &[u8], is_new: bool) -> Answered<bool> {
         let began = self.now();
         let value = value.to_vec();
         let result = match self.ask(if is_new { Ask::put(key, value) } else { Ask::update(key, value) }).await
@@ -331,7 +333,8 @@ impl Store for QueryClient {
         self.answered(|latencies| &mut latencies.writes, began, 1, result)
     }
 
-    async fn scan(&self, from: u64, last: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
+    /// The first `most` pairs from a key on to a last one.
+    pub async fn scan(&self, from: u64, last: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
         let began = self.now();
         let (mut found, mut from, mut trips) = (Vec::with_capacity(most), Some(from), 0);
         let mut result = Ok(());
@@ -355,9 +358,7 @@ impl Store for QueryClient {
         }
         self.answered(|latencies| &mut latencies.scans, began, trips, result.map(|()| found))
     }
-}
 
-impl QueryClient {
     fn answered<T>(
         &self,
         which: impl FnOnce(&mut OperationLatencies) -> &mut LatencyBuckets,

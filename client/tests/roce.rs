@@ -5,8 +5,8 @@ mod lab;
 
 use fatbtree_client::Client;
 use fatbtree_index::{
-    BreakReason, ConnectError, ConnectionId, GlobalAddress, Limits, OperationError, PoolConfig, RemoteSide,
-    Start, TreeConfig, ValueLayout,
+    BreakReason, ConnectError, ConnectionId, GlobalAddress, Limits, OperationError, PoolConfig, PoolError,
+    RemoteSide, Start, TreeConfig, ValueLayout,
 };
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -337,14 +337,14 @@ fn misuse_is_refused_with_what_to_do() {
     let endpoint = lab.servers[0].nic.endpoint(queue_pair).unwrap();
     let remote = RemoteSide { endpoint, rkey: 1, registered: false };
     let error = lab.client.pool().connected(FIRST, remote).unwrap_err();
-    assert_eq!(error, ConnectError::NotOpening { id: FIRST });
+    assert_eq!(error, PoolError::Connect(ConnectError::NotOpening { id: FIRST }));
 
     let roots = Lab::new(inline(), 2, 10, 1).client.pool().roots();
     let error = lab.client.pool().set_roots(roots.clone()).unwrap_err();
-    assert_eq!(error, ConnectError::OtherPartitions { old: vec![0], new: vec![0, 1] });
+    assert_eq!(error, PoolError::OtherPartitions { old: vec![0], new: vec![0, 1] });
     let none = PoolConfig { lanes: 0, ..inline() };
     let nic = Nic::new(client_nic_config(), 1).unwrap();
-    assert_eq!(Client::new(nic, none, roots, 1).map(drop), Err(ConnectError::Lanes));
+    assert_eq!(Client::new(nic, none, roots, 1).map(drop), Err(PoolError::Connect(ConnectError::Lanes)));
 }
 
 /// The single-packet rule, whichever side has the smaller path MTU: refused when connecting, and the queue pair stays new.

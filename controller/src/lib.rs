@@ -16,7 +16,7 @@
 //! * **[`tables`]**: one file per P4 table, typed key and action, lowered by name.
 //! * **[`Controller`]** knows and decides, without I/O: it is told of switches, memory servers and operators, and says what all switches
 //!   should hold ([`Desired`]). What one of them holds ([`Held`]) is led there change by change ([`Wanted::next_changes`]), whether a
-//!   reload is under way, was interrupted, or the switch came back empty. A reload writes a new epoch beside the old one, or, where most
+//!   reload is under way, was interrupted, or the switch came back empty; a [`Keeper`] is the protocol for this. A reload writes a new epoch beside the old one, or, where most
 //!   nodes stay, only the difference ([`Plan::beside`]).
 //! * **[`Follower`]** decides when a tree has grown so far from the plan in force, or other keys have become so hot, that the next plan is
 //!   worth its entries (§IV-B).
@@ -93,8 +93,8 @@ pub use program::{Program, ProgramError, Programs, Target};
 pub use push::{Ballot, Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};
 pub use reasons::drop_reason;
 pub use reconcile::{
-    Controller, Desired, Held, InForce, Incarnation, Incarnations, Loaded, Notice, Refused, Registration,
-    Serving, Stage, SwitchState, Wanted,
+    Controller, Desired, Held, InForce, Incarnation, Incarnations, Keeper, KeeperAnswer, KeeperNotice,
+    KeeperRequest, Loaded, Notice, Pace, Refused, Registration, Serving, Stage, SwitchState, Wanted,
 };
 pub use reload::{Phase, PhaseKind, ReloadError, ReloadSteps};
 pub use tables::{Change, Entry, NodeSet, TableError, Tables};

@@ -10,50 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::{STAGES, tcam_rows};
 use crate::program::Program;
-use crate::tables::{Entry, NodeSet};
-
-/// The tables that the controller writes, in the order of a packet's way.
-const TABLES: [&str; 34] = [
-    "roce_connection",
-    "hot_key",
-    "fat_root_0",
-    "fat_root_1",
-    "fat_root_2",
-    "fat_root_3",
-    "node_set_a.coarse",
-    "node_set_a.coarse_whole",
-    "node_set_a.fine",
-    "node_set_a.fine_whole",
-    "node_set_a.run",
-    "node_set_a.child",
-    "node_set_b.coarse",
-    "node_set_b.coarse_whole",
-    "node_set_b.fine",
-    "node_set_b.fine_whole",
-    "node_set_b.run",
-    "node_set_b.child",
-    "node_set_c.coarse",
-    "node_set_c.coarse_whole",
-    "node_set_c.fine",
-    "node_set_c.fine_whole",
-    "node_set_c.run",
-    "node_set_c.child",
-    "partition_route",
-    "ipv4_route",
-    "last_hop",
-    "core_route",
-    "trunk_port",
-    "neighbor",
-    "traffic_class",
-    "host_port",
-    "loopback_port",
-    "way_back",
-];
-const FAT_ROOT: usize = 2;
-const NODE_SETS: usize = FAT_ROOT + STAGES;
-/// Tables of a node set.
-const OF_SET: usize = 6;
-const OTHERS: usize = NODE_SETS + NodeSet::ALL.len() * OF_SET;
+use crate::tables::{Entry, NAMES, fat_root};
 
 /// Where a table's keys are matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,14 +68,15 @@ impl TableUse {
 /// How many entries of each table there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
-    entries: [usize; TABLES.len()],
+    /// In the order of [`NAMES`].
+    entries: [usize; NAMES.len()],
     /// TCAM rows that the entries of each stage of the fat root take.
     rows: [usize; STAGES],
 }
 
 impl Default for Counts {
     fn default() -> Self {
-        Self { entries: [0; TABLES.len()], rows: [0; STAGES] }
+        Self { entries: [0; NAMES.len()], rows: [0; STAGES] }
     }
 }
 
@@ -126,30 +84,11 @@ impl Counts {
     pub(crate) fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Self {
         let mut counts = Self::default();
         for entry in entries {
-            let at = match entry {
-                Entry::RoceConnection(..) => 0,
-                Entry::HotKey(..) => 1,
-                Entry::FatRoot(key, _) => {
-                    let stage = usize::from(key.stage).min(STAGES - 1);
-                    counts.rows[stage] += tcam_rows(key.low.into(), key.high.into());
-                    FAT_ROOT + stage
-                }
-                Entry::Coarse(key, _) => NODE_SETS + OF_SET * key.set as usize + usize::from(key.whole),
-                Entry::Fine(key, _) => NODE_SETS + OF_SET * key.set as usize + 2 + usize::from(key.whole),
-                Entry::Run(key, _) => NODE_SETS + OF_SET * key.set as usize + 4,
-                Entry::Child(key, _) => NODE_SETS + OF_SET * key.set as usize + 5,
-                Entry::PartitionRoute(..) => OTHERS,
-                Entry::Ipv4Route(..) => OTHERS + 1,
-                Entry::LastHop(..) => OTHERS + 2,
-                Entry::CoreRoute(..) => OTHERS + 3,
-                Entry::TrunkPort(..) => OTHERS + 4,
-                Entry::Neighbor(..) => OTHERS + 5,
-                Entry::TrafficClass(..) => OTHERS + 6,
-                Entry::HostPort(..) => OTHERS + 7,
-                Entry::LoopbackPort(..) => OTHERS + 8,
-                Entry::WayBack(..) => OTHERS + 9,
-            };
-            counts.entries[at] += 1;
+            let Some(place) = entry.place() else { continue };
+            counts.entries[place] += 1;
+            if let Entry::FatRoot(key, _) = entry {
+                counts.rows[usize::from(key.stage)] += tcam_rows(key.low.into(), key.high.into());
+            }
         }
         counts
     }
@@ -158,11 +97,11 @@ impl Counts {
 impl Program {
     /// How full the tables of a switch are that runs this program and holds so many entries. Tables that the program lacks are left out.
     pub fn occupancy(&self, counts: &Counts) -> Vec<TableUse> {
-        let used = TABLES.iter().zip(counts.entries).enumerate().filter_map(|(at, (name, used))| {
+        let used = NAMES.iter().zip(counts.entries).filter_map(|(name, used)| {
             // A table without a key has no entries.
             let table = self.info().table(name).ok().filter(|table| !table.fields.is_empty())?;
             let is_exact = table.fields.iter().all(|field| field.kind == MatchKind::Exact);
-            let stage = at.checked_sub(FAT_ROOT).filter(|stage| *stage < STAGES);
+            let stage = fat_root::TABLES.iter().position(|stage| stage == name);
             let rows = stage
                 .zip(self.stage_rows())
                 .map(|(stage, sizes)| Room { used: counts.rows[stage], size: sizes[stage] });
@@ -186,7 +125,7 @@ mod tests {
     use super::*;
     use crate::tables::pivots::Last;
     use crate::tables::{
-        child, coarse, fat_root, fine, last_hop, neighbor, partition_route, roce_connection, run,
+        NodeSet, child, coarse, fat_root, fine, last_hop, neighbor, partition_route, roce_connection, run,
         traffic_class, trunk_port,
     };
     use crate::{Programs, Target};
@@ -237,7 +176,7 @@ mod tests {
             let tables = program.of(Role::Core).occupancy(&Counts::of([&entry]));
             let used: Vec<&TableUse> = tables.iter().filter(|table| table.entries.used > 0).collect();
             assert_eq!(used.len(), 1, "{entry:?}");
-            assert_eq!((&used[0].table, used[0].entries.used), (&entry.table(), 1), "{entry:?}");
+            assert_eq!((used[0].table.as_str(), used[0].entries.used), (entry.table(), 1), "{entry:?}");
         }
     }
 

@@ -218,7 +218,7 @@ fn tables_that_hold(cluster: &Cluster, plan: &Plan, target: Target) -> BTreeSet<
     let mut kinds = BTreeSet::new();
     for switch in cluster.tree().switches() {
         let program = programs.of(switch.role);
-        let mut sizes: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        let mut sizes: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         let cached = entries.get(&switch.id).into_iter().flatten();
         for (entry, epochs) in
             cached.map(|e| (e, epochs_of(e))).chain(bases[&switch.id].entries.iter().map(|e| (e, 1)))
@@ -226,7 +226,7 @@ fn tables_that_hold(cluster: &Cluster, plan: &Plan, target: Target) -> BTreeSet<
             let name = entry.table();
             let lowered =
                 program.tables().entry(entry).unwrap_or_else(|e| panic!("{target:?} {switch:?}: {e}"));
-            let table = program.info().table(&name).unwrap();
+            let table = program.info().table(name).unwrap();
             assert_eq!(lowered.table_id, table.id);
             let (count, size) = sizes.entry(name).or_insert((0, table.size));
             *count += epochs;

@@ -2,16 +2,14 @@
 
 use std::ops::Range;
 
+use fatbtree_remote::record::{RECORD_HEAD, is_record, read_led_to};
+use fatbtree_remote::{BreakReason, Check, ConnectionId, GlobalAddress, LockError, Shortage, Trouble, Want};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Buffer, IndexTarget, Verbs};
 
-use crate::address::GlobalAddress;
-use crate::checks::Check;
 use crate::node::{LINE, Node, NodeFault, NodeHeader};
 use crate::operation::{OperationError, Start, Trips};
-use crate::pool::{BreakReason, ConnectionId, Pool, Trouble};
-use crate::record::{RECORD_HEAD, is_record, read_led_to};
-use crate::space::{Shortage, Want};
+use crate::pool::Pool;
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 
@@ -27,6 +25,16 @@ pub(crate) enum Reason {
     Memory(Want),
     /// The connection broke while the operation wrote, and what became of that cannot be found out any more.
     Unknown(BreakReason),
+}
+
+impl From<LockError> for Reason {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Trouble(trouble) => Reason::Trouble(trouble),
+            LockError::Locked => Reason::Locked,
+            LockError::Unknown(reason) => Reason::Unknown(reason),
+        }
+    }
 }
 
 impl From<Trouble> for Reason {
@@ -259,7 +267,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 return Ok(());
             }
             Reason::Trouble(Trouble::Abandoned(id)) => return Err(OperationError::Abandoned { key, id }),
-            Reason::Trouble(Trouble::TreeLost(server)) => {
+            Reason::Trouble(Trouble::Lost(server)) => {
                 return Err(OperationError::TreeLost { key, server });
             }
             Reason::Trouble(Trouble::UnknownServer(server)) => {

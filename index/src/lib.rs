@@ -28,6 +28,7 @@
 //! a round trip and never a wrong answer.
 //!
 //! * [`TreeConfig`], [`node`], [`record`], [`Superblock`]: what lies in memory, byte by byte.
+//!   Addresses, locks, sessions, space and records are [`fatbtree_remote`]'s, which knows no tree.
 //! * [`Pool`]: a client's queue pairs to the memory servers, and its operations: [`Pool::lookup`], [`Pool::change`].
 //! * [`Pool::scan`]: ranges of pairs, as a stream. [`Pool::len`], [`Pool::verify`]: the whole tree, counted and checked.
 //! * [`Writer`]: what a client needs to lock nodes. [`Wish`], [`Change`]: what it wants changed, and what came of it.
@@ -63,25 +64,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod address;
 mod allocation;
 mod cache;
-mod checks;
 mod config;
 mod descent;
-mod keys;
 mod limits;
-mod locks;
 mod lookup;
 mod moved;
 pub mod node;
 mod operation;
 pub mod plain;
 mod pool;
-pub mod record;
 mod scan;
 mod separator;
-mod space;
 mod super_root;
 mod superblock;
 mod techniques;
@@ -91,22 +86,22 @@ mod verify;
 mod walk;
 mod write;
 
-pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
 pub use allocation::Allocation;
 pub use cache::{CacheStats, IndexCache};
-pub use checks::Check;
 pub use config::{
     ConfigError, Integrity, MAX_INLINE_VALUE, MAX_PATH_MTU, MAX_VALUE, TreeConfig, ValueLayout,
 };
-pub use keys::KeyRange;
+pub use fatbtree_remote::{
+    BreakReason, Check, ChunkKind, ConnectError, ConnectionId, Event, GlobalAddress, HAND_OVERS, KeyRange,
+    MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory, RemoteSide, ReturnedPlaces, SURPLUS, SessionId, Shortage,
+    Writer, record,
+};
 pub use limits::Limits;
-pub use locks::{HAND_OVERS, Owner, SessionId, Writer};
 pub use lookup::{Lookup, Value};
 pub use operation::{OperationError, Start, Trips, ValueBytes};
-pub use pool::{BreakReason, ConnectError, ConnectionId, Event, Pool, PoolConfig, PoolStats, RemoteSide};
+pub use pool::{Pool, PoolConfig, PoolError, PoolStats};
 pub use scan::{Order, Scan, ScanOptions, ScanTrips};
 pub use separator::{cut_keys, cut_nodes, separator};
-pub use space::{ChunkKind, ReturnedPlaces, SURPLUS, Shortage};
 pub use super_root::{Partition, SuperRoot, SuperRootError};
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 pub use techniques::Techniques;

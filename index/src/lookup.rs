@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
+use fatbtree_remote::record::{RecordPointer, read_record, record_bytes};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Buffer, Verbs};
 
@@ -10,7 +11,6 @@ use crate::descent::{Descent, Led, Reason};
 use crate::node::{EntryValue, Node, NodeFault};
 use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
-use crate::record::{RecordPointer, read_record, record_bytes};
 
 /// A value in the registered buffer that it was read into; the buffer goes back to its pool when the value is dropped.
 pub struct Value {

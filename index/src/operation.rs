@@ -1,10 +1,8 @@
 //! What an operation begins with, what it costs, and how it may fail.
 
-use crate::address::GlobalAddress;
 use crate::node::NodeFault;
-use crate::pool::{BreakReason, ConnectionId};
-use crate::space::{ChunkKind, Shortage};
 
+use fatbtree_remote::{BreakReason, ChunkKind, ConnectionId, GlobalAddress, Shortage};
 use fatbtree_verbs::PostError;
 
 /// Where an operation begins.

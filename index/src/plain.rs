@@ -3,15 +3,15 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use fatbtree_remote::{GlobalAddress, RemoteSide};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::{Access, Device, IndexTarget, Remote};
 
-use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
 use crate::limits::Limits;
 use crate::lookup::Lookup;
 use crate::operation::Start;
-use crate::pool::{Pool, PoolConfig, RemoteSide};
+use crate::pool::{Pool, PoolConfig};
 use crate::super_root::SuperRoot;
 use crate::walk::Regions;
 

@@ -1,7 +1,6 @@
 //! The super-root: which partition a key belongs to, and where that partition's tree begins.
 
-use crate::address::GlobalAddress;
-use crate::keys::KeyRange;
+use fatbtree_remote::{GlobalAddress, KeyRange};
 
 /// One partition: a memory server's key range and the root of its tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -21,10 +21,9 @@
 //! Offset 0 is the null pointer of trees, so no node can lie here. Whoever splits the root writes this line anew; a client
 //! whose root fails its checks reads it.
 
-use crate::address::GlobalAddress;
-use crate::checks::Check;
+use fatbtree_remote::{Check, GlobalAddress, KeyRange};
+
 use crate::config::{ConfigError, Integrity, TreeConfig, ValueLayout};
-use crate::keys::KeyRange;
 use crate::node::{FORMAT_OUT_OF_LINE, LINE, MAX_LEVEL, NodeFault};
 use crate::super_root::Partition;
 

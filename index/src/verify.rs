@@ -17,20 +17,18 @@ use std::ops::AddAssign;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
+use fatbtree_remote::record::{RecordHead, RecordPointer, read_record, record_bytes};
+use fatbtree_remote::{ChunkKind, GlobalAddress, KeyRange, RemoteMemory};
 use fatbtree_verbs::Verbs;
 use futures_buffered::FuturesOrderedBounded;
 use futures_core::Stream;
 
-use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
 use crate::descent::Descent;
-use crate::keys::KeyRange;
-use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault, NodeHeader};
+use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault, NodeHeader, kind_of};
 use crate::operation::OperationError;
 use crate::pool::Pool;
-use crate::record::{RecordHead, RecordPointer, read_record, record_bytes};
 use crate::scan::Patience;
-use crate::space::ChunkKind;
 use crate::super_root::Partition;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use crate::walk::Regions;
@@ -402,7 +400,7 @@ impl<'p, S: Source> Walk<'p, S> {
         let tree = *self.source.tree();
         let wrong = |damage| VerifyError::Node { address, level, damage };
         let fault = |fault| wrong(Damage::Fault(fault));
-        self.source.check_place(ChunkKind::of_nodes(level), address, tree.node_bytes(level))?;
+        self.source.check_place(kind_of(level), address, tree.node_bytes(level))?;
         let header = *Node::read(&tree, &bytes).map_err(fault)?.header();
         if header.address != address {
             return Err(fault(NodeFault::Address { found: header.address, expected: address }));
@@ -488,7 +486,7 @@ impl<'p, S: Source> Walk<'p, S> {
             let bytes = poll_fn(|context| Pin::new(&mut ahead).poll_next(context)).await;
             let bytes = bytes.expect("each is read")?;
             read_record(&bytes, key, record).map_err(|fault| {
-                let damage = Damage::Record { key, record: record.address, fault };
+                let damage = Damage::Record { key, record: record.address, fault: fault.into() };
                 VerifyError::Node { address: leaf, level: 0, damage }
             })?;
             self.found.records += 1;
@@ -513,7 +511,7 @@ async fn read<V: Verbs>(
     let mut descent = Descent::new(pool, key);
     let mut patience = Patience::default();
     loop {
-        match pool.read(descent.lane(), address, len).await {
+        match RemoteMemory::read(pool, descent.lane(), address, len).await {
             // A copy: what was read ahead must not hold the buffers that the rest needs.
             Ok(bytes) => return Ok(bytes.to_vec()),
             Err(trouble) => {

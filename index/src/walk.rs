@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use fatbtree_remote::record::{
+    RECORD_HEAD, RecordFault, RecordHead, RecordPointer, read_record, record_bytes,
+};
+use fatbtree_remote::{Check, GlobalAddress};
 use fatbtree_verbs::Memory;
 
-use crate::address::GlobalAddress;
-use crate::checks::Check;
 use crate::config::{MAX_PATH_MTU, TreeConfig};
 use crate::limits::SIBLINGS;
 use crate::node::{EntryValue, InternalNode, LeafNode, Node, NodeFault, NodeHeader};
-use crate::record::{RECORD_HEAD, RecordHead, RecordPointer, read_record, record_bytes};
 use crate::super_root::Partition;
 
 /// The memory of several servers; each server's begins at its offset 0.
@@ -142,7 +143,8 @@ impl<'m> Tree<'m> {
                 let address = pointer.address;
                 self.memory.read(address, &mut record)?;
                 let value = read_record(&record, key, pointer);
-                value.map(|value| Some(value.to_vec())).map_err(|fault| WalkError::Damaged { address, fault })
+                let damaged = |fault: RecordFault| WalkError::Damaged { address, fault: fault.into() };
+                value.map(|value| Some(value.to_vec())).map_err(damaged)
             }
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fatbtree_index::node::{LeafBuilder, NodeFault, NodeSpec, write_internal};
 use fatbtree_index::plain::PlainClient;
+use fatbtree_index::record::RecordFault;
 use fatbtree_index::record::{RecordPointer, UNPUBLISHED, write_record};
 use fatbtree_index::{
     GlobalAddress, Integrity, KeyRange, Limits, Lookup, OperationError, Partition, Regions, Start, SuperRoot,
@@ -242,7 +243,7 @@ fn a_record_of_another_key_is_not_taken() {
     let Err(OperationError::GaveUp { fault, .. }) = client.lookup(2, Start::Root).result else {
         panic!("the record is that of key 1")
     };
-    assert_eq!(fault, NodeFault::RecordKey { found: 1, expected: 2 });
+    assert_eq!(fault, NodeFault::Record(RecordFault::Key { found: 1, expected: 2 }));
 }
 
 /// An index read asks for the largest node, be it a leaf or not.

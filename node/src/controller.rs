@@ -19,7 +19,6 @@ mod driver;
 mod insight;
 mod keeper;
 mod links;
-mod pace;
 mod planner;
 mod state;
 mod term;

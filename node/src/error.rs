@@ -94,7 +94,7 @@ pub enum NodeError {
     Shapes(String, String),
     /// A queue pair cannot be connected.
     #[error("connecting to a memory server: {0}")]
-    Connect(#[from] fatbtree_index::ConnectError),
+    Connect(#[from] fatbtree_index::PoolError),
     /// Memory servers were out of reach for too long.
     #[error("{0} could not be connected in {1:?}")]
     OutOfReach(String, std::time::Duration),

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_client::measure::{LatencyBuckets, OperationLatencies};
+use fatbtree_client::{LatencyBuckets, OperationLatencies};
 use fatbtree_port::{Counters, Waker};
 use fatbtree_trust::Refused;
 use http_body_util::Full;

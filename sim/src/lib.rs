@@ -23,6 +23,7 @@
 //! * [`history`]: what clients asked and were answered, checked for linearizability.
 //! * [`trees`]: scenarios with readers of trees in that world. [`writers`]: scenarios with many writers of one.
 //! * [`queries`]: clients of both kinds on one tree, RDMA and query workers, frame by frame and datagram by datagram.
+//! * [`campaigns`]: all simulations that take a seed, by name.
 //! * [`rivals`]: several controllers, which die and are frozen, before switches that count what they are told.
 //! * [`damage`]: what a hostile writer does to a tree by plain WRITEs.
 //! * [`threads`]: real threads in real time, whose clients are killed. It asks a clock.
@@ -38,6 +39,7 @@
 //! assert_eq!(outcome.found + outcome.not_found + outcome.failed, outcome.lookups);
 //! ```
 
+pub mod campaigns;
 mod cluster;
 pub mod damage;
 pub mod failover;

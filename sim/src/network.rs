@@ -2,14 +2,15 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fatbtree_controller::{Change, Held, Placement, Tables, base};
+use fatbtree_controller::{Change, Held, KeeperAnswer, KeeperRequest, Placement, Tables, base};
 use fatbtree_p4runtime::config::P4Info;
 use fatbtree_p4runtime::v1::entity::Entity;
 use fatbtree_p4runtime::v1::forwarding_pipeline_config::Cookie;
+use fatbtree_p4runtime::v1::get_forwarding_pipeline_config_request::ResponseType;
 use fatbtree_p4runtime::v1::stream_message_request::Update as StreamUpdate;
 use fatbtree_p4runtime::v1::{
-    self, ForwardingPipelineConfig, MasterArbitrationUpdate, ReadRequest, StreamMessageRequest, Uint128,
-    WriteRequest,
+    self, ForwardingPipelineConfig, GetForwardingPipelineConfigRequest, MasterArbitrationUpdate, ReadRequest,
+    StreamMessageRequest, Uint128, WriteRequest,
 };
 use fatbtree_p4runtime::{P4InfoIndex, PacketFormat};
 use fatbtree_switch::Program;
@@ -101,6 +102,47 @@ impl Network {
                 Ok(value)
             })
             .collect()
+    }
+
+    /// Has a switch answer its keeper, in a session.
+    ///
+    /// # Errors
+    /// When the switch refuses.
+    pub(crate) fn answer(
+        &self,
+        switch: &mut Switch,
+        id: SwitchId,
+        stream: StreamId,
+        request: KeeperRequest,
+    ) -> Result<KeeperAnswer, WriteRefused> {
+        Ok(match request {
+            KeeperRequest::Open => {
+                become_primary(switch, id, stream);
+                KeeperAnswer::Opened
+            }
+            KeeperRequest::Cookie => KeeperAnswer::Cookie(self.cookie(switch, id)),
+            KeeperRequest::Load => {
+                self.load_program(switch, id)?;
+                KeeperAnswer::Loaded
+            }
+            KeeperRequest::Read => KeeperAnswer::Holds(self.read_back(switch, id)?),
+            KeeperRequest::Write(changes) => {
+                self.write(switch, id, &changes)?;
+                KeeperAnswer::Written
+            }
+        })
+    }
+
+    /// The cookie of the program that a switch runs, if any.
+    fn cookie(&self, switch: &mut Switch, id: SwitchId) -> Option<u64> {
+        let request = GetForwardingPipelineConfigRequest {
+            device_id: u64::from(id.0) + 1,
+            response_type: ResponseType::CookieOnly as i32,
+        };
+        match switch.handle_request(Request::GetPipeline(request)) {
+            Response::GetPipeline(Ok(found)) => Some(found.config?.cookie?.cookie),
+            _ => None,
+        }
     }
 
     /// Loads the program, which empties all tables.

@@ -3,7 +3,7 @@
 //! ```
 //! use fatbtree_sim::seeds::{Campaign, Seeds};
 //!
-//! let campaign = Campaign { command: "fatbtree simulate --seed", ..Campaign::default() };
+//! let campaign = Campaign { command: "fatbtree simulate reads --seed", ..Campaign::default() };
 //! let report = campaign.run(Seeds::fixed(100), |seed| match seed {
 //!     66 => Err("the tree has lost a key"),
 //!     _ => Ok(1u64),
@@ -11,7 +11,7 @@
 //! assert_eq!((report.passed, report.total), (99, 99));
 //! let text = report.to_string();
 //! assert!(text.contains("seed 66, commit "), "{text}");
-//! assert!(text.contains("replay: fatbtree simulate --seed 66"), "{text}");
+//! assert!(text.contains("replay: fatbtree simulate reads --seed 66"), "{text}");
 //! ```
 
 use std::any::Any;
@@ -38,16 +38,6 @@ impl Seeds {
     #[must_use]
     pub fn fixed(count: u64) -> Self {
         Self { first: 0, count }
-    }
-
-    /// The same with another number of them where the variable `FATBTREE_SEEDS` has one: for whoever wants more.
-    ///
-    /// # Panics
-    /// When it is no number.
-    #[must_use]
-    pub fn wanted(count: u64) -> Self {
-        let wanted = std::env::var("FATBTREE_SEEDS").ok();
-        Self::fixed(wanted.map_or(count, |text| text.parse().expect("FATBTREE_SEEDS is a number")))
     }
 
     /// One seed.
@@ -118,7 +108,13 @@ impl fmt::Debug for Campaign<'_> {
 impl Default for Campaign<'_> {
     fn default() -> Self {
         let longest = Duration::from_secs(300);
-        Self { command: "fatbtree simulate --seed", threads: 0, most_failures: 10, done: &|| {}, longest }
+        Self {
+            command: "fatbtree simulate reads --seed",
+            threads: 0,
+            most_failures: 10,
+            done: &|| {},
+            longest,
+        }
     }
 }
 

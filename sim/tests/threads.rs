@@ -11,6 +11,6 @@ fn threads_that_are_killed_lose_nothing_that_was_acknowledged() {
         assert_eq!(report.killed, kills, "{report:?}");
         assert!(report.lapsed >= kills, "nobody says goodbye for the dead: {report:?}");
         assert!(report.splits > 0 && report.merges > 0 && report.cut_short > 0, "{report:?}");
-        assert_eq!(report.tree.keys, options.keys, "all are written in the end");
+        assert_eq!(report.keys, options.keys, "all are written in the end");
     }
 }

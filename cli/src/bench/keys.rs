@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use fatbtree_client::workload::{InsertOrder, KeyFile, KeyMap, WorkloadSpec};
-use fatbtree_client::{ScanParts, Values};
+use fatbtree_workload::ycsb::{InsertOrder, KeyFile, KeyMap, WorkloadSpec};
+use fatbtree_workload::{ScanParts, Values};
 
 use crate::count;
 use crate::records::{Pairs, has_values, keys_of, pairs_of};

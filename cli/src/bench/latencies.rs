@@ -1,6 +1,6 @@
 //! What operations took.
 
-use fatbtree_client::measure::LatencyHistogram;
+use fatbtree_workload::measure::LatencyHistogram;
 use serde::Serialize;
 
 /// Microseconds.

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use comfy_table::{Table, presets};
-use fatbtree_client::LoadGenerator;
+use fatbtree_workload::LoadGenerator;
 use plotters::coord::combinators::IntoLogRange as _;
 use plotters::prelude::*;
 use serde::Serialize;

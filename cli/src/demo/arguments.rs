@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use fatbtree_client::workload::{KeyMap, OperationKind, RequestDistribution, WorkloadSpec, builtin};
 use fatbtree_controller::{Budget, MAX_SET_NODES, Target};
 use fatbtree_index::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
+use fatbtree_workload::ycsb::{KeyMap, OperationKind, RequestDistribution, WorkloadSpec, builtin};
 
 use crate::controller::TargetName;
 use crate::records::{check_enough, has_values, keys_of};

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 use fatbtree_client::Report;
-use fatbtree_client::workload::WorkloadSpec;
 use fatbtree_controller::FollowOptions;
+use fatbtree_workload::ycsb::WorkloadSpec;
 
 use super::control::Control;
 use super::measure::{Kind, Runner, Way};

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_client::{KeySample, LoadGenerator, LoopOptions, Report, Values};
+use fatbtree_client::{KeySample, Report};
 use fatbtree_index::{IndexCache, Start};
+use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
+use fatbtree_workload::{LoadGenerator, LoopOptions, Values};
 
 use super::arguments::Settings;
 use super::data_path::{DataPath, DataPathThreads};

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use fatbtree_client::Client;
-use fatbtree_client::workload::{KeyMap, OperationKind, Workload, WorkloadSpec};
 use fatbtree_controller::Plan;
 use fatbtree_index::{GlobalAddress, IndexCache, PoolConfig, RemoteSide, Start, SuperRoot};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::{Access, Device as _, IndexTarget, Memory, Region, Remote};
+use fatbtree_workload::ycsb::{KeyMap, OperationKind, Workload, WorkloadSpec};
 use serde::Serialize;
 
 /// Shares of what all inner nodes take in a client's cache, in parts of ten thousand.

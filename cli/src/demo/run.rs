@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use fatbtree_client::workload::{BUILTIN_NAMES, KeyMap};
 use fatbtree_client::{Client, Report};
 use fatbtree_controller::Summary;
 use fatbtree_index::record::record_bytes;
@@ -14,6 +13,7 @@ use fatbtree_memserver::{Cluster as Loaded, LoadOptions, ServerOptions, load_clu
 use fatbtree_sim::{Cluster, InstantWires};
 use fatbtree_topology::{Annotations, Network, Switch, render_svg};
 use fatbtree_verbs::Memory;
+use fatbtree_workload::ycsb::{BUILTIN_NAMES, KeyMap};
 
 use super::arguments::{Settings, describe, describe_operations};
 use super::control::{Control, Planned};

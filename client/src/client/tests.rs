@@ -3,13 +3,9 @@ use std::sync::Arc;
 use fatbtree_index::node::{LeafBuilder, NodeSpec};
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, RemoteSide, TreeConfig, ValueLayout, value};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
-use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Device, Memory};
 
 use super::*;
-use crate::load_generator::{LoadGenerator, LoopOptions};
-use crate::values::Values;
-use crate::workload::{KeyMap, Workload, WorkloadSpec, builtin};
 
 /// A server with one leaf of 20 keys, and a client that is connected to it. The server is only kept alive.
 fn lab() -> (Client<PlainDevice>, PlainDevice) {
@@ -91,64 +87,6 @@ fn as_many_as_asked_for_are_under_way() {
     let mut context = Context::from_waker(std::task::Waker::noop());
     assert!(many.as_mut().poll_next(&mut context).is_pending());
     assert_eq!(client.pool().stats().lookups, 16);
-}
-
-/// The workload of `recordcount` keys 0, 1, ..., one after the other.
-fn one_after_the_other(records: u64) -> Workload {
-    let mut properties = builtin("c").unwrap();
-    properties.set("recordcount", &records.to_string());
-    properties.set("requestdistribution", "sequential");
-    let spec = WorkloadSpec::from_properties(&properties).unwrap();
-    Workload::new(&spec, KeyMap::Ordered, 1).unwrap()
-}
-
-/// What goes wrong is told, the first of it in words; a second run adds to the first.
-#[test]
-fn a_load_generator_records_every_answer() {
-    let (client, _server) = lab();
-    let options = LoopOptions { start: Start::IndexRead, depth: 1 };
-    let mut done = LoadGenerator::new();
-    let mut run = |values: Values, records| {
-        let mut now = client.pool().reactor().now();
-        let mut workload = one_after_the_other(records);
-        let work = done.run(&client, &mut workload, records, options, &values);
-        let tick = |_: &mut _| {
-            now += Duration::from_micros(1);
-            now
-        };
-        client.pool().reactor().run(work, tick).unwrap();
-    };
-    run(Values::new(1, 8), 22);
-    run(Values::new(2, 8), 3);
-    run(Values::new(1, 7), 1);
-    assert!(done.elapsed() >= Duration::from_micros(26));
-    assert_eq!(done.first_wrong(), Some("READ of key 0x14: NotFound"), "the tree has 20 keys");
-    let summary = done.summary(&client);
-    assert_eq!((summary.operations, summary.found), (26, 20));
-    assert_eq!((summary.not_found, summary.wrong_answers), (2, 4), "another seed, and another length");
-    assert_eq!(summary.troubles.unregistered, 26, "no switch was told of the client");
-}
-
-/// A scan of a tree of one leaf is one round trip; one that is told of a key that the tree does not have is wrong.
-#[test]
-fn a_load_generator_scans() {
-    let (client, _server) = lab();
-    let mut properties = builtin("e").unwrap();
-    for (name, value) in [("recordcount", "20"), ("scanproportion", "1"), ("insertproportion", "0")] {
-        properties.set(name, value);
-    }
-    let spec = WorkloadSpec::from_properties(&properties).unwrap();
-    let options = LoopOptions { start: Start::Root, depth: 2 };
-    let run = |keys: std::ops::Range<u64>| {
-        let mut workload = Workload::new(&spec, KeyMap::Ordered, 1).unwrap();
-        let values = Values::new(1, 8).with_keys(keys.collect());
-        let mut done = LoadGenerator::new();
-        client.pool().reactor().block_on(done.run(&client, &mut workload, 100, options, &values)).unwrap();
-        done.summary(&client)
-    };
-    let right = run(0..20);
-    assert_eq!((right.found, right.round_trips), (100, 1.0));
-    assert!(run(0..21).wrong_answers > 0, "scans that reach the end miss the last key");
 }
 
 /// Every key that a client is asked for is sampled once, however it is asked for and by whichever clone.

@@ -10,10 +10,14 @@
 //! One mechanism does it all. A reload changes what is desired, three times. A switch that came back empty holds nothing, so everything is
 //! added. A controller that was killed half-way through a reload reads back what there is, and the rest follows: what belongs to the
 //! epoch in force stays, what was written of the next one goes, and so does what was to be deleted.
+//!
+//! A [`Keeper`] does so with one switch: it is the protocol, and its driver the I/O.
 
 mod controller;
 mod desired;
 mod held;
+mod keeper;
+mod pace;
 mod roots;
 #[cfg(test)]
 mod several;
@@ -26,4 +30,6 @@ pub use controller::{
 };
 pub use desired::{Desired, InForce, Loaded};
 pub use held::Held;
+pub use keeper::{Keeper, KeeperAnswer, KeeperNotice, KeeperRequest};
+pub use pace::Pace;
 pub use wanted::{Serving, Wanted};

@@ -1,24 +1,24 @@
 //! `coarse` and `coarse_whole` of a node set: epoch and a node's address → which quarter of it, where its children lie, and its slot.
 //! An entry here is what makes a node *there*.
 
-use fatbtree_p4runtime::index::{MatchFieldInfo, TableInfo};
-use fatbtree_p4runtime::v1::TableEntry;
-use fatbtree_p4runtime::{EntryError, LookupError};
+use super::NodeSet;
+use super::declare::{self, Call, key, of_each_set};
+use super::pivots::Last;
 
-use super::pivots::{Actions, Last};
-use super::{NodeSet, TableError, action_of, narrow};
-
-/// What is matched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
-    /// The node set.
-    pub set: NodeSet,
-    /// Whether it is in `coarse_whole`: as its action's [`Last`] is.
-    pub whole: bool,
-    /// Epoch.
-    pub epoch: u8,
-    /// The node.
-    pub address: u64,
+key! {
+    /// What is matched.
+    pub struct Key {
+        /// Epoch.
+        epoch: u8 = exact,
+        /// The node.
+        address: u64 = exact,
+    }
+    in of_each_set!["coarse", "coarse_whole"], by {
+        /// The node set.
+        set: NodeSet,
+        /// Whether it is in `coarse_whole`: as its action's [`Last`] is.
+        whole: bool,
+    }
 }
 
 /// Look for the child.
@@ -36,57 +36,37 @@ pub struct Action {
     pub inner: bool,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Table {
-    table: TableInfo,
-    epoch: MatchFieldInfo,
-    address: MatchFieldInfo,
-    actions: Actions,
+/// The parameters: three keys of so many bytes, and the node.
+const fn parameters(bytes: usize) -> [(&'static str, usize); 7] {
+    let [a, b, c] = Last::parameters(bytes);
+    [a, b, c, ("slot", 2), ("first_child", 6), ("stride", 1), ("inner", 1)]
 }
 
-impl Table {
-    pub(super) fn new(table: &TableInfo, whole: bool) -> Result<Self, LookupError> {
-        Ok(Self {
-            epoch: table.field("epoch")?.clone(),
-            address: table.field("address")?.clone(),
-            actions: Actions::new(table, "quarter", whole)?,
-            table: table.clone(),
-        })
+impl declare::Action for Action {
+    const CALLS: &'static [Call] = &[
+        Call { name: "quarter_by_high", parameters: &parameters(4) },
+        Call { name: "quarter_by_low", parameters: &parameters(4) },
+        Call { name: "quarter_by_whole", parameters: &parameters(8) },
+    ];
+
+    fn is_in(call: usize, table: usize) -> bool {
+        Last::is_in(call, table)
     }
 
-    #[inline]
-    pub(super) fn entry(&self, key: Key, action: Option<Action>) -> Result<TableEntry, EntryError> {
-        let entry = self.table.entry().exact(&self.epoch, key.epoch.into()).exact(&self.address, key.address);
-        match action {
-            None => entry,
-            Some(Action { last, slot, first_child, stride, inner }) => {
-                let [a, b, c] = last.values();
-                let values = [a, b, c, slot.into(), first_child, stride.into(), inner.into()];
-                entry.action(self.actions.of(&last), &values)
-            }
-        }
-        .build()
+    fn call<R>(self, with: impl FnOnce(usize, &[u64]) -> R) -> R {
+        let Self { last, slot, first_child, stride, inner } = self;
+        let [a, b, c] = last.values();
+        with(last.call(), &[a, b, c, slot.into(), first_child, stride.into(), inner.into()])
     }
 
-    pub(super) fn read(
-        &self,
-        entry: &TableEntry,
-        set: NodeSet,
-        whole: bool,
-    ) -> Result<(Key, Action), TableError> {
-        let view = self.table.view(entry)?;
-        let epoch = narrow(&self.table, view.exact(&self.epoch)?)?;
-        let address = narrow(&self.table, view.exact(&self.address)?)?;
-        let (action, [a, b, c, slot, first_child, stride, inner]) = action_of(&self.table, entry)?;
-        let last =
-            self.actions.read(action, [a, b, c]).ok_or_else(|| TableError::foreign_action(&self.table))?;
-        let action = Action {
-            last,
-            slot: narrow(&self.table, slot)?,
+    fn of(call: usize, arguments: &[u64]) -> Option<Self> {
+        let [a, b, c, slot, first_child, stride, inner] = *arguments else { return None };
+        Some(Self {
+            last: Last::of(call, [a, b, c])?,
+            slot: slot.try_into().ok()?,
             first_child,
-            stride: narrow(&self.table, stride)?,
+            stride: stride.try_into().ok()?,
             inner: inner != 0,
-        };
-        Ok((Key { set, whole, epoch, address }, action))
+        })
     }
 }

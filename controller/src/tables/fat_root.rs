@@ -1,10 +1,9 @@
 //! `fat_root_0` … `fat_root_3`: sub-table and 16-bit slice of the key → next sub-table and the slice that it looks at, or a child.
 
-use fatbtree_p4runtime::index::{ActionInfo, MatchFieldInfo, TableInfo};
-use fatbtree_p4runtime::v1::TableEntry;
-use fatbtree_p4runtime::{EntryError, LookupError};
-
-use super::{TableError, arguments, narrow, numbered_action};
+use super::TableError;
+use super::declare::{self, Call, Field};
+use super::found::{Reader, Writer};
+use crate::plan::STAGES;
 
 /// What is matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +18,31 @@ pub struct Key {
     pub high: u16,
     /// Higher wins; all 1 where ranges do not overlap.
     pub priority: u16,
+}
+
+/// Names in P4, by stage.
+pub(crate) const TABLES: [&str; STAGES] = ["fat_root_0", "fat_root_1", "fat_root_2", "fat_root_3"];
+
+impl declare::Key for Key {
+    const TABLES: &'static [&'static str] = &TABLES;
+    const FIELDS: &'static [Field] =
+        &[Field::exact::<u16, u16>("sub_table"), Field::range::<u16, u16>("slice")];
+
+    fn table(&self) -> usize {
+        self.stage.into()
+    }
+
+    fn write(self, row: Writer<'_>) -> Writer<'_> {
+        let row = row.exact::<u16, _>(self.sub_table).range::<u16, _>(self.low, self.high);
+        row.priority(self.priority)
+    }
+
+    fn read(mut row: Reader<'_>) -> Result<Self, TableError> {
+        let stage = row.table() as u8; // one of four
+        let sub_table = row.exact::<u16, _>()?;
+        let (low, high) = row.range::<u16, _>()?;
+        Ok(Self { stage, sub_table, low, high, priority: row.priority()? })
+    }
 }
 
 /// What happens.
@@ -43,84 +67,42 @@ pub enum Action {
     },
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Table {
-    table: TableInfo,
-    stage: u8,
-    sub_table: MatchFieldInfo,
-    slice: MatchFieldInfo,
-    /// By the slice that they go on with, where there are more stages.
-    next_slices: [Option<ActionInfo>; 4],
-    land: ActionInfo,
-}
+/// Index in the actions of the one that lands; the others go on with the slice of their index, from 1.
+const LAND: usize = 0;
 
-/// The actions that go on, by slice; all go on from the first.
-const NEXT_SLICES: [&str; 4] = ["first_slice", "second_slice", "third_slice", "last_slice"];
+impl declare::Action for Action {
+    const CALLS: &'static [Call] = &[
+        Call { name: "land", parameters: &[("address", 8), ("partition", 2), ("inner", 1)] },
+        Call { name: "second_slice", parameters: &[("next", 2)] },
+        Call { name: "third_slice", parameters: &[("next", 2)] },
+        Call { name: "last_slice", parameters: &[("next", 2)] },
+    ];
 
-impl Table {
-    pub(super) fn new(table: &TableInfo, stage: u8) -> Result<Self, LookupError> {
-        let mut next_slices = [const { None }; 4];
-        for (slice, name) in (0u8..).zip(NEXT_SLICES).skip(1) {
-            if stage < 3 && slice <= stage + 1 {
-                next_slices[usize::from(slice)] = Some(numbered_action(table, name, stage)?);
+    /// A slice follows the one before it in a later stage, and nothing follows the last stage.
+    fn is_in(call: usize, stage: usize) -> bool {
+        call == LAND || stage + 1 < STAGES && call <= stage + 1
+    }
+
+    fn call<R>(self, with: impl FnOnce(usize, &[u64]) -> R) -> R {
+        match self {
+            // No table goes on with the first slice.
+            Self::NextTable { slice: 0, .. } => with(usize::MAX, &[]),
+            Self::NextTable { slice, sub_table } => with(slice.into(), &[sub_table.into()]),
+            Self::Land { address, partition, inner } => {
+                with(LAND, &[address, partition.into(), inner.into()])
             }
         }
-        Ok(Self {
-            stage,
-            sub_table: table.field("sub_table")?.clone(),
-            slice: table.field("slice")?.clone(),
-            next_slices,
-            land: numbered_action(table, "land", stage)?,
-            table: table.clone(),
+    }
+
+    fn of(call: usize, arguments: &[u64]) -> Option<Self> {
+        Some(match (call, arguments) {
+            (LAND, &[address, partition, inner]) => {
+                Self::Land { address, partition: partition.try_into().ok()?, inner: inner != 0 }
+            }
+            (slice, &[sub_table]) => {
+                Self::NextTable { slice: slice.try_into().ok()?, sub_table: sub_table.try_into().ok()? }
+            }
+            _ => return None,
         })
-    }
-
-    pub(super) fn entry(&self, key: Key, action: Option<Action>) -> Result<TableEntry, EntryError> {
-        let entry = self
-            .table
-            .entry()
-            .exact(&self.sub_table, key.sub_table.into())
-            .range(&self.slice, key.low.into(), key.high.into())
-            .priority(key.priority.into());
-        match action {
-            None => entry,
-            Some(Action::NextTable { slice, sub_table }) => {
-                let next = self.next_slices.get(usize::from(slice)).and_then(Option::as_ref);
-                let next = next.ok_or_else(|| EntryError::Shape {
-                    table: self.table.name.clone(),
-                    problem: format!(
-                        "expected an action that goes on with a later slice, found slice {slice}"
-                    ),
-                })?;
-                entry.action(next, &[sub_table.into()])
-            }
-            Some(Action::Land { address, partition, inner }) => {
-                entry.action(&self.land, &[address, partition.into(), inner.into()])
-            }
-        }
-        .build()
-    }
-
-    pub(super) fn read(&self, entry: &TableEntry) -> Result<(Key, Action), TableError> {
-        let view = self.table.view(entry)?;
-        let (low, high) = view.range(&self.slice)?;
-        let key = Key {
-            stage: self.stage,
-            sub_table: narrow(&self.table, view.exact(&self.sub_table)?)?,
-            low: narrow(&self.table, low)?,
-            high: narrow(&self.table, high)?,
-            priority: narrow(&self.table, u128::from(entry.priority.max(0).unsigned_abs()))?,
-        };
-        let id = view.action()?.map(|(action, _)| action.id);
-        let mut next =
-            (0u8..).zip(&self.next_slices).filter_map(|(slice, next)| Some((slice, next.as_ref()?)));
-        let action = if let Some((slice, next)) = next.find(|(_, next)| Some(next.id) == id) {
-            let [sub_table] = arguments(&self.table, entry, next)?;
-            Action::NextTable { slice, sub_table: narrow(&self.table, sub_table)? }
-        } else {
-            let [address, partition, inner] = arguments(&self.table, entry, &self.land)?;
-            Action::Land { address, partition: narrow(&self.table, partition)?, inner: inner != 0 }
-        };
-        Ok((key, action))
     }
 }

@@ -2,11 +2,9 @@
 
 use std::net::Ipv4Addr;
 
-use fatbtree_p4runtime::index::{ActionInfo, MatchFieldInfo, TableInfo};
-use fatbtree_p4runtime::v1::TableEntry;
-use fatbtree_p4runtime::{EntryError, LookupError};
-
-use super::{TableError, arguments, narrow};
+use super::TableError;
+use super::declare::{self, Field, action};
+use super::found::{Reader, Writer};
 
 /// What is matched. Reads that ask for a node (rkey 1) have no entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,55 +15,31 @@ pub struct Key {
     pub key: u64,
 }
 
-/// Go there at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Action {
-    /// The record, or the leaf.
-    pub address: u64,
-}
+impl declare::Key for Key {
+    const TABLES: &'static [&'static str] = &["hot_key"];
+    const FIELDS: &'static [Field] = &[
+        Field::exact::<Ipv4Addr, Ipv4Addr>("dst_ip"),
+        Field::exact::<u64, u64>("key"),
+        Field::exact::<bool, bool>("wants_node"),
+    ];
 
-#[derive(Clone, Debug)]
-pub(super) struct Table {
-    table: TableInfo,
-    dst_ip: MatchFieldInfo,
-    key: MatchFieldInfo,
-    wants_node: MatchFieldInfo,
-    go_to: ActionInfo,
-}
-
-impl Table {
-    pub(super) fn new(table: &TableInfo) -> Result<Self, LookupError> {
-        Ok(Self {
-            dst_ip: table.field("dst_ip")?.clone(),
-            key: table.field("key")?.clone(),
-            wants_node: table.field("wants_node")?.clone(),
-            go_to: table.action("go_to")?.clone(),
-            table: table.clone(),
-        })
+    fn write(self, row: Writer<'_>) -> Writer<'_> {
+        row.exact::<Ipv4Addr, _>(self.dst_ip).exact::<u64, _>(self.key).exact::<bool, _>(false)
     }
 
-    pub(super) fn entry(&self, key: Key, action: Option<Action>) -> Result<TableEntry, EntryError> {
-        let entry = self
-            .table
-            .entry()
-            .exact(&self.dst_ip, u32::from(key.dst_ip).into())
-            .exact(&self.key, key.key)
-            .exact(&self.wants_node, 0);
-        match action {
-            None => entry,
-            Some(Action { address }) => entry.action(&self.go_to, &[address]),
+    fn read(mut row: Reader<'_>) -> Result<Self, TableError> {
+        let key = Self { dst_ip: row.exact::<Ipv4Addr, _>()?, key: row.exact::<u64, _>()? };
+        if row.exact::<bool, _>()? {
+            return Err(row.foreign("expected `wants_node` to be 0, found 1"));
         }
-        .build()
+        Ok(key)
     }
+}
 
-    pub(super) fn read(&self, entry: &TableEntry) -> Result<(Key, Action), TableError> {
-        let view = self.table.view(entry)?;
-        if view.exact(&self.wants_node)? != 0 {
-            return Err(TableError::foreign_action(&self.table));
-        }
-        let dst_ip = Ipv4Addr::from(narrow::<u32>(&self.table, view.exact(&self.dst_ip)?)?);
-        let key = narrow(&self.table, view.exact(&self.key)?)?;
-        let [address] = arguments(&self.table, entry, &self.go_to)?;
-        Ok((Key { dst_ip, key }, Action { address }))
+action! {
+    /// Go there at once.
+    pub struct Action = "go_to" {
+        /// The record, or the leaf.
+        address: u64,
     }
 }

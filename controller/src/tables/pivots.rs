@@ -1,8 +1,5 @@
 //! The last keys before three of four parts of a node, or of a quarter of it, as far as they are compared.
 
-use fatbtree_p4runtime::LookupError;
-use fatbtree_p4runtime::index::{ActionInfo, TableInfo};
-
 /// What a key is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Last {
@@ -36,45 +33,34 @@ impl Last {
             Self::Whole(last) => last,
         }
     }
-}
 
-/// The actions of a table, one for each way to compare.
-#[derive(Clone, Debug)]
-pub(super) enum Actions {
-    Halves { high: ActionInfo, low: ActionInfo },
-    Whole(ActionInfo),
-}
-
-impl Actions {
-    /// `name_by_high` and `name_by_low`, or `name_by_whole`.
-    pub(super) fn new(table: &TableInfo, name: &str, whole: bool) -> Result<Self, LookupError> {
-        let action = |by: &str| table.action(&format!("{name}_by_{by}")).cloned();
-        Ok(if whole {
-            Self::Whole(action("whole")?)
-        } else {
-            Self::Halves { high: action("high")?, low: action("low")? }
-        })
-    }
-
-    /// The action for what is compared. It belongs to the table, or entries cannot be built with it.
-    pub(super) fn of(&self, last: &Last) -> &ActionInfo {
-        match (self, last) {
-            (Self::Halves { low, .. }, Last::Low(_)) => low,
-            (Self::Halves { high, .. }, _) => high,
-            (Self::Whole(whole), _) => whole,
+    /// Index of the action that compares these, among those by high halves, low halves and whole keys.
+    pub(super) fn call(&self) -> usize {
+        match self {
+            Self::High(_) => 0,
+            Self::Low(_) => 1,
+            Self::Whole(_) => 2,
         }
     }
 
-    /// What an entry with this action compares; none if the action is none of these, or values are too wide.
-    pub(super) fn read(&self, action: u32, values: [u64; 3]) -> Option<Last> {
-        let halves = || {
-            let narrow = |at: usize| u32::try_from(values[at]).ok();
-            Some([narrow(0)?, narrow(1)?, narrow(2)?])
-        };
-        match self {
-            Self::Halves { high, .. } if high.id == action => Some(Last::High(halves()?)),
-            Self::Halves { low, .. } if low.id == action => Some(Last::Low(halves()?)),
-            Self::Whole(whole) if whole.id == action => Some(Last::Whole(values)),
+    /// Whether the table at this index has that action: of each two tables the second is of whole keys.
+    pub(super) fn is_in(call: usize, table: usize) -> bool {
+        (call == 2) == (table % 2 == 1)
+    }
+
+    /// The parameters of that action, of so many bytes.
+    pub(super) const fn parameters(bytes: usize) -> [(&'static str, usize); 3] {
+        [("last_1", bytes), ("last_2", bytes), ("last_3", bytes)]
+    }
+
+    /// What that action compares; `None` if a value is too wide.
+    pub(super) fn of(call: usize, values: [u64; 3]) -> Option<Self> {
+        let half = |at: usize| u32::try_from(values[at]).ok();
+        let halves = || Some([half(0)?, half(1)?, half(2)?]);
+        match call {
+            0 => halves().map(Self::High),
+            1 => halves().map(Self::Low),
+            2 => Some(Self::Whole(values)),
             _ => None,
         }
     }

@@ -38,7 +38,8 @@ use crossbeam_skiplist::base::Entry;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::address::GlobalAddress;
+use fatbtree_remote::GlobalAddress;
+
 use crate::node::InternalNode;
 use crate::super_root::Partition;
 

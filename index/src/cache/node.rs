@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use fatbtree_remote::{GlobalAddress, KeyRange};
+
 use super::Place;
-use crate::address::GlobalAddress;
-use crate::keys::KeyRange;
 use crate::node::InternalNode;
 
 /// Where a child begins, and where it is.

@@ -6,11 +6,12 @@
 
 use std::ops::Range;
 
+use fatbtree_remote::Check;
+use fatbtree_remote::record::RecordPointer;
+
 use super::leaf::{EntryValue, KEY, LeafNode, LeafShape, OCCUPIED, VALUE};
 use super::{LINE, NodeFault, NodeHeader, word};
-use crate::checks::Check;
 use crate::config::Integrity;
-use crate::record::RecordPointer;
 
 /// What is put into an entry beside its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

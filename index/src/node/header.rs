@@ -18,10 +18,10 @@
 //!     56    8 partner, 0 = none: the node that may hold this one's upper keys while it is split or merged
 //! ```
 
+use fatbtree_remote::{GlobalAddress, KeyRange};
+
 use super::LINE;
-use crate::address::GlobalAddress;
 use crate::config::Integrity;
-use crate::keys::KeyRange;
 
 /// What stands at offset 2 of every node.
 pub const MAGIC: u16 = 0xfb7e;

@@ -11,10 +11,10 @@
 //!
 //! Sixteen children make 384 bytes. A pivot is the lowest key of its child. Unused slots are zero.
 
+use fatbtree_remote::{Check, GlobalAddress};
+
 use super::line::Marks;
 use super::{FORMAT_INTERNAL, LINE, NodeFault, NodeHeader, NodeSpec, word};
-use crate::address::GlobalAddress;
-use crate::checks::Check;
 use crate::config::Integrity;
 
 /// Children in each line behind the header.

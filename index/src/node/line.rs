@@ -9,8 +9,9 @@
 //!
 //! Checksums are there only in trees with [`Integrity::Checksums`]. A checksum is the CRC-32 of the line's other bytes.
 
+use fatbtree_remote::Check;
+
 use super::{LINE, NodeFault};
-use crate::checks::Check;
 use crate::config::Integrity;
 
 /// How the lines of a node are marked.

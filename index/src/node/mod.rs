@@ -36,10 +36,10 @@ pub use internal::{CHILDREN_PER_LINE, InternalNode, internal_bytes, write_intern
 pub(crate) use leaf::each_key_once;
 pub use leaf::{EntryValue, LeafBuilder, LeafNode, LeafShape};
 
-use crate::address::GlobalAddress;
-use crate::checks::Check;
+use fatbtree_remote::record::{MARK_BYTES, RecordFault};
+use fatbtree_remote::{Check, ChunkKind, GlobalAddress, KeyRange};
+
 use crate::config::{MAX_PATH_MTU, TreeConfig};
-use crate::keys::KeyRange;
 use line::Marks;
 
 /// Bytes of a line: the unit in which NICs access memory at once, and which carries a version.
@@ -48,6 +48,14 @@ pub const LINE: usize = 64;
 /// Highest level of a node. A tree that fills all of a server's 2^48 bytes has about 40 levels with the fewest children that nodes have
 /// on average, so nothing but damage is higher, and no walk down has more steps than this.
 pub const MAX_LEVEL: u8 = 64;
+
+// An index read's answer is a node or a record, told apart by what both have at one place.
+const _: () = assert!(MARK_BYTES == offsets::MAGIC);
+
+/// In which chunks the nodes of a level lie.
+pub(crate) const fn kind_of(level: u8) -> ChunkKind {
+    if level == 0 { ChunkKind::Leaves } else { ChunkKind::InternalNodes }
+}
 
 /// Why bytes that were read are not the node that was meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -200,31 +208,9 @@ pub enum NodeFault {
         /// Slot of the entry.
         slot: usize,
     },
-    /// A record was written while it was read.
-    #[error("torn read: the record does not match its checksum")]
-    TornRecord,
-    /// The record belongs to another key: the leaf entry that led here is stale.
-    #[error("record of key {found:#x} where a record of key {expected:#x} was expected")]
-    RecordKey {
-        /// Key in the record.
-        found: u64,
-        /// Key looked for.
-        expected: u64,
-    },
-    /// The place has another record of the key now: the leaf entry that led here is stale.
-    #[error("record of version {found} where version {expected} was expected")]
-    RecordVersion {
-        /// The record's version.
-        found: u32,
-        /// What the entry says, 11 bits.
-        expected: u32,
-    },
-    /// The switches have led to a record that no leaf leads to, or not yet, or no more.
-    #[error("record of version {version} is not the one that its leaf leads to")]
-    Unpublished {
-        /// The record's version.
-        version: u32,
-    },
+    /// What should have been a record of the key is none.
+    #[error(transparent)]
+    Record(#[from] RecordFault),
     /// No superblock lies there, or one that was written meanwhile.
     #[error("no whole superblock here: magic {found:#x} found")]
     Superblock {
@@ -255,8 +241,8 @@ impl NodeFault {
                 | Self::TornLine { .. }
                 | Self::TornEntry { .. }
                 | Self::KeyTwice { .. }
-                | Self::TornRecord
                 | Self::Superblock { .. }
+                | Self::Record(RecordFault::Torn)
         )
     }
 }

@@ -1,42 +1,27 @@
-//! The memory pool as one client reaches it: queue pairs to every memory server, and reads by global address.
+//! The memory pool as one client of trees reaches it: remote memory, the roots in it, a cache, and index reads.
 
-mod connection;
-mod session;
 mod stats;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::future::poll_fn;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 
-use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{
-    Agreed, Broken, Buffer, Endpoint, Error, Failure, IndexTarget, Operation, Output, PostError, QueuePair,
-    QueuePairNumber, Reactor, Remote, Verbs,
+use fatbtree_remote::{
+    ConnectError, ConnectionId, GlobalAddress, Locking, RemoteConfig, RemoteMemory, RemoteSide, RemoteStats,
+    Trouble, Writer,
 };
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use fatbtree_verbs::{Agreed, Buffer, IndexTarget, Operation, Verbs};
 
-use crate::address::GlobalAddress;
 use crate::allocation::Allocation;
 use crate::cache::{CacheStats, IndexCache};
-use crate::checks::Check;
-use crate::config::TreeConfig;
+use crate::config::{ConfigError, TreeConfig};
 use crate::descent::Child;
 use crate::limits::Limits;
-use crate::locks::{LockId, SessionId, Writer};
 use crate::moved::MovedKeys;
-use crate::space::{ChunkKind, ReturnedPlaces, SURPLUS, Shortage, Space, Want};
 use crate::super_root::{Partition, SuperRoot};
 use crate::techniques::Techniques;
 
-pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide};
 pub use stats::PoolStats;
-
-use connection::{Connections, Link};
-use session::Session;
 
 /// A client's figures; what the servers say comes with [`RemoteSide`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -67,33 +52,35 @@ impl Default for PoolConfig {
     }
 }
 
+impl PoolConfig {
+    /// What of it knows no tree.
+    fn remote(&self) -> RemoteConfig {
+        let Techniques { combine, on_chip, hierarchical, two_level_versions: _ } = self.techniques;
+        let Limits { patience, reconnects, .. } = self.limits;
+        let locking = Locking { combine, on_chip, hierarchical };
+        RemoteConfig { lanes: self.lanes, patience, reconnects, locking }
+    }
+}
+
 /// The memory pool as one client reaches it, for the operations of trees. It belongs to one thread.
 ///
-/// **Driving contract.**
-/// * Connections first: [`open`](Self::open) every one of [`connections`](Self::connections), exchange endpoints with the
-///   server by whatever means, then [`connected`](Self::connected).
-/// * Operations are futures: run them in any executor.
-/// * Call [`turn`](Self::turn) whenever completions may have come or [`next_deadline`](Self::next_deadline) is reached; then take
-///   all that [`poll_event`](Self::poll_event) has, and connect anew what broke, or [`abandon`](Self::abandon) it.
+/// It is a [`RemoteMemory`] in which there are trees, and is driven as that is. Two of its steps can be refused here, for the trees'
+/// sake: [`connected`](Self::connected) and [`set_writer`](Self::set_writer).
 ///
 /// An operation whose connection breaks waits for the next one and begins again at the root; see [`Limits::reconnects`].
 pub struct Pool<V> {
-    reactor: Reactor<V>,
+    remote: RemoteMemory<V>,
     config: PoolConfig,
     state: RefCell<State>,
 }
 
 struct State {
     roots: SuperRoot,
-    connections: Connections,
-    next_lane: u8,
-    random: ChaCha8Rng,
+    /// What the trees count; the rest is counted by the remote memory.
     stats: PoolStats,
     /// None: it has none, or one of no bytes.
     cache: Option<Arc<IndexCache>>,
     cache_stats: CacheStats,
-    /// Present sessions, by server.
-    sessions: BTreeMap<u16, Session>,
     /// The server that got the last new node.
     last_allocated: u16,
     moved: MovedKeys,
@@ -103,28 +90,48 @@ impl<V> std::fmt::Debug for Pool<V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.state.borrow();
         f.debug_struct("Pool")
-            .field("connections", &state.connections)
+            .field("remote", &self.remote)
             .field("stats", &state.stats)
             .finish_non_exhaustive()
     }
 }
 
-/// Why an operation cannot go on as it was.
-pub(crate) enum Trouble {
-    /// Its connection broke: it may begin again on the next one.
-    Broke(BreakReason),
-    /// The owner gave the connection up.
-    Abandoned(ConnectionId),
-    /// The server has lost its tree.
-    TreeLost(u16),
-    /// The server is none of the pool's.
-    UnknownServer(u16),
-    /// The client may not write there.
-    NotWriter(u16),
-    /// The session in which the client was to write there has ended.
-    Lapsed,
-    /// The request cannot be posted, now or later.
-    Refused(PostError),
+/// All of [`RemoteMemory`] holds for a pool.
+impl<V> Deref for Pool<V> {
+    type Target = RemoteMemory<V>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.remote
+    }
+}
+
+/// Why a pool does not take what it is told of the trees.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    /// A tree that cannot be written to.
+    #[error(
+        "a tree with a fan-out of {fan_out} can only be read: a node that is split would leave one child; load it with at least 3"
+    )]
+    Narrow {
+        /// Most children of an internal node.
+        fan_out: u16,
+    },
+    /// A super-root for another cluster.
+    #[error(
+        "a new super-root must have the partitions {old:?}, found {new:?}; make a new client for another cluster"
+    )]
+    OtherPartitions {
+        /// Partitions in force.
+        old: Vec<u16>,
+        /// Partitions of the new one.
+        new: Vec<u16>,
+    },
+    /// The single-packet rule (ARCHITECTURE.md "Single-packet rule").
+    #[error(transparent)]
+    Tree(#[from] ConfigError),
+    /// The connection cannot be.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
 }
 
 impl<V: Verbs> Pool<V> {
@@ -132,223 +139,45 @@ impl<V: Verbs> Pool<V> {
     ///
     /// # Errors
     /// When the configuration cannot work.
-    pub fn new(verbs: V, config: PoolConfig, roots: SuperRoot, seed: u64) -> Result<Self, ConnectError> {
-        if config.lanes == 0 {
-            return Err(ConnectError::Lanes);
-        }
+    pub fn new(verbs: V, config: PoolConfig, roots: SuperRoot, seed: u64) -> Result<Self, PoolError> {
         let servers = roots.partitions().iter().map(|partition| partition.id);
-        let connections = Connections::new(servers, config.lanes);
-        let random = ChaCha8Rng::seed_from_u64(seed);
-        let stats = PoolStats::default();
+        let remote = RemoteMemory::new(verbs, servers, config.remote(), seed)?;
         let state = RefCell::new(State {
             roots,
-            connections,
-            next_lane: 0,
-            random,
-            stats,
+            stats: PoolStats::default(),
             cache: None,
             cache_stats: CacheStats::default(),
-            sessions: BTreeMap::new(),
             last_allocated: u16::MAX,
             moved: MovedKeys::new(),
         });
-        Ok(Self { reactor: Reactor::new(verbs), config, state })
+        Ok(Self { remote, config, state })
     }
 
-    // ---- connections ----
-
-    /// All connections there should be.
-    pub fn connections(&self) -> Vec<ConnectionId> {
-        self.state.borrow().connections.ids().collect()
-    }
-
-    /// Makes a new queue pair for a connection that is not up, and says which endpoint to tell the server.
+    /// Completes a connection, as [`RemoteMemory::connected`] does.
     ///
     /// # Errors
-    /// When there is no such connection, it is up, or the device refuses.
-    pub fn open(&self, id: ConnectionId) -> Result<Endpoint, ConnectError> {
-        let old = self.state.borrow_mut().connections.close(id)?;
-        let (queue_pair, endpoint) = self.reactor.with(|verbs| {
-            if let Some(old) = old {
-                verbs.destroy(old);
-            }
-            let queue_pair = verbs.create()?;
-            Ok::<_, ConnectError>((queue_pair, verbs.endpoint(queue_pair)?))
-        })?;
-        self.state.borrow_mut().connections.get_mut(id)?.link = Link::Opening { queue_pair };
-        Ok(endpoint)
+    /// Also when the nodes are larger than the path MTU of both sides.
+    pub fn connected(&self, id: ConnectionId, remote: RemoteSide) -> Result<Agreed, PoolError> {
+        if let Some(queue_pair) = self.queue_pair(id) {
+            let local =
+                self.reactor().with(|verbs| verbs.endpoint(queue_pair)).map_err(ConnectError::from)?;
+            // One path MTU, known to the device; here it is only asked for early, so that nothing is connected in vain.
+            let mtu = Agreed::between(&local, &remote.endpoint).mtu;
+            self.config.tree.check_path_mtu(mtu.bytes() as u32)?;
+        }
+        Ok(self.remote.connected(id, remote)?)
     }
 
-    /// Completes a connection: the server has been told our endpoint and this is its side. Operations that waited for it go
-    /// on.
+    /// Lets operations write to the tree of a server, as [`RemoteMemory::set_writer`] does.
     ///
     /// # Errors
-    /// When [`open`](Self::open) was not called before, the nodes are larger than the path MTU of both sides, or the
-    /// device refuses the endpoint.
-    pub fn connected(&self, id: ConnectionId, remote: RemoteSide) -> Result<Agreed, ConnectError> {
-        let Link::Opening { queue_pair } = self.state.borrow_mut().connections.get_mut(id)?.link else {
-            return Err(ConnectError::NotOpening { id });
-        };
-        let local = self.reactor.with(|verbs| verbs.endpoint(queue_pair))?;
-        // One path MTU, known to the device; here it is only asked for early, so that nothing is connected in vain.
-        let mtu = Agreed::between(&local, &remote.endpoint).mtu;
-        self.config.tree.check_path_mtu(mtu.bytes() as u32)?;
-        let agreed = self.reactor.with(|verbs| verbs.connect(queue_pair, &remote.endpoint))?;
-        let waiting = {
-            let mut state = self.state.borrow_mut();
-            let connection = state.connections.get_mut(id)?;
-            connection.link = Link::Up { queue_pair, rkey: remote.rkey };
-            connection.registered = remote.registered;
-            connection.server_end = Some(remote.endpoint.queue_pair);
-            std::mem::take(&mut connection.waiting)
-        };
-        waiting.into_iter().for_each(Waker::wake);
-        Ok(agreed)
-    }
-
-    /// Tells whether the first-hop switch admits index reads on this connection.
-    ///
-    /// # Errors
-    /// When there is no such connection.
-    pub fn set_registered(&self, id: ConnectionId, registered: bool) -> Result<(), ConnectError> {
-        self.state.borrow_mut().connections.get_mut(id)?.registered = registered;
-        Ok(())
-    }
-
-    /// Whether index reads are sent on this connection: it is up and registered.
-    pub fn is_registered(&self, id: ConnectionId) -> bool {
-        self.state.borrow_mut().connections.get_mut(id).is_ok_and(|connection| connection.is_registered())
-    }
-
-    /// Lets operations write to the tree of a server, under the locks that the server has given the client.
-    ///
-    /// A client whose session has ended has lost everything that it had of the server, and the next session has another
-    /// [name](SessionId). It is told here before the first queue pair of the new session is [`connected`](Self::connected). Then all
-    /// is forgotten that hangs on the former one: locks, rests of chunks, places of nodes and records that were freed. Operations that
-    /// were writing meanwhile cannot tell what became of that, and say so.
-    ///
-    /// # Errors
-    /// When there is no such server, or nodes of this tree have at most two children.
-    pub fn set_writer(&self, server: u16, writer: Writer) -> Result<(), ConnectError> {
+    /// Also when nodes of this tree have at most two children.
+    pub fn set_writer(&self, server: u16, writer: Writer) -> Result<(), PoolError> {
         let fan_out = self.config.tree.fan_out();
         if fan_out < 3 {
-            return Err(ConnectError::Narrow { fan_out });
+            return Err(PoolError::Narrow { fan_out });
         }
-        let mut state = self.state.borrow_mut();
-        state.connections.get_mut(ConnectionId { server, lane: 0 })?;
-        let waiting = match state.sessions.entry(server) {
-            Entry::Vacant(entry) => {
-                entry.insert(Session::new(server, writer));
-                Vec::new()
-            }
-            Entry::Occupied(mut entry) => entry.get_mut().renew(server, writer),
-        };
-        drop(state);
-        waiting.into_iter().for_each(Waker::wake);
-        Ok(())
-    }
-
-    /// Brings a chunk of memory for new nodes or records, as [`Event::MemoryWanted`] asks for. It must be the tree's already: it is
-    /// not given back. What was given in another session than the present one is not the client's any more, and is left alone.
-    pub fn supply(&self, session: SessionId, address: GlobalAddress, bytes: u64, kind: ChunkKind) {
-        self.supplied(session, address.server(), |space| space.supply(address, bytes, kind));
-    }
-
-    /// Brings places that others have freed, as [`supply`](Self::supply) brings a chunk. `bytes` is the size of a record's place; nodes
-    /// have their own.
-    pub fn supply_places(
-        &self,
-        session: SessionId,
-        server: u16,
-        kind: ChunkKind,
-        bytes: u32,
-        addresses: &[GlobalAddress],
-    ) {
-        self.supplied(session, server, |space| space.supply_places(kind, bytes, addresses));
-    }
-
-    fn supplied(&self, session: SessionId, server: u16, supply: impl FnOnce(&mut Space) -> Vec<Waker>) {
-        let mut state = self.state.borrow_mut();
-        let present = state.sessions.get_mut(&server);
-        let is_given =
-            |present: &&mut Session| present.writer.owner.session == session || !Check::SessionIdentity.on();
-        let waiting = present.filter(is_given).map(|present| supply(&mut present.space)).unwrap_or_default();
-        drop(state);
-        waiting.into_iter().for_each(Waker::wake);
-    }
-
-    /// Says that there is no memory, as [`Event::MemoryWanted`] asks for. The operations that wait for it end with
-    /// [`OperationError::NoMemory`](crate::OperationError::NoMemory); later ones ask again.
-    pub fn refuse_memory(&self, server: u16, kind: ChunkKind, why: Shortage) {
-        let mut state = self.state.borrow_mut();
-        let waiting = state.sessions.get_mut(&server).map(|session| session.space.refuse(kind, why));
-        drop(state);
-        waiting.into_iter().flatten().for_each(Waker::wake);
-    }
-
-    /// Places that the client has freed and not used again, above [`SURPLUS`](crate::SURPLUS) of each kind and size on each server.
-    /// They are not the client's any more: their server takes them, in the session that they name, and is asked once.
-    pub fn surplus(&self) -> Vec<ReturnedPlaces> {
-        self.returned(SURPLUS)
-    }
-
-    /// All of them, when the client is closed.
-    pub fn take_returned(&self) -> Vec<ReturnedPlaces> {
-        self.returned(0)
-    }
-
-    fn returned(&self, keep: usize) -> Vec<ReturnedPlaces> {
-        let mut state = self.state.borrow_mut();
-        let of_one = |session: &mut Session| session.space.take_returned(session.writer.owner.session, keep);
-        state.sessions.values_mut().flat_map(of_one).collect()
-    }
-
-    /// The queue pair of a connection, known from [`open`](Self::open) on.
-    pub fn queue_pair(&self, id: ConnectionId) -> Option<QueuePair> {
-        self.state.borrow_mut().connections.get_mut(id).ok()?.queue_pair()
-    }
-
-    /// The server's end of the queue pair that a connection had last. Whoever connects it anew tells the server, which destroys that
-    /// one first: otherwise what was posted on it might be carried out late.
-    pub fn replaces(&self, id: ConnectionId) -> Option<QueuePairNumber> {
-        self.state.borrow_mut().connections.get_mut(id).ok()?.server_end
-    }
-
-    /// Gives a connection up: operations that use it or wait for it, and all to come, fail until it is opened again.
-    ///
-    /// # Errors
-    /// When there is no such connection.
-    pub fn abandon(&self, id: ConnectionId) -> Result<(), ConnectError> {
-        self.give_up(id, Link::Abandoned)
-    }
-
-    /// The same for a connection whose server has lost its tree: operations fail with
-    /// [`OperationError::TreeLost`](crate::OperationError::TreeLost).
-    ///
-    /// # Errors
-    /// When there is no such connection.
-    pub fn lose(&self, id: ConnectionId) -> Result<(), ConnectError> {
-        self.give_up(id, Link::Lost)
-    }
-
-    /// Whether a connection was given up because its server has [lost](Self::lose) its tree.
-    pub fn is_lost(&self, id: ConnectionId) -> bool {
-        let mut state = self.state.borrow_mut();
-        state.connections.get_mut(id).is_ok_and(|connection| matches!(connection.link, Link::Lost))
-    }
-
-    fn give_up(&self, id: ConnectionId, link: Link) -> Result<(), ConnectError> {
-        let (old, waiting) = {
-            let mut state = self.state.borrow_mut();
-            let connection = state.connections.get_mut(id)?;
-            let old = connection.queue_pair();
-            connection.link = link;
-            connection.registered = false;
-            (old, std::mem::take(&mut connection.waiting))
-        };
-        self.destroy(old);
-        waiting.into_iter().for_each(Waker::wake);
-        Ok(())
+        Ok(self.remote.set_writer(server, writer)?)
     }
 
     /// Gives the client a cache of inner nodes, or takes it away. All its threads can share one. It fills by what operations read;
@@ -362,7 +191,7 @@ impl<V: Verbs> Pool<V> {
     ///
     /// # Errors
     /// When it names other partitions than the one before.
-    pub fn set_roots(&self, roots: SuperRoot) -> Result<(), ConnectError> {
+    pub fn set_roots(&self, roots: SuperRoot) -> Result<(), PoolError> {
         let ids = |roots: &SuperRoot| {
             let mut ids: Vec<u16> = roots.partitions().iter().map(|partition| partition.id).collect();
             ids.sort_unstable();
@@ -371,39 +200,13 @@ impl<V: Verbs> Pool<V> {
         let mut state = self.state.borrow_mut();
         let (old, new) = (ids(&state.roots), ids(&roots));
         if old != new {
-            return Err(ConnectError::OtherPartitions { old, new });
+            return Err(PoolError::OtherPartitions { old, new });
         }
         state.roots = roots;
         if let Some(cache) = &state.cache {
             cache.clear();
         }
         Ok(())
-    }
-
-    // ---- driving ----
-
-    /// Takes what has come by `now`, and wakes who waits for it. Says whether there was anything.
-    pub fn turn(&self, now: Instant) -> bool {
-        let any = self.reactor.turn(now);
-        while let Some(broken) = self.reactor.poll_broken() {
-            self.broke(broken);
-        }
-        any
-    }
-
-    /// When [`turn`](Self::turn) is due for an operation that pauses.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        self.reactor.next_deadline()
-    }
-
-    /// The next connection that broke.
-    pub fn poll_event(&self) -> Option<Event> {
-        self.state.borrow_mut().connections.poll_event()
-    }
-
-    /// The reactor: its device, to hand frames to, and its time.
-    pub fn reactor(&self) -> &Reactor<V> {
-        &self.reactor
     }
 
     // ---- getters ----
@@ -420,7 +223,25 @@ impl<V: Verbs> Pool<V> {
 
     /// Counters since the beginning.
     pub fn stats(&self) -> PoolStats {
-        self.state.borrow().stats
+        let RemoteStats {
+            reads,
+            broken_connections,
+            refused_index_reads,
+            inherited_locks,
+            lock_retries,
+            hand_overs,
+            written_bytes,
+        } = self.counters();
+        PoolStats {
+            reads,
+            broken_connections,
+            refused_index_reads,
+            inherited_locks,
+            lock_retries,
+            hand_overs,
+            written_bytes,
+            ..self.state.borrow().stats
+        }
     }
 
     /// How the cache has served this pool, and what it holds for all.
@@ -450,14 +271,6 @@ impl<V: Verbs> Pool<V> {
         }
     }
 
-    /// The lane of the next operation.
-    pub(crate) fn take_lane(&self) -> u8 {
-        let mut state = self.state.borrow_mut();
-        let lane = state.next_lane;
-        state.next_lane = (lane + 1) % self.config.lanes;
-        lane
-    }
-
     /// Asks the cache where an operation can begin.
     #[inline]
     pub(crate) fn cached<T>(&self, ask: impl FnOnce(&IndexCache) -> Option<T>) -> Option<T> {
@@ -482,141 +295,14 @@ impl<V: Verbs> Pool<V> {
         work(&mut self.state.borrow_mut().cache_stats);
     }
 
-    /// Waits until a connection is up. Says whether it is registered.
-    pub(crate) async fn until_up(&self, id: ConnectionId) -> Result<bool, Trouble> {
-        poll_fn(|context| {
-            let mut state = self.state.borrow_mut();
-            let Ok(connection) = state.connections.get_mut(id) else {
-                return Poll::Ready(Err(Trouble::UnknownServer(id.server)));
-            };
-            match connection.link {
-                Link::Up { .. } => Poll::Ready(Ok(connection.registered)),
-                Link::Abandoned => Poll::Ready(Err(Trouble::Abandoned(id))),
-                Link::Lost => Poll::Ready(Err(Trouble::TreeLost(id.server))),
-                Link::Down | Link::Opening { .. } => {
-                    if !connection.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-                        connection.waiting.push(context.waker().clone());
-                    }
-                    Poll::Pending
-                }
-            }
-        })
-        .await
-    }
-
-    /// Reads `len` bytes at an address, when the connection there is up.
-    #[inline]
-    pub(crate) async fn read(&self, lane: u8, from: GlobalAddress, len: u32) -> Result<Buffer, Trouble> {
-        let id = ConnectionId { server: from.server(), lane };
-        let (queue_pair, rkey) = match self.link(id) {
-            Err(Trouble::Broke(_)) => {
-                self.until_up(id).await?;
-                self.link(id)?
-            }
-            link => link?,
-        };
-        let operation = Operation::Read { from: Remote { address: from.raw(), rkey }, len };
-        self.count(|stats| stats.reads += 1);
-        self.brings(id, queue_pair, operation).await
-    }
-
-    /// Posts operations on one server's tree and locks with one doorbell, when the connection there is up. `operations` is told
-    /// the rkey of the tree memory.
-    ///
-    /// They are posted in the session of `writer` or not at all. What is written under a lock must not be written after the session
-    /// has ended, when the lock is somebody else's; a queue pair of the next session would let it through.
-    pub(crate) async fn chain<'d, const N: usize>(
-        &self,
-        id: ConnectionId,
-        writer: &Writer,
-        operations: impl FnOnce(u32) -> [Operation<'d>; N],
-    ) -> Result<[Output; N], Trouble> {
-        let (queue_pair, rkey) = match self.link(id) {
-            Err(Trouble::Broke(_)) => {
-                self.until_up(id).await?;
-                self.link(id)?
-            }
-            link => link?,
-        };
-        if !self.writer(id.server)?.owner.is(writer.owner) && Check::Session.on() {
-            return Err(Trouble::Lapsed);
-        }
-        match self.reactor.chain(queue_pair, operations(rkey)).await {
-            Ok(outputs) => Ok(outputs),
-            Err(Error::Post(error)) if error.queue_pair_survived() => Err(Trouble::Refused(error)),
-            Err(error) => Err(self.failed(id, queue_pair, Some(error))),
-        }
-    }
-
-    pub(crate) fn writer(&self, server: u16) -> Result<Writer, Trouble> {
-        let state = self.state.borrow();
-        state.sessions.get(&server).map(|session| session.writer).ok_or(Trouble::NotWriter(server))
-    }
-
     /// Where the new node lies when one on `server` is split.
     pub(crate) fn server_of_split(&self, server: u16) -> u16 {
         if self.config.allocation == Allocation::Partitioned {
             return server;
         }
         let mut state = self.state.borrow_mut();
-        let behind = state.sessions.range(state.last_allocated.saturating_add(1)..).next();
-        let next = behind.or_else(|| state.sessions.first_key_value()).map_or(server, |(next, _)| *next);
-        state.last_allocated = next;
-        next
-    }
-
-    pub(crate) fn push_event(&self, event: Event) {
-        self.state.borrow_mut().connections.push_event(event);
-    }
-
-    /// Does something with the locks, or with what else the client has of `server`, in the session of `writer`. `None`: that has ended.
-    pub(crate) fn in_session<T>(
-        &self,
-        server: u16,
-        writer: &Writer,
-        work: impl FnOnce(&mut Session) -> T,
-    ) -> Option<T> {
-        let mut state = self.state.borrow_mut();
-        let session = state.sessions.get_mut(&server)?;
-        session.writer.owner.is(writer.owner).then(|| work(session))
-    }
-
-    /// A lock that was left unfinished while no operation waited for it, and the session that it is of.
-    pub(crate) fn take_left(&self) -> Option<(LockId, Writer)> {
-        let mut state = self.state.borrow_mut();
-        let mut sessions = state.sessions.values_mut();
-        sessions.find_map(|session| Some((session.locks.take_left()?, session.writer)))
-    }
-
-    /// Waits until there is memory for a node or record, or another session: then it is worth another attempt.
-    pub(crate) async fn until_memory(&self, want: Want) -> Result<(), Shortage> {
-        let Want { server, kind, bytes, .. } = want;
-        let Ok(writer) = self.writer(server) else { return Ok(()) };
-        let mut before = None;
-        poll_fn(|context| {
-            let wait = |session: &mut Session| {
-                let (refusals, shortage) = session.space.refusals(kind);
-                if session.space.has(want) {
-                    return Ok(Ok(()));
-                }
-                if *before.get_or_insert(refusals) != refusals {
-                    return Ok(Err(shortage));
-                }
-                Err(session.space.wait(kind, context.waker()))
-            };
-            match self.in_session(server, &writer, wait) {
-                // The next attempt asks in the next session.
-                None => Poll::Ready(Ok(())),
-                Some(Ok(has)) => Poll::Ready(has),
-                Some(Err(asks)) => {
-                    if asks {
-                        self.push_event(Event::MemoryWanted { server, kind, bytes });
-                    }
-                    Poll::Pending
-                }
-            }
-        })
-        .await
+        state.last_allocated = self.next_writable(state.last_allocated).unwrap_or(server);
+        state.last_allocated
     }
 
     /// Lets the switches choose what is read.
@@ -629,11 +315,8 @@ impl<V: Verbs> Pool<V> {
         target: IndexTarget,
     ) -> Result<Buffer, Trouble> {
         let (queue_pair, _) = self.link(id)?;
-        self.count(|stats| {
-            stats.reads += 1;
-            stats.index_reads += 1;
-        });
-        self.brings(id, queue_pair, Operation::IndexRead { key, len, target }).await
+        self.count(|stats| stats.index_reads += 1);
+        self.fetch(id, queue_pair, Operation::IndexRead { key, len, target }).await
     }
 
     /// Whether the switches are asked for a node rather than for the record of a key, which has moved.
@@ -645,86 +328,5 @@ impl<V: Verbs> Pool<V> {
     /// The record of a key is not where the switches think it is.
     pub(crate) fn note_moved(&self, key: u64) {
         self.state.borrow_mut().moved.note(key);
-    }
-
-    /// Pauses before the `attempt`th time that the same is read again: twice as long each time, with a random part, so that
-    /// those who met do not meet again.
-    pub(crate) async fn pause(&self, attempt: u32) {
-        const SHORTEST: u64 = 1_000;
-        const LONGEST: u64 = 1_000_000;
-        let span = (SHORTEST << attempt.min(20)).min(LONGEST);
-        let span = self.state.borrow_mut().random.random_range(span / 2..=span);
-        self.reactor.sleep(Duration::from_nanos(span)).await;
-    }
-
-    #[inline]
-    fn link(&self, id: ConnectionId) -> Result<(QueuePair, u32), Trouble> {
-        let mut state = self.state.borrow_mut();
-        let Ok(connection) = state.connections.get_mut(id) else {
-            return Err(Trouble::UnknownServer(id.server));
-        };
-        match connection.link {
-            Link::Up { queue_pair, rkey } => Ok((queue_pair, rkey)),
-            Link::Abandoned => Err(Trouble::Abandoned(id)),
-            Link::Lost => Err(Trouble::TreeLost(id.server)),
-            Link::Down | Link::Opening { .. } => Err(Trouble::Broke(connection.reason)),
-        }
-    }
-
-    #[inline]
-    async fn brings(
-        &self,
-        id: ConnectionId,
-        queue_pair: QueuePair,
-        operation: Operation<'_>,
-    ) -> Result<Buffer, Trouble> {
-        match self.reactor.chain(queue_pair, [operation]).await {
-            Ok([Output::Read(bytes)]) => Ok(bytes),
-            Err(Error::Post(error)) if error.queue_pair_survived() => Err(Trouble::Refused(error)),
-            other => Err(self.failed(id, queue_pair, other.err())),
-        }
-    }
-
-    /// What broke the connection under an operation: mostly the pool knows already, and better than an operation that was
-    /// only flushed.
-    #[cold]
-    fn failed(&self, id: ConnectionId, queue_pair: QueuePair, error: Option<Error>) -> Trouble {
-        let failure = match error {
-            Some(Error::Failed(failure)) => failure,
-            Some(Error::Post(_)) => Failure::Flushed,
-            // A device that answers a READ with something else than bytes is broken, and so is what it says.
-            None => Failure::Other,
-        };
-        self.broke(Broken { queue_pair, failure, index_read: false });
-        let mut state = self.state.borrow_mut();
-        let reason = state.connections.get_mut(id).map(|connection| connection.reason);
-        Trouble::Broke(reason.unwrap_or(BreakReason::Failed(failure)))
-    }
-
-    /// Notes that a queue pair failed, unless it is known.
-    fn broke(&self, broken: Broken) {
-        let Broken { queue_pair, failure, index_read } = broken;
-        let reason = match failure {
-            Failure::RemoteAccess if index_read => BreakReason::Unregistered,
-            failure => BreakReason::Failed(failure),
-        };
-        let news = {
-            let mut state = self.state.borrow_mut();
-            let news = state.connections.broke(queue_pair, reason);
-            if news {
-                state.stats.broken_connections += 1;
-                state.stats.refused_index_reads += u64::from(reason == BreakReason::Unregistered);
-            }
-            news
-        };
-        if news {
-            self.destroy(Some(queue_pair));
-        }
-    }
-
-    fn destroy(&self, queue_pair: Option<QueuePair>) {
-        if let Some(queue_pair) = queue_pair {
-            self.reactor.with(|verbs| verbs.destroy(queue_pair));
-        }
     }
 }

@@ -4,19 +4,18 @@ use std::future::poll_fn;
 use std::pin::Pin;
 
 use bytes::Bytes;
+use fatbtree_remote::record::RecordPointer;
+use fatbtree_remote::{GlobalAddress, KeyRange, Trouble};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream;
 
-use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
 use crate::descent::{Descent, Reason};
-use crate::keys::KeyRange;
 use crate::node::{EntryValue, Node, NodeFault, each_key_once};
 use crate::operation::{OperationError, Start, Trips};
-use crate::pool::{Pool, Trouble};
-use crate::record::RecordPointer;
+use crate::pool::Pool;
 
 /// Records of one leaf that are read at the same time.
 const RECORDS_AT_ONCE: usize = 16;

@@ -6,14 +6,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use fatbtree_remote::{GlobalAddress, KeyRange};
 use fatbtree_verbs::Verbs;
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream;
 
 use super::fetch::{Ask, Fetched, Holds, fetch};
 use super::{Order, ScanOptions, ScanTrips};
-use crate::address::GlobalAddress;
-use crate::keys::KeyRange;
 use crate::operation::{OperationError, Start};
 use crate::pool::Pool;
 

@@ -39,10 +39,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use fatbtree_remote::KeyRange;
 use fatbtree_verbs::Verbs;
 use futures_core::Stream;
 
-use crate::keys::KeyRange;
 use crate::operation::{OperationError, Start, Trips};
 use crate::pool::Pool;
 use leaves::{Leaves, Pairs};

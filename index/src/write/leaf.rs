@@ -2,22 +2,18 @@
 
 use std::ops::Range;
 
-use fatbtree_verbs::{Buffer, Verbs};
-
-use super::Wish;
-use super::held::{Held, Part};
-use super::merge::is_thin;
-use crate::address::GlobalAddress;
-use crate::checks::Check;
-use crate::descent::{Descent, LockedPlace, Reason};
-use crate::locks::Writer;
-use crate::node::{EntryValue, LeafEditor, NewValue, next_version};
-use crate::operation::Start;
-use crate::record::{
+use fatbtree_remote::record::{
     RECORD_HEAD, RecordPointer, UNPUBLISHED, next_record_version, place_bytes, published, record_bytes,
     write_record,
 };
-use crate::space::{ChunkKind, Want};
+use fatbtree_remote::{Check, ConnectionId, GlobalAddress, Held, Part, Want, Writer};
+use fatbtree_verbs::{Buffer, Verbs};
+
+use super::Wish;
+use super::merge::is_thin;
+use crate::descent::{Descent, LockedPlace, Reason};
+use crate::node::{EntryValue, LeafEditor, NewValue, kind_of, next_version};
+use crate::operation::Start;
 
 /// A node that is locked, where it is, and what it held when it was locked.
 pub(super) struct Locked<'p, V: Verbs> {
@@ -198,6 +194,14 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
     }
 
+    /// Writes something on any server, in the session of `writer`: a node that nobody knows, or the mark of a record.
+    pub(super) async fn write_elsewhere(&mut self, part: &Part<'_>, writer: &Writer) -> Result<(), Reason> {
+        let id = ConnectionId { server: part.at.server(), lane: self.lane() };
+        let parts = std::slice::from_ref(part);
+        self.trips_mut().round_trips += self.pool().write_chain(id, writer, parts, &[]).await?;
+        Ok(())
+    }
+
     /// Gives up an attempt: the lock goes back, nothing was changed.
     pub(super) async fn without<T>(&mut self, held: Held<'p, V>, reason: Reason) -> Result<T, Reason> {
         held.let_go(&mut self.trips_mut().round_trips).await?;
@@ -211,10 +215,10 @@ impl<'p, V: Verbs> Descent<'p, V> {
         level: u8,
         is_fresh: bool,
     ) -> Result<NewNode, Reason> {
-        let (kind, bytes) = (ChunkKind::of_nodes(level), self.pool().config().tree.node_bytes(level));
+        let (kind, bytes) = (kind_of(level), self.pool().config().tree.node_bytes(level));
         let want = Want { server, kind, bytes, is_fresh };
         let writer = self.pool().writer(server)?;
-        let taken = self.pool().in_session(server, &writer, |session| session.space.take(want));
+        let taken = self.pool().in_space(server, &writer, |space| space.take(want));
         let address = taken.flatten().ok_or(Reason::Memory(want))?;
         // Versions go on from what is there.
         match self.pool().read(self.lane(), address, bytes).await {
@@ -224,7 +228,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 Ok(NewNode { address, version, writer })
             }
             Err(trouble) => {
-                self.pool().in_session(server, &writer, |session| session.space.put_back(address, kind));
+                self.pool().in_space(server, &writer, |space| space.put_back(address, kind));
                 Err(trouble.into())
             }
         }
@@ -237,7 +241,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
         let (pool, length) = (self.pool(), value.len() as u32);
         let writer = pool.writer(server)?;
-        let place = pool.in_session(server, &writer, |session| session.space.take_record(length));
+        let place = pool.in_space(server, &writer, |space| space.take_record(length));
         let place = place.flatten().ok_or(Reason::Memory(Want::record(server, length)))?;
         let version = match place.version {
             Some(version) => version,
@@ -248,7 +252,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
                 }
                 Err(trouble) => {
                     let bytes = place_bytes(length);
-                    pool.in_session(server, &writer, |session| session.space.put_back_record(place, bytes));
+                    pool.in_space(server, &writer, |space| space.put_back_record(place, bytes));
                     return Err(trouble.into());
                 }
             },
@@ -265,7 +269,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
     fn free_record(&self, record: RecordPointer, writer: &Writer) {
         self.pool().note_moved(self.key());
         let server = record.address.server();
-        self.pool().in_session(server, writer, |session| session.space.free_record(record));
+        self.pool().in_space(server, writer, |space| space.free_record(record));
     }
 }
 

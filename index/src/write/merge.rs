@@ -32,20 +32,16 @@
 //! A merge locks three nodes, and locks are shared by nodes. So that two merges never wait for each other, one that does not get its
 //! second or third lock at once gives up: another delete tries again.
 
+use fatbtree_remote::{GlobalAddress, Held, KeyRange, Part, Writer, restructure_all};
 use fatbtree_verbs::Verbs;
 
-use super::held::{Held, Part, restructure_all};
 use super::leaf::Locked;
 use super::split::again;
 use super::whole::{Whole, first_line};
-use crate::address::GlobalAddress;
 use crate::config::TreeConfig;
 use crate::descent::{Descent, Reason};
-use crate::keys::KeyRange;
-use crate::locks::Writer;
-use crate::node::{Node, NodeHeader, NodeSpec, mark_free, set_partner};
+use crate::node::{Node, NodeHeader, NodeSpec, kind_of, mark_free, set_partner};
 use crate::operation::Start;
-use crate::space::ChunkKind;
 use crate::super_root::Partition;
 use crate::superblock::SUPERBLOCK_BYTES;
 
@@ -185,8 +181,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
 
     /// Lets a node's memory be used again that was freed in the session of `writer`.
     fn put_back(&self, node: GlobalAddress, level: u8, writer: &Writer) {
-        let kind = ChunkKind::of_nodes(level);
-        self.pool().in_session(node.server(), writer, |session| session.space.put_back(node, kind));
+        let kind = kind_of(level);
+        self.pool().in_space(node.server(), writer, |space| space.put_back(node, kind));
     }
 
     async fn leave(&mut self, locked: Locked<'p, V>, merge: Merge) -> Result<Merge, Reason> {
@@ -227,7 +223,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         level: u8,
     ) -> Result<Option<(Held<'p, V>, fatbtree_verbs::Buffer)>, Reason> {
         let (pool, lane, len) = (self.pool(), self.lane(), self.pool().config().tree.node_bytes(level));
-        Held::try_lock_and_read(pool, lane, node, len, &mut self.trips_mut().round_trips).await
+        Ok(Held::try_lock_and_read(pool, lane, node, len, &mut self.trips_mut().round_trips).await?)
     }
 
     /// Makes the only child of the root, which is of this level, the root.

@@ -25,7 +25,6 @@
 //! lock of an owner that is dead. A lease, not an epoch in each lock: 16 bits a lock leave no room for one, and only the
 //! server can fence a client that sleeps.
 
-mod held;
 mod leaf;
 mod merge;
 mod parent;

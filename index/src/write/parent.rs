@@ -1,13 +1,11 @@
 //! What happens above a node that was split: its parent learns of the new one, and the tree may get a new root.
 
+use fatbtree_remote::{Check, GlobalAddress, Held, Part};
 use fatbtree_verbs::Verbs;
 
-use super::held::{Held, Part};
 use super::leaf::Locked;
 use super::split::again;
 use super::whole::{Whole, first_line};
-use crate::address::GlobalAddress;
-use crate::checks::Check;
 use crate::descent::{Child, Descent, Reason};
 use crate::node::{MAX_LEVEL, Node, NodeFault, NodeSpec, write_internal};
 use crate::operation::{OperationError, Start};

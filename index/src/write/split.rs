@@ -24,15 +24,12 @@
 //! there for a node of the tree, although the keys have not moved, and perhaps never will. For the same reason the new node is written
 //! in the session in which its memory was given to this client, or not at all.
 
+use fatbtree_remote::{Check, GlobalAddress, Held, KeyRange, Part};
 use fatbtree_verbs::Verbs;
 
-use super::held::{Held, Part};
 use super::leaf::Locked;
 use super::whole::{Whole, first_line};
-use crate::address::GlobalAddress;
-use crate::checks::Check;
 use crate::descent::{Child, Descent, Reason, Upper};
-use crate::keys::KeyRange;
 use crate::node::{LINE, Node, NodeHeader, NodeSpec, next_version, set_partner};
 
 /// A node as it is to be written again, in its place.

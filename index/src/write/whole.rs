@@ -2,9 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use crate::address::GlobalAddress;
+use fatbtree_remote::{GlobalAddress, KeyRange};
+
 use crate::config::TreeConfig;
-use crate::keys::KeyRange;
 use crate::node::{EntryValue, LINE, LeafBuilder, NewValue, Node, NodeFault, NodeSpec, write_internal};
 use crate::separator::{cut_keys, cut_nodes};
 

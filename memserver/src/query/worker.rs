@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_index::{
-    ChunkKind, ConnectError, ConnectionId, Event, GlobalAddress, IndexCache, KeyRange, Owner, Partition,
-    Pool, PoolConfig, PoolStats, RemoteSide, ReturnedPlaces, SessionId, Shortage, Start, SuperRoot,
-    SuperRootError,
+    ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, KeyRange, Owner, Partition, Pool, PoolConfig,
+    PoolError, PoolStats, RemoteSide, ReturnedPlaces, SessionId, Shortage, Start, SuperRoot, SuperRootError,
 };
 use fatbtree_query::{Outcome, Responder, ResponderOptions, ResponderStats, Ticket, ToClient};
 use fatbtree_verbs::local::{LocalHost, LocalVerbs};
@@ -47,7 +46,7 @@ pub enum WorkerError {
     Buffers(#[from] std::io::Error),
     /// The tree cannot be worked on.
     #[error(transparent)]
-    Pool(#[from] ConnectError),
+    Pool(#[from] PoolError),
     /// What the server says of itself cannot be.
     #[error(transparent)]
     Roots(#[from] SuperRootError),
@@ -209,7 +208,7 @@ impl QueryWorker {
         let alarm = Alarm::ringing();
         let connection = ConnectionId { server: info.partition.id, lane: 0 };
         for other in pool.connections().into_iter().filter(|id| *id != connection) {
-            pool.abandon(other)?;
+            pool.abandon(other).map_err(PoolError::from)?;
         }
         Ok(Self {
             responder: Responder::new(responder, seed ^ 0x9e37_79b9_7f4a_7c15),

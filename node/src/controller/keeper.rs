@@ -1,21 +1,20 @@
-//! One switch, kept by a task of its own: one that hangs holds up nobody else.
+//! The task that drives the keeper of one switch: a switch that hangs does not hold up the others.
 
 use std::collections::BTreeMap;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fatbtree_controller::election::Bid;
 use fatbtree_controller::{
-    Change, Counts, Desired, Fleet, FleetOptions, Held, Programs, PushError, Serving, Wanted,
+    Counts, Desired, Fleet, FleetOptions, Keeper, KeeperAnswer, KeeperNotice, KeeperRequest, Pace, Programs,
+    PushError, Serving,
 };
 use fatbtree_topology::{Cluster, SwitchId};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::MissedTickBehavior;
+use tokio::time::Instant;
 
 use super::links::{LinkNews, carry, probes};
-use super::pace::{PIECE, Pace, Turn};
 
 /// What a switch holds, in numbers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,7 +62,31 @@ impl Reachable {
     }
 }
 
-pub(super) struct Keeper {
+/// The pace of all keepers of a controller, and the time that they count; clones share them.
+#[derive(Clone, Debug)]
+pub(super) struct SharedPace {
+    began: Instant,
+    pace: Arc<Mutex<Pace>>,
+}
+
+impl SharedPace {
+    /// So many updates per second.
+    pub(super) fn new(per_second: f64) -> Self {
+        Self { began: Instant::now(), pace: Arc::new(Mutex::new(Pace::new(per_second))) }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn poll_request(&self, keeper: &mut Keeper, version: u64, desired: &Desired) -> Option<KeeperRequest> {
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        keeper.poll_request(self.now(), (version, desired), &mut pace)
+    }
+}
+
+/// Drives the [`Keeper`] of one switch.
+pub(super) struct KeeperTask {
     pub(super) switch: SwitchId,
     pub(super) cluster: Arc<Cluster>,
     pub(super) programs: Programs,
@@ -71,7 +94,7 @@ pub(super) struct Keeper {
     /// How many were opened with the switch under this bid.
     pub(super) sessions: u64,
     pub(super) options: FleetOptions,
-    pub(super) pace: Pace,
+    pub(super) pace: SharedPace,
     pub(super) desired: watch::Receiver<(u64, Arc<Desired>)>,
     /// Counted up when all switches are to be read back.
     pub(super) sync: watch::Receiver<u64>,
@@ -80,11 +103,6 @@ pub(super) struct Keeper {
     /// To those who watch cables.
     pub(super) links: mpsc::Sender<LinkNews>,
 }
-
-/// Between two tries to reach a switch.
-const PAUSE: Duration = Duration::from_millis(100);
-/// Between two looks at what a switch runs.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// Nobody wants to know any more.
 struct Stopped;
@@ -115,18 +133,29 @@ impl Drop for Carried {
     }
 }
 
-impl Keeper {
+/// A session with the switch.
+struct Session {
+    fleet: Arc<Fleet>,
+    _carried: Option<Carried>,
+}
+
+impl KeeperTask {
     /// Never ends by itself.
     pub(super) async fn keep(mut self) {
+        let program = self.programs.of(self.cluster.tree().switch(self.switch).role);
+        let mut keeper = Keeper::new(self.switch, program.cookie());
+        let mut session = None;
         loop {
-            let ended = match self.connect().await {
-                Ok(fleet) => self.keep_connected(&fleet).await,
-                Err(error) => Err(End::Failed(error)),
+            let error = match self.step(&mut keeper, &mut session).await {
+                Ok(()) => continue,
+                Err(End::Stopped) => return,
+                Err(End::Failed(error)) => error,
             };
+            session = None;
+            keeper.handle_lost(self.pace.now());
             self.reachable.set(self.switch, None);
-            // Whoever watched has ended: then the controller has.
+            // The receiver is gone only after the controller has ended.
             let _ = self.links.send(LinkNews::Lost(self.switch)).await;
-            let Err(End::Failed(error)) = ended else { return };
             if let Some(highest) = error.outbid()
                 && self.tell(KeeperNews::Outbid(Bid::of(highest))).await.is_err()
             {
@@ -135,8 +164,98 @@ impl Keeper {
             if self.tell(KeeperNews::Lost(error.to_string())).await.is_err() {
                 return;
             }
-            tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// Carries out a request, or waits for something new.
+    async fn step(&mut self, keeper: &mut Keeper, session: &mut Option<Session>) -> Result<(), End> {
+        let (version, desired) = self.desired.borrow_and_update().clone();
+        keeper.handle_sync(*self.sync.borrow_and_update());
+        let request = self.pace.poll_request(keeper, version, &desired);
+        while let Some(notice) = keeper.poll_notice() {
+            self.notice(notice, keeper, session).await?;
+        }
+        let answer = match request {
+            Some(KeeperRequest::Open) => {
+                *session = Some(Session { fleet: self.connect().await?, _carried: None });
+                KeeperAnswer::Opened
+            }
+            Some(request) => match session {
+                Some(session) => self.ask(&session.fleet, request).await?,
+                // The value asks for a session first.
+                None => return Ok(()),
+            },
+            None => return self.wait(keeper, session.as_ref()).await,
+        };
+        keeper.handle_answer(self.pace.now(), answer);
+        Ok(())
+    }
+
+    async fn wait(&mut self, keeper: &Keeper, session: Option<&Session>) -> Result<(), End> {
+        let ends = async {
+            match session {
+                Some(session) => session.fleet.session_ends(self.switch).await,
+                None => std::future::pending().await,
+            }
+        };
+        let due = async {
+            match keeper.next_deadline() {
+                Some(at) => tokio::time::sleep_until(self.pace.began + at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ended = ends => Err(End::Failed(ended)),
+            changed = self.desired.changed() => Ok(changed.map_err(|_| Stopped)?),
+            changed = self.sync.changed() => Ok(changed.map_err(|_| Stopped)?),
+            () = due => Ok(()),
+        }
+    }
+
+    async fn ask(&self, fleet: &Arc<Fleet>, request: KeeperRequest) -> Result<KeeperAnswer, End> {
+        let switch = self.switch;
+        Ok(match request {
+            KeeperRequest::Open => KeeperAnswer::Opened,
+            KeeperRequest::Cookie => KeeperAnswer::Cookie(fleet.cookie(switch).await?),
+            KeeperRequest::Load => {
+                fleet.set_pipeline().await?;
+                KeeperAnswer::Loaded
+            }
+            KeeperRequest::Read => {
+                let held = fleet.read_back().await?.remove(&switch).unwrap_or_default();
+                self.reachable.set(switch, Some(Arc::clone(fleet)));
+                KeeperAnswer::Holds(held)
+            }
+            KeeperRequest::Write(changes) => {
+                fleet.apply(&[(switch, changes)].into(), None).await?;
+                KeeperAnswer::Written
+            }
+        })
+    }
+
+    async fn notice(
+        &self,
+        notice: KeeperNotice,
+        keeper: &Keeper,
+        session: &mut Option<Session>,
+    ) -> Result<(), Stopped> {
+        let news = match notice {
+            KeeperNotice::Runs => {
+                if let Some(session) = session {
+                    session._carried = self.carry_packets(&session.fleet).await;
+                }
+                return Ok(());
+            }
+            KeeperNotice::Read(serving) => KeeperNews::Read(serving),
+            KeeperNotice::Converging => KeeperNews::Converging,
+            KeeperNotice::Settled(version) => {
+                let held = keeper.held();
+                let ((entries, epoch), counts) = (held.planned(), held.counts());
+                KeeperNews::Settled { version, held: Box::new(HeldNow { entries, epoch, counts }) }
+            }
+            KeeperNotice::Synced { number, mended } => KeeperNews::Synced { number, mended },
+        };
+        self.tell(news).await
     }
 
     async fn tell(&self, news: KeeperNews) -> Result<(), Stopped> {
@@ -150,87 +269,6 @@ impl Keeper {
         Ok(Arc::new(Fleet::connect_to(cluster, [*switch], programs, options.clone()).await?))
     }
 
-    async fn keep_connected(&mut self, fleet: &Arc<Fleet>) -> Result<(), End> {
-        let switch = self.switch;
-        let program = self.programs.of(self.cluster.tree().switch(switch).role);
-        let ours = program.cookie();
-        let runs_ours = |cookie: Option<u64>| ours.is_none() || cookie == ours;
-        if !runs_ours(fleet.cookie(switch).await?) {
-            fleet.set_pipeline().await?;
-        }
-        let _carried = self.carry_packets(fleet).await;
-        let mut held = self.read(fleet).await?;
-        let mut sync = Some(*self.sync.borrow_and_update());
-        let mut mended = 0;
-        self.reachable.set(switch, Some(Arc::clone(fleet)));
-        let mut is_told = None;
-        let mut turn = Turn::default();
-        // What it was seen to hold: mostly something else is wanted of another switch.
-        let mut settled: Option<Wanted> = None;
-        // However often something else is wanted: connections come and go all the time when the way to servers is broken, and it may be
-        // this switch that has come back empty.
-        let mut looks = tokio::time::interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut session = pin!(fleet.session_ends(switch));
-        loop {
-            let (version, desired) = self.desired.borrow_and_update().clone();
-            let wanted = desired.wanted(switch);
-            if settled.as_ref() != Some(&wanted)
-                && let Some(changes) = wanted.next_changes(&held)
-            {
-                settled = None;
-                if is_told.take().is_some() {
-                    self.tell(KeeperNews::Converging).await?;
-                }
-                for piece in changes.chunks(PIECE) {
-                    if !piece.iter().all(Change::is_route) {
-                        // A way round something that is down comes before the rest of a plan.
-                        tokio::select! {
-                            () = self.pace.admit(piece.len(), &mut turn) => {}
-                            changed = self.desired.changed() => {
-                                changed.map_err(|_| Stopped)?;
-                                break;
-                            }
-                        }
-                    }
-                    fleet.apply(&[(switch, piece.to_vec())].into(), None).await?;
-                    held.apply(piece);
-                    mended += piece.len();
-                    // What is wanted by now comes before the rest of what was: a client's connection, or no plan at all.
-                    if self.desired.has_changed().map_err(|_| Stopped)? {
-                        break;
-                    }
-                }
-                continue;
-            }
-            settled = Some(wanted);
-            if is_told != Some(version) {
-                is_told = Some(version);
-                let (entries, epoch) = held.planned();
-                let held = HeldNow { entries, epoch, counts: held.counts() };
-                self.tell(KeeperNews::Settled { version, held: Box::new(held) }).await?;
-            }
-            if let Some(number) = sync.take() {
-                self.tell(KeeperNews::Synced { number, mended }).await?;
-            }
-            tokio::select! {
-                ended = &mut session => return Err(End::Failed(ended)),
-                changed = self.desired.changed() => changed.map_err(|_| Stopped)?,
-                changed = self.sync.changed() => {
-                    changed.map_err(|_| Stopped)?;
-                    (sync, mended) = (Some(*self.sync.borrow_and_update()), 0);
-                    (held, is_told, settled) = (self.read(fleet).await?, None, None);
-                }
-                _ = looks.tick() => {
-                    if !runs_ours(fleet.cookie(switch).await?) {
-                        fleet.set_pipeline().await?;
-                        (held, is_told, settled) = (self.read(fleet).await?, None, None);
-                    }
-                }
-            }
-        }
-    }
-
     /// Has the switch's packets carried by a task of their own: a probe does not wait for a table that is written.
     async fn carry_packets(&self, fleet: &Fleet) -> Option<Carried> {
         let (switch, news) = (self.switch, self.links.clone());
@@ -242,19 +280,12 @@ impl Keeper {
         let _ = self.links.send(LinkNews::Open(switch, way)).await;
         carried
     }
-
-    async fn read(&self, fleet: &Fleet) -> Result<Held, End> {
-        let held = fleet.read_back().await?.remove(&self.switch).unwrap_or_default();
-        self.tell(KeeperNews::Read(held.serving())).await?;
-        Ok(held)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc as requests;
     use std::thread;
-    use std::time::Instant;
 
     use fatbtree_controller::election::Candidate;
     use fatbtree_controller::{Controller, Incarnation, Registration};
@@ -323,14 +354,14 @@ mod tests {
         let (desired, wanted) = watch::channel((version, Arc::clone(first)));
         let (_sync, sync) = watch::channel(0);
         let (news, mut told) = mpsc::channel(16);
-        let keeper = Keeper {
+        let keeper = KeeperTask {
             switch,
             cluster: Arc::clone(&cluster),
             programs: Programs::v1model().unwrap(),
             bid: Bid { term: 1, candidate: Candidate::new(([127, 0, 0, 1], 9690).into(), 0) },
             sessions: 0,
             options: FleetOptions::default(),
-            pace: Pace::new(1e6),
+            pace: SharedPace::new(1e6),
             desired: wanted,
             sync,
             reachable: Reachable::default(),

@@ -9,9 +9,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::driver::{Channels, Driver};
-use super::keeper::{Keeper, Reachable};
+use super::keeper::{KeeperTask, Reachable, SharedPace};
 use super::links::{Samples, Watch};
-use super::pace::Pace;
 use super::planner::Planner;
 use super::state::StateFolder;
 use super::{ControllerNews, Office, WAITING};
@@ -67,9 +66,9 @@ impl Office {
         // They end with this: then no session is left in which this controller is primary.
         let mut tasks = JoinSet::new();
         tasks.spawn(watch.watch());
-        let pace = Pace::new(f64::from(self.writes_per_s.get()));
+        let pace = SharedPace::new(f64::from(self.writes_per_s.get()));
         for switch in cluster.tree().switches() {
-            let keeper = Keeper {
+            let keeper = KeeperTask {
                 switch: switch.id,
                 cluster: Arc::clone(&cluster),
                 programs: programs.clone(),

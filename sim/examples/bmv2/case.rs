@@ -158,7 +158,7 @@ impl Case {
         let mut tables = BTreeMap::new();
         for change in &self.changes {
             if let Change::Insert(entry) = change {
-                *tables.entry(entry.table()).or_default() += 1;
+                *tables.entry(entry.table().to_owned()).or_default() += 1;
             }
         }
         tables

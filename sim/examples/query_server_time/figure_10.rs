@@ -3,7 +3,7 @@
 //! Operations a second are the reciprocal of the processor's time for one: **counted** here, on this machine. Only how clients share the
 //! thread is **modelled**.
 
-use fatbtree_client::workload::WorkloadSpec;
+use fatbtree_workload::ycsb::WorkloadSpec;
 
 use super::server::{Failed, Kind, Lab, SEED, Worker, build};
 use super::{median, spec};

@@ -19,7 +19,7 @@ mod server;
 
 use std::process::ExitCode;
 
-use fatbtree_client::workload::{WorkloadSpec, builtin};
+use fatbtree_workload::ycsb::{WorkloadSpec, builtin};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 

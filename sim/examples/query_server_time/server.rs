@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use fatbtree_client::workload::{KeyMap, OperationKind, Workload, WorkloadSpec};
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
 use fatbtree_index::{Integrity, TreeConfig, ValueLayout, value};
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, worker_cache};
@@ -13,6 +12,7 @@ use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_topology::Network;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Op, Query, QueryHeader, Status};
+use fatbtree_workload::ycsb::{KeyMap, OperationKind, Workload, WorkloadSpec};
 use nix::time::{ClockId, clock_gettime};
 
 pub(super) type Failed = Box<dyn std::error::Error>;

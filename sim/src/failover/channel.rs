@@ -2,35 +2,24 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use fatbtree_controller::{Change, Held};
-use fatbtree_p4runtime::v1::get_forwarding_pipeline_config_request::ResponseType;
+use fatbtree_controller::{KeeperAnswer, KeeperRequest};
 use fatbtree_p4runtime::v1::stream_message_request::Update;
-use fatbtree_p4runtime::v1::{
-    self, GetForwardingPipelineConfigRequest, StreamMessageRequest, stream_message_response,
-};
-use fatbtree_switch::service::{Request, Response, StreamEvent, StreamId, StreamOutput};
+use fatbtree_p4runtime::v1::{self, StreamMessageRequest, stream_message_response};
+use fatbtree_switch::service::{Request, StreamEvent, StreamId, StreamOutput};
 use fatbtree_topology::SwitchId;
 use fatbtree_verbs::time::Duration;
 
 use super::cables::Cables;
 use crate::cluster::{Clock, Cluster};
-use crate::network::{Network, become_primary, blank};
+use crate::network::{Network, blank};
 
 /// What a switch is asked in a session.
 #[derive(Debug)]
 pub(super) enum Ask {
-    /// To open it.
-    Open,
-    /// To forget it.
+    /// By its keeper.
+    Keep(KeeperRequest),
+    /// To forget the session.
     Close,
-    /// What it runs.
-    Cookie,
-    /// To load the program.
-    Load,
-    /// What it holds.
-    Read,
-    /// To change it.
-    Write(Vec<Change>),
     /// To send a frame by a port.
     Packet(u16, Vec<u8>),
 }
@@ -38,16 +27,8 @@ pub(super) enum Ask {
 /// What it says.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// The session is open.
-    Opened,
-    /// What it runs, if anything.
-    Cookie(Option<u64>),
-    /// The program is loaded.
-    Loaded,
-    /// What it holds.
-    Holds(Held),
-    /// It was changed.
-    Written,
+    /// To its keeper.
+    Kept(KeeperAnswer),
     /// It refuses.
     Refused(String),
     /// There is no such session any more, or nobody who could open one.
@@ -143,46 +124,19 @@ impl Channel {
             Life::Killed => return Some((self.delay, session, Answer::Closed)),
             Life::Unpowered => return None,
         }
-        let is_known = self.sessions.contains(&session) || matches!(ask, Ask::Open);
+        let is_known = self.sessions.contains(&session) || matches!(ask, Ask::Keep(KeeperRequest::Open));
         if !is_known {
             return Some((self.delay, session, Answer::Closed));
         }
         let (switch, stream) = (self.switch, StreamId(session));
         let value = &mut cluster.switches_mut()[switch.0 as usize];
-        let (work, answer) = match ask {
-            Ask::Open => {
-                self.sessions.insert(session);
-                become_primary(value, switch, stream);
-                (Duration::ZERO, Answer::Opened)
-            }
+        let request = match ask {
+            Ask::Keep(request) => request,
             Ask::Close => {
                 self.sessions.remove(&session);
                 value.handle_request(Request::Stream(stream, StreamEvent::Closed));
                 return None;
             }
-            Ask::Cookie => {
-                let request = GetForwardingPipelineConfigRequest {
-                    device_id: u64::from(switch.0) + 1,
-                    response_type: ResponseType::CookieOnly as i32,
-                };
-                let cookie = match value.handle_request(Request::GetPipeline(request)) {
-                    Response::GetPipeline(Ok(found)) => found.config.and_then(|config| config.cookie),
-                    _ => None,
-                };
-                (Duration::ZERO, Answer::Cookie(cookie.map(|cookie| cookie.cookie)))
-            }
-            Ask::Load => match network.load_program(value, switch) {
-                Ok(()) => (self.loading, Answer::Loaded),
-                Err(refused) => (Duration::ZERO, Answer::Refused(refused.to_string())),
-            },
-            Ask::Read => match network.read_back(value, switch) {
-                Ok(held) => (ENTRY * held.entries().len() as u64, Answer::Holds(held)),
-                Err(refused) => (Duration::ZERO, Answer::Refused(refused.to_string())),
-            },
-            Ask::Write(changes) => match network.write(value, switch, &changes) {
-                Ok(()) => (ENTRY * changes.len() as u64, Answer::Written),
-                Err(refused) => (Duration::ZERO, Answer::Refused(refused.to_string())),
-            },
             Ask::Packet(port, frame) => {
                 let packet = network.packets().packet_out(port, frame);
                 let message = StreamMessageRequest { update: Some(Update::Packet(packet)) };
@@ -190,6 +144,20 @@ impl Channel {
                 cluster.send_packets_out(switch, clock);
                 return None;
             }
+        };
+        let is_load = request == KeeperRequest::Load;
+        if request == KeeperRequest::Open {
+            self.sessions.insert(session);
+        }
+        let written = if let KeeperRequest::Write(changes) = &request { changes.len() } else { 0 };
+        let (work, answer) = match network.answer(value, switch, stream, request) {
+            Ok(answer) => {
+                let entries =
+                    if let KeeperAnswer::Holds(held) = &answer { held.entries().len() } else { written };
+                let work = if is_load { self.loading } else { ENTRY * entries as u64 };
+                (work, Answer::Kept(answer))
+            }
+            Err(refused) => (Duration::ZERO, Answer::Refused(refused.to_string())),
         };
         Some((self.delay + work, session, answer))
     }

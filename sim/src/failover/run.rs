@@ -23,7 +23,7 @@ use super::agenda::Agenda;
 use super::asker::Asker;
 use super::cables::Cables;
 use super::channel::{Answer, Ask, Channel, Life};
-use super::control::{Act, Control};
+use super::control::Control;
 use super::{BINS, Calm, Fault, Outcome, Scenario, Shape};
 use crate::cluster::{Clock as _, Cluster};
 use crate::network::{Network, blank};
@@ -47,7 +47,6 @@ const VALUE: u32 = 24;
 enum Event {
     Ask(SwitchId, u64, Ask),
     Answer(SwitchId, u64, Answer),
-    Wake(SwitchId, u64),
     /// A memory server's news reach the controller.
     News(memserver::Event),
     /// A client hears that a connection is registered.
@@ -66,6 +65,8 @@ enum Event {
     Reload,
     Dies,
     Back,
+    /// Time goes on until then, though nothing happens.
+    Ends,
 }
 
 /// How far it is.
@@ -283,14 +284,9 @@ impl<'s> Run<'s> {
     }
 
     fn act(&mut self) {
-        for act in self.control.take_acts() {
-            match act {
-                Act::Wake(at, switch, wake) => self.agenda.add(at, Event::Wake(switch, wake)),
-                Act::Ask(switch, session, ask) => {
-                    let after = self.channels[switch.0 as usize].delay;
-                    self.agenda.add(self.clock.now() + after, Event::Ask(switch, session, ask));
-                }
-            }
+        for (switch, session, ask) in self.control.take_asks() {
+            let after = self.channels[switch.0 as usize].delay;
+            self.agenda.add(self.clock.now() + after, Event::Ask(switch, session, ask));
         }
     }
 
@@ -307,7 +303,6 @@ impl<'s> Run<'s> {
                 self.hear_switches();
             }
             Event::Answer(switch, session, answer) => self.control.heard(now, switch, session, answer),
-            Event::Wake(switch, wake) => self.control.wake(now, switch, wake),
             Event::News(event) => self.news(event)?,
             Event::Registered { client, partition, queue_pair } => {
                 let asker = &mut self.askers[client];
@@ -325,6 +320,7 @@ impl<'s> Run<'s> {
             Event::Reload => self.load()?,
             Event::Dies => self.die(),
             Event::Back => self.come_back(),
+            Event::Ends => {}
         }
         Ok(())
     }
@@ -514,7 +510,7 @@ impl<'s> Run<'s> {
                 let took = self.back.map_or(Duration::ZERO, |back| now - back);
                 self.outcome.whole_again_ms = millis(took);
                 self.phase = Phase::Afterwards(now + AFTERWARDS);
-                self.agenda.add(now + AFTERWARDS, Event::Wake(SwitchId(0), 0));
+                self.agenda.add(now + AFTERWARDS, Event::Ends);
             }
             Phase::Afterwards(until) if now >= until => self.phase = Phase::Ending,
             _ => {}

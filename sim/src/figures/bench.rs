@@ -6,8 +6,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_client::Client;
-use fatbtree_client::measure::LatencyHistogram;
-use fatbtree_client::workload::{Zipfian, fnv_hash64};
 use fatbtree_index::{
     ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, Owner, PoolConfig, PoolStats, RemoteSide,
     SessionId, Start, Techniques, Tree, TreeConfig, Wish, Writer, value,
@@ -15,6 +13,8 @@ use fatbtree_index::{
 use fatbtree_memserver::{Cluster, LoadOptions, fixed, load_cluster};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, Device as _, Memory, QueuePair, Region, Remote};
+use fatbtree_workload::measure::LatencyHistogram;
+use fatbtree_workload::ycsb::{Zipfian, fnv_hash64};
 use rand::RngExt as _;
 
 use super::stations::Stations;

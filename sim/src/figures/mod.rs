@@ -16,7 +16,7 @@ mod reads;
 mod stations;
 mod writes;
 
-use fatbtree_client::workload::DEFAULT_THETA;
+use fatbtree_workload::ycsb::DEFAULT_THETA;
 use serde::Serialize;
 
 pub use fat_btree::{PaperFigure, fat_btree};

@@ -214,8 +214,8 @@ mod tests {
 
     #[test]
     fn both_kinds_of_clients_are_explained_by_one_order() {
-        let report = Campaign { command: "fatbtree simulate --queries --seed", ..Campaign::default() }
-            .run(Seeds::wanted(150), |seed| Scenario::from_seed(seed).run());
+        let report = Campaign { command: "fatbtree simulate queries --seed", ..Campaign::default() }
+            .run(Seeds::fixed(150), |seed| Scenario::from_seed(seed).run());
         assert!(report.failures.is_empty(), "{report}");
         let sum = report.total;
         for (what, count) in [
@@ -246,9 +246,8 @@ mod tests {
     #[test]
     fn operations_on_a_tree_that_a_hostile_writer_damages_end() {
         const SEEDS: u64 = 40;
-        let report =
-            Campaign { command: "fatbtree simulate --queries --hostile --seed", ..Campaign::default() }
-                .run(Seeds::wanted(SEEDS), |seed| Scenario::hostile(seed).run());
+        let report = Campaign { command: "fatbtree simulate hostile-queries --seed", ..Campaign::default() }
+            .run(Seeds::fixed(SEEDS), |seed| Scenario::hostile(seed).run());
         assert!(report.failures.is_empty(), "{report}");
         let sum = report.total;
         // Shown with --nocapture.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use fatbtree_controller::election::{Bid, Candidate, Election, Seen, Way};
-use fatbtree_controller::{Controller, Held, Incarnations, Plan};
+use fatbtree_controller::{Controller, Incarnations, Keeper, Plan};
 use fatbtree_p4runtime::Mastership;
 use fatbtree_switch::service::StreamId;
 use fatbtree_topology::SwitchId;
@@ -32,16 +32,13 @@ pub(super) struct Session {
     pub(super) notices: VecDeque<Mastership>,
     /// The last that was heard.
     pub(super) mastership: Mastership,
-    pub(super) held: Option<Held>,
-    /// A write is on its way.
-    pub(super) is_writing: bool,
 }
 
 /// What it does.
 #[derive(Debug)]
 pub(super) enum Office {
     LooksOn(Election),
-    Leads { bid: Bid, since: Duration, controller: Box<Controller> },
+    Leads { bid: Bid, since: Duration, controller: Box<Controller>, keepers: BTreeMap<SwitchId, Keeper> },
 }
 
 /// What a process finds again when it is started again.
@@ -65,7 +62,7 @@ pub(super) struct Process {
     pub(super) sessions: BTreeMap<SwitchId, Session>,
     /// How many it has opened under one bid, with any switch.
     pub(super) opened: u64,
-    /// Before that it does not try again to reach a switch.
+    /// While it looks on: before that it does not try again to reach a switch.
     pub(super) retry: BTreeMap<SwitchId, Duration>,
     pub(super) disk: Disk,
     /// It was told to start, and has given up.
@@ -153,7 +150,12 @@ impl Process {
         let why = "the session has ended".to_owned();
         match &mut self.office {
             Office::LooksOn(election) => election.saw(switch, Seen::Silent(why), now),
-            Office::Leads { controller, .. } => controller.switch_lost(switch, why),
+            Office::Leads { controller, keepers, .. } => {
+                controller.switch_lost(switch, why);
+                if let Some(keeper) = keepers.get_mut(&switch) {
+                    keeper.handle_lost(now);
+                }
+            }
         }
     }
 }

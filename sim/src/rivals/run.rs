@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fatbtree_controller::election::{Bid, Seen, Verdict, Way};
 use fatbtree_controller::{
-    Budget, Change, Controller, Frequencies, Incarnation, Incarnations, Notice, Placement, Plan,
-    Registration, Tree,
+    Budget, Change, Controller, Frequencies, Incarnation, Incarnations, Keeper, KeeperAnswer, KeeperNotice,
+    KeeperRequest, Notice, Pace, Placement, Plan, Registration, Tree,
 };
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_p4runtime::Mastership;
@@ -21,7 +21,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::Outcome;
 use super::process::{Disk, Life, Office, Process, Session};
-use crate::network::{Network, bid, blank};
+use crate::network::{COOKIE, Network, bid, blank};
 
 /// Between two turns.
 const TURN: Duration = Duration::from_millis(20);
@@ -57,6 +57,8 @@ pub(super) struct World {
     /// Pairs of controller and switch that do not reach each other.
     cuts: Vec<(usize, SwitchId, Duration)>,
     writes: Vec<Write>,
+    /// Of writes that are too small for it.
+    pace: Pace,
     streams: u64,
     tops: Vec<TreeTop>,
     connections: BTreeMap<u16, Vec<Registration>>,
@@ -100,6 +102,7 @@ impl World {
             processes,
             cuts: Vec::new(),
             writes: Vec::new(),
+            pace: Pace::new(60_000.0),
             streams: 0,
             connections: tops.iter().map(|top| (top.partition.id, Vec::new())).collect(),
             homes: tops.iter().map(|top| (top.partition.id, None)).collect(),
@@ -352,14 +355,16 @@ impl World {
         let written = self.network.write_as(&mut self.switches[at], switch, id, &changes);
         self.outcome.refused += u64::from(written.is_err());
         let process = &mut self.processes[from];
-        let Some(session) = process.sessions.get_mut(&switch).filter(|session| session.stream == stream)
-        else {
+        if process.sessions.get(&switch).is_none_or(|session| session.stream != stream) {
             return;
-        };
-        session.is_writing = false;
-        match (written, &mut session.held) {
-            (Ok(()), Some(held)) => held.apply(&changes),
-            (Ok(()), None) => {}
+        }
+        match (written, &mut process.office) {
+            (Ok(()), Office::Leads { keepers, .. }) => {
+                if let Some(keeper) = keepers.get_mut(&switch) {
+                    keeper.handle_answer(self.now, KeeperAnswer::Written);
+                }
+            }
+            (Ok(()), Office::LooksOn(_)) => {}
             // Its answer waits for it while it is frozen; that it is lost comes to the same.
             (Err(_), _) => self.close(from, switch),
         }
@@ -378,6 +383,8 @@ impl World {
                 let is_late = process.retry.get(&switch).is_some_and(|at| *at > now);
                 if is_cut {
                     process.lost(switch, now);
+                } else if process.leads() {
+                    self.keep(number, switch)?;
                 } else if !is_late {
                     self.open(number, switch);
                 }
@@ -405,7 +412,10 @@ impl World {
                         self.looks_on(number, Way::StandBy);
                         return Ok(());
                     }
-                    Mastership::Primary => self.keep(number, switch)?,
+                    Mastership::Primary => {
+                        self.answered(number, switch, KeeperAnswer::Opened);
+                        self.keep(number, switch)?;
+                    }
                     _ => {}
                 },
             }
@@ -423,7 +433,7 @@ impl World {
             bid(&mut self.switches[at], switch, stream, uint128(election_id));
         }
         let (notices, mastership) = (VecDeque::new(), Mastership::Unknown);
-        let session = Session { stream, election_id, notices, mastership, held: None, is_writing: false };
+        let session = Session { stream, election_id, notices, mastership };
         self.processes[number].sessions.insert(switch, session);
     }
 
@@ -473,59 +483,77 @@ impl World {
                     controller.restore(plan, made_of);
                 }
                 let (bid, controller) = (leadership.bid, Box::new(controller));
-                process.office = Office::Leads { bid, since: self.now, controller };
+                let keeper =
+                    |switch: &SwitchId| (*switch, Keeper::new(*switch, Some(COOKIE)).with_piece(PIECE));
+                let keepers = self.ids.iter().map(keeper).collect();
+                process.office = Office::Leads { bid, since: self.now, controller, keepers };
             }
         }
         Ok(())
     }
 
-    /// What a keeper does with a switch of which its controller is primary.
+    fn answered(&mut self, number: usize, switch: SwitchId, answer: KeeperAnswer) {
+        if let Office::Leads { keepers, .. } = &mut self.processes[number].office
+            && let Some(keeper) = keepers.get_mut(&switch)
+        {
+            keeper.handle_answer(self.now, answer);
+        }
+    }
+
+    /// Carries out what a leader's keeper asks of its switch, until that takes time.
     fn keep(&mut self, number: usize, switch: SwitchId) -> Result<(), String> {
         let Some(at) = self.ids.iter().position(|id| *id == switch) else { return Ok(()) };
-        let process = &mut self.processes[number];
-        let Office::Leads { controller, .. } = &mut process.office else { return Ok(()) };
-        let Some(session) = process.sessions.get_mut(&switch) else { return Ok(()) };
-        if session.is_writing {
-            return Ok(());
-        }
-        let Some(held) = &session.held else {
-            let value = &mut self.switches[at];
-            let held = match self.network.read_back(value, switch) {
-                Ok(held) => held,
-                // It runs no program.
-                Err(_) => {
-                    self.network.load_program(value, switch).map_err(|error| error.to_string())?;
-                    self.network.read_back(value, switch).map_err(|error| error.to_string())?
+        loop {
+            let Office::Leads { controller, keepers, .. } = &mut self.processes[number].office else {
+                return Ok(());
+            };
+            let Some(keeper) = keepers.get_mut(&switch) else { return Ok(()) };
+            let (version, desired) = controller.desired();
+            let request = keeper.poll_request(self.now, (version, desired), &mut self.pace);
+            while let Some(notice) = keeper.poll_notice() {
+                match notice {
+                    KeeperNotice::Read(serving) => {
+                        let was_unread = controller.plan().is_none();
+                        controller.switch_read(switch, serving);
+                        // A plan that was kept is taken for the one in force only if it is.
+                        if was_unread && let Some((found, _)) = controller.plan() {
+                            let plan = found.plan();
+                            if self.plans.get(&plan.epoch()) != Some(plan) {
+                                return Err(format!("epoch {} is taken for another plan", plan.epoch()));
+                            }
+                            self.outcome.resumed += 1;
+                        }
+                    }
+                    KeeperNotice::Converging => controller.switch_converging(switch),
+                    KeeperNotice::Settled(version) => controller.switch_settled(switch, version),
+                    KeeperNotice::Runs | KeeperNotice::Synced { .. } => {}
+                }
+            }
+            let answer = match request {
+                None => return Ok(()),
+                Some(KeeperRequest::Open) => {
+                    self.open(number, switch);
+                    return Ok(());
+                }
+                Some(KeeperRequest::Write(changes)) => {
+                    // Mostly it is there at once; sometimes long after its controller was put out.
+                    let most = if self.random.random_bool(0.02) { 3_000 } else { 30 };
+                    let arrives = self.now + Duration::from_millis(self.random.random_range(0..most));
+                    let Some(session) = self.processes[number].sessions.get(&switch) else { return Ok(()) };
+                    let (stream, election_id) = (session.stream, session.election_id);
+                    self.writes.push(Write { arrives, from: number, switch, stream, election_id, changes });
+                    return Ok(());
+                }
+                Some(request) => {
+                    let Some(session) = self.processes[number].sessions.get(&switch) else { return Ok(()) };
+                    let value = &mut self.switches[at];
+                    self.network
+                        .answer(value, switch, session.stream, request)
+                        .map_err(|error| error.to_string())?
                 }
             };
-            let was_unread = controller.plan().is_none();
-            controller.switch_read(switch, held.serving());
-            session.held = Some(held);
-            // A plan that was kept is taken for the one in force only if it is.
-            if was_unread && let Some((found, _)) = controller.plan() {
-                let plan = found.plan();
-                if self.plans.get(&plan.epoch()) != Some(plan) {
-                    return Err(format!("epoch {} is taken for another plan", plan.epoch()));
-                }
-                self.outcome.resumed += 1;
-            }
-            return Ok(());
-        };
-        let (version, desired) = controller.desired();
-        match desired.wanted(switch).next_changes(held) {
-            None => controller.switch_settled(switch, version),
-            Some(mut changes) => {
-                controller.switch_converging(switch);
-                changes.truncate(PIECE);
-                session.is_writing = true;
-                // Mostly it is there at once; sometimes long after its controller was put out.
-                let most = if self.random.random_bool(0.02) { 3_000 } else { 30 };
-                let arrives = self.now + Duration::from_millis(self.random.random_range(0..most));
-                let (stream, election_id) = (session.stream, session.election_id);
-                self.writes.push(Write { arrives, from: number, switch, stream, election_id, changes });
-            }
+            self.answered(number, switch, answer);
         }
-        Ok(())
     }
 
     /// What the driver of a leader does.

@@ -9,8 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_client::workload::{KeyMap, Workload, WorkloadSpec, builtin};
-use fatbtree_client::{KeySample, LoadGenerator, LoopOptions, Values};
+use fatbtree_client::KeySample;
 use fatbtree_controller::{
     Budget, Change, Connection, Connections, Frequencies, Phase, Placement, Plan, ReloadSteps, Tree,
 };
@@ -26,6 +25,8 @@ use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_sim::{Client, Clock, Cluster, FaultyWires, Network, VirtualClock, Wires};
 use fatbtree_topology::{HostId, Network as Topology, SwitchId};
 use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
+use fatbtree_workload::{LoadGenerator, LoopOptions, Values};
 use tokio::sync::oneshot;
 
 const SERVERS: u16 = 2;

@@ -1,0 +1,36 @@
+//! What operations come to, by RDMA or by queries.
+
+use fatbtree_index::OperationError;
+use fatbtree_verbs::time::Duration;
+
+/// What an operation came to, and what it cost.
+#[derive(Debug)]
+pub struct Answered<T> {
+    /// What it came to.
+    pub result: Result<T, NoAnswer>,
+    /// Round trips, one after another.
+    pub round_trips: u32,
+    /// From its first step to its end.
+    pub latency: Duration,
+}
+
+/// Why an operation has no answer.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoAnswer {
+    /// In a tree.
+    #[error(transparent)]
+    Tree(#[from] OperationError),
+    /// By a server: a read that nobody has answered, or something that it does not do.
+    #[error("{0}")]
+    Server(&'static str),
+    /// A write by a server of which nobody can tell whether it was carried out.
+    #[error("no answer came, or the server was started anew: it may have been carried out or not")]
+    Unknown,
+}
+
+impl NoAnswer {
+    /// Whether a write may have been carried out all the same.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown | Self::Tree(OperationError::Unknown { .. }))
+    }
+}

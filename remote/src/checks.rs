@@ -1,0 +1,137 @@
+//! The checks that keep a stale pointer or a torn read from becoming a wrong answer, by name.
+//!
+//! Each is one comparison somewhere in this crate. With the cargo feature `switchable-checks`, which only tests turn on, one
+//! can be left out for the current thread: a simulation that does not notice has not tried hard enough.
+
+macro_rules! checks {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A check by name.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+        pub enum Check {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Check {
+            /// All of them.
+            pub const ALL: &[Check] = &[$(Check::$name,)*];
+        }
+    };
+}
+
+checks! {
+    /// As many bytes were read as the node has. A second line: where fewer come, the node is of another level than expected, and
+    /// [`Level`](Self::Level) refuses it.
+    Length,
+    /// A node lies there.
+    Magic,
+    /// It is one of this tree, and of its level.
+    Format,
+    /// An internal node has a possible number of children. A second line: with a wrong number a walk takes another child or none,
+    /// and whatever it takes is checked for itself.
+    Count,
+    /// The keys of a node are not none, the pivots of an internal node ascend within them, and no child is null. A second line for those who
+    /// read: the child is checked for itself. Who writes a node again relies on it.
+    Structure,
+    /// All lines have one version: the node was not rewritten while it was read.
+    LineVersion,
+    /// Each line is as it was written, where lines are not read whole.
+    LineChecksum,
+    /// A leaf entry of two lines has one version.
+    EntryVersion,
+    /// A leaf has each key once: one that has a key twice was changed while it was read.
+    KeyTwice,
+    /// The node has not been freed.
+    Free,
+    /// It has the level that its parent or sibling promised.
+    Level,
+    /// It is where it says it is.
+    Address,
+    /// An index read landed on a node of the server that answered.
+    Server,
+    /// The key is not left of the node.
+    LowFence,
+    /// The key is not right of the node; if it is, it is the sibling's.
+    HighFence,
+    /// A node with a key right of it has a sibling.
+    Sibling,
+    /// A node with a partner asks it who has the upper keys.
+    Partner,
+    /// A lock is only taken from an owner whose session has ended.
+    OwnerLife,
+    /// What is written under a lock is written in the session that the lock is of.
+    Session,
+    /// Sessions are told apart by their names: the number of an owner comes again when a server is started anew.
+    SessionIdentity,
+    /// With a session, the rests of chunks that were given in it are forgotten, and nodes that were freed.
+    ForgetsChunks,
+    /// With a session, the places of records that were freed in it are forgotten.
+    ForgetsPlaces,
+    /// A lock that somebody else has is not taken.
+    Lock,
+    /// A lock is given back after what was written under it.
+    UnlockLast,
+    /// A node's version goes on from what its memory held.
+    VersionGoesOn,
+    /// A node that is split names its partner before the partner is written.
+    PartnerFirst,
+    /// A node is told to its parent only if it is still there.
+    ChildThere,
+    /// Siblings are not followed without end.
+    SiblingChain,
+    /// Where a level is walked along, each node begins where the one before it ends: so no walk goes round in a circle.
+    LevelOrder,
+    /// A pointer to a child or a record is not null.
+    NullPointer,
+    /// A record belongs to the key.
+    RecordKey,
+    /// It is as it was written.
+    RecordChecksum,
+    /// It is the one that the entry was written with.
+    RecordVersion,
+    /// A record that switches have led to is the one that its key's leaf entry names.
+    Published,
+    /// A record is marked as one that no leaf leads to before its entry leads elsewhere.
+    UnpublishedFirst,
+    /// A record is marked as one that a leaf leads to after its entry does.
+    PublishedLast,
+    /// The superblock is one, whole.
+    Superblock,
+}
+
+#[cfg(not(feature = "switchable-checks"))]
+impl Check {
+    /// Whether the check is made: always.
+    #[inline(always)]
+    pub fn on(self) -> bool {
+        true
+    }
+}
+
+#[cfg(feature = "switchable-checks")]
+mod switch {
+    use super::Check;
+    use std::cell::Cell;
+
+    thread_local!(static OFF: Cell<u64> = const { Cell::new(0) });
+
+    impl Check {
+        /// Whether the check is made in this thread.
+        #[inline]
+        pub fn on(self) -> bool {
+            OFF.get() & 1 << self as u64 == 0
+        }
+
+        /// Does something without the check, in this thread.
+        pub fn without<T>(self, work: impl FnOnce() -> T) -> T {
+            struct Restore(u64);
+            impl Drop for Restore {
+                fn drop(&mut self) {
+                    OFF.set(self.0);
+                }
+            }
+            let _restore = Restore(OFF.get());
+            OFF.set(OFF.get() | 1 << self as u64);
+            work()
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! A client's figures for what knows no index.
+
+use fatbtree_verbs::time::Duration;
+
+/// How a client takes locks and writes under them: Sherman's techniques (sections 4.3 and 4.4) that know no index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Locking {
+    /// Operations that depend on each other share a doorbell. Off: each waits for the one before.
+    pub combine: bool,
+    /// Locks are released by an atomic, as costs least where the lock table lies on the server's card. Off: by a WRITE.
+    pub on_chip: bool,
+    /// Operations of one client that want the same lock wait in a queue, and hand it over. Off: each asks the server by itself.
+    pub hierarchical: bool,
+}
+
+impl Default for Locking {
+    /// All on.
+    fn default() -> Self {
+        Self { combine: true, on_chip: true, hierarchical: true }
+    }
+}
+
+/// A client's figures for what knows no index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteConfig {
+    /// Queue pairs per memory server, at least 1.
+    pub lanes: u8,
+    /// How long an operation waits for a lock that another client holds.
+    pub patience: Duration,
+    /// How often one write may lose its connection and be posted again.
+    pub reconnects: u32,
+    /// How locks are taken.
+    pub locking: Locking,
+}
+
+impl Default for RemoteConfig {
+    /// One queue pair per server, a second of patience.
+    fn default() -> Self {
+        Self { lanes: 1, patience: Duration::from_secs(1), reconnects: 4, locking: Locking::default() }
+    }
+}

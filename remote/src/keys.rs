@@ -1,0 +1,133 @@
+//! Ranges of keys.
+
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+
+/// Keys from `low`, inclusive, to `high`, exclusive; no `high` means up to and including `u64::MAX`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct KeyRange {
+    /// Lowest key.
+    pub low: u64,
+    /// Lowest key above the range, if there is one.
+    pub high: Option<u64>,
+}
+
+impl KeyRange {
+    /// Every key.
+    pub const ALL: Self = Self { low: 0, high: None };
+
+    /// The keys of any of Rust's ranges.
+    ///
+    /// ```
+    /// use fatbtree_remote::KeyRange;
+    /// assert_eq!(KeyRange::of(3..=9), KeyRange { low: 3, high: Some(10) });
+    /// assert_eq!(KeyRange::of(3..=u64::MAX), KeyRange { low: 3, high: None });
+    /// assert_eq!(KeyRange::of(..), KeyRange::ALL);
+    /// assert!(KeyRange::of(9..3).is_empty());
+    /// ```
+    #[must_use]
+    pub fn of(range: impl RangeBounds<u64>) -> Self {
+        let above = |key: &u64| key.checked_add(1);
+        let high = match range.end_bound() {
+            Bound::Included(key) => above(key),
+            Bound::Excluded(key) => Some(*key),
+            Bound::Unbounded => None,
+        };
+        match range.start_bound() {
+            Bound::Included(key) => Self { low: *key, high },
+            Bound::Unbounded => Self { low: 0, high },
+            Bound::Excluded(key) => match above(key) {
+                Some(low) => Self { low, high },
+                None => Self { low: u64::MAX, high: Some(u64::MAX) },
+            },
+        }
+    }
+
+    /// Whether no key lies in the range.
+    #[inline]
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.is_below(self.low)
+    }
+
+    /// Whether a key lies in both ranges.
+    #[inline]
+    #[must_use]
+    pub const fn overlaps(&self, other: &Self) -> bool {
+        !self.is_empty() && !other.is_empty() && !self.is_below(other.low) && !other.is_below(self.low)
+    }
+
+    /// The one range that all keys outside of `ranges` are; none where these overlap, leave out several ranges, or no key.
+    ///
+    /// ```
+    /// use fatbtree_remote::KeyRange;
+    /// assert_eq!(KeyRange::only_gap([KeyRange::of(9..), KeyRange::of(..5)]), Some(KeyRange::of(5..9)));
+    /// assert_eq!(KeyRange::only_gap([KeyRange::of(..5)]), Some(KeyRange::of(5..)));
+    /// assert_eq!(KeyRange::only_gap([KeyRange::of(2..3), KeyRange::of(9..)]), None, "two gaps");
+    /// ```
+    #[must_use]
+    pub fn only_gap(ranges: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut ranges: Vec<_> = ranges.into_iter().filter(|range| !range.is_empty()).collect();
+        ranges.sort_unstable_by_key(|range| range.low);
+        let mut gaps = vec![];
+        let mut next = Some(0);
+        for range in ranges {
+            let from = next.filter(|next| *next <= range.low)?;
+            gaps.push(Self { low: from, high: Some(range.low) });
+            next = range.high;
+        }
+        gaps.extend(next.map(|low| Self { low, high: None }));
+        gaps.retain(|gap| !gap.is_empty());
+        match gaps.as_slice() {
+            [gap] => Some(*gap),
+            _ => None,
+        }
+    }
+
+    /// Cuts the range into up to `parts` parts of the same width, in ascending order: for scans of sub-ranges in parallel.
+    ///
+    /// ```
+    /// use fatbtree_remote::KeyRange;
+    /// let parts: Vec<_> = KeyRange::of(10..20).split_evenly(3).map(|part| part.low).collect();
+    /// assert_eq!(parts, [10, 14, 18]);
+    /// ```
+    pub fn split_evenly(self, parts: u32) -> impl Iterator<Item = Self> {
+        let end = self.high.map_or(1 << 64, u128::from);
+        let low = u128::from(self.low);
+        let width = end.saturating_sub(low).div_ceil(u128::from(parts.max(1))).max(1);
+        (0..u128::from(parts.max(1)))
+            .map(move |part| (low + part * width, end.min(low + (part + 1) * width)))
+            .filter_map(
+                // A bound behind the last key is none.
+                |(low, high)| {
+                    (low < high).then_some(Self { low: low as u64, high: u64::try_from(high).ok() })
+                },
+            )
+    }
+
+    /// Whether `key` lies in the range.
+    #[inline]
+    #[must_use]
+    pub const fn contains(&self, key: u64) -> bool {
+        key >= self.low && !self.is_below(key)
+    }
+
+    /// Whether the whole range lies below `key`.
+    #[inline]
+    #[must_use]
+    pub const fn is_below(&self, key: u64) -> bool {
+        match self.high {
+            Some(high) => key >= high,
+            None => false,
+        }
+    }
+}
+
+impl fmt::Display for KeyRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.high {
+            Some(high) => write!(f, "[{:#x}, {high:#x})", self.low),
+            None => write!(f, "[{:#x}, {:#x}]", self.low, u64::MAX),
+        }
+    }
+}

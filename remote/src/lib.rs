@@ -1,0 +1,69 @@
+//! One thread's access to pooled memory over one-sided verbs, for indexes of any kind.
+//!
+//! A client reads and writes memory of other machines, and no CPU there takes part. What that needs besides the index is here:
+//! addresses, sessions, locks, memory for what is new, records that a reader can check. No part of this crate reads
+//! a tree. Two lists still name parts of one: [`ChunkKind`], because servers account by it, and [`Check`], because tests leave out one
+//! check of all.
+//!
+//! ```text
+//!     an index: which bytes mean what, and in which order they change
+//!   ────────────────────────────────────────────────────────────────────────────
+//!     RemoteMemory: connections and lanes, reads, chains, pauses, events
+//!     Session with server 0                          Session with server 1 …
+//!      ├─ Writer      as whom locks are taken
+//!      ├─ LocalLocks  who of this client waits for Held   GlobalAddress = server, offset
+//!      └─ Space       chunks and places, by kind       record = key, version, checksum, value
+//!   ────────────────────────────────────────────────────────────────────────────
+//!     Verbs: READ, WRITE, compare-and-swap
+//! ```
+//!
+//! * [`RemoteMemory`]: queue pairs to all servers, and what operations do by them.
+//! * [`GlobalAddress`]: where a byte lies. [`KeyRange`]: keys that belong together.
+//! * [`Writer`]: as whom a client takes locks, in which session. [`Held`]: a lock while an operation has it.
+//! * [`Space`]: memory for what is new, by kind and size.
+//! * [`record`]: values out of line, with key, version and checksum.
+//! * [`Check`]: the comparisons that keep stale or torn data from becoming an answer.
+//!
+//! # Example
+//!
+//! A record gets a place, is written there, and is read by the entry that leads to it.
+//!
+//! ```
+//! use fatbtree_remote::record::{RecordFault, RecordPointer, published, read_record, record_bytes, write_record};
+//! use fatbtree_remote::{ChunkKind, GlobalAddress, Space};
+//!
+//! let mut space = Space::new(3);
+//! assert!(space.take_record(5).is_none(), "the server has given nothing");
+//! space.supply(GlobalAddress::new(3, 4096), 1024, ChunkKind::Records);
+//! let place = space.take_record(5).expect("a chunk has room");
+//! assert_eq!(place.address, GlobalAddress::new(3, 4096));
+//!
+//! let version = place.version.expect("nothing has been there");
+//! let mut bytes = vec![0; record_bytes(5) as usize];
+//! write_record(&mut bytes, 7, version, published(version), |value| value.copy_from_slice(b"hello"));
+//! let entry = RecordPointer { address: place.address, length: 5, version };
+//! assert_eq!(read_record(&bytes, 7, entry), Ok(&b"hello"[..]));
+//! assert_eq!(read_record(&bytes, 8, entry), Err(RecordFault::Key { found: 7, expected: 8 }));
+//! ```
+
+mod address;
+mod chain;
+mod checks;
+mod config;
+mod connection;
+mod keys;
+mod locks;
+mod memory;
+pub mod record;
+mod session;
+mod space;
+
+pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
+pub use chain::Part;
+pub use checks::Check;
+pub use config::{Locking, RemoteConfig};
+pub use connection::{BreakReason, ConnectError, ConnectionId, Event, RemoteSide, RemoteStats};
+pub use keys::KeyRange;
+pub use locks::{HAND_OVERS, Held, LockError, Owner, SessionId, Writer, restructure_all};
+pub use memory::{RemoteMemory, Trouble};
+pub use space::{ChunkKind, RecordPlace, ReturnedPlaces, SURPLUS, Shortage, Space, Want};

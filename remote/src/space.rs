@@ -1,0 +1,389 @@
+//! Memory for what is new: what the client has been given of each server, and who waits for more.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::task::Waker;
+
+use crate::address::GlobalAddress;
+use crate::locks::SessionId;
+use crate::record::{RECORD_ALIGN, RecordPointer, place_bytes};
+
+/// What lies in a chunk of memory. It is used for nothing else, ever: a stale pointer to a node must meet a node. Kinds are what
+/// servers account for; they are named after the index that there is, and another one takes those whose sizes are like its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum ChunkKind {
+    /// Leaf nodes.
+    Leaves,
+    /// Internal nodes.
+    InternalNodes,
+    /// Records: values out of line.
+    Records,
+}
+
+impl ChunkKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Leaves, Self::InternalNodes, Self::Records];
+}
+
+impl fmt::Display for ChunkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Leaves => "leaves",
+            Self::InternalNodes => "internal nodes",
+            Self::Records => "records",
+        })
+    }
+}
+
+/// Why a server gives no memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Shortage {
+    /// All chunks of its region were given out.
+    Region,
+    /// Its disk is full.
+    Disk,
+    /// The client has as much as it may.
+    Bound,
+    /// The server has lost its tree.
+    TreeLost,
+    /// The server has not said so, or has not answered.
+    #[default]
+    Unknown,
+}
+
+impl Shortage {
+    /// All of them, by a word for each.
+    pub const WORDS: [(&str, Self); 5] = [
+        ("region", Self::Region),
+        ("disk", Self::Disk),
+        ("bound", Self::Bound),
+        ("tree-lost", Self::TreeLost),
+        ("unknown", Self::Unknown),
+    ];
+
+    /// Its word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, of)| *of == self).map_or("unknown", |(word, _)| word)
+    }
+
+    /// The one of a word; of another word, [`Unknown`](Self::Unknown).
+    #[must_use]
+    pub fn of_word(word: &str) -> Self {
+        Self::WORDS.iter().find(|(of, _)| *of == word).map_or(Self::Unknown, |(_, shortage)| *shortage)
+    }
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Region => "its region is full; delete keys, or load it with more spare memory",
+            Self::Disk => "its disk is full; make room there",
+            Self::Bound => "this client has as much as it may; raise the bound of chunks per client",
+            Self::TreeLost => "it has lost its tree; load it again",
+            Self::Unknown => "it refuses, or does not answer; the log of the client says how",
+        })
+    }
+}
+
+/// Places of freed nodes of a kind, or of freed records of a size, on one server that a client keeps for itself.
+pub const SURPLUS: usize = 64;
+
+/// The rest of a chunk.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rest {
+    next: u64,
+    end: u64,
+}
+
+/// Memory of one kind on one server.
+#[derive(Debug, Default)]
+struct Stock {
+    rest: Rest,
+    /// Nodes that were taken and not used, or merged away.
+    returned: Vec<GlobalAddress>,
+    /// The owner was asked for more and has not brought it.
+    asked: bool,
+    /// How often the owner said that there is none.
+    refusals: u32,
+    /// Why, the last time.
+    shortage: Shortage,
+    waiting: Vec<Waker>,
+}
+
+impl Stock {
+    /// Memory that nobody has used yet.
+    fn take(&mut self, want: Want) -> Option<GlobalAddress> {
+        let Rest { next, end } = self.rest;
+        let behind = next.checked_add(u64::from(want.bytes).next_multiple_of(RECORD_ALIGN))?;
+        if behind > end {
+            return None;
+        }
+        self.rest.next = behind;
+        Some(GlobalAddress::new(want.server, next))
+    }
+}
+
+/// Places of nodes or records that a client has freed and does not need, for its server's lists.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReturnedPlaces {
+    /// Where they are.
+    pub server: u16,
+    /// In which session they were the client's: in another one they must not be given back.
+    pub session: SessionId,
+    /// Of what.
+    pub kind: ChunkKind,
+    /// Bytes of each, if they are records'; 0 for nodes, which have their own size.
+    pub bytes: u32,
+    /// Where they begin.
+    pub addresses: Vec<GlobalAddress>,
+}
+
+/// A place for a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordPlace {
+    /// Where it begins.
+    pub address: GlobalAddress,
+    /// The version that the next record there has; none if it follows from what is there, which must be read.
+    pub version: Option<u32>,
+}
+
+/// Memory for one node or record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Want {
+    /// Where.
+    pub server: u16,
+    /// For what.
+    pub kind: ChunkKind,
+    /// Of the node, or of the record's place.
+    pub bytes: u32,
+    /// It must not have been used before.
+    pub is_fresh: bool,
+}
+
+impl Want {
+    /// A place for the record of a value with `length` bytes.
+    pub const fn record(server: u16, length: u32) -> Self {
+        Self { server, kind: ChunkKind::Records, bytes: place_bytes(length), is_fresh: false }
+    }
+}
+
+/// What a client has been given of one server and not used, and what it has freed there.
+#[derive(Debug)]
+pub struct Space {
+    server: u16,
+    /// By kind.
+    stocks: [Stock; ChunkKind::ALL.len()],
+    /// Places of freed records, by their bytes.
+    places: BTreeMap<u32, Vec<RecordPlace>>,
+}
+
+impl Space {
+    /// Nothing, of a server.
+    #[must_use]
+    pub fn new(server: u16) -> Self {
+        Self { server, stocks: Default::default(), places: BTreeMap::new() }
+    }
+
+    fn stock(&mut self, kind: ChunkKind) -> &mut Stock {
+        &mut self.stocks[kind as usize]
+    }
+
+    /// Takes up a chunk. What was left of the one before is given up: it is less than what was wanted.
+    pub fn supply(&mut self, address: GlobalAddress, bytes: u64, kind: ChunkKind) -> Vec<Waker> {
+        let stock = self.stock(kind);
+        stock.rest = Rest { next: address.offset(), end: address.offset() + bytes };
+        stock.asked = false;
+        std::mem::take(&mut stock.waiting)
+    }
+
+    /// Takes up places that others have freed: of nodes, or of records of `bytes` each.
+    pub fn supply_places(&mut self, kind: ChunkKind, bytes: u32, addresses: &[GlobalAddress]) -> Vec<Waker> {
+        let stock = self.stock(kind);
+        stock.asked = false;
+        let waiting = std::mem::take(&mut stock.waiting);
+        if kind == ChunkKind::Records {
+            let places = addresses.iter().map(|&address| RecordPlace { address, version: None });
+            self.places.entry(bytes).or_default().extend(places);
+        } else {
+            stock.returned.extend_from_slice(addresses);
+        }
+        waiting
+    }
+
+    /// Takes note that there is no memory. Whoever waits gives up.
+    pub fn refuse(&mut self, kind: ChunkKind, why: Shortage) -> Vec<Waker> {
+        let stock = self.stock(kind);
+        stock.asked = false;
+        stock.shortage = why;
+        stock.refusals = stock.refusals.wrapping_add(1);
+        std::mem::take(&mut stock.waiting)
+    }
+
+    /// How often there was no memory, and why the last time.
+    pub fn refusals(&self, kind: ChunkKind) -> (u32, Shortage) {
+        let stock = &self.stocks[kind as usize];
+        (stock.refusals, stock.shortage)
+    }
+
+    /// All operations that wait for memory.
+    pub fn take_waiting(&mut self) -> Vec<Waker> {
+        self.stocks.iter_mut().flat_map(|stock| std::mem::take(&mut stock.waiting)).collect()
+    }
+
+    /// Keeps the rests of chunks and the nodes of a session that has ended, as must not be.
+    pub fn keep_chunks(&mut self, former: &mut Self) {
+        for (stock, former) in self.stocks.iter_mut().zip(&mut former.stocks) {
+            (stock.rest, stock.returned) = (former.rest, std::mem::take(&mut former.returned));
+        }
+    }
+
+    /// Keeps the places of records of a session that has ended, as must not be.
+    pub fn keep_places(&mut self, former: &mut Self) {
+        self.places = std::mem::take(&mut former.places);
+    }
+
+    /// Takes out places that were freed, of each kind and size as many as there are above `keep`: the oldest. They are of `session`.
+    pub fn take_returned(&mut self, session: SessionId, keep: usize) -> Vec<ReturnedPlaces> {
+        let (server, above) = (self.server, |len: usize| len.saturating_sub(keep));
+        let nodes = ChunkKind::ALL.into_iter().zip(&mut self.stocks).map(|(kind, stock)| {
+            let addresses = stock.returned.drain(..above(stock.returned.len())).collect();
+            ReturnedPlaces { server, session, kind, bytes: 0, addresses }
+        });
+        let records = self.places.iter_mut().map(|(&bytes, places)| {
+            let addresses = places.drain(..above(places.len())).map(|place| place.address).collect();
+            ReturnedPlaces { server, session, kind: ChunkKind::Records, bytes, addresses }
+        });
+        nodes.chain(records).filter(|returned| !returned.addresses.is_empty()).collect()
+    }
+
+    /// Memory for a node; none when the chunk is used up.
+    pub fn take(&mut self, want: Want) -> Option<GlobalAddress> {
+        let stock = self.stock(want.kind);
+        let used = if want.is_fresh { None } else { stock.returned.pop() };
+        used.or_else(|| stock.take(want))
+    }
+
+    /// A place for the record of a value; none when there is none and the chunk is used up.
+    pub fn take_record(&mut self, length: u32) -> Option<RecordPlace> {
+        let freed = self.places.get_mut(&place_bytes(length)).and_then(Vec::pop);
+        freed.or_else(|| {
+            let want = Want::record(self.server, length);
+            let address = self.stock(want.kind).take(want)?;
+            Some(RecordPlace { address, version: Some(1) })
+        })
+    }
+
+    /// Takes back the place of a record to which no entry leads any more.
+    pub fn free_record(&mut self, record: RecordPointer) {
+        let RecordPointer { address, length, version } = record;
+        let place = RecordPlace { address, version: Some(version.wrapping_add(1)) };
+        self.put_back_record(place, place_bytes(length));
+    }
+
+    /// Takes back the place of a record that nobody has heard of.
+    pub fn put_back_record(&mut self, place: RecordPlace, bytes: u32) {
+        self.places.entry(bytes).or_default().push(place);
+    }
+
+    /// Takes back a node that nobody has heard of.
+    pub fn put_back(&mut self, node: GlobalAddress, kind: ChunkKind) {
+        self.stock(kind).returned.push(node);
+    }
+
+    /// Waits for the next chunk. Says whether the owner has to be asked for it.
+    pub fn wait(&mut self, kind: ChunkKind, waker: &Waker) -> bool {
+        let stock = self.stock(kind);
+        if !stock.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
+            stock.waiting.push(waker.clone());
+        }
+        !std::mem::replace(&mut stock.asked, true)
+    }
+
+    /// Whether there is room for so much.
+    pub fn has(&self, want: Want) -> bool {
+        let Want { kind, bytes, is_fresh, .. } = want;
+        if kind == ChunkKind::Records && self.places.get(&bytes).is_some_and(|places| !places.is_empty()) {
+            return true;
+        }
+        let stock = &self.stocks[kind as usize];
+        !stock.returned.is_empty() && !is_fresh
+            || stock.rest.end - stock.rest.next >= u64::from(bytes).next_multiple_of(RECORD_ALIGN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(server: u16, kind: ChunkKind, bytes: u32) -> Want {
+        Want { server, kind, bytes, is_fresh: false }
+    }
+
+    #[test]
+    fn a_chunk_is_used_up_and_the_owner_is_asked_once() {
+        let mut space = Space::new(2);
+        let leaves = ChunkKind::Leaves;
+        assert_eq!(space.take(node(2, leaves, 128)), None);
+        assert!(space.wait(leaves, Waker::noop()) && !space.wait(leaves, Waker::noop()));
+        assert_eq!(space.supply(GlobalAddress::new(2, 1024), 256, leaves).len(), 1);
+        let nodes: Vec<_> = std::iter::from_fn(|| space.take(node(2, leaves, 128))).collect();
+        assert_eq!(nodes, [GlobalAddress::new(2, 1024), GlobalAddress::new(2, 1152)]);
+        assert!(!space.has(node(2, leaves, 128)));
+        space.put_back(nodes[0], leaves);
+        assert!(space.has(node(2, leaves, 128)));
+        assert_eq!(space.take(node(2, leaves, 128)), Some(nodes[0]));
+        assert!(space.wait(leaves, Waker::noop()), "it has come once: the next is asked for again");
+        assert_eq!(space.take_record(8), None, "kinds do not mix");
+    }
+
+    #[test]
+    fn what_is_returned_goes_to_others_above_a_bound() {
+        let (mut space, session) = (Space::new(2), SessionId(7));
+        let (leaves, inner) = (ChunkKind::Leaves, ChunkKind::InternalNodes);
+        let nodes = [1, 2, 3].map(|at| GlobalAddress::new(2, at * 128));
+        nodes.iter().for_each(|&node| space.put_back(node, leaves));
+        space.put_back(GlobalAddress::new(2, 64), inner);
+        let first =
+            ReturnedPlaces { server: 2, session, kind: leaves, bytes: 0, addresses: nodes[..1].to_vec() };
+        assert_eq!(space.take_returned(session, 2), [first]);
+        assert_eq!(space.take_returned(session, 2), []);
+        let rest = space.take_returned(session, 0);
+        assert_eq!(rest.iter().map(|found| found.addresses.len()).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(space.take(node(2, leaves, 128)), None);
+
+        assert!(space.wait(leaves, Waker::noop()));
+        assert_eq!(space.supply_places(leaves, 0, &nodes).len(), 1);
+        assert_eq!(space.take(node(2, leaves, 128)), Some(nodes[2]));
+        assert!(space.wait(inner, Waker::noop()) && space.wait(leaves, Waker::noop()));
+        assert_eq!(space.take_waiting().len(), 2);
+    }
+
+    #[test]
+    fn places_of_records_go_to_others_and_their_versions_stay_with_them() {
+        let (mut space, session) = (Space::new(1), SessionId(7));
+        let at = GlobalAddress::new(1, 4096);
+        let freed = RecordPointer { address: at, length: 100, version: 7 };
+        space.free_record(freed);
+        assert_eq!(space.take_record(200), None);
+        assert_eq!(space.take_record(100), Some(RecordPlace { address: at, version: Some(8) }));
+        space.free_record(freed);
+        let bytes = place_bytes(100);
+        let returned =
+            ReturnedPlaces { server: 1, session, kind: ChunkKind::Records, bytes, addresses: vec![at] };
+        assert_eq!(space.take_returned(session, 0), [returned]);
+        assert!(!space.has(Want::record(1, 100)));
+        space.supply_places(ChunkKind::Records, bytes, &[at]);
+        assert!(space.has(Want::record(1, 100)));
+        assert_eq!(space.take_record(100), Some(RecordPlace { address: at, version: None }));
+    }
+
+    #[test]
+    fn records_begin_at_multiples_of_eight() {
+        let mut space = Space::new(0);
+        space.supply(GlobalAddress::new(0, 64), 120, ChunkKind::Records);
+        let records = [13, 8, 21, 8].map(|length| space.take_record(length).map(|place| place.address));
+        let at = |offset| Some(GlobalAddress::new(0, offset));
+        assert_eq!(records, [at(64), at(104), at(136), None]);
+    }
+}

@@ -1,0 +1,145 @@
+//! All simulations that take a seed, by name: what `fatbtree simulate` runs, in CI, at night, and to replay a seed.
+//!
+//! ```
+//! use fatbtree_sim::campaigns;
+//! use fatbtree_sim::seeds::Seeds;
+//!
+//! let trees = campaigns::find("trees").expect("it is listed");
+//! let report = trees.run(Seeds::from(7..9), &|| {});
+//! assert_eq!(report.passed, 2);
+//! assert!(report.total["changes"].as_u64() > Some(0));
+//! ```
+
+use std::fmt::Display;
+use std::ops::{AddAssign, Range};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::seeds::{Campaign, Report, Seeds};
+use crate::{Scenario, failover, queries, rivals, threads, trees, writers};
+
+/// One kind of simulation.
+#[derive(Debug)]
+pub struct Simulation {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Its content, in one line.
+    pub about: &'static str,
+    /// Seeds that CI runs: none of those that `cargo test` runs.
+    pub ci: Range<u64>,
+    run: fn(&Campaign<'_>, Seeds) -> Report<Value>,
+}
+
+/// All of them.
+pub static ALL: [Simulation; 9] = [
+    Simulation {
+        name: "reads",
+        about: "the whole path frame by frame: switches, plans, reloads; frames are lost, doubled, late and damaged",
+        ci: 1_000..2_000,
+        run: |campaign, seeds| totals(campaign, seeds, |seed| Scenario::from_seed(seed).run()),
+    },
+    Simulation {
+        name: "trees",
+        about: "readers of trees that are written to, verb by verb: torn memory, machines that die and freeze, stale caches",
+        ci: 2_000..22_000,
+        run: |campaign, seeds| totals(campaign, seeds, |seed| trees::Scenario::from_seed(seed).run()),
+    },
+    Simulation {
+        name: "writes",
+        about: "many writers of one tree; clients and memory servers die and start anew, trees are loaded meanwhile",
+        ci: 2_000..22_000,
+        run: |campaign, seeds| totals(campaign, seeds, |seed| writers::Scenario::from_seed(seed).run()),
+    },
+    Simulation {
+        name: "hostile-writes",
+        about: "the same, and one client damages the trees by plain WRITEs: operations must end, and nothing may panic",
+        ci: 400..2_400,
+        run: |campaign, seeds| totals(campaign, seeds, |seed| writers::Scenario::hostile(seed).run()),
+    },
+    Simulation {
+        name: "queries",
+        about: "RDMA clients and query clients on one tree; queries go through switches that a controller reloads",
+        ci: 150..1_650,
+        run: |campaign, seeds| totals(campaign, seeds, |seed| queries::Scenario::from_seed(seed).run()),
+    },
+    Simulation {
+        name: "hostile-queries",
+        about: "the same, and one client damages the tree by plain WRITEs",
+        ci: 40..240,
+        run: |campaign, seeds| totals(campaign, seeds, |seed| queries::Scenario::hostile(seed).run()),
+    },
+    Simulation {
+        name: "failover",
+        about: "any one cable or switch dead at any moment: lookups go on",
+        ci: 200..600,
+        run: |campaign, seeds| totals(campaign, seeds, |seed| failover::Scenario::from_seed(seed).run()),
+    },
+    Simulation {
+        name: "elections",
+        about: "several controllers over the same switches, which die, freeze and are cut off: one leads in the end",
+        ci: 60..660,
+        run: |campaign, seeds| totals(campaign, seeds, rivals::run),
+    },
+    Simulation {
+        name: "threads",
+        about: "clients on real threads, killed and born again; a seed decides their work, not the order of the threads",
+        ci: 3..13,
+        run: |campaign, seeds| {
+            // Each run has threads of its own.
+            let one_by_one = Campaign { threads: 1, ..*campaign };
+            totals(&one_by_one, seeds, |seed| {
+                threads::run(&threads::Options { seed, ..threads::Options::default() })
+            })
+        },
+    },
+];
+
+/// The simulation of a name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Simulation> {
+    ALL.iter().find(|simulation| simulation.name == name)
+}
+
+impl Simulation {
+    /// Runs seeds on all processors. `done` is called by the threads after each seed.
+    ///
+    /// The totals are those of the scenario's outcome; a failure names the command that replays its seed.
+    pub fn run(&self, seeds: Seeds, done: &(dyn Fn() + Sync)) -> Report<Value> {
+        let command = format!("fatbtree simulate {} --seed", self.name);
+        (self.run)(&Campaign { command: &command, done, ..Campaign::default() }, seeds)
+    }
+}
+
+fn totals<T, E>(
+    campaign: &Campaign<'_>,
+    seeds: Seeds,
+    scenario: impl Fn(u64) -> Result<T, E> + Sync,
+) -> Report<Value>
+where
+    T: AddAssign + Default + Send + Serialize,
+    E: Display,
+{
+    let Report { total, passed, failures } = campaign.run(seeds, scenario);
+    // Outcomes are plain structures of numbers.
+    Report { total: serde_json::to_value(total).unwrap_or_default(), passed, failures }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_distinct_and_each_simulation_passes_a_seed_of_its_own() {
+        for (number, simulation) in ALL.iter().enumerate() {
+            let name = simulation.name;
+            assert!(ALL[..number].iter().all(|before| before.name != name), "{name} is listed twice");
+            assert_eq!(find(name).map(|found| found.about), Some(simulation.about));
+            let first = simulation.ci.start;
+            let report = simulation.run(Seeds::one(first), &|| {});
+            assert_eq!((report.passed, report.failures), (1, Vec::new()), "{name}");
+            assert!(report.total.as_object().is_some_and(|total| total.len() > 3), "{name}");
+        }
+        assert!(find("everything").is_none());
+    }
+}

@@ -1,0 +1,362 @@
+//! A load generator: begins operations, one behind the other or at their times, and records every answer.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use futures_buffered::FuturesUnorderedBounded;
+use futures_core::Stream as _;
+
+use fatbtree_client::{Answered, Client, NoAnswer};
+use fatbtree_index::Start;
+use fatbtree_verbs::Verbs;
+use fatbtree_verbs::time::{Duration, Instant};
+
+use crate::measure::{LatencyHistogram, Outcome, Recorder, Summary, Troubles};
+use crate::pace::{Arrivals, Pace, Punctuality};
+use crate::scan_parts::ScanParts;
+use crate::store::{Direct, Store};
+use crate::values::Values;
+use crate::ycsb::{Operation, OperationKind, Workload, WorkloadError};
+
+/// How operations of a closed loop are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoopOptions {
+    /// Where each begins.
+    pub start: Start,
+    /// How many are under way at once, at least 1.
+    pub depth: usize,
+}
+
+/// Does operations, and keeps what it has recorded of them.
+#[derive(Debug, Clone)]
+pub struct LoadGenerator {
+    recorder: Recorder,
+    /// Of each kind that there was.
+    latencies: BTreeMap<OperationKind, LatencyHistogram>,
+    elapsed: Duration,
+    punctuality: Option<Punctuality>,
+    parts: ScanParts,
+    wrong: Option<String>,
+}
+
+impl Default for LoadGenerator {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl LoadGenerator {
+    /// Nothing recorded yet.
+    pub fn new() -> Self {
+        let (recorder, latencies) = (Recorder::new(), BTreeMap::new());
+        LoadGenerator {
+            recorder,
+            latencies,
+            elapsed: Duration::ZERO,
+            punctuality: None,
+            parts: ScanParts::ONE,
+            wrong: None,
+        }
+    }
+
+    /// The same, and its scans are asked for in parts.
+    #[must_use]
+    pub fn scanning(self, parts: ScanParts) -> Self {
+        Self { parts, ..self }
+    }
+
+    /// Draws so many operations and does them in a closed loop. Every value that is read must be one that `values` allows.
+    ///
+    /// # Errors
+    /// When no further operation can be drawn; those drawn before are done.
+    ///
+    /// # Panics
+    /// When `options.depth` is 0.
+    pub async fn run<V: Verbs>(
+        &mut self,
+        client: &Client<V>,
+        workload: &mut Workload,
+        operations: u64,
+        options: LoopOptions,
+        values: &Values,
+    ) -> Result<(), WorkloadError> {
+        let LoopOptions { start, depth } = options;
+        let store = Direct { client, start };
+        self.run_on(&store, workload, operations, Pace::Closed { depth }, values, |_| {}).await
+    }
+
+    /// The same on anything that has records, at any pace. `watch` is shown what is recorded so far, after each operation.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub async fn run_on<S: Store>(
+        &mut self,
+        store: &S,
+        workload: &mut Workload,
+        operations: u64,
+        pace: Pace,
+        values: &Values,
+        mut watch: impl FnMut(&Recorder),
+    ) -> Result<(), WorkloadError> {
+        let most = pace.most();
+        assert!(most > 0, "with 0 operations at a time none is ever made");
+        let (began, parts) = (store.now(), self.parts);
+        let mut schedule = Schedule::new(pace, operations, began);
+        let mut refused = Ok(());
+        let mut under_way = FuturesUnorderedBounded::new(most);
+        let mut nap = pin!(None);
+        let mut next_done = |workload: &mut Workload, context: &mut Context<'_>| loop {
+            while under_way.len() < most
+                && let Some(due) = schedule.next_due(store.now())
+            {
+                // Whoever sleeps until then is late.
+                nap.set(None);
+                match workload.next_operation() {
+                    Ok(operation) => under_way.push(perform(store, operation, values, due, parts)),
+                    Err(error) => {
+                        refused = Err(error);
+                        schedule.end();
+                    }
+                }
+            }
+            if let Poll::Ready(Some(done)) = Pin::new(&mut under_way).poll_next(context) {
+                return Poll::Ready(Some(done));
+            }
+            match schedule.next {
+                None if under_way.is_empty() => return Poll::Ready(None),
+                Some(next) if under_way.len() < most => {
+                    if nap.is_none() {
+                        nap.set(Some(store.sleep_until(next)));
+                    }
+                    if let Some(sleep) = nap.as_mut().as_pin_mut()
+                        && sleep.poll(context).is_pending()
+                    {
+                        return Poll::Pending;
+                    }
+                    nap.set(None);
+                }
+                _ => return Poll::Pending,
+            }
+        };
+        while let Some(done) = poll_fn(|context| next_done(workload, context)).await {
+            if done.operation.kind == OperationKind::Insert {
+                workload.acknowledge_insert(done.operation.record);
+            }
+            self.record(done);
+            watch(&self.recorder);
+        }
+        self.elapsed = self.elapsed + (store.now() - began);
+        self.punctuality = schedule.punctuality(pace, operations, store.now());
+        refused
+    }
+
+    fn record(&mut self, done: Done) {
+        let Done { operation, outcome, error, round_trips, latency } = done;
+        if !matches!(outcome, Outcome::Found | Outcome::Unknown) && self.wrong.is_none() {
+            let (kind, key) = (operation.kind.name(), operation.key);
+            let why = error.map_or(String::new(), |error| format!(": {error}"));
+            self.wrong = Some(format!("{kind} of key {key:#x}: {outcome:?}{why}"));
+        }
+        self.recorder.record(outcome, latency.as_nanos(), round_trips);
+        self.latencies.entry(operation.kind).or_default().record(latency.as_nanos());
+    }
+
+    /// The first operation that did not end with the right answer, for the report of a failed run.
+    pub fn first_wrong(&self) -> Option<&str> {
+        self.wrong.as_deref()
+    }
+
+    /// Time that operations were under way.
+    pub fn elapsed(&self) -> Duration {
+        self.elapsed
+    }
+
+    /// Of the last run, if it was an open loop: whether it was as fast as it should be.
+    pub fn punctuality(&self) -> Option<Punctuality> {
+        self.punctuality
+    }
+
+    /// The latencies of one kind of operation; none where there was no such operation.
+    pub fn latency_of(&self, kind: OperationKind) -> Option<&LatencyHistogram> {
+        self.latencies.get(&kind)
+    }
+
+    /// What was recorded, to merge with other clients'.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// The run in figures, with the client's own counters.
+    pub fn summary<V: Verbs>(&self, client: &Client<V>) -> Summary {
+        self.summary_of(&Troubles::from(client.pool().stats()))
+    }
+
+    /// The same with the counters of whatever the operations were done on.
+    pub fn summary_of(&self, troubles: &Troubles) -> Summary {
+        let mut recorder = self.recorder.clone();
+        recorder.add_troubles(troubles);
+        recorder.summary(self.elapsed.as_nanos())
+    }
+}
+
+/// When operations of a run begin.
+struct Schedule {
+    /// Of an open loop.
+    arrivals: Option<Arrivals>,
+    /// Operations that have not begun.
+    left: u64,
+    began: Instant,
+    /// When the next one should begin; none when all have.
+    next: Option<Instant>,
+    /// When one began last.
+    last: Instant,
+}
+
+impl Schedule {
+    fn new(pace: Pace, operations: u64, began: Instant) -> Self {
+        let arrivals = match pace {
+            Pace::Closed { .. } => None,
+            Pace::Open { per_second, seed, .. } => Some(Arrivals::new(operations, per_second, seed)),
+        };
+        let mut schedule = Self { arrivals, left: operations, began, next: None, last: began };
+        schedule.advance();
+        schedule
+    }
+
+    fn advance(&mut self) {
+        self.next = (self.left > 0).then(|| match &mut self.arrivals {
+            // Whenever there is room.
+            None => Instant::ZERO,
+            Some(arrivals) => arrivals.next().map_or(Instant::ZERO, |at| self.began + at),
+        });
+    }
+
+    /// The next operation that begins now, if one does: the time at which it should.
+    fn next_due(&mut self, now: Instant) -> Option<Due> {
+        let next = self.next.filter(|next| *next <= now)?;
+        self.left -= 1;
+        self.last = now;
+        self.advance();
+        Some(self.arrivals.as_ref().map(|_| next))
+    }
+
+    fn end(&mut self) {
+        (self.left, self.next) = (0, None);
+    }
+
+    fn punctuality(&self, pace: Pace, operations: u64, ended: Instant) -> Option<Punctuality> {
+        let Pace::Open { per_second, .. } = pace else { return None };
+        let begun = (operations - self.left) as f64;
+        let intended = begun / per_second;
+        let rate = |until: Instant| begun / ((until - self.began).as_nanos() as f64 / 1e9).max(intended);
+        Some(Punctuality {
+            intended_per_s: per_second,
+            begun_per_s: rate(self.last),
+            ended_per_s: rate(ended),
+        })
+    }
+}
+
+/// When an operation should begin, where that matters.
+type Due = Option<Instant>;
+
+/// An operation that has ended.
+struct Done {
+    operation: Operation,
+    outcome: Outcome,
+    error: Option<NoAnswer>,
+    round_trips: u32,
+    latency: Duration,
+}
+
+impl Done {
+    /// Nothing done yet.
+    fn new(operation: Operation) -> Self {
+        Self { operation, outcome: Outcome::Found, error: None, round_trips: 0, latency: Duration::ZERO }
+    }
+
+    /// Takes note of what a step has cost; gives what it came to, unless it failed.
+    fn take<T>(&mut self, answered: Answered<T>) -> Option<T> {
+        let Answered { result, round_trips, latency } = answered;
+        self.round_trips += round_trips;
+        self.latency = self.latency + latency;
+        result.map_err(|error| self.fail(error)).ok()
+    }
+
+    async fn read<S: Store>(&mut self, store: &S, values: &Values) {
+        let began = values.begin();
+        let key = self.operation.key;
+        let answered = store.read(key).await;
+        if let Some(found) = self.take(answered) {
+            let found = found.as_ref().map(AsRef::as_ref);
+            match (values.allows(key, &began, found), found) {
+                (true, _) => {}
+                (false, Some(_)) => self.outcome = Outcome::WrongAnswer,
+                (false, None) => self.outcome = Outcome::NotFound,
+            }
+        }
+        values.end(began);
+    }
+
+    async fn write<S: Store>(&mut self, store: &S, values: &Values) {
+        let Operation { kind, key, .. } = self.operation;
+        let insert = kind == OperationKind::Insert;
+        let (write, value) = values.write(key, !insert);
+        let answered = store.write(key, &value, insert).await;
+        values.take_back(value);
+        match self.take(answered) {
+            Some(true) => values.wrote(key, write),
+            Some(false) => self.outcome = Outcome::NotFound,
+            None => {}
+        }
+    }
+
+    async fn scan<S: Store>(&mut self, store: &S, values: &Values, parts: ScanParts) {
+        let began = values.begin();
+        let Operation { key, scan_length, .. } = self.operation;
+        let most = scan_length as usize;
+        let answered = parts.scan(store, key, most).await;
+        if let Some(found) = self.take(answered)
+            && !values.allows_scan(key, most, &began, &found)
+        {
+            self.outcome = Outcome::WrongAnswer;
+        }
+        values.end(began);
+    }
+
+    #[cold]
+    fn fail(&mut self, error: NoAnswer) {
+        self.outcome = if error.is_unknown() { Outcome::Unknown } else { Outcome::Failed };
+        self.error = Some(error);
+    }
+}
+
+/// Does an operation. What reads and then writes is one operation that takes as long as both; a scan has made as many round trips as it
+/// waited for one after another.
+async fn perform<S: Store>(
+    store: &S,
+    operation: Operation,
+    values: &Values,
+    due: Due,
+    parts: ScanParts,
+) -> Done {
+    let mut done = Done::new(operation);
+    match operation.kind {
+        OperationKind::Read => done.read(store, values).await,
+        OperationKind::Scan => done.scan(store, values, parts).await,
+        OperationKind::Update | OperationKind::Insert => done.write(store, values).await,
+        OperationKind::ReadModifyWrite => {
+            done.read(store, values).await;
+            done.write(store, values).await;
+        }
+    }
+    if let Some(due) = due {
+        done.latency = store.now() - due;
+    }
+    done
+}

@@ -1,0 +1,92 @@
+//! What operations are done on: a tree by RDMA, or servers that are asked.
+
+use std::future::Future;
+
+use bytes::Bytes;
+use fatbtree_client::{Answered, Client, NoAnswer, QueryClient};
+use fatbtree_index::{Change, KeyRange, Start, Value, Wish};
+use fatbtree_verbs::Verbs;
+use fatbtree_verbs::time::Instant;
+
+/// Something that records can be read from and written to, for a [load generator](crate::LoadGenerator).
+pub trait Store {
+    /// A value that was read.
+    type Value: AsRef<[u8]>;
+
+    /// The time.
+    fn now(&self) -> Instant;
+
+    /// Waits until then.
+    fn sleep_until(&self, at: Instant) -> impl Future<Output = ()>;
+
+    /// The value of a key.
+    fn read(&self, key: u64) -> impl Future<Output = Answered<Option<Self::Value>>>;
+
+    /// Writes a value. `is_new`: the key is not there; otherwise it is. Says whether it was so.
+    fn write(&self, key: u64, value: &[u8], is_new: bool) -> impl Future<Output = Answered<bool>>;
+
+    /// The first pairs from a key on to a last one.
+    fn scan(&self, from: u64, last: u64, most: usize) -> impl Future<Output = Answered<Vec<(u64, Bytes)>>>;
+}
+
+/// A client's tree, each operation of which begins in the same way.
+#[derive(Clone, Copy, Debug)]
+pub struct Direct<'c, V> {
+    /// Whose.
+    pub client: &'c Client<V>,
+    /// How.
+    pub start: Start,
+}
+
+impl<V: Verbs> Store for Direct<'_, V> {
+    type Value = Value;
+
+    fn now(&self) -> Instant {
+        self.client.pool().reactor().now()
+    }
+
+    fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> {
+        self.client.pool().reactor().sleep(at - self.now())
+    }
+
+    async fn read(&self, key: u64) -> Answered<Option<Value>> {
+        let lookup = self.client.lookup(key, self.start).await;
+        let result = lookup.result.map_err(NoAnswer::from);
+        Answered { result, round_trips: lookup.trips.round_trips, latency: lookup.latency }
+    }
+
+    async fn write(&self, key: u64, value: &[u8], is_new: bool) -> Answered<bool> {
+        let wish = if is_new { Wish::Insert(value) } else { Wish::Update(value) };
+        let Change { result, trips, latency, .. } = self.client.change_from(key, wish, self.start).await;
+        Answered { result: result.map_err(NoAnswer::from), round_trips: trips.round_trips, latency }
+    }
+
+    async fn scan(&self, from: u64, last: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
+        let range = KeyRange { low: from, high: last.checked_add(1) };
+        self.client.scan_first(range, most, self.start).await
+    }
+}
+
+impl Store for QueryClient {
+    type Value = Vec<u8>;
+
+    fn now(&self) -> Instant {
+        QueryClient::now(self)
+    }
+
+    fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> {
+        QueryClient::sleep_until(self, at)
+    }
+
+    async fn read(&self, key: u64) -> Answered<Option<Vec<u8>>> {
+        QueryClient::read(self, key).await
+    }
+
+    async fn write(&self, key: u64, value: &[u8], is_new: bool) -> Answered<bool> {
+        QueryClient::write(self, key, value, is_new).await
+    }
+
+    async fn scan(&self, from: u64, last: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
+        QueryClient::scan(self, from, last, most).await
+    }
+}
