@@ -1,0 +1,154 @@
+//! A second index over the same remote memory, which shows what one needs: an array of counters, in [`array`]. It runs against the
+//! memory server of production, on simulated machines whose clients die at any point.
+//!
+//! The array lies in memory of the client that made it, whose session must last: a server asks the tree what of an ended session's
+//! memory is used, and knows of no other index yet.
+
+mod array;
+mod lab;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use array::Counters;
+use fatbtree_remote::{GlobalAddress, LockError};
+use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, Task, World, random};
+use fatbtree_verbs::time::Duration;
+use lab::{Client, Server};
+use rand::RngExt as _;
+
+const COUNTERS: u32 = 4;
+const SOON: Duration = Duration::from_secs(2);
+
+/// What clients were told, by counter.
+#[derive(Default)]
+struct Told {
+    /// Sums that additions of one returned.
+    sums: Vec<Vec<u64>>,
+    /// Additions that were begun.
+    begun: Vec<u64>,
+}
+
+/// Adds and reads until it dies.
+async fn work(client: Client, base: GlobalAddress, told: Rc<RefCell<Told>>, mut random: Random) {
+    client.until_session().await;
+    let counters = Counters::open(Rc::clone(&client.memory), base);
+    loop {
+        let number = random.random_range(0..COUNTERS);
+        let at = number as usize;
+        let floor = told.borrow().sums[at].iter().copied().max().unwrap_or(0);
+        if random.random_bool(0.3) {
+            let read = counters.get(number).await.expect("the server lives");
+            let ceiling = told.borrow().begun[at];
+            assert!((floor..=ceiling).contains(&read), "counter {number}: {floor} <= {read} <= {ceiling}");
+            continue;
+        }
+        told.borrow_mut().begun[at] += 1;
+        match counters.add(number, 1).await {
+            Ok(sum) => {
+                assert!(sum > floor, "counter {number}: {sum} after {floor}");
+                told.borrow_mut().sums[at].push(sum);
+            }
+            Err(LockError::Unknown(_)) => {}
+            Err(error) => panic!("counter {number}: {error:?}"),
+        }
+    }
+}
+
+fn start(machine: &Machine, server: &Rc<Server>, draw: &mut Random) -> Client {
+    Client::begin(machine, server, draw.random_range(1..=2), draw.random_range(0..=u64::MAX))
+}
+
+/// Returns locks that were taken from dead owners, and sessions that ended.
+fn run(seed: u64) -> (u64, u64) {
+    let draw = &mut random(seed, 50);
+    let world = World::new(seed, Options::rough(draw));
+    let server = Server::start(&world.machine(MachineOptions::named("server")), world.operator());
+    let founder = world.machine(MachineOptions::named("founder"));
+    let first = start(&founder, &server, draw);
+    let making: Task<Counters<_>> = founder.spawn({
+        let first = first.clone();
+        async move {
+            first.until_session().await;
+            Counters::create(first.memory, Server::ID, COUNTERS).await.expect("the server lives")
+        }
+    });
+    world.run_until(|| making.has_ended(), SOON).expect("nothing is in the way");
+    let array = making.take().expect("it was made");
+
+    let told = Told { sums: vec![Vec::new(); COUNTERS as usize], begun: vec![0; COUNTERS as usize] };
+    let told = Rc::new(RefCell::new(told));
+    let machines =
+        [1, 2, 3].map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)));
+    let mut clients = Vec::new();
+    let mut inherited = 0;
+    for round in 0..20 {
+        for machine in &machines {
+            if round > 0 && machine.is_up() {
+                continue;
+            }
+            if round > 0 {
+                machine.boot();
+            }
+            let client = start(machine, &server, draw);
+            for _ in 0..2 {
+                let random = random(draw.random_range(0..=u64::MAX), 51);
+                drop(machine.spawn(work(client.clone(), array.base(), Rc::clone(&told), random)));
+            }
+            clients.push(client);
+        }
+        let victim = &machines[draw.random_range(0..machines.len())];
+        if draw.random_bool(0.5) {
+            victim.kill_after_polls(draw.random_range(0..100));
+        } else {
+            victim.mute_after_writes(draw.random_range(1..6));
+        }
+        world.run_for(Duration::from_micros(draw.random_range(200..2_000)));
+        machines.iter().filter(|machine| machine.is_mute()).for_each(Machine::kill);
+    }
+    inherited += clients.iter().map(|client| client.memory.counters().inherited_locks).sum::<u64>();
+    machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
+
+    // Whatever the dead have left: the founder adds to each counter, soon.
+    let array = Rc::new(array);
+    let ended = world.final_phase(SOON, || {
+        let adds = |number| {
+            let (array, told) = (Rc::clone(&array), Rc::clone(&told));
+            let task = founder.spawn(async move {
+                told.borrow_mut().begun[number as usize] += 1;
+                let sum = array.add(number, 1).await.map_err(|error| format!("{error:?}"))?;
+                told.borrow_mut().sums[number as usize].push(sum);
+                let read = array.get(number).await.map_err(|error| format!("{error:?}"))?;
+                if read == sum { Ok(()) } else { Err(format!("{read} was read after {sum}")) }
+            });
+            (format!("counter {number}"), task)
+        };
+        (0..COUNTERS).map(adds).collect()
+    });
+    ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    inherited += first.memory.counters().inherited_locks;
+
+    let Told { sums, begun } = &mut *told.borrow_mut();
+    for (sums, begun) in sums.iter_mut().zip(begun) {
+        let told = sums.len();
+        sums.sort_unstable();
+        sums.dedup();
+        assert_eq!(sums.len(), told, "seed {seed}: two additions were told the same sum");
+        let last = *sums.last().expect("the founder has added");
+        assert!((told as u64..=*begun).contains(&last), "seed {seed}: {told} <= {last} <= {begun}");
+    }
+    (inherited, server.lapsed())
+}
+
+/// Additions are neither lost nor doubled, and locks of dead clients are taken over.
+#[test]
+fn counters_survive_their_clients() {
+    let (mut inherited, mut lapsed) = (0, 0);
+    for seed in 0..200 {
+        let (locks, sessions) = run(seed);
+        inherited += locks;
+        lapsed += sessions;
+    }
+    println!("{inherited} locks were taken over, {lapsed} sessions ended");
+    assert!(inherited > 100 && lapsed > 1_000, "{inherited} locks were taken over, {lapsed} sessions ended");
+}
