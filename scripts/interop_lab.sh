@@ -136,14 +136,13 @@ guest_kernel() {
 case ${FATBTREE_PROFILE:-dev} in dev) folder=debug ;; *) folder=$FATBTREE_PROFILE ;; esac
 binary=${FATBTREE_BIN:-}
 build() {
-    if [ -z "$binary" ]; then
-        cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree --features ibverbs
-    fi
+    local wanted=(--example verbs_lab --example udp_memserver --example lab_controller)
+    [ -n "$binary" ] || wanted+=(--bin fatbtree)
+    # All at once and of the whole workspace, as the tests are built: for another set of packages cargo chooses other features of what
+    # they share, and compiles that anew.
+    cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" --workspace --features fatbtree/ibverbs "${wanted[@]}"
     gcc -O2 -Wall -Wextra -Werror -o "$work/index_peer" scripts/rxe_guest/index_peer.c -libverbs
     gcc -O2 -Wall -Wextra -Werror -o "$work/forge" scripts/rxe_guest/forge.c
-    cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree-rdma --features ibverbs --example verbs_lab
-    cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree-memserver --example udp_memserver
-    cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" -p fatbtree-controller --example lab_controller
     # The guests' initramfs lies in their memory: no symbols.
     strip -o "$work/verbs_lab" "$target/$folder/examples/verbs_lab"
 }
