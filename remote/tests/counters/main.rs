@@ -81,13 +81,12 @@ fn run(seed: u64) -> (u64, u64) {
     let machines =
         [1, 2, 3].map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)));
     let mut clients = Vec::new();
-    let mut inherited = 0;
     for round in 0..20 {
         for machine in &machines {
-            if round > 0 && machine.is_up() {
-                continue;
-            }
             if round > 0 {
+                if machine.is_up() {
+                    continue;
+                }
                 machine.boot();
             }
             let client = start(machine, &server, draw);
@@ -106,7 +105,6 @@ fn run(seed: u64) -> (u64, u64) {
         world.run_for(Duration::from_micros(draw.random_range(200..2_000)));
         machines.iter().filter(|machine| machine.is_mute()).for_each(Machine::kill);
     }
-    inherited += clients.iter().map(|client| client.memory.counters().inherited_locks).sum::<u64>();
     machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
 
     // Whatever the dead have left: the founder adds to each counter, soon.
@@ -126,7 +124,8 @@ fn run(seed: u64) -> (u64, u64) {
         (0..COUNTERS).map(adds).collect()
     });
     ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    inherited += first.memory.counters().inherited_locks;
+    clients.push(first);
+    let inherited = clients.iter().map(|client| client.memory.counters().inherited_locks).sum();
 
     let Told { sums, begun } = &mut *told.borrow_mut();
     for (sums, begun) in sums.iter_mut().zip(begun) {
