@@ -19,7 +19,7 @@ use crate::progress;
   fatbtree simulate reads                         the seeds that CI runs of one of them
   fatbtree simulate reads --seed 4711             replays one seed
   fatbtree simulate queries --seeds 5000..100000  many
-  fatbtree simulate writes --tonight 20000        many that nobody has tried
+  fatbtree simulate writes --tonight 20000        many new ones
   fatbtree simulate all --tonight 1000            the same of each")]
 pub(crate) struct Arguments {
     /// Which simulation; or `all` of them.

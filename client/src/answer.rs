@@ -20,10 +20,10 @@ pub enum NoAnswer {
     /// In a tree.
     #[error(transparent)]
     Tree(#[from] OperationError),
-    /// By a server: a read that nobody has answered, or something that it does not do.
+    /// From a server: no answer to a read, or an operation that the server does not have.
     #[error("{0}")]
     Server(&'static str),
-    /// A write by a server of which nobody can tell whether it was carried out.
+    /// A write by a server, without an answer: it may have been carried out or not.
     #[error("no answer came, or the server was started anew: it may have been carried out or not")]
     Unknown,
 }

@@ -10,8 +10,8 @@
 //!   ────────────────────────────────────────────────────────────────────────────
 //!     RemoteMemory: connections and lanes, reads, chains, pauses, events
 //!     Session with server 0                          Session with server 1 …
-//!      ├─ Writer      as whom locks are taken
-//!      ├─ LocalLocks  who of this client waits for Held   GlobalAddress = server, offset
+//!      ├─ Writer      the owner of locks that are taken
+//!      ├─ LocalLocks  operations that wait for Held       GlobalAddress = server, offset
 //!      └─ Space       chunks and places, by kind       record = key, version, checksum, value
 //!   ────────────────────────────────────────────────────────────────────────────
 //!     Verbs: READ, WRITE, compare-and-swap
@@ -19,7 +19,7 @@
 //!
 //! * [`RemoteMemory`]: queue pairs to all servers, and what operations do by them.
 //! * [`GlobalAddress`]: where a byte lies. [`KeyRange`]: keys that belong together.
-//! * [`Writer`]: as whom a client takes locks, in which session. [`Held`]: a lock while an operation has it.
+//! * [`Writer`]: the owner under which a client takes locks, of one session. [`Held`]: a lock while an operation has it.
 //! * [`Space`]: memory for what is new, by kind and size.
 //! * [`record`]: values out of line, with key, version and checksum.
 //! * [`Check`]: the comparisons that keep stale or torn data from becoming an answer.

@@ -245,8 +245,8 @@ impl<V: Verbs> RemoteMemory<V> {
         self.state.borrow_mut().connections.get_mut(id).ok()?.queue_pair()
     }
 
-    /// The server's end of the queue pair that a connection had last. Whoever connects it anew tells the server, which destroys that
-    /// one first: otherwise what was posted on it might be carried out late.
+    /// The server's end of the queue pair that a connection had last. A request to connect anew names it, and the server destroys it
+    /// first: otherwise what was posted on it might be carried out late.
     pub fn replaces(&self, id: ConnectionId) -> Option<QueuePairNumber> {
         self.state.borrow_mut().connections.get_mut(id).ok()?.server_end
     }
@@ -290,7 +290,7 @@ impl<V: Verbs> RemoteMemory<V> {
 
     // ---- driving ----
 
-    /// Takes what has come by `now`, and wakes who waits for it. Says whether there was anything.
+    /// Takes what has come by `now`, and wakes the operations that wait for it. Says whether there was anything.
     pub fn turn(&self, now: Instant) -> bool {
         let any = self.reactor.turn(now);
         while let Some(broken) = self.reactor.poll_broken() {
@@ -418,7 +418,7 @@ impl<V: Verbs> RemoteMemory<V> {
     /// the rkey of that memory.
     ///
     /// They are posted in the session of `writer` or not at all. What is written under a lock must not be written after the session
-    /// has ended, when the lock is somebody else's; a queue pair of the next session would let it through.
+    /// has ended, when the lock is another client's; a queue pair of the next session would let it through.
     ///
     /// # Errors
     /// When nothing was posted, or the connection broke under it.
@@ -445,7 +445,7 @@ impl<V: Verbs> RemoteMemory<V> {
         }
     }
 
-    /// As whom the client writes to a server.
+    /// The identity under which the client writes to a server.
     ///
     /// # Errors
     /// When it may not.
@@ -525,7 +525,7 @@ impl<V: Verbs> RemoteMemory<V> {
     }
 
     /// Pauses before the `attempt`th time that the same is read again: twice as long each time, with a random part, so that
-    /// those who met do not meet again.
+    /// operations that met do not meet again.
     pub async fn pause(&self, attempt: u32) {
         const SHORTEST: u64 = 1_000;
         const LONGEST: u64 = 1_000_000;

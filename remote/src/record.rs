@@ -13,9 +13,9 @@
 //! 24 bytes beside the value, so that a value of 1000 bytes and its record fit in one packet of 1024.
 //! Larger records are read by an ordinary READ of several packets: only *index* reads must fit in one.
 //!
-//! Two ways lead to a record. An **entry** of the index (in a leaf, in a bucket) is the authority: who comes by one checks key, checksum and version, and takes
-//! no notice of the mark. A **switch** may know where the records of hot keys are, and is not told when they change: who is
-//! led by one checks key, checksum and mark.
+//! Two ways lead to a record. An **entry** of the index (in a leaf, in a bucket) is the authority: a reader that comes
+//! by one checks key, checksum and version, and takes no notice of the mark. A **switch** may know where the records of hot keys are, and
+//! is not told when they change: a reader that is led by one checks key, checksum and mark.
 //!
 //! # By an entry
 //!
@@ -32,7 +32,7 @@
 //! # By a switch
 //!
 //! A record that an update or a deletion has left behind is whole still, and a new one is whole before its entry is written. The
-//! mark tells such records from the one that counts. Whoever changes a key has the lock of its entry, and writes one after the other,
+//! mark tells such records from the one that counts. A writer that changes a key has the lock of its entry, and writes one after the other,
 //! with one doorbell:
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Memory for what is new: what the client has been given of each server, and who waits for more.
+//! Memory for what is new: what each server has given the client, and the operations that wait for more.
 
 use std::collections::BTreeMap;
 use std::fmt;

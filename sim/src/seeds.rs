@@ -54,7 +54,7 @@ impl Seeds {
         Self { first, count: count.min(1 << 15) }
     }
 
-    /// Seeds that nobody has tried: the base is the time of day. No simulation sees this clock.
+    /// New seeds at each call: the base is the time of day. No simulation sees this clock.
     #[must_use]
     pub fn tonight(count: u64) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -16,7 +16,7 @@ key! {
 }
 
 action! {
-    /// Who has the address.
+    /// The owner of the address.
     pub enum Action {
         /// A host.
         Host = "host" {

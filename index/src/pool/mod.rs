@@ -161,7 +161,7 @@ impl<V: Verbs> Pool<V> {
         if let Some(queue_pair) = self.queue_pair(id) {
             let local =
                 self.reactor().with(|verbs| verbs.endpoint(queue_pair)).map_err(ConnectError::from)?;
-            // One path MTU, known to the device; here it is only asked for early, so that nothing is connected in vain.
+            // Before the queue pair is connected: an index read brings a node in one packet.
             let mtu = Agreed::between(&local, &remote.endpoint).mtu;
             self.config.tree.check_path_mtu(mtu.bytes() as u32)?;
         }

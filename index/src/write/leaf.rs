@@ -194,7 +194,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         }
     }
 
-    /// Writes something on any server, in the session of `writer`: a node that nobody knows, or the mark of a record.
+    /// Writes something on any server, in the session of `writer`: a node to which nothing leads yet, or the mark of a record.
     pub(super) async fn write_elsewhere(&mut self, part: &Part<'_>, writer: &Writer) -> Result<(), Reason> {
         let id = ConnectionId { server: part.at.server(), lane: self.lane() };
         let parts = std::slice::from_ref(part);

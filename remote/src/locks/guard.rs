@@ -311,7 +311,7 @@ impl<'p, V: Verbs> Held<'p, V> {
     /// the connection breaks it finds out what became of that, and goes on.
     ///
     /// # Errors
-    /// When the connection or session ends, and the parts were not written, or nobody can tell.
+    /// When the connection or session ends, and the parts were not written, or it is unknown whether they were.
     pub async fn write_back(mut self, parts: &[Part<'_>], trips: &mut u32) -> Result<(), LockError> {
         let handed_over = self.may_hand_over();
         let mut breaks = 0;

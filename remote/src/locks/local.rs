@@ -70,14 +70,14 @@ pub(crate) enum End {
     Unfinished(Unfinished),
 }
 
-/// Who has a lock after somebody's turn.
+/// The holder of a lock after an operation's turn.
 #[derive(Debug)]
 pub(crate) enum Left {
-    /// The next one, who may be waked.
+    /// The next operation in the queue, to be waked by this.
     Next(Option<Waker>),
-    /// Nobody, and nothing is left to be finished.
+    /// No operation, and nothing is left to be finished.
     Nobody,
-    /// Nobody, and somebody has to finish what was left.
+    /// No operation; what was left has to be finished.
     Unfinished,
 }
 

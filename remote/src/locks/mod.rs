@@ -7,10 +7,10 @@
 //!   w3 ─┘   hand-over, at most 4 in a row           └────┴────┴────┴────┴───
 //! ```
 //!
-//! What lies at an address is locked by a *global* lock on its own server, chosen by a hash of the address. Those of one client who want the same
-//! lock wait in a queue *here*, and only the first of them asks the server. Whoever is done hands the global lock over to the next in
-//! the queue, which saves the release and a round trip; but not more than [`HAND_OVERS`] times in a row, because other clients wait,
-//! too.
+//! What lies at an address is locked by a *global* lock on its own server, chosen by a hash of the address. Operations of one
+//! client that want the same lock wait in a queue *here*. Only the first of them asks the server. An operation that ends hands the global
+//! lock over to the next in the queue, which saves the release and a round trip. It does so at most [`HAND_OVERS`] times in a row,
+//! because other clients wait, too.
 //!
 //! All clients use one layout of the table, 16 bits a lock. A card with masked atomics changes just these bits; without them a
 //! compare-and-swap of the whole word does the same, and is repeated when one of the three neighbours changed meanwhile.
