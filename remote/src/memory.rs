@@ -6,9 +6,10 @@ use std::collections::btree_map::Entry;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
+use arrayvec::ArrayVec;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{
-    Agreed, Broken, Buffer, Endpoint, Error, Failure, Operation, Output, PostError, QueuePair,
+    Agreed, Broken, Buffer, Endpoint, Error, Failure, MAX_BATCH, Operation, Output, PostError, QueuePair,
     QueuePairNumber, Reactor, Remote, Verbs,
 };
 use rand::{RngExt, SeedableRng};
@@ -377,6 +378,28 @@ impl<V: Verbs> RemoteMemory<V> {
         }
     }
 
+    /// Queue pair and rkey of a connection, as soon as it is up.
+    #[inline]
+    async fn link_when_up(&self, id: ConnectionId) -> Result<(QueuePair, u32), Trouble> {
+        match self.link(id) {
+            Err(Trouble::Broke(_)) => {
+                self.until_up(id).await?;
+                self.link(id)
+            }
+            link => link,
+        }
+    }
+
+    /// The same for what is written in the session of `writer`.
+    #[inline]
+    async fn link_in_session(&self, id: ConnectionId, writer: &Writer) -> Result<(QueuePair, u32), Trouble> {
+        let link = self.link_when_up(id).await?;
+        if !self.writer(id.server)?.owner.is(writer.owner) && Check::Session.on() {
+            return Err(Trouble::Lapsed);
+        }
+        Ok(link)
+    }
+
     /// Reads `len` bytes at an address, when the connection there is up.
     ///
     /// # Errors
@@ -384,13 +407,7 @@ impl<V: Verbs> RemoteMemory<V> {
     #[inline]
     pub async fn read(&self, lane: u8, from: GlobalAddress, len: u32) -> Result<Buffer, Trouble> {
         let id = ConnectionId { server: from.server(), lane };
-        let (queue_pair, rkey) = match self.link(id) {
-            Err(Trouble::Broke(_)) => {
-                self.until_up(id).await?;
-                self.link(id)?
-            }
-            link => link?,
-        };
+        let (queue_pair, rkey) = self.link_when_up(id).await?;
         let operation = Operation::Read { from: Remote { address: from.raw(), rkey }, len };
         self.fetch(id, queue_pair, operation).await
     }
@@ -409,8 +426,9 @@ impl<V: Verbs> RemoteMemory<V> {
         self.count(|stats| stats.reads += 1);
         match self.reactor.chain(queue_pair, [operation]).await {
             Ok([Output::Read(bytes)]) => Ok(bytes),
-            Err(Error::Post(error)) if error.queue_pair_survived() => Err(Trouble::Refused(error)),
-            other => Err(self.failed(id, queue_pair, other.err())),
+            // A device that answers a READ with something else than bytes is broken, and so is what it says.
+            Ok(_) => Err(self.failed(id, queue_pair, Failure::Other.into())),
+            Err(error) => Err(self.failed(id, queue_pair, error)),
         }
     }
 
@@ -428,21 +446,27 @@ impl<V: Verbs> RemoteMemory<V> {
         writer: &Writer,
         operations: impl FnOnce(u32) -> [Operation<'d>; N],
     ) -> Result<[Output; N], Trouble> {
-        let (queue_pair, rkey) = match self.link(id) {
-            Err(Trouble::Broke(_)) => {
-                self.until_up(id).await?;
-                self.link(id)?
-            }
-            link => link?,
-        };
-        if !self.writer(id.server)?.owner.is(writer.owner) && Check::Session.on() {
-            return Err(Trouble::Lapsed);
-        }
-        match self.reactor.chain(queue_pair, operations(rkey)).await {
-            Ok(outputs) => Ok(outputs),
-            Err(Error::Post(error)) if error.queue_pair_survived() => Err(Trouble::Refused(error)),
-            Err(error) => Err(self.failed(id, queue_pair, Some(error))),
-        }
+        let (queue_pair, rkey) = self.link_in_session(id, writer).await?;
+        let done = self.reactor.chain(queue_pair, operations(rkey)).await;
+        done.map_err(|error| self.failed(id, queue_pair, error))
+    }
+
+    /// The same for a number of operations that is known only when they are posted, up to [`MAX_BATCH`].
+    ///
+    /// # Errors
+    /// As [`chain`](Self::chain), and when there are none or too many.
+    pub async fn batch<'d, O>(
+        &self,
+        id: ConnectionId,
+        writer: &Writer,
+        operations: impl FnOnce(u32) -> O,
+    ) -> Result<ArrayVec<Output, MAX_BATCH>, Trouble>
+    where
+        O: IntoIterator<Item = Operation<'d>> + Clone + Unpin,
+    {
+        let (queue_pair, rkey) = self.link_in_session(id, writer).await?;
+        let done = self.reactor.batch(queue_pair, operations(rkey)).await;
+        done.map_err(|error| self.failed(id, queue_pair, error))
     }
 
     /// The identity under which the client writes to a server.
@@ -538,15 +562,14 @@ impl<V: Verbs> RemoteMemory<V> {
         work(&mut self.state.borrow_mut().stats);
     }
 
-    /// What broke the connection under an operation: mostly it is known already, and better than an operation that was
+    /// Why an operation failed. What broke its connection is known already in most cases, and better than by an operation that was
     /// only flushed.
     #[cold]
-    fn failed(&self, id: ConnectionId, queue_pair: QueuePair, error: Option<Error>) -> Trouble {
+    fn failed(&self, id: ConnectionId, queue_pair: QueuePair, error: Error) -> Trouble {
         let failure = match error {
-            Some(Error::Failed(failure)) => failure,
-            Some(Error::Post(_)) => Failure::Flushed,
-            // A device that answers a READ with something else than bytes is broken, and so is what it says.
-            None => Failure::Other,
+            Error::Post(error) if error.queue_pair_survived() => return Trouble::Refused(error),
+            Error::Post(_) => Failure::Flushed,
+            Error::Failed(failure) => failure,
         };
         self.broke(Broken { queue_pair, failure, index_read: false });
         let mut state = self.state.borrow_mut();

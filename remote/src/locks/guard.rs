@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
+use arrayvec::ArrayVec;
 use fatbtree_verbs::{Buffer, Failure, Operation, Output, Remote, Verbs};
 
 use super::{Admission, End, Left, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer};
@@ -482,16 +483,10 @@ pub async fn restructure_all<V: Verbs, const N: usize>(
 ) -> Result<(), LockError> {
     let Some(first) = helds.first() else { return Ok(()) };
     let (pool, id, writer) = (first.pool, first.connection(), first.writer);
-    let handed_over = std::array::from_fn::<_, N, _>(|at| helds[at].may_hand_over());
-    let mut unlocks = [helds[0].release(); N];
-    let mut count = 0;
-    for (held, handed_over) in helds.iter().zip(handed_over) {
-        if !handed_over {
-            unlocks[count] = held.release();
-            count += 1;
-        }
-    }
-    *trips += pool.write_chain(id, &writer, parts, &unlocks[..count]).await?;
+    let handed_over = helds.each_ref().map(Held::may_hand_over);
+    let kept = helds.iter().zip(handed_over).filter(|(_, handed_over)| !handed_over);
+    let unlocks: ArrayVec<Operation<'static>, N> = kept.map(|(held, _)| held.release()).collect();
+    *trips += pool.write_chain(id, &writer, parts, &unlocks).await?;
     for (held, handed_over) in helds.iter_mut().zip(handed_over) {
         held.end(handed_over);
     }
