@@ -7,15 +7,14 @@ use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
 use arrayvec::ArrayVec;
-use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{
     Agreed, Broken, Buffer, Endpoint, Error, Failure, MAX_BATCH, Operation, Output, PostError, QueuePair,
     QueuePairNumber, Reactor, Remote, Verbs,
 };
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use crate::address::GlobalAddress;
+use crate::backoff::{Backoff, Pauses};
 use crate::checks::Check;
 use crate::config::RemoteConfig;
 use crate::connection::{
@@ -42,7 +41,7 @@ pub struct RemoteMemory<V> {
 struct State {
     connections: Connections,
     next_lane: u8,
-    random: ChaCha8Rng,
+    pauses: Pauses,
     stats: RemoteStats,
     /// Present sessions, by server.
     sessions: BTreeMap<u16, Session>,
@@ -95,7 +94,7 @@ impl<V: Verbs> RemoteMemory<V> {
         let state = RefCell::new(State {
             connections: Connections::new(servers, config.lanes),
             next_lane: 0,
-            random: ChaCha8Rng::seed_from_u64(seed),
+            pauses: Pauses::new(seed),
             stats: RemoteStats::default(),
             sessions: BTreeMap::new(),
         });
@@ -548,14 +547,16 @@ impl<V: Verbs> RemoteMemory<V> {
         .await
     }
 
-    /// Pauses before the `attempt`th time that the same is read again: twice as long each time, with a random part, so that
-    /// operations that met do not meet again.
+    /// Pauses before the same is read again, or tried again from the beginning, for as long as [`RemoteConfig::reads`] says of this
+    /// `attempt`.
     pub async fn pause(&self, attempt: u32) {
-        const SHORTEST: u64 = 1_000;
-        const LONGEST: u64 = 1_000_000;
-        let span = (SHORTEST << attempt.min(20)).min(LONGEST);
-        let span = self.state.borrow_mut().random.random_range(span / 2..=span);
-        self.reactor.sleep(Duration::from_nanos(span)).await;
+        self.back_off(&self.config.reads, attempt).await;
+    }
+
+    /// Pauses behind a failed attempt.
+    pub(crate) async fn back_off(&self, backoff: &Backoff, attempt: u32) {
+        let span = self.state.borrow_mut().pauses.draw(backoff, attempt);
+        self.reactor.sleep(span).await;
     }
 
     pub(crate) fn count(&self, work: impl FnOnce(&mut RemoteStats)) {

@@ -57,8 +57,8 @@ impl PoolConfig {
     fn remote(&self) -> RemoteConfig {
         let Techniques { combine, on_chip, hierarchical, two_level_versions: _ } = self.techniques;
         let Limits { patience, reconnects, .. } = self.limits;
-        let locking = Locking { combine, on_chip, hierarchical };
-        RemoteConfig { lanes: self.lanes, patience, reconnects, locking }
+        let locking = Locking { combine, on_chip, hierarchical, ..Locking::default() };
+        RemoteConfig { lanes: self.lanes, patience, reconnects, locking, ..RemoteConfig::default() }
     }
 }
 

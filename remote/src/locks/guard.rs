@@ -232,11 +232,7 @@ impl<'p, V: Verbs> Held<'p, V> {
 
     /// Asks for the global lock until it is this client's. From time to time it asks whether the owner is alive.
     async fn take_in_the_end(&mut self, mut believed: u64, trips: &mut u32) -> Result<(), LockError> {
-        /// Attempts without a pause: a lock is held for a round trip or two, and whoever pauses between falls behind those that do
-        /// not (Sherman's clients never pause). Of one client only the first in the queue tries.
-        const SPINS: u32 = 16;
-        /// The pause after them, as that after so many attempts.
-        const PAUSE: u32 = 4;
+        let backoff = &self.pool.config().locking.backoff;
         let began = self.pool.reactor().now();
         let mut attempt = 0;
         loop {
@@ -262,7 +258,7 @@ impl<'p, V: Verbs> Held<'p, V> {
                         self.may_be_taken();
                         continue;
                     }
-                    let round_ends = attempt % SPINS == SPINS - 1;
+                    let round_ends = backoff.ends_round(attempt);
                     let looks = round_ends && !(races && owner == self.writer.owner.number);
                     if looks && self.inherit(owner, word_of(&found)?, trips).await? {
                         return Ok(());
@@ -271,7 +267,7 @@ impl<'p, V: Verbs> Held<'p, V> {
                         return Err(LockError::Locked);
                     }
                     if round_ends && !races {
-                        self.pool.pause(PAUSE).await;
+                        self.pool.back_off(backoff, attempt).await;
                     }
                     self.may_be_taken();
                     attempt += 1;
