@@ -51,7 +51,7 @@ impl<V: Verbs> RemoteMemory<V> {
         Ok(1)
     }
 
-    /// Posts operations each of which waits for the one before.
+    /// Posts operations one by one: each waits for the one before.
     async fn one_by_one<'d>(
         &self,
         id: ConnectionId,

@@ -110,8 +110,7 @@ impl<V: Verbs> Reactor<V> {
 
     /// The same for a number of operations that is known only when they are posted, from 1 to [`MAX_BATCH`].
     ///
-    /// `operations` is gone through when the chain is posted, and once more each time that it has waited for room: nothing keeps a
-    /// copy of them, and nothing is allocated.
+    /// The future keeps `operations`, not what it yields: it is cloned for each attempt to post. Nothing is allocated.
     ///
     /// # Errors
     /// When the chain is not accepted, or the first operation that failed.
