@@ -64,7 +64,7 @@ use crate::client::Client;
 ///     }
 ///     let found = client.pool().reactor().block_on(client.get(key)).unwrap().expect("it was loaded");
 ///     assert!(value::check(key, 42, &found));
-///     client.pool().stats().reads
+///     client.pool().stats().remote.reads
 /// };
 /// let reads = |key, seed| std::thread::scope(|scope| scope.spawn(|| look_up(key, seed)).join().unwrap());
 /// assert_eq!(reads(7, 1), 5, "three internal nodes, the leaf, the record");

@@ -115,7 +115,7 @@ fn an_unregistered_index_read_breaks_the_connection_and_is_answered_all_the_same
     assert_eq!(lab.broken.len(), 2);
     assert!(lab.broken.iter().all(|&(_, reason)| reason == BreakReason::Unregistered));
     let stats = lab.client.pool().stats();
-    assert_eq!((stats.broken_connections, stats.refused_index_reads), (2, 2));
+    assert_eq!((stats.remote.broken_connections, stats.remote.refused_index_reads), (2, 2));
     assert_eq!(stats.restarts, done.iter().map(|done| u64::from(done.trips.breaks)).sum::<u64>());
     assert!(stats.restarts >= 2);
     assert!(stats.unregistered > 300, "later lookups walk: {stats:?}");

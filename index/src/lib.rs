@@ -93,8 +93,8 @@ pub use config::{
 };
 pub use fatbtree_remote::{
     BreakReason, Check, ChunkKind, ConnectError, ConnectionId, Event, GlobalAddress, HAND_OVERS, KeyRange,
-    MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory, RemoteSide, ReturnedPlaces, SURPLUS, SessionId, Shortage,
-    Writer, record,
+    MAX_OFFSET, OFFSET_BITS, Owner, RemoteMemory, RemoteSide, RemoteStats, ReturnedPlaces, SURPLUS,
+    SessionId, Shortage, Writer, record,
 };
 pub use limits::Limits;
 pub use lookup::{Lookup, Value};

@@ -144,7 +144,7 @@ fn an_update_takes_two_round_trips_and_a_lock_is_handed_over_four_times_in_a_row
     let changes = lab.run(&client, futures_buffered::join_all(updates));
     assert!(changes.iter().all(|change| change.result == Ok(true) && change.trips.round_trips == 2));
     let after = client.stats();
-    assert_eq!((after.hand_overs - before.hand_overs, after.lock_retries), (8, 0));
+    assert_eq!((after.remote.hand_overs - before.remote.hand_overs, after.remote.lock_retries), (8, 0));
 }
 
 #[test]

@@ -210,12 +210,12 @@ fn a_key_behind_a_circle_is_given_up() {
     lab.servers[0].memory.write(flags, &[0]).unwrap();
     put(&lab, last.offset() + offsets::HIGH as u64, 2980);
     put(&lab, last.offset() + offsets::SIBLING as u64, last.raw());
-    let before = client.stats().reads;
+    let before = client.stats().remote.reads;
     let error = run(&mut lab, &client, client.lookup(2990, Start::Root)).result.unwrap_err();
     let is_circle =
         matches!(error, OperationError::GaveUp { fault: NodeFault::SiblingChain { followed: 32 }, .. });
     assert!(is_circle, "{error}");
-    assert!(client.stats().reads - before < 2_000, "{}", client.stats().reads - before);
+    assert!(client.stats().remote.reads - before < 2_000, "{}", client.stats().remote.reads - before);
     walks(&lab, &[2990]);
     everything(&mut lab, &client, &[2990]);
 }

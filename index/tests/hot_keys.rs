@@ -171,10 +171,10 @@ fn only_lookups_are_led_to_records() {
 fn what_marks_cost() {
     let hot = Hot::new();
     let cost = |wish: Wish<'_>| {
-        let before = hot.client.stats().written_bytes;
+        let before = hot.client.stats().remote.written_bytes;
         let change = hot.lab.run(&hot.client, hot.client.change(KEY, wish, Start::Root));
         assert!(change.result.unwrap());
-        (hot.client.stats().written_bytes - before, change.trips.round_trips)
+        (hot.client.stats().remote.written_bytes - before, change.trips.round_trips)
     };
     let trips = hot.lab.run(&hot.client, hot.client.lookup(KEY, Start::Root)).trips;
     // To the leaf, lock and read it, write and unlock: as many as without marks. The lookup reads leaf and record.

@@ -70,7 +70,7 @@ fn the_operation_says_why_its_connection_broke() {
     });
     assert!(lookup.unwrap().result.unwrap().is_none());
     assert_eq!(told, [BreakReason::Unregistered], "no switch has rewritten the index read");
-    assert_eq!((pool.stats().refused_index_reads, pool.stats().broken_connections), (1, 1));
+    assert_eq!((pool.stats().remote.refused_index_reads, pool.stats().remote.broken_connections), (1, 1));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_refused_read_is_not_called_unregistered() {
     pool.turn(Instant::ZERO);
     let reason = BreakReason::Failed(Failure::RemoteAccess);
     assert_eq!(pool.poll_event(), Some(Event::ConnectionBroken { id, reason }));
-    assert_eq!(pool.stats().refused_index_reads, 0);
+    assert_eq!(pool.stats().remote.refused_index_reads, 0);
 }
 
 #[test]

@@ -459,7 +459,7 @@ fn a_scan_is_lazy() {
     let mut lab = Lab::new(config);
     let client = lab.client(1, true);
     large(&lab, &client, 2_000);
-    let reads = || client.stats().reads;
+    let reads = || client.stats().remote.reads;
     let before = reads();
     let mut scan = client.scan(KeyRange::ALL, ScanOptions::default());
     assert_eq!(reads(), before);

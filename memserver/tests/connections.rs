@@ -108,7 +108,10 @@ fn an_unregistered_index_read_breaks_one_queue_pair_and_the_lookup_goes_on() {
     assert_eq!(world.get(7), world.expected(7));
     assert_eq!(world.broken.borrow()[..], [BreakReason::Unregistered]);
     let stats = world.pool.stats();
-    assert_eq!((stats.refused_index_reads, stats.broken_connections, stats.restarts), (1, 1, 1));
+    assert_eq!(
+        (stats.remote.refused_index_reads, stats.remote.broken_connections, stats.restarts),
+        (1, 1, 1)
+    );
     {
         let lab = world.lab.borrow();
         let counters = ["queue_pairs", "queue_pairs_broken", "queue_pairs_opened"];

@@ -17,7 +17,7 @@ fn get_while(client: &PlainClient, key: u64, start: Start, mut before: impl FnMu
     // A read is carried out when it is posted; then the clock goes on, once for each read and each pause.
     let clock = |_: &mut _| {
         turns += 1;
-        before(pool.stats().reads);
+        before(pool.stats().remote.reads);
         Instant::from_nanos(turns * 10_000_000)
     };
     let lookup = pool.reactor().run(pool.lookup(key, start), clock);

@@ -457,7 +457,7 @@ fn metrics(client: &Client<Adapter>) -> Metrics {
     metrics.ports(&port(client).map(|port| (0, port)).into_iter().collect::<Vec<_>>());
     for (name, help, value) in [
         ("client_lookups", "Lookups that have begun", stats.lookups),
-        ("client_reads", "READs posted, index reads among them", stats.reads),
+        ("client_reads", "READs posted, index reads among them", stats.remote.reads),
         ("client_index_reads", "Index reads posted", stats.index_reads),
         ("client_index_reads_astray", "Index reads that led to another key's node", stats.astray),
         (
@@ -467,9 +467,9 @@ fn metrics(client: &Client<Adapter>) -> Metrics {
         ),
         ("client_retries", "Reads of something torn", stats.retries),
         ("client_fallbacks", "Walks begun again at the root", stats.fallbacks),
-        ("client_broken_connections", "Queue pairs that have failed", stats.broken_connections),
-        ("client_lock_retries", "Locks that were asked for again", stats.lock_retries),
-        ("client_written_bytes", "Bytes written to memory servers", stats.written_bytes),
+        ("client_broken_connections", "Queue pairs that have failed", stats.remote.broken_connections),
+        ("client_lock_retries", "Locks that were asked for again", stats.remote.lock_retries),
+        ("client_written_bytes", "Bytes written to memory servers", stats.remote.written_bytes),
         ("client_splits", "Nodes split", stats.splits),
         ("client_merges", "Nodes merged", stats.merges),
     ] {

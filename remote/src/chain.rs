@@ -22,10 +22,8 @@ impl<V: Verbs> RemoteMemory<V> {
     /// round trips that took.
     ///
     /// # Errors
-    /// When nothing was posted, or the connection broke under it.
-    ///
-    /// # Panics
-    /// With more than seven parts and operations.
+    /// When nothing was posted, because they are more than [`MAX_BATCH`](fatbtree_verbs::MAX_BATCH) for example, or the connection
+    /// broke under it.
     pub async fn write_chain(
         &self,
         id: ConnectionId,
@@ -36,38 +34,34 @@ impl<V: Verbs> RemoteMemory<V> {
         self.count(|stats| {
             stats.written_bytes += parts.iter().map(|part| part.bytes.len() as u64).sum::<u64>()
         });
+        let count = parts.len() + rest.len();
+        let operation = |rkey: u32, at: usize| match parts.get(at) {
+            Some(part) => Operation::Write { to: Remote { address: part.at.raw(), rkey }, data: part.bytes },
+            None => rest[at - parts.len()],
+        };
         if !self.config().locking.combine {
-            return self.write_one_by_one(id, writer, parts, rest).await;
+            return self.one_by_one(id, writer, count, operation).await;
         }
-        match parts.len() + rest.len() {
-            0 => return Ok(0),
-            1 => self.chain(id, writer, |rkey| all::<1>(rkey, parts, rest)).await.map(drop),
-            2 => self.chain(id, writer, |rkey| all::<2>(rkey, parts, rest)).await.map(drop),
-            3 => self.chain(id, writer, |rkey| all::<3>(rkey, parts, rest)).await.map(drop),
-            4 => self.chain(id, writer, |rkey| all::<4>(rkey, parts, rest)).await.map(drop),
-            5 => self.chain(id, writer, |rkey| all::<5>(rkey, parts, rest)).await.map(drop),
-            6 => self.chain(id, writer, |rkey| all::<6>(rkey, parts, rest)).await.map(drop),
-            7 => self.chain(id, writer, |rkey| all::<7>(rkey, parts, rest)).await.map(drop),
-            _ => unreachable!("no change has more than seven parts and releases"),
-        }?;
+        if count == 0 {
+            return Ok(0);
+        }
+        let in_order = Check::UnlockLast.on();
+        let place = move |at| if in_order { at } else { count - 1 - at };
+        self.batch(id, writer, |rkey| (0..count).map(move |at| operation(rkey, place(at)))).await?;
         Ok(1)
     }
 
-    /// The same, but each waits for the one before.
-    async fn write_one_by_one(
+    /// Posts operations one by one: each waits for the one before.
+    async fn one_by_one<'d>(
         &self,
         id: ConnectionId,
         writer: &Writer,
-        parts: &[Part<'_>],
-        rest: &[Operation<'static>],
+        count: usize,
+        operation: impl Fn(u32, usize) -> Operation<'d>,
     ) -> Result<u32, Trouble> {
         let mut round_trips = 0;
-        for at in 0..parts.len() + rest.len() {
-            let operation = |rkey| match parts.get(at) {
-                Some(part) => [write(rkey, part)],
-                None => [rest[at - parts.len()]],
-            };
-            match self.chain(id, writer, operation).await {
+        for at in 0..count {
+            match self.chain(id, writer, |rkey| [operation(rkey, at)]).await {
                 Ok(_) => round_trips += 1,
                 Err(Trouble::Broke(reason)) => return Err(Trouble::Broke(reason)),
                 Err(trouble) if round_trips == 0 => return Err(trouble),
@@ -77,18 +71,4 @@ impl<V: Verbs> RemoteMemory<V> {
         }
         Ok(round_trips)
     }
-}
-
-fn write<'d>(rkey: u32, part: &Part<'d>) -> Operation<'d> {
-    Operation::Write { to: Remote { address: part.at.raw(), rkey }, data: part.bytes }
-}
-
-fn all<'d, const N: usize>(rkey: u32, parts: &[Part<'d>], rest: &[Operation<'static>]) -> [Operation<'d>; N] {
-    let writes = parts.iter().map(|part| write(rkey, part));
-    let mut chain = writes.chain(rest.iter().copied());
-    let mut operations = std::array::from_fn(|_| chain.next().expect("there are as many as were counted"));
-    if !Check::UnlockLast.on() {
-        operations.reverse();
-    }
-    operations
 }

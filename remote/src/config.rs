@@ -2,6 +2,8 @@
 
 use fatbtree_verbs::time::Duration;
 
+use crate::backoff::Backoff;
+
 /// How a client takes locks and writes under them: Sherman's techniques (sections 4.3 and 4.4) that know no index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Locking {
@@ -11,12 +13,14 @@ pub struct Locking {
     pub on_chip: bool,
     /// Operations of one client that want the same lock wait in a queue, and hand it over. Off: each asks the server by itself.
     pub hierarchical: bool,
+    /// How often an operation asks for a lock that another client holds.
+    pub backoff: Backoff,
 }
 
 impl Default for Locking {
     /// All on.
     fn default() -> Self {
-        Self { combine: true, on_chip: true, hierarchical: true }
+        Self { combine: true, on_chip: true, hierarchical: true, backoff: Backoff::LOCKS }
     }
 }
 
@@ -29,6 +33,8 @@ pub struct RemoteConfig {
     pub patience: Duration,
     /// How often one write may lose its connection and be posted again.
     pub reconnects: u32,
+    /// How often the same is read again, or tried again from the beginning.
+    pub reads: Backoff,
     /// How locks are taken.
     pub locking: Locking,
 }
@@ -36,6 +42,12 @@ pub struct RemoteConfig {
 impl Default for RemoteConfig {
     /// One queue pair per server, a second of patience.
     fn default() -> Self {
-        Self { lanes: 1, patience: Duration::from_secs(1), reconnects: 4, locking: Locking::default() }
+        Self {
+            lanes: 1,
+            patience: Duration::from_secs(1),
+            reconnects: 4,
+            reads: Backoff::READS,
+            locking: Locking::default(),
+        }
     }
 }

@@ -47,6 +47,7 @@
 //! ```
 
 mod address;
+mod backoff;
 mod chain;
 mod checks;
 mod config;
@@ -59,6 +60,7 @@ mod session;
 mod space;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
+pub use backoff::{Backoff, Growth};
 pub use chain::Part;
 pub use checks::Check;
 pub use config::{Locking, RemoteConfig};

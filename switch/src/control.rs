@@ -1,5 +1,8 @@
 //! What control software does to a pipeline: entries, default actions, counters, registers.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::SeedableRng;
+
 use crate::entry::{
     ActionCall, ActionRef, CounterData, CounterRef, Entry, MatchKind, MatchValue, RegisterRef, TableRef,
 };
@@ -26,7 +29,7 @@ pub(crate) fn initial_state(program: &Program) -> State {
         tables: tables.collect(),
         counters: program.counters.iter().map(|c| vec![[0; 2]; c.size]).collect(),
         registers: program.registers.iter().map(|r| vec![0; r.size]).collect(),
-        random: 0,
+        random: SplitMix64::seed_from_u64(0),
     }
 }
 

@@ -1,6 +1,10 @@
 //! Calculations: CRCs and checksums over fields, with BMv2's parameters.
 
+use crc::{CRC_16_ARC, Crc};
+
 use crate::code::{Slot, Words};
+
+const CRC_16: Crc<u16> = Crc::<u16>::new(&CRC_16_ARC);
 
 /// A hash algorithm, named as in v1model's `HashAlgorithm`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +50,7 @@ impl Algorithm {
     fn run(self, bytes: &[u8]) -> u64 {
         match self {
             Algorithm::Crc32 => u64::from(crc32fast::hash(bytes)),
-            Algorithm::Crc16 => u64::from(crc16(bytes)),
+            Algorithm::Crc16 => u64::from(CRC_16.checksum(bytes)),
             Algorithm::Csum16 => {
                 let sum = words(bytes).fold(0u64, |sum, word| sum + u64::from(word));
                 u64::from(!fold(sum))
@@ -67,12 +71,6 @@ fn fold(mut sum: u64) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     sum as u16
-}
-
-fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, &byte| {
-        (0..8).fold(crc ^ u16::from(byte), |crc, _| if crc & 1 == 1 { (crc >> 1) ^ 0xa001 } else { crc >> 1 })
-    })
 }
 
 /// One part of a calculation's input.

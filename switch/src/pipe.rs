@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::SeedableRng;
+
 use crate::control::initial_state;
 use crate::lower::DROP_PORT;
 use crate::machine::{Machine, State};
@@ -32,7 +35,7 @@ pub struct Pipe {
 
 impl Pipe {
     pub(crate) fn new(program: Arc<Program>, random: u64) -> Self {
-        let state = State { random, ..initial_state(&program) };
+        let state = State { random: SplitMix64::seed_from_u64(random), ..initial_state(&program) };
         Pipe { program, state, drops: Drops::default(), multicast: BTreeMap::new() }
     }
 

@@ -4,6 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::SeedableRng;
+
 use crate::output::{Drops, Output};
 use crate::pipe::Pipe;
 use crate::program::Program;
@@ -107,7 +110,7 @@ impl Pipeline {
     /// Here and wherever a pipeline is changed: when pipes are lent.
     pub fn seed_random(&mut self, seed: u64) {
         for (number, pipe) in self.pipes.iter_mut().enumerate() {
-            pipe.state.random = seed.wrapping_add(number as u64);
+            pipe.state.random = SplitMix64::seed_from_u64(seed.wrapping_add(number as u64));
         }
     }
 

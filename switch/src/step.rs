@@ -1,5 +1,7 @@
 //! Operations on the packet: headers, counters, registers, calculations. One at a time, for interpreted and for compiled code.
 
+use rand_xoshiro::rand_core::Rng;
+
 use crate::bits::{load, load_field, scale};
 use crate::code::{Op, Words};
 use crate::compute::{compute, get, set};
@@ -133,7 +135,7 @@ impl Packet {
                 let (low, high) = (get(slots, low), get(slots, high));
                 // BMv2 leaves the field alone when the bounds are the wrong way round.
                 if let Some(span) = high.checked_sub(low) {
-                    set(slots, dst, low + scale(state.next_random(), span));
+                    set(slots, dst, low + scale(state.random.next_u64(), span));
                 }
             }
             _ => _ = compute(slots, op),

@@ -83,7 +83,7 @@ pub use device::{Device, QueuePair, QueuePairState, Region, Verbs};
 pub use endpoint::{Agreed, Endpoint, EndpointError, Mtu, QueuePairNumber};
 pub use error::{ConnectError, DeviceMemoryError, Error, PostError, RegisterError};
 pub use memory::{Memory, OutOfBounds};
-pub use reactor::{Alarm, Broken, Chain, Reactor, Sleep};
+pub use reactor::{Alarm, Batch, Broken, Chain, MAX_BATCH, Reactor, Sleep};
 pub use redo::DamagedLog;
 pub use request::{IndexTarget, Operation, RKEY_NODE, RKEY_NODE_OR_RECORD, Remote, WorkRequest};
 pub use room::{NoRoom, ReserveError};

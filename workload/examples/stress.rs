@@ -258,8 +258,8 @@ fn measure(driver: &mut Driver<'_>, map: &KeyMap, keys: u64, operations: u64) ->
             each(|(nic, _)| nic.frames_received),
             each(|(nic, _)| nic.bytes_received),
             each(|(nic, _)| nic.retransmissions),
-            each(|(_, pool)| pool.hand_overs),
-            each(|(_, pool)| pool.lock_retries),
+            each(|(_, pool)| pool.remote.hand_overs),
+            each(|(_, pool)| pool.remote.lock_retries),
         );
         if driver.serve.is_some() {
             println!(

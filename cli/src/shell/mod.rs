@@ -194,10 +194,10 @@ impl<W: Write> Shell<W> {
             Command::Delete(key) => self.change(key, Wish::Delete, ["deleted", "not there"]),
             Command::Scan { first, last, limit, backward } => self.scan(first, last, limit, backward),
             Command::Len => {
-                let before = self.tree.client.pool().stats().reads;
+                let before = self.tree.client.pool().stats().remote.reads;
                 let count = self.tree.run(async |client| client.len().await)?;
                 let count = count.map_err(anyhow::Error::from)?;
-                let reads = self.tree.client.pool().stats().reads - before;
+                let reads = self.tree.client.pool().stats().remote.reads - before;
                 writeln!(self.out, "{count}")?;
                 self.reads(reads)
             }
@@ -274,9 +274,9 @@ impl<W: Write> Shell<W> {
     }
 
     fn verify(&mut self) -> Result<(), Trouble> {
-        let before = self.tree.client.pool().stats().reads;
+        let before = self.tree.client.pool().stats().remote.reads;
         let found = self.tree.run(async |client| client.verify().await)?.map_err(anyhow::Error::from)?;
-        let reads = self.tree.client.pool().stats().reads - before;
+        let reads = self.tree.client.pool().stats().remote.reads - before;
         let answer = format!(
             "whole: {} keys in {} leaves, {:.0} % full, under {} internal nodes; root at level {}",
             found.keys,

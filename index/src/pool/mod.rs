@@ -7,8 +7,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use fatbtree_remote::{
-    ConnectError, ConnectionId, GlobalAddress, Locking, RemoteConfig, RemoteMemory, RemoteSide, RemoteStats,
-    Trouble, Writer,
+    ConnectError, ConnectionId, GlobalAddress, Locking, RemoteConfig, RemoteMemory, RemoteSide, Trouble,
+    Writer,
 };
 use fatbtree_verbs::{Agreed, Buffer, IndexTarget, Operation, Verbs};
 
@@ -57,8 +57,8 @@ impl PoolConfig {
     fn remote(&self) -> RemoteConfig {
         let Techniques { combine, on_chip, hierarchical, two_level_versions: _ } = self.techniques;
         let Limits { patience, reconnects, .. } = self.limits;
-        let locking = Locking { combine, on_chip, hierarchical };
-        RemoteConfig { lanes: self.lanes, patience, reconnects, locking }
+        let locking = Locking { combine, on_chip, hierarchical, ..Locking::default() };
+        RemoteConfig { lanes: self.lanes, patience, reconnects, locking, ..RemoteConfig::default() }
     }
 }
 
@@ -76,7 +76,7 @@ pub struct Pool<V> {
 
 struct State {
     roots: SuperRoot,
-    /// What the trees count; the rest is counted by the remote memory.
+    /// What the trees count: all but `remote`.
     stats: PoolStats,
     /// None: it has none, or one of no bytes.
     cache: Option<Arc<IndexCache>>,
@@ -223,25 +223,7 @@ impl<V: Verbs> Pool<V> {
 
     /// Counters since the beginning.
     pub fn stats(&self) -> PoolStats {
-        let RemoteStats {
-            reads,
-            broken_connections,
-            refused_index_reads,
-            inherited_locks,
-            lock_retries,
-            hand_overs,
-            written_bytes,
-        } = self.counters();
-        PoolStats {
-            reads,
-            broken_connections,
-            refused_index_reads,
-            inherited_locks,
-            lock_retries,
-            hand_overs,
-            written_bytes,
-            ..self.state.borrow().stats
-        }
+        PoolStats { remote: self.counters(), ..self.state.borrow().stats }
     }
 
     /// How the cache has served this pool, and what it holds for all.

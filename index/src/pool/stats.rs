@@ -1,13 +1,15 @@
 //! What a client counts.
 
+use fatbtree_remote::RemoteStats;
+
 /// Counters of a client since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolStats {
+    /// Reads, connections and locks.
+    pub remote: RemoteStats,
     /// Lookups begun.
     pub lookups: u64,
-    /// Reads posted, of both kinds.
-    pub reads: u64,
-    /// Index reads among them.
+    /// Index reads posted; [`RemoteStats::reads`] counts them, too.
     pub index_reads: u64,
     /// Index reads among them that led to a node or record which was not the key's any more: it had been split, merged, replaced or
     /// freed since it was put into the switches. Each cost a round trip or more. Where they become many, planning anew pays.
@@ -25,20 +27,8 @@ pub struct PoolStats {
     pub fallbacks: u64,
     /// Roots learnt from a superblock.
     pub new_roots: u64,
-    /// Queue pairs that failed.
-    pub broken_connections: u64,
-    /// Queue pairs among them that failed because an index read was not admitted.
-    pub refused_index_reads: u64,
     /// Operations begun again because their connection broke.
     pub restarts: u64,
-    /// Locks taken from owners whose sessions had ended.
-    pub inherited_locks: u64,
-    /// Attempts to take a lock that found it taken.
-    pub lock_retries: u64,
-    /// Locks handed over to another operation of this client.
-    pub hand_overs: u64,
-    /// Bytes of nodes and records written.
-    pub written_bytes: u64,
     /// Nodes split, roots included.
     pub splits: u64,
     /// Nodes split whose upper half went to another server.

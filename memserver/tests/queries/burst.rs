@@ -48,14 +48,14 @@ fn a_burst_of_scans_leaves_time_for_others() {
     assert!((1..=8).contains(&begun), "{begun} scans of thousands of records at once");
     assert_eq!(answers(&mut worker, at(1)).len(), 1500 - begun);
     // Another host's get is answered before they end, and before much is read for them.
-    let before = worker.worker.stats().pool.reads;
+    let before = worker.worker.stats().pool.remote.reads;
     worker.worker.handle(lab.now, at(2), &QueryHeader::request(Op::Get, keys[777], 0, 1).to_bytes());
     let mut steps = 0;
     while answers(&mut worker, at(2)).is_empty() {
         assert!(worker.worker.step(lab.now), "it has come to nothing");
         steps += 1;
     }
-    let reads = worker.worker.stats().pool.reads - before;
+    let reads = worker.worker.stats().pool.remote.reads - before;
     assert!(steps < 100 && reads < 10_000, "{steps} steps, {reads} reads");
     assert!(worker.worker.under_way() > 0, "scans are still at work");
     // What they are owed comes as well.

@@ -114,7 +114,7 @@ fn a_session_that_has_lapsed_is_followed_by_another_and_writes_of_both_kinds_mee
     }
     let second = worker.lease.unwrap();
     assert!(second.session != first.session && second.owner != first.owner);
-    assert_eq!(worker.worker.stats().pool.broken_connections, 1);
+    assert_eq!(worker.worker.stats().pool.remote.broken_connections, 1);
 }
 
 #[test]
@@ -173,7 +173,11 @@ fn an_address_that_is_right_saves_the_walk_and_one_that_is_wrong_costs_one() {
         assert_eq!(found, Answer::Value(value_of(key, SEED)));
         let after = worker.worker.stats();
         assert_eq!(client.stats().led - told, after.led - before.led, "the answer says where it began");
-        (after.pool.reads - before.pool.reads, after.led - before.led, after.led_astray - before.led_astray)
+        (
+            after.pool.remote.reads - before.pool.remote.reads,
+            after.led - before.led,
+            after.led_astray - before.led_astray,
+        )
     };
     let walk = path.len() as u64 + 1;
     assert_eq!(reads(0, key), (walk, 0, 0));

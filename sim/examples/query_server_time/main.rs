@@ -162,7 +162,7 @@ fn measure() -> Result<(), Failed> {
             each(worker.handled),
             each(worker.turned),
             each(worker.sent),
-            (stats.pool.reads - before.pool.reads) as f64 / count,
+            (stats.pool.remote.reads - before.pool.remote.reads) as f64 / count,
             share(stats.led, before.led),
             share(stats.led_astray, before.led_astray),
             median(&ratios),

@@ -568,7 +568,7 @@ impl<'s> Run<'s> {
         for asker in &self.askers {
             let pool = asker.client.pool();
             (calm.reads, calm.index_reads) =
-                (calm.reads + pool.stats().reads, calm.index_reads + pool.stats().index_reads);
+                (calm.reads + pool.stats().remote.reads, calm.index_reads + pool.stats().index_reads);
             calm.timeouts += pool.reactor().with(|nic| nic.stats().timeouts);
         }
         calm

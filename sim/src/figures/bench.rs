@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fatbtree_client::Client;
 use fatbtree_index::{
-    ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, Owner, PoolConfig, PoolStats, RemoteSide,
+    ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, Owner, PoolConfig, RemoteSide, RemoteStats,
     SessionId, Start, Techniques, Tree, TreeConfig, Wish, Writer, value,
 };
 use fatbtree_memserver::{Cluster, LoadOptions, fixed, load_cluster};
@@ -251,12 +251,14 @@ pub(super) fn run(
     })
 }
 
-fn stats(clients: &[Client<SimDevice>]) -> PoolStats {
-    clients.iter().map(|client| client.pool().stats()).fold(PoolStats::default(), |sum, stats| PoolStats {
-        written_bytes: sum.written_bytes + stats.written_bytes,
-        lock_retries: sum.lock_retries + stats.lock_retries,
-        hand_overs: sum.hand_overs + stats.hand_overs,
-        ..sum
+fn stats(clients: &[Client<SimDevice>]) -> RemoteStats {
+    clients.iter().map(|client| client.pool().counters()).fold(RemoteStats::default(), |sum, stats| {
+        RemoteStats {
+            written_bytes: sum.written_bytes + stats.written_bytes,
+            lock_retries: sum.lock_retries + stats.lock_retries,
+            hand_overs: sum.hand_overs + stats.hand_overs,
+            ..sum
+        }
     })
 }
 

@@ -300,8 +300,8 @@ impl Lab {
             let stats = rdma.client.pool().stats();
             outcome.splits += stats.splits;
             outcome.merges += stats.merges;
-            outcome.lock_retries += stats.lock_retries;
-            outcome.inherited_locks += stats.inherited_locks;
+            outcome.lock_retries += stats.remote.lock_retries;
+            outcome.inherited_locks += stats.remote.inherited_locks;
         }
         let lapsed = self.server.statistics().into_iter().find(|(name, _)| name == "sessions_lapsed");
         outcome.reloads = self.way.reloads;
@@ -613,8 +613,8 @@ fn count_worker(outcome: &mut Outcome, worker: &QueryWorker) {
     outcome.refused += stats.damaged;
     outcome.worker_splits += stats.pool.splits;
     outcome.merges += stats.pool.merges;
-    outcome.lock_retries += stats.pool.lock_retries;
-    outcome.inherited_locks += stats.pool.inherited_locks;
+    outcome.lock_retries += stats.pool.remote.lock_retries;
+    outcome.inherited_locks += stats.pool.remote.inherited_locks;
 }
 
 fn allocate(

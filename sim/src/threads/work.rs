@@ -77,7 +77,7 @@ pub(super) fn live(place: &Place<'_>, mut port: Port) -> Result<(Entries, Tally)
         let stats = life.client.pool().stats();
         tally += Tally {
             failed: failed.get(),
-            inherited_locks: stats.inherited_locks,
+            inherited_locks: stats.remote.inherited_locks,
             splits: stats.splits,
             merges: stats.merges,
             ..Tally::default()

@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Memory, Operation};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::SplitMix64;
 
 use super::MachineId;
 use super::events::{Event, Events, Place};
@@ -201,18 +203,18 @@ impl Access {
         }
         let count = self.units(self.offset, self.end()).len() as u64;
         let span = (self.ends - self.begins).as_nanos();
-        let mut draw = Draw(self.draw);
-        let moment = |place: u64, draw: &mut Draw| {
+        let mut draw = SplitMix64::seed_from_u64(self.draw);
+        let moment = |place: u64, draw: &mut SplitMix64| {
             // The `place`th of `count` equal parts of the time.
             let within = span * place / count..=span * (place + 1) / count;
             let width = within.end() - within.start();
-            self.begins + fatbtree_verbs::time::Duration::from_nanos(within.start() + draw.below(width + 1))
+            self.begins + fatbtree_verbs::time::Duration::from_nanos(within.start() + below(draw, width + 1))
         };
         let touch = |at| Touch { at, state: TouchState::Open };
         self.touches.extend((0..count).map(|place| touch(moment(place, &mut draw))));
         if self.any_order {
             for last in (1..count).rev() {
-                self.touches.swap(last as usize, draw.below(last + 1) as usize);
+                self.touches.swap(last as usize, below(&mut draw, last + 1) as usize);
             }
         }
     }
@@ -267,7 +269,8 @@ impl Accesses {
         (access.memory, access.offset, access.unit) = (plan.memory, plan.offset, plan.unit);
         (access.begins, access.ends, access.order) = (plan.begins, plan.ends, place.order);
         access.draw = plan.draw;
-        access.any_order = Draw(plan.draw ^ 0x5851_f42d).below(10_000) < u64::from(tearing.any_order);
+        let mut draw = SplitMix64::seed_from_u64(plan.draw ^ 0x5851_f42d);
+        access.any_order = below(&mut draw, 10_000) < u64::from(tearing.any_order);
         access.touches.clear();
         access.open = true;
         events.push_at(place, Event::End { access: number });
@@ -424,15 +427,7 @@ impl Accesses {
     }
 }
 
-/// A short sequence of numbers from one (SplitMix64): too short-lived for a generator of its own.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let mixed = mixed ^ mixed >> 31;
-        ((u128::from(mixed) * u128::from(bound)) >> 64) as u64
-    }
+/// Draws a number below a bound, from a generator that is made for a few draws.
+fn below(draw: &mut SplitMix64, bound: u64) -> u64 {
+    ((u128::from(draw.next_u64()) * u128::from(bound)) >> 64) as u64
 }

@@ -383,8 +383,8 @@ impl Living {
             outcome.stale_starts += cache.stale;
             outcome.records += stats.records;
             outcome.stale_records += stats.stale_records;
-            outcome.lock_retries += stats.lock_retries;
-            outcome.inherited_locks += stats.inherited_locks;
+            outcome.lock_retries += stats.remote.lock_retries;
+            outcome.inherited_locks += stats.remote.inherited_locks;
             outcome.splits += stats.splits;
             outcome.splits_elsewhere += stats.splits_elsewhere;
             outcome.merges += stats.merges;

@@ -10,9 +10,11 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
+use arrayvec::ArrayVec;
+
 use crate::completion::{Failure, Output};
 use crate::device::{QueuePair, Verbs};
-use crate::error::Error;
+use crate::error::{Error, PostError};
 use crate::request::{Operation, WorkRequest};
 use crate::time::{Duration, Instant};
 
@@ -103,7 +105,21 @@ impl<V: Verbs> Reactor<V> {
         queue_pair: QueuePair,
         operations: [Operation<'d>; N],
     ) -> Chain<'r, 'd, V, N> {
-        Chain { reactor: self, queue_pair, operations, slots: None }
+        Chain(Batch { reactor: self, queue_pair, operations, slots: ArrayVec::new() })
+    }
+
+    /// The same for a number of operations that is known only when they are posted, from 1 to [`MAX_BATCH`].
+    ///
+    /// The future keeps `operations`, not what it yields: it is cloned for each attempt to post. Nothing is allocated.
+    ///
+    /// # Errors
+    /// When the chain is not accepted, or the first operation that failed.
+    #[inline]
+    pub fn batch<'d, O>(&self, queue_pair: QueuePair, operations: O) -> Batch<'_, V, O>
+    where
+        O: IntoIterator<Item = Operation<'d>> + Clone + Unpin,
+    {
+        Batch { reactor: self, queue_pair, operations, slots: ArrayVec::new() }
     }
 
     /// Waits for a span of time.
@@ -234,44 +250,50 @@ impl<V> Inner<V> {
     }
 }
 
-/// Operations on their way; see [`Reactor::chain`].
+/// Maximum number of operations of one [`Reactor::batch`].
+pub const MAX_BATCH: usize = 16;
+
+/// Operations on their way, as many as `operations` gives; see [`Reactor::batch`].
 #[must_use = "nothing is posted before it is awaited"]
-pub struct Chain<'r, 'd, V: Verbs, const N: usize> {
+pub struct Batch<'r, V: Verbs, O, const MOST: usize = MAX_BATCH> {
     reactor: &'r Reactor<V>,
     queue_pair: QueuePair,
-    operations: [Operation<'d>; N],
-    /// Once posted: a slot for each operation that is signalled.
-    slots: Option<[Option<Slot>; N]>,
+    operations: O,
+    /// Once posted: a slot for each operation that is signalled. Empty before and afterwards.
+    slots: ArrayVec<Option<Slot>, MOST>,
 }
 
-impl<V: Verbs, const N: usize> std::fmt::Debug for Chain<'_, '_, V, N> {
+impl<V: Verbs, O, const MOST: usize> std::fmt::Debug for Batch<'_, V, O, MOST> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let posted = self.slots.is_some();
-        write!(f, "Chain of {N} on {}, {}", self.queue_pair, if posted { "posted" } else { "not posted" })
+        let posted = if self.slots.is_empty() { "not posted" } else { "posted" };
+        write!(f, "Batch of at most {MOST} on {}, {posted}", self.queue_pair)
     }
 }
 
-impl<V: Verbs, const N: usize> Future for Chain<'_, '_, V, N> {
-    type Output = Result<[Output; N], Error>;
+impl<'d, V, O, const MOST: usize> Future for Batch<'_, V, O, MOST>
+where
+    V: Verbs,
+    O: IntoIterator<Item = Operation<'d>> + Clone + Unpin,
+{
+    type Output = Result<ArrayVec<Output, MOST>, Error>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let mut borrowed = this.reactor.inner.borrow_mut();
         let inner = &mut *borrowed;
-        let slots = match this.slots {
-            Some(slots) => slots,
-            None => match inner.post(this.queue_pair, &this.operations) {
-                Ok(slots) => *this.slots.insert(slots),
+        if this.slots.is_empty() {
+            match inner.post(this.queue_pair, this.operations.clone()) {
+                Ok(slots) => this.slots = slots,
                 Err(Error::Post(error)) if error.is_temporary() && inner.slots.posted() > 0 => {
                     inner.starved.push_back(context.waker().clone());
                     return Poll::Pending;
                 }
                 Err(error) => return Poll::Ready(Err(error)),
-            },
-        };
+            }
+        }
         // Per queue pair completions come in order: when the last is there, all are.
-        if let Some(Some(last)) = slots.last()
+        if let Some(Some(last)) = this.slots.last()
             && !inner.slots.is_done(*last)
         {
             let other = inner.slots.keep(*last, context.waker());
@@ -279,52 +301,79 @@ impl<V: Verbs, const N: usize> Future for Chain<'_, '_, V, N> {
             drop(other);
             return Poll::Pending;
         }
-        this.slots = None;
         let mut first_failure = None;
-        let outputs = slots.map(|slot| {
+        let outputs = this.slots.drain(..).map(|slot| {
             let result = slot.map_or(Ok(Output::Written), |slot| inner.slots.take(slot));
             result.unwrap_or_else(|failure| {
                 first_failure.get_or_insert(failure);
                 Output::Written
             })
         });
+        let outputs = outputs.collect();
         Poll::Ready(first_failure.map_or(Ok(outputs), |failure| Err(failure.into())))
     }
 }
 
-impl<V: Verbs, const N: usize> Drop for Chain<'_, '_, V, N> {
+impl<V: Verbs, O, const MOST: usize> Drop for Batch<'_, V, O, MOST> {
     fn drop(&mut self) {
-        if let Some(slots) = self.slots {
+        if !self.slots.is_empty() {
             let mut inner = self.reactor.inner.borrow_mut();
-            slots.into_iter().flatten().for_each(|slot| inner.slots.abandon(slot));
+            self.slots.drain(..).flatten().for_each(|slot| inner.slots.abandon(slot));
         }
+    }
+}
+
+/// A batch of as many operations as the type says, so that their outputs can be told apart by a pattern; see [`Reactor::chain`].
+#[must_use = "nothing is posted before it is awaited"]
+pub struct Chain<'r, 'd, V: Verbs, const N: usize>(Batch<'r, V, [Operation<'d>; N], N>);
+
+impl<V: Verbs, const N: usize> std::fmt::Debug for Chain<'_, '_, V, N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let posted = if self.0.slots.is_empty() { "not posted" } else { "posted" };
+        write!(f, "Chain of {N} on {}, {posted}", self.0.queue_pair)
+    }
+}
+
+impl<V: Verbs, const N: usize> Future for Chain<'_, '_, V, N> {
+    type Output = Result<[Output; N], Error>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let all = |outputs: ArrayVec<_, N>| outputs.into_inner().expect("each operation has an output");
+        Pin::new(&mut self.0).poll(context).map_ok(all)
     }
 }
 
 impl<V: Verbs> Inner<V> {
     #[inline]
-    fn post<const N: usize>(
+    fn post<'d, const MOST: usize>(
         &mut self,
         queue_pair: QueuePair,
-        operations: &[Operation<'_>; N],
-    ) -> Result<[Option<Slot>; N], Error> {
-        let mut slots = [None; N];
-        for (at, operation) in operations.iter().enumerate() {
-            if operation.has_result() || at + 1 == N {
-                slots[at] = Some(self.slots.claim());
+        operations: impl IntoIterator<Item = Operation<'d>>,
+    ) -> Result<ArrayVec<Option<Slot>, MOST>, Error> {
+        let mut requests = ArrayVec::<WorkRequest<'d>, MOST>::new();
+        let mut operations = operations.into_iter();
+        for operation in operations.by_ref() {
+            let request = WorkRequest { tag: 0, signalled: operation.has_result(), operation };
+            if requests.try_push(request).is_err() {
+                let found = MOST + 1 + operations.count();
+                return Err(PostError::ChainLength { found, limit: MOST }.into());
             }
         }
+        if let Some(last) = requests.last_mut() {
+            last.signalled = true;
+        }
+        let claim = |request: &WorkRequest<'_>| request.signalled.then(|| self.slots.claim());
+        let slots: ArrayVec<Option<Slot>, MOST> = requests.iter().map(claim).collect();
         let last = slots.last().copied().flatten();
-        let requests: [WorkRequest<'_>; N] = std::array::from_fn(|at| WorkRequest {
+        for (request, slot) in requests.iter_mut().zip(&slots) {
             // An operation that is not signalled speaks up only to say why the last one fails.
-            tag: match (slots[at], &operations[at]) {
+            request.tag = match (slot, &request.operation) {
                 (Some(slot), Operation::IndexRead { .. }) => slot.tag_of_index_read(),
                 (Some(slot), _) => slot.tag(),
                 (None, _) => last.map(Slot::tag_of_cause).unwrap_or_default(),
-            },
-            signalled: slots[at].is_some(),
-            operation: operations[at],
-        });
+            };
+        }
         match self.verbs.post(queue_pair, &requests) {
             Ok(()) => {
                 slots.iter().flatten().for_each(|&slot| self.slots.posted_now(slot));

@@ -119,6 +119,55 @@ fn the_first_failure_is_the_chains() {
     assert!(matches!(error, Error::Post(PostError::NotConnected { .. })), "{error}");
 }
 
+/// Two of three operations say how many came before them, so that outputs in a wrong order or of another operation are noticed.
+fn counting(lab: &Lab, number: usize) -> Operation<'static> {
+    match number % 3 {
+        1 => Operation::Write { to: lab.at(64), data: b"x" },
+        _ => Operation::FetchAdd { at: lab.at(8), add: 1 },
+    }
+}
+
+#[test]
+fn a_batch_has_any_length_up_to_the_most() {
+    let lab = Lab::new();
+    let mut before = lab.memory.update(8, |x| x).unwrap();
+    for count in 1..=MAX_BATCH {
+        let batch = lab.reactor.batch(lab.queue_pair, (0..count).map(|number| counting(&lab, number)));
+        let outputs = lab.reactor.run(batch, |_| Instant::ZERO).unwrap();
+        assert_eq!(outputs.len(), count);
+        for (number, output) in outputs.into_iter().enumerate() {
+            match (number % 3, output) {
+                (1, Output::Written) => {}
+                (0 | 2, Output::Atomic(found)) if found == before => before += 1,
+                (_, output) => panic!("operation {number} of {count}, before it {before}: {output:?}"),
+            }
+        }
+    }
+    for found in [0, MAX_BATCH + 1, 100] {
+        let batch = lab.reactor.batch(lab.queue_pair, (0..found).map(|number| counting(&lab, number)));
+        let error = lab.reactor.run(batch, |_| Instant::ZERO).unwrap_err();
+        let limit = MAX_BATCH;
+        assert_eq!(error, Error::Post(PostError::ChainLength { found, limit }));
+        assert!(error.queue_pair_survived());
+    }
+    assert_eq!(lab.memory.update(8, |x| x), Ok(before), "a batch that is too long is not posted in part");
+}
+
+#[test]
+fn batches_and_chains_allocate_nothing_when_slots_and_queues_have_grown() {
+    let lab = Lab::new();
+    let work = || {
+        for count in 1..=MAX_BATCH {
+            let batch = lab.reactor.batch(lab.queue_pair, (0..count).map(|number| counting(&lab, number)));
+            lab.reactor.run(batch, |_| Instant::ZERO).unwrap();
+            let chain = [Operation::FetchAdd { at: lab.at(8), add: 1 }, counting(&lab, count)];
+            lab.reactor.run(lab.reactor.chain(lab.queue_pair, chain), |_| Instant::ZERO).unwrap();
+        }
+    };
+    work();
+    assert_eq!(allocation_counter::measure(work).count_total, 0);
+}
+
 #[test]
 fn a_chain_that_is_dropped_gives_its_slots_and_buffers_back() {
     let lab = Lab::new();

@@ -75,7 +75,7 @@ impl From<fatbtree_index::PoolStats> for Troubles {
             retries: stats.retries,
             fallbacks: stats.fallbacks,
             unregistered: stats.unregistered,
-            broken_connections: stats.broken_connections,
+            broken_connections: stats.remote.broken_connections,
             restarts: stats.restarts,
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use fatbtree_index::{OperationError, PoolStats, Value, value};
+use fatbtree_index::{OperationError, PoolStats, RemoteStats, Value, value};
 
 /// Of the values, as `udp_memserver` has them if it is not told otherwise.
 const SEED: u64 = 42;
@@ -33,18 +33,22 @@ impl Counts {
     /// They have ended.
     pub(crate) fn until(mut self, now: PoolStats) -> Self {
         let before = self.stats;
+        let remote = RemoteStats {
+            reads: now.remote.reads - before.remote.reads,
+            broken_connections: now.remote.broken_connections - before.remote.broken_connections,
+            refused_index_reads: now.remote.refused_index_reads - before.remote.refused_index_reads,
+            inherited_locks: now.remote.inherited_locks - before.remote.inherited_locks,
+            ..now.remote
+        };
         self.stats = PoolStats {
+            remote,
             lookups: now.lookups - before.lookups,
-            reads: now.reads - before.reads,
             index_reads: now.index_reads - before.index_reads,
             unregistered: now.unregistered - before.unregistered,
             retries: now.retries - before.retries,
             fallbacks: now.fallbacks - before.fallbacks,
             new_roots: now.new_roots - before.new_roots,
-            broken_connections: now.broken_connections - before.broken_connections,
-            refused_index_reads: now.refused_index_reads - before.refused_index_reads,
             restarts: now.restarts - before.restarts,
-            inherited_locks: now.inherited_locks - before.inherited_locks,
             splits: now.splits - before.splits,
             merges: now.merges - before.merges,
             settled: now.settled - before.settled,
@@ -89,9 +93,9 @@ impl Counts {
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { lookups, found, not_found, wrong, failed, landed, stats } = self;
-        let per_lookup = stats.reads as f64 / *lookups as f64;
-        let PoolStats { reads, index_reads, unregistered, fallbacks, restarts, .. } = stats;
-        let PoolStats { broken_connections: broken, refused_index_reads: refused, .. } = stats;
+        let PoolStats { remote, index_reads, unregistered, fallbacks, restarts, .. } = stats;
+        let RemoteStats { reads, broken_connections: broken, refused_index_reads: refused, .. } = remote;
+        let per_lookup = *reads as f64 / *lookups as f64;
         write!(
             f,
             "lookups={lookups} found={found} not_found={not_found} wrong={wrong} failed={failed} round_trips={reads} \

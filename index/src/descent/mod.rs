@@ -1,0 +1,192 @@
+//! The way down a tree, shared by all operations: reads nodes, checks them, follows siblings, begins again.
+
+mod decide;
+mod partner;
+mod recover;
+mod steps;
+
+use fatbtree_remote::{ConnectionId, GlobalAddress};
+use fatbtree_verbs::Verbs;
+use fatbtree_verbs::time::{Duration, Instant};
+
+use crate::operation::{Start, Trips};
+use crate::pool::Pool;
+use crate::super_root::Partition;
+
+pub(crate) use decide::LockedPlace;
+pub(crate) use partner::Upper;
+pub(crate) use recover::Reason;
+pub(crate) use steps::Led;
+
+/// What is read next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Index,
+    Node { address: GlobalAddress, level: u8 },
+}
+
+/// A node as its parent should know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Child {
+    /// Its lowest key.
+    pub(crate) low: u64,
+    pub(crate) address: GlobalAddress,
+    /// The parent's level.
+    pub(crate) parent_level: u8,
+}
+
+/// One operation's way through the tree.
+///
+/// Every node is checked before a step is taken from it: magic, format, free bit, the version of every line, own address,
+/// level, fences. A torn node is read again after a pause; a key right of the node's high fence moved to a sibling in a split;
+/// anything else was reached by a stale pointer, and the walk begins again at the partition's own root, without the
+/// switches. So a stale cache, in a switch or in a client, costs round trips, never a wrong answer.
+///
+/// ```text
+///            begin                    torn: same read again
+///              │                      ┌──────────┐
+///   Root ──► ┌─▼──────────────────────▼─┐        │
+///   Index ─► │ read node, check         ├────────┘      arrived at the level wanted
+///   Node ──► │                          ├─────────────────────────────────────────►
+///            └─▲───────────┬────────────┘
+///              └───────────┘            │ stale: recover, begin at the root
+///           child, right sibling        ▼
+/// ```
+pub(crate) struct Descent<'p, V: Verbs> {
+    pool: &'p Pool<V>,
+    key: u64,
+    lane: u8,
+    partition: Partition,
+    started: Instant,
+    /// When something that was read made no sense for the first time.
+    lost_since: Option<Instant>,
+    /// No more index reads: one has led astray, or its connection broke.
+    walks: bool,
+    /// Siblings followed and partners asked since the last start.
+    siblings: u32,
+    /// The node that the cache has led this attempt to, and its level.
+    cached: Option<(GlobalAddress, u8)>,
+    /// The switches have led this attempt to the node that is read, and nothing says yet whether it is the key's.
+    by_switches: bool,
+    /// The level of the node that pointed to the one that is read: its parent or, after a sibling step, none.
+    pointed_from: Option<u8>,
+    /// A node on the way that its parent has no pointer to.
+    untold: Option<Child>,
+    /// Where the keys end of the node that was arrived at.
+    high: Option<u64>,
+    trips: Trips,
+}
+
+impl<'p, V: Verbs> Descent<'p, V> {
+    pub(crate) fn new(pool: &'p Pool<V>, key: u64) -> Self {
+        Self::on_lane(pool, key, pool.take_lane())
+    }
+
+    /// One for another key of an operation that goes on: on the same lane, whose order it relies on.
+    pub(crate) fn beside(&self, key: u64) -> Self {
+        Self::on_lane(self.pool, key, self.lane)
+    }
+
+    fn on_lane(pool: &'p Pool<V>, key: u64, lane: u8) -> Self {
+        Self {
+            pool,
+            key,
+            lane,
+            partition: pool.partition_of(key),
+            started: pool.reactor().now(),
+            lost_since: None,
+            walks: false,
+            siblings: 0,
+            cached: None,
+            by_switches: false,
+            pointed_from: None,
+            untold: None,
+            high: None,
+            trips: Trips::default(),
+        }
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
+    pub(crate) fn pool(&self) -> &'p Pool<V> {
+        self.pool
+    }
+
+    pub(crate) fn lane(&self) -> u8 {
+        self.lane
+    }
+
+    pub(crate) fn partition(&self) -> &Partition {
+        &self.partition
+    }
+
+    pub(crate) fn trips_mut(&mut self) -> &mut Trips {
+        &mut self.trips
+    }
+
+    /// What it cost, and how long it took.
+    pub(crate) fn end(self) -> (Trips, Duration) {
+        (self.trips, self.pool.reactor().now() - self.started)
+    }
+
+    fn connection(&self) -> ConnectionId {
+        ConnectionId { server: self.partition.root.server(), lane: self.lane }
+    }
+
+    /// Prepares an attempt: waits for the connection, and says where the walk really begins.
+    pub(crate) async fn begin(&mut self, start: Start) -> Result<Start, Reason> {
+        self.partition = self.pool.partition_of(self.key);
+        let registered = self.pool.until_up(self.connection()).await?;
+        self.cached = None;
+        let start = match start {
+            _ if self.walks => Start::Root,
+            Start::Cached | Start::CachedOrIndexRead => self.ask_cache(start, registered),
+            start => start,
+        };
+        Ok(match start {
+            Start::IndexRead if !registered => {
+                self.walks = true;
+                self.pool.count(|stats| stats.unregistered += 1);
+                Start::Root
+            }
+            start => start,
+        })
+    }
+
+    #[inline]
+    fn ask_cache(&mut self, start: Start, registered: bool) -> Start {
+        if let Some(leaf) = self.pool.cached(|cache| cache.leaf_of(self.key)) {
+            self.pool.count_cache(|stats| stats.hits += 1);
+            self.cached = Some((leaf, 0));
+            return Start::Node { address: leaf, level: 0 };
+        }
+        self.pool.count_cache(|stats| stats.misses += 1);
+        if start == Start::CachedOrIndexRead && registered {
+            return Start::IndexRead;
+        }
+        self.cached = self.pool.cached(|cache| cache.below_top(self.key, self.partition.root_level));
+        match (self.cached, start) {
+            (Some((address, level)), _) => Start::Node { address, level },
+            (None, Start::CachedOrIndexRead) => Start::IndexRead,
+            (None, _) => Start::Root,
+        }
+    }
+
+    /// Where the keys end that the node which was arrived at is responsible for: its high fence or, if its partner has its upper keys,
+    /// the partner's low one.
+    pub(crate) fn high(&self) -> Option<u64> {
+        self.high
+    }
+
+    /// A node that was met on the way although its parent has no pointer to it. It is told once.
+    pub(crate) fn take_untold(&mut self) -> Option<Child> {
+        self.untold.take()
+    }
+
+    /// Notes such a node.
+    pub(crate) fn note_untold(&mut self, child: Child) {
+        self.untold = Some(child);
+    }
+}

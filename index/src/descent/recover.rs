@@ -1,0 +1,143 @@
+//! What follows an attempt that led nowhere: another one, or the end of the operation.
+
+use fatbtree_remote::{BreakReason, GlobalAddress, LockError, Shortage, Trouble, Want};
+use fatbtree_verbs::Verbs;
+
+use super::Descent;
+use crate::node::NodeFault;
+use crate::operation::OperationError;
+use crate::super_root::Partition;
+use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
+
+/// Why one attempt of an operation did not lead to its end.
+pub(crate) enum Reason {
+    /// What was read is not what was meant: a stale pointer led here.
+    Fault(NodeFault),
+    /// Something is the matter with the connection.
+    Trouble(Trouble),
+    /// Somebody else holds a lock for very long.
+    Locked,
+    /// Memory is needed on a server before the operation can go on.
+    Memory(Want),
+    /// The connection broke while the operation wrote, and what became of that cannot be found out any more.
+    Unknown(BreakReason),
+}
+
+impl From<LockError> for Reason {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Trouble(trouble) => Reason::Trouble(trouble),
+            LockError::Locked => Reason::Locked,
+            LockError::Unknown(reason) => Reason::Unknown(reason),
+        }
+    }
+}
+
+impl From<Trouble> for Reason {
+    fn from(trouble: Trouble) -> Self {
+        Reason::Trouble(trouble)
+    }
+}
+
+impl<V: Verbs> Descent<'_, V> {
+    /// Prepares the next attempt after one that led nowhere.
+    ///
+    /// # Errors
+    /// When there is none to be made.
+    #[cold]
+    pub(crate) async fn recover(&mut self, reason: Reason) -> Result<(), OperationError> {
+        let key = self.key;
+        let fault = match reason {
+            Reason::Trouble(Trouble::Broke(last)) => {
+                self.walks = true;
+                self.trips.breaks += 1;
+                let breaks = self.trips.breaks;
+                if breaks > self.pool.config().limits.reconnects {
+                    return Err(OperationError::ConnectionBroke { key, breaks, last });
+                }
+                self.pool.count(|stats| stats.restarts += 1);
+                return Ok(());
+            }
+            Reason::Trouble(Trouble::Lapsed) => {
+                // The next attempt is made in the next session.
+                self.pool.count(|stats| stats.restarts += 1);
+                self.pool.pause(self.trips.restarts).await;
+                return Ok(());
+            }
+            Reason::Trouble(Trouble::Abandoned(id)) => return Err(OperationError::Abandoned { key, id }),
+            Reason::Trouble(Trouble::Lost(server)) => {
+                return Err(OperationError::TreeLost { key, server });
+            }
+            Reason::Trouble(Trouble::UnknownServer(server)) => {
+                return Err(OperationError::UnknownServer { key, server });
+            }
+            Reason::Trouble(Trouble::NotWriter(server)) => {
+                return Err(OperationError::NotWriter { key, server });
+            }
+            Reason::Trouble(Trouble::Refused(error)) => return Err(OperationError::Refused { key, error }),
+            Reason::Locked => return Err(OperationError::Locked { key }),
+            Reason::Unknown(last) => return Err(OperationError::Unknown { key, last }),
+            Reason::Memory(want) => {
+                let (server, kind) = (want.server, want.kind);
+                let supplied = self.pool.until_memory(want).await;
+                return supplied.map_err(|why| match why {
+                    Shortage::TreeLost => OperationError::TreeLost { key, server },
+                    why => OperationError::NoMemory { key, server, kind, why },
+                });
+            }
+            Reason::Fault(fault) => fault,
+        };
+        if !fault.is_torn() {
+            self.count_astray();
+        }
+        if let Some((child, level)) = self.cached.take() {
+            self.pool.tell_cache(|cache| cache.forget(level.saturating_add(1), key, child));
+            self.pool.count_cache(|stats| stats.stale += 1);
+        }
+        // Time spent waiting for a connection is nobody's fault here.
+        let now = self.pool.reactor().now();
+        if now - *self.lost_since.get_or_insert(now) > self.pool.config().limits.patience {
+            let (root, restarts) = (self.partition.root, self.trips.restarts);
+            return Err(OperationError::GaveUp { key, root, restarts, fault });
+        }
+        let walked = std::mem::replace(&mut self.walks, true);
+        self.trips.restarts += 1;
+        self.pool.count(|stats| stats.fallbacks += 1);
+        if walked {
+            // It began at the root already: perhaps that is not the root any more, perhaps somebody is at work there.
+            self.pool.pause(self.trips.restarts).await;
+            self.refresh_root().await;
+        }
+        Ok(())
+    }
+
+    /// Asks the region's superblock for the root. What goes wrong here goes wrong again in the next attempt, and is told
+    /// then.
+    pub(crate) async fn refresh_root(&mut self) {
+        let place = GlobalAddress::new(self.partition.root.server(), 0);
+        let Ok(bytes) = self.pool.read(self.lane, place, SUPERBLOCK_BYTES).await else { return };
+        self.trips.round_trips += 1;
+        let Ok(found) = Superblock::parse(&bytes) else { return };
+        if found.check(&self.partition, &self.pool.config().tree).is_err() {
+            return;
+        }
+        let Partition { id, root, root_level, .. } = found.partition;
+        if (root, root_level) != (self.partition.root, self.partition.root_level) {
+            self.pool.set_root(id, root, root_level);
+            self.pool.count(|stats| stats.new_roots += 1);
+        }
+    }
+
+    /// What was torn is read again after a pause, some times; anything else ends the attempt.
+    #[cold]
+    pub(crate) async fn pause_if_torn(&mut self, fault: NodeFault, torn: &mut u32) -> Result<(), Reason> {
+        if !fault.is_torn() || *torn >= self.pool.config().limits.torn {
+            return Err(Reason::Fault(fault));
+        }
+        self.trips.retries += 1;
+        self.pool.count(|stats| stats.retries += 1);
+        self.pool.pause(*torn).await;
+        *torn += 1;
+        Ok(())
+    }
+}

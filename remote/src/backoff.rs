@@ -1,0 +1,139 @@
+//! Back-off: how long an operation pauses before it tries the same again.
+//!
+//! Two things are tried again: a read of what was torn or is out of place, and a lock that another client holds. Each has a
+//! [`Backoff`] of its own in [`RemoteConfig`](crate::RemoteConfig); the pauses of both come from [`Pauses`].
+
+use fatbtree_verbs::time::Duration;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// How long operations pause between attempts.
+///
+/// Pauses begin with `unit`, grow to `limit`, and have a random part, half of each at most, so that operations that met do not meet
+/// again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    /// Attempts of a round, at least 1: there is one pause behind each round, and none within it.
+    pub round: u32,
+    /// First pause, without its random part.
+    pub unit: Duration,
+    /// Longest pause.
+    pub limit: Duration,
+    /// How pauses grow from round to round.
+    pub growth: Growth,
+}
+
+/// How the pauses of one operation grow.
+///
+/// A growth that follows the retry rate of the whole client, as SMART's does, is another choice here. What it measures belongs to
+/// [`Pauses`], which is asked for each pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Growth {
+    /// Not at all.
+    None,
+    /// Twice as long each time.
+    Doubling,
+}
+
+impl Backoff {
+    /// For reads: a pause before each of them, from 1 µs to 1 ms.
+    pub const READS: Self = Self {
+        round: 1,
+        unit: Duration::from_micros(1),
+        limit: Duration::from_millis(1),
+        growth: Growth::Doubling,
+    };
+
+    /// For locks: 16 attempts without a pause, then one of 16 µs. A lock is held for a round trip or two, and an operation that
+    /// pauses between falls behind those that do not (Sherman's clients never pause). Of one client only the first operation in the
+    /// queue tries.
+    pub const LOCKS: Self = Self {
+        round: 16,
+        unit: Duration::from_micros(16),
+        limit: Duration::from_micros(16),
+        growth: Growth::None,
+    };
+
+    /// Whether a round ends with this attempt; the first one is number 0.
+    pub(crate) fn ends_round(&self, attempt: u32) -> bool {
+        let round = self.round.max(1);
+        attempt % round == round - 1
+    }
+
+    /// Pause behind the round of this attempt, without its random part.
+    fn span(&self, attempt: u32) -> u64 {
+        let grown = match self.growth {
+            Growth::None => 0,
+            Growth::Doubling => attempt / self.round.max(1),
+        };
+        let factor = 1u64.checked_shl(grown).unwrap_or(u64::MAX);
+        self.unit.as_nanos().saturating_mul(factor).min(self.limit.as_nanos())
+    }
+}
+
+/// What a client's pauses depend on beside the attempt: the random part, drawn from one seed.
+#[derive(Debug)]
+pub(crate) struct Pauses {
+    random: ChaCha8Rng,
+}
+
+impl Pauses {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { random: ChaCha8Rng::seed_from_u64(seed) }
+    }
+
+    /// Draws the next pause.
+    pub(crate) fn draw(&mut self, backoff: &Backoff, attempt: u32) -> Duration {
+        let span = backoff.span(attempt);
+        Duration::from_nanos(self.random.random_range(span / 2..=span))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(backoff: &Backoff, seed: u64, attempts: impl Iterator<Item = u32>) -> Vec<u64> {
+        let mut pauses = Pauses::new(seed);
+        attempts.map(|attempt| pauses.draw(backoff, attempt).as_nanos()).collect()
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_limit_and_half_of_each_is_random() {
+        for (attempt, longest) in
+            [(0, 1_000), (1, 2_000), (9, 512_000), (10, 1_000_000), (u32::MAX, 1_000_000)]
+        {
+            let pauses = drawn(&Backoff::READS, 7, [attempt; 200].into_iter());
+            assert!(
+                pauses.iter().all(|pause| (longest / 2..=longest).contains(pause)),
+                "{attempt}: {pauses:?}"
+            );
+            let (short, long) = (longest * 6 / 10, longest * 9 / 10);
+            assert!(pauses.iter().any(|&pause| pause < short) && pauses.iter().any(|&pause| pause > long));
+        }
+    }
+
+    #[test]
+    fn a_lock_is_asked_for_sixteen_times_between_two_pauses_of_the_same_length() {
+        let ends: Vec<u32> = (0..64).filter(|&attempt| Backoff::LOCKS.ends_round(attempt)).collect();
+        assert_eq!(ends, [15, 31, 47, 63]);
+        let pauses = drawn(&Backoff::LOCKS, 7, 0..1_000);
+        assert!(pauses.iter().all(|pause| (8_000..=16_000).contains(pause)), "{pauses:?}");
+        assert!((0..64).all(|attempt| Backoff::READS.ends_round(attempt)));
+    }
+
+    #[test]
+    fn a_round_of_several_attempts_grows_once() {
+        let backoff = Backoff { round: 4, ..Backoff::READS };
+        assert_eq!([0, 3, 4, 7, 8].map(|attempt| backoff.span(attempt)), [1_000, 1_000, 2_000, 2_000, 4_000]);
+        let no_round = Backoff { round: 0, ..Backoff::READS };
+        assert!(no_round.ends_round(0) && no_round.span(1) == 2_000, "it is taken for 1");
+    }
+
+    #[test]
+    fn a_seed_decides_all_pauses() {
+        assert_eq!(drawn(&Backoff::READS, 3, 0..20), drawn(&Backoff::READS, 3, 0..20));
+        assert_ne!(drawn(&Backoff::READS, 3, 0..20), drawn(&Backoff::READS, 4, 0..20));
+    }
+}

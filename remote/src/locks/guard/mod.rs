@@ -1,0 +1,143 @@
+//! A lock while an operation has it.
+
+mod give_back;
+mod take;
+
+use std::task::Waker;
+
+use fatbtree_verbs::{Buffer, Failure, Output, Verbs};
+
+use super::{End, Left, LocalLocks, LockId, Taken, Ticket, Unfinished, Writer};
+use crate::connection::{BreakReason, ConnectionId, Event};
+use crate::memory::{RemoteMemory, Trouble};
+
+pub use give_back::restructure_all;
+
+/// Why something under a lock did not lead to its end.
+#[derive(Debug)]
+pub enum LockError {
+    /// Something is the matter with the connection or the session.
+    Trouble(Trouble),
+    /// Another client holds the lock for longer than an operation waits.
+    Locked,
+    /// The connection broke while the operation wrote, and what became of that cannot be found out any more.
+    Unknown(BreakReason),
+}
+
+impl From<Trouble> for LockError {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
+    }
+}
+
+/// A lock that an operation has, or wants. Dropped without a proper end, it leaves to the next one what is to be finished.
+pub struct Held<'p, V: Verbs> {
+    pool: &'p RemoteMemory<V>,
+    writer: Writer,
+    lock: LockId,
+    lane: u8,
+    place: Place,
+    /// What is to be finished before the lock is free: there as long as the global lock is, or may be, this client's.
+    unfinished: Option<Unfinished>,
+}
+
+/// How an operation competes with others of its client for a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// It waits for its turn, or has it.
+    Queued(Ticket),
+    /// Without a queue: whoever is the first to find the global lock free has it.
+    Racing,
+    /// It has ended.
+    Left,
+}
+
+impl<V: Verbs> Drop for Held<'_, V> {
+    fn drop(&mut self) {
+        let end = self.unfinished.take().map_or(End::Released, End::Unfinished);
+        self.leave(end);
+    }
+}
+
+impl<V: Verbs> Held<'_, V> {
+    /// Does something with the client's own queues for locks. They are of one session: when that has ended, so has every turn.
+    fn with_locks<T>(&self, work: impl FnOnce(&mut LocalLocks) -> T) -> Result<T, Trouble> {
+        with_locks(self.pool, self.lock, &self.writer, work)
+    }
+
+    /// From now on the global lock may be this client's, and nothing is written.
+    fn may_be_taken(&mut self) {
+        self.unfinished = Some(Unfinished { lane: self.lane });
+    }
+
+    /// What the lock was taken by, and in which session.
+    pub fn writer(&self) -> Writer {
+        self.writer
+    }
+
+    fn judge(&self, found: &Output, believed: u64) -> Result<Taken, LockError> {
+        match found {
+            Output::Atomic(found) => Ok(self.writer.taken(self.lock, believed, *found)),
+            _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other)).into()),
+        }
+    }
+
+    fn connection(&self) -> ConnectionId {
+        ConnectionId { server: self.lock.server, lane: self.lane }
+    }
+
+    fn leave(&mut self, end: End) {
+        let place = std::mem::replace(&mut self.place, Place::Left);
+        let left = self.with_locks(|locks| match (place, end) {
+            (Place::Queued(ticket), end) => locks.leave(self.lock, ticket, end),
+            (Place::Racing, End::Unfinished(unfinished)) => locks.end_race(self.lock, Some(unfinished)),
+            (Place::Racing, _) => locks.end_race(self.lock, None),
+            (Place::Left, _) => Left::Nobody,
+        });
+        // A session that has ended has no locks: its queues are gone.
+        match left.unwrap_or(Left::Nobody) {
+            Left::Next(waker) => waker.into_iter().for_each(Waker::wake),
+            Left::Nobody => {}
+            Left::Unfinished => self.pool.push_event(Event::Unfinished { server: self.lock.server }),
+        }
+    }
+}
+
+/// Does something with the client's own queues for the locks of a server, in the session of `writer`.
+fn with_locks<V: Verbs, T>(
+    pool: &RemoteMemory<V>,
+    lock: LockId,
+    writer: &Writer,
+    work: impl FnOnce(&mut LocalLocks) -> T,
+) -> Result<T, Trouble> {
+    pool.in_session(lock.server, writer, |session| work(&mut session.locks)).ok_or(Trouble::Lapsed)
+}
+
+fn bytes_of(output: Output) -> Result<Buffer, LockError> {
+    match output {
+        Output::Read(bytes) => Ok(bytes),
+        _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other)).into()),
+    }
+}
+
+fn word_of(output: &Output) -> Result<u64, LockError> {
+    match output {
+        Output::Atomic(found) => Ok(*found),
+        _ => Err(Trouble::Broke(BreakReason::Failed(Failure::Other)).into()),
+    }
+}
+
+impl<V: Verbs> RemoteMemory<V> {
+    /// Gives back the locks of changes that were dropped before their end, as [`Event::Unfinished`] asks for. The next change does
+    /// so, too; until then other clients wait for these locks.
+    pub async fn finish(&self) {
+        while let Some((lock, writer)) = self.take_left() {
+            let mut trips = 0;
+            // What fails here is left once more, for the next change.
+            let Ok((held, taken)) = Held::enter(self, writer, lock, 0, &mut trips).await else { return };
+            if taken && held.let_go(&mut trips).await.is_err() {
+                return;
+            }
+        }
+    }
+}

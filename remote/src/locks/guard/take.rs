@@ -1,0 +1,256 @@
+//! Taking a lock: the turn among the client's own operations, then the lock of the server.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use fatbtree_verbs::{Buffer, Operation, Output, Remote, Verbs};
+
+use super::{Held, LockError, Place, bytes_of, with_locks, word_of};
+use crate::address::GlobalAddress;
+use crate::checks::Check;
+use crate::connection::ConnectionId;
+use crate::locks::{Admission, End, LockId, Taken, Unfinished, Writer};
+use crate::memory::RemoteMemory;
+
+impl<'p, V: Verbs> Held<'p, V> {
+    /// Waits for this operation's turn among the client's own; then takes the lock of what begins at an address and reads it, with one
+    /// doorbell. Counts its round trips.
+    ///
+    /// # Errors
+    /// When the lock stays another client's, or the connection or session ends.
+    pub async fn lock_and_read(
+        pool: &'p RemoteMemory<V>,
+        lane: u8,
+        at: GlobalAddress,
+        len: u32,
+        trips: &mut u32,
+    ) -> Result<(Self, Buffer), LockError> {
+        let writer = pool.writer(at.server())?;
+        let (mut held, taken) = Self::enter(pool, writer, writer.lock_of(at), lane, trips).await?;
+        let read = |rkey| Operation::Read { from: Remote { address: at.raw(), rkey }, len };
+        if !taken {
+            let mut believed = 0;
+            held.may_be_taken();
+            if pool.config().locking.combine {
+                let writer = held.writer;
+                let chain = |rkey| [writer.take(held.lock, believed), read(rkey)];
+                let [found, bytes] = pool.chain(held.connection(), &held.writer, chain).await?;
+                *trips += 1;
+                match held.judge_taken(&found, believed)? {
+                    Taken::Now | Taken::Before => return Ok((held, bytes_of(bytes)?)),
+                    Taken::Neighbour(found) => believed = found,
+                    Taken::Not(_) => {}
+                }
+            }
+            held.take_in_the_end(believed, trips).await?;
+        }
+        let [bytes] = pool.chain(held.connection(), &held.writer, |rkey| [read(rkey)]).await?;
+        *trips += 1;
+        Ok((held, bytes_of(bytes)?))
+    }
+
+    /// The same if nobody has or wants the lock; nothing otherwise.
+    ///
+    /// # Errors
+    /// When the connection or session ends.
+    pub async fn try_lock_and_read(
+        pool: &'p RemoteMemory<V>,
+        lane: u8,
+        at: GlobalAddress,
+        len: u32,
+        trips: &mut u32,
+    ) -> Result<Option<(Self, Buffer)>, LockError> {
+        let writer = pool.writer(at.server())?;
+        let lock = writer.lock_of(at);
+        let techniques = pool.config().locking;
+        let place = with_locks(pool, lock, &writer, |locks| {
+            if techniques.hierarchical {
+                locks.try_enter(lock).map(Place::Queued)
+            } else {
+                locks.race(lock).then_some(Place::Racing)
+            }
+        })?;
+        let Some(place) = place else { return Ok(None) };
+        let mut held = Held { pool, writer, lock, lane, place, unfinished: None };
+        let mut believed = 0;
+        loop {
+            held.may_be_taken();
+            let id = held.connection();
+            let read = |rkey| Operation::Read { from: Remote { address: at.raw(), rkey }, len };
+            let (found, bytes) = if techniques.combine {
+                let [found, bytes] =
+                    pool.chain(id, &writer, |rkey| [writer.take(lock, believed), read(rkey)]).await?;
+                (found, Some(bytes))
+            } else {
+                let [found] = pool.chain(id, &writer, |_| [writer.take(lock, believed)]).await?;
+                (found, None)
+            };
+            *trips += 1;
+            match held.judge_taken(&found, believed)? {
+                Taken::Now | Taken::Before => {
+                    if let Some(bytes) = bytes {
+                        return Ok(Some((held, bytes_of(bytes)?)));
+                    }
+                    let [bytes] = pool.chain(id, &writer, |rkey| [read(rkey)]).await?;
+                    *trips += 1;
+                    return Ok(Some((held, bytes_of(bytes)?)));
+                }
+                Taken::Neighbour(found) => believed = found,
+                Taken::Not(_) => {
+                    held.unfinished = None;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Waits for this operation's turn, and finishes what the one before it has left. Says whether the global lock is this client's
+    /// already.
+    pub(super) async fn enter(
+        pool: &'p RemoteMemory<V>,
+        writer: Writer,
+        lock: LockId,
+        lane: u8,
+        trips: &mut u32,
+    ) -> Result<(Self, bool), LockError> {
+        let queues = pool.config().locking.hierarchical;
+        let place = with_locks(pool, lock, &writer, |locks| {
+            if !queues && locks.race(lock) { Place::Racing } else { Place::Queued(locks.enter(lock)) }
+        })?;
+        let mut held = Held { pool, writer, lock, lane, place, unfinished: None };
+        let taken = held.be_admitted(trips).await?;
+        Ok((held, taken))
+    }
+
+    /// Waits for its turn, if it waits in the queue. Says whether the global lock is this client's already.
+    async fn be_admitted(&mut self, trips: &mut u32) -> Result<bool, LockError> {
+        let lock = self.lock;
+        let Place::Queued(ticket) = self.place else { return Ok(false) };
+        let turn =
+            poll_fn(|context| match self.with_locks(|locks| locks.poll(lock, ticket, context.waker())) {
+                Ok(Some(admission)) => Poll::Ready(Ok(admission)),
+                Ok(None) => Poll::Pending,
+                Err(lapsed) => Poll::Ready(Err(lapsed)),
+            });
+        match turn.await? {
+            Admission::First => Ok(false),
+            Admission::HandedOver => {
+                self.may_be_taken();
+                Ok(true)
+            }
+            Admission::Unfinished(unfinished) => {
+                self.unfinished = Some(unfinished);
+                let mut taken = self.finish(unfinished, trips).await?;
+                // What was posted on another lane may still come. Who writes before that is overwritten.
+                while let Some(unfinished) = self.with_locks(|locks| locks.take_more(lock))? {
+                    self.unfinished = Some(unfinished);
+                    taken = self.finish(unfinished, trips).await?;
+                }
+                Ok(taken)
+            }
+        }
+    }
+
+    /// Finishes what another operation of this client has left. Says whether the global lock is this client's now.
+    async fn finish(&mut self, left: Unfinished, trips: &mut u32) -> Result<bool, LockError> {
+        let id = ConnectionId { server: self.lock.server, lane: left.lane };
+        let mut believed = 0;
+        loop {
+            let [found] =
+                self.pool.chain(id, &self.writer, |_| [self.writer.take(self.lock, believed)]).await?;
+            *trips += 1;
+            match self.judge(&found, believed)? {
+                Taken::Neighbour(found) => believed = found,
+                // Of what it wanted to write, all was written, or the first parts, or nothing: the index is right in any case.
+                Taken::Now | Taken::Before => break,
+                Taken::Not(_) => {
+                    self.unfinished = None;
+                    return Ok(false);
+                }
+            }
+        }
+        self.may_be_taken();
+        Ok(true)
+    }
+
+    /// Asks for the global lock until it is this client's. From time to time it asks whether the owner is alive.
+    async fn take_in_the_end(&mut self, mut believed: u64, trips: &mut u32) -> Result<(), LockError> {
+        let backoff = &self.pool.config().locking.backoff;
+        let began = self.pool.reactor().now();
+        let mut attempt = 0;
+        loop {
+            let [found] = self
+                .pool
+                .chain(self.connection(), &self.writer, |_| [self.writer.take(self.lock, believed)])
+                .await?;
+            *trips += 1;
+            match self.judge_taken(&found, believed)? {
+                Taken::Now | Taken::Before => return Ok(()),
+                Taken::Neighbour(found) => believed = found,
+                Taken::Not(owner) => {
+                    self.unfinished = None;
+                    let races = self.place == Place::Racing;
+                    if races && !self.with_locks(|locks| locks.may_race(self.lock))? {
+                        // Another one has left something unfinished here: that is done one after the other.
+                        self.leave(End::Released);
+                        self.place = Place::Queued(self.with_locks(|locks| locks.enter(self.lock))?);
+                        if self.be_admitted(trips).await? {
+                            return Ok(());
+                        }
+                        (believed, attempt) = (0, 0);
+                        self.may_be_taken();
+                        continue;
+                    }
+                    let round_ends = backoff.ends_round(attempt);
+                    let looks = round_ends && !(races && owner == self.writer.owner.number);
+                    if looks && self.inherit(owner, word_of(&found)?, trips).await? {
+                        return Ok(());
+                    }
+                    if self.pool.reactor().now() - began > self.pool.config().patience {
+                        return Err(LockError::Locked);
+                    }
+                    if round_ends && !races {
+                        self.pool.back_off(backoff, attempt).await;
+                    }
+                    self.may_be_taken();
+                    attempt += 1;
+                }
+            }
+        }
+    }
+
+    /// Takes the lock of an owner that is dead. Says whether it is this client's now.
+    async fn inherit(&mut self, owner: u16, believed: u64, trips: &mut u32) -> Result<bool, LockError> {
+        let (at, bit) = self.writer.life_of(owner);
+        let read = Operation::Read { from: at, len: 8 };
+        let [life] = self.pool.chain(self.connection(), &self.writer, |_| [read]).await?;
+        *trips += 1;
+        let life = bytes_of(life)?.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
+        if life & bit != 0 && Check::OwnerLife.on() {
+            return Ok(false);
+        }
+        self.may_be_taken();
+        let inherit = self.writer.inherit(self.lock, believed, owner);
+        let [found] = self.pool.chain(self.connection(), &self.writer, |_| [inherit]).await?;
+        *trips += 1;
+        let taken = self.writer.has_inherited(self.lock, believed, owner, word_of(&found)?);
+        if taken {
+            self.pool.count(|stats| stats.inherited_locks += 1);
+        } else {
+            self.unfinished = None;
+        }
+        Ok(taken)
+    }
+
+    /// What an attempt to take the lock came to. Who races has not taken it if another one of this client has.
+    fn judge_taken(&self, found: &Output, believed: u64) -> Result<Taken, LockError> {
+        let taken = match self.judge(found, believed)? {
+            Taken::Before if self.place == Place::Racing => Taken::Not(self.writer.owner.number),
+            taken => taken,
+        };
+        if let Taken::Not(_) = taken {
+            self.pool.count(|stats| stats.lock_retries += 1);
+        }
+        Ok(taken)
+    }
+}

@@ -1,0 +1,164 @@
+//! The memory of all servers as one client reaches it: queue pairs to each of them, reads by address, and chains under locks.
+
+mod connect;
+mod operate;
+mod sessions;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use fatbtree_verbs::time::Instant;
+use fatbtree_verbs::{Broken, Failure, PostError, QueuePair, Reactor, Verbs};
+
+use crate::backoff::Pauses;
+use crate::config::RemoteConfig;
+use crate::connection::{BreakReason, ConnectError, ConnectionId, Connections, Event, RemoteStats};
+use crate::session::Session;
+
+/// The memory of all servers as one client reaches it, for the operations of an index. It belongs to one thread.
+///
+/// **Driving contract.**
+/// * Connections first: [`open`](Self::open) every one of [`connections`](Self::connections), exchange endpoints with the
+///   server by whatever means, then [`connected`](Self::connected).
+/// * Operations are futures: run them in any executor.
+/// * Call [`turn`](Self::turn) whenever completions may have come or [`next_deadline`](Self::next_deadline) is reached; then take
+///   all that [`poll_event`](Self::poll_event) has, and connect anew what broke, or [`abandon`](Self::abandon) it.
+pub struct RemoteMemory<V> {
+    reactor: Reactor<V>,
+    config: RemoteConfig,
+    state: RefCell<State>,
+}
+
+struct State {
+    connections: Connections,
+    next_lane: u8,
+    pauses: Pauses,
+    stats: RemoteStats,
+    /// Present sessions, by server.
+    sessions: BTreeMap<u16, Session>,
+}
+
+impl<V> std::fmt::Debug for RemoteMemory<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.state.borrow();
+        f.debug_struct("RemoteMemory")
+            .field("connections", &state.connections)
+            .field("stats", &state.stats)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why an operation cannot go on as it was.
+#[derive(Debug)]
+pub enum Trouble {
+    /// Its connection broke: it may begin again on the next one.
+    Broke(BreakReason),
+    /// The owner gave the connection up.
+    Abandoned(ConnectionId),
+    /// The server has lost what its memory held.
+    Lost(u16),
+    /// The client has no connection to the server.
+    UnknownServer(u16),
+    /// The client may not write there.
+    NotWriter(u16),
+    /// The session in which the client was to write there has ended.
+    Lapsed,
+    /// The request cannot be posted, now or later.
+    Refused(PostError),
+}
+
+impl<V: Verbs> RemoteMemory<V> {
+    /// A client of these servers, none of which is connected. `seed` decides how long it pauses
+    /// before it reads something again.
+    ///
+    /// # Errors
+    /// When there are no lanes.
+    pub fn new(
+        verbs: V,
+        servers: impl Iterator<Item = u16>,
+        config: RemoteConfig,
+        seed: u64,
+    ) -> Result<Self, ConnectError> {
+        if config.lanes == 0 {
+            return Err(ConnectError::Lanes);
+        }
+        let state = RefCell::new(State {
+            connections: Connections::new(servers, config.lanes),
+            next_lane: 0,
+            pauses: Pauses::new(seed),
+            stats: RemoteStats::default(),
+            sessions: BTreeMap::new(),
+        });
+        Ok(Self { reactor: Reactor::new(verbs), config, state })
+    }
+
+    /// Takes what has come by `now`, and wakes the operations that wait for it. Says whether there was anything.
+    pub fn turn(&self, now: Instant) -> bool {
+        let any = self.reactor.turn(now);
+        while let Some(broken) = self.reactor.poll_broken() {
+            self.broke(broken);
+        }
+        any
+    }
+
+    /// When [`turn`](Self::turn) is due for an operation that pauses.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.reactor.next_deadline()
+    }
+
+    /// The next connection that broke.
+    pub fn poll_event(&self) -> Option<Event> {
+        self.state.borrow_mut().connections.poll_event()
+    }
+
+    /// The reactor: its device, to hand frames to, and its time.
+    pub fn reactor(&self) -> &Reactor<V> {
+        &self.reactor
+    }
+
+    /// As given.
+    pub fn config(&self) -> &RemoteConfig {
+        &self.config
+    }
+
+    /// Counters since the beginning.
+    pub fn counters(&self) -> RemoteStats {
+        self.state.borrow().stats
+    }
+
+    /// Tells the owner something.
+    pub(crate) fn push_event(&self, event: Event) {
+        self.state.borrow_mut().connections.push_event(event);
+    }
+
+    pub(crate) fn count(&self, work: impl FnOnce(&mut RemoteStats)) {
+        work(&mut self.state.borrow_mut().stats);
+    }
+
+    /// Notes that a queue pair failed, unless it is known.
+    fn broke(&self, broken: Broken) {
+        let Broken { queue_pair, failure, index_read } = broken;
+        let reason = match failure {
+            Failure::RemoteAccess if index_read => BreakReason::Unregistered,
+            failure => BreakReason::Failed(failure),
+        };
+        let news = {
+            let mut state = self.state.borrow_mut();
+            let news = state.connections.broke(queue_pair, reason);
+            if news {
+                state.stats.broken_connections += 1;
+                state.stats.refused_index_reads += u64::from(reason == BreakReason::Unregistered);
+            }
+            news
+        };
+        if news {
+            self.destroy(Some(queue_pair));
+        }
+    }
+
+    fn destroy(&self, queue_pair: Option<QueuePair>) {
+        if let Some(queue_pair) = queue_pair {
+            self.reactor.with(|verbs| verbs.destroy(queue_pair));
+        }
+    }
+}

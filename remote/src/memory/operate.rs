@@ -1,0 +1,187 @@
+//! What operations do: read, post chains, pause.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use arrayvec::ArrayVec;
+use fatbtree_verbs::{
+    Broken, Buffer, Error, Failure, MAX_BATCH, Operation, Output, QueuePair, Remote, Verbs,
+};
+
+use super::{RemoteMemory, Trouble};
+use crate::address::GlobalAddress;
+use crate::backoff::Backoff;
+use crate::checks::Check;
+use crate::connection::{BreakReason, ConnectionId, Link};
+use crate::locks::Writer;
+
+impl<V: Verbs> RemoteMemory<V> {
+    /// The lane of the next operation.
+    pub fn take_lane(&self) -> u8 {
+        let mut state = self.state.borrow_mut();
+        let lane = state.next_lane;
+        state.next_lane = (lane + 1) % self.config.lanes;
+        lane
+    }
+
+    /// Waits until a connection is up. Says whether it is registered.
+    ///
+    /// # Errors
+    /// When it was given up, or there is none.
+    pub async fn until_up(&self, id: ConnectionId) -> Result<bool, Trouble> {
+        poll_fn(|context| {
+            let mut state = self.state.borrow_mut();
+            let Ok(connection) = state.connections.get_mut(id) else {
+                return Poll::Ready(Err(Trouble::UnknownServer(id.server)));
+            };
+            match connection.link {
+                Link::Up { .. } => Poll::Ready(Ok(connection.registered)),
+                Link::Abandoned => Poll::Ready(Err(Trouble::Abandoned(id))),
+                Link::Lost => Poll::Ready(Err(Trouble::Lost(id.server))),
+                Link::Down | Link::Opening { .. } => {
+                    if !connection.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                        connection.waiting.push(context.waker().clone());
+                    }
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Queue pair and rkey of a connection, if it is up now.
+    ///
+    /// # Errors
+    /// When it is not, and why.
+    #[inline]
+    pub fn link(&self, id: ConnectionId) -> Result<(QueuePair, u32), Trouble> {
+        let mut state = self.state.borrow_mut();
+        let Ok(connection) = state.connections.get_mut(id) else {
+            return Err(Trouble::UnknownServer(id.server));
+        };
+        match connection.link {
+            Link::Up { queue_pair, rkey } => Ok((queue_pair, rkey)),
+            Link::Abandoned => Err(Trouble::Abandoned(id)),
+            Link::Lost => Err(Trouble::Lost(id.server)),
+            Link::Down | Link::Opening { .. } => Err(Trouble::Broke(connection.reason)),
+        }
+    }
+
+    /// Queue pair and rkey of a connection, as soon as it is up.
+    #[inline]
+    async fn link_when_up(&self, id: ConnectionId) -> Result<(QueuePair, u32), Trouble> {
+        match self.link(id) {
+            Err(Trouble::Broke(_)) => {
+                self.until_up(id).await?;
+                self.link(id)
+            }
+            link => link,
+        }
+    }
+
+    /// The same for what is written in the session of `writer`.
+    #[inline]
+    async fn link_in_session(&self, id: ConnectionId, writer: &Writer) -> Result<(QueuePair, u32), Trouble> {
+        let link = self.link_when_up(id).await?;
+        if !self.writer(id.server)?.owner.is(writer.owner) && Check::Session.on() {
+            return Err(Trouble::Lapsed);
+        }
+        Ok(link)
+    }
+
+    /// Reads `len` bytes at an address, when the connection there is up.
+    ///
+    /// # Errors
+    /// When it cannot be posted, or the connection breaks.
+    #[inline]
+    pub async fn read(&self, lane: u8, from: GlobalAddress, len: u32) -> Result<Buffer, Trouble> {
+        let id = ConnectionId { server: from.server(), lane };
+        let (queue_pair, rkey) = self.link_when_up(id).await?;
+        let operation = Operation::Read { from: Remote { address: from.raw(), rkey }, len };
+        self.fetch(id, queue_pair, operation).await
+    }
+
+    /// Posts one operation that brings bytes, on a [`link`](Self::link) that is up.
+    ///
+    /// # Errors
+    /// When it cannot be posted, or the connection breaks.
+    #[inline]
+    pub async fn fetch(
+        &self,
+        id: ConnectionId,
+        queue_pair: QueuePair,
+        operation: Operation<'_>,
+    ) -> Result<Buffer, Trouble> {
+        self.count(|stats| stats.reads += 1);
+        match self.reactor.chain(queue_pair, [operation]).await {
+            Ok([Output::Read(bytes)]) => Ok(bytes),
+            // A device that answers a READ with something else than bytes is broken, and so is what it says.
+            Ok(_) => Err(self.failed(id, queue_pair, Failure::Other.into())),
+            Err(error) => Err(self.failed(id, queue_pair, error)),
+        }
+    }
+
+    /// Posts operations on one server's memory and locks with one doorbell, when the connection there is up. `operations` is told
+    /// the rkey of that memory.
+    ///
+    /// They are posted in the session of `writer` or not at all. What is written under a lock must not be written after the session
+    /// has ended, when the lock is another client's; a queue pair of the next session would let it through.
+    ///
+    /// # Errors
+    /// When nothing was posted, or the connection broke under it.
+    pub async fn chain<'d, const N: usize>(
+        &self,
+        id: ConnectionId,
+        writer: &Writer,
+        operations: impl FnOnce(u32) -> [Operation<'d>; N],
+    ) -> Result<[Output; N], Trouble> {
+        let (queue_pair, rkey) = self.link_in_session(id, writer).await?;
+        let done = self.reactor.chain(queue_pair, operations(rkey)).await;
+        done.map_err(|error| self.failed(id, queue_pair, error))
+    }
+
+    /// The same for a number of operations that is known only when they are posted, up to [`MAX_BATCH`].
+    ///
+    /// # Errors
+    /// As [`chain`](Self::chain), and when there are none or too many.
+    pub async fn batch<'d, O>(
+        &self,
+        id: ConnectionId,
+        writer: &Writer,
+        operations: impl FnOnce(u32) -> O,
+    ) -> Result<ArrayVec<Output, MAX_BATCH>, Trouble>
+    where
+        O: IntoIterator<Item = Operation<'d>> + Clone + Unpin,
+    {
+        let (queue_pair, rkey) = self.link_in_session(id, writer).await?;
+        let done = self.reactor.batch(queue_pair, operations(rkey)).await;
+        done.map_err(|error| self.failed(id, queue_pair, error))
+    }
+
+    /// Pauses before the same is read again, or tried again from the beginning, for as long as [`RemoteConfig::reads`] says of this
+    /// `attempt`.
+    pub async fn pause(&self, attempt: u32) {
+        self.back_off(&self.config.reads, attempt).await;
+    }
+
+    /// Pauses behind a failed attempt.
+    pub(crate) async fn back_off(&self, backoff: &Backoff, attempt: u32) {
+        let span = self.state.borrow_mut().pauses.draw(backoff, attempt);
+        self.reactor.sleep(span).await;
+    }
+
+    /// Why an operation failed. What broke its connection is known already in most cases, and better than by an operation that was
+    /// only flushed.
+    #[cold]
+    fn failed(&self, id: ConnectionId, queue_pair: QueuePair, error: Error) -> Trouble {
+        let failure = match error {
+            Error::Post(error) if error.queue_pair_survived() => return Trouble::Refused(error),
+            Error::Post(_) => Failure::Flushed,
+            Error::Failed(failure) => failure,
+        };
+        self.broke(Broken { queue_pair, failure, index_read: false });
+        let mut state = self.state.borrow_mut();
+        let reason = state.connections.get_mut(id).map(|connection| connection.reason);
+        Trouble::Broke(reason.unwrap_or(BreakReason::Failed(failure)))
+    }
+}

@@ -1,0 +1,170 @@
+//! What the client has of each server in the present session: credentials, memory for what is new, locks.
+
+use std::collections::btree_map::Entry;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+use fatbtree_verbs::Verbs;
+
+use super::{RemoteMemory, Trouble};
+use crate::address::GlobalAddress;
+use crate::checks::Check;
+use crate::connection::{ConnectError, ConnectionId, Event};
+use crate::locks::{LockId, SessionId, Writer};
+use crate::session::Session;
+use crate::space::{ChunkKind, ReturnedPlaces, SURPLUS, Shortage, Space, Want};
+
+impl<V: Verbs> RemoteMemory<V> {
+    /// Lets operations write to the memory of a server, under the locks that the server has given the client.
+    ///
+    /// A client whose session has ended has lost everything that it had of the server, and the next session has another
+    /// [name](SessionId). It is told here before the first queue pair of the new session is [`connected`](Self::connected). Then all
+    /// is forgotten that hangs on the former one: locks, rests of chunks, places that were freed. Operations that
+    /// were writing meanwhile cannot tell what became of that, and say so.
+    ///
+    /// # Errors
+    /// When there is no such server.
+    pub fn set_writer(&self, server: u16, writer: Writer) -> Result<(), ConnectError> {
+        let mut state = self.state.borrow_mut();
+        state.connections.get_mut(ConnectionId { server, lane: 0 })?;
+        let waiting = match state.sessions.entry(server) {
+            Entry::Vacant(entry) => {
+                entry.insert(Session::new(server, writer));
+                Vec::new()
+            }
+            Entry::Occupied(mut entry) => entry.get_mut().renew(server, writer),
+        };
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+        Ok(())
+    }
+
+    /// Brings a chunk of memory for what is new, as [`Event::MemoryWanted`] asks for. It must be published as the index's already: it is
+    /// not given back. What was given in another session than the present one is not the client's any more, and is left alone.
+    pub fn supply(&self, session: SessionId, address: GlobalAddress, bytes: u64, kind: ChunkKind) {
+        self.supplied(session, address.server(), |space| space.supply(address, bytes, kind));
+    }
+
+    /// Brings places that others have freed, as [`supply`](Self::supply) brings a chunk. `bytes` is the size of a record's place; other
+    /// kinds have their own.
+    pub fn supply_places(
+        &self,
+        session: SessionId,
+        server: u16,
+        kind: ChunkKind,
+        bytes: u32,
+        addresses: &[GlobalAddress],
+    ) {
+        self.supplied(session, server, |space| space.supply_places(kind, bytes, addresses));
+    }
+
+    fn supplied(&self, session: SessionId, server: u16, supply: impl FnOnce(&mut Space) -> Vec<Waker>) {
+        let mut state = self.state.borrow_mut();
+        let present = state.sessions.get_mut(&server);
+        let is_given =
+            |present: &&mut Session| present.writer.owner.session == session || !Check::SessionIdentity.on();
+        let waiting = present.filter(is_given).map(|present| supply(&mut present.space)).unwrap_or_default();
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Says that there is no memory, as [`Event::MemoryWanted`] asks for. The operations that wait for it end;
+    /// later ones ask again.
+    pub fn refuse_memory(&self, server: u16, kind: ChunkKind, why: Shortage) {
+        let mut state = self.state.borrow_mut();
+        let waiting = state.sessions.get_mut(&server).map(|session| session.space.refuse(kind, why));
+        drop(state);
+        waiting.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// Places that the client has freed and not used again, above [`SURPLUS`](crate::SURPLUS) of each kind and size on each server.
+    /// They are not the client's any more: their server takes them, in the session that they name, and is asked once.
+    pub fn surplus(&self) -> Vec<ReturnedPlaces> {
+        self.returned(SURPLUS)
+    }
+
+    /// All of them, when the client is closed.
+    pub fn take_returned(&self) -> Vec<ReturnedPlaces> {
+        self.returned(0)
+    }
+
+    fn returned(&self, keep: usize) -> Vec<ReturnedPlaces> {
+        let mut state = self.state.borrow_mut();
+        let of_one = |session: &mut Session| session.space.take_returned(session.writer.owner.session, keep);
+        state.sessions.values_mut().flat_map(of_one).collect()
+    }
+
+    /// The identity under which the client writes to a server.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub fn writer(&self, server: u16) -> Result<Writer, Trouble> {
+        let state = self.state.borrow();
+        state.sessions.get(&server).map(|session| session.writer).ok_or(Trouble::NotWriter(server))
+    }
+
+    /// The next server behind `server` to which the client may write; behind the last one, the first.
+    pub fn next_writable(&self, server: u16) -> Option<u16> {
+        let state = self.state.borrow();
+        let behind = state.sessions.range(server.saturating_add(1)..).next();
+        behind.or_else(|| state.sessions.first_key_value()).map(|(next, _)| *next)
+    }
+
+    /// Does something with the space that the client has on `server`, in the session of `writer`. `None`: that has ended.
+    pub fn in_space<T>(&self, server: u16, writer: &Writer, work: impl FnOnce(&mut Space) -> T) -> Option<T> {
+        self.in_session(server, writer, |session| work(&mut session.space))
+    }
+
+    /// Does something with the locks, or with what else the client has of `server`, in the session of `writer`. `None`: that has ended.
+    pub(crate) fn in_session<T>(
+        &self,
+        server: u16,
+        writer: &Writer,
+        work: impl FnOnce(&mut Session) -> T,
+    ) -> Option<T> {
+        let mut state = self.state.borrow_mut();
+        let session = state.sessions.get_mut(&server)?;
+        session.writer.owner.is(writer.owner).then(|| work(session))
+    }
+
+    /// A lock that was left unfinished while no operation waited for it, and the session that it is of.
+    pub(crate) fn take_left(&self) -> Option<(LockId, Writer)> {
+        let mut state = self.state.borrow_mut();
+        let mut sessions = state.sessions.values_mut();
+        sessions.find_map(|session| Some((session.locks.take_left()?, session.writer)))
+    }
+
+    /// Waits until there is memory for a node or record, or another session: then it is worth another attempt.
+    ///
+    /// # Errors
+    /// When the owner says that there is none.
+    pub async fn until_memory(&self, want: Want) -> Result<(), Shortage> {
+        let Want { server, kind, bytes, .. } = want;
+        let Ok(writer) = self.writer(server) else { return Ok(()) };
+        let mut before = None;
+        poll_fn(|context| {
+            let wait = |session: &mut Session| {
+                let (refusals, shortage) = session.space.refusals(kind);
+                if session.space.has(want) {
+                    return Ok(Ok(()));
+                }
+                if *before.get_or_insert(refusals) != refusals {
+                    return Ok(Err(shortage));
+                }
+                Err(session.space.wait(kind, context.waker()))
+            };
+            match self.in_session(server, &writer, wait) {
+                // The next attempt asks in the next session.
+                None => Poll::Ready(Ok(())),
+                Some(Ok(has)) => Poll::Ready(has),
+                Some(Err(asks)) => {
+                    if asks {
+                        self.push_event(Event::MemoryWanted { server, kind, bytes });
+                    }
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}
