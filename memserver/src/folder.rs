@@ -43,13 +43,13 @@ use fatbtree_index::{Regions, Superblock, VerifyError, verify_at_hand};
 use fatbtree_verbs::{Memory, ReserveError};
 use serde::{Deserialize, Serialize};
 
+use crate::blink::load::{LoadError, LoadOptions, LoadedTree, bulk_load_in};
+use crate::blink::values::ValueSource;
 use crate::chunk::chunk_kinds_bytes;
 use crate::info::Origin;
 use crate::kinds::ChunkKinds;
 use crate::layout::{Layout, Loaded};
-use crate::load::{LoadError, LoadOptions, LoadedTree, bulk_load_in};
 use crate::storage::BuildError;
-use crate::values::ValueSource;
 use state::{FORMAT, State, TreeState, sync_names};
 
 const LOCK: &str = "lock";

@@ -3,7 +3,7 @@
 use fatbtree_index::{Owner, Partition, TreeConfig, Writer};
 use fatbtree_verbs::{Mtu, Region, Remote};
 
-use crate::load::LoadCounts;
+use crate::blink::load::LoadCounts;
 
 /// How a server has come by its tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -5,9 +5,9 @@ use std::ops::Range;
 use fatbtree_index::record::RECORD_ALIGN;
 use fatbtree_index::{ChunkKind, SUPERBLOCK_BYTES, TreeConfig};
 
+use crate::blink::load::LoadCounts;
 use crate::chunk::node_bytes;
 use crate::kinds::ChunkKinds;
-use crate::load::LoadCounts;
 
 /// Where a tree lies that was loaded.
 #[derive(Clone, Debug)]

@@ -70,8 +70,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod blink;
 mod chunk;
-mod cluster;
 mod event;
 mod folder;
 pub mod grpc;
@@ -79,28 +79,27 @@ mod info;
 mod kinds;
 mod layout;
 mod limits;
-mod load;
 mod mailbox;
 mod owners;
 mod places;
-pub mod query;
 mod refusal;
 mod server;
 mod session;
 mod storage;
-mod values;
 
+pub use blink::cluster::{Cluster, divide, load_cluster, load_ranges};
+pub use blink::load::{
+    LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_over, bulk_load_unsorted, sort_keys,
+};
+pub use blink::query;
+pub use blink::values::{FromClosures, ValueSource, fixed, seeded, varying};
 pub use chunk::{Chunk, ChunkSize, NoChunk, chunk_kinds_bytes};
-pub use cluster::{Cluster, divide, load_cluster, load_ranges};
 pub use event::{Event, FirstHop};
 pub use fatbtree_index::ChunkKind;
 pub use folder::{Folder, FolderError, FolderOwner};
 pub use info::{LockTable, Origin, ServerInfo};
 pub use kinds::DamagedKinds;
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
-pub use load::{
-    LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_over, bulk_load_unsorted, sort_keys,
-};
 pub use mailbox::{Handle, InstallPlace, Installing, Mailbox, ServerGone, mailbox, mailbox_with_waker};
 pub use owners::NoOwner;
 pub use places::{GivenBack, PLACES_AT_ONCE, Places, Supply, TooManyPlaces};
@@ -111,4 +110,3 @@ pub use server::{
 };
 pub use session::{Lease, SessionKey};
 pub use storage::{BuildError, Storage};
-pub use values::{FromClosures, ValueSource, fixed, seeded, varying};

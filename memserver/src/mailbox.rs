@@ -8,9 +8,9 @@ use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::blink::load::LoadedTree;
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
-use crate::load::LoadedTree;
 use crate::places::{GivenBack, Supply};
 use crate::refusal::Refusal;
 use crate::server::{

@@ -17,9 +17,9 @@ use fatbtree_index::record::{RECORD_ALIGN, RECORD_HEAD, is_record, place_bytes};
 use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, Pool, SessionId, TreeConfig};
 use fatbtree_verbs::{Memory, Verbs};
 
+use crate::blink::load::LoadCounts;
 use crate::chunk::{Chunk, ChunkTable, node_at, node_bytes};
 use crate::layout::Loaded;
-use crate::load::LoadCounts;
 
 /// Places in one answer, and in one request, at most.
 pub const PLACES_AT_ONCE: usize = 256;

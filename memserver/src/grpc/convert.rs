@@ -8,9 +8,9 @@ use fatbtree_index::{
 use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, RKEY_NODE, RKEY_NODE_OR_RECORD, Region};
 
 use super::proto;
+use crate::blink::load::LoadCounts;
 use crate::chunk::Chunk;
 use crate::info::{LockTable, Origin, ServerInfo};
-use crate::load::LoadCounts;
 use crate::places::{Places, Supply};
 use fatbtree_index::{ChunkKind, Owner, SessionId};
 

@@ -6,9 +6,9 @@ use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{ConnectError, Device, Endpoint, QueuePairNumber};
 
 use super::MemoryServer;
+use crate::blink::query::NodeMap;
 use crate::info::ServerInfo;
 use crate::limits::{ClientId, Resource};
-use crate::query::NodeMap;
 use crate::refusal::Refusal;
 use crate::session::SessionKey;
 

@@ -1,11 +1,9 @@
 //! A memory server as a value: its device, its memory, and what clients hold of both.
 
 mod clients;
-mod finder;
 mod local;
 mod request;
 mod root;
-mod snapshots;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,24 +19,24 @@ use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, Mtu, QueueP
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use crate::blink::load::LoadedTree;
 use crate::chunk::{ChunkSize, ChunkTable, chunk_kinds_bytes};
 use crate::event::{Event, Events, FirstHop};
 use crate::info::{LockTable, Origin, ServerInfo};
 use crate::kinds::DamagedKinds;
 use crate::limits::{Accounts, Limits, Resource};
-use crate::load::LoadedTree;
 use crate::owners::{Locks, Owners};
 use crate::places::PlaceLists;
 use crate::session::{SessionKey, Sessions};
 
-pub use finder::{LocateError, MAX_LOCATE_KEYS, Places as KeyPlaces};
+pub use crate::blink::finder::{LocateError, MAX_LOCATE_KEYS, Places as KeyPlaces};
+pub use crate::blink::snapshots::SnapshotError;
 pub use local::Attached;
 pub use request::{Reply, Request};
 pub use root::NoRoot;
-pub use snapshots::SnapshotError;
 
-use finder::Finder;
-use snapshots::Snapshots;
+use crate::blink::finder::Finder;
+use crate::blink::snapshots::Snapshots;
 
 /// A counter by name.
 pub type Counter = (String, u64);
