@@ -60,6 +60,11 @@ impl Finder {
         Self { searches: VecDeque::new(), bound, looked_for: 0, nodes: 0 }
     }
 
+    /// Changes the bound from now on.
+    pub(crate) fn bound(&mut self, bound: usize) {
+        self.bound = bound;
+    }
+
     pub(crate) fn ask(&mut self, keys: Vec<u64>, waiter: Waiter) {
         self.forget_the_gone();
         let (waiting, found) = (self.searches.len(), keys.len());

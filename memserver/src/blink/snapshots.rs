@@ -59,6 +59,11 @@ impl Snapshots {
         Self { nodes, bound, ..Self::default() }
     }
 
+    /// Changes the bounds from now on.
+    pub(crate) fn bound(&mut self, nodes: usize, bound: usize) {
+        (self.nodes, self.bound) = (nodes, bound);
+    }
+
     /// Requests that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.next.len() + self.run.as_ref().map_or(0, |run| run.waiters.len())
