@@ -18,9 +18,8 @@
 //! kind.
 //!
 //! **Tails.** Clients use a chunk from its start. When a session has ended, its queue pairs are destroyed and nothing is written into
-//! its chunks any more but where nodes are: what lies behind the last slot that holds a node, alive or freed, was never used, and is
-//! given out again as a smaller chunk of the same kind. Of records it cannot be seen where the last one ends, for a value may end in
-//! zeros: what is left of a chunk of records begins as far behind the last byte that is not zero as the largest record reaches.
+//! its chunks any more but where blocks are that others know. The [tenant](crate::Tenant::used) finds out where the used part ends; what
+//! lies behind it is given out again as a smaller chunk of the same kind.
 //! A client whose session has ended must not use what it has left of its chunks.
 //!
 //! **Restarts.** Where the region outlives its server, a word for each chunk says its kind, written before the chunk is given out. A server
@@ -34,15 +33,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-use fatbtree_index::node::{LINE, MAGIC, NodeHeader};
-use fatbtree_index::record::place_bytes;
-use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, TreeConfig};
+use fatbtree_remote::record::RECORD_ALIGN;
+use fatbtree_remote::{ChunkKind, GlobalAddress};
 use fatbtree_verbs::{Memory, ReserveError};
 
 use crate::kinds::{ChunkKinds, DamagedKinds};
-use crate::layout::{Layout, Loaded};
+use crate::layout::{Class, Layout};
 use crate::limits::ClientId;
 use crate::session::SessionKey;
+use crate::tenant::{Shape, Tenant, Used};
 
 /// A chunk as its holder is told of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +72,7 @@ pub struct NoChunk {
 /// Chunks that cannot be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "chunks of {found} bytes: expected a multiple of {LINE}, at least {least}, the largest node of this tree"
+    "chunks of {found} bytes: expected a multiple of {LINE}, at least {least}, the largest block of this structure"
 )]
 pub struct ChunkSize {
     /// What was asked for.
@@ -100,14 +99,11 @@ pub const fn chunk_kinds_bytes(spare_bytes: u64, chunk_bytes: u64) -> u64 {
     }
 }
 
-/// Bytes from the last byte of a record that is not zero to the end of its place, at most.
-const RECORD_REACH: u64 = place_bytes(MAX_VALUE) as u64;
+/// Chunks begin at multiples of this many bytes.
+const LINE: u64 = 64;
 
-/// The least rest of a chunk of records that is worth an answer.
-const LEAST_RECORDS: u64 = 4096;
-
-/// Bytes of memory that are looked at in one step.
-const BLOCK: u64 = 4096;
+/// The least rest of a chunk for blocks of several sizes that is worth an answer.
+const LEAST_OF_SEVERAL: u64 = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -160,7 +156,9 @@ struct Ended {
 #[derive(Debug)]
 pub(crate) struct ChunkTable {
     server: u16,
-    config: TreeConfig,
+    classes: Arc<[Class]>,
+    /// Bytes of an index read.
+    reach: u64,
     /// Offset of the first chunk.
     from: u64,
     bytes: u64,
@@ -183,16 +181,18 @@ impl ChunkTable {
         server: u16,
         spare: &std::ops::Range<u64>,
         bytes: u64,
-        config: &TreeConfig,
+        shape: &Shape,
     ) -> Result<Self, ChunkSize> {
-        let least = config.max_node_bytes();
-        if bytes < u64::from(least) || !bytes.is_multiple_of(LINE as u64) {
+        let largest = shape.classes.iter().map(|class| class.bytes).max().unwrap_or(0);
+        let least = largest.max(shape.reach);
+        if bytes < u64::from(least).max(LINE) || !bytes.is_multiple_of(LINE) {
             return Err(ChunkSize { found: bytes, least });
         }
         let chunks = spare.end.saturating_sub(spare.start) / bytes;
         Ok(Self {
             server,
-            config: *config,
+            classes: shape.classes.as_slice().into(),
+            reach: shape.reach.into(),
             from: spare.start,
             bytes,
             chunks: u32::try_from(chunks).unwrap_or(u32::MAX),
@@ -238,8 +238,7 @@ impl ChunkTable {
         }
         let (offset, bytes) = (self.from + u64::from(self.used) * self.bytes, self.bytes);
         // Chunks are given out in order, so that what lies before it has its room already. An index read may run over its end.
-        let reach = u64::from(self.config.max_node_bytes());
-        memory.reserve(offset + bytes + reach).map_err(NoSupply::Room)?;
+        memory.reserve(offset + bytes + self.reach).map_err(NoSupply::Room)?;
         if let Some(kinds) = &self.kinds {
             kinds.note(self.used, kind);
         }
@@ -285,28 +284,25 @@ impl ChunkTable {
         }
     }
 
-    /// Looks at up to `budget` slots, or blocks of records, of chunks whose sessions have ended. Returns the clients that pay for one
-    /// chunk less from now on, and whether there is more to look at.
-    pub(crate) fn look(&mut self, memory: &Memory, mut budget: usize) -> (Vec<ClientId>, bool) {
+    /// Has the tenant look at up to `budget` blocks of chunks whose sessions have ended. Returns the clients that pay for one chunk less
+    /// from now on, and whether there is more to look at.
+    pub(crate) fn look<T: Tenant>(&mut self, tenant: &T, mut budget: usize) -> (Vec<ClientId>, bool) {
         let mut relieved = vec![];
         while let Some(&Ended { offset, to }) = self.ended.front() {
             let Some(&piece) = self.pieces.get(&offset) else {
                 self.ended.pop_front();
                 continue;
             };
-            let (to, is_over) = match piece.kind {
-                ChunkKind::Records => last_records(memory, offset, to, &mut budget),
-                kind => {
-                    let size = node_bytes(&self.config, kind);
-                    last_node(memory, offset, to / size * size, size, &mut budget)
+            match tenant.used(piece.kind, offset..offset + to, &mut budget) {
+                Used::Below(end) => {
+                    self.ended[0].to = end.saturating_sub(offset).min(to);
+                    return (relieved, true);
                 }
-            };
-            if !is_over {
-                self.ended[0].to = to;
-                return (relieved, true);
+                Used::To(end) => {
+                    self.ended.pop_front();
+                    relieved.extend(self.cut(offset, piece, end.saturating_sub(offset)));
+                }
             }
-            self.ended.pop_front();
-            relieved.extend(self.cut(offset, piece, to));
         }
         (relieved, false)
     }
@@ -318,10 +314,10 @@ impl ChunkTable {
             State::Former => None,
             _ => return None,
         };
-        let (used, least) = match piece.kind {
-            ChunkKind::Records if used > 0 => (used + RECORD_REACH, LEAST_RECORDS),
-            ChunkKind::Records => (0, 0),
-            kind => (used, node_bytes(&self.config, kind)),
+        let least = match self.size(piece.kind) {
+            0 if used == 0 => 0,
+            0 => LEAST_OF_SEVERAL,
+            bytes => u64::from(bytes),
         };
         let rest = piece.bytes.saturating_sub(used);
         if rest > 0 && rest >= least {
@@ -345,11 +341,10 @@ impl ChunkTable {
         client
     }
 
-    /// Where nodes and records may lie, beside those that were loaded.
-    pub(crate) fn layout(&self, loaded: Loaded) -> Layout {
+    /// Where blocks may lie.
+    pub(crate) fn layout(&self) -> Layout {
         Layout {
-            config: self.config,
-            loaded,
+            classes: Arc::clone(&self.classes),
             chunks_from: self.from,
             chunk_bytes: self.bytes,
             kinds: self.kinds.clone(),
@@ -377,11 +372,27 @@ impl ChunkTable {
     }
 
     /// Whether all of these bytes are the tree's, and of one chunk of that kind; where that begins.
-    pub(crate) fn published(&self, offset: u64, bytes: u64, kind: ChunkKind) -> Option<u64> {
+    fn published(&self, offset: u64, bytes: u64, kind: ChunkKind) -> Option<u64> {
         let (&from, piece) = self.pieces.range(..=offset).next_back()?;
         let fits = offset.checked_add(bytes)? <= from + piece.bytes;
         let is_tree = matches!(piece.state, State::Published(_) | State::Tree(_) | State::Former);
         (piece.kind == kind && is_tree && fits).then_some(from)
+    }
+
+    /// Whether a block of this class and so many bytes may begin at `offset`: among those that were loaded, or in a chunk that was published.
+    pub(crate) fn may_lie(&self, kind: ChunkKind, offset: u64, bytes: u64) -> bool {
+        let Some(Class { bytes: size, loaded }) = self.classes.get(kind as usize) else { return false };
+        let is_loaded = loaded.contains(&offset) && bytes <= loaded.end - offset;
+        let area = if is_loaded { Some(loaded.start) } else { self.published(offset, bytes, kind) };
+        area.is_some_and(|from| match size {
+            0 => offset.is_multiple_of(RECORD_ALIGN),
+            &size => bytes == u64::from(size) && (offset - from).is_multiple_of(size.into()),
+        })
+    }
+
+    /// Bytes of a block of this class; 0 if there are several sizes.
+    pub(crate) fn size(&self, kind: ChunkKind) -> u32 {
+        self.classes.get(kind as usize).map_or(0, |class| class.bytes)
     }
 
     fn piece(&mut self, address: GlobalAddress) -> Option<(u64, &mut Piece)> {
@@ -389,54 +400,4 @@ impl ChunkTable {
         let is_here = GlobalAddress::new(self.server, offset) == address;
         self.pieces.get_mut(&offset).filter(|_| is_here).map(|piece| (offset, piece))
     }
-}
-
-/// Bytes of a node of this kind.
-pub(crate) fn node_bytes(config: &TreeConfig, kind: ChunkKind) -> u64 {
-    match kind {
-        ChunkKind::Leaves => config.leaf_bytes().into(),
-        _ => config.internal_bytes().into(),
-    }
-}
-
-/// The header of the node at an offset, if one lies there, alive or freed.
-pub(crate) fn node_at(memory: &Memory, offset: u64) -> Option<NodeHeader> {
-    let mut line = [0; LINE];
-    memory.read(offset, &mut line).ok()?;
-    let header = NodeHeader::parse(&line);
-    (header.magic == MAGIC).then_some(header)
-}
-
-/// The end of the last node of a chunk below `to`, or how far it was looked at, and whether that is the answer.
-fn last_node(memory: &Memory, chunk: u64, mut to: u64, size: u64, budget: &mut usize) -> (u64, bool) {
-    while to >= size {
-        if *budget == 0 {
-            return (to, false);
-        }
-        *budget -= 1;
-        if node_at(memory, chunk + to - size).is_some() {
-            return (to, true);
-        }
-        to -= size;
-    }
-    (0, true)
-}
-
-/// The end of the last line of a chunk below `to` that is not zero, or how far it was looked at, and whether that is the answer.
-fn last_records(memory: &Memory, chunk: u64, mut to: u64, budget: &mut usize) -> (u64, bool) {
-    while to > 0 {
-        if *budget == 0 {
-            return (to, false);
-        }
-        *budget -= 1;
-        let from = to.saturating_sub(BLOCK);
-        let mut block = [0; BLOCK as usize];
-        let block = &mut block[..(to - from) as usize];
-        let read = memory.read(chunk + from, block).is_ok();
-        if read && let Some(last) = block.iter().rposition(|&byte| byte != 0) {
-            return (from + (last as u64 + 1).next_multiple_of(LINE as u64), true);
-        }
-        to = from;
-    }
-    (0, true)
 }

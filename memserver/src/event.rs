@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::Ipv4Addr;
 
-use fatbtree_index::{GlobalAddress, Partition};
+use fatbtree_remote::GlobalAddress;
 use fatbtree_verbs::QueuePairNumber;
+
+use crate::blink::TreeInfo;
 
 /// What a client's edge switch must know of a connection to admit its index reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,18 +45,18 @@ impl fmt::Debug for FirstHop {
 
 /// Something the owner must know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
+pub enum Event<S = TreeInfo> {
     /// A queue pair was connected: it can be registered.
     Opened(FirstHop),
     /// It is gone: its entry must be taken back. Its number may be used again.
     Closed(FirstHop),
-    /// The tree has another root. What is registered stays right, but entries with the new root save a step.
-    NewRoot(Partition),
+    /// The structure has another root. What is registered stays right, but entries with the new root save a step.
+    NewRoot(S),
     /// The server was loaded anew: nothing that switches hold of its former tree is true any more, and its keys may be others. All queue pairs
     /// were closed before.
     NewTree {
-        /// Its keys and root.
-        partition: Partition,
+        /// Its keys and root, for instance.
+        structure: S,
         /// One more than the former tree's.
         generation: u64,
     },
@@ -65,37 +67,11 @@ pub enum Event {
     },
 }
 
-/// A line for people: `opened client=10.1.0.2 server=10.0.0.2 queue_pair=17 partition=0 root=64 mtu=1024`, `closed …` with the same words,
-/// `root partition=0 root=64`, `tree partition=0 generation=2 low=0 root=64`, or `lost partition=0`. The rkey is not in it: its holder can
-/// write to the tree.
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, hop) = match self {
-            Self::Opened(hop) => ("opened", hop),
-            Self::Closed(hop) => ("closed", hop),
-            Self::NewRoot(Partition { id, root, .. }) => {
-                return write!(f, "root partition={id} root={}", root.raw());
-            }
-            Self::Lost { partition } => return write!(f, "lost partition={partition}"),
-            Self::NewTree { partition: Partition { id, root, range, .. }, generation } => {
-                let (low, root) = (range.low, root.raw());
-                return write!(f, "tree partition={id} generation={generation} low={low} root={root}");
-            }
-        };
-        let FirstHop { client, server, queue_pair, partition, rkey: _, root, mtu } = hop;
-        let (number, root) = (queue_pair.0, root.raw());
-        write!(
-            f,
-            "{what} client={client} server={server} queue_pair={number} partition={partition} root={root} mtu={mtu}"
-        )
-    }
-}
-
 /// Events that were not taken yet. Whoever never takes any makes them no more than there are queue pairs: one that is gone before
 /// anybody heard of it is not spoken of.
-#[derive(Debug, Default)]
-pub(crate) struct Events {
-    queue: BTreeMap<u64, Event>,
+#[derive(Debug)]
+pub(crate) struct Events<S> {
+    queue: BTreeMap<u64, Event<S>>,
     next: u64,
     /// The one about the root.
     root: Option<u64>,
@@ -103,9 +79,15 @@ pub(crate) struct Events {
     tree: Option<u64>,
 }
 
-impl Events {
+impl<S> Default for Events<S> {
+    fn default() -> Self {
+        Self { queue: BTreeMap::new(), next: 0, root: None, tree: None }
+    }
+}
+
+impl<S> Events<S> {
     /// Adds an event; returns its number.
-    pub(crate) fn push(&mut self, event: Event) -> u64 {
+    pub(crate) fn push(&mut self, event: Event<S>) -> u64 {
         let number = self.next;
         self.next += 1;
         let old = match event {
@@ -128,7 +110,7 @@ impl Events {
         }
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Event> {
+    pub(crate) fn pop(&mut self) -> Option<Event<S>> {
         self.queue.pop_first().map(|(_, event)| event)
     }
 

@@ -43,13 +43,14 @@ use fatbtree_index::{Regions, Superblock, VerifyError, verify_at_hand};
 use fatbtree_verbs::{Memory, ReserveError};
 use serde::{Deserialize, Serialize};
 
+use crate::blink::load::{LoadError, LoadOptions, LoadedTree, bulk_load_in};
+use crate::blink::tenant::classes;
+use crate::blink::values::ValueSource;
 use crate::chunk::chunk_kinds_bytes;
 use crate::info::Origin;
 use crate::kinds::ChunkKinds;
-use crate::layout::{Layout, Loaded};
-use crate::load::{LoadError, LoadOptions, LoadedTree, bulk_load_in};
+use crate::layout::Layout;
 use crate::storage::BuildError;
-use crate::values::ValueSource;
 use state::{FORMAT, State, TreeState, sync_names};
 
 const LOCK: &str = "lock";
@@ -238,8 +239,7 @@ impl Folder {
             )));
         }
         let layout = Layout {
-            config,
-            loaded: Loaded::new(&config, &state.counts()),
+            classes: classes(&config, &state.counts()).into(),
             chunks_from: spare.start,
             chunk_bytes,
             kinds: Some(kinds),

@@ -1,9 +1,11 @@
 //! What a memory server says of itself.
 
-use fatbtree_index::{Owner, Partition, TreeConfig, Writer};
+use std::ops::Deref;
+
+use fatbtree_remote::{Owner, Writer};
 use fatbtree_verbs::{Mtu, Region, Remote};
 
-use crate::load::LoadCounts;
+use crate::blink::TreeInfo;
 
 /// How a server has come by its tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -17,17 +19,15 @@ pub enum Origin {
     Lost,
 }
 
-/// What a server holds and how to reach it.
+/// What a server holds and how to reach it. What is said of the structure in its region can be read as if it stood here, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ServerInfo {
-    /// Number, key range, root.
-    pub partition: Partition,
-    /// How often the region was filled; see [`Superblock`](fatbtree_index::Superblock).
+pub struct ServerInfo<S = TreeInfo> {
+    /// The server's number, which is in the addresses of its memory.
+    pub server: u16,
+    /// What the tenant says of the structure.
+    pub structure: S,
+    /// How often the region was filled.
     pub generation: u64,
-    /// The tree's shape.
-    pub config: TreeConfig,
-    /// Keys, nodes, records, as they were loaded.
-    pub counts: LoadCounts,
     /// The tree memory. Its first byte is address `server << 48`, so that pointers in the tree are addresses.
     pub tree: Region,
     /// Memory for locks, if the server has any.
@@ -44,8 +44,16 @@ pub struct ServerInfo {
     pub origin: Origin,
 }
 
-impl ServerInfo {
-    /// What a client needs to write to this server's tree, for [`Pool::set_writer`](fatbtree_index::Pool::set_writer): `owner` as its
+impl<S> Deref for ServerInfo<S> {
+    type Target = S;
+
+    fn deref(&self) -> &S {
+        &self.structure
+    }
+}
+
+impl<S> ServerInfo<S> {
+    /// What a client needs to write to this server's memory, for [`RemoteMemory::set_writer`](fatbtree_remote::RemoteMemory::set_writer): `owner` as its
     /// lease tells, and whether its own device carries out masked atomics, which both must do. Nothing where there are no locks.
     #[must_use]
     pub fn writer(&self, owner: Option<Owner>, client_masked_atomics: bool) -> Option<Writer> {

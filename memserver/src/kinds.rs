@@ -9,7 +9,7 @@
 use std::io;
 use std::sync::Arc;
 
-use fatbtree_index::ChunkKind;
+use fatbtree_remote::ChunkKind;
 use fatbtree_verbs::Memory;
 
 /// Bytes of a word.

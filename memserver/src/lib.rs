@@ -70,8 +70,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod blink;
 mod chunk;
-mod cluster;
 mod event;
 mod folder;
 pub mod grpc;
@@ -79,36 +79,37 @@ mod info;
 mod kinds;
 mod layout;
 mod limits;
-mod load;
 mod mailbox;
 mod owners;
 mod places;
-pub mod query;
 mod refusal;
 mod server;
 mod session;
 mod storage;
-mod values;
+mod tenant;
 
+pub use blink::cluster::{Cluster, divide, load_cluster, load_ranges};
+pub use blink::finder::{LocateError, MAX_LOCATE_KEYS, Places as KeyPlaces};
+pub use blink::load::{
+    LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_over, bulk_load_unsorted, sort_keys,
+};
+pub use blink::query;
+pub use blink::snapshots::SnapshotError;
+pub use blink::values::{FromClosures, ValueSource, fixed, seeded, varying};
+pub use blink::{Blink, NoRoot, TreeInfo, TreeRequest};
 pub use chunk::{Chunk, ChunkSize, NoChunk, chunk_kinds_bytes};
-pub use cluster::{Cluster, divide, load_cluster, load_ranges};
 pub use event::{Event, FirstHop};
-pub use fatbtree_index::ChunkKind;
+pub use fatbtree_remote::ChunkKind;
 pub use folder::{Folder, FolderError, FolderOwner};
 pub use info::{LockTable, Origin, ServerInfo};
 pub use kinds::DamagedKinds;
+pub use layout::{Class, Layout};
 pub use limits::{Bounds, ClientId, Limits, OverBound, Payer, Resource};
-pub use load::{
-    LoadCounts, LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_over, bulk_load_unsorted, sort_keys,
-};
 pub use mailbox::{Handle, InstallPlace, Installing, Mailbox, ServerGone, mailbox, mailbox_with_waker};
 pub use owners::NoOwner;
 pub use places::{GivenBack, PLACES_AT_ONCE, Places, Supply, TooManyPlaces};
-pub use refusal::Refusal;
-pub use server::{
-    Attached, Counter, KeyPlaces, LocateError, MAX_LOCATE_KEYS, MemoryServer, NoRoot, Reply, Request,
-    ServerError, ServerOptions, SnapshotError,
-};
+pub use refusal::{PathMtu, Refusal};
+pub use server::{Attached, Counter, MemoryServer, Reply, Request, ServerError, ServerOptions};
 pub use session::{Lease, SessionKey};
 pub use storage::{BuildError, Storage};
-pub use values::{FromClosures, ValueSource, fixed, seeded, varying};
+pub use tenant::{HEADER_BYTES, Load, Loaded, Seen, Shape, Tenant, Used};

@@ -3,35 +3,39 @@
 use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_index::{ChunkKind, GlobalAddress, TreeTop};
+use fatbtree_remote::{ChunkKind, GlobalAddress};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::blink::Blink;
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
-use crate::load::LoadedTree;
 use crate::places::{GivenBack, Supply};
 use crate::refusal::Refusal;
-use crate::server::{
-    Attached, Counter, KeyPlaces, LocateError, MemoryServer, Reply, Request, ServerError, SnapshotError,
-};
+use crate::server::{Attached, Counter, MemoryServer, Reply, Request, ServerError};
 use crate::session::{Lease, SessionKey};
+use crate::tenant::{Load, Tenant};
 
 /// The data-path thread's end: looking into an empty mailbox is one atomic load, no lock.
 #[derive(Debug)]
-pub struct Mailbox {
-    requests: mpsc::Receiver<Request>,
+pub struct Mailbox<T: Tenant = Blink> {
+    requests: mpsc::Receiver<Request<T>>,
 }
 
 /// The control plane's end.
-#[derive(Clone)]
-pub struct Handle {
-    requests: mpsc::Sender<Request>,
+pub struct Handle<T: Tenant = Blink> {
+    requests: mpsc::Sender<Request<T>>,
     wake: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl fmt::Debug for Handle {
+impl<T: Tenant> Clone for Handle<T> {
+    fn clone(&self) -> Self {
+        Self { requests: self.requests.clone(), wake: Arc::clone(&self.wake) }
+    }
+}
+
+impl<T: Tenant> fmt::Debug for Handle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("requests", &self.requests).finish_non_exhaustive()
     }
@@ -39,26 +43,29 @@ impl fmt::Debug for Handle {
 
 /// A mailbox for up to `capacity` requests, at least one; more of them wait outside.
 #[must_use]
-pub fn mailbox(capacity: usize) -> (Handle, Mailbox) {
+pub fn mailbox<T: Tenant>(capacity: usize) -> (Handle<T>, Mailbox<T>) {
     mailbox_with_waker(capacity, || {})
 }
 
 /// The same; `wake` is called whenever there is a new request, for a thread that sleeps.
 #[must_use]
-pub fn mailbox_with_waker(capacity: usize, wake: impl Fn() + Send + Sync + 'static) -> (Handle, Mailbox) {
+pub fn mailbox_with_waker<T: Tenant>(
+    capacity: usize,
+    wake: impl Fn() + Send + Sync + 'static,
+) -> (Handle<T>, Mailbox<T>) {
     let (sender, receiver) = mpsc::channel(capacity.max(1));
     (Handle { requests: sender, wake: Arc::new(wake) }, Mailbox { requests: receiver })
 }
 
-impl Mailbox {
+impl<T: Tenant> Mailbox<T> {
     /// The next request, if there is one.
-    pub fn take(&mut self) -> Option<Request> {
+    pub fn take(&mut self) -> Option<Request<T>> {
         self.requests.try_recv().ok()
     }
 
     /// Lets `server` answer what is there. Requests that come meanwhile may wait for the next time, so that those who ask
     /// without end do not keep the data path from its frames.
-    pub fn answer<D: Device>(&mut self, now: Instant, server: &mut MemoryServer<D>) {
+    pub fn answer<D: Device>(&mut self, now: Instant, server: &mut MemoryServer<D, T>) {
         for _ in 0..self.requests.max_capacity() {
             match self.take() {
                 Some(request) => server.handle(now, request),
@@ -76,12 +83,12 @@ pub struct ServerGone;
 type Answer<T> = Result<Result<T, Refusal>, ServerGone>;
 
 /// Every method fails with [`ServerGone`] when the server is gone; inside, with the server's own refusal.
-impl Handle {
+impl<T: Tenant> Handle<T> {
     /// What the server holds.
     ///
     /// # Errors
     /// When the server is gone.
-    pub async fn info(&self) -> Result<ServerInfo, ServerGone> {
+    pub async fn info(&self) -> Result<ServerInfo<T::Description>, ServerGone> {
         self.ask(Request::Info).await
     }
 
@@ -91,22 +98,6 @@ impl Handle {
     /// When the server is gone.
     pub async fn statistics(&self) -> Result<Vec<Counter>, ServerGone> {
         self.ask(Request::Statistics).await
-    }
-
-    /// The top of the tree, when it has been read.
-    ///
-    /// # Errors
-    /// When the server is gone; inside, when too many ask or the tree cannot be read.
-    pub async fn snapshot(&self) -> Result<Result<Arc<TreeTop>, SnapshotError>, ServerGone> {
-        self.ask(Request::Snapshot).await
-    }
-
-    /// Where keys lie, when they have been found.
-    ///
-    /// # Errors
-    /// When the server is gone; inside, when too many ask or there are too many keys.
-    pub async fn locate(&self, keys: Vec<u64>) -> Result<Result<KeyPlaces, LocateError>, ServerGone> {
-        self.ask(|reply| Request::Locate { keys, reply }).await
     }
 
     /// See [`MemoryServer::open_session_after`].
@@ -163,7 +154,7 @@ impl Handle {
         session: SessionKey,
         client: Endpoint,
         replaces: Option<QueuePairNumber>,
-    ) -> Answer<Attached> {
+    ) -> Answer<Attached<T::Description>> {
         self.ask(|reply| Request::Attach { session, client, replaces, reply }).await
     }
 
@@ -201,7 +192,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the server is gone.
-    pub async fn install_place(&self) -> Result<InstallPlace<'_>, ServerGone> {
+    pub async fn install_place(&self) -> Result<InstallPlace<'_, T>, ServerGone> {
         let place = self.requests.reserve().await.map_err(|_| ServerGone)?;
         Ok(InstallPlace { handle: self, place })
     }
@@ -222,7 +213,7 @@ impl Handle {
         self.ask(|reply| Request::Free { session, address, reply }).await
     }
 
-    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, ServerGone> {
+    pub(crate) async fn ask<A>(&self, request: impl FnOnce(Reply<A>) -> Request<T>) -> Result<A, ServerGone> {
         let (reply, answer) = oneshot::channel();
         self.requests.send(request(reply)).await.map_err(|_| ServerGone)?;
         (self.wake)();
@@ -232,18 +223,18 @@ impl Handle {
 
 /// A place in a mailbox for a tree.
 #[derive(Debug)]
-pub struct InstallPlace<'h> {
-    handle: &'h Handle,
-    place: mpsc::Permit<'h, Request>,
+pub struct InstallPlace<'h, T: Tenant = Blink> {
+    handle: &'h Handle<T>,
+    place: mpsc::Permit<'h, Request<T>>,
 }
 
-impl<'h> InstallPlace<'h> {
+impl<'h, T: Tenant> InstallPlace<'h, T> {
     /// See [`MemoryServer::install`].
     #[must_use]
-    pub fn install(self, tree: LoadedTree) -> Installing<'h> {
+    pub fn install(self, tree: impl Load<Tenant = T>) -> Installing<'h, T> {
         let Self { handle, place } = self;
         let ((begun, begins), (reply, answer)) = (oneshot::channel(), oneshot::channel());
-        place.send(Request::Install { tree: Box::new(tree), begun, reply });
+        place.send(Request::Install { loaded: Box::new(tree.loaded()), begun, reply });
         (handle.wake)();
         Installing { handle, begins, answer }
     }
@@ -251,13 +242,13 @@ impl<'h> InstallPlace<'h> {
 
 /// A tree that is to be installed, or is being installed. It goes on if this is dropped.
 #[derive(Debug)]
-pub struct Installing<'h> {
-    handle: &'h Handle,
+pub struct Installing<'h, T: Tenant = Blink> {
+    handle: &'h Handle<T>,
     begins: oneshot::Receiver<()>,
-    answer: oneshot::Receiver<Result<ServerInfo, ServerError>>,
+    answer: oneshot::Receiver<Result<ServerInfo<T::Description>, ServerError>>,
 }
 
-impl Installing<'_> {
+impl<T: Tenant> Installing<'_, T> {
     /// Returns when the data path has begun. From then on it works, for as long as the device takes to register the memory.
     ///
     /// # Errors
@@ -270,13 +261,16 @@ impl Installing<'_> {
     ///
     /// # Errors
     /// When the server is gone; inside, as [`MemoryServer::install`].
-    pub async fn end(mut self) -> Result<Result<ServerInfo, ServerError>, ServerGone> {
+    pub async fn end(mut self) -> Result<Result<ServerInfo<T::Description>, ServerError>, ServerGone> {
         answered(self.handle, &mut self.answer).await
     }
 }
 
 /// An answer, or the end of the mailbox: a request that was sent just when that ended is neither answered nor dropped.
-async fn answered<T>(handle: &Handle, answer: &mut oneshot::Receiver<T>) -> Result<T, ServerGone> {
+async fn answered<T: Tenant, A>(
+    handle: &Handle<T>,
+    answer: &mut oneshot::Receiver<A>,
+) -> Result<A, ServerGone> {
     tokio::select! {
         biased;
         answer = answer => answer.map_err(|_| ServerGone),

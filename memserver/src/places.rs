@@ -1,25 +1,23 @@
-//! Places: memory of single nodes and records that clients have freed and given back, to be used again by others.
+//! Places: memory of single blocks, nodes or records, that clients have freed and given back, to be used again by others.
 //!
 //! ```text
 //!   client: merges two leaves ─► its own list ─► too many, or it closes ─► give_back ─► list of the server ─► allocate: anybody
 //! ```
 //!
 //! A list for each kind, and of records for each size of place. Oldest go first. Lists are bounded: what is over the bound is
-//! dropped, and lost to the tree. What is given back is checked, as far as a server can: it lies where memory of this kind lies, begins
-//! where a node begins, and says of itself that it is free; of a record, that there was one. Whoever gives back what others use
+//! dropped, and lost to the tree. What is given back is checked, as far as a server can: it lies where blocks of this kind lie, begins
+//! where one begins, and the [tenant](crate::Tenant::is_free) finds it free. Whoever gives back what others use
 //! damages the tree, as it could by a WRITE.
 //!
 //! A client forgets what it gives back before it asks, and does not ask again when no answer comes: somebody may have it by then.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fatbtree_index::record::{RECORD_ALIGN, RECORD_HEAD, is_record, place_bytes};
-use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, Pool, SessionId, TreeConfig};
-use fatbtree_verbs::{Memory, Verbs};
+use fatbtree_remote::{ChunkKind, GlobalAddress, RemoteMemory, SessionId};
+use fatbtree_verbs::Verbs;
 
-use crate::chunk::{Chunk, ChunkTable, node_at, node_bytes};
-use crate::layout::Loaded;
-use crate::load::LoadCounts;
+use crate::chunk::{Chunk, ChunkTable};
+use crate::tenant::Tenant;
 
 /// Places in one answer, and in one request, at most.
 pub const PLACES_AT_ONCE: usize = 256;
@@ -35,7 +33,7 @@ pub enum Supply {
 
 impl Supply {
     /// Gives it to the client that has asked `server` for it in `session`. A chunk must have been published.
-    pub fn hand_to<V: Verbs>(&self, pool: &Pool<V>, server: u16, session: SessionId) {
+    pub fn hand_to<V: Verbs>(&self, pool: &RemoteMemory<V>, server: u16, session: SessionId) {
         match self {
             Self::Chunk(chunk) => pool.supply(session, chunk.address, chunk.bytes, chunk.kind),
             Self::Places(places) => {
@@ -81,8 +79,6 @@ pub struct TooManyPlaces {
 #[derive(Debug)]
 pub(crate) struct PlaceLists {
     server: u16,
-    config: TreeConfig,
-    loaded: Loaded,
     /// Places on each list, at most.
     bound: usize,
     lists: BTreeMap<(ChunkKind, u32), VecDeque<u64>>,
@@ -101,33 +97,24 @@ pub(crate) struct PlaceCounts {
 }
 
 impl PlaceLists {
-    pub(crate) fn new(server: u16, config: &TreeConfig, counts: &LoadCounts, bound: usize) -> Self {
-        let loaded = Loaded::new(config, counts);
+    pub(crate) fn new(server: u16, bound: usize) -> Self {
         let (lists, listed, counts) = (BTreeMap::new(), BTreeMap::new(), PlaceCounts::default());
-        Self { server, config: *config, loaded, bound, lists, listed, counts }
-    }
-
-    /// Bytes of a place: nodes of a kind have one size.
-    pub(crate) fn size(&self, kind: ChunkKind, bytes: u32) -> u32 {
-        match kind {
-            ChunkKind::Records => bytes,
-            kind => node_bytes(&self.config, kind) as u32,
-        }
+        Self { server, bound, lists, listed, counts }
     }
 
     /// Puts places on their list.
-    pub(crate) fn put(
+    pub(crate) fn put<T: Tenant>(
         &mut self,
-        memory: &Memory,
+        tenant: &T,
         chunks: &ChunkTable,
         kind: ChunkKind,
         bytes: u32,
         addresses: &[GlobalAddress],
     ) -> GivenBack {
-        let bytes = self.size(kind, bytes);
+        let bytes = size(chunks, kind, bytes);
         let mut given_back = GivenBack::default();
         for &address in addresses {
-            let outcome = if !self.may_be(memory, chunks, kind, bytes, address) {
+            let outcome = if !self.may_be(tenant, chunks, kind, bytes, address) {
                 &mut given_back.refused
             } else if self.is_listed(address.offset(), bytes) {
                 &mut given_back.known
@@ -145,17 +132,22 @@ impl PlaceLists {
     }
 
     /// Takes the oldest places of a list; nothing if there are none that are free still.
-    pub(crate) fn take(&mut self, memory: &Memory, kind: ChunkKind, bytes: u32) -> Option<Places> {
-        let bytes = self.size(kind, bytes);
+    pub(crate) fn take<T: Tenant>(
+        &mut self,
+        tenant: &T,
+        chunks: &ChunkTable,
+        kind: ChunkKind,
+        bytes: u32,
+    ) -> Option<Places> {
+        let bytes = size(chunks, kind, bytes);
         let list = self.lists.get_mut(&(kind, bytes))?;
         let mut addresses = vec![];
         while addresses.len() < PLACES_AT_ONCE
             && let Some(offset) = list.pop_front()
         {
             self.listed.remove(&offset);
-            let address = GlobalAddress::new(self.server, offset);
-            if kind == ChunkKind::Records || is_free_node(memory, kind, address) {
-                addresses.push(address);
+            if tenant.is_free(kind, offset..offset + u64::from(bytes)) {
+                addresses.push(GlobalAddress::new(self.server, offset));
             } else {
                 self.counts.refused += 1;
             }
@@ -201,37 +193,25 @@ impl PlaceLists {
     }
 
     /// Whether a place of this kind and size may lie there, and is free as far as its memory says.
-    fn may_be(
+    fn may_be<T: Tenant>(
         &self,
-        memory: &Memory,
+        tenant: &T,
         chunks: &ChunkTable,
         kind: ChunkKind,
         bytes: u32,
         address: GlobalAddress,
     ) -> bool {
-        let offset = address.offset();
-        if GlobalAddress::new(self.server, offset) != address {
-            return false;
-        }
-        let loaded = self.loaded.of(kind);
-        let is_loaded = loaded.contains(&offset) && u64::from(bytes) <= loaded.end - offset;
-        let area = if is_loaded { Some(loaded.start) } else { chunks.published(offset, bytes.into(), kind) };
-        let Some(from) = area else { return false };
-        if kind != ChunkKind::Records {
-            return (offset - from).is_multiple_of(bytes.into()) && is_free_node(memory, kind, address);
-        }
-        let length = bytes.checked_sub(RECORD_HEAD as u32).filter(|&length| length <= place_bytes(MAX_VALUE));
-        let mut head = [0; RECORD_HEAD];
-        length.is_some_and(|length| place_bytes(length) == bytes && bytes <= place_bytes(MAX_VALUE))
-            && offset.is_multiple_of(RECORD_ALIGN)
-            && memory.read(offset, &mut head).is_ok()
-            && is_record(&head)
+        let (offset, len) = (address.offset(), u64::from(bytes));
+        GlobalAddress::new(self.server, offset) == address
+            && chunks.may_lie(kind, offset, len)
+            && tenant.is_free(kind, offset..offset + len)
     }
 }
 
-fn is_free_node(memory: &Memory, kind: ChunkKind, address: GlobalAddress) -> bool {
-    node_at(memory, address.offset()).is_some_and(|header| {
-        let is_leaf = header.level == 0;
-        header.is_free() && header.address == address && is_leaf == (kind == ChunkKind::Leaves)
-    })
+/// Bytes of a place: blocks of a kind have one size, or the one that the client names.
+fn size(chunks: &ChunkTable, kind: ChunkKind, bytes: u32) -> u32 {
+    match chunks.size(kind) {
+        0 => bytes,
+        size => size,
+    }
 }

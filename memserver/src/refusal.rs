@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-use fatbtree_index::{ConfigError, GlobalAddress, Shortage};
-use fatbtree_verbs::{ConnectError, EndpointError, QueuePairNumber, ReserveError};
+use fatbtree_remote::{GlobalAddress, Shortage};
+use fatbtree_verbs::{ConnectError, EndpointError, Mtu, QueuePairNumber, ReserveError};
 
 use crate::chunk::{NoChunk, NoSupply};
 use crate::limits::OverBound;
@@ -53,9 +53,9 @@ pub enum Refusal {
         /// The endpoint's.
         found: Ipv4Addr,
     },
-    /// A node does not fit in a packet (single-packet rule).
+    /// An index read does not fit in a packet.
     #[error(transparent)]
-    NodeTooLarge(#[from] ConfigError),
+    PathMtu(#[from] PathMtu),
     /// The server's device refuses.
     #[error(transparent)]
     Device(#[from] ConnectError),
@@ -93,6 +93,27 @@ pub enum Refusal {
         /// Where it begins.
         address: GlobalAddress,
     },
+}
+
+/// Packets of this path are too small (single-packet rule).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "index reads of {bytes} bytes exceed path MTU {path_mtu}: they must be answered in one packet, because a resumed READ would ask for \
+     another key; load with smaller nodes or use a path MTU of at least {bytes}"
+)]
+pub struct PathMtu {
+    /// Bytes of an index read.
+    pub bytes: u32,
+    /// Bytes of the largest packet.
+    pub path_mtu: u32,
+}
+
+impl PathMtu {
+    /// Checks that one packet holds so many bytes.
+    pub(crate) fn check(bytes: u32, path_mtu: Mtu) -> Result<(), Self> {
+        let path_mtu = path_mtu.bytes() as u32;
+        if bytes > path_mtu { Err(Self { bytes, path_mtu }) } else { Ok(()) }
+    }
 }
 
 impl Refusal {

@@ -2,9 +2,9 @@
 
 use fatbtree_verbs::Memory;
 
+use crate::blink::load::{LoadError, LoadOptions, LoadedTree, bulk_load_in};
+use crate::blink::values::ValueSource;
 use crate::folder::{Folder, FolderError};
-use crate::load::{LoadError, LoadOptions, LoadedTree, bulk_load_in};
-use crate::values::ValueSource;
 
 /// Where regions lie.
 #[derive(Debug)]

@@ -11,7 +11,9 @@ use fatbtree_index::node::{LINE, Node, NodeHeader, NodeSpec, next_version, write
 use fatbtree_index::{
     GlobalAddress, KeyRange, Partition, Superblock, Tree, TreeConfig, TreeTop, ValueLayout, WalkError,
 };
-use fatbtree_memserver::{Limits, LoadOptions, MemoryServer, Request, ServerOptions, SnapshotError};
+use fatbtree_memserver::{
+    Limits, LoadOptions, MemoryServer, Request, ServerOptions, SnapshotError, TreeRequest,
+};
 use fatbtree_verbs::Memory;
 use fatbtree_verbs::plain::PlainNetwork;
 use fatbtree_verbs::time::Instant;
@@ -36,7 +38,7 @@ fn server(keys: u64, options: ServerOptions) -> MemoryServer<WatchedDevice> {
 
 fn ask(server: &mut MemoryServer<WatchedDevice>) -> Answer {
     let (reply, answer) = oneshot::channel();
-    server.handle(NOW, Request::Snapshot(reply));
+    server.handle(NOW, Request::Tenant(TreeRequest::Snapshot(reply)));
     answer
 }
 

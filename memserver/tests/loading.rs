@@ -103,7 +103,7 @@ async fn servers_are_filled_and_their_sessions_end() {
     assert!(statistics.contains(&("trees_installed".to_owned(), 2)), "{statistics:?}");
     let told = services[0].stop_data_path();
     let mut trees = told.iter().filter(|event| matches!(event, Event::NewTree { .. }));
-    let last = Event::NewTree { partition: infos[0].partition, generation: 3 };
+    let last = Event::NewTree { structure: infos[0].structure, generation: 3 };
     assert_eq!(trees.next_back(), Some(&last));
 }
 

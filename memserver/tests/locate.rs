@@ -7,7 +7,9 @@ use common::lab::{Lab, SERVER, config, options};
 use fatbtree_index::node::{NodeHeader, offsets};
 use fatbtree_index::record::{read_led_to, record_bytes};
 use fatbtree_index::{Regions, Tree, TreeConfig, ValueLayout};
-use fatbtree_memserver::{KeyPlaces, LoadOptions, LocateError, MAX_LOCATE_KEYS, Request, SnapshotError};
+use fatbtree_memserver::{
+    KeyPlaces, LoadOptions, LocateError, MAX_LOCATE_KEYS, Request, SnapshotError, TreeRequest,
+};
 use fatbtree_verbs::time::Duration;
 use tokio::sync::oneshot;
 
@@ -15,7 +17,8 @@ type Answer = oneshot::Receiver<Result<KeyPlaces, LocateError>>;
 
 fn ask(lab: &mut Lab, keys: impl IntoIterator<Item = u64>) -> Answer {
     let (reply, answer) = oneshot::channel();
-    lab.server.handle(lab.now, Request::Locate { keys: keys.into_iter().collect(), reply });
+    lab.server
+        .handle(lab.now, Request::Tenant(TreeRequest::Locate { keys: keys.into_iter().collect(), reply }));
     answer
 }
 
@@ -146,7 +149,7 @@ fn circles_of_siblings_take_no_more_of_a_turn_than_other_trees() {
 
     let mut places = ask(&mut lab, first.low..last.low + 500);
     let (reply, mut top) = oneshot::channel();
-    lab.server.handle(lab.now, Request::Snapshot(reply));
+    lab.server.handle(lab.now, Request::Tenant(TreeRequest::Snapshot(reply)));
     let client = lab.client();
     let session = lab.open(&client).unwrap();
     let (mut read, mut most, mut rounds) = (0, 0, 0);

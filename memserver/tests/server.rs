@@ -7,7 +7,9 @@ use common::device::WatchedDevice;
 use common::lab::{Lab, SERVER, options};
 use fatbtree_index::node::LINE;
 use fatbtree_index::{GlobalAddress, Integrity, Superblock, TreeConfig, ValueLayout};
-use fatbtree_memserver::{Event, LoadOptions, MemoryServer, ServerError, ServerOptions, bulk_load_over};
+use fatbtree_memserver::{
+    Event, LoadOptions, MemoryServer, ServerError, ServerOptions, TreeInfo, bulk_load_over,
+};
 use fatbtree_verbs::plain::PlainNetwork;
 use fatbtree_verbs::{Access, Failure, Mtu, Operation, Output, Remote};
 
@@ -84,7 +86,7 @@ fn a_tree_that_does_not_go_with_the_device_is_not_served() {
 
     let device = network.device().with_mtu(Mtu::B512);
     let error = MemoryServer::new(device, load(Integrity::LineVersions), &options(), 1).unwrap_err();
-    let text = "node of 1024 bytes exceeds path MTU 512: index reads must be answered";
+    let text = "index reads of 1024 bytes exceed path MTU 512: they must be answered in one packet";
     assert!(error.to_string().starts_with(text), "{error}");
 
     let mut tree = load(Integrity::LineVersions);
@@ -156,7 +158,7 @@ fn another_root_is_noticed_and_told() {
     // Who connects now is told the new one.
     lab.connect(&mut client, session).unwrap();
     let events = lab.events();
-    let new_root = Event::NewRoot(superblock.partition);
+    let new_root = Event::NewRoot(TreeInfo { partition: superblock.partition, ..info.structure });
     assert!(matches!(events[..], [first, Event::Opened(hop)] if first == new_root && hop.root == root));
     assert_eq!(lab.server.info().partition, superblock.partition);
     lab.server.work(lab.now, 1);
@@ -166,7 +168,7 @@ fn another_root_is_noticed_and_told() {
     // The server can do it as well; only the last one is worth telling.
     lab.server.set_root(info.partition.root, info.partition.root_level).unwrap();
     lab.server.set_root(root, 2).unwrap();
-    assert!(matches!(lab.events()[..], [Event::NewRoot(partition)] if partition.root == root));
+    assert!(matches!(lab.events()[..], [Event::NewRoot(tree)] if tree.partition.root == root));
     lab.server.memory().read(0, &mut line).unwrap();
     assert_eq!(Superblock::parse(&line).unwrap().version, superblock.version + 2);
 }

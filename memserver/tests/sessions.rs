@@ -267,7 +267,7 @@ fn what_cannot_be_connected_leaves_nothing_behind() {
         let refusal =
             lab.server.connect(lab.now, session, &Endpoint { mtu: Mtu::B512, ..good }, None).unwrap_err();
         let text = refusal.to_string();
-        assert!(text.starts_with("node of 1024 bytes exceeds path MTU 512: index reads must"), "{text}");
+        assert!(text.starts_with("index reads of 1024 bytes exceed path MTU 512: they must"), "{text}");
         let refusal =
             lab.server.connect(lab.now, session, &Endpoint { ip: other, ..good }, None).unwrap_err();
         assert_eq!(refusal, Refusal::OtherAddress { expected: client.roce, found: other });

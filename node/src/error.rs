@@ -45,6 +45,9 @@ pub enum NodeError {
         /// What the system says.
         source: io::Error,
     },
+    /// The tree's shape cannot be.
+    #[error("loading the tree: {0}")]
+    Shape(#[from] fatbtree_index::ConfigError),
     /// The tree cannot be built.
     #[error("loading the tree: {0}")]
     Load(#[from] fatbtree_memserver::LoadError),

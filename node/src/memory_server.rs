@@ -278,7 +278,7 @@ fn with_checksums(source: TreeSource) -> Result<TreeSource, NodeError> {
     let shape = source.config;
     let (fan_out, leaf_bytes, values) = (shape.fan_out(), shape.leaf_bytes(), shape.values());
     let config = TreeConfig::with_integrity(fan_out, leaf_bytes, values, Integrity::Checksums);
-    Ok(TreeSource { config: config.map_err(fatbtree_memserver::ServerError::from)?, ..source })
+    Ok(TreeSource { config: config?, ..source })
 }
 
 /// The tree that a server begins with: the one in its folder, or a new one.

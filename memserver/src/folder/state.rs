@@ -12,8 +12,8 @@ use fatbtree_index::MAX_OFFSET;
 use serde::{Deserialize, Serialize};
 
 use super::{FolderError, FolderOwner, failed, private};
+use crate::blink::load::{LoadCounts, LoadedTree};
 use crate::info::Origin;
-use crate::load::{LoadCounts, LoadedTree};
 
 /// The version of files and layouts in them.
 pub(super) const FORMAT: u32 = 3;

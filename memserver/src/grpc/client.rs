@@ -17,9 +17,10 @@ use super::convert::{MessageError, missing, supply};
 use super::proto::loader_client::LoaderClient;
 use super::proto::memory_server_client::MemoryServerClient;
 use super::{SHORTAGE, proto};
+use crate::blink::finder::{MAX_LOCATE_KEYS, Places as KeyPlaces};
 use crate::info::ServerInfo;
 use crate::places::{GivenBack, Supply};
-use crate::server::{Counter, KeyPlaces, MAX_LOCATE_KEYS};
+use crate::server::Counter;
 
 /// How long a call may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,10 @@ use fatbtree_index::{
 use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, RKEY_NODE, RKEY_NODE_OR_RECORD, Region};
 
 use super::proto;
+use crate::blink::TreeInfo;
+use crate::blink::load::LoadCounts;
 use crate::chunk::Chunk;
 use crate::info::{LockTable, Origin, ServerInfo};
-use crate::load::LoadCounts;
 use crate::places::{Places, Supply};
 use fatbtree_index::{ChunkKind, Owner, SessionId};
 
@@ -183,7 +184,7 @@ impl TryFrom<proto::Region> for Region {
 
 impl From<ServerInfo> for proto::ServerInfo {
     fn from(info: ServerInfo) -> Self {
-        let ServerInfo { partition, config, counts, .. } = info;
+        let TreeInfo { partition, config, counts } = info.structure;
         Self {
             partition: partition.id.into(),
             low_key: partition.range.low,
@@ -243,7 +244,7 @@ impl TryFrom<proto::ServerInfo> for ServerInfo {
                 Some(LockTable { region, on_device: info.locks_on_device, owners })
             }
         };
-        Ok(Self {
+        let structure = TreeInfo {
             partition: partition(
                 info.partition,
                 info.low_key,
@@ -251,7 +252,6 @@ impl TryFrom<proto::ServerInfo> for ServerInfo {
                 info.root_address,
                 info.root_level,
             )?,
-            generation: info.generation,
             config,
             counts: LoadCounts {
                 keys: info.keys,
@@ -259,6 +259,11 @@ impl TryFrom<proto::ServerInfo> for ServerInfo {
                 internal_nodes: info.internal_nodes,
                 record_bytes: info.record_bytes,
             },
+        };
+        Ok(Self {
+            server: structure.partition.id,
+            structure,
+            generation: info.generation,
             tree: info.tree.ok_or_else(|| missing("tree"))?.try_into()?,
             locks,
             masked_atomics: info.masked_atomics,

@@ -15,9 +15,9 @@ use super::loading::SIGN;
 use super::proto;
 use super::proto::load_reply::What as Answer;
 use super::proto::load_request::What as Word;
-use crate::cluster::divide;
+use crate::blink::cluster::divide;
+use crate::blink::load::LoadError;
 use crate::info::ServerInfo;
-use crate::load::LoadError;
 
 const CALL: &str = "to load keys";
 

@@ -26,11 +26,11 @@ use tonic::{Request, Response, Status, Streaming};
 use super::proto;
 use super::proto::load_reply::What as Answer;
 use super::proto::load_request::What as Word;
+use crate::blink::load::{LoadOptions, LoadedTree};
+use crate::blink::values::ValueSource;
 use crate::info::{Origin, ServerInfo};
-use crate::load::{LoadOptions, LoadedTree};
 use crate::mailbox::{Handle, ServerGone};
 use crate::storage::{BuildError, Storage};
-use crate::values::ValueSource;
 
 /// Bytes of the largest message of a load: a value of the largest size, and keys beside it.
 pub(super) const MESSAGE_BYTES: usize = MAX_VALUE as usize + (256 << 10);

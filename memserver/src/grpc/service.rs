@@ -19,12 +19,13 @@ use tonic::{Code, Request, Response, Status};
 use super::convert::{MessageError, chunk_kind, missing};
 use super::loading::{self, Loader, Loading};
 use super::{SHORTAGE, proto, stream};
+use crate::blink::finder::LocateError;
+use crate::blink::snapshots::SnapshotError;
 use crate::limits::ClientId;
 use crate::mailbox::{Handle, ServerGone};
 use crate::owners::NoOwner;
 use crate::places::GivenBack;
 use crate::refusal::Refusal;
-use crate::server::{LocateError, SnapshotError};
 use crate::session::{Lease, SessionKey};
 
 /// What peers can make the service hold. Start from the default and change what you need.
@@ -202,7 +203,7 @@ impl From<Refusal> for Status {
             | Refusal::NoOwner(NoOwner::InUse) => Code::ResourceExhausted,
             Refusal::Endpoint(_) | Refusal::TooManyPlaces(_) => Code::InvalidArgument,
             Refusal::OtherAddress { .. } => Code::PermissionDenied,
-            Refusal::NodeTooLarge(_) | Refusal::Published { .. } => Code::FailedPrecondition,
+            Refusal::PathMtu(_) | Refusal::Published { .. } => Code::FailedPrecondition,
             Refusal::Reserve(ReserveError::Io { .. }) => Code::Internal,
             Refusal::Device(_) | Refusal::NoOwner(NoOwner::Locks(_)) => Code::Aborted,
         };

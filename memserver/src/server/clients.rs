@@ -1,6 +1,6 @@
 //! Sessions, queue pairs and chunks: given out within bounds, and taken back.
 
-use fatbtree_index::{ChunkKind, GlobalAddress, SessionId};
+use fatbtree_remote::{ChunkKind, GlobalAddress, SessionId};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Agreed, Device, Endpoint, QueuePair, QueuePairNumber};
 use rand::RngExt;
@@ -12,10 +12,11 @@ use crate::info::Origin;
 use crate::limits::{ClientId, Resource};
 use crate::owners::Owners;
 use crate::places::{GivenBack, PLACES_AT_ONCE, Supply, TooManyPlaces};
-use crate::refusal::Refusal;
+use crate::refusal::{PathMtu, Refusal};
 use crate::session::{Lease, Session, SessionKey};
+use crate::tenant::Tenant;
 
-impl<D: Device> MemoryServer<D> {
+impl<D: Device, T: Tenant> MemoryServer<D, T> {
     // ---- sessions ----
 
     /// Opens a session.
@@ -39,10 +40,10 @@ impl<D: Device> MemoryServer<D> {
         self.advance(now);
         let is_another = known.is_some_and(|known| self.known_before(known));
         if is_another || self.info.origin == Origin::Lost {
-            return Err(Refusal::TreeLost { partition: self.info.partition.id });
+            return Err(Refusal::TreeLost { partition: self.info.server });
         }
         if self.is_undecided() {
-            return Err(Refusal::Undecided { partition: self.info.partition.id });
+            return Err(Refusal::Undecided { partition: self.info.server });
         }
         self.accounts.attempt(self.now, client)?;
         self.accounts.charge(client, Resource::Sessions)?;
@@ -107,7 +108,7 @@ impl<D: Device> MemoryServer<D> {
         self.advance(now);
         // What broke makes room for what replaces it.
         self.take_broken();
-        self.watch_root();
+        self.watch_header();
         let Session { client: payer, queue_pairs, .. } = self.session(session)?;
         let (payer, old) = (*payer, replaces.and_then(|number| queue_pairs.get(&number).copied()));
         if let Some(old) = old {
@@ -131,9 +132,9 @@ impl<D: Device> MemoryServer<D> {
             client: client.ip,
             server: self.address,
             queue_pair: local.queue_pair,
-            partition: self.info.partition.id,
+            partition: self.info.server,
             rkey: self.info.tree.rkey,
-            root: self.info.partition.root,
+            root: self.tenant.root(),
             mtu: u16::try_from(Agreed::between(&local, client).mtu.bytes()).expect("4096 at most"),
         };
         let opening = self.events.push(Event::Opened(hop));
@@ -178,7 +179,7 @@ impl<D: Device> MemoryServer<D> {
     ) -> Result<Supply, Refusal> {
         self.advance(now);
         let payer = self.session(session)?.client;
-        if let Some(places) = self.places.take(&self.region, kind, bytes) {
+        if let Some(places) = self.places.take(&self.tenant, &self.chunks, kind, bytes) {
             return Ok(Supply::Places(places));
         }
         self.accounts.charge(payer, Resource::Chunks)?;
@@ -216,7 +217,7 @@ impl<D: Device> MemoryServer<D> {
         if found > PLACES_AT_ONCE {
             return Err(TooManyPlaces { found }.into());
         }
-        Ok(self.places.put(&self.region, &self.chunks, kind, bytes, addresses))
+        Ok(self.places.put(&self.tenant, &self.chunks, kind, bytes, addresses))
     }
 
     /// Makes a chunk the tree's, before the first of its nodes or records is linked. Once more does no harm.
@@ -331,7 +332,7 @@ impl<D: Device> MemoryServer<D> {
     fn join(&mut self, queue_pair: QueuePair, client: &Endpoint) -> Result<Endpoint, Refusal> {
         let local = self.device.endpoint(queue_pair)?;
         let mtu = Agreed::between(&local, client).mtu;
-        self.info.config.check_path_mtu(mtu.bytes() as u32)?;
+        PathMtu::check(self.reach, mtu)?;
         self.device.connect(queue_pair, client)?;
         Ok(local)
     }

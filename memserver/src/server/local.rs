@@ -1,31 +1,37 @@
 //! Local clients: threads of the server's process that work on the same memory, in sessions like all others.
 
-use fatbtree_index::SessionId;
+use std::sync::Arc;
+
+use fatbtree_remote::SessionId;
 use fatbtree_verbs::local::LocalHost;
 use fatbtree_verbs::time::Instant;
-use fatbtree_verbs::{ConnectError, Device, Endpoint, QueuePairNumber};
+use fatbtree_verbs::{ConnectError, Device, Endpoint, Memory, QueuePairNumber};
 
 use super::MemoryServer;
+use crate::blink::TreeInfo;
 use crate::info::ServerInfo;
+use crate::layout::Layout;
 use crate::limits::{ClientId, Resource};
-use crate::query::NodeMap;
 use crate::refusal::Refusal;
 use crate::session::SessionKey;
+use crate::tenant::Tenant;
 
 /// A link, and what it leads to.
 #[derive(Clone, Debug)]
-pub struct Attached {
+pub struct Attached<S = TreeInfo> {
     /// The session in which the link was made.
     pub session: SessionId,
     /// The server's end.
     pub endpoint: Endpoint,
     /// What the server holds.
-    pub info: ServerInfo,
-    /// Where nodes may lie in it.
-    pub nodes: NodeMap,
+    pub info: ServerInfo<S>,
+    /// The region.
+    pub memory: Arc<Memory>,
+    /// Where blocks may lie in it.
+    pub layout: Layout,
 }
 
-impl<D: Device> MemoryServer<D> {
+impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// What local clients connect to, where there may be some ([`ServerOptions::local_clients`](crate::ServerOptions::local_clients)).
     #[must_use]
     pub fn local(&self) -> Option<&LocalHost> {
@@ -43,10 +49,10 @@ impl<D: Device> MemoryServer<D> {
         session: SessionKey,
         client: &Endpoint,
         replaces: Option<QueuePairNumber>,
-    ) -> Result<Attached, Refusal> {
+    ) -> Result<Attached<T::Description>, Refusal> {
         self.advance(now);
         self.take_broken_links();
-        self.watch_root();
+        self.watch_header();
         let payer = self.session(session)?.client;
         if let Some(old) = replaces {
             self.detach(session, old);
@@ -67,8 +73,8 @@ impl<D: Device> MemoryServer<D> {
         if let Some(session) = self.sessions.get_mut(session) {
             session.links.insert(endpoint.queue_pair);
         }
-        let nodes = NodeMap::new(&self.region, &self.info, &self.chunks);
-        Ok(Attached { session: session.id, endpoint, info: self.info, nodes })
+        let (memory, layout) = (Arc::clone(&self.region), self.chunks.layout());
+        Ok(Attached { session: session.id, endpoint, info: self.info, memory, layout })
     }
 
     /// Ends a link of a session, if it is one.

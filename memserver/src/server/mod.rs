@@ -1,11 +1,9 @@
 //! A memory server as a value: its device, its memory, and what clients hold of both.
 
 mod clients;
-mod finder;
 mod local;
 mod request;
 mod root;
-mod snapshots;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,32 +11,27 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use fatbtree_index::node::LINE;
-use fatbtree_index::{ConfigError, GlobalAddress, Integrity, Regions, Superblock};
+use fatbtree_remote::GlobalAddress;
 use fatbtree_verbs::local::LocalHost;
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, ConnectError, Device, Endpoint, Memory, Mtu, QueuePair, Region, RegisterError};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use crate::blink::Blink;
 use crate::chunk::{ChunkSize, ChunkTable, chunk_kinds_bytes};
 use crate::event::{Event, Events, FirstHop};
 use crate::info::{LockTable, Origin, ServerInfo};
 use crate::kinds::DamagedKinds;
 use crate::limits::{Accounts, Limits, Resource};
-use crate::load::LoadedTree;
 use crate::owners::{Locks, Owners};
 use crate::places::PlaceLists;
+use crate::refusal::PathMtu;
 use crate::session::{SessionKey, Sessions};
+use crate::tenant::{HEADER_BYTES, Load, Loaded, Seen, Tenant};
 
-pub use finder::{LocateError, MAX_LOCATE_KEYS, Places as KeyPlaces};
 pub use local::Attached;
 pub use request::{Reply, Request};
-pub use root::NoRoot;
-pub use snapshots::SnapshotError;
-
-use finder::Finder;
-use snapshots::Snapshots;
 
 /// A counter by name.
 pub type Counter = (String, u64);
@@ -133,19 +126,21 @@ impl Default for ServerOptions {
 ///     if more { Some(now) } else { server.poll_timeout() }
 /// }
 /// ```
-pub struct MemoryServer<D> {
+pub struct MemoryServer<D, T: Tenant = Blink> {
     device: D,
     region: Arc<Memory>,
-    /// The same, as walks want it.
-    memory: Regions,
+    /// The structure in the region.
+    tenant: T,
+    /// Bytes of an index read.
+    reach: u32,
     options: ServerOptions,
-    info: ServerInfo,
+    info: ServerInfo<T::Description>,
     /// Until when no session is opened because the empty tree may be in the place of another one; `None` if that is decided.
     undecided_until: Option<Instant>,
     /// The server's address on the data path.
     address: Ipv4Addr,
-    /// The superblock as it was last seen.
-    superblock: [u8; LINE],
+    /// The region's header as it was last seen.
+    header: [u8; HEADER_BYTES],
     random: ChaCha8Rng,
     now: Instant,
     sessions: Sessions,
@@ -156,9 +151,7 @@ pub struct MemoryServer<D> {
     chunks: ChunkTable,
     places: PlaceLists,
     accounts: Accounts,
-    events: Events,
-    snapshots: Snapshots,
-    finder: Finder,
+    events: Events<T::Description>,
     counters: Counters,
     device_counters: Option<DeviceCounters<D>>,
     /// Where local clients may be.
@@ -191,13 +184,13 @@ struct Counters {
     trees_installed: u64,
 }
 
-impl<D> fmt::Debug for MemoryServer<D> {
+impl<D, T: Tenant> fmt::Debug for MemoryServer<D, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryServer").field("info", &self.info).finish_non_exhaustive()
     }
 }
 
-impl<D: Device> MemoryServer<D> {
+impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// A server of `tree` on `device`, which has nothing else to do. `seed` decides the names of sessions: where clients
     /// may be hostile it comes from the system's random generator.
     ///
@@ -205,15 +198,17 @@ impl<D: Device> MemoryServer<D> {
     /// When the tree does not go with the device, or the device refuses.
     pub fn new(
         mut device: D,
-        tree: LoadedTree,
+        tree: impl Load<Tenant = T>,
         options: &ServerOptions,
         seed: u64,
     ) -> Result<Self, ServerError> {
+        let mut loaded = tree.loaded();
         let capabilities = device.capabilities();
         let local = probe(&mut device)?;
-        let (superblock, chunks) = fit(&device, &tree, options, local.mtu)?;
-        let LoadedTree { region, config, partition, counts, generation, origin, .. } = tree;
-        let iova = GlobalAddress::new(partition.id, 0).raw();
+        let (header, chunks) = fit(&device, &mut loaded, options, local.mtu)?;
+        let Loaded { server, region, generation, origin, shape, mut tenant, .. } = loaded;
+        tenant.bound(&options.limits);
+        let iova = GlobalAddress::new(server, 0).raw();
         let registered = device.register(&region, iova, options.access)?;
         let (locks, owners) = match options.lock_table_bytes {
             0 => (None, None),
@@ -225,10 +220,9 @@ impl<D: Device> MemoryServer<D> {
             }
         };
         let info = ServerInfo {
-            partition,
+            server,
+            structure: tenant.description(),
             generation,
-            config,
-            counts,
             tree: registered,
             locks,
             masked_atomics: capabilities.masked_atomics,
@@ -241,23 +235,22 @@ impl<D: Device> MemoryServer<D> {
         let mut server = Self {
             device,
             local: shared,
-            memory: Regions::new([(partition.id, Arc::clone(&region))]),
             region,
+            tenant,
+            reach: shape.reach,
             info,
             undecided_until: None,
             address: local.ip,
-            superblock,
+            header,
             random: ChaCha8Rng::seed_from_u64(seed),
             now: Instant::ZERO,
             sessions: Sessions::default(),
             owners,
             connections: BTreeMap::new(),
             chunks,
-            places: PlaceLists::new(partition.id, &config, &counts, options.limits.places),
+            places: PlaceLists::new(server, options.limits.places),
             accounts: Accounts::new(&options.limits),
             events: Events::default(),
-            snapshots: Snapshots::new(options.limits.snapshot_nodes, options.limits.snapshot_requests),
-            finder: Finder::new(options.limits.locate_requests),
             counters: Counters::default(),
             device_counters: None,
             options: options.clone(),
@@ -276,8 +269,14 @@ impl<D: Device> MemoryServer<D> {
 
     /// What the server holds; the root as [`work`](Self::work) has last seen it.
     #[must_use]
-    pub fn info(&self) -> &ServerInfo {
+    pub fn info(&self) -> &ServerInfo<T::Description> {
         &self.info
+    }
+
+    /// The structure in the region.
+    #[must_use]
+    pub fn tenant(&self) -> &T {
+        &self.tenant
     }
 
     /// The tree memory.
@@ -323,8 +322,6 @@ impl<D: Device> MemoryServer<D> {
             ("queue_pairs_broken", counters.queue_pairs_broken),
             ("queue_pairs_opened", counters.queue_pairs_opened),
             ("queue_pairs_replaced", counters.queue_pairs_replaced),
-            ("loaded_keys", self.info.counts.keys),
-            ("loaded_record_bytes", self.info.counts.record_bytes),
             ("region_bytes", self.info.tree.len),
             ("region_bytes_used", chunks.used_bytes),
             ("refused", counters.refused),
@@ -333,11 +330,6 @@ impl<D: Device> MemoryServer<D> {
             ("sessions", total(Resource::Sessions)),
             ("sessions_lapsed", counters.sessions_lapsed),
             ("sessions_opened", counters.sessions_opened),
-            ("keys_located", self.finder.looked_for),
-            ("keys_located_nodes", self.finder.nodes),
-            ("snapshots", self.snapshots.finished),
-            ("snapshots_failed", self.snapshots.failed),
-            ("snapshots_waiting", self.snapshots.waiting() as u64),
             ("superblocks_refused", counters.superblocks_refused),
             ("tree_lost", u64::from(self.info.origin == Origin::Lost)),
             ("trees_installed", counters.trees_installed),
@@ -345,6 +337,7 @@ impl<D: Device> MemoryServer<D> {
         ]
         .map(|(name, count)| (name.to_owned(), count))
         .into();
+        all.extend(self.tenant.statistics());
         if let Some(counters) = &self.device_counters {
             all.extend(counters(&self.device));
         }
@@ -364,35 +357,33 @@ impl<D: Device> MemoryServer<D> {
         self.advance(now);
     }
 
-    /// Does what is to be done between frames, and reads up to `budget` nodes for snapshots, as many to locate keys (and those that one key
-    /// takes more), and as many to find out what ended sessions have left of their chunks, whatever clients have written there. Says
-    /// whether there is more to read.
+    /// Does what is to be done between frames. The tenant reads up to `budget` blocks for requests, and as many to find out what ended
+    /// sessions have left of their chunks, whatever clients have written there. Returns whether there is more to read.
     pub fn work(&mut self, now: Instant, budget: usize) -> bool {
         self.advance(now);
         self.take_broken();
-        self.watch_root();
-        let (relieved, more) = self.chunks.look(&self.region, budget);
+        self.watch_header();
+        let (relieved, more) = self.chunks.look(&self.tenant, budget);
         for client in relieved {
             self.accounts.release(client, Resource::Chunks);
         }
-        let (memory, info) = (&self.memory, &self.info);
-        more | self.snapshots.work(memory, &info.config, &info.partition, budget)
-            | self.finder.work(memory, &info.config, &info.partition, budget)
+        more | self.tenant.work(budget)
     }
 
-    /// Serves another tree of the same partition and shape instead: all sessions end, and the former tree's memory is given back. Clients
-    /// find another generation when they connect anew.
+    /// Serves another structure in another region instead, if it [may follow](Tenant::may_follow): all sessions end, and the former region's
+    /// memory is given back. Clients find another generation when they connect anew.
     ///
     /// # Errors
-    /// When the tree does not go with the device or is another partition's, or the device refuses; then nothing has changed.
-    pub fn install(&mut self, now: Instant, tree: LoadedTree) -> Result<(), ServerError> {
+    /// When the structure does not go with the device or may not follow, or the device refuses; then nothing has changed.
+    pub fn install(&mut self, now: Instant, tree: impl Load<Tenant = T>) -> Result<(), ServerError> {
         self.advance(now);
-        let (id, shape) = (self.info.partition.id, self.info.config);
-        if (tree.partition.id, tree.config) != (id, shape) {
-            return Err(ServerError::OtherTree { expected: id, found: tree.partition.id });
+        let mut loaded = tree.loaded();
+        let id = self.info.server;
+        if loaded.server != id || !loaded.tenant.may_follow(&self.tenant) {
+            return Err(ServerError::OtherTree { expected: id, found: loaded.server });
         }
-        let (superblock, chunks) = fit(&self.device, &tree, &self.options, self.info.path_mtu)?;
-        let LoadedTree { region, config, partition, counts, generation, .. } = tree;
+        let (header, chunks) = fit(&self.device, &mut loaded, &self.options, self.info.path_mtu)?;
+        let Loaded { region, generation, shape, tenant, .. } = loaded;
         let iova = GlobalAddress::new(id, 0).raw();
         let registered = self.device.register(&region, iova, self.options.access)?;
         // Queue pairs first: nothing that was posted for the former tree reaches the new one.
@@ -402,24 +393,24 @@ impl<D: Device> MemoryServer<D> {
             local.share(registered, &region, self.options.access);
         }
         self.device.deregister(self.info.tree.rkey);
-        self.memory = Regions::new([(id, Arc::clone(&region))]);
-        (self.region, self.superblock, self.chunks) = (region, superblock, chunks);
-        self.places = PlaceLists::new(id, &config, &counts, self.options.limits.places);
+        (self.region, self.header, self.chunks, self.reach) = (region, header, chunks, shape.reach);
+        let former = std::mem::replace(&mut self.tenant, tenant);
+        self.tenant.succeed(former);
+        self.places = PlaceLists::new(id, self.options.limits.places);
         // What clients have paid for lay in the former tree.
         self.accounts = Accounts::new(&self.options.limits);
         // Whoever installs a tree means it, empty or not.
         let origin = Origin::Meant;
         self.undecided_until = None;
-        self.info = ServerInfo { partition, generation, counts, tree: registered, origin, ..self.info };
-        self.snapshots.begin_anew();
-        self.finder.begin_anew();
+        let structure = self.tenant.description();
+        self.info = ServerInfo { structure, generation, tree: registered, origin, ..self.info };
         self.counters.trees_installed += 1;
-        self.events.push(Event::NewTree { partition, generation });
+        self.events.push(Event::NewTree { structure, generation });
         Ok(())
     }
 
     /// The next thing the owner must know.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<Event<T::Description>> {
         self.events.pop()
     }
 
@@ -448,22 +439,22 @@ impl<D: Device> MemoryServer<D> {
     }
 }
 
-/// Whether a tree goes with a device: its superblock, and the table of its chunks.
-fn fit<D: Device>(
+/// Whether a structure goes with a device: its region's header, and the table of its chunks.
+fn fit<D: Device, T: Tenant>(
     device: &D,
-    tree: &LoadedTree,
+    loaded: &mut Loaded<T>,
     options: &ServerOptions,
     mtu: Mtu,
-) -> Result<([u8; LINE], ChunkTable), ServerError> {
-    let LoadedTree { region, spare, config, partition, generation, chunk_kinds, .. } = tree;
+) -> Result<([u8; HEADER_BYTES], ChunkTable), ServerError> {
+    let Loaded { server, region, spare, generation, chunk_kinds, shape, tenant, .. } = loaded;
     let tears = options.local_clients || !device.capabilities().line_atomicity;
-    if config.integrity() == Integrity::LineVersions && tears {
+    if shape.whole_lines && tears {
         return Err(ServerError::Integrity);
     }
-    config.check_path_mtu(mtu.bytes() as u32)?;
-    let chunks = ChunkTable::new(partition.id, spare, options.chunk_bytes, config)?;
+    PathMtu::check(shape.reach, mtu)?;
+    let chunks = ChunkTable::new(*server, spare, options.chunk_bytes, shape)?;
     let chunk_kinds = match chunk_kinds {
-        // Local clients look there what may be a node.
+        // Local clients look there what may be a block.
         None if options.local_clients => {
             let bytes = chunk_kinds_bytes(spare.end - spare.start, options.chunk_bytes);
             Some(Memory::shared(bytes).map_err(|_| ServerError::OutOfMemory { bytes })?)
@@ -474,21 +465,19 @@ fn fit<D: Device>(
         Some(kinds) => chunks.restored(Arc::clone(kinds), *generation)?,
         None => chunks,
     };
-    let mut superblock = [0; LINE];
-    let read = region.read(0, &mut superblock);
-    let found = Superblock::parse(&superblock).ok().filter(|_| read.is_ok());
-    if found.is_none_or(|found| (found.partition, found.generation) != (*partition, *generation)) {
+    let mut header = [0; HEADER_BYTES];
+    if region.read(0, &mut header).is_err() || tenant.see(&header) != Seen::Same {
         return Err(ServerError::Superblock);
     }
-    let padding = u64::from(config.max_node_bytes());
+    let padding = u64::from(shape.reach);
     if region.len().saturating_sub(spare.end) < padding {
         return Err(ServerError::Padding { expected: padding });
     }
-    Ok((superblock, chunks))
+    Ok((header, chunks))
 }
 
 /// What local clients may use: the same memory, with the same rights.
-fn share<D: Device>(device: &D, info: &ServerInfo, access: Access) -> Result<LocalHost, ServerError> {
+fn share<D: Device, S>(device: &D, info: &ServerInfo<S>, access: Access) -> Result<LocalHost, ServerError> {
     let host = LocalHost::new();
     let locks =
         info.locks.iter().flat_map(|locks| [(locks.region, Access::ALL), (locks.owners, Access::READ)]);
@@ -523,9 +512,9 @@ fn register_locks<D: Device>(device: &mut D, bytes: u64) -> Result<(Region, Lock
 /// Why there is no server.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Single-packet rule.
+    /// An index read does not fit in a packet.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    PathMtu(#[from] PathMtu),
     /// Line versions on a device that tears lines.
     #[error(
         "memory server cannot serve this tree: it has line versions, but its device does not read and write lines of 64 bytes \

@@ -1,39 +1,31 @@
 //! Requests from another thread, each with the way back.
 
-use std::sync::Arc;
-
-use fatbtree_index::{ChunkKind, GlobalAddress, TreeTop};
+use fatbtree_remote::{ChunkKind, GlobalAddress};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{Device, Endpoint, QueuePairNumber};
 use tokio::sync::oneshot;
 
-use super::{Attached, Counter, KeyPlaces, LocateError, MemoryServer, ServerError, SnapshotError};
+use super::{Attached, Counter, MemoryServer, ServerError};
+use crate::blink::Blink;
 use crate::info::ServerInfo;
 use crate::limits::ClientId;
-use crate::load::LoadedTree;
 use crate::places::{GivenBack, Supply};
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey};
+use crate::tenant::{Loaded, Tenant};
 
 /// The way back.
 pub type Reply<T> = oneshot::Sender<T>;
 
 /// What can be asked of a memory server; see the methods of [`MemoryServer`].
 #[derive(Debug)]
-pub enum Request {
+pub enum Request<T: Tenant = Blink> {
     /// What do you hold?
-    Info(Reply<ServerInfo>),
+    Info(Reply<ServerInfo<T::Description>>),
     /// All counters.
     Statistics(Reply<Vec<Counter>>),
-    /// The top of the tree: answered when it has been read.
-    Snapshot(Reply<Result<Arc<TreeTop>, SnapshotError>>),
-    /// Where keys lie: answered when they have been found.
-    Locate {
-        /// Which.
-        keys: Vec<u64>,
-        /// The way back.
-        reply: Reply<Result<KeyPlaces, LocateError>>,
-    },
+    /// What only the structure can answer.
+    Tenant(T::Request),
     /// A session.
     Open {
         /// Who asks.
@@ -84,7 +76,7 @@ pub enum Request {
         /// The server's end of the link that it replaces.
         replaces: Option<QueuePairNumber>,
         /// The way back.
-        reply: Reply<Result<Attached, Refusal>>,
+        reply: Reply<Result<Attached<T::Description>, Refusal>>,
     },
     /// The end of a connection.
     Disconnect {
@@ -122,11 +114,11 @@ pub enum Request {
     /// Another tree.
     Install {
         /// Which.
-        tree: Box<LoadedTree>,
+        loaded: Box<Loaded<T>>,
         /// Told when the server begins: from then on it takes as long as the device takes to register the memory.
         begun: Reply<()>,
         /// The way back.
-        reply: Reply<Result<ServerInfo, ServerError>>,
+        reply: Reply<Result<ServerInfo<T::Description>, ServerError>>,
     },
     /// A chunk becomes the tree's.
     Publish {
@@ -148,22 +140,21 @@ pub enum Request {
     },
 }
 
-impl<D: Device> MemoryServer<D> {
+impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// Answers a request. What was given to somebody who does not wait any more is taken back at once.
-    pub fn handle(&mut self, now: Instant, request: Request) {
+    pub fn handle(&mut self, now: Instant, request: Request<T>) {
         self.counters.requests += 1;
         match request {
             Request::Info(reply) => {
                 self.advance(now);
-                self.watch_root();
+                self.watch_header();
                 let _ = reply.send(self.info);
             }
             Request::Statistics(reply) => {
                 self.advance(now);
                 let _ = reply.send(self.statistics());
             }
-            Request::Snapshot(reply) => self.snapshots.ask(reply),
-            Request::Locate { keys, reply } => self.finder.ask(keys, reply),
+            Request::Tenant(request) => self.tenant.handle(request),
             Request::Heard { former, reply } => {
                 self.advance(now);
                 let _ = reply.send(self.heard(former));
@@ -211,10 +202,10 @@ impl<D: Device> MemoryServer<D> {
                 let answer = self.give_back(now, session, kind, bytes, &addresses);
                 self.tell(reply, answer);
             }
-            Request::Install { tree, begun, reply } => {
+            Request::Install { loaded, begun, reply } => {
                 // The installation goes on, whether somebody waits for it or not.
                 let _ = begun.send(());
-                let installed = self.install(now, *tree);
+                let installed = self.install(now, *loaded);
                 let _ = reply.send(installed.map(|()| self.info));
             }
             Request::Publish { session, address, reply } => {
@@ -229,7 +220,7 @@ impl<D: Device> MemoryServer<D> {
     }
 
     /// Answers whoever asked. Returns what was granted if nobody waits for it any more.
-    fn tell<T>(&mut self, reply: Reply<Result<T, Refusal>>, answer: Result<T, Refusal>) -> Option<T> {
+    fn tell<A>(&mut self, reply: Reply<Result<A, Refusal>>, answer: Result<A, Refusal>) -> Option<A> {
         self.counters.refused += u64::from(answer.is_err());
         reply.send(answer).err()?.ok()
     }

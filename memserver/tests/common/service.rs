@@ -123,10 +123,10 @@ impl Drop for Service {
 /// As a device that takes long to register the memory of a tree.
 fn slowly(request: Request, milliseconds: u64) -> Request {
     match request {
-        Request::Install { tree, begun, reply } if milliseconds > 0 => {
+        Request::Install { loaded, begun, reply } if milliseconds > 0 => {
             let _ = begun.send(());
             std::thread::sleep(Duration::from_millis(milliseconds));
-            Request::Install { tree, begun: oneshot::channel().0, reply }
+            Request::Install { loaded, begun: oneshot::channel().0, reply }
         }
         other => other,
     }

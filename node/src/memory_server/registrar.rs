@@ -8,7 +8,7 @@ use std::time::Duration;
 use fatbtree_controller::grpc::{Client, ClientError, Controllers, ServerHello, ServerNews};
 use fatbtree_controller::{Incarnation, Registration};
 use fatbtree_index::Partition;
-use fatbtree_memserver::{Event, FirstHop, Handle, ServerInfo};
+use fatbtree_memserver::{Event, FirstHop, Handle, ServerInfo, TreeInfo};
 use tokio::sync::mpsc;
 
 /// Pause between two tries to reach a controller.
@@ -110,15 +110,15 @@ impl Registrar {
                 self.connections.remove(&(client, queue_pair));
                 ServerNews::Closed { client, queue_pair }
             }
-            Event::NewRoot(partition) => {
-                self.hello.root = partition.root.raw();
+            Event::NewRoot(tree) => {
+                self.hello.root = tree.partition.root.raw();
                 ServerNews::Root(self.hello.root)
             }
             Event::Lost { .. } => {
                 self.hello.lost = true;
                 ServerNews::Lost
             }
-            Event::NewTree { partition, generation } => {
+            Event::NewTree { structure: TreeInfo { partition, .. }, generation } => {
                 self.hello.incarnation = incarnation(generation, &partition);
                 self.hello.root = partition.root.raw();
                 self.hello.lost = false;

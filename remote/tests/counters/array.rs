@@ -1,4 +1,4 @@
-//! The index: counters by number, one a cache line, in an array that one client has made.
+//! The index: counters by number, one a cache line, in an array that the region's header names.
 
 use std::rc::Rc;
 
@@ -6,6 +6,8 @@ use fatbtree_remote::{
     ChunkKind, ConnectionId, GlobalAddress, Held, LockError, Part, RemoteMemory, Trouble, Want,
 };
 use fatbtree_verbs::Verbs;
+
+use crate::header::{Header, LINE};
 
 /// Bytes from one counter to the next: a line each, so that a READ never sees half of one.
 const STRIDE: u32 = 64;
@@ -17,29 +19,48 @@ pub(crate) struct Counters<V> {
 }
 
 impl<V: Verbs> Counters<V> {
-    /// Makes an array of zeros in memory that the server gives.
-    pub(crate) async fn create(memory: Rc<RemoteMemory<V>>, server: u16, len: u32) -> Result<Self, Trouble> {
-        let want = Want { server, kind: ChunkKind::Records, bytes: len * STRIDE, is_fresh: true };
+    /// Opens the array of a server, and makes one of zeros if there is none yet.
+    pub(crate) async fn open(memory: Rc<RemoteMemory<V>>, server: u16, len: u32) -> Result<Self, LockError> {
         loop {
-            let writer = memory.writer(server)?;
-            if let Some(Some(base)) = memory.in_space(server, &writer, |space| space.take(want)) {
-                let zeros = vec![0; want.bytes as usize];
-                let all = [Part { at: base, bytes: &zeros }];
-                memory.write_chain(ConnectionId { server, lane: 0 }, &writer, &all, &[]).await?;
-                return Ok(Self { memory, base });
+            match Self::find_or_make(&memory, server, len).await {
+                Ok(Some(base)) => return Ok(Self { memory, base }),
+                // It is not known what became of the attempt, or somebody else was quicker: the header tells.
+                Ok(None)
+                | Err(LockError::Unknown(_) | LockError::Trouble(Trouble::Broke(_) | Trouble::Lapsed)) => {
+                    memory.pause(1).await;
+                }
+                Err(other) => return Err(other),
             }
-            memory.until_memory(want).await.expect("the server has memory");
         }
     }
 
-    /// The array that another client has made.
-    pub(crate) fn open(memory: Rc<RemoteMemory<V>>, base: GlobalAddress) -> Self {
-        Self { memory, base }
-    }
-
-    /// Where it begins, for [`open`](Self::open).
-    pub(crate) fn base(&self) -> GlobalAddress {
-        self.base
+    async fn find_or_make(
+        memory: &RemoteMemory<V>,
+        server: u16,
+        len: u32,
+    ) -> Result<Option<GlobalAddress>, LockError> {
+        let (at, lane) = (GlobalAddress::new(server, 0), memory.take_lane());
+        if let Some(found) = Header::parse(&memory.read(lane, at, LINE).await?) {
+            return Ok(Some(found.base));
+        }
+        let writer = memory.writer(server)?;
+        let want = Want { server, kind: ChunkKind::Records, bytes: len * STRIDE, is_fresh: true };
+        let Some(Some(base)) = memory.in_space(server, &writer, |space| space.take(want)) else {
+            memory.until_memory(want).await.expect("the server has memory");
+            return Ok(None);
+        };
+        let zeros = vec![0; want.bytes as usize];
+        memory.write_chain(ConnectionId { server, lane }, &writer, &[Part { at: base, bytes: &zeros }], &[]).await?;
+        // The header names it: from then on the memory is the array's, whatever becomes of this session.
+        let mut trips = 0;
+        let (lock, found) = Held::lock_and_read(memory, lane, at, LINE, &mut trips).await?;
+        if Header::parse(&found).is_some() || lock.writer() != writer {
+            lock.let_go(&mut trips).await?;
+            return Ok(None);
+        }
+        let header = Header { base, bytes: want.bytes.into() }.to_bytes();
+        lock.write_back(&[Part { at, bytes: &header }], &mut trips).await?;
+        Ok(Some(base))
     }
 
     fn at(&self, number: u32) -> GlobalAddress {

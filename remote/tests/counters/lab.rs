@@ -4,12 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
-use fatbtree_index::{TreeConfig, ValueLayout};
-use fatbtree_memserver::{ClientId, Lease, LoadOptions, MemoryServer, ServerOptions, bulk_load, fixed};
-use fatbtree_remote::{ConnectionId, Event, RemoteConfig, RemoteMemory, RemoteSide};
+use fatbtree_memserver::{ClientId, Lease, MemoryServer, ServerOptions};
+use fatbtree_remote::{ConnectionId, Event, GlobalAddress, RemoteConfig, RemoteMemory, RemoteSide};
 use fatbtree_sim::world::{Driven, Machine, SimDevice};
 use fatbtree_verbs::Reactor;
 use fatbtree_verbs::time::{Duration, Instant};
+
+use crate::tenant::Array;
 
 /// How often a client and the server look whether something is to be done.
 const LOOK: Duration = Duration::from_micros(10);
@@ -21,25 +22,22 @@ const CHUNKS: u64 = 8;
 
 /// The process of a memory server. It is asked directly, as if its network for calls were perfect; verbs go through the simulated one.
 pub(crate) struct Server {
-    process: RefCell<MemoryServer<SimDevice>>,
+    process: RefCell<MemoryServer<SimDevice, Array>>,
 }
 
 impl Server {
     pub(crate) const ID: u16 = 0;
 
-    /// Starts it, with an empty tree and memory to give, and a task of `operator` that lets it work.
+    /// Starts it, without an array and with memory to give, and a task of `operator` that lets it work.
     pub(crate) fn start(machine: &Machine, operator: &Machine) -> Rc<Self> {
-        let config = TreeConfig::new(16, 1024, ValueLayout::Inline(8)).expect("nodes have room");
-        let load = LoadOptions { spare_bytes: CHUNK * CHUNKS, ..LoadOptions::new(config, Self::ID) };
-        let tree = bulk_load(&load, &[], &mut fixed(8, |_, _| {})).expect("an empty tree is small");
         let options = ServerOptions {
             lock_table_bytes: 64,
             chunk_bytes: CHUNK,
             lease: LEASE,
             ..ServerOptions::writable()
         };
-        let process =
-            MemoryServer::new(machine.device(), tree, &options, 1).expect("the tree goes with the card");
+        let process = MemoryServer::new(machine.device(), Array::region(Self::ID, CHUNK * CHUNKS), &options, 1);
+        let process = process.expect("the array goes with the card");
         let server = Rc::new(Self { process: RefCell::new(process) });
         let (operator, working) = (operator.clone(), Rc::clone(&server));
         drop(operator.clone().spawn(async move {
@@ -57,10 +55,15 @@ impl Server {
         while process.poll_event().is_some() {}
     }
 
-    /// Sessions that ended because they were not renewed.
-    pub(crate) fn lapsed(&self) -> u64 {
+    /// One of the server's counters.
+    pub(crate) fn counter(&self, name: &str) -> u64 {
         let counters = self.process.borrow().statistics();
-        counters.into_iter().find(|(name, _)| name == "sessions_lapsed").map_or(0, |(_, count)| count)
+        counters.into_iter().find(|(found, _)| found == name).map_or(0, |(_, count)| count)
+    }
+
+    /// Where the array lies, as the server says.
+    pub(crate) fn base(&self) -> GlobalAddress {
+        self.process.borrow().info().structure
     }
 }
 

@@ -1,17 +1,19 @@
 //! A second index over the same remote memory, which shows what one needs: an array of counters, in [`array`]. It runs against the
 //! memory server of production, on simulated machines whose clients die at any point.
 //!
-//! The array lies in memory of the client that made it, whose session must last: a server asks the tree what of an ended session's
-//! memory is used, and knows of no other index yet.
+//! The server knows what of an ended session's memory belongs to the array, because it asks the tenant in [`tenant`]. So the client that
+//! has made the array may die as all others, and what it has not used goes to others, who write all over it.
 
 mod array;
+mod header;
 mod lab;
+mod tenant;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use array::Counters;
-use fatbtree_remote::{GlobalAddress, LockError};
+use fatbtree_remote::{ChunkKind, ConnectionId, LockError, Part, Want};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, Task, World, random};
 use fatbtree_verbs::time::Duration;
 use lab::{Client, Server};
@@ -30,9 +32,10 @@ struct Told {
 }
 
 /// Adds and reads until it dies.
-async fn work(client: Client, base: GlobalAddress, told: Rc<RefCell<Told>>, mut random: Random) {
+async fn work(client: Client, told: Rc<RefCell<Told>>, mut random: Random) {
     client.until_session().await;
-    let counters = Counters::open(Rc::clone(&client.memory), base);
+    let opened = Counters::open(Rc::clone(&client.memory), Server::ID, COUNTERS).await;
+    let counters = opened.expect("the server lives");
     loop {
         let number = random.random_range(0..COUNTERS);
         let at = number as usize;
@@ -55,6 +58,22 @@ async fn work(client: Client, base: GlobalAddress, told: Rc<RefCell<Told>>, mut 
     }
 }
 
+/// Takes memory that nobody has, and writes all over it.
+async fn scribble(client: Client) {
+    client.until_session().await;
+    let want = Want { server: Server::ID, kind: ChunkKind::Records, bytes: 1024, is_fresh: true };
+    let memory = &client.memory;
+    while let Ok(writer) = memory.writer(Server::ID) {
+        if let Some(Some(at)) = memory.in_space(Server::ID, &writer, |space| space.take(want)) {
+            let part = Part { at, bytes: &[0xff; 1024] };
+            let written = memory.write_chain(ConnectionId { server: Server::ID, lane: 0 }, &writer, &[part], &[]);
+            drop(written.await);
+            return;
+        }
+        memory.until_memory(want).await.expect("the server has memory");
+    }
+}
+
 fn start(machine: &Machine, server: &Rc<Server>, draw: &mut Random) -> Client {
     Client::begin(machine, server, draw.random_range(1..=2), draw.random_range(0..=u64::MAX))
 }
@@ -64,18 +83,6 @@ fn run(seed: u64) -> (u64, u64) {
     let draw = &mut random(seed, 50);
     let world = World::new(seed, Options::rough(draw));
     let server = Server::start(&world.machine(MachineOptions::named("server")), world.operator());
-    let founder = world.machine(MachineOptions::named("founder"));
-    let first = start(&founder, &server, draw);
-    let making: Task<Counters<_>> = founder.spawn({
-        let first = first.clone();
-        async move {
-            first.until_session().await;
-            Counters::create(first.memory, Server::ID, COUNTERS).await.expect("the server lives")
-        }
-    });
-    world.run_until(|| making.has_ended(), SOON).expect("nothing is in the way");
-    let array = making.take().expect("it was made");
-
     let told = Told { sums: vec![Vec::new(); COUNTERS as usize], begun: vec![0; COUNTERS as usize] };
     let told = Rc::new(RefCell::new(told));
     let machines =
@@ -92,8 +99,9 @@ fn run(seed: u64) -> (u64, u64) {
             let client = start(machine, &server, draw);
             for _ in 0..2 {
                 let random = random(draw.random_range(0..=u64::MAX), 51);
-                drop(machine.spawn(work(client.clone(), array.base(), Rc::clone(&told), random)));
+                drop(machine.spawn(work(client.clone(), Rc::clone(&told), random)));
             }
+            drop(machine.spawn(scribble(client.clone())));
             clients.push(client);
         }
         let victim = &machines[draw.random_range(0..machines.len())];
@@ -107,12 +115,24 @@ fn run(seed: u64) -> (u64, u64) {
     }
     machines.iter().filter(|machine| machine.is_up()).for_each(Machine::kill);
 
-    // Whatever the dead have left: the founder adds to each counter, soon.
-    let array = Rc::new(array);
+    // Whatever the dead have left: a client that lives adds to each counter, soon.
+    let last = world.machine(MachineOptions::named("last"));
+    let client = start(&last, &server, draw);
+    let opening: Task<Counters<_>> = last.spawn({
+        let client = client.clone();
+        async move {
+            client.until_session().await;
+            Counters::open(client.memory, Server::ID, COUNTERS).await.expect("the server lives")
+        }
+    });
+    world.run_until(|| opening.has_ended(), SOON).expect("nothing is in the way");
+    let array = Rc::new(opening.take().expect("it was opened"));
+    assert_eq!(server.base(), array.base(), "seed {seed}: the server knows the array");
+    clients.push(client);
     let ended = world.final_phase(SOON, || {
         let adds = |number| {
             let (array, told) = (Rc::clone(&array), Rc::clone(&told));
-            let task = founder.spawn(async move {
+            let task = last.spawn(async move {
                 told.borrow_mut().begun[number as usize] += 1;
                 let sum = array.add(number, 1).await.map_err(|error| format!("{error:?}"))?;
                 told.borrow_mut().sums[number as usize].push(sum);
@@ -124,7 +144,6 @@ fn run(seed: u64) -> (u64, u64) {
         (0..COUNTERS).map(adds).collect()
     });
     ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    clients.push(first);
     let inherited = clients.iter().map(|client| client.memory.counters().inherited_locks).sum();
 
     let Told { sums, begun } = &mut *told.borrow_mut();
@@ -133,10 +152,10 @@ fn run(seed: u64) -> (u64, u64) {
         sums.sort_unstable();
         sums.dedup();
         assert_eq!(sums.len(), told, "seed {seed}: two additions were told the same sum");
-        let last = *sums.last().expect("the founder has added");
+        let last = *sums.last().expect("the last client has added");
         assert!((told as u64..=*begun).contains(&last), "seed {seed}: {told} <= {last} <= {begun}");
     }
-    (inherited, server.lapsed())
+    (inherited, server.counter("sessions_lapsed"))
 }
 
 /// Additions are neither lost nor doubled, and locks of dead clients are taken over.

@@ -18,7 +18,7 @@ use fatbtree_index::{
 };
 use fatbtree_memserver::{
     self as memserver, ClientId, FirstHop, LoadOptions, Request, ServerOptions, SessionKey, Supply,
-    load_cluster, seeded,
+    TreeRequest, load_cluster, seeded,
 };
 use fatbtree_nic::faults::FaultRates;
 use fatbtree_nic::{Nic, NicConfig};
@@ -147,8 +147,8 @@ impl Living {
                 let changes = match event {
                     memserver::Event::Opened(hop) => self.register(&hop).into_iter().collect(),
                     memserver::Event::Closed(hop) => self.unregister(&hop).into_iter().collect(),
-                    memserver::Event::NewRoot(new) | memserver::Event::NewTree { partition: new, .. } => {
-                        self.connections.reroot(new.id, new.root.raw())
+                    memserver::Event::NewRoot(tree) | memserver::Event::NewTree { structure: tree, .. } => {
+                        self.connections.reroot(tree.partition.id, tree.partition.root.raw())
                     }
                     memserver::Event::Lost { .. } => unreachable!("no server is started again"),
                 };
@@ -221,7 +221,7 @@ impl Living {
         let now = self.clock.now();
         let read = |server: &mut fatbtree_sim::MemoryServer| {
             let (reply, mut answer) = oneshot::channel();
-            server.handle(now, Request::Snapshot(reply));
+            server.handle(now, Request::Tenant(TreeRequest::Snapshot(reply)));
             while server.work(now, 64) {}
             (*answer.try_recv().unwrap().unwrap()).clone()
         };

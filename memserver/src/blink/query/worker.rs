@@ -418,7 +418,7 @@ impl QueryWorker {
     }
 
     fn try_attached(&mut self, attached: &Attached, owner: Option<Owner>) -> Result<(), WorkerError> {
-        let Attached { session, endpoint, info, nodes } = attached;
+        let Attached { session, endpoint, info, .. } = attached;
         let masked_atomics = self.pool.reactor().with(|verbs| verbs.capabilities().masked_atomics);
         if let Some(writer) = info.writer(owner, masked_atomics) {
             self.pool.set_writer(self.connection.server, writer)?;
@@ -431,7 +431,7 @@ impl QueryWorker {
                 return Err(error.into());
             }
         }
-        (self.session, self.info, self.nodes) = (Some(*session), *info, Some(nodes.clone()));
+        (self.session, self.info, self.nodes) = (Some(*session), *info, Some(NodeMap::new(attached)));
         let remote = RemoteSide { endpoint: *endpoint, rkey: info.tree.rkey, registered: false };
         self.pool.connected(self.connection, remote)?;
         Ok(())

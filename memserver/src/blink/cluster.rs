@@ -6,9 +6,9 @@ use std::sync::Arc;
 use fatbtree_index::{KeyRange, Regions, SuperRoot, TopReader, TreeTop, WalkError, separator};
 use fatbtree_verbs::Device;
 
-use crate::load::{LoadError, LoadOptions, LoadedTree, bulk_load};
+use crate::blink::load::{LoadError, LoadOptions, LoadedTree, bulk_load};
+use crate::blink::values::ValueSource;
 use crate::server::{MemoryServer, ServerError, ServerOptions};
-use crate::values::ValueSource;
 
 /// Memory servers 0, 1, ... with contiguous partitions, and the super-root over them.
 #[derive(Debug)]

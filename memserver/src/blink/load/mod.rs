@@ -34,8 +34,8 @@ use fatbtree_index::node::LINE;
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, Superblock, TreeConfig};
 use fatbtree_verbs::Memory;
 
+use crate::blink::values::ValueSource;
 use crate::info::Origin;
-use crate::values::ValueSource;
 use builder::{Builder, forget};
 use plan::Plan;
 

@@ -34,7 +34,7 @@ pub enum LocateError {
 pub type Places = Vec<Option<GlobalAddress>>;
 
 /// Where the places go to.
-pub(super) type Waiter = oneshot::Sender<Result<Places, LocateError>>;
+pub(crate) type Waiter = oneshot::Sender<Result<Places, LocateError>>;
 
 #[derive(Debug)]
 struct Search {
@@ -45,22 +45,27 @@ struct Search {
 
 /// Requests in the order in which they came.
 #[derive(Debug)]
-pub(super) struct Finder {
+pub(crate) struct Finder {
     searches: VecDeque<Search>,
     /// Requests that may wait.
     bound: usize,
     /// Keys that were looked for.
-    pub(super) looked_for: u64,
+    pub(crate) looked_for: u64,
     /// Nodes that were read for them.
-    pub(super) nodes: u64,
+    pub(crate) nodes: u64,
 }
 
 impl Finder {
-    pub(super) fn new(bound: usize) -> Self {
+    pub(crate) fn new(bound: usize) -> Self {
         Self { searches: VecDeque::new(), bound, looked_for: 0, nodes: 0 }
     }
 
-    pub(super) fn ask(&mut self, keys: Vec<u64>, waiter: Waiter) {
+    /// Changes the bound from now on.
+    pub(crate) fn bound(&mut self, bound: usize) {
+        self.bound = bound;
+    }
+
+    pub(crate) fn ask(&mut self, keys: Vec<u64>, waiter: Waiter) {
         self.forget_the_gone();
         let (waiting, found) = (self.searches.len(), keys.len());
         // Who has gone meanwhile does not mind being told nothing.
@@ -74,7 +79,7 @@ impl Finder {
     }
 
     /// Reads `budget` nodes, and those that the last key of them takes more; says whether there is more to do.
-    pub(super) fn work(
+    pub(crate) fn work(
         &mut self,
         memory: &Regions,
         config: &TreeConfig,
@@ -103,7 +108,7 @@ impl Finder {
     }
 
     /// There is another tree: where keys lay in the former one, nobody is told.
-    pub(super) fn begin_anew(&mut self) {
+    pub(crate) fn begin_anew(&mut self) {
         self.searches.iter_mut().for_each(|search| search.found.clear());
     }
 

@@ -27,7 +27,7 @@ pub enum SnapshotError {
 }
 
 /// Where a snapshot goes to.
-pub(super) type Waiter = oneshot::Sender<Result<Arc<TreeTop>, SnapshotError>>;
+pub(crate) type Waiter = oneshot::Sender<Result<Arc<TreeTop>, SnapshotError>>;
 
 /// Times a walk begins at the root before it is given up.
 const TRIES: u32 = 16;
@@ -43,28 +43,33 @@ struct Run {
 /// One walk at a time. Who asks while one is under way gets the next, which sees all that was written before it was asked for;
 /// all who wait for the next share it.
 #[derive(Debug, Default)]
-pub(super) struct Snapshots {
+pub(crate) struct Snapshots {
     run: Option<Run>,
     next: Vec<Waiter>,
     /// Nodes of the largest top.
     nodes: usize,
     /// Requests that may wait.
     bound: usize,
-    pub(super) finished: u64,
-    pub(super) failed: u64,
+    pub(crate) finished: u64,
+    pub(crate) failed: u64,
 }
 
 impl Snapshots {
-    pub(super) fn new(nodes: usize, bound: usize) -> Self {
+    pub(crate) fn new(nodes: usize, bound: usize) -> Self {
         Self { nodes, bound, ..Self::default() }
     }
 
+    /// Changes the bounds from now on.
+    pub(crate) fn bound(&mut self, nodes: usize, bound: usize) {
+        (self.nodes, self.bound) = (nodes, bound);
+    }
+
     /// Requests that wait.
-    pub(super) fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.next.len() + self.run.as_ref().map_or(0, |run| run.waiters.len())
     }
 
-    pub(super) fn ask(&mut self, waiter: Waiter) {
+    pub(crate) fn ask(&mut self, waiter: Waiter) {
         self.forget_the_gone();
         let waiting = self.waiting();
         if waiting < self.bound {
@@ -76,7 +81,7 @@ impl Snapshots {
     }
 
     /// Reads up to `budget` nodes; says whether there is more to do.
-    pub(super) fn work(
+    pub(crate) fn work(
         &mut self,
         memory: &Regions,
         config: &TreeConfig,
@@ -113,7 +118,7 @@ impl Snapshots {
     }
 
     /// There is another tree: whoever waits gets that one's top.
-    pub(super) fn begin_anew(&mut self) {
+    pub(crate) fn begin_anew(&mut self) {
         if let Some(run) = self.run.take() {
             self.next.extend(run.waiters);
         }

@@ -5,7 +5,7 @@ use fatbtree_index::record::place_bytes;
 use fatbtree_index::{MAX_OFFSET, SUPERBLOCK_BYTES, TreeConfig, ValueLayout};
 
 use super::{LoadError, LoadOptions};
-use crate::values::ValueSource;
+use crate::blink::values::ValueSource;
 
 /// Where everything goes; see the picture in the module above.
 pub(super) struct Plan {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use fatbtree_index::{ChunkKind, GlobalAddress, Start};
 use fatbtree_verbs::Memory;
 
-use crate::chunk::{ChunkTable, node_at, node_bytes};
-use crate::info::ServerInfo;
-use crate::layout::{Layout, Loaded};
+use crate::blink::tenant::node_at;
+use crate::layout::Layout;
+use crate::server::Attached;
 
 /// Where nodes may lie in a server's region: among those that were loaded, or in a chunk for nodes, at a multiple of their size. Memory
 /// that was a node is never used for a record, so what lies there is a node, or a freed one, and nobody's value that looks like one.
@@ -29,9 +29,11 @@ impl fmt::Debug for NodeMap {
 }
 
 impl NodeMap {
-    pub(crate) fn new(region: &Arc<Memory>, info: &ServerInfo, chunks: &ChunkTable) -> Self {
-        let loaded = Loaded::new(&info.config, &info.counts);
-        Self { region: Arc::clone(region), server: info.partition.id, layout: chunks.layout(loaded) }
+    /// The nodes of the server that a link leads to.
+    #[must_use]
+    pub fn new(attached: &Attached) -> Self {
+        let Attached { memory, layout, info, .. } = attached;
+        Self { region: Arc::clone(memory), server: info.server, layout: layout.clone() }
     }
 
     /// An operation on `key` that begins at the node of this address, if one lies there that is for the key as far as it says itself. It
@@ -57,7 +59,6 @@ impl NodeMap {
     /// Of which kind a node is that begins there, if one may.
     fn kind_at(&self, offset: u64) -> Option<ChunkKind> {
         let kinds = [ChunkKind::Leaves, ChunkKind::InternalNodes];
-        let bytes = |kind| node_bytes(&self.layout.config, kind);
-        kinds.into_iter().find(|&kind| self.layout.may_lie(kind, offset, bytes(kind)))
+        kinds.into_iter().find(|&kind| self.layout.may_lie(kind, offset, self.layout.bytes(kind).into()))
     }
 }

@@ -6,7 +6,7 @@ use fatbtree_index::{GlobalAddress, KeyRange, SUPERBLOCK_BYTES, TreeConfig, cut_
 
 use super::cuts::Cuts;
 use super::plan::{Plan, stride};
-use crate::values::ValueSource;
+use crate::blink::values::ValueSource;
 
 /// Low key and address of a node.
 type Child = (u64, GlobalAddress);

@@ -1,0 +1,161 @@
+//! The seam between a memory server and the structure in its region, its tenant.
+//!
+//! ```text
+//!   MemoryServer                                         Tenant
+//!   sessions, owners, bounds, queue pairs                which bytes mean what
+//!   ──────────────────────────────────────────────────────────────────────────────────────────
+//!   a session has ended: what of its chunk is used? ───► used(class, chunk)
+//!   a client gives a block back: is it free? ──────────► is_free(class, place)
+//!   the region's first line has changed ───────────────► see(header)
+//!   between frames, with a budget ─────────────────────► work(budget)
+//!   a request that only the structure can answer ──────► handle(request)
+//!   ServerInfo, first-hop entries ◄───────────────────── description(), root()
+//! ```
+//!
+//! What never changes while a region is served, the server keeps itself: the [`Shape`].
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use fatbtree_remote::{ChunkKind, GlobalAddress};
+use fatbtree_verbs::Memory;
+
+use crate::info::Origin;
+use crate::layout::Class;
+use crate::limits::Limits;
+use crate::server::Counter;
+
+/// Bytes of a region's first line, the header. Offset 0 is the null pointer, so no block lies there. A client that moves the root writes the
+/// header, and the server shows it to the tenant. A structure that clients find by its header puts there its magic number, its root, its
+/// configuration, the region's generation, and a checksum.
+pub const HEADER_BYTES: usize = 64;
+
+/// The structure in a region, as its memory server needs to know it. Nothing here is on the data path.
+///
+/// A tenant reads the region's memory while clients write it, and must expect any bytes there.
+pub trait Tenant: Sized + fmt::Debug {
+    /// What [`ServerInfo`](crate::ServerInfo) says of the structure.
+    type Description: Copy + Eq + fmt::Debug;
+    /// Requests that only the structure can answer, each with its way back. A structure without any names
+    /// [`Infallible`](std::convert::Infallible).
+    type Request: fmt::Debug;
+
+    /// What the server says of the structure now.
+    fn description(&self) -> Self::Description;
+
+    /// Address at which an index read begins: the root.
+    fn root(&self) -> GlobalAddress;
+
+    /// Reads the region's header: once at the start, and whenever it has changed.
+    fn see(&mut self, header: &[u8; HEADER_BYTES]) -> Seen;
+
+    /// Finds out where the used part of a chunk ends, whose session has ended and has no queue pair any more. Looks from the end of `chunk`
+    /// downwards, at up to `budget` blocks, which it takes from the budget. What is behind the end goes to other clients.
+    fn used(&self, class: ChunkKind, chunk: Range<u64>, budget: &mut usize) -> Used;
+
+    /// Whether a block, which lies where one of its class may, is free as far as its memory says. By default no block ever is: clients cannot
+    /// give any back.
+    fn is_free(&self, _class: ChunkKind, _block: Range<u64>) -> bool {
+        false
+    }
+
+    /// Whether the structure holds nothing, as far as can be read now: then it may be in the place of one that was lost.
+    fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Takes a request, to be answered now or in [`work`](Self::work).
+    fn handle(&mut self, request: Self::Request);
+
+    /// Works on requests, reading up to `budget` blocks. Returns whether there is more to do.
+    fn work(&mut self, _budget: usize) -> bool {
+        false
+    }
+
+    /// Counters of the structure, by name.
+    fn statistics(&self) -> Vec<Counter> {
+        Vec::new()
+    }
+
+    /// Takes note of how much clients may have.
+    fn bound(&mut self, _limits: &Limits) {}
+
+    /// Whether a server of `former` may serve this one instead, without being started again.
+    fn may_follow(&self, _former: &Self) -> bool {
+        true
+    }
+
+    /// Takes over the requests of the former tenant.
+    fn succeed(&mut self, _former: Self) {}
+}
+
+/// What a tenant makes of its region's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// It says what was known.
+    Same,
+    /// Description or root have changed.
+    Changed,
+    /// It is being written, or cannot be; nothing has changed.
+    Refused,
+}
+
+/// How far a chunk is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Used {
+    /// Up to this offset of the region. The chunk's begin: nothing of it.
+    To(u64),
+    /// The budget was used up: nothing is used from this offset on, and what is before it must still be looked at.
+    Below(u64),
+}
+
+/// What a tenant needs of its server and its region, for as long as it is there.
+#[derive(Clone, Debug, Default)]
+pub struct Shape {
+    /// Size classes, by number.
+    pub classes: Vec<Class>,
+    /// Bytes of an index read, wherever switches let it land: one packet holds them, and there are as many behind the last block. 0 if no
+    /// switch leads reads.
+    pub reach: u32,
+    /// Whether the device must read and write lines of 64 bytes whole.
+    pub whole_lines: bool,
+}
+
+/// A region with a structure in it, ready to be registered with `iova = server << 48`.
+#[derive(Clone, Debug)]
+pub struct Loaded<T> {
+    /// Number of the memory server.
+    pub server: u16,
+    /// The region, from offset 0. It is shared with the device that serves it.
+    pub region: Arc<Memory>,
+    /// Offsets of the chunks.
+    pub spare: Range<u64>,
+    /// How often the region has been filled.
+    pub generation: u64,
+    /// Whether the structure is the one that is meant.
+    pub origin: Origin,
+    /// The table of chunk kinds, if it outlives the server; see [`chunk_kinds_bytes`](crate::chunk_kinds_bytes).
+    pub chunk_kinds: Option<Arc<Memory>>,
+    /// Size classes and the like.
+    pub shape: Shape,
+    /// The structure.
+    pub tenant: T,
+}
+
+/// What a memory server can serve.
+pub trait Load {
+    /// The structure in it.
+    type Tenant: Tenant;
+
+    /// The region with its tenant.
+    fn loaded(self) -> Loaded<Self::Tenant>;
+}
+
+impl<T: Tenant> Load for Loaded<T> {
+    type Tenant = T;
+
+    fn loaded(self) -> Self {
+        self
+    }
+}

@@ -1,0 +1,69 @@
+//! The array as a tenant of a memory server: all that one must know of it.
+
+use std::convert::Infallible;
+use std::ops::Range;
+
+use fatbtree_memserver::{Class, HEADER_BYTES, Loaded, Origin, Seen, Shape, Tenant, Used};
+use fatbtree_remote::{ChunkKind, GlobalAddress};
+use fatbtree_verbs::Memory;
+
+use crate::header::Header;
+
+/// The array that the header names, if there is one.
+#[derive(Debug)]
+pub(crate) struct Array(Option<Header>);
+
+impl Array {
+    /// A region without an array, and memory for chunks.
+    pub(crate) fn region(server: u16, spare_bytes: u64) -> Loaded<Self> {
+        let begin = HEADER_BYTES as u64;
+        Loaded {
+            server,
+            region: Memory::shared(begin + spare_bytes).expect("a small region finds memory"),
+            spare: begin..begin + spare_bytes,
+            generation: 1,
+            origin: Origin::Meant,
+            chunk_kinds: None,
+            shape: Shape { classes: vec![Class::default(); ChunkKind::ALL.len()], ..Shape::default() },
+            tenant: Self(None),
+        }
+    }
+}
+
+impl Tenant for Array {
+    type Description = GlobalAddress;
+    type Request = Infallible;
+
+    fn description(&self) -> GlobalAddress {
+        self.root()
+    }
+
+    fn root(&self) -> GlobalAddress {
+        self.0.map_or(GlobalAddress::NULL, |header| header.base)
+    }
+
+    fn see(&mut self, header: &[u8; HEADER_BYTES]) -> Seen {
+        match Header::parse(header) {
+            found if found == self.0 => Seen::Same,
+            // There is one array for ever.
+            Some(found) if self.0.is_none() => {
+                self.0 = Some(found);
+                Seen::Changed
+            }
+            _ => Seen::Refused,
+        }
+    }
+
+    fn used(&self, _class: ChunkKind, chunk: Range<u64>, _budget: &mut usize) -> Used {
+        match self.0 {
+            Some(array) if chunk.contains(&array.base.offset()) => {
+                Used::To(array.base.offset().saturating_add(array.bytes))
+            },
+            _ => Used::To(chunk.start),
+        }
+    }
+
+    fn handle(&mut self, request: Infallible) {
+        match request {}
+    }
+}
