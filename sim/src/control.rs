@@ -29,11 +29,11 @@ impl Control {
         }
     }
 
-    /// Carries out the next request to a switch. Whether there was one, or news.
+    /// Takes in what the keeper of a switch has to say, and carries out its next request. Whether there was one.
     ///
     /// # Errors
     /// When the switch refuses it.
-    pub fn step(
+    fn step(
         &mut self,
         network: &Network,
         switches: &mut [Switch],
@@ -43,9 +43,7 @@ impl Control {
         let keeper = &mut keepers[switch.0 as usize];
         let (version, desired) = controller.desired();
         let request = keeper.poll_request(NOW, (version, desired), pace);
-        let mut has_news = request.is_some();
         while let Some(notice) = keeper.poll_notice() {
-            has_news = true;
             match notice {
                 KeeperNotice::Read(serving) => controller.switch_read(switch, serving),
                 KeeperNotice::Converging => controller.switch_converging(switch),
@@ -53,11 +51,34 @@ impl Control {
                 KeeperNotice::Runs | KeeperNotice::Synced { .. } => {}
             }
         }
-        if let Some(request) = request {
-            let answer = network.answer(&mut switches[switch.0 as usize], switch, SESSION, request)?;
-            keeper.handle_answer(NOW, answer);
+        let Some(request) = request else { return Ok(false) };
+        let answer = network.answer(&mut switches[switch.0 as usize], switch, SESSION, request)?;
+        keeper.handle_answer(NOW, answer);
+        Ok(true)
+    }
+
+    /// Carries out one request, to the first of these switches for which there is one. Whether there was any: what keepers say takes no
+    /// time, and may be all that the next stage of a reload waits for.
+    ///
+    /// # Errors
+    /// When the switch refuses it.
+    pub fn step_first(
+        &mut self,
+        network: &Network,
+        switches: &mut [Switch],
+        order: &[SwitchId],
+    ) -> Result<bool, WriteRefused> {
+        loop {
+            let (version, _) = self.controller.desired();
+            for switch in order {
+                if self.step(network, switches, *switch)? {
+                    return Ok(true);
+                }
+            }
+            if self.controller.desired().0 == version {
+                return Ok(false);
+            }
         }
-        Ok(has_news)
     }
 
     /// Brings one switch to what is desired now.
@@ -79,15 +100,8 @@ impl Control {
     /// # Errors
     /// When a switch refuses a request.
     pub fn settle(&mut self, network: &Network, switches: &mut [Switch]) -> Result<(), WriteRefused> {
-        let mut has_news = true;
-        while has_news {
-            has_news = false;
-            for switch in network.tree().switches().iter().map(|switch| switch.id) {
-                while self.step(network, switches, switch)? {
-                    has_news = true;
-                }
-            }
-        }
+        let all: Vec<SwitchId> = network.tree().switches().iter().map(|switch| switch.id).collect();
+        while self.step_first(network, switches, &all)? {}
         Ok(())
     }
 }

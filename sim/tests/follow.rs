@@ -74,11 +74,14 @@ fn a_tree_that_grows_is_followed() {
 }
 
 /// Lets the follower plan until it sees no reason any more, and then plans from nothing: mean round trips after the one and the other.
+///
+/// Clients insert while a plan is loaded, so switches lead the more of them astray the longer that takes. Differences to the plan in
+/// force are short enough to come to rest. Whole epochs are not: with one each time, six reloads do not suffice after shrinking.
 fn come_to_rest(living: &mut Living, follower: &mut Follower) -> (f64, f64) {
     let mut reloads = 0;
     while follow(living, follower) {
         reloads += 1;
-        assert!(reloads <= 6, "it does not come to rest");
+        assert!(reloads <= 3, "it does not come to rest");
         living.round_trips(LOOKUPS);
     }
     assert!(reloads >= 1, "it noticed nothing");

@@ -12,6 +12,7 @@ use fatbtree_topology::{Host, HostId, Network as Topology, Peer, SwitchId};
 use fatbtree_wire::query::{DIRECT_QUERY_UDP_PORT, QUERY_UDP_PORT};
 use fatbtree_wire::{Ethernet, UdpFrame};
 use rand::RngExt as _;
+use rand::seq::SliceRandom as _;
 
 use crate::control::{Control, described};
 use crate::network::{Network, WriteRefused};
@@ -180,13 +181,10 @@ impl Way {
             let trees = self.control.controller.trees();
             return self.control.controller.load(plan, trees).map(drop).map_err(|error| error.to_string());
         }
-        let first = random.random_range(0..self.switches.len());
-        for place in 0..self.switches.len() {
-            let switch = SwitchId(((first + place) % self.switches.len()) as u32);
-            if self.control.step(&self.network, &mut self.switches, switch).map_err(said)? {
-                break;
-            }
-        }
+        let mut order: Vec<SwitchId> =
+            (0..self.switches.len()).map(|number| SwitchId(number as u32)).collect();
+        order.shuffle(random);
+        self.control.step_first(&self.network, &mut self.switches, &order).map_err(said)?;
         while let Some(notice) = self.control.controller.poll_notice() {
             self.reloads += u64::from(matches!(notice, Notice::Reloaded { .. }));
         }

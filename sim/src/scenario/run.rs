@@ -18,6 +18,7 @@ use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_topology::{HostId, Network as Topology, SwitchId};
 use fatbtree_verbs::BufferClass;
 use fatbtree_verbs::time::{Duration, Instant};
+use rand::seq::SliceRandom as _;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -372,15 +373,10 @@ impl<'s> Run<'s> {
 
     /// Switches are written to in any order.
     fn write_to_any(&mut self) -> Step {
-        let mut switches: Vec<SwitchId> = self.network.tree().switches().iter().map(|it| it.id).collect();
-        while !switches.is_empty() {
-            let switch = switches.swap_remove(self.random.random_range(0..switches.len()));
-            let values = self.cluster.switches_mut();
-            if self.control.step(&self.network, values, switch).map_err(said)? {
-                break;
-            }
-        }
-        Ok(())
+        let mut order: Vec<SwitchId> = self.network.tree().switches().iter().map(|it| it.id).collect();
+        order.shuffle(&mut self.random);
+        let switches = self.cluster.switches_mut();
+        self.control.step_first(&self.network, switches, &order).map(drop).map_err(said)
     }
 
     fn load_next_plan(&mut self) -> Step {

@@ -21,7 +21,7 @@ use fatbtree_memserver::{
 use fatbtree_nic::faults::FaultRates;
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_sim::{Client, Clock, Cluster, Control, FaultyWires, Network, VirtualClock, Wires, described};
-use fatbtree_topology::{HostId, Network as Topology};
+use fatbtree_topology::{HostId, Network as Topology, SwitchId};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
 use fatbtree_workload::{LoadGenerator, LoopOptions, Values};
@@ -247,13 +247,10 @@ impl Living {
 
     /// The next request of a reload, to any switch that has one.
     fn write(&mut self) {
+        let order: Vec<SwitchId> = self.network.tree().switches().iter().map(|switch| switch.id).collect();
         let switches = self.cluster.switches_mut();
-        for switch in self.network.tree().switches() {
-            if self.control.step(&self.network, switches, switch.id).unwrap() {
-                self.written += 1;
-                break;
-            }
-        }
+        let has_written = self.control.step_first(&self.network, switches, &order).unwrap();
+        self.written += u64::from(has_written);
         self.write_at = self.clock.now() + WRITE;
     }
 
