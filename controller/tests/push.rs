@@ -12,8 +12,8 @@ use std::time::Duration;
 use common::plan;
 use fatbtree_controller::election::{Bid, Candidate, Seen};
 use fatbtree_controller::{
-    Ballot, Base, Budget, Controller, Entry, Fleet, FleetOptions, Held, Incarnations, Placement, Programs,
-    Progress, PushError, SETS, Tables, base,
+    Ballot, Base, Budget, Controller, Entry, Fleet, FleetOptions, Held, Incarnations, KeeperNotice,
+    Placement, Programs, Progress, PushError, SETS, Tables, base,
 };
 use fatbtree_p4runtime::v1::{
     self, entity, p4_runtime_server, stream_message_request, stream_message_response, update,
@@ -198,7 +198,7 @@ fn knowing(cluster: &Cluster, bases: &BTreeMap<SwitchId, Base>) -> (Controller, 
         (switch.id, Held::new(entries, base.map(|base| base.core_route)))
     };
     let held: BTreeMap<SwitchId, Held> = cluster.tree().switches().iter().map(held).collect();
-    held.keys().for_each(|switch| controller.switch_read(*switch, None));
+    held.keys().for_each(|switch| controller.switch_noticed(*switch, &KeeperNotice::Read(None)));
     (controller, held)
 }
 

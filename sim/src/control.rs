@@ -1,6 +1,6 @@
 //! A controller and the keepers of its switches, which answer at once.
 
-use fatbtree_controller::{Controller, Keeper, KeeperNotice, Pace};
+use fatbtree_controller::{Controller, Keeper, Pace};
 use fatbtree_switch::service::{StreamId, Switch};
 use fatbtree_topology::{Cluster, HostId, Network as Topology, SwitchId};
 
@@ -44,12 +44,7 @@ impl Control {
         let (version, desired) = controller.desired();
         let request = keeper.poll_request(NOW, (version, desired), pace);
         while let Some(notice) = keeper.poll_notice() {
-            match notice {
-                KeeperNotice::Read(serving) => controller.switch_read(switch, serving),
-                KeeperNotice::Converging => controller.switch_converging(switch),
-                KeeperNotice::Settled(version) => controller.switch_settled(switch, version),
-                KeeperNotice::Runs | KeeperNotice::Synced { .. } => {}
-            }
+            controller.switch_noticed(switch, &notice);
         }
         let Some(request) = request else { return Ok(false) };
         let answer = network.answer(&mut switches[switch.0 as usize], switch, SESSION, request)?;
