@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use fatbtree_controller::Target;
-use fatbtree_controller::{Budget, Frequencies, Placement, Plan, ReloadSteps, SETS, Tree};
+use fatbtree_controller::{Budget, Frequencies, Placement, Plan, SETS, Tree};
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_topology::Cluster;
 
@@ -94,9 +94,8 @@ fn planning(c: &mut Criterion) {
     // No node sets: what is left is the fat root and its range tables.
     let ranges = Budget { set_nodes: [0; SETS], ..Budget::bmv2() };
     group.bench_function("fat_root_1024_ranges", |b| b.iter(|| make(black_box(&ranges), 1)));
-    let (old, new) = (make(&Budget::paper(), 1), make(&Budget::paper(), 2));
+    let new = make(&Budget::paper(), 2);
     group.bench_function("entries", |b| b.iter(|| black_box(&new).entries()));
-    group.bench_function("reload_steps", |b| b.iter(|| ReloadSteps::new(Some(&old), black_box(&new))));
     group.bench_function("land", |b| {
         let mut keys = samples.iter().cycle();
         b.iter(|| new.land(*keys.next().expect("cycles")));

@@ -15,17 +15,16 @@
 #![allow(clippy::print_stdout, reason = "a program for the command line")]
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::str::FromStr;
 
 use fatbtree_controller::tables::fat_root;
 use fatbtree_controller::{
-    Budget, Change, Connection, Connections, Entry, Fleet, FleetOptions, Frequencies, Placement, Plan,
-    Programs, ReloadSteps, Tree, cluster_base, next_epoch,
+    Budget, Controller, Entry, Fleet, FleetOptions, Frequencies, Held, Placement, Plan, Programs,
+    Registration, Tree,
 };
 use fatbtree_memserver::grpc;
-use fatbtree_topology::{Cluster, HostId, SwitchId};
+use fatbtree_topology::{Cluster, SwitchId};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 type Failure = Box<dyn std::error::Error>;
@@ -33,8 +32,8 @@ type Failure = Box<dyn std::error::Error>;
 struct Lab {
     cluster: Cluster,
     fleet: Fleet,
-    plan: Option<Plan>,
-    connections: Connections,
+    controller: Controller,
+    held: BTreeMap<SwitchId, Held>,
 }
 
 #[tokio::main(worker_threads = 2)]
@@ -57,14 +56,14 @@ async fn run(path: &str) -> Result<(), Failure> {
     let cluster = Cluster::from_toml(&text)?;
     let fleet = Fleet::connect(&cluster, &Programs::v1model()?, FleetOptions::default()).await?;
     fleet.set_pipeline().await?;
-    let report = fleet.load_base(&cluster_base(&cluster)).await?;
+    let (mut controller, mut held) = (Controller::new(&cluster, 1_000, 0), BTreeMap::new());
+    let report = fleet.settle(&mut controller, &mut held, None).await?;
     println!(
         "ok: {} switches programmed, {} routes written",
         cluster.tree().switches().len(),
         report.updates
     );
-    let connections = Connections::of(&cluster);
-    let mut lab = Lab { cluster, fleet, plan: None, connections };
+    let mut lab = Lab { cluster, fleet, controller, held };
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
         match lab.obey(&line).await {
@@ -81,31 +80,25 @@ impl Lab {
         match line.split_whitespace().collect::<Vec<_>>()[..] {
             ["plan", ranges, nodes] => self.plan(number(ranges)?, nodes).await,
             ["register", client, partition, queue_pair, rkey, root, mtu] => {
-                let connection = Connection {
-                    client: self.host(client)?,
-                    partition: number(partition)?,
-                    dest_qp: number(queue_pair)?,
+                let connection = Registration {
+                    client: number(client)?,
+                    queue_pair: number(queue_pair)?,
                     rkey: number(rkey)?,
                     root: number(root)?,
                     mtu: number(mtu)?,
                 };
-                let placement = Placement::of(&self.cluster);
-                let (switch, change) =
-                    self.connections.register(self.cluster.tree(), &placement, connection)?;
-                self.apply(change.map(|change| (switch, change))).await
+                let refused = self.controller.refused_connections();
+                self.controller.opened(number(partition)?, connection);
+                if self.controller.refused_connections() > refused {
+                    return Err(
+                        format!("{client} is no host of the cluster, or its switch has no room").into()
+                    );
+                }
+                self.settle().await
             }
             ["unregister", client, partition, queue_pair] => {
-                let placement = Placement::of(&self.cluster);
-                let (client, partition, dest_qp) =
-                    (self.host(client)?, number(partition)?, number(queue_pair)?);
-                let change = self.connections.unregister(
-                    self.cluster.tree(),
-                    &placement,
-                    client,
-                    partition,
-                    dest_qp,
-                )?;
-                self.apply(change).await
+                self.controller.closed(number(partition)?, number(client)?, number(queue_pair)?);
+                self.settle().await
             }
             ["counters"] => self.counters().await,
             _ => Err(format!("{line:?}: see the top of this program for what there is").into()),
@@ -120,21 +113,17 @@ impl Lab {
         }
         let budget = format!("fat_root_ranges = {ranges}\nset_nodes = [{nodes}]");
         let budget = Budget::from_toml(&budget)?;
-        let epoch = self.plan.as_ref().map_or(1, |plan| next_epoch(plan.epoch()));
         let (tree, placement) = (Tree::new(&tops)?, Placement::of(&self.cluster));
         let nobody = Frequencies::none(&tree);
-        let plan = Plan::new(self.cluster.tree(), &placement, &tree, &nobody, &budget, epoch)?;
-        let steps = ReloadSteps::new(self.plan.as_ref(), &plan)?;
-        let report = self.fleet.reload(&steps, None).await?;
+        let plan = Plan::new(self.cluster.tree(), &placement, &tree, &nobody, &budget, 1)?;
         let (ranges, nodes) = (plan.fat_root().len(), plan.nodes().len());
-        self.plan = Some(plan);
+        let epoch = self.controller.load(plan, self.controller.trees())?;
+        let report = self.fleet.settle(&mut self.controller, &mut self.held, None).await?;
         Ok(format!("epoch={epoch} updates={} ranges={ranges} nodes={nodes}", report.updates))
     }
 
-    async fn apply(&self, change: Option<(SwitchId, Change)>) -> Result<String, Failure> {
-        if let Some((switch, change)) = change {
-            self.fleet.apply(&BTreeMap::from([(switch, vec![change])]), None).await?;
-        }
+    async fn settle(&mut self) -> Result<String, Failure> {
+        self.fleet.settle(&mut self.controller, &mut self.held, None).await?;
         Ok(String::new())
     }
 
@@ -154,12 +143,6 @@ impl Lab {
             nodes.iter().map(|(id, packets)| format!("{}={packets}", self.cluster.tree().switch(*id).name())),
         );
         Ok(words.join(" "))
-    }
-
-    fn host(&self, ip: &str) -> Result<HostId, Failure> {
-        let ip: Ipv4Addr = number(ip)?;
-        let host = self.cluster.tree().hosts().iter().find(|host| host.ip == ip);
-        Ok(host.ok_or_else(|| format!("no host of the cluster has the address {ip}"))?.id)
     }
 }
 

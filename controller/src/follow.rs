@@ -5,7 +5,7 @@
 //!  clients ── keys, index reads, how many led astray ──▶ report()
 //!                                                            │  due(): from then on it may be worth it
 //!  memory servers ── TreeTop ──┐                             ▼
-//!  switches ── counters ───────┴────────────────────────▶ replan() ──▶ Replanned { plan, steps } ──▶ Fleet::reload
+//!  switches ── counters ───────┴────────────────────────▶ replan() ──▶ Replanned { plan } ──▶ Controller::load
 //!                                                            ▲                                          │
 //!                                                            └──────────────── loaded() ◀───────────────┘
 //! ```
@@ -26,8 +26,7 @@ use fatbtree_index::TreeTop;
 use fatbtree_topology::{Network, SwitchId};
 
 use crate::frequency::Frequencies;
-use crate::plan::{HotKeys, Located, Placement, Plan, PlanError, next_epoch};
-use crate::reload::{ReloadError, ReloadSteps};
+use crate::plan::{HotKeys, Located, Placement, Plan, PlanError, diff, next_epoch};
 use crate::tables::Entry;
 use crate::tree::{SnapshotError, Tree};
 
@@ -68,10 +67,8 @@ impl Default for FollowOptions {
 /// A plan that is worth loading.
 #[derive(Clone, Debug)]
 pub struct Replanned {
-    /// The plan, of the epoch after the one in force.
+    /// The plan, of the epoch after the one in force. When it is loaded, [`Follower::loaded`] is told.
     pub plan: Plan,
-    /// The way there. When all of it is done, [`Follower::loaded`] is told.
-    pub steps: ReloadSteps,
     /// The share of visits that the plan in force leads astray; this one leads none.
     pub astray: f64,
     /// Round trips of an average visit from where the switches lead it down to the leaf: under the plan in force, and under this one.
@@ -88,9 +85,6 @@ pub enum FollowError {
     /// The tree makes no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The plan cannot follow the one in force.
-    #[error(transparent)]
-    Reload(#[from] ReloadError),
 }
 
 /// Decides when to plan anew. It knows no clock and no network: time is counted from any moment the caller likes, and the caller
@@ -236,9 +230,8 @@ impl Follower {
         if !leads_astray && trips.0 - trips.1 < self.options.gain * trips.0 {
             return Ok(None);
         }
-        let steps = ReloadSteps::new(Some(&self.in_force), &plan)?;
-        self.wait(now, steps.len());
-        Ok(Some(Replanned { plan, steps, astray, trips }))
+        self.wait(now, diff(&self.in_force.entries(), &plan.entries()).values().map(Vec::len).sum());
+        Ok(Some(Replanned { plan, astray, trips }))
     }
 
     /// All switches hold this plan now, and nothing of the one before. (A reload that failed half-way is not followed by another one
@@ -249,7 +242,7 @@ impl Follower {
         self.usual_levels = self.recent_levels();
     }
 
-    /// A reload took so many changes, fewer than its steps if it was [a difference](Plan::beside): the next one may come the earlier.
+    /// A reload took so many changes, fewer than from epoch to epoch if it was [a difference](Plan::beside): the next one may come the earlier.
     pub fn spent(&mut self, now: Duration, changes: usize) {
         self.wait(now, changes);
     }
@@ -361,7 +354,7 @@ mod tests {
         assert_eq!(follower.due(), Some(Duration::ZERO));
         let next = follower.replan(SECOND, &tops, [], &[]).unwrap().expect("many are led astray");
         assert!((0.01..0.05).contains(&next.astray), "{}", next.astray);
-        assert_eq!((next.steps.from, next.steps.to, next.plan.epoch()), (Some(255), 2, 2));
+        assert_eq!(next.plan.epoch(), 2);
         for key in keys() {
             assert!(naive_path(&tops, key).contains(&next.plan.land(key).address), "{key}");
         }
@@ -452,9 +445,11 @@ mod tests {
             }
             follower.report(1_000, 900, &keys());
             if let Some(next) = follower.replan(second * SECOND, &tops, [], &[]).unwrap() {
-                written += next.steps.len();
+                let changes = diff(&follower.in_force().entries(), &next.plan.entries());
+                let changes = changes.values().map(Vec::len).sum::<usize>();
+                written += changes;
                 reloads += 1;
-                first.get_or_insert(next.steps.len());
+                first.get_or_insert(changes);
                 follower.loaded(next.plan);
             }
         }

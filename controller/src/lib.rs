@@ -23,12 +23,11 @@
 //! * **[`Fleet`]** (P4Runtime) and **[`grpc`]** (memory servers, clients, operators) are the parts with I/O. The process that drives a
 //!   controller is in the crate `node`. [`operator`] has what operators ask and are told.
 //! * **[`election`]** decides which of several controllers leads, and **[`Ballot`]** asks a switch which one does.
-//! * **[`ReloadSteps`]** is the way from one epoch to the next as a value, for those who push it phase by phase themselves.
 //! * **[`links`]** finds out which cables and switches are dead.
 //! * **[`base`]** and **[`Connections`]**: routes and first-hop entries.
 //!
 //! ```
-//! use fatbtree_controller::{Budget, Frequencies, Placement, Plan, ReloadSteps, Tree};
+//! use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Tree};
 //! use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 //! use fatbtree_topology::Cluster;
 //!
@@ -49,9 +48,6 @@
 //! let plan = Plan::new(cluster.tree(), &Placement::of(&cluster), &tree, &frequencies, &budget, 1)?;
 //! assert_eq!(plan.land(99).address, 0x400);
 //! assert_eq!((plan.land(99).levels, plan.land(u64::MAX).levels), (1, 2), "the other roots are cached in core-0");
-//!
-//! let steps = ReloadSteps::new(None, &plan)?;
-//! assert_eq!(steps.phases.len(), 2, "write, flip: there is no old epoch to delete");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -71,7 +67,6 @@ mod program;
 mod push;
 mod reasons;
 mod reconcile;
-mod reload;
 pub mod tables;
 #[cfg(test)]
 mod test_support;
@@ -96,6 +91,5 @@ pub use reconcile::{
     Controller, Desired, Held, InForce, Incarnation, Incarnations, Keeper, KeeperAnswer, KeeperNotice,
     KeeperRequest, Loaded, Notice, Pace, Refused, Registration, Serving, Stage, SwitchState, Wanted,
 };
-pub use reload::{Phase, PhaseKind, ReloadError, ReloadSteps};
 pub use tables::{Change, Entry, NodeSet, TableError, Tables};
 pub use tree::{MAX_BRANCHES, SnapshotError, Tree};

@@ -1,7 +1,7 @@
 //! The driver: all switches of a cluster over P4Runtime, at once.
 //!
 //! This is the one part of the crate that does I/O and reads a clock. What it pushes are values made elsewhere
-//! ([`Base`], [`ReloadSteps`]); it keeps no state of its own but the connections.
+//! ([`Base`], [`Change`]); it keeps no state of its own but the connections.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,8 +24,7 @@ use crate::election::Seen;
 use crate::packets::{PacketReceiver, PacketSender, packets};
 use crate::program::{Program, Programs};
 use crate::reasons::Reasons;
-use crate::reconcile::Held;
-use crate::reload::ReloadSteps;
+use crate::reconcile::{Controller, Held};
 use crate::tables::{Change, Entry, TableError};
 
 /// Updates of a switch that are lowered and written in one go.
@@ -318,25 +317,47 @@ impl Fleet {
         self.apply(&changes, None).await
     }
 
-    /// Pushes a reload, phase after phase.
+    /// Brings all switches to what a controller desires, in step, to the end of a reload. `held` is what they hold; if it is empty, they are
+    /// read back first. Programs that share switches with packets of others have a [`Keeper`](crate::Keeper) for each switch instead.
     ///
     /// # Errors
-    /// The first switch that refuses something. Phases after the failing one are not begun: with the new epoch not
-    /// yet in force the old one goes on serving, and with it in force what is left of the old one does no harm.
-    pub async fn reload(
+    /// The first switch that refuses something. Nothing further is begun: with the new epoch not yet in force the old one goes on serving,
+    /// and with it in force what is left of the old one does no harm.
+    pub async fn settle(
         &self,
-        steps: &ReloadSteps,
+        controller: &mut Controller,
+        held: &mut BTreeMap<SwitchId, Held>,
         progress: Option<OnProgress>,
     ) -> Result<PushReport, PushError> {
-        let counter = Counter::new(steps.len(), progress);
+        if held.is_empty() {
+            *held = self.read_back().await?;
+            held.iter().for_each(|(switch, held)| controller.switch_read(*switch, held.serving()));
+        }
+        let before = controller.plan().map(|(loaded, _)| &**loaded);
+        let total = controller.reload().map_or(0, |(new, ..)| new.changes_from(before));
+        let counter = Counter::new(total, progress);
         let mut report = PushReport::default();
-        for phase in &steps.phases {
-            let done = self.apply_counted(&phase.changes, &counter).await?;
-            tracing::debug!(phase = ?phase.kind, updates = done.updates, seconds = done.seconds, "phase pushed");
+        loop {
+            let (version, desired) = controller.desired();
+            let next = |(switch, held): (&SwitchId, &Held)| {
+                Some((*switch, desired.wanted(*switch).next_changes(held)?))
+            };
+            let changes: BTreeMap<SwitchId, Vec<Change>> = held.iter().filter_map(next).collect();
+            if changes.is_empty() {
+                held.keys().for_each(|switch| controller.switch_settled(*switch, version));
+                if controller.desired().0 == version {
+                    return Ok(report);
+                }
+                continue;
+            }
+            let done = self.apply_counted(&changes, &counter).await?;
+            for (switch, changes) in &changes {
+                held.entry(*switch).or_default().apply(changes);
+            }
+            tracing::debug!(updates = done.updates, seconds = done.seconds, "switches have taken a step");
             report.updates += done.updates;
             report.seconds += done.seconds;
         }
-        Ok(report)
     }
 
     /// Applies changes to several switches at once, in batches that may overtake each other.

@@ -10,11 +10,11 @@ use common::{plan, top};
 use fatbtree_controller::tables::{core_route, fat_root};
 use fatbtree_controller::{
     Budget, Change, Connection, Connections, Entry, HotKeys, Located, Placement, Plan, Programs, RangeMatch,
-    ReloadSteps, TableError, Tables, Target, Tree, base,
+    TableError, Tables, Target, Tree, base,
 };
 use fatbtree_p4runtime::P4InfoIndex;
 use fatbtree_p4runtime::v1::{self, update};
-use fatbtree_topology::{Cluster, IN_FLIGHT_PORT, Prefix, Role, SwitchId};
+use fatbtree_topology::{Cluster, IN_FLIGHT_PORT, Prefix, Role};
 
 fn info() -> P4InfoIndex {
     P4InfoIndex::from_text(fatbtree_p4::P4INFO).unwrap()
@@ -153,28 +153,6 @@ fn a_slice_that_a_stage_cannot_lead_to_is_refused() {
             }
         }
     }
-}
-
-#[test]
-fn phases_become_write_requests() {
-    let tables = Tables::new(&info()).unwrap();
-    let cluster = Cluster::example();
-    let budget = Budget { fat_root_ranges: 60, set_nodes: [5, 9, 9, 9, 9, 9, 9, 9, 9, 9], ..Budget::bmv2() };
-    let (old, new) = (plan(&cluster, 900, &budget, &[], 7), plan(&cluster, 900, &budget, &[5; 9], 8));
-    let steps = ReloadSteps::new(Some(&old), &new).unwrap();
-    assert_eq!(steps.phases.len(), 4);
-    for phase in &steps.phases {
-        let requests = phase.write_requests(&tables, 100).unwrap();
-        assert_eq!(requests.iter().map(|(_, request)| request.updates.len()).sum::<usize>(), phase.len());
-        assert!(requests.iter().all(|(_, request)| (1..=100).contains(&request.updates.len())));
-    }
-    assert_eq!(steps.phases[1].len(), 1, "the flip is one change");
-    let all = |plan: &fatbtree_controller::Plan| -> BTreeSet<(SwitchId, Entry)> {
-        let entries = plan.entries().into_iter();
-        entries.flat_map(|(switch, entries)| entries.into_iter().map(move |entry| (switch, entry))).collect()
-    };
-    // Distances of siblings are the same for all epochs.
-    assert_eq!(steps.len(), 1 + all(&old).symmetric_difference(&all(&new)).count());
 }
 
 /// Hot keys are there once, for all epochs.

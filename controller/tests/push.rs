@@ -12,14 +12,14 @@ use std::time::Duration;
 use common::plan;
 use fatbtree_controller::election::{Bid, Candidate, Seen};
 use fatbtree_controller::{
-    Ballot, Budget, Entry, Fleet, FleetOptions, Placement, Programs, Progress, PushError, ReloadSteps, SETS,
-    Tables, base,
+    Ballot, Base, Budget, Controller, Entry, Fleet, FleetOptions, Held, Incarnations, KeeperNotice,
+    Placement, Programs, Progress, PushError, SETS, Tables, base,
 };
 use fatbtree_p4runtime::v1::{
     self, entity, p4_runtime_server, stream_message_request, stream_message_response, update,
 };
 use fatbtree_p4runtime::{P4InfoIndex, entry::table_entity, status};
-use fatbtree_topology::{Cluster, IN_FLIGHT_PORT, Role};
+use fatbtree_topology::{Cluster, IN_FLIGHT_PORT, Role, SwitchId};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -189,6 +189,19 @@ fn held(fake: &Fake) -> BTreeMap<u64, Vec<Entry>> {
         .collect()
 }
 
+/// A controller that has read what switches hold.
+fn knowing(cluster: &Cluster, bases: &BTreeMap<SwitchId, Base>) -> (Controller, BTreeMap<SwitchId, Held>) {
+    let mut controller = Controller::new(cluster, 100, 0);
+    let held = |switch: &fatbtree_topology::Switch| {
+        let base = bases.get(&switch.id);
+        let entries = base.map(|base| base.entries.clone()).unwrap_or_default();
+        (switch.id, Held::new(entries, base.map(|base| base.core_route)))
+    };
+    let held: BTreeMap<SwitchId, Held> = cluster.tree().switches().iter().map(held).collect();
+    held.keys().for_each(|switch| controller.switch_noticed(*switch, &KeeperNotice::Read(None)));
+    (controller, held)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
     let (fake, cluster) = start().await;
@@ -207,16 +220,20 @@ async fn a_fleet_is_programmed_loaded_reloaded_and_read() {
         let seen = seen.clone();
         Arc::new(move |progress: Progress| seen.lock().unwrap().push(progress))
     };
-    let first = ReloadSteps::new(None, &one).unwrap();
-    let report = fleet.reload(&first, Some(progress)).await.unwrap();
-    assert_eq!(report.updates, first.len());
+    let (mut controller, mut known) = knowing(&cluster, &bases);
+    assert_eq!(fleet.settle(&mut controller, &mut known, None).await.unwrap().updates, 0);
+    controller.load(one, Incarnations::new()).unwrap();
+    let first = controller.reload().unwrap().0.len();
+    let report = fleet.settle(&mut controller, &mut known, Some(progress)).await.unwrap();
+    assert_eq!(report.updates, first + cluster.tree().roots().len());
     assert!(report.seconds > 0.0 && report.rate() > 0.0);
     let seen = std::mem::take(&mut *seen.lock().unwrap());
-    assert_eq!(seen.iter().map(|p| p.done).max(), Some(first.len()));
-    assert!(seen.iter().all(|p| p.total == first.len()));
+    assert_eq!(seen.iter().map(|p| p.done).max(), Some(report.updates));
+    assert!(seen.iter().all(|p| p.total == first));
 
-    let second = ReloadSteps::new(Some(&one), &two).unwrap();
-    assert_eq!(fleet.reload(&second, None).await.unwrap().updates, second.len());
+    controller.load(two, Incarnations::new()).unwrap();
+    assert!(fleet.settle(&mut controller, &mut known, None).await.unwrap().updates > 0);
+    let two = controller.plan().unwrap().0.plan();
     let (held, wanted) = (held(&fake), two.entries());
     assert_eq!(held.len(), 13);
     for switch in cluster.tree().switches() {
@@ -249,14 +266,18 @@ async fn a_full_table_stops_the_reload_before_the_flip() {
     let fleet =
         Fleet::connect(&cluster, &Programs::v1model().unwrap(), FleetOptions::default()).await.unwrap();
     fleet.set_pipeline().await.unwrap();
-    fleet.load_base(&base(cluster.tree(), &Placement::of(&cluster), IN_FLIGHT_PORT)).await.unwrap();
+    let bases = base(cluster.tree(), &Placement::of(&cluster), IN_FLIGHT_PORT);
+    fleet.load_base(&bases).await.unwrap();
+    let (mut controller, mut known) = knowing(&cluster, &bases);
+    fleet.settle(&mut controller, &mut known, None).await.unwrap();
     let core = cluster.p4runtime(cluster.tree().roots()[0]).device_id;
     let before = fake.devices.lock().unwrap()[&core].default.clone();
     let info = P4InfoIndex::from_text(fatbtree_p4::P4INFO).unwrap();
     *fake.full.lock().unwrap() = Some(info.table("node_set_b.fine").unwrap().id);
     let budget = Budget { fat_root_ranges: 100, set_nodes: [40; SETS], ..Budget::bmv2() };
     let plan = plan(&cluster, 5000, &budget, &[], 1);
-    let error = fleet.reload(&ReloadSteps::new(None, &plan).unwrap(), None).await.unwrap_err();
+    controller.load(plan, Incarnations::new()).unwrap();
+    let error = fleet.settle(&mut controller, &mut known, None).await.unwrap_err();
     assert!(matches!(error, PushError::Switch { .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains("agg-0-0") || text.contains("edge-0-"), "the switch is named: {text}");
@@ -305,6 +326,9 @@ async fn how_fast_a_push_is() {
         Fleet::connect(&cluster, &Programs::v1model().unwrap(), FleetOptions::default()).await.unwrap();
     fleet.set_pipeline().await.unwrap();
     let plan = plan(&cluster, 80_000, &Budget::paper(), &[], 1);
-    let report = fleet.reload(&ReloadSteps::new(None, &plan).unwrap(), None).await.unwrap();
+    let (mut controller, mut known) = knowing(&cluster, &BTreeMap::new());
+    fleet.settle(&mut controller, &mut known, None).await.unwrap();
+    controller.load(plan, Incarnations::new()).unwrap();
+    let report = fleet.settle(&mut controller, &mut known, None).await.unwrap();
     println!("{} updates in {:.3} s: {:.0} per second", report.updates, report.seconds, report.rate());
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fatbtree_controller::{Budget, Change, Frequencies, Placement, Plan, ReloadSteps, Tables, Tree, base};
+use fatbtree_controller::{Budget, Change, Frequencies, Placement, Plan, Tables, Tree, base};
 use fatbtree_index::{TreeConfig, ValueLayout};
 use fatbtree_memserver::{LoadOptions, load_cluster, seeded};
 use fatbtree_p4runtime::P4InfoIndex;
@@ -114,11 +114,11 @@ fn switches(network: &Network, placement: &Placement, plan: &Plan, program: &Arc
         write(&mut value, device_id, &tables, base[&switch.id].changes());
         switches.push(value);
     }
-    for phase in ReloadSteps::new(None, plan).expect("there is no plan before").phases {
-        for (switch, changes) in phase.changes {
-            let device_id = u64::from(switch.0) + 1;
-            write(&mut switches[switch.0 as usize], device_id, &tables, changes.into_iter());
-        }
+    for (switch, entries) in plan.entries() {
+        let device_id = u64::from(switch.0) + 1;
+        let route = plan.roots().contains(&switch).then(|| Change::CoreRoute(plan.descend()));
+        let changes = entries.into_iter().map(Change::Insert).chain(route);
+        write(&mut switches[switch.0 as usize], device_id, &tables, changes);
     }
     switches
 }

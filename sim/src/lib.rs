@@ -41,6 +41,7 @@
 
 pub mod campaigns;
 mod cluster;
+mod control;
 pub mod damage;
 pub mod failover;
 pub mod figures;
@@ -58,6 +59,7 @@ pub mod world;
 pub mod writers;
 
 pub use cluster::{Client, Clock, Cluster, MemoryServer};
+pub use control::{Control, described};
 pub use network::{Network, WriteRefused};
 pub use scenario::{Outcome, Scenario, ScenarioError};
 pub use virtual_time::VirtualClock;

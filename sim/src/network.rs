@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fatbtree_controller::{Change, Held, KeeperAnswer, KeeperRequest, Placement, Tables, base};
+use fatbtree_controller::{Change, Held, KeeperAnswer, KeeperRequest, Placement, Plan, Tables, base};
 use fatbtree_p4runtime::config::P4Info;
 use fatbtree_p4runtime::v1::entity::Entity;
 use fatbtree_p4runtime::v1::forwarding_pipeline_config::Cookie;
@@ -102,6 +102,21 @@ impl Network {
                 Ok(value)
             })
             .collect()
+    }
+
+    /// Writes a plan into switches that have none, and that no packets pass.
+    ///
+    /// # Errors
+    /// When a switch refuses some of it.
+    pub fn load(&self, switches: &mut [Switch], plan: &Plan) -> Result<(), WriteRefused> {
+        for (id, entries) in plan.entries() {
+            let changes: Vec<Change> = entries.into_iter().map(Change::Insert).collect();
+            self.write(&mut switches[id.0 as usize], id, &changes)?;
+        }
+        for id in plan.roots() {
+            self.write(&mut switches[id.0 as usize], *id, &[Change::CoreRoute(plan.descend())])?;
+        }
+        Ok(())
     }
 
     /// Has a switch answer its keeper, in a session.

@@ -4,7 +4,7 @@
 
 mod living;
 
-use fatbtree_controller::{Budget, FollowOptions, Follower, ReloadSteps, SETS, next_epoch};
+use fatbtree_controller::{Budget, FollowOptions, Follower, SETS};
 use living::Living;
 
 /// Records loaded: the trees are full, root included, and grow with the first inserts.
@@ -22,9 +22,9 @@ fn budget() -> Budget {
 /// A cluster with a plan in force, and who follows it.
 fn living() -> (Living, Follower) {
     let mut living = Living::new(LOADED);
-    let plan = living.plan(&budget(), &[], 1);
-    living.begin_reload(&ReloadSteps::new(None, &plan).unwrap());
-    living.finish_reload();
+    let plan = living.plan(&budget(), &[]);
+    living.begin_reload(plan);
+    let plan = living.finish_reload();
     let options = FollowOptions { entries_per_s: 1e9, ..FollowOptions::default() };
     let (topology, placement) = (living.network().tree(), living.network().placement());
     let follower = Follower::new(topology, placement, plan, options);
@@ -41,11 +41,11 @@ fn follow(living: &mut Living, follower: &mut Follower) -> bool {
     }
     let (now, tops) = (living.now(), living.tops());
     let Some(next) = follower.replan(now, &tops, [], &[]).unwrap() else { return false };
-    living.begin_reload(&next.steps);
+    living.begin_reload(next.plan);
     while living.reload_is_under_way() {
         living.mix(50, 0.1);
     }
-    follower.loaded(next.plan);
+    follower.loaded(living.finish_reload());
     true
 }
 
@@ -68,12 +68,15 @@ fn a_tree_that_grows_is_followed() {
 
     let (followed, planned) = come_to_rest(&mut living, &mut follower);
     eprintln!("{before} before, {stale} stale, {followed} followed, {planned} planned from nothing");
-    assert_ne!(follower.in_force().epoch(), old.epoch());
+    assert_ne!(follower.in_force(), &old);
     assert!(followed < stale - 1.0);
     living.verify();
 }
 
 /// Lets the follower plan until it sees no reason any more, and then plans from nothing: mean round trips after the one and the other.
+///
+/// Clients insert while a plan is loaded, so switches lead the more of them astray the longer that takes. Differences to the plan in
+/// force are short enough to come to rest. Whole epochs are not: with one each time, six reloads do not suffice after shrinking.
 fn come_to_rest(living: &mut Living, follower: &mut Follower) -> (f64, f64) {
     let mut reloads = 0;
     while follow(living, follower) {
@@ -84,8 +87,8 @@ fn come_to_rest(living: &mut Living, follower: &mut Follower) -> (f64, f64) {
     assert!(reloads >= 1, "it noticed nothing");
     let followed = living.round_trips(LOOKUPS);
     let keys = living.clients[0].report().keys;
-    let plan = living.plan(&budget(), &keys, next_epoch(follower.in_force().epoch()));
-    living.begin_reload(&ReloadSteps::new(Some(follower.in_force()), &plan).unwrap());
+    let plan = living.plan(&budget(), &keys);
+    living.begin_reload(plan);
     living.finish_reload();
     let planned = living.round_trips(LOOKUPS);
     assert!(followed <= 1.05 * planned, "{followed} round trips, {planned} by a plan made from nothing");
@@ -112,11 +115,13 @@ fn a_tree_that_shrinks_is_followed() {
 /// Every batch of a reload is met by lookups and inserts of one client that is registered and one that only believes it is.
 #[test]
 fn reloads_and_unregistered_periods_are_harmless_to_writers() {
-    let (mut living, mut follower) = living();
+    let (mut living, _) = living();
     living.insert(500);
-    for _ in 0..3 {
-        let plan = living.plan(&budget(), &[], next_epoch(follower.in_force().epoch()));
-        living.begin_reload(&ReloadSteps::new(Some(follower.in_force()), &plan).unwrap());
+    for round in 0..3 {
+        // Other keys each time, so that there is much to write.
+        let keys: Vec<u64> = (0..round * 500).map(|n| n << 48).collect();
+        let plan = living.plan(&budget(), &keys);
+        living.begin_reload(plan);
         living.mix(50, 0.5);
         let refused = living.refused;
         living.forget(1, true);
@@ -127,7 +132,7 @@ fn reloads_and_unregistered_periods_are_harmless_to_writers() {
         while living.reload_is_under_way() {
             living.mix(50, 0.5);
         }
-        follower.loaded(plan);
+        living.finish_reload();
     }
     eprintln!("{} batches, {} refused connections", living.written, living.refused);
     assert!(living.written > 100, "{} batches", living.written);

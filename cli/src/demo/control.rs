@@ -1,21 +1,24 @@
 //! The controller's part: snapshots, plans, reloads; and the client's connections.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use fatbtree_controller::{
-    Budget, Connection, Connections, Fleet, FleetOptions, FollowOptions, Follower, Frequencies, HotKeys,
-    Located, OnProgress, Placement, Plan, Programs, PushReport, ReloadSteps, Tree, by_partition,
-    cluster_base, in_leaves, next_epoch, probe,
+    Budget, Controller, Fleet, FleetOptions, FollowOptions, Follower, Frequencies, Held, HotKeys, Located,
+    OnProgress, Placement, Plan, Programs, PushReport, Registration, Tree, by_partition, in_leaves, probe,
 };
 use fatbtree_index::{IndexCache, RemoteSide, TreeTop};
 use fatbtree_memserver::grpc;
-use fatbtree_topology::Cluster;
+use fatbtree_topology::{Cluster, SwitchId};
 use fatbtree_verbs::Device;
 
 use super::data_path::DataPathThreads;
 use super::memory::Porter;
+
+/// Connections that a first switch has room for; the demo has one for each memory server.
+const CONNECTIONS: usize = 1_000;
 
 /// The control plane: connections to every switch and memory server, and the plan in force.
 pub(super) struct Control {
@@ -23,9 +26,9 @@ pub(super) struct Control {
     placement: Placement,
     fleet: Fleet,
     servers: Vec<grpc::Client>,
-    connections: Connections,
+    controller: Controller,
+    held: BTreeMap<SwitchId, Held>,
     budget: Budget,
-    in_force: Option<Plan>,
 }
 
 /// A plan, how long it took, and what it holds.
@@ -46,7 +49,8 @@ impl Control {
         let fleet = Fleet::connect(&cluster, &Programs::v1model()?, FleetOptions::default()).await?;
         fleet.set_pipeline().await?;
         let placement = Placement::of(&cluster);
-        fleet.load_base(&cluster_base(&cluster)).await?;
+        let (mut controller, mut held) = (Controller::new(&cluster, CONNECTIONS, 0), BTreeMap::new());
+        fleet.settle(&mut controller, &mut held, None).await?;
         let mut servers = Vec::new();
         for server in cluster.servers() {
             let client =
@@ -55,8 +59,11 @@ impl Control {
                 })?;
             servers.push(client);
         }
-        let connections = Connections::of(&cluster);
-        Ok(Self { cluster, placement, fleet, servers, connections, budget, in_force: None })
+        Ok(Self { cluster, placement, fleet, servers, controller, held, budget })
+    }
+
+    fn in_force(&self) -> Option<&Plan> {
+        self.controller.plan().map(|(loaded, _)| loaded.plan())
     }
 
     async fn tops(&mut self) -> Result<Vec<TreeTop>> {
@@ -89,7 +96,7 @@ impl Control {
 
     /// Who follows the tree from the plan in force on.
     pub(super) fn follower(&self, options: FollowOptions) -> Result<Follower> {
-        let in_force = self.in_force.clone().context("no plan is loaded")?;
+        let in_force = self.in_force().cloned().context("no plan is loaded")?;
         Ok(Follower::new(self.cluster.tree(), &self.placement, in_force, options))
     }
 
@@ -102,9 +109,9 @@ impl Control {
         let tree = Tree::new(&tops)?;
         let located = self.locate(&tree, &follower.hot_candidates(&tree)).await?;
         let Some(next) = follower.replan(since.elapsed(), &tops, counters, &located)? else { return Ok(0) };
-        let report = self.fleet.reload(&next.steps, None).await?;
-        self.in_force = Some(next.plan.clone());
-        follower.loaded(next.plan);
+        self.controller.load(next.plan, self.controller.trees())?;
+        let report = self.fleet.settle(&mut self.controller, &mut self.held, None).await?;
+        follower.loaded(self.in_force().cloned().context("no plan is loaded")?);
         Ok(report.updates)
     }
 
@@ -112,21 +119,20 @@ impl Control {
     /// force, and the keys that the client has sampled; at first nothing.
     pub(super) async fn plan(&mut self, sampled: &[u64]) -> Result<Planned> {
         let tops = self.tops().await?;
-        let visits = match &self.in_force {
+        let visits = match self.in_force() {
             Some(plan) => plan.visits(self.fleet.read_counters().await?, sampled),
             None => Vec::new(),
         };
         let tree = Tree::new(&tops)?;
-        let epoch = self.in_force.as_ref().map_or(1, |plan| next_epoch(plan.epoch()));
         let started = Instant::now();
-        let plan = self.plan_of(&tree, &visits, epoch)?;
+        let plan = self.plan_of(&tree, &visits)?;
         let candidates = plan.hot_candidates(&tree, &visits);
         let planned = started.elapsed();
         let located = self.locate(&tree, &candidates).await?;
         let started = Instant::now();
         let room = self.budget.hot_keys;
-        let (hot, rest) = HotKeys::choose(&tree, &visits, &located, room, self.in_force.as_ref());
-        let plan = if rest.len() < visits.len() { self.plan_of(&tree, &rest, epoch)? } else { plan };
+        let (hot, rest) = HotKeys::choose(&tree, &visits, &located, room, self.in_force());
+        let plan = if rest.len() < visits.len() { self.plan_of(&tree, &rest)? } else { plan };
         let plan = plan.with_hot_keys(hot);
         let seconds = (planned + started.elapsed()).as_secs_f64();
         let nodes = tops.iter().flat_map(|top| &top.nodes);
@@ -135,23 +141,24 @@ impl Control {
         Ok(Planned { plan, seconds, inner_nodes, held_nodes, inner_bytes })
     }
 
-    fn plan_of(&self, tree: &Tree, visits: &[(u64, u64)], epoch: u8) -> Result<Plan> {
+    fn plan_of(&self, tree: &Tree, visits: &[(u64, u64)]) -> Result<Plan> {
         let frequencies = Frequencies::from_weighted(tree, visits);
         let topology = self.cluster.tree();
-        Ok(Plan::new(topology, &self.placement, tree, &frequencies, &self.budget, epoch)?)
+        // The controller gives it its epoch.
+        Ok(Plan::new(topology, &self.placement, tree, &frequencies, &self.budget, 1)?)
     }
 
-    /// Loads a plan into the switches beside the one in force, and takes that away.
-    pub(super) async fn load(&mut self, plan: &Plan, progress: OnProgress) -> Result<PushReport> {
-        let steps = ReloadSteps::new(self.in_force.as_ref(), plan)?;
-        let report = self.fleet.reload(&steps, Some(progress)).await?;
-        self.in_force = Some(plan.clone());
-        Ok(report)
+    /// Accepts a plan. Says how many entries loading it changes.
+    pub(super) fn begin_load(&mut self, plan: Plan) -> Result<usize> {
+        self.controller.load(plan, self.controller.trees())?;
+        let (new, ..) = self.controller.reload().context("the reload is not under way")?;
+        Ok(new.changes_from(self.controller.plan().map(|(loaded, _)| &**loaded)))
     }
 
-    /// Updates that loading a plan takes.
-    pub(super) fn updates(&self, plan: &Plan) -> Result<usize> {
-        Ok(ReloadSteps::new(self.in_force.as_ref(), plan)?.len())
+    /// Loads the plan that was accepted into the switches beside the one in force, and takes that away.
+    pub(super) async fn load(&mut self, progress: OnProgress) -> Result<(Plan, PushReport)> {
+        let report = self.fleet.settle(&mut self.controller, &mut self.held, Some(progress)).await?;
+        Ok((self.in_force().cloned().context("no plan is loaded")?, report))
     }
 
     /// Opens a session with every memory server and keeps it, connects the client to each, registers each connection at the
@@ -161,7 +168,6 @@ impl Control {
         data_path: &Arc<DataPathThreads>,
         porter: Porter,
     ) -> Result<()> {
-        let client_host = self.cluster.clients().first().context("the cluster has no client")?.host;
         let mut sessions = Vec::new();
         for id in data_path.call(|path| path.client().pool().connections())? {
             let server = &mut self.servers[usize::from(id.server)];
@@ -170,13 +176,12 @@ impl Control {
             let session = server.open_session(local.ip).await?;
             tokio::spawn(server.clone().keep_session(session));
             sessions.push((server.clone(), session));
-            let local_mtu = local.mtu;
+            let (local_ip, local_mtu) = (local.ip, local.mtu);
             let endpoint = server.connect_queue_pair(session, local, None).await?;
             let rkey = info.tree.rkey;
-            let registered = Connection {
-                client: client_host,
-                partition: id.server,
-                dest_qp: endpoint.queue_pair.0,
+            let registration = Registration {
+                client: local_ip,
+                queue_pair: endpoint.queue_pair.0,
                 rkey,
                 root: info.partition.root.raw(),
                 mtu: endpoint
@@ -186,11 +191,8 @@ impl Control {
                     .try_into()
                     .context("an MTU is 4096 bytes at most")?,
             };
-            let (switch, change) =
-                self.connections.register(self.cluster.tree(), &self.placement, registered)?;
-            if let Some(change) = change {
-                self.fleet.apply(&[(switch, vec![change])].into(), None).await?;
-            }
+            self.controller.opened(id.server, registration);
+            self.fleet.settle(&mut self.controller, &mut self.held, None).await?;
             let side = RemoteSide { endpoint, rkey, registered: true };
             data_path.call(move |path| {
                 let pool = path.client().pool();

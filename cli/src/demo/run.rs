@@ -255,7 +255,7 @@ fn start(
 /// Plans by what is known now, and loads the plan.
 async fn plan_and_load(control: &mut Control, sampled: &[u64], what: &str) -> Result<(Planned, PushResult)> {
     let step = Step::begin(what.to_owned());
-    let planned = control.plan(sampled).await?;
+    let mut planned = control.plan(sampled).await?;
     let summary = planned.plan.summary();
     step.done(format!(
         "{} ranges, {:?} nodes per layer, {:.3} s",
@@ -263,8 +263,9 @@ async fn plan_and_load(control: &mut Control, sampled: &[u64], what: &str) -> Re
         layer_nodes(&summary),
         planned.seconds
     ));
-    let (bar, on_progress) = progress::of_push(control.updates(&planned.plan)?);
-    let push = control.load(&planned.plan, on_progress).await?;
+    let (bar, on_progress) = progress::of_push(control.begin_load(planned.plan.clone())?);
+    let (plan, push) = control.load(on_progress).await?;
+    planned.plan = plan;
     bar.finish_and_clear();
     eprintln!("pushed over P4Runtime: {} updates, {:.0} updates/s", push.updates, push.rate());
     let push = PushResult { entries: push.updates as u64, seconds: push.seconds, entries_per_s: push.rate() };

@@ -14,8 +14,7 @@ pub type Diff = BTreeMap<SwitchId, Vec<Change>>;
 ///
 /// Between plans of different epochs everything differs, since the epoch is part of every key; within one epoch (a switch
 /// that came back, a plan corrected) the difference is what really changed. Applying one to the epoch *in force* is not
-/// atomic: packets may meet half of it. For a change under load make a plan of the next epoch and use
-/// [`ReloadSteps`](crate::ReloadSteps).
+/// atomic: packets may meet half of it. For a change under load have a [`Controller`](crate::Controller) load the plan.
 pub fn diff(old: &BTreeMap<SwitchId, Vec<Entry>>, new: &BTreeMap<SwitchId, Vec<Entry>>) -> Diff {
     let none = Vec::new();
     let switches: std::collections::BTreeSet<_> = old.keys().chain(new.keys()).copied().collect();

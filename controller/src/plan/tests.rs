@@ -4,6 +4,7 @@ mod fabric;
 mod placement;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use fatbtree_index::TreeTop;
 use fatbtree_topology::{Cluster, Cores, HostId, Network, SwitchId};
@@ -12,18 +13,17 @@ use proptest::prelude::*;
 use super::*;
 use crate::occupancy::Counts;
 use crate::program::{Programs, Target};
-use crate::reload::{PhaseKind, ReloadSteps};
+use crate::reconcile::{Desired, Held, Loaded};
 use crate::tables::{Change, Entry, fat_root, hot_key};
 use crate::test_support::{arb_tops, naive_path, top};
 use fabric::{Fabric, HOT_KEYS, Switch};
 
 fn load(at: &Place, plan: &Plan) -> Fabric {
     let mut network = Fabric::empty(&at.0);
-    for phase in ReloadSteps::new(None, plan).unwrap().phases {
-        for (switch, changes) in phase.changes {
-            changes.into_iter().for_each(|change| network.apply(switch, change));
-        }
+    for (switch, entries) in plan.entries() {
+        entries.into_iter().for_each(|entry| network.apply(switch, Change::Insert(entry)));
     }
+    plan.roots().iter().for_each(|root| network.apply(*root, Change::CoreRoute(plan.descend())));
     network
 }
 
@@ -343,39 +343,62 @@ proptest! {
         let old = plan_with_hot_keys(&tops, &at, &before, &budget, epoch);
         let new = plan_with_hot_keys(&tops, &at, &after, &budget, next_epoch(epoch));
         let (Some(old), Some(new)) = (old, new) else { return Ok(()) };
-        let steps = ReloadSteps::new(Some(&old), &new).unwrap();
-        prop_assert!(matches!(steps.phases[0].kind, PhaseKind::Forget | PhaseKind::Write));
         let first = load(&at, &old);
         let mut network = first.clone();
         let every: Vec<u64> = keys(&tops, &random);
         let mut moments = order | 1;
-        for phase in &steps.phases {
-            let mut changes: Vec<_> = phase.changes.iter().flat_map(|(s, changes)| changes.iter().map(|c| (*s, *c))).collect();
-            // Any order will do: a cheap shuffle from one seed.
-            for at in (1..changes.len()).rev() {
-                moments = moments.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                changes.swap(at, (moments >> 33) as usize % (at + 1));
-            }
-            let step = changes.len().div_ceil(12);
-            for (n, (switch, change)) in changes.into_iter().enumerate() {
-                network.apply(switch, change);
-                if n % step != 0 {
+        let mut draw = |below: usize| {
+            moments = moments.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (moments >> 33) as usize % below
+        };
+        let (loaded, switches) = (Loaded::new(old.clone()), at.0.switches());
+        let mut held: BTreeMap<SwitchId, Held> = switches.iter().map(|switch| {
+            let entries = old.entries().remove(&switch.id).unwrap_or_default();
+            let route = old.roots().contains(&switch.id).then(|| old.descend());
+            (switch.id, Held::new(entries, route))
+        }).collect();
+        let next = Loaded::new(new.clone());
+        let of = |in_force: &Arc<Loaded>, beside| Desired::of_plans(old.roots(), Arc::clone(in_force), beside);
+        let stages = [
+            of(&loaded, Some(Arc::clone(&next))), of(&next, Some(Arc::clone(&loaded))), of(&next, None),
+        ];
+        for desired in stages {
+            loop {
+                let mut wanted: Vec<(SwitchId, Vec<Change>)> = held.iter().filter_map(|(switch, held)| {
+                    Some((*switch, desired.wanted(*switch).next_changes(held)?))
+                }).collect();
+                if wanted.is_empty() {
+                    break;
+                }
+                // Each switch has a keeper of its own: some are further than others.
+                wanted.retain(|_| draw(2) == 0);
+                if wanted.is_empty() {
                     continue;
                 }
-                for key in every.iter().skip(n % 7).step_by(7) {
-                    let path = naive_path(&tops, *key);
-                    // Packets that enter now, and packets that were already on their way with the old epoch.
-                    for root in old.roots() {
-                        for before in [&network, &first] {
-                            let landing = network.read_under_way(before, *root, home(&old, *key), *key);
-                            prop_assert!(path.contains(&landing.address), "{:?}, key {key:#x}: {landing:?}", phase.kind);
-                        }
-                        // Each fat root moves packets by itself.
-                        let plan = if network.epoch(*root) == old.epoch() { &old } else { &new };
-                        prop_assert_eq!(network.read(*root, home(plan, *key), *key), plan.land(*key));
-                        if phase.kind != PhaseKind::Flip {
-                            let is_old = matches!(phase.kind, PhaseKind::Forget | PhaseKind::Write);
-                            prop_assert_eq!(plan.epoch() == old.epoch(), is_old);
+                wanted.iter().for_each(|(switch, changes)| held.get_mut(switch).unwrap().apply(changes));
+                let mut changes: Vec<_> =
+                    wanted.into_iter().flat_map(|(switch, changes)| changes.into_iter().map(move |c| (switch, c))).collect();
+                // Any order will do: a cheap shuffle from one seed.
+                for at in (1..changes.len()).rev() {
+                    changes.swap(at, draw(at + 1));
+                }
+                let step = changes.len().div_ceil(6);
+                for (n, (switch, change)) in changes.into_iter().enumerate() {
+                    network.apply(switch, change);
+                    if n % step != 0 {
+                        continue;
+                    }
+                    for key in every.iter().skip(n % 7).step_by(7) {
+                        let path = naive_path(&tops, *key);
+                        // Packets that enter now, and packets that were already on their way with the old epoch.
+                        for root in old.roots() {
+                            for before in [&network, &first] {
+                                let landing = network.read_under_way(before, *root, home(&old, *key), *key);
+                                prop_assert!(path.contains(&landing.address), "key {key:#x}: {landing:?}");
+                            }
+                            // Each fat root moves packets by itself.
+                            let plan = if network.epoch(*root) == old.epoch() { &old } else { &new };
+                            prop_assert_eq!(network.read(*root, home(plan, *key), *key), plan.land(*key));
                         }
                     }
                 }
@@ -663,6 +686,4 @@ fn epochs_follow_each_other_with_other_last_bits() {
     };
     let (one, two) = (make(255), make(2));
     assert!(ids(&one).is_disjoint(&ids(&two)) && !ids(&one).contains(&0) && !ids(&two).contains(&0));
-    let error = ReloadSteps::new(Some(&one), &make(3)).unwrap_err().to_string();
-    assert!(error.contains("epoch 3 cannot follow epoch 255"), "{error}");
 }

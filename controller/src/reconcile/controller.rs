@@ -10,7 +10,7 @@ use fatbtree_topology::{Cluster, HostId, Outages, Role, Switch, SwitchId};
 use serde::{Deserialize, Serialize};
 
 use super::roots::Roots;
-use super::{Desired, InForce, Loaded, Serving};
+use super::{Desired, InForce, KeeperNotice, Loaded, Serving};
 use crate::connection::{Connection, ConnectionError};
 use crate::plan::{Placement, Plan, PlanError, next_epoch};
 
@@ -267,8 +267,20 @@ impl Controller {
 
     // ---- switches ----
 
+    /// Takes in what the keeper of a switch has to say of it.
+    pub fn switch_noticed(&mut self, switch: SwitchId, notice: &KeeperNotice) {
+        match notice {
+            KeeperNotice::Read(serving) => self.switch_read(switch, *serving),
+            KeeperNotice::Converging => self.switch_converging(switch),
+            KeeperNotice::Settled(version) => self.switch_settled(switch, *version),
+            KeeperNotice::Lost(reason) => self.switch_lost(switch, reason.clone()),
+            // The driver carries the switch's packets, and answers operators.
+            KeeperNotice::Runs | KeeperNotice::Synced { .. } => {}
+        }
+    }
+
     /// A switch answers, and was read: it sends packets there.
-    pub fn switch_read(&mut self, switch: SwitchId, serving: Option<Serving>) {
+    pub(crate) fn switch_read(&mut self, switch: SwitchId, serving: Option<Serving>) {
         self.switches.insert(switch, SwitchState::Converging);
         self.all_go_round = false;
         let is_root = self.cluster.tree().is_root(switch);
@@ -307,7 +319,7 @@ impl Controller {
     }
 
     /// A switch holds what was desired at a version.
-    pub fn switch_settled(&mut self, switch: SwitchId, version: u64) {
+    pub(crate) fn switch_settled(&mut self, switch: SwitchId, version: u64) {
         self.switches.insert(switch, SwitchState::Settled(version));
         self.roots.settled(switch, version);
         self.go_round();
@@ -315,12 +327,12 @@ impl Controller {
     }
 
     /// A switch is at work on what is desired now.
-    pub fn switch_converging(&mut self, switch: SwitchId) {
+    pub(crate) fn switch_converging(&mut self, switch: SwitchId) {
         self.switches.insert(switch, SwitchState::Converging);
     }
 
     /// A switch does not answer, or refuses.
-    pub fn switch_lost(&mut self, switch: SwitchId, reason: String) {
+    pub(crate) fn switch_lost(&mut self, switch: SwitchId, reason: String) {
         self.switches.insert(switch, SwitchState::Silent(reason));
         self.roots.lost(switch);
         self.go_round();

@@ -118,6 +118,13 @@ impl Desired {
         }
     }
 
+    /// Plans alone, in a network whose switches with the fat root are these.
+    #[cfg(test)]
+    pub(crate) fn of_plans(roots: &[SwitchId], in_force: Arc<Loaded>, beside: Option<Arc<Loaded>>) -> Self {
+        let (base, connections) = (Arc::default(), Connections::new());
+        Self { roots: roots.to_vec(), base, connections, in_force: InForce::Plan(in_force), beside }
+    }
+
     /// Other routes: what is down goes round, and switches that are `unready` get no index packets to look up in their fat root while
     /// others are there.
     pub(super) fn go_round(&mut self, cluster: &Cluster, outages: &Outages, unready: &BTreeSet<SwitchId>) {

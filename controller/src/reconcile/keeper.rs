@@ -70,6 +70,8 @@ pub enum KeeperNotice {
         /// Changes since it was read.
         mended: usize,
     },
+    /// The switch does not answer, or refuses, for this reason. Nothing of what came before counts any more.
+    Lost(String),
 }
 
 /// What is under way.
@@ -187,8 +189,9 @@ impl Keeper {
         self.sync.0 = self.sync.0.max(number);
     }
 
-    /// The session has ended, the switch refuses a request, or does not answer.
-    pub fn handle_lost(&mut self, now: Duration) {
+    /// The session has ended, the switch refuses a request, or does not answer, for this reason.
+    pub fn handle_lost(&mut self, now: Duration, reason: String) {
+        self.notices.push_back(KeeperNotice::Lost(reason));
         (self.doing, self.runs, self.told_runs) = (Doing::Pausing(now + PAUSE), Runs::Unknown, false);
         self.forget();
     }
@@ -461,11 +464,12 @@ mod tests {
     fn a_lost_switch_is_opened_again_after_a_pause_and_late_answers_change_nothing() {
         let mut world = World::new(1_000, 1e6);
         world.settle();
-        world.keeper.handle_lost(world.now);
+        world.told();
+        world.keeper.handle_lost(world.now, "it hangs".to_owned());
         world.keeper.handle_answer(world.now, KeeperAnswer::Holds(Held::default()));
         assert_eq!((world.poll(), world.keeper.next_deadline()), (None, Some(PAUSE)));
+        assert_eq!(world.told(), [KeeperNotice::Lost("it hangs".to_owned())]);
         world.now = PAUSE;
-        world.told();
         assert_eq!(world.settle(), [KeeperRequest::Open, KeeperRequest::Cookie, KeeperRequest::Read]);
         assert_eq!(world.told()[0], KeeperNotice::Runs, "its packets come in this session");
     }

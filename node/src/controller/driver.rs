@@ -10,7 +10,8 @@ use fatbtree_controller::grpc::{ClientReport, Input, Registered, ServerNews};
 use fatbtree_controller::links::{Cable, CableEnd, Outages};
 use fatbtree_controller::operator::{CableStatus, Question, Reloaded, Synced};
 use fatbtree_controller::{
-    Controller, Desired, FollowOptions, Follower, Incarnations, Notice, Plan, Replanned, SwitchState,
+    Controller, Desired, FollowOptions, Follower, Incarnations, KeeperNotice, Notice, Plan, Replanned,
+    SwitchState,
 };
 use fatbtree_topology::SwitchId;
 use serde::Serialize;
@@ -164,7 +165,10 @@ impl Driver {
             tokio::select! {
                 Some((switch, news)) = self.switches.recv() => match news {
                     KeeperNews::Outbid(by) if by > self.bid => return by,
-                    news => self.switch(switch, news, &mut tell),
+                    // One that is not higher, of a session before: the keeper bids again.
+                    KeeperNews::Outbid(_) => {}
+                    KeeperNews::Holds(held) => drop(self.held.insert(switch, *held)),
+                    KeeperNews::Notice(notice) => self.switch(switch, &notice, &mut tell),
                 },
                 Some(input) = inputs.recv() => self.other(input, &mut tell),
                 Some(thought) = self.thoughts.1.recv() => self.thought(thought, &mut tell),
@@ -191,35 +195,26 @@ impl Driver {
 
     // ---- what comes in ----
 
-    fn switch(&mut self, switch: SwitchId, news: KeeperNews, tell: &mut impl FnMut(ControllerNews)) {
-        let name = || self.planner.cluster.tree().switch(switch).name();
+    fn switch(&mut self, switch: SwitchId, notice: &KeeperNotice, tell: &mut impl FnMut(ControllerNews)) {
         let was_silent = matches!(self.controller.switch(switch), Some(SwitchState::Silent(_)));
-        match news {
-            KeeperNews::Read(serving) => {
+        self.controller.switch_noticed(switch, notice);
+        let name = self.switch_name(switch);
+        match notice {
+            KeeperNotice::Read(_) => {
                 if was_silent {
-                    tell(ControllerNews::Switch { name: name(), trouble: None });
+                    tell(ControllerNews::Switch { name, trouble: None });
                 }
-                self.controller.switch_read(switch, serving);
                 self.restore_follower();
             }
-            KeeperNews::Converging => self.controller.switch_converging(switch),
-            KeeperNews::Settled { version, held } => {
-                self.held.insert(switch, *held);
-                self.controller.switch_settled(switch, version);
-            }
-            KeeperNews::Synced { number, mended } => {
-                for sync in self.syncs.iter_mut().filter(|sync| sync.number <= number) {
-                    sync.done.insert(switch, mended);
+            KeeperNotice::Synced { number, mended } => {
+                for sync in self.syncs.iter_mut().filter(|sync| sync.number <= *number) {
+                    sync.done.insert(switch, *mended);
                 }
             }
-            // One that is not higher, of a session before: the keeper bids again.
-            KeeperNews::Outbid(_) => {}
-            KeeperNews::Lost(reason) => {
-                if !was_silent {
-                    tell(ControllerNews::Switch { name: name(), trouble: Some(reason.clone()) });
-                }
-                self.controller.switch_lost(switch, reason);
+            KeeperNotice::Lost(reason) if !was_silent => {
+                tell(ControllerNews::Switch { name, trouble: Some(reason.clone()) });
             }
+            _ => {}
         }
         self.finish_syncs();
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fatbtree_controller::election::Bid;
 use fatbtree_controller::{
     Counts, Desired, Fleet, FleetOptions, Keeper, KeeperAnswer, KeeperNotice, KeeperRequest, Pace, Programs,
-    PushError, Serving,
+    PushError,
 };
 use fatbtree_topology::{Cluster, SwitchId};
 use tokio::sync::{mpsc, watch};
@@ -29,18 +29,12 @@ pub(super) struct HeldNow {
 /// What becomes of a switch.
 #[derive(Debug)]
 pub(super) enum KeeperNews {
-    /// It answers, and was read: it sends packets there.
-    Read(Option<Serving>),
-    /// It is given what it lacks.
-    Converging,
-    /// It holds what was desired at a version.
-    Settled { version: u64, held: Box<HeldNow> },
-    /// It was read back, because everybody was told to, for this time, and holds what it should after so many changes.
-    Synced { number: u64, mended: usize },
+    /// What its keeper has to say.
+    Notice(KeeperNotice),
+    /// What it holds, told before the notice that it holds what it should.
+    Holds(Box<HeldNow>),
     /// It has seen this bid, which is higher than that of a session with it.
     Outbid(Bid),
-    /// It does not answer, or refuses.
-    Lost(String),
 }
 
 /// Connections to switches that answer.
@@ -152,16 +146,13 @@ impl KeeperTask {
                 Err(End::Failed(error)) => error,
             };
             session = None;
-            keeper.handle_lost(self.pace.now());
+            keeper.handle_lost(self.pace.now(), error.to_string());
             self.reachable.set(self.switch, None);
             // The receiver is gone only after the controller has ended.
             let _ = self.links.send(LinkNews::Lost(self.switch)).await;
             if let Some(highest) = error.outbid()
                 && self.tell(KeeperNews::Outbid(Bid::of(highest))).await.is_err()
             {
-                return;
-            }
-            if self.tell(KeeperNews::Lost(error.to_string())).await.is_err() {
                 return;
             }
         }
@@ -239,23 +230,18 @@ impl KeeperTask {
         keeper: &Keeper,
         session: &mut Option<Session>,
     ) -> Result<(), Stopped> {
-        let news = match notice {
-            KeeperNotice::Runs => {
-                if let Some(session) = session {
-                    session._carried = self.carry_packets(&session.fleet).await;
-                }
-                return Ok(());
+        match (&notice, session) {
+            (KeeperNotice::Runs, Some(session)) => {
+                session._carried = self.carry_packets(&session.fleet).await;
             }
-            KeeperNotice::Read(serving) => KeeperNews::Read(serving),
-            KeeperNotice::Converging => KeeperNews::Converging,
-            KeeperNotice::Settled(version) => {
+            (KeeperNotice::Settled(_), _) => {
                 let held = keeper.held();
                 let ((entries, epoch), counts) = (held.planned(), held.counts());
-                KeeperNews::Settled { version, held: Box::new(HeldNow { entries, epoch, counts }) }
+                self.tell(KeeperNews::Holds(Box::new(HeldNow { entries, epoch, counts }))).await?;
             }
-            KeeperNotice::Synced { number, mended } => KeeperNews::Synced { number, mended },
-        };
-        self.tell(news).await
+            _ => {}
+        }
+        self.tell(KeeperNews::Notice(notice)).await
     }
 
     async fn tell(&self, news: KeeperNews) -> Result<(), Stopped> {

@@ -174,16 +174,11 @@ impl Control {
         let mut has_news = request.is_some();
         while let Some(notice) = station.keeper.poll_notice() {
             has_news = true;
-            match notice {
-                KeeperNotice::Runs => {
-                    station.has_packets = true;
-                    self.monitor.set_channel(std(now), switch, Channel::Open { has_packets: true });
-                }
-                KeeperNotice::Read(serving) => self.controller.switch_read(switch, serving),
-                KeeperNotice::Converging => self.controller.switch_converging(switch),
-                KeeperNotice::Settled(version) => self.controller.switch_settled(switch, version),
-                KeeperNotice::Synced { .. } => {}
+            if notice == KeeperNotice::Runs {
+                station.has_packets = true;
+                self.monitor.set_channel(std(now), switch, Channel::Open { has_packets: true });
             }
+            self.controller.switch_noticed(switch, &notice);
         }
         if let Some(request) = request {
             station.session += u64::from(request == KeeperRequest::Open);
@@ -200,9 +195,8 @@ impl Control {
         // What is still said in this session is not heard any more.
         station.session += 1;
         (station.answers_by, station.has_packets) = (None, false);
-        station.keeper.handle_lost(std(now));
+        station.keeper.handle_lost(std(now), why.to_owned());
         self.monitor.set_channel(std(now), switch, Channel::Lost);
-        self.controller.switch_lost(switch, why.to_owned());
         self.asks.push((switch, session, Ask::Close));
     }
 }

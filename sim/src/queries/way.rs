@@ -1,9 +1,8 @@
 //! The way of queries: frames, compiled switches, and a controller that loads one plan after the other.
 
-use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
-use fatbtree_controller::{Budget, Change, Frequencies, Placement, Plan, ReloadSteps, Tree, next_epoch};
+use fatbtree_controller::{Budget, Frequencies, Notice, Placement, Plan, Tree};
 use fatbtree_index::{Regions, Superblock, TopReader, TreeConfig};
 use fatbtree_memserver::MemoryServer;
 use fatbtree_nic::Nic;
@@ -13,12 +12,17 @@ use fatbtree_topology::{Host, HostId, Network as Topology, Peer, SwitchId};
 use fatbtree_wire::query::{DIRECT_QUERY_UDP_PORT, QUERY_UDP_PORT};
 use fatbtree_wire::{Ethernet, UdpFrame};
 use rand::RngExt as _;
+use rand::seq::SliceRandom as _;
 
-use crate::Network;
+use crate::control::{Control, described};
+use crate::network::{Network, WriteRefused};
 use crate::world::Random;
 
 /// Where clients' ports begin: a port for each lane.
 const FIRST_PORT: u16 = 40_000;
+
+/// Changes in one write of the controller.
+const PIECE: usize = 64;
 
 /// A frame that has come to its host.
 pub(super) enum Arrived {
@@ -42,11 +46,7 @@ pub(super) struct Way {
     other: Host,
     config: TreeConfig,
     budget: Budget,
-    plan: Option<Plan>,
-    next: Option<Plan>,
-    /// What is still to be written on the way to the next plan.
-    writes: VecDeque<(SwitchId, Vec<Change>)>,
-    epoch: u8,
+    control: Control,
     output: Output,
     pub(super) reloads: u64,
 }
@@ -54,10 +54,10 @@ pub(super) struct Way {
 impl Way {
     /// In a network that is drawn, with nothing loaded beyond routes.
     pub(super) fn new(config: TreeConfig, clients: usize, random: &mut Random) -> Result<Self, String> {
-        let tree = match random.random_range(0..4) {
-            0..2 => Topology::single(4),
-            2 => Topology::pair(3),
-            _ => Topology::leaf_spine(2, 2, 2),
+        let (kind, tree) = match random.random_range(0..4) {
+            0..2 => ("kind = \"single\"\nhosts = 4", Topology::single(4)),
+            2 => ("kind = \"pair\"\nhosts = 3", Topology::pair(3)),
+            _ => ("kind = \"leaf-spine\"\nleaves = 2\nspines = 2\nhosts = 2", Topology::leaf_spine(2, 2, 2)),
         };
         let tree = tree.map_err(|error| error.to_string())?;
         // The server is as near to one client as to another, or not.
@@ -68,9 +68,11 @@ impl Way {
         let mut host = || hosts.next().ok_or("there are four hosts");
         let (server, other) = (host()?, host()?);
         let clients = (0..clients).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
-        let placement: Placement = [(0, server.id)].into_iter().collect();
-        let network = Network::new(tree, placement);
-        let switches = network.switches().map_err(|error| error.to_string())?;
+        let described = described(kind, &tree, &[server.id], &[])?;
+        let network = Network::new(tree, Placement::of(&described));
+        let mut switches = network.switches().map_err(|error| error.to_string())?;
+        let mut control = Control::new(&described, PIECE, random.random());
+        control.settle(&network, &mut switches).map_err(|error| error.to_string())?;
         // Little room, so that some keys are led far, some a little, some not at all.
         let budget = Budget {
             fat_root_ranges: random.random_range(2..60),
@@ -85,10 +87,7 @@ impl Way {
             other,
             config,
             budget,
-            plan: None,
-            next: None,
-            writes: VecDeque::new(),
-            epoch: 0,
+            control,
             output: Output::new(),
             reloads: 0,
         })
@@ -103,7 +102,7 @@ impl Way {
         datagram: &[u8],
         random: &mut Random,
     ) -> Vec<u8> {
-        let any = !direct && self.plan.is_some() && random.random_bool(0.3);
+        let any = !direct && self.control.controller.plan().is_some() && random.random_bool(0.3);
         let to = if any { &self.other } else { &self.server };
         let port = if direct { DIRECT_QUERY_UDP_PORT } else { QUERY_UDP_PORT };
         let from = &self.clients[client];
@@ -174,29 +173,28 @@ impl Way {
         }
     }
 
-    /// The controller's next step: a switch's part of a reload, or a plan of the tree as it is now.
+    /// The controller's next step: a request to a switch, or a plan of the tree as it is now.
     pub(super) fn reload(&mut self, server: &MemoryServer<Nic>, random: &mut Random) -> Result<(), String> {
-        if let Some((switch, changes)) = self.writes.pop_front() {
-            let written = self.network.write(&mut self.switches[switch.0 as usize], switch, &changes);
-            written.map_err(|error| error.to_string())?;
-            if self.writes.is_empty() {
-                self.plan = self.next.take();
-                self.reloads += 1;
-            }
-            return Ok(());
+        let said = |error: WriteRefused| error.to_string();
+        if self.control.controller.reload().is_none() {
+            let Some(plan) = self.planned(server, random) else { return Ok(()) };
+            let trees = self.control.controller.trees();
+            return self.control.controller.load(plan, trees).map(drop).map_err(|error| error.to_string());
         }
-        let Some(plan) = self.planned(server, random) else { return Ok(()) };
-        let steps = ReloadSteps::new(self.plan.as_ref(), &plan).map_err(|error| error.to_string())?;
-        self.writes = steps.phases.into_iter().flat_map(|phase| phase.changes).collect();
-        self.epoch = plan.epoch();
-        self.next = Some(plan);
+        let mut order: Vec<SwitchId> =
+            (0..self.switches.len()).map(|number| SwitchId(number as u32)).collect();
+        order.shuffle(random);
+        self.control.step_first(&self.network, &mut self.switches, &order).map_err(said)?;
+        while let Some(notice) = self.control.controller.poll_notice() {
+            self.reloads += u64::from(matches!(notice, Notice::Reloaded { .. }));
+        }
         Ok(())
     }
 
     /// All steps to the next plan, where there is one.
     pub(super) fn load(&mut self, server: &MemoryServer<Nic>, random: &mut Random) -> Result<(), String> {
         self.reload(server, random)?;
-        while !self.writes.is_empty() {
+        while self.control.controller.reload().is_some() {
             self.reload(server, random)?;
         }
         Ok(())
@@ -216,7 +214,7 @@ impl Way {
             (0..random.random_range(0..50)).map(|_| random.random_range(0..=u64::MAX)).collect();
         let frequencies = Frequencies::from_keys(&tree, &keys);
         let (network, placement) = (self.network.tree(), self.network.placement());
-        Plan::new(network, placement, &tree, &frequencies, &self.budget, next_epoch(self.epoch)).ok()
+        Plan::new(network, placement, &tree, &frequencies, &self.budget, 1).ok()
     }
 }
 

@@ -151,9 +151,10 @@ impl Process {
         match &mut self.office {
             Office::LooksOn(election) => election.saw(switch, Seen::Silent(why), now),
             Office::Leads { controller, keepers, .. } => {
-                controller.switch_lost(switch, why);
-                if let Some(keeper) = keepers.get_mut(&switch) {
-                    keeper.handle_lost(now);
+                let Some(keeper) = keepers.get_mut(&switch) else { return };
+                keeper.handle_lost(now, why);
+                while let Some(notice) = keeper.poll_notice() {
+                    controller.switch_noticed(switch, &notice);
                 }
             }
         }

@@ -511,22 +511,15 @@ impl World {
             let (version, desired) = controller.desired();
             let request = keeper.poll_request(self.now, (version, desired), &mut self.pace);
             while let Some(notice) = keeper.poll_notice() {
-                match notice {
-                    KeeperNotice::Read(serving) => {
-                        let was_unread = controller.plan().is_none();
-                        controller.switch_read(switch, serving);
-                        // A plan that was kept is taken for the one in force only if it is.
-                        if was_unread && let Some((found, _)) = controller.plan() {
-                            let plan = found.plan();
-                            if self.plans.get(&plan.epoch()) != Some(plan) {
-                                return Err(format!("epoch {} is taken for another plan", plan.epoch()));
-                            }
-                            self.outcome.resumed += 1;
-                        }
+                let was_unread = matches!(notice, KeeperNotice::Read(_)) && controller.plan().is_none();
+                controller.switch_noticed(switch, &notice);
+                // A plan that was kept is taken for the one in force only if it is.
+                if was_unread && let Some((found, _)) = controller.plan() {
+                    let plan = found.plan();
+                    if self.plans.get(&plan.epoch()) != Some(plan) {
+                        return Err(format!("epoch {} is taken for another plan", plan.epoch()));
                     }
-                    KeeperNotice::Converging => controller.switch_converging(switch),
-                    KeeperNotice::Settled(version) => controller.switch_settled(switch, version),
-                    KeeperNotice::Runs | KeeperNotice::Synced { .. } => {}
+                    self.outcome.resumed += 1;
                 }
             }
             let answer = match request {

@@ -7,25 +7,24 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_client::Client;
-use fatbtree_controller::{
-    Budget, Change, Connection, Connections, Frequencies, Phase, Placement, Plan, ReloadSteps, Tree,
-    next_epoch,
-};
+use fatbtree_controller::{Budget, Frequencies, Notice, Placement, Plan, Registration, Tree};
 use fatbtree_index::{
     BreakReason, ConnectionId, Event, Limits, Lookup, PoolConfig, RemoteSide, Start, TreeConfig, value,
 };
 use fatbtree_memserver::{
-    self as memserver, ClientId, FirstHop, LoadOptions, ServerOptions, SessionKey, load_cluster, seeded,
+    self as memserver, ClientId, LoadOptions, ServerOptions, SessionKey, load_cluster, seeded,
 };
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_topology::{HostId, Network as Topology, SwitchId};
 use fatbtree_verbs::BufferClass;
 use fatbtree_verbs::time::{Duration, Instant};
+use rand::seq::SliceRandom as _;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{Outcome, Scenario};
 use crate::cluster::{Clock, Cluster};
+use crate::control::{Control, described};
 use crate::network::Network;
 use crate::virtual_time::VirtualClock;
 use crate::wires::{FaultyWires, Wires};
@@ -36,6 +35,9 @@ const HOP: Duration = Duration::from_nanos(500);
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Time that a new connection takes out of band.
 const CONNECT: Duration = Duration::from_micros(50);
+
+/// Changes in one write of the controller.
+const PIECE: usize = 64;
 
 pub(super) struct Run<'s> {
     scenario: &'s Scenario,
@@ -49,13 +51,10 @@ pub(super) struct Run<'s> {
     sessions: BTreeMap<u16, SessionKey>,
     /// When they are renewed.
     renew_at: Instant,
-    connections: Connections,
     keys: BTreeSet<u64>,
     tree: Tree,
-    plan: Option<Plan>,
-    /// What the controller still has to write, and when it goes on.
-    pending: Vec<(SwitchId, Vec<Change>)>,
-    next_plan: Option<Plan>,
+    control: Control,
+    /// When the controller goes on.
     reload_at: Option<Instant>,
     /// Connections being made: done at this time.
     connecting: Vec<(Instant, ConnectionId)>,
@@ -81,7 +80,7 @@ impl<'s> Run<'s> {
         }
         let client_host = hosts[usize::from(scenario.servers)];
         let server_hosts = &hosts[..usize::from(scenario.servers)];
-        let placement: Placement = (0..).zip(server_hosts.iter().copied()).collect();
+        let described = described("k = 4", &tree, server_hosts, &[])?;
 
         let keys = random_keys(&mut random, scenario.keys);
         let config = TreeConfig::new(16, 1024, scenario.values).map_err(said)?;
@@ -99,7 +98,8 @@ impl<'s> Run<'s> {
             .serve(&options, random.next_u64(), |_| nics.next().expect("one for each server"))
             .map_err(said)?;
 
-        let network = Network::new(tree, placement);
+        let network = Network::new(tree, Placement::of(&described));
+        let mut control = Control::new(&described, PIECE, random.random());
         let config = PoolConfig {
             tree: config,
             limits: Limits { reconnects: 30, ..Limits::default() },
@@ -107,7 +107,8 @@ impl<'s> Run<'s> {
         };
         let client = nic(network.tree(), client_host, random.next_u64())?;
         let client = Client::new(client, config, roots, random.next_u64()).map_err(said)?;
-        let switches = network.switches().map_err(said)?;
+        let mut switches = network.switches().map_err(said)?;
+        control.settle(&network, &mut switches).map_err(said)?;
         let wires = FaultyWires::new(HOP, scenario.rates, scenario.seed ^ 0xfa17);
         let servers = server_hosts.iter().copied().zip(servers).collect();
         let clients = vec![(client_host, client.clone())];
@@ -121,12 +122,9 @@ impl<'s> Run<'s> {
             client_host,
             sessions: BTreeMap::new(),
             renew_at: Instant::ZERO,
-            connections: Connections::new(),
             keys,
             tree: planner_tree,
-            plan: None,
-            pending: Vec::new(),
-            next_plan: None,
+            control,
             reload_at: None,
             connecting: Vec::new(),
             lookups: Vec::new(),
@@ -315,52 +313,34 @@ impl<'s> Run<'s> {
     fn follow_servers(&mut self) -> Step {
         for server in 0..self.scenario.servers {
             while let Some(event) = self.cluster.servers_mut()[usize::from(server)].poll_event() {
-                let change = match event {
-                    _ if self.scenario.unregistered => None,
-                    memserver::Event::Opened(hop) => self.register(&hop)?,
-                    memserver::Event::Closed(hop) => self
-                        .connections
-                        .unregister(
-                            self.network.tree(),
-                            self.network.placement(),
-                            self.client_host,
-                            hop.partition,
-                            hop.queue_pair.0,
-                        )
-                        .map_err(said)?,
+                match event {
+                    _ if self.scenario.unregistered => continue,
+                    memserver::Event::Opened(hop) => {
+                        let registration = Registration {
+                            client: hop.client,
+                            queue_pair: hop.queue_pair.0,
+                            rkey: hop.rkey,
+                            root: hop.root.raw(),
+                            mtu: hop.mtu,
+                        };
+                        self.control.controller.opened(hop.partition, registration);
+                    }
+                    memserver::Event::Closed(hop) => {
+                        self.control.controller.closed(hop.partition, hop.client, hop.queue_pair.0);
+                    }
                     memserver::Event::NewRoot(_)
                     | memserver::Event::NewTree { .. }
                     | memserver::Event::Lost { .. } => {
                         return Err("a tree that nobody writes has a new root".into());
                     }
-                };
-                if let Some((switch, change)) = change {
-                    self.write(switch, &[change])?;
                 }
+                // Clients are told when their first switch has the entry.
+                let edge = self.network.tree().edge_of(self.client_host).id;
+                let switches = self.cluster.switches_mut();
+                self.control.settle_one(&self.network, switches, edge).map_err(said)?;
             }
         }
         Ok(())
-    }
-
-    fn register(&mut self, hop: &FirstHop) -> Step<Option<(SwitchId, Change)>> {
-        let connection = Connection {
-            client: self.client_host,
-            partition: hop.partition,
-            dest_qp: hop.queue_pair.0,
-            rkey: hop.rkey,
-            root: hop.root.raw(),
-            mtu: hop.mtu,
-        };
-        let (switch, change) = self
-            .connections
-            .register(self.network.tree(), self.network.placement(), connection)
-            .map_err(said)?;
-        Ok(change.map(|change| (switch, change)))
-    }
-
-    fn write(&mut self, switch: SwitchId, changes: &[Change]) -> Step {
-        let value = &mut self.cluster.switches_mut()[switch.0 as usize];
-        self.network.write(value, switch, changes).map_err(said)
     }
 
     fn schedule_reload(&mut self) {
@@ -368,26 +348,38 @@ impl<'s> Run<'s> {
             .then(|| self.clock.now() + Duration::from_nanos(self.random.random_range(1..=100_000)));
     }
 
-    /// Writes a random part of what is pending; when nothing is, plans the next epoch.
+    /// Has some switches carry out what they are asked next; plans again when a reload is done.
     fn reload_a_little(&mut self) -> Step {
-        if self.pending.is_empty() {
-            if let Some(plan) = self.next_plan.take() {
-                self.plan = Some(plan);
-                self.outcome.reloads += 1;
-                self.schedule_reload();
-                return Ok(());
-            }
-            self.plan_next_epoch()?;
+        if self.control.controller.reload().is_none() {
+            self.load_next_plan()?;
         }
-        let writes = self.random.random_range(1..=8usize).min(self.pending.len());
-        for (switch, changes) in self.pending.drain(..writes).collect::<Vec<_>>() {
-            self.write(switch, &changes)?;
+        for _ in 0..self.random.random_range(1..=8) {
+            self.write_to_any()?;
+        }
+        while let Some(notice) = self.control.controller.poll_notice() {
+            match notice {
+                Notice::Reloaded { .. } => {
+                    self.outcome.reloads += 1;
+                    self.schedule_reload();
+                    return Ok(());
+                }
+                Notice::Registered(..) => {}
+                Notice::Void => return Err("a plan of trees that nobody changes is void".into()),
+            }
         }
         self.reload_at = Some(self.clock.now() + Duration::from_nanos(self.random.random_range(1..=20_000)));
         Ok(())
     }
 
-    fn plan_next_epoch(&mut self) -> Step {
+    /// Switches are written to in any order.
+    fn write_to_any(&mut self) -> Step {
+        let mut order: Vec<SwitchId> = self.network.tree().switches().iter().map(|it| it.id).collect();
+        order.shuffle(&mut self.random);
+        let switches = self.cluster.switches_mut();
+        self.control.step_first(&self.network, switches, &order).map(drop).map_err(said)
+    }
+
+    fn load_next_plan(&mut self) -> Step {
         let sample: Vec<u64> = (0..200).map(|_| self.draw_key()).collect();
         let frequencies = Frequencies::from_keys(&self.tree, &sample);
         let budget = Budget {
@@ -395,31 +387,11 @@ impl<'s> Run<'s> {
             set_nodes: self.scenario.set_nodes,
             ..Budget::bmv2()
         };
-        let epoch = self.plan.as_ref().map_or(1, |plan| next_epoch(plan.epoch()));
-        let plan = Plan::new(
-            self.network.tree(),
-            self.network.placement(),
-            &self.tree,
-            &frequencies,
-            &budget,
-            epoch,
-        )
-        .map_err(said)?;
-        let steps = ReloadSteps::new(self.plan.as_ref(), &plan).map_err(said)?;
-        // Phases keep their order; within one, switches and batches may come in any.
-        for Phase { changes, .. } in steps.phases {
-            let mut batches: Vec<(SwitchId, Vec<Change>)> = changes
-                .into_iter()
-                .flat_map(|(switch, changes)| {
-                    changes.chunks(64).map(|chunk| (switch, chunk.to_vec())).collect::<Vec<_>>()
-                })
-                .collect();
-            for at in (1..batches.len()).rev() {
-                batches.swap(at, self.random.random_range(0..=at));
-            }
-            self.pending.extend(batches);
-        }
-        self.next_plan = Some(plan);
+        let plan =
+            Plan::new(self.network.tree(), self.network.placement(), &self.tree, &frequencies, &budget, 1)
+                .map_err(said)?;
+        let trees = self.control.controller.trees();
+        self.control.controller.load(plan, trees).map_err(said)?;
         Ok(())
     }
 }

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use fatbtree_controller::{
-    Budget, Connection, Connections, Frequencies, HotKeys, Located, Placement, Plan, ReloadSteps, Tree,
+    Budget, Connection, Connections, Frequencies, HotKeys, Located, Placement, Plan, Tree,
 };
 use fatbtree_index::{Regions, SuperRoot, TreeConfig, TreeTop, ValueLayout};
 use fatbtree_memserver::{ClientId, LoadOptions, ServerOptions, load_cluster, seeded};
@@ -105,11 +105,7 @@ impl Bench {
             plan.unwrap().with_hot_keys(hot)
         });
         if let Some(plan) = &plan {
-            for phase in ReloadSteps::new(None, plan).unwrap().phases {
-                for (switch, changes) in phase.changes {
-                    network.write(&mut switches[switch.0 as usize], switch, &changes).unwrap();
-                }
-            }
+            network.load(&mut switches, plan).unwrap();
         }
         let mut bench = Self {
             network,

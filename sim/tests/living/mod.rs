@@ -3,16 +3,14 @@
 
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "test support")]
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_client::KeySample;
-use fatbtree_controller::{
-    Budget, Change, Connection, Connections, Frequencies, Phase, Placement, Plan, ReloadSteps, Tree,
-};
+use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Registration, Tree};
 use fatbtree_index::{
     BreakReason, ConnectionId, Event, PoolConfig, RemoteSide, Start, TreeConfig, TreeTop, ValueLayout, Wish,
 };
@@ -22,7 +20,7 @@ use fatbtree_memserver::{
 };
 use fatbtree_nic::faults::FaultRates;
 use fatbtree_nic::{Nic, NicConfig};
-use fatbtree_sim::{Client, Clock, Cluster, FaultyWires, Network, VirtualClock, Wires};
+use fatbtree_sim::{Client, Clock, Cluster, Control, FaultyWires, Network, VirtualClock, Wires, described};
 use fatbtree_topology::{HostId, Network as Topology, SwitchId};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
@@ -51,13 +49,12 @@ pub struct Living {
     pub clients: Vec<Client>,
     client_hosts: Vec<HostId>,
     sessions: BTreeMap<(usize, u16), SessionKey>,
-    connections: Connections,
+    control: Control,
     /// Clients whose connections the controller is not told of, though they believe that it was.
     forgotten: BTreeSet<usize>,
-    /// What is left of a reload, and when it goes on.
-    pending: VecDeque<(SwitchId, Vec<Change>)>,
+    /// When a reload goes on.
     write_at: Instant,
-    /// Batches written; connections refused.
+    /// Requests of a reload; connections refused.
     pub written: u64,
     pub refused: u64,
     values: Values,
@@ -75,7 +72,7 @@ impl Living {
         let in_pod = |pod: u16| tree.hosts().iter().filter(move |host| host.pod == pod).map(|host| host.id);
         let server_hosts: Vec<HostId> = in_pod(0).take(usize::from(SERVERS)).collect();
         let client_hosts: Vec<HostId> = in_pod(1).take(2).collect();
-        let placement: Placement = (0..).zip(server_hosts.iter().copied()).collect();
+        let described = described("k = 4", &tree, &server_hosts, &[]).unwrap();
 
         let config = TreeConfig::new(8, 256, ValueLayout::Inline(8)).unwrap();
         let mut keys: Vec<u64> = (0..records).filter_map(|record| KeyMap::Hashed.key(record)).collect();
@@ -90,8 +87,10 @@ impl Living {
         let client = |host: &HostId| Client::new(nic(&tree, *host), pool, roots.clone(), SEED).unwrap();
         let clients: Vec<Client> = client_hosts.iter().map(client).collect();
 
-        let network = Network::new(tree, placement);
-        let switches = network.switches().unwrap();
+        let network = Network::new(tree, Placement::of(&described));
+        let mut switches = network.switches().unwrap();
+        let mut control = Control::new(&described, BATCH, 0);
+        control.settle(&network, &mut switches).unwrap();
         let servers = server_hosts.into_iter().zip(servers).collect();
         let on_hosts = client_hosts.iter().copied().zip(clients.iter().cloned()).collect();
         let wires = FaultyWires::new(HOP, FaultRates::NONE, SEED);
@@ -103,9 +102,8 @@ impl Living {
             clients,
             client_hosts,
             sessions: BTreeMap::new(),
-            connections: Connections::new(),
+            control,
             forgotten: BTreeSet::new(),
-            pending: VecDeque::new(),
             write_at: Instant::ZERO,
             written: 0,
             refused: 0,
@@ -144,48 +142,40 @@ impl Living {
     fn follow_servers(&mut self) {
         for server in 0..SERVERS {
             while let Some(event) = self.cluster.servers_mut()[usize::from(server)].poll_event() {
-                let changes = match event {
-                    memserver::Event::Opened(hop) => self.register(&hop).into_iter().collect(),
-                    memserver::Event::Closed(hop) => self.unregister(&hop).into_iter().collect(),
+                let controller = &mut self.control.controller;
+                match event {
+                    memserver::Event::Opened(hop) => {
+                        if !self.forgotten.contains(&self.client_of(&hop)) {
+                            let FirstHop { client, queue_pair, rkey, root, mtu, .. } = hop;
+                            let (queue_pair, root) = (queue_pair.0, root.raw());
+                            let registration = Registration { client, queue_pair, rkey, root, mtu };
+                            self.control.controller.opened(hop.partition, registration);
+                        }
+                    }
+                    memserver::Event::Closed(hop) => {
+                        controller.closed(hop.partition, hop.client, hop.queue_pair.0);
+                    }
                     memserver::Event::NewRoot(tree) | memserver::Event::NewTree { structure: tree, .. } => {
-                        self.connections.reroot(tree.partition.id, tree.partition.root.raw())
+                        controller.rerooted(tree.partition.id, tree.partition.root.raw());
                     }
                     memserver::Event::Lost { .. } => unreachable!("no server is started again"),
-                };
-                for (switch, change) in changes {
-                    self.write(switch, &[change]);
                 }
+                self.settle_first_hops();
             }
+        }
+    }
+
+    /// Clients are told of their connections when their first switches have them.
+    fn settle_first_hops(&mut self) {
+        for host in &self.client_hosts {
+            let edge = self.network.tree().edge_of(*host).id;
+            self.control.settle_one(&self.network, self.cluster.switches_mut(), edge).unwrap();
         }
     }
 
     fn client_of(&self, hop: &FirstHop) -> usize {
         let ip = |host: &HostId| self.network.tree().host(*host).ip == hop.client;
         self.client_hosts.iter().position(ip).unwrap()
-    }
-
-    fn register(&mut self, hop: &FirstHop) -> Option<(SwitchId, Change)> {
-        let client = self.client_of(hop);
-        if self.forgotten.contains(&client) {
-            return None;
-        }
-        let connection = Connection {
-            client: self.client_hosts[client],
-            partition: hop.partition,
-            dest_qp: hop.queue_pair.0,
-            rkey: hop.rkey,
-            root: hop.root.raw(),
-            mtu: hop.mtu,
-        };
-        let (topology, placement) = (self.network.tree(), self.network.placement());
-        let (switch, change) = self.connections.register(topology, placement, connection).unwrap();
-        change.map(|change| (switch, change))
-    }
-
-    fn unregister(&mut self, hop: &FirstHop) -> Option<(SwitchId, Change)> {
-        let client = self.client_hosts[self.client_of(hop)];
-        let (topology, placement) = (self.network.tree(), self.network.placement());
-        self.connections.unregister(topology, placement, client, hop.partition, hop.queue_pair.0).unwrap()
     }
 
     /// From now on the controller does not know a client's connections, though the client believes that it does; or all is mended.
@@ -199,21 +189,14 @@ impl Living {
             let pool = self.clients[client].pool();
             if forgotten {
                 let queue_pair = pool.replaces(id).unwrap().0;
-                let (host, topology) = (self.client_hosts[client], self.network.tree());
-                let placement = self.network.placement();
-                let entry = self.connections.unregister(topology, placement, host, id.server, queue_pair);
-                let (switch, change) = entry.unwrap().expect("it was registered");
-                self.write(switch, &[change]);
+                let ip = self.network.tree().host(self.client_hosts[client]).ip;
+                self.control.controller.closed(id.server, ip, queue_pair);
+                self.settle_first_hops();
             } else {
                 pool.abandon(id).unwrap();
                 self.connect(client, id, true);
             }
         }
-    }
-
-    fn write(&mut self, switch: SwitchId, changes: &[Change]) {
-        let value = &mut self.cluster.switches_mut()[switch.0 as usize];
-        self.network.write(value, switch, changes).unwrap();
     }
 
     /// The trees' tops, as the servers read them.
@@ -229,11 +212,11 @@ impl Living {
     }
 
     /// A plan from nothing but tops and keys that are asked for.
-    pub fn plan(&mut self, budget: &Budget, keys: &[u64], epoch: u8) -> Plan {
+    pub fn plan(&mut self, budget: &Budget, keys: &[u64]) -> Plan {
         let tree = Tree::new(&self.tops()).unwrap();
         let frequencies = Frequencies::from_keys(&tree, keys);
         let (topology, placement) = (self.network.tree(), self.network.placement());
-        Plan::new(topology, placement, &tree, &frequencies, budget, epoch).unwrap()
+        Plan::new(topology, placement, &tree, &frequencies, budget, 1).unwrap()
     }
 
     pub fn network(&self) -> &Network {
@@ -244,24 +227,31 @@ impl Living {
         std::time::Duration::from_nanos((self.clock.now() - Instant::ZERO).as_nanos())
     }
 
-    /// Begins a reload: it goes on while clients work, a batch at a time, until [`finish_reload`](Self::finish_reload).
-    pub fn begin_reload(&mut self, steps: &ReloadSteps) {
-        for Phase { changes, .. } in &steps.phases {
-            for (switch, changes) in changes {
-                self.pending.extend(changes.chunks(BATCH).map(|batch| (*switch, batch.to_vec())));
-            }
-        }
+    /// Begins a reload: it goes on while clients work, a request at a time, until [`finish_reload`](Self::finish_reload).
+    pub fn begin_reload(&mut self, plan: Plan) {
+        let trees = self.control.controller.trees();
+        self.control.controller.load(plan, trees).unwrap();
         self.write_at = self.clock.now();
     }
 
     pub fn reload_is_under_way(&self) -> bool {
-        !self.pending.is_empty()
+        self.control.controller.reload().is_some()
     }
 
-    pub fn finish_reload(&mut self) {
-        while let Some((switch, changes)) = self.pending.pop_front() {
-            self.write(switch, &changes);
-        }
+    /// Says which plan is in force then: that of the reload, in its epoch.
+    pub fn finish_reload(&mut self) -> Plan {
+        self.control.settle(&self.network, self.cluster.switches_mut()).unwrap();
+        assert!(!self.reload_is_under_way());
+        self.control.controller.plan().unwrap().0.plan().clone()
+    }
+
+    /// The next request of a reload, to any switch that has one.
+    fn write(&mut self) {
+        let order: Vec<SwitchId> = self.network.tree().switches().iter().map(|switch| switch.id).collect();
+        let switches = self.cluster.switches_mut();
+        let has_written = self.control.step_first(&self.network, switches, &order).unwrap();
+        self.written += u64::from(has_written);
+        self.write_at = self.clock.now() + WRITE;
     }
 
     // ---- what clients do ----
@@ -367,19 +357,15 @@ impl Living {
             if futures.is_empty() {
                 return;
             }
-            let reload = (!self.pending.is_empty()).then_some(self.write_at);
+            let reload = self.reload_is_under_way().then_some(self.write_at);
             let next = [self.cluster.wires().next_arrival(), self.cluster.next_timeout(), reload];
             let next = next.into_iter().flatten().min().expect("something is under way");
             self.clock.advance_to(next);
             if self.cluster.next_timeout().is_some_and(|at| at <= self.clock.now()) {
                 self.cluster.handle_timeouts(&self.clock);
             }
-            if reload.is_some_and(|at| at <= self.clock.now())
-                && let Some((switch, changes)) = self.pending.pop_front()
-            {
-                self.write(switch, &changes);
-                self.written += 1;
-                self.write_at = self.clock.now() + WRITE;
+            if reload.is_some_and(|at| at <= self.clock.now()) {
+                self.write();
             }
         }
     }
