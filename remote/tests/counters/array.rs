@@ -50,7 +50,9 @@ impl<V: Verbs> Counters<V> {
             return Ok(None);
         };
         let zeros = vec![0; want.bytes as usize];
-        memory.write_chain(ConnectionId { server, lane }, &writer, &[Part { at: base, bytes: &zeros }], &[]).await?;
+        memory
+            .write_chain(ConnectionId { server, lane }, &writer, &[Part { at: base, bytes: &zeros }], &[])
+            .await?;
         // The header names it: from then on the memory is the array's, whatever becomes of this session.
         let mut trips = 0;
         let (lock, found) = Held::lock_and_read(memory, lane, at, LINE, &mut trips).await?;

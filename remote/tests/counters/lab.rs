@@ -36,7 +36,8 @@ impl Server {
             lease: LEASE,
             ..ServerOptions::writable()
         };
-        let process = MemoryServer::new(machine.device(), Array::region(Self::ID, CHUNK * CHUNKS), &options, 1);
+        let process =
+            MemoryServer::new(machine.device(), Array::region(Self::ID, CHUNK * CHUNKS), &options, 1);
         let process = process.expect("the array goes with the card");
         let server = Rc::new(Self { process: RefCell::new(process) });
         let (operator, working) = (operator.clone(), Rc::clone(&server));

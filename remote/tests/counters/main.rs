@@ -66,7 +66,8 @@ async fn scribble(client: Client) {
     while let Ok(writer) = memory.writer(Server::ID) {
         if let Some(Some(at)) = memory.in_space(Server::ID, &writer, |space| space.take(want)) {
             let part = Part { at, bytes: &[0xff; 1024] };
-            let written = memory.write_chain(ConnectionId { server: Server::ID, lane: 0 }, &writer, &[part], &[]);
+            let written =
+                memory.write_chain(ConnectionId { server: Server::ID, lane: 0 }, &writer, &[part], &[]);
             drop(written.await);
             return;
         }

@@ -58,7 +58,7 @@ impl Tenant for Array {
         match self.0 {
             Some(array) if chunk.contains(&array.base.offset()) => {
                 Used::To(array.base.offset().saturating_add(array.bytes))
-            },
+            }
             _ => Used::To(chunk.start),
         }
     }
