@@ -63,6 +63,7 @@ mod occupancy;
 pub mod operator;
 mod packets;
 mod plan;
+mod primary;
 mod program;
 mod push;
 mod reasons;
@@ -84,6 +85,7 @@ pub use plan::{
     MAX_SET_NODES, NextBlock, Pivots, Placement, Plan, PlanError, PlannedPartition, ROLE_SETS, RangeMatch,
     SETS, STAGES, Summary, SwitchNodes, WayPoint, by_partition, diff, in_leaves, next_epoch, probe,
 };
+pub use primary::{Answer, Client, ControllerNews, Made, Order, Outdated, Primary, Ticket};
 pub use program::{Program, ProgramError, Programs, Target};
 pub use push::{Ballot, Fleet, FleetOptions, OnProgress, Progress, PushError, PushReport};
 pub use reasons::drop_reason;

@@ -7,19 +7,19 @@ use fatbtree_controller::operator::{
     Question, ReloadStatus, RoleState, ServerStatus, Status, Step, SwitchDifference, SwitchDrops,
     SwitchStatus, TableCounters,
 };
-use fatbtree_controller::{Change, Plan, SwitchState, WayPoint, diff, drop_reason};
+use fatbtree_controller::{Change, Made, Plan, SwitchState, WayPoint, diff, drop_reason};
 use fatbtree_topology::Switch;
 
 use super::driver::{Driver, Reply, answer};
-use super::planner::{Counted, Made};
+use super::planner::Counted;
 use super::state::saved;
 
 const FAT_ROOT: &str = "fat root";
 
 impl Driver {
     pub(super) fn status(&self) -> Status {
-        let controller = &self.controller;
-        let cluster = &self.planner.cluster;
+        let (primary, cluster) = (&self.primary, &self.planner.cluster);
+        let controller = primary.controller();
         let reload = controller.reload().map(|(new, _, stage)| ReloadStatus {
             epoch: new.plan().epoch(),
             stage,
@@ -35,7 +35,7 @@ impl Driver {
                 partition: server.partition,
                 state: match is_here {
                     false => RoleState::Silent,
-                    true if self.lost.contains(&server.partition) => RoleState::Lost,
+                    true if primary.has_lost_its_tree(server.partition) => RoleState::Lost,
                     true => RoleState::Settled,
                 },
                 low: controller.trees().get(&server.partition).map(|tree| tree.low),
@@ -43,7 +43,7 @@ impl Driver {
                 connections: connections.len(),
             }
         });
-        let clients = self.clients.values().map(|client| {
+        let clients = primary.clients().values().map(|client| {
             let on = |id| cluster.tree().host(id).ip == client.address;
             let named = cluster.clients().iter().find(|client| on(client.host));
             ClientStatus {
@@ -56,12 +56,12 @@ impl Driver {
         let left_out = controller.left_out().map(|error| {
             format!("a plan that was kept is not of this cluster file; is something missing there? {error}")
         });
-        let strangers = self.strangers.iter().map(|(partition, _)| {
+        let strangers = primary.strangers().map(|partition| {
             format!(
                 "a memory server has registered partition {partition}, which the cluster file does not have; is a [[memory_server]] missing there?"
             )
         });
-        let lost = cluster.servers().iter().filter(|server| self.lost.contains(&server.partition));
+        let lost = cluster.servers().iter().filter(|server| primary.has_lost_its_tree(server.partition));
         let lost = lost.map(|server| {
             let name = &server.name;
             format!(
@@ -72,19 +72,19 @@ impl Driver {
             epoch,
             entries,
             reload,
-            trouble: self.trouble.clone(),
+            trouble: primary.trouble().map(str::to_owned),
             switches: cluster.tree().switches().iter().map(|switch| self.switch_status(switch)).collect(),
             servers: servers.collect(),
             clients: clients.collect(),
             refused_connections: controller.refused_connections(),
-            switches_down: self.outages.switches.iter().map(|switch| self.switch_name(*switch)).collect(),
-            cables_down: self.outages.cables.iter().map(|cable| self.cable_status(*cable)).collect(),
+            switches_down: primary.outages().switches.iter().map(|it| primary.switch_name(*it)).collect(),
+            cables_down: primary.outages().cables.iter().map(|it| primary.cable_status(*it)).collect(),
             warnings: left_out.into_iter().chain(strangers).chain(lost).collect(),
         }
     }
 
     fn switch_status(&self, switch: &Switch) -> SwitchStatus {
-        let (state, reason) = match self.controller.switch(switch.id) {
+        let (state, reason) = match self.primary.controller().switch(switch.id) {
             Some(SwitchState::Silent(reason)) => (RoleState::Silent, Some(reason.clone())),
             Some(SwitchState::Settled(_)) => (RoleState::Settled, None),
             Some(SwitchState::Converging) | None => (RoleState::Converging, None),
@@ -101,25 +101,25 @@ impl Driver {
             epoch: held.epoch,
             entries: held.entries,
             tables: program.occupancy(&held.counts),
-            connections: self.controller.desired().1.connections.of_switch(switch.id).count(),
+            connections: self.primary.controller().desired().1.connections.of_switch(switch.id).count(),
             program: cookie.map(|cookie| format!("{cookie:016x}")),
         }
     }
 
     pub(super) fn show(&self, reply: Reply) {
-        match self.controller.plan() {
+        match self.primary.controller().plan() {
             Some((loaded, made_of)) => answer(reply, Ok(&saved(loaded.plan(), made_of))),
             None => answer::<()>(reply, Err(self.no_plan())),
         }
     }
 
     fn no_plan(&self) -> String {
-        let why = self.trouble.as_ref().map_or(String::new(), |trouble| format!(": {trouble}"));
+        let why = self.primary.trouble().map_or(String::new(), |trouble| format!(": {trouble}"));
         format!("no plan is in force that this controller knows{why}")
     }
 
     pub(super) fn explain(&self, key: u64, reply: Reply) {
-        let Some((loaded, _)) = self.controller.plan() else {
+        let Some((loaded, _)) = self.primary.controller().plan() else {
             return answer::<()>(reply, Err(self.no_plan()));
         };
         let (plan, tree) = (loaded.plan(), self.planner.cluster.tree());
@@ -149,8 +149,8 @@ impl Driver {
     }
 
     pub(super) fn count(&self, reply: Reply) {
-        let (planner, epoch) = (self.planner.clone(), self.controller.desired().1.in_force.epoch());
-        let loaded = self.controller.plan().map(|(loaded, _)| Arc::clone(loaded));
+        let (planner, epoch) = (self.planner.clone(), self.primary.controller().desired().1.in_force.epoch());
+        let loaded = self.primary.controller().plan().map(|(loaded, _)| Arc::clone(loaded));
         tokio::spawn(async move {
             let (counted, silent) = planner.counters().await;
             let tree = planner.cluster.tree();
@@ -195,7 +195,7 @@ impl Driver {
             };
             return answer(reply, Ok(&planned));
         }
-        let old = self.controller.plan().map(|(loaded, _)| loaded.plan());
+        let old = self.primary.controller().plan().map(|(loaded, _)| loaded.plan());
         let beside = old.and_then(|old| plan.beside(old));
         let changes =
             diff(&old.map(Plan::entries).unwrap_or_default(), &beside.as_ref().unwrap_or(plan).entries());

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fatbtree_controller::{
-    Budget, Entry, Fleet, Follower, Frequencies, HotKeys, Incarnations, Loaded, Located, Placement, Plan,
-    Programs, PushError, Replanned, Tree, by_partition, in_leaves, probe,
+    Budget, Entry, Fleet, Follower, Frequencies, HotKeys, Incarnations, Loaded, Located, Made, Placement,
+    Plan, Programs, PushError, Replanned, Tree, by_partition, in_leaves, probe,
 };
 use fatbtree_index::{SuperRoot, TreeTop};
 use fatbtree_memserver::KeyPlaces;
@@ -34,14 +34,6 @@ pub(super) struct Planner {
     pub(super) programs: Programs,
     pub(super) budget: Budget,
     pub(super) reachable: Reachable,
-}
-
-/// A plan, the trees that it was made of, and what it is worth.
-pub(super) struct Made {
-    pub(super) plan: Plan,
-    pub(super) made_of: Incarnations,
-    pub(super) trips_in_force: Option<f64>,
-    pub(super) trips: f64,
 }
 
 impl Planner {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fatbtree_controller::election::{Bid, Leadership};
 use fatbtree_controller::links::{Outages, cables};
-use fatbtree_controller::{Controller, Placement};
+use fatbtree_controller::{Controller, Placement, Primary};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -88,7 +88,7 @@ impl Office {
         let (trust, budget) = (trust.clone(), budget.clone());
         let planner = Planner { trust, cluster, placement, programs, budget, reachable };
         let channels = Channels { desired, sync, switches, outages, samples };
-        let driver = Driver::new(controller, planner, self.follow, folder, channels, bid);
+        let driver = Driver::new(Primary::new(controller, self.follow), planner, folder, channels, bid);
         tell(ControllerNews::Leads(bid.term));
         self.standing.send_modify(|standing| *standing = Ok(()));
         let by: Bid = driver.drive(&mut self.inputs, &mut *tell).await;

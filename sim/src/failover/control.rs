@@ -1,10 +1,12 @@
-//! The controller as a process has it, but for its I/O: the real knowledge and decisions, the real monitor of cables, and a real keeper for
+//! The controller as a process has it, but for its I/O: the real decisions of a primary, the real monitor of cables, and a real keeper for
 //! each switch.
 
 use std::sync::Arc;
 
 use fatbtree_controller::links::{Channel, LinkMonitor, cables, is_probe};
-use fatbtree_controller::{Controller, Keeper, KeeperNotice, KeeperRequest, Pace, SwitchState};
+use fatbtree_controller::{
+    Controller, FollowOptions, Keeper, KeeperNotice, KeeperRequest, Pace, Primary, SwitchState,
+};
 use fatbtree_topology::{Cluster, SwitchId};
 use fatbtree_verbs::time::{Duration, Instant};
 
@@ -29,8 +31,7 @@ struct Station {
 
 #[derive(Debug)]
 pub(super) struct Control {
-    cluster: Cluster,
-    pub(super) controller: Controller,
+    pub(super) primary: Primary,
     monitor: LinkMonitor,
     stations: Vec<Station>,
     pace: Pace,
@@ -60,8 +61,7 @@ impl Control {
             has_packets: false,
         };
         Self {
-            cluster: cluster.clone(),
-            controller: Controller::new(cluster, 1_000, draw),
+            primary: Primary::new(Controller::new(cluster, 1_000, draw), FollowOptions::default()),
             stations: ids.iter().map(station).collect(),
             monitor: LinkMonitor::new(cables(cluster), ids.iter().copied(), token, std(Instant::ZERO)),
             pace: Pace::new(writes_per_s as f64),
@@ -69,6 +69,10 @@ impl Control {
             is_blind,
             refused: (0, String::new()),
         }
+    }
+
+    pub(super) fn controller(&self) -> &Controller {
+        self.primary.controller()
     }
 
     /// What switches are asked now, in which session.
@@ -83,8 +87,9 @@ impl Control {
         stations.chain(self.monitor.next_deadline().map(instant)).min()
     }
 
-    /// Does what is due and what follows from what was heard.
+    /// Does what is due and what follows from what was heard. The primary's orders are left to the caller.
     pub(super) fn turn(&mut self, now: Instant) {
+        self.primary.at(std(now));
         if self.monitor.next_deadline().is_some_and(|at| at <= std(now)) {
             self.monitor.handle_timeout(std(now));
         }
@@ -95,9 +100,8 @@ impl Control {
             }
         }
         if let Some(outages) = self.monitor.poll_outages().filter(|_| !self.is_blind) {
-            self.controller.network_changed(outages.in_network(&self.cluster));
+            self.primary.network_changed(outages.clone());
         }
-        self.controller.at(std(now));
         for number in 0..self.stations.len() {
             if self.stations[number].answers_by.is_some_and(|at| at <= now) {
                 self.lost(now, number, "no answer in time");
@@ -110,17 +114,18 @@ impl Control {
             for number in 0..self.stations.len() {
                 has_news |= self.poll(now, number);
             }
+            self.primary.turn();
         }
     }
 
     /// Whether all switches are reached and hold what they should, and nothing is down.
     pub(super) fn is_whole(&self) -> bool {
-        let settled = SwitchState::Settled(self.controller.desired().0);
-        let holds = |station: &Station| self.controller.switch(station.keeper.switch()) == Some(&settled);
+        let settled = SwitchState::Settled(self.controller().desired().0);
+        let holds = |station: &Station| self.controller().switch(station.keeper.switch()) == Some(&settled);
         let outages = self.monitor.outages();
         self.stations.iter().all(holds)
             && (outages.cables.is_empty() && outages.switches.is_empty() || self.is_blind)
-            && self.controller.reload().is_none()
+            && self.controller().reload().is_none()
     }
 
     /// What is down, as the monitor sees it: switches, cables.
@@ -130,9 +135,9 @@ impl Control {
 
     /// How switches are, to look for a fault.
     pub(super) fn describe(&self) -> String {
-        let state = |station: &Station| self.controller.switch(station.keeper.switch());
+        let state = |station: &Station| self.controller().switch(station.keeper.switch());
         let states: Vec<_> = self.stations.iter().map(state).collect();
-        let (stage, refused) = (self.controller.reload().map(|(_, _, stage)| stage), &self.refused);
+        let (stage, refused) = (self.controller().reload().map(|(_, _, stage)| stage), &self.refused);
         format!("down {:?}; reload {stage:?}; {states:?}; refused {refused:?}", self.down())
     }
 
@@ -167,7 +172,7 @@ impl Control {
     /// Has a keeper do what it can. Whether that was anything.
     fn poll(&mut self, now: Instant, number: usize) -> bool {
         let station = &mut self.stations[number];
-        let (version, desired) = self.controller.desired();
+        let (version, desired) = self.primary.controller().desired();
         let desired = (version, &*Arc::clone(desired));
         let request = station.keeper.poll_request(std(now), desired, &mut self.pace);
         let switch = station.keeper.switch();
@@ -178,7 +183,7 @@ impl Control {
                 station.has_packets = true;
                 self.monitor.set_channel(std(now), switch, Channel::Open { has_packets: true });
             }
-            self.controller.switch_noticed(switch, &notice);
+            self.primary.switch_noticed(switch, &notice);
         }
         if let Some(request) = request {
             station.session += u64::from(request == KeeperRequest::Open);

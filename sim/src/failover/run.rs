@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use fatbtree_client::Client;
+use fatbtree_controller::grpc::{ServerHello, ServerNews};
+use fatbtree_controller::operator::Question;
 use fatbtree_controller::tables::Entry;
 use fatbtree_controller::{
-    Budget, Frequencies, Held, Incarnation, Notice, Placement, Plan, Registration, Tree,
+    Budget, ControllerNews, Frequencies, Held, Incarnation, Loaded, Made, Order, Placement, Plan,
+    Registration, Tree,
 };
 use fatbtree_index::{
     ConnectionId, Event as PoolEvent, Limits, PoolConfig, RemoteSide, Start, TreeConfig, ValueLayout, value,
@@ -43,6 +46,9 @@ const DEPTH: usize = 24;
 /// Bytes of a value.
 const VALUE: u32 = 24;
 
+/// Number of each memory server's only stream to the controller.
+const STREAM: u64 = 0;
+
 /// What happens at a time.
 enum Event {
     Ask(SwitchId, u64, Ask),
@@ -63,6 +69,8 @@ enum Event {
         client: usize,
     },
     Reload,
+    /// A plan that the controller has ordered is made.
+    Planned(Box<Made>),
     Dies,
     Back,
     /// Time goes on until then, though nothing happens.
@@ -196,7 +204,12 @@ impl<'s> Run<'s> {
         };
         for partition in 0..scenario.servers {
             let incarnation = run.incarnation(partition);
-            run.control.controller.server_joined(partition, incarnation, &[]);
+            let root = run.tree_root(partition);
+            let hello = ServerHello { partition, incarnation, root, lost: false, connections: Vec::new() };
+            run.control.primary.server_joined(STREAM, &hello).map_err(|_| "it has no other stream")?;
+        }
+        for (stream, asker) in (0..).zip(&run.askers) {
+            run.control.primary.client_joined(stream, run.network.tree().host(asker.host).ip);
         }
         for client in 0..run.askers.len() {
             for id in run.askers[client].client.pool().connections() {
@@ -252,14 +265,14 @@ impl<'s> Run<'s> {
         }
         self.drive_clients()?;
         self.hear_servers();
-        let is_first = self.control.controller.outages().is_empty();
+        let is_first = self.control.controller().outages().is_empty();
         self.control.turn(now);
-        let hears = is_first && !self.control.controller.outages().is_empty();
-        if hears && self.control.controller.reload().is_some() {
+        let hears = is_first && !self.control.controller().outages().is_empty();
+        if hears && self.control.controller().reload().is_some() {
             self.outcome.during_reload = 1;
         }
         self.act();
-        self.follow_notices()?;
+        self.obey()?;
         self.go_on()
     }
 
@@ -317,7 +330,9 @@ impl<'s> Run<'s> {
             }
             Event::Connect { client, id } => self.connect(client, id)?,
             Event::Burst { client } => self.burst(client),
-            Event::Reload => self.load()?,
+            // Refused while something is not as it should be.
+            Event::Reload => self.control.primary.asked_for_plan(0, Question::Reload { plan: None }),
+            Event::Planned(made) => self.control.primary.planned(Ok(*made)),
             Event::Dies => self.die(),
             Event::Back => self.come_back(),
             Event::Ends => {}
@@ -330,6 +345,10 @@ impl<'s> Run<'s> {
         Incarnation { number: info.generation, low: info.partition.range.low }
     }
 
+    fn tree_root(&mut self, partition: u16) -> u64 {
+        self.cluster.servers_mut()[usize::from(partition)].info().partition.root.raw()
+    }
+
     fn news(&mut self, event: memserver::Event) -> Step {
         match event {
             memserver::Event::Opened(hop) => {
@@ -340,10 +359,12 @@ impl<'s> Run<'s> {
                     root: hop.root.raw(),
                     mtu: hop.mtu,
                 };
-                self.control.controller.opened(hop.partition, registration);
+                let news = ServerNews::Opened(registration);
+                self.control.primary.server_news(STREAM, hop.partition, news);
             }
             memserver::Event::Closed(hop) => {
-                self.control.controller.closed(hop.partition, hop.client, hop.queue_pair.0);
+                let news = ServerNews::Closed { client: hop.client, queue_pair: hop.queue_pair.0 };
+                self.control.primary.server_news(STREAM, hop.partition, news);
             }
             memserver::Event::NewRoot(_)
             | memserver::Event::NewTree { .. }
@@ -354,30 +375,36 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    fn follow_notices(&mut self) -> Step {
-        while let Some(notice) = self.control.controller.poll_notice() {
-            match notice {
-                Notice::Registered(partition, Registration { client, queue_pair, .. }) => {
-                    let has_it = |asker: &Asker| self.network.tree().host(asker.host).ip == client;
-                    let client = self.askers.iter().position(has_it).ok_or("a client that nobody knows")?;
-                    let after = Duration::from_micros(self.random.random_range(100..=3_000));
-                    let event = Event::Registered { client, partition, queue_pair };
+    /// Carries out what the controller orders.
+    fn obey(&mut self) -> Step {
+        while let Some(order) = self.control.primary.poll_order() {
+            let after = Duration::from_micros(self.random.random_range(100..=3_000));
+            match order {
+                Order::Registered(stream, (partition, queue_pair)) => {
+                    let event = Event::Registered { client: stream as usize, partition, queue_pair };
                     self.agenda.add(self.clock.now() + after, event);
                 }
-                Notice::Reloaded { .. } => self.has_plan = true,
-                Notice::Void => return Err("a plan of trees that nobody changes is void".into()),
+                Order::Plan { in_force, made_of, epoch, .. } => {
+                    let plan = self.planned(in_force.as_deref(), epoch)?;
+                    let made = Made { plan, made_of, trips_in_force: None, trips: 0.0 };
+                    self.agenda.add(self.clock.now() + after, Event::Planned(Box::new(made)));
+                }
+                Order::Tell(ControllerNews::Reloaded { .. }) => self.has_plan = true,
+                Order::Tell(ControllerNews::Void) => {
+                    return Err("a plan of trees that nobody changes is void".into());
+                }
+                Order::Follow(_) => return Err("a follower that heard of no client sees a gain".into()),
+                Order::Keep | Order::Sync(_) | Order::Answer(..) | Order::Tell(_) => {}
             }
         }
         Ok(())
     }
 
-    /// Makes a plan of what some keys visit, and has it loaded. What cannot be loaded now is not loaded.
-    fn load(&mut self) -> Step {
-        let Ok(epoch) = self.control.controller.next_epoch() else { return Ok(()) };
+    /// A plan of what some keys visit.
+    fn planned(&mut self, in_force: Option<&Loaded>, epoch: u8) -> Step<Plan> {
         let sample: Vec<u64> = (0..300).map(|_| self.draw_key()).collect();
         let frequencies = Frequencies::from_keys(&self.tree, &sample);
-        let old = self.control.controller.plan().map(|(loaded, _)| loaded.plan().clone());
-        let nodes = match &old {
+        let nodes = match in_force {
             None if self.scenario.is_large => 0,
             _ => self.scenario.set_nodes,
         };
@@ -386,12 +413,9 @@ impl<'s> Run<'s> {
             set_nodes: [nodes; fatbtree_controller::SETS],
             ..Budget::bmv2()
         };
-        let (tree, placement) = (self.network.tree(), self.network.placement());
-        let plan = Plan::following(tree, placement, &self.tree, &frequencies, &budget, epoch, old.as_ref());
-        let trees = self.control.controller.trees();
-        // Refused while something is not as it should be.
-        let _ = self.control.controller.load(plan.map_err(said)?, trees);
-        Ok(())
+        let (tree, placement, old) =
+            (self.network.tree(), self.network.placement(), in_force.map(Loaded::plan));
+        Plan::following(tree, placement, &self.tree, &frequencies, &budget, epoch, old).map_err(said)
     }
 
     // ---- clients ----
@@ -486,9 +510,6 @@ impl<'s> Run<'s> {
         let now = self.clock.now();
         match self.phase {
             Phase::Starting => {
-                if self.control.controller.wants_plan() {
-                    self.load()?;
-                }
                 let all = |asker: &Asker| {
                     let pool = asker.client.pool();
                     pool.connections().into_iter().all(|id| pool.is_registered(id))
@@ -609,7 +630,7 @@ impl<'s> Run<'s> {
             }
         }
         let tree = self.network.tree();
-        let serving = self.control.controller.desired().1.in_force.serving();
+        let serving = self.control.controller().desired().1.in_force.serving();
         for root in tree.roots() {
             if held[root.0 as usize].serving() != serving {
                 return Err(format!("{root:?} is settled, and serves {:?}", held[root.0 as usize].serving()));

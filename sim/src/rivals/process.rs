@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use fatbtree_controller::election::{Bid, Candidate, Election, Seen, Way};
-use fatbtree_controller::{Controller, Incarnations, Keeper, Plan};
+use fatbtree_controller::{Incarnations, Keeper, Plan, Primary};
 use fatbtree_p4runtime::Mastership;
 use fatbtree_switch::service::StreamId;
 use fatbtree_topology::SwitchId;
@@ -38,7 +38,7 @@ pub(super) struct Session {
 #[derive(Debug)]
 pub(super) enum Office {
     LooksOn(Election),
-    Leads { bid: Bid, since: Duration, controller: Box<Controller>, keepers: BTreeMap<SwitchId, Keeper> },
+    Leads { bid: Bid, since: Duration, primary: Box<Primary>, keepers: BTreeMap<SwitchId, Keeper> },
 }
 
 /// What a process finds again when it is started again.
@@ -150,11 +150,11 @@ impl Process {
         let why = "the session has ended".to_owned();
         match &mut self.office {
             Office::LooksOn(election) => election.saw(switch, Seen::Silent(why), now),
-            Office::Leads { controller, keepers, .. } => {
+            Office::Leads { primary, keepers, .. } => {
                 let Some(keeper) = keepers.get_mut(&switch) else { return };
                 keeper.handle_lost(now, why);
                 while let Some(notice) = keeper.poll_notice() {
-                    controller.switch_noticed(switch, &notice);
+                    primary.switch_noticed(switch, &notice);
                 }
             }
         }

@@ -5,9 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use fatbtree_controller::election::{Bid, Seen, Verdict, Way};
+use fatbtree_controller::grpc::{ServerHello, ServerNews};
+use fatbtree_controller::operator::Question;
 use fatbtree_controller::{
-    Budget, Change, Controller, Frequencies, Incarnation, Incarnations, Keeper, KeeperAnswer, KeeperNotice,
-    KeeperRequest, Notice, Pace, Placement, Plan, Registration, Tree,
+    Budget, Change, Controller, ControllerNews, FollowOptions, Frequencies, Incarnation, Incarnations,
+    Keeper, KeeperAnswer, KeeperNotice, KeeperRequest, Loaded, Made, Order, Pace, Placement, Plan, Primary,
+    Registration, Tree,
 };
 use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_p4runtime::Mastership;
@@ -62,8 +65,8 @@ pub(super) struct World {
     streams: u64,
     tops: Vec<TreeTop>,
     connections: BTreeMap<u16, Vec<Registration>>,
-    /// With which controller a memory server is registered.
-    homes: BTreeMap<u16, Option<usize>>,
+    /// With which controller a memory server is registered, and by which stream.
+    homes: BTreeMap<u16, Option<(usize, u64)>>,
     /// The plan that was begun last with an epoch, by any controller.
     plans: BTreeMap<u8, Plan>,
     outcome: Outcome,
@@ -137,7 +140,7 @@ impl World {
         }
         let leader = self.leader().ok_or("nobody leads")?;
         let (terms, reloads, until) = (self.outcome.terms, self.outcome.reloads, self.now + STAYS);
-        self.reload(leader);
+        self.asks_for_plan(leader);
         while self.now < until {
             self.turn()?;
         }
@@ -153,7 +156,7 @@ impl World {
     fn describe(&self) -> String {
         let of = |process: &Process| {
             let switches = self.ids.iter().map(|switch| match &process.office {
-                Office::Leads { controller, .. } => format!("{:?}", controller.switch(*switch)),
+                Office::Leads { primary, .. } => format!("{:?}", primary.controller().switch(*switch)),
                 Office::LooksOn(_) => {
                     format!("{:?}", process.sessions.get(switch).map(|session| &session.mastership))
                 }
@@ -173,14 +176,15 @@ impl World {
 
     /// All switches hold what this controller wants, and it has all registrations.
     fn is_well(&mut self, leader: usize) -> bool {
-        let Office::Leads { controller, .. } = &self.processes[leader].office else { return false };
+        let Office::Leads { primary, .. } = &self.processes[leader].office else { return false };
+        let controller = primary.controller();
         let desired = controller.desired().1.clone();
         if controller.plan().is_none() || controller.next_epoch().is_err() {
             return false;
         }
         for (partition, connections) in &self.connections {
             let told = controller.connections(*partition).filter(|(_, told)| *told).count();
-            if self.homes[partition] != Some(leader) || told != connections.len() {
+            if self.homes[partition].map(|(home, _)| home) != Some(leader) || told != connections.len() {
                 return false;
             }
         }
@@ -230,7 +234,7 @@ impl World {
             }
             _ => {
                 if let Some(leader) = self.leader() {
-                    self.reload(leader);
+                    self.asks_for_plan(leader);
                 }
             }
         }
@@ -246,10 +250,10 @@ impl World {
             mtu: 1024,
         };
         self.connections.entry(partition).or_default().push(registration);
-        if let Some(home) = self.homes[&partition]
-            && let Office::Leads { controller, .. } = &mut self.processes[home].office
+        if let Some((home, stream)) = self.homes[&partition]
+            && let Office::Leads { primary, .. } = &mut self.processes[home].office
         {
-            controller.opened(partition, registration);
+            primary.server_news(stream, partition, ServerNews::Opened(registration));
         }
     }
 
@@ -482,11 +486,11 @@ impl World {
                 if let Some((plan, made_of)) = process.disk.plan.clone() {
                     controller.restore(plan, made_of);
                 }
-                let (bid, controller) = (leadership.bid, Box::new(controller));
+                let primary = Box::new(Primary::new(controller, FollowOptions::default()));
                 let keeper =
                     |switch: &SwitchId| (*switch, Keeper::new(*switch, Some(COOKIE)).with_piece(PIECE));
                 let keepers = self.ids.iter().map(keeper).collect();
-                process.office = Office::Leads { bid, since: self.now, controller, keepers };
+                process.office = Office::Leads { bid: leadership.bid, since: self.now, primary, keepers };
             }
         }
         Ok(())
@@ -504,17 +508,18 @@ impl World {
     fn keep(&mut self, number: usize, switch: SwitchId) -> Result<(), String> {
         let Some(at) = self.ids.iter().position(|id| *id == switch) else { return Ok(()) };
         loop {
-            let Office::Leads { controller, keepers, .. } = &mut self.processes[number].office else {
+            let Office::Leads { primary, keepers, .. } = &mut self.processes[number].office else {
                 return Ok(());
             };
             let Some(keeper) = keepers.get_mut(&switch) else { return Ok(()) };
-            let (version, desired) = controller.desired();
+            let (version, desired) = primary.controller().desired();
             let request = keeper.poll_request(self.now, (version, desired), &mut self.pace);
             while let Some(notice) = keeper.poll_notice() {
-                let was_unread = matches!(notice, KeeperNotice::Read(_)) && controller.plan().is_none();
-                controller.switch_noticed(switch, &notice);
+                let was_unread =
+                    matches!(notice, KeeperNotice::Read(_)) && primary.controller().plan().is_none();
+                primary.switch_noticed(switch, &notice);
                 // A plan that was kept is taken for the one in force only if it is.
-                if was_unread && let Some((found, _)) = controller.plan() {
+                if was_unread && let Some((found, _)) = primary.controller().plan() {
                     let plan = found.plan();
                     if self.plans.get(&plan.epoch()) != Some(plan) {
                         return Err(format!("epoch {} is taken for another plan", plan.epoch()));
@@ -551,25 +556,44 @@ impl World {
 
     /// What the driver of a leader does.
     fn leads(&mut self, number: usize) -> Result<(), String> {
-        let now = self.now;
-        let Office::Leads { controller, .. } = &mut self.processes[number].office else { return Ok(()) };
-        controller.at(now);
-        while let Some(notice) = controller.poll_notice() {
-            match notice {
-                Notice::Reloaded { .. } => self.outcome.reloads += 1,
-                Notice::Registered(..) => {}
-                Notice::Void => return Err("a plan of trees that nobody changes is void".to_owned()),
+        loop {
+            let now = self.now;
+            let Office::Leads { primary, .. } = &mut self.processes[number].office else { return Ok(()) };
+            primary.at(now);
+            primary.turn();
+            let Some(order) = primary.poll_order() else { return Ok(()) };
+            match order {
+                Order::Plan { in_force, made_of, epoch, .. } => {
+                    let made = self.make_plan(in_force.as_deref(), made_of, epoch);
+                    if let Office::Leads { primary, .. } = &mut self.processes[number].office {
+                        primary.planned(made);
+                    }
+                }
+                Order::Keep => self.keeps_plan(number),
+                Order::Tell(ControllerNews::Reloaded { .. }) => self.outcome.reloads += 1,
+                Order::Tell(ControllerNews::Void) => {
+                    return Err("a plan of trees that nobody changes is void".to_owned());
+                }
+                Order::Follow(_) => return Err("a follower that heard of no client sees a gain".to_owned()),
+                Order::Sync(_) | Order::Registered(..) | Order::Answer(..) | Order::Tell(_) => {}
             }
         }
-        if controller.wants_plan() {
-            self.reload(number);
-        }
-        Ok(())
     }
 
-    /// Makes a plan, and has it loaded. What cannot be loaded now is not loaded.
-    fn reload(&mut self, number: usize) {
-        let Ok(tree) = Tree::new(&self.tops) else { return };
+    /// An operator wants another plan. What cannot be loaded now is not loaded.
+    fn asks_for_plan(&mut self, number: usize) {
+        if let Office::Leads { primary, .. } = &mut self.processes[number].office {
+            primary.asked_for_plan(0, Question::Reload { plan: None });
+        }
+    }
+
+    fn make_plan(
+        &mut self,
+        in_force: Option<&Loaded>,
+        made_of: Incarnations,
+        epoch: u8,
+    ) -> Result<Made, String> {
+        let tree = Tree::new(&self.tops).map_err(|error| error.to_string())?;
         let keys: Vec<u64> = (0..30)
             .map(|_| {
                 let top = &self.tops[self.random.random_range(0..self.tops.len())];
@@ -580,40 +604,50 @@ impl World {
         let ranges = self.random.random_range(self.tops.len()..=20);
         let budget = Budget { fat_root_ranges: ranges, ..Budget::bmv2() };
         let (topology, placement) = (self.network.tree(), self.network.placement());
-        let Ok(plan) = Plan::new(topology, placement, &tree, &frequencies, &budget, 1) else { return };
-        let made_of = made_of(&self.tops);
+        let old = in_force.map(Loaded::plan);
+        let plan = Plan::following(topology, placement, &tree, &frequencies, &budget, epoch, old);
+        let plan = plan.map_err(|error| error.to_string())?;
+        Ok(Made { plan, made_of, trips_in_force: None, trips: 0.0 })
+    }
+
+    /// Before the first entry is written.
+    fn keeps_plan(&mut self, number: usize) {
         let process = &mut self.processes[number];
-        let Office::Leads { controller, .. } = &mut process.office else { return };
-        if let Ok(epoch) = controller.load(plan, made_of.clone())
-            && let Some((new, ..)) = controller.reload()
-        {
+        let Office::Leads { primary, .. } = &process.office else { return };
+        if let Some((new, made_of, _)) = primary.controller().reload() {
             let plan = new.plan().clone();
-            // It is kept before the first entry is written.
-            process.disk.plan = Some((plan.clone(), made_of));
-            self.plans.insert(epoch, plan);
+            process.disk.plan = Some((plan.clone(), made_of.clone()));
+            self.plans.insert(plan.epoch(), plan);
         }
     }
 
     /// Memory servers whose controller does not lead any more try another one.
     fn servers_look(&mut self) {
         for (partition, home) in &mut self.homes {
-            let is_there = home.is_some_and(|home| self.processes[home].leads());
+            let is_there = home.is_some_and(|(home, _)| self.processes[home].leads());
             if is_there {
                 continue;
             }
-            if let Some(home) = home.take()
-                && let Office::Leads { controller, .. } = &mut self.processes[home].office
+            if let Some((home, stream)) = home.take()
+                && let Office::Leads { primary, .. } = &mut self.processes[home].office
             {
-                controller.server_left(*partition);
+                primary.server_left(stream, *partition);
             }
             let number = self.random.random_range(0..self.processes.len());
             if self.processes[number].leads()
                 && self.random.random_bool(0.2)
-                && let Office::Leads { controller, .. } = &mut self.processes[number].office
+                && let Office::Leads { primary, .. } = &mut self.processes[number].office
             {
-                let incarnation = made_of(&self.tops)[partition];
-                controller.server_joined(*partition, incarnation, &self.connections[partition]);
-                *home = Some(number);
+                self.streams += 1;
+                let hello = ServerHello {
+                    partition: *partition,
+                    incarnation: made_of(&self.tops)[partition],
+                    root: self.tops[usize::from(*partition)].partition.root.raw(),
+                    lost: false,
+                    connections: self.connections[partition].clone(),
+                };
+                // No stream is older than one that was there before.
+                *home = primary.server_joined(self.streams, &hello).ok().map(|_| (number, self.streams));
             }
         }
     }

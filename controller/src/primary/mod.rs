@@ -1,0 +1,380 @@
+//! What a controller that is primary decides in a term, without I/O: when a plan is made and loaded, and what others are told.
+//!
+//! ```text
+//!   keepers ── notices ─────────►┐             ┌─► Plan, Follow ─► planner ─► planned(), followed() ─┐
+//!   link watch ── outages ──────►│             │        ▲                                            │
+//!   memory servers ── streams ──►├── Primary ──┤        └────────────────────────────────────────────┘
+//!   clients ── reports ─────────►│             ├─► Keep ─► disk
+//!   operators ── questions ─────►┘             └─► Answer, Registered, Tell ─► operators, clients, the log
+//!                                     │
+//!                                     └─ controller().desired() ─► keepers
+//! ```
+
+mod news;
+mod operators;
+mod plans;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fatbtree_topology::{Cluster, SwitchId};
+
+pub use news::ControllerNews;
+pub use operators::{Answer, Ticket};
+pub use plans::Made;
+
+use crate::follow::{FollowOptions, Follower};
+use crate::grpc::{ClientReport, Registered, ServerHello, ServerNews};
+use crate::links::{Cable, CableEnd, Outages};
+use crate::operator::CableStatus;
+use crate::plan::Placement;
+use crate::reconcile::{Controller, Incarnations, KeeperNotice, Loaded, Notice, SwitchState};
+use operators::Sync;
+use plans::Purpose;
+
+/// Sampled keys that are kept, the newest of them.
+const KEYS: usize = 1 << 18;
+
+/// Something that the driver has to do.
+#[derive(Debug)]
+pub enum Order {
+    /// Make a plan, and give it to [`Primary::planned`].
+    Plan {
+        /// The plan in force.
+        in_force: Option<Arc<Loaded>>,
+        /// Keys that clients have sampled, the newest last.
+        keys: Vec<u64>,
+        /// What is known of the trees before they are read.
+        made_of: Incarnations,
+        /// The plan's epoch.
+        epoch: u8,
+    },
+    /// Ask the follower whether another plan is worth its entries by now, and give its answer to [`Primary::followed`].
+    Follow(Box<Follower>),
+    /// Save the plan that is [being loaded](Controller::reload), before anything that is desired is published.
+    Keep,
+    /// Have all keepers [read their switches back](crate::Keeper::handle_sync), under this number.
+    Sync(u64),
+    /// Tell a client, by the number of its stream, of a connection that is registered.
+    Registered(u64, Registered),
+    /// Answer a question.
+    Answer(Ticket, Result<Answer, String>),
+    /// Tell people.
+    Tell(ControllerNews),
+}
+
+/// A client that reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its address on the data path.
+    pub address: Ipv4Addr,
+    /// Index reads that it has reported.
+    pub index_reads: u64,
+    /// How many of them led astray.
+    pub astray: u64,
+}
+
+/// A newer stream of a memory server is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outdated;
+
+/// A controller in the term in which it is primary.
+///
+/// Its driver says [what time it is](Self::at) and then what has happened, by one of the other methods with `&mut self`. Then, and four
+/// times a second in any case, it calls [`turn`](Self::turn), carries out [orders](Self::poll_order) until there are none, and only then
+/// gives what is [desired](Controller::desired) to the keepers.
+#[derive(Debug)]
+pub struct Primary {
+    controller: Controller,
+    placement: Placement,
+    follow: FollowOptions,
+    now: Duration,
+    outages: Outages,
+    /// Why a plan is being made, if one is.
+    planning: Option<Purpose>,
+    follower: Option<Follower>,
+    /// What clients have told while the follower was asked.
+    meanwhile: ClientReport,
+    /// Keys that clients have sampled, the newest.
+    keys: VecDeque<u64>,
+    /// Server streams: the newest of each partition counts.
+    server_streams: BTreeMap<u16, u64>,
+    lost: BTreeSet<u16>,
+    strangers: BTreeSet<(u16, u64)>,
+    clients: BTreeMap<u64, Client>,
+    trouble: Option<String>,
+    /// Why the plan that is being loaded was made, and which questions wait for it.
+    because: String,
+    waiting: Vec<Ticket>,
+    /// Number of the newest request to read all switches back, and those that are not answered.
+    sync: u64,
+    syncs: Vec<Sync>,
+    /// After a plan that could not be made, the next one comes then at the earliest.
+    not_before: Duration,
+    orders: VecDeque<Order>,
+}
+
+impl Primary {
+    /// Begins a term. `controller` may know plans that were [saved](Controller::restore), and nothing else.
+    pub fn new(controller: Controller, follow: FollowOptions) -> Self {
+        Self {
+            placement: Placement::of(controller.cluster()),
+            controller,
+            follow,
+            now: Duration::ZERO,
+            outages: Outages::default(),
+            planning: None,
+            follower: None,
+            meanwhile: ClientReport::default(),
+            keys: VecDeque::new(),
+            server_streams: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            strangers: BTreeSet::new(),
+            clients: BTreeMap::new(),
+            trouble: None,
+            because: String::new(),
+            waiting: Vec::new(),
+            sync: 0,
+            syncs: Vec::new(),
+            not_before: Duration::ZERO,
+            orders: VecDeque::new(),
+        }
+    }
+
+    /// What is known of switches, connections and plans.
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> &Cluster {
+        self.controller.cluster()
+    }
+
+    /// What is down, by the numbers that programs have for ports.
+    pub fn outages(&self) -> &Outages {
+        &self.outages
+    }
+
+    /// Clients that report, by the numbers of their streams.
+    pub fn clients(&self) -> &BTreeMap<u64, Client> {
+        &self.clients
+    }
+
+    /// Whether a partition's memory server has lost its tree, and serves no client.
+    pub fn has_lost_its_tree(&self, partition: u16) -> bool {
+        self.lost.contains(&partition)
+    }
+
+    /// Partitions of connected memory servers that the cluster file does not have.
+    pub fn strangers(&self) -> impl Iterator<Item = u16> {
+        self.strangers.iter().map(|(partition, _)| *partition)
+    }
+
+    /// Why there was no plan the last time that one was to be made or loaded.
+    pub fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// A switch's name.
+    pub fn switch_name(&self, switch: SwitchId) -> String {
+        self.cluster().tree().switch(switch).name()
+    }
+
+    /// A cable by the names of its ends.
+    pub fn cable_status(&self, cable: Cable) -> CableStatus {
+        let end = |end: CableEnd| (self.switch_name(end.switch), end.port);
+        CableStatus { a: end(cable.a), b: end(cable.b) }
+    }
+
+    // ---- what the driver calls each time ----
+
+    /// Time, counted from any moment on. It never goes back.
+    pub fn at(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+        self.controller.at(now);
+    }
+
+    /// Decides what follows from what was told since the last turn.
+    pub fn turn(&mut self) {
+        while let Some(notice) = self.controller.poll_notice() {
+            self.noticed(notice);
+        }
+        self.think();
+    }
+
+    /// The next thing to do.
+    pub fn poll_order(&mut self) -> Option<Order> {
+        self.orders.pop_front()
+    }
+
+    fn tell(&mut self, news: ControllerNews) {
+        self.orders.push_back(Order::Tell(news));
+    }
+
+    fn noticed(&mut self, notice: Notice) {
+        match notice {
+            Notice::Registered(partition, connection) => {
+                let here = self.clients.iter().filter(|(_, client)| client.address == connection.client);
+                let told = here.map(|(at, _)| Order::Registered(*at, (partition, connection.queue_pair)));
+                self.orders.extend(told);
+            }
+            Notice::Reloaded { epoch, changes, took } => self.reloaded(epoch, changes, took),
+            Notice::Void => self.void(),
+        }
+    }
+
+    // ---- switches ----
+
+    /// The keeper of a switch has something to say.
+    pub fn switch_noticed(&mut self, switch: SwitchId, notice: &KeeperNotice) {
+        let was_silent = matches!(self.controller.switch(switch), Some(SwitchState::Silent(_)));
+        self.controller.switch_noticed(switch, notice);
+        match notice {
+            KeeperNotice::Read(_) => {
+                if was_silent {
+                    self.tell(ControllerNews::Switch { name: self.switch_name(switch), trouble: None });
+                }
+                self.restore_follower();
+            }
+            KeeperNotice::Synced { number, mended } => self.switch_synced(switch, *number, *mended),
+            KeeperNotice::Lost(reason) if !was_silent => {
+                let trouble = Some(reason.clone());
+                self.tell(ControllerNews::Switch { name: self.switch_name(switch), trouble });
+            }
+            _ => {}
+        }
+        self.finish_syncs();
+    }
+
+    /// A cable or a switch is dead, or is back.
+    pub fn network_changed(&mut self, outages: Outages) {
+        let before = std::mem::replace(&mut self.outages, outages);
+        self.controller.network_changed(self.outages.in_network(self.controller.cluster()));
+        let now = &self.outages;
+        let switch = |switch: &SwitchId| format!("switch {}", self.switch_name(*switch));
+        let cable = |cable: &Cable| format!("cable {}", self.cable_status(*cable));
+        let down = now.switches.difference(&before.switches).map(switch);
+        let down = down.chain(now.cables.difference(&before.cables).map(cable)).map(|what| (what, true));
+        let up = before.switches.difference(&now.switches).map(switch);
+        let up = up.chain(before.cables.difference(&now.cables).map(cable)).map(|what| (what, false));
+        for (what, is_down) in down.chain(up).collect::<Vec<_>>() {
+            tracing::info!(what, is_down, "the network has changed");
+            self.tell(ControllerNews::Outage { what, is_down });
+        }
+    }
+
+    // ---- memory servers ----
+
+    /// A memory server is here, on the stream of this number. Says the number of another tree of its that was known before, if one was:
+    /// the server decides what another tree means.
+    ///
+    /// # Errors
+    /// When a newer stream of it is there already. Then the server must not believe that no tree was known.
+    pub fn server_joined(&mut self, stream: u64, hello: &ServerHello) -> Result<Option<u64>, Outdated> {
+        let partition = hello.partition;
+        let Some(name) = self.server_name(partition) else {
+            tracing::warn!(partition, "a memory server that the cluster file does not name");
+            self.strangers.insert((partition, stream));
+            return Ok(None);
+        };
+        if self.server_streams.get(&partition).is_some_and(|newest| *newest > stream) {
+            return Err(Outdated);
+        }
+        self.server_streams.insert(partition, stream);
+        self.note_lost(partition, hello.lost);
+        let known = self.controller.trees().get(&partition).map(|tree| tree.number);
+        self.controller.server_joined(partition, hello.incarnation, &hello.connections);
+        self.controller.rerooted(partition, hello.root);
+        self.tell(ControllerNews::Server { name, here: true });
+        Ok(known.filter(|known| *known != hello.incarnation.number))
+    }
+
+    /// A memory server has news.
+    pub fn server_news(&mut self, stream: u64, partition: u16, news: ServerNews) {
+        if self.server_streams.get(&partition) != Some(&stream) {
+            return;
+        }
+        match news {
+            ServerNews::Opened(registration) => self.controller.opened(partition, registration),
+            ServerNews::Closed { client, queue_pair } => {
+                self.controller.closed(partition, client, queue_pair);
+            }
+            ServerNews::Root(root) => self.controller.rerooted(partition, root),
+            ServerNews::Lost => self.note_lost(partition, true),
+            ServerNews::Refilled(incarnation, root) => {
+                self.note_lost(partition, false);
+                self.controller.server_refilled(partition, incarnation);
+                self.controller.rerooted(partition, root);
+            }
+        }
+    }
+
+    /// A memory server's stream has ended.
+    pub fn server_left(&mut self, stream: u64, partition: u16) {
+        self.strangers.remove(&(partition, stream));
+        if self.server_streams.get(&partition) == Some(&stream) {
+            self.controller.server_left(partition);
+            let name = self.server_name(partition).unwrap_or_default();
+            self.tell(ControllerNews::Server { name, here: false });
+        }
+    }
+
+    fn note_lost(&mut self, partition: u16, lost: bool) {
+        match lost {
+            true => self.lost.insert(partition),
+            false => self.lost.remove(&partition),
+        };
+    }
+
+    fn server_name(&self, partition: u16) -> Option<String> {
+        self.cluster().server(partition).map(|server| server.name.clone())
+    }
+
+    /// A memory server without which there is no plan.
+    fn missing_server(&self) -> Option<&str> {
+        let mut servers = self.cluster().servers().iter();
+        let missing = servers.find(|server| !self.controller.server_is_here(server.partition))?;
+        Some(&missing.name)
+    }
+
+    // ---- clients ----
+
+    /// A client is here, on the stream of this number. It is told of its connections that are registered.
+    pub fn client_joined(&mut self, stream: u64, address: Ipv4Addr) {
+        let Self { controller, orders, .. } = self;
+        for server in controller.cluster().servers() {
+            let known = controller.connections(server.partition);
+            let known = known.filter(|(connection, told)| *told && connection.client == address);
+            orders.extend(known.map(|(it, _)| Order::Registered(stream, (server.partition, it.queue_pair))));
+        }
+        self.clients.insert(stream, Client { address, index_reads: 0, astray: 0 });
+    }
+
+    /// A client reports what it has seen since it did so last.
+    pub fn client_reported(&mut self, stream: u64, report: &ClientReport) {
+        let Some(client) = self.clients.get_mut(&stream) else { return };
+        client.index_reads = client.index_reads.saturating_add(report.index_reads);
+        client.astray = client.astray.saturating_add(report.astray);
+        let keys = &report.keys[report.keys.len().saturating_sub(KEYS)..];
+        self.keys.extend(keys);
+        self.keys.drain(..self.keys.len().saturating_sub(KEYS));
+        if let Some(follower) = &mut self.follower {
+            follower.report(report.index_reads, report.astray, keys);
+        }
+        if self.planning.is_some() {
+            let meanwhile = &mut self.meanwhile;
+            meanwhile.index_reads = meanwhile.index_reads.saturating_add(report.index_reads);
+            meanwhile.astray = meanwhile.astray.saturating_add(report.astray);
+            meanwhile.keys.extend(keys);
+            meanwhile.keys.drain(..meanwhile.keys.len().saturating_sub(KEYS));
+        }
+    }
+
+    /// A client's stream has ended.
+    pub fn client_left(&mut self, stream: u64) {
+        self.clients.remove(&stream);
+    }
+}

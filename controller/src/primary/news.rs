@@ -1,0 +1,75 @@
+//! What a controller tells people while it runs.
+
+use std::fmt;
+use std::time::Duration;
+
+/// What a controller tells while it runs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ControllerNews {
+    /// A switch is reached, or is not any more.
+    Switch {
+        /// Its name.
+        name: String,
+        /// Why it does not answer; none: it holds what it should.
+        trouble: Option<String>,
+    },
+    /// A memory server is here, or is gone.
+    Server {
+        /// Its name.
+        name: String,
+        /// Whether it is here.
+        here: bool,
+    },
+    /// A plan is in force.
+    Reloaded {
+        /// Its epoch.
+        epoch: u8,
+        /// Its entries.
+        entries: usize,
+        /// Entries that were written or deleted.
+        changes: usize,
+        /// How long the reload took.
+        took: Duration,
+        /// Why it was made.
+        because: String,
+    },
+    /// It is primary from now on, with this term.
+    Leads(u64),
+    /// It is not primary, for this reason.
+    StandsBy(String),
+    /// A switch or a cable is dead, or is back.
+    Outage {
+        /// Which: `switch core-0`, `cable core-0 port 1 - agg-1-0 port 2`.
+        what: String,
+        /// Whether it is down now.
+        is_down: bool,
+    },
+    /// Trees were filled anew: the plan in force was taken out.
+    Void,
+    /// There is no plan, for this reason.
+    Trouble(String),
+}
+
+impl fmt::Display for ControllerNews {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Switch { name, trouble: None } => write!(f, "switch {name} holds what it should"),
+            Self::Switch { name, trouble: Some(reason) } => write!(f, "switch {name} is silent: {reason}"),
+            Self::Server { name, here: true } => write!(f, "memory server {name} is here"),
+            Self::Server { name, here: false } => write!(f, "memory server {name} is gone"),
+            Self::Reloaded { epoch, entries, changes, took, because } => {
+                let seconds = took.as_secs_f64();
+                write!(
+                    f,
+                    "epoch {epoch} in force, {entries} entries, {changes} changes in {seconds:.2} s: {because}"
+                )
+            }
+            Self::Outage { what, is_down: true } => write!(f, "{what} is down"),
+            Self::Outage { what, is_down: false } => write!(f, "{what} is up again"),
+            Self::Leads(term) => write!(f, "primary of the switches from now on, term {term}"),
+            Self::StandsBy(reason) => write!(f, "not primary: {reason}"),
+            Self::Void => f.write_str("trees were filled anew: no plan is in force"),
+            Self::Trouble(reason) => write!(f, "no plan: {reason}"),
+        }
+    }
+}

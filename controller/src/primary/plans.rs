@@ -1,0 +1,185 @@
+//! When a plan is made, and what becomes of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Answer, ControllerNews, Order, Primary, Ticket};
+use crate::follow::{Follower, Replanned};
+use crate::grpc::ClientReport;
+use crate::operator::{Question, Reloaded};
+use crate::plan::Plan;
+use crate::reconcile::Incarnations;
+
+/// After a plan that could not be made.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Why a plan is being made.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Purpose {
+    /// None is in force.
+    Start,
+    /// An operator has asked for it.
+    Operator(Question, Ticket),
+    /// The follower thinks that it is worth it; of these trees.
+    Follow(Incarnations),
+}
+
+/// A plan, the trees that it was made of, and what it is worth.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// The plan.
+    pub plan: Plan,
+    /// The trees, as they were known before they were read.
+    pub made_of: Incarnations,
+    /// Round trips of an average visit down to the leaf under the plan in force, if there is one.
+    pub trips_in_force: Option<f64>,
+    /// The same under this plan.
+    pub trips: f64,
+}
+
+impl Primary {
+    /// Has a plan made, if one is missing or worth it.
+    pub(super) fn think(&mut self) {
+        if self.planning.is_some() || self.now < self.not_before || self.controller.reload().is_some() {
+            return;
+        }
+        if self.controller.wants_plan() {
+            return self.make_plan(Purpose::Start);
+        }
+        let due = self.follower.as_ref().and_then(Follower::due).filter(|_| self.missing_server().is_none());
+        if due.is_some_and(|due| due <= self.now)
+            && let Some(follower) = self.follower.clone()
+        {
+            self.planning = Some(Purpose::Follow(self.controller.trees()));
+            self.orders.push_back(Order::Follow(Box::new(follower)));
+        }
+    }
+
+    pub(super) fn make_plan(&mut self, purpose: Purpose) {
+        match self.controller.next_epoch() {
+            Ok(epoch) => {
+                self.planning = Some(purpose);
+                self.orders.push_back(Order::Plan {
+                    in_force: self.controller.plan().map(|(loaded, _)| Arc::clone(loaded)),
+                    keys: self.keys.iter().copied().collect(),
+                    made_of: self.controller.trees(),
+                    epoch,
+                });
+            }
+            Err(refused) => {
+                if let Purpose::Operator(_, ticket) = purpose {
+                    self.answer(ticket, Err(refused.to_string()));
+                }
+            }
+        }
+    }
+
+    /// What has come of [`Order::Plan`].
+    pub fn planned(&mut self, made: Result<Made, String>) {
+        let Some(purpose) = self.planning.take() else { return };
+        self.meanwhile = ClientReport::default();
+        match (purpose, made) {
+            (Purpose::Operator(_, ticket), Err(trouble)) => self.answer(ticket, Err(trouble)),
+            (Purpose::Operator(Question::Reload { .. }, ticket), Ok(made)) => {
+                self.load(made.plan, made.made_of, "an operator has asked for it", Some(ticket));
+            }
+            (Purpose::Operator(question, ticket), Ok(made)) => {
+                self.answer(ticket, Ok(Answer::Made(question, Box::new(made))));
+            }
+            (_, Ok(made)) => self.load(made.plan, made.made_of, "none was in force", None),
+            (_, Err(trouble)) => self.cannot_plan(trouble),
+        }
+    }
+
+    /// What has come of [`Order::Follow`]: the follower, and another plan if that is worth it.
+    pub fn followed(&mut self, mut follower: Follower, replanned: Result<Option<Replanned>, String>) {
+        let Some(Purpose::Follow(made_of)) = self.planning.take() else { return };
+        let ClientReport { keys, index_reads, astray } = std::mem::take(&mut self.meanwhile);
+        follower.report(index_reads, astray, &keys);
+        // Its plan may have been taken out meanwhile, or replaced.
+        self.follower = self.follower.is_some().then_some(follower);
+        let in_force = self.controller.plan().map(|(loaded, _)| loaded.plan());
+        if self.follower.as_ref().map(Follower::in_force) != in_force {
+            self.follow_plan();
+        }
+        match replanned {
+            Ok(None) => self.trouble = None,
+            Ok(Some(Replanned { plan, astray, trips })) => {
+                let because = format!(
+                    "{:.1} % of index reads led astray; {:.2} round trips to the leaf, {:.2} by this plan",
+                    100.0 * astray,
+                    trips.0,
+                    trips.1
+                );
+                self.load(plan, made_of, &because, None);
+            }
+            Err(trouble) => self.cannot_plan(trouble),
+        }
+    }
+
+    fn cannot_plan(&mut self, trouble: String) {
+        if self.trouble.as_ref() != Some(&trouble) {
+            self.tell(ControllerNews::Trouble(trouble.clone()));
+        }
+        self.trouble = Some(trouble);
+        self.not_before = self.now + PAUSE;
+    }
+
+    pub(super) fn load(&mut self, plan: Plan, made_of: Incarnations, because: &str, ticket: Option<Ticket>) {
+        match self.controller.load(plan, made_of) {
+            Err(refused) => match ticket {
+                Some(ticket) => self.answer(ticket, Err(refused.to_string())),
+                None => self.trouble = Some(refused.to_string()),
+            },
+            Ok(_) => {
+                (self.trouble, self.because) = (None, because.to_owned());
+                self.waiting.extend(ticket);
+                self.orders.push_back(Order::Keep);
+            }
+        }
+    }
+
+    pub(super) fn reloaded(&mut self, epoch: u8, changes: usize, took: Duration) {
+        let entries = self.controller.plan().map_or(0, |(loaded, _)| loaded.len());
+        let because = std::mem::take(&mut self.because);
+        self.tell(ControllerNews::Reloaded { epoch, entries, changes, took, because });
+        let done = Reloaded { epoch, entries, changes, seconds: took.as_secs_f64() };
+        for ticket in std::mem::take(&mut self.waiting) {
+            self.answer(ticket, Ok(Answer::Reloaded(done)));
+        }
+        self.follow_plan();
+        if let Some(follower) = &mut self.follower {
+            follower.spent(self.now, changes);
+        }
+    }
+
+    pub(super) fn void(&mut self) {
+        self.tell(ControllerNews::Void);
+        self.follower = None;
+        for ticket in std::mem::take(&mut self.waiting) {
+            self.answer(ticket, Err("the trees were filled anew meanwhile; try again".to_owned()));
+        }
+    }
+
+    /// The plan in force is followed from now on.
+    fn follow_plan(&mut self) {
+        let Some((loaded, _)) = self.controller.plan() else { return };
+        let plan = loaded.plan().clone();
+        match &mut self.follower {
+            Some(follower) => follower.loaded(plan),
+            None => {
+                let topology = self.controller.cluster().tree();
+                let mut follower = Follower::new(topology, &self.placement, plan, self.follow);
+                follower.report(0, 0, self.keys.make_contiguous());
+                self.follower = Some(follower);
+            }
+        }
+    }
+
+    /// A plan that was found in force is followed as well.
+    pub(super) fn restore_follower(&mut self) {
+        if self.follower.is_none() && self.planning.is_none() && self.controller.reload().is_none() {
+            self.follow_plan();
+        }
+    }
+}
