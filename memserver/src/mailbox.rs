@@ -17,6 +17,7 @@ use crate::server::{
     Attached, Counter, KeyPlaces, LocateError, MemoryServer, Reply, Request, ServerError, SnapshotError,
 };
 use crate::session::{Lease, SessionKey};
+use crate::session_keeper::{Call, Denied, Granted};
 
 /// The data-path thread's end: looking into an empty mailbox is one atomic load, no lock.
 #[derive(Debug)]
@@ -115,6 +116,15 @@ impl Handle {
     /// As there.
     pub async fn open_session(&self, client: ClientId, known: Option<u64>) -> Answer<Lease> {
         self.ask(|reply| Request::Open { client, known, reply }).await
+    }
+
+    /// See [`MemoryServer::carry_out`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn call(&self, client: ClientId, call: Call) -> Result<Granted, Denied> {
+        let answer = self.ask(|reply| Request::Call { client, call, reply }).await?;
+        answer.map_err(Denied::from)
     }
 
     /// See [`MemoryServer::heard`].

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use fatbtree_index::record::{RECORD_ALIGN, RECORD_HEAD, is_record, place_bytes};
-use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, Pool, SessionId, TreeConfig};
+use fatbtree_index::{ChunkKind, GlobalAddress, MAX_VALUE, RemoteMemory, SessionId, TreeConfig};
 use fatbtree_verbs::{Memory, Verbs};
 
 use crate::chunk::{Chunk, ChunkTable, node_at, node_bytes};
@@ -35,11 +35,11 @@ pub enum Supply {
 
 impl Supply {
     /// Gives it to the client that has asked `server` for it in `session`. A chunk must have been published.
-    pub fn hand_to<V: Verbs>(&self, pool: &Pool<V>, server: u16, session: SessionId) {
+    pub fn hand_to<V: Verbs>(&self, memory: &RemoteMemory<V>, server: u16, session: SessionId) {
         match self {
-            Self::Chunk(chunk) => pool.supply(session, chunk.address, chunk.bytes, chunk.kind),
+            Self::Chunk(chunk) => memory.supply(session, chunk.address, chunk.bytes, chunk.kind),
             Self::Places(places) => {
-                pool.supply_places(session, server, places.kind, places.bytes, &places.addresses);
+                memory.supply_places(session, server, places.kind, places.bytes, &places.addresses);
             }
         }
     }

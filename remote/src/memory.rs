@@ -288,6 +288,15 @@ impl<V: Verbs> RemoteMemory<V> {
         Ok(())
     }
 
+    /// Breaks the connections to a server that are up, because their session has ended: nothing that is posted on them is carried out any
+    /// more. Operations wait for the next ones.
+    pub fn sever(&self, server: u16) {
+        let up: Vec<QueuePair> = self.state.borrow().connections.up(server).collect();
+        for queue_pair in up {
+            self.broke(Broken { queue_pair, failure: Failure::Flushed, index_read: false });
+        }
+    }
+
     // ---- driving ----
 
     /// Takes what has come by `now`, and wakes the operations that wait for it. Says whether there was anything.

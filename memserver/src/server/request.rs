@@ -14,6 +14,7 @@ use crate::load::LoadedTree;
 use crate::places::{GivenBack, Supply};
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey};
+use crate::session_keeper::{Call, Granted};
 
 /// The way back.
 pub type Reply<T> = oneshot::Sender<T>;
@@ -42,6 +43,15 @@ pub enum Request {
         known: Option<u64>,
         /// The way back.
         reply: Reply<Result<Lease, Refusal>>,
+    },
+    /// A call of a session keeper.
+    Call {
+        /// Who asks.
+        client: ClientId,
+        /// What for.
+        call: Call,
+        /// The way back.
+        reply: Reply<Result<Granted, Refusal>>,
     },
     /// What a controller has known before.
     Heard {
@@ -168,6 +178,7 @@ impl<D: Device> MemoryServer<D> {
                 self.advance(now);
                 let _ = reply.send(self.heard(former));
             }
+            Request::Call { client, call, reply } => self.handle_call(now, client, call, reply),
             Request::Open { client, known, reply } => {
                 let answer = self.open_session_after(now, client, known);
                 if let Some(lease) = self.tell(reply, answer) {
@@ -229,7 +240,11 @@ impl<D: Device> MemoryServer<D> {
     }
 
     /// Answers whoever asked. Returns what was granted if nobody waits for it any more.
-    fn tell<T>(&mut self, reply: Reply<Result<T, Refusal>>, answer: Result<T, Refusal>) -> Option<T> {
+    pub(super) fn tell<T>(
+        &mut self,
+        reply: Reply<Result<T, Refusal>>,
+        answer: Result<T, Refusal>,
+    ) -> Option<T> {
         self.counters.refused += u64::from(answer.is_err());
         reply.send(answer).err()?.ok()
     }
