@@ -220,6 +220,20 @@ fn two_renewals_may_be_lost() {
     assert_eq!(lab.count(opened), usize::from(SERVERS));
 }
 
+/// Each call takes longer than a third of the lease: a renewal is due whenever the next call is chosen.
+#[test]
+fn slow_calls_leave_room_for_others_than_renewals() {
+    let mut lab = Lab::new(KeeperOptions::default());
+    for _ in 0..20 {
+        lab.poll();
+        lab.pass(Duration::from_secs(4));
+        (0..SERVERS).for_each(|server| lab.answer(server, Fate::Answered));
+    }
+    lab.poll();
+    assert!(lab.is_up());
+    assert_eq!(lab.count(opened), usize::from(SERVERS));
+}
+
 #[test]
 fn a_session_that_has_ended_is_replaced_at_once_with_all_its_connections() {
     let mut lab = Lab::new(KeeperOptions::default());

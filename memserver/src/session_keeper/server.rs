@@ -65,6 +65,8 @@ pub(super) struct Server {
     returned: VecDeque<ReturnedPlaces>,
     /// The call under way, and when it was made.
     under_way: Option<(UnderWay, Instant)>,
+    /// The last call was a renewal.
+    has_just_renewed: bool,
     /// The pause after the next failure. The first failure in a row has none.
     pause: Duration,
     /// No call before this time.
@@ -154,8 +156,10 @@ impl Server {
             let known = self.info().map(|info| info.generation);
             return self.begin(now, UnderWay::Open, Call::Open { known });
         };
-        if now >= renew {
-            return self.begin(now, UnderWay::Renew, Call::Renew { session });
+        let (is_due, renewal) = (now >= renew, Call::Renew { session });
+        // Where a call takes longer than a part of the lease, a renewal is always due: other calls come between.
+        if is_due && !self.has_just_renewed {
+            return self.begin(now, UnderWay::Renew, renewal);
         }
         while let Some(&id) = self.down.first() {
             match remote.open(id) {
@@ -174,7 +178,8 @@ impl Server {
         if let Some((&kind, &bytes)) = self.wanted.first_key_value() {
             return self.begin(now, UnderWay::Allocate(kind), Call::Allocate { session, kind, bytes });
         }
-        self.next_returned(now)
+        let returned = self.next_returned(now);
+        returned.or_else(|| is_due.then(|| self.begin(now, UnderWay::Renew, renewal))?)
     }
 
     /// What is left to be done before the session is closed.
@@ -199,6 +204,7 @@ impl Server {
     }
 
     fn begin(&mut self, now: Instant, what: UnderWay, call: Call) -> Option<Call> {
+        self.has_just_renewed = matches!(what, UnderWay::Renew);
         self.under_way = Some((what, now));
         Some(call)
     }
