@@ -24,6 +24,7 @@
 //!   [`MemoryServer::give_back`]: memory that was freed, and used again by others.
 //! * [`Storage`], [`Folder`]: memory that outlives the server, in mapped files.
 //! * [`query`]: the server's end of the query protocol, for clients without RDMA.
+//! * [`session_keeper`]: a client's sessions with its servers, kept without I/O.
 //! * [`Event`]: what the first-hop switches must know.
 //! * [`grpc`]: the service and its client; [`grpc::load_servers`] fills servers that run.
 //!
@@ -85,6 +86,7 @@ mod places;
 mod refusal;
 mod server;
 mod session;
+pub mod session_keeper;
 mod storage;
 mod tenant;
 

@@ -15,6 +15,7 @@ use crate::places::{GivenBack, Supply};
 use crate::refusal::Refusal;
 use crate::server::{Attached, Counter, MemoryServer, Reply, Request, ServerError};
 use crate::session::{Lease, SessionKey};
+use crate::session_keeper::{Call, Denied, Granted};
 use crate::tenant::{Load, Tenant};
 
 /// The data-path thread's end: looking into an empty mailbox is one atomic load, no lock.
@@ -106,6 +107,15 @@ impl<T: Tenant> Handle<T> {
     /// As there.
     pub async fn open_session(&self, client: ClientId, known: Option<u64>) -> Answer<Lease> {
         self.ask(|reply| Request::Open { client, known, reply }).await
+    }
+
+    /// See [`MemoryServer::carry_out`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn call(&self, client: ClientId, call: Call) -> Result<Granted, Denied> {
+        let answer = self.ask(|reply| Request::Call { client, call, reply }).await?;
+        answer.map_err(Denied::from)
     }
 
     /// See [`MemoryServer::heard`].

@@ -33,11 +33,11 @@ pub enum Supply {
 
 impl Supply {
     /// Gives it to the client that has asked `server` for it in `session`. A chunk must have been published.
-    pub fn hand_to<V: Verbs>(&self, pool: &RemoteMemory<V>, server: u16, session: SessionId) {
+    pub fn hand_to<V: Verbs>(&self, memory: &RemoteMemory<V>, server: u16, session: SessionId) {
         match self {
-            Self::Chunk(chunk) => pool.supply(session, chunk.address, chunk.bytes, chunk.kind),
+            Self::Chunk(chunk) => memory.supply(session, chunk.address, chunk.bytes, chunk.kind),
             Self::Places(places) => {
-                pool.supply_places(session, server, places.kind, places.bytes, &places.addresses);
+                memory.supply_places(session, server, places.kind, places.bytes, &places.addresses);
             }
         }
     }

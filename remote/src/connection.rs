@@ -210,6 +210,16 @@ impl Connections {
         self.all.iter().map(|connection| connection.id)
     }
 
+    /// Queue pairs to a server that are up.
+    pub(crate) fn up(&self, server: u16) -> impl Iterator<Item = QueuePair> {
+        self.all.iter().filter(move |connection| connection.id.server == server).filter_map(|connection| {
+            match connection.link {
+                Link::Up { queue_pair, .. } => Some(queue_pair),
+                _ => None,
+            }
+        })
+    }
+
     #[inline]
     pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Result<&mut Connection, ConnectError> {
         // Servers are mostly numbered from 0 without gaps: the first guess is right.

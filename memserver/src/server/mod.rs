@@ -1,5 +1,6 @@
 //! A memory server as a value: its device, its memory, and what clients hold of both.
 
+mod calls;
 mod clients;
 mod local;
 mod request;

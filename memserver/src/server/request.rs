@@ -12,6 +12,7 @@ use crate::limits::ClientId;
 use crate::places::{GivenBack, Supply};
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey};
+use crate::session_keeper::{Call, Granted};
 use crate::tenant::{Loaded, Tenant};
 
 /// The way back.
@@ -34,6 +35,15 @@ pub enum Request<T: Tenant = Blink> {
         known: Option<u64>,
         /// The way back.
         reply: Reply<Result<Lease, Refusal>>,
+    },
+    /// A call of a session keeper.
+    Call {
+        /// Who asks.
+        client: ClientId,
+        /// What for.
+        call: Call,
+        /// The way back.
+        reply: Reply<Result<Granted, Refusal>>,
     },
     /// What a controller has known before.
     Heard {
@@ -159,6 +169,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 self.advance(now);
                 let _ = reply.send(self.heard(former));
             }
+            Request::Call { client, call, reply } => self.handle_call(now, client, call, reply),
             Request::Open { client, known, reply } => {
                 let answer = self.open_session_after(now, client, known);
                 if let Some(lease) = self.tell(reply, answer) {
@@ -220,7 +231,11 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
     }
 
     /// Answers whoever asked. Returns what was granted if nobody waits for it any more.
-    fn tell<A>(&mut self, reply: Reply<Result<A, Refusal>>, answer: Result<A, Refusal>) -> Option<A> {
+    pub(super) fn tell<A>(
+        &mut self,
+        reply: Reply<Result<A, Refusal>>,
+        answer: Result<A, Refusal>,
+    ) -> Option<A> {
         self.counters.refused += u64::from(answer.is_err());
         reply.send(answer).err()?.ok()
     }

@@ -1,0 +1,80 @@
+//! Calls of clients' session keepers.
+
+use fatbtree_verbs::Device;
+use fatbtree_verbs::time::Instant;
+
+use super::{MemoryServer, Reply};
+use crate::limits::ClientId;
+use crate::places::Supply;
+use crate::query::NodeMap;
+use crate::refusal::Refusal;
+use crate::session::{Lease, SessionKey};
+use crate::session_keeper::{Call, Granted, Opened};
+
+impl<D: Device> MemoryServer<D> {
+    /// Carries out a call of a client's [`SessionKeeper`](crate::session_keeper::SessionKeeper).
+    ///
+    /// # Errors
+    /// As the method of the call.
+    pub fn carry_out(&mut self, now: Instant, client: ClientId, call: Call) -> Result<Granted, Refusal> {
+        let key = |id| SessionKey { host: client.host, id };
+        Ok(match call {
+            Call::Open { known } => {
+                let Lease { session, duration: lease, owner } =
+                    self.open_session_after(now, client, known)?;
+                self.watch_root();
+                let nodes = |_: &_| NodeMap::new(&self.region, &self.info, &self.chunks);
+                let nodes = self.local.as_ref().map(nodes);
+                let opened = Opened { session: session.id, lease, owner, info: self.info, nodes };
+                Granted::Opened(Box::new(opened))
+            }
+            Call::Renew { session } => self.renew_session(now, key(session)).map(|_| Granted::Done)?,
+            Call::Connect { session, local, replaces, is_local: true } => {
+                Granted::Connected(self.attach(now, key(session), &local, replaces)?.endpoint)
+            }
+            Call::Connect { session, local, replaces, is_local: false } => {
+                Granted::Connected(self.connect(now, key(session), &local, replaces)?)
+            }
+            Call::Allocate { session, kind, bytes } => {
+                let supply = self.allocate(now, key(session), kind, bytes)?;
+                if let Supply::Chunk(chunk) = &supply {
+                    self.publish(now, key(session), chunk.address)?;
+                }
+                Granted::Supplied(supply)
+            }
+            Call::GiveBack(places) => {
+                self.give_back(now, key(places.session), places.kind, places.bytes, &places.addresses)?;
+                Granted::Done
+            }
+            Call::Close { session } => self.close_session(now, key(session)).map(|()| Granted::Done)?,
+        })
+    }
+
+    /// The same by a mailbox. What was given to a client that does not wait any more is taken back at once.
+    pub(super) fn handle_call(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        call: Call,
+        reply: Reply<Result<Granted, Refusal>>,
+    ) {
+        let (asked, answer) = (call.clone(), self.carry_out(now, client, call));
+        let Some(granted) = self.tell(reply, answer) else { return };
+        let key = |id| SessionKey { host: client.host, id };
+        match (asked, granted) {
+            (_, Granted::Opened(opened)) => drop(self.end(key(opened.session))),
+            (Call::Connect { session, is_local: true, .. }, Granted::Connected(end)) => {
+                self.detach(key(session), end.queue_pair);
+            }
+            (Call::Connect { session, .. }, Granted::Connected(end)) => {
+                // It is there: it was connected just now.
+                drop(self.disconnect(now, key(session), end.queue_pair));
+            }
+            // A chunk is the tree's by now: what is left of it comes back when the session ends.
+            (Call::Allocate { .. }, Granted::Supplied(Supply::Places(places))) => {
+                self.places.put_back(&places)
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Calls of a client to keep its session with a memory server, and the answers, as values: any carrier takes them there and back.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use fatbtree_index::{ChunkKind, Owner, ReturnedPlaces, SessionId, Shortage};
+use fatbtree_verbs::time::Duration;
+use fatbtree_verbs::{Endpoint, QueuePairNumber};
+
+use crate::grpc::ClientError;
+use crate::info::ServerInfo;
+use crate::mailbox::ServerGone;
+use crate::places::Supply;
+use crate::query::NodeMap;
+use crate::refusal::Refusal;
+
+/// A call of a [`SessionKeeper`](super::SessionKeeper), carried out by [`MemoryServer::carry_out`](crate::MemoryServer::carry_out).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// Opens a session.
+    Open {
+        /// Generation of the tree that the client has known in a former session.
+        known: Option<u64>,
+    },
+    /// Makes a session last as long as a new one.
+    Renew {
+        /// The session.
+        session: SessionId,
+    },
+    /// Connects a queue pair, or a local link.
+    Connect {
+        /// The session.
+        session: SessionId,
+        /// The client's end.
+        local: Endpoint,
+        /// The server's end that the client had before: it ends first.
+        replaces: Option<QueuePairNumber>,
+        /// The client is a thread of the server's process.
+        is_local: bool,
+    },
+    /// Allocates memory. A chunk is published.
+    Allocate {
+        /// The session.
+        session: SessionId,
+        /// For what.
+        kind: ChunkKind,
+        /// Bytes of the node, or of the record's place.
+        bytes: u32,
+    },
+    /// Gives back places, at most [`PLACES_AT_ONCE`](crate::PLACES_AT_ONCE).
+    GiveBack(ReturnedPlaces),
+    /// Closes a session.
+    Close {
+        /// The session.
+        session: SessionId,
+    },
+}
+
+/// A session that was opened, and the server's description at that time.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// Its name.
+    pub session: SessionId,
+    /// How long it lasts without being renewed.
+    pub lease: Duration,
+    /// The owner of its locks; `None` if the server has no locks.
+    pub owner: Option<Owner>,
+    /// What the server holds.
+    pub info: ServerInfo,
+    /// Where nodes may lie; `None` for clients of other processes.
+    pub nodes: Option<NodeMap>,
+}
+
+/// The answer to a call that was carried out.
+#[derive(Clone, Debug)]
+pub enum Granted {
+    /// To [`Call::Open`].
+    Opened(Box<Opened>),
+    /// To [`Call::Connect`]: the server's end.
+    Connected(Endpoint),
+    /// To [`Call::Allocate`].
+    Supplied(Supply),
+    /// To all other calls.
+    Done,
+}
+
+/// What a refusal means to the client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Meaning {
+    /// The session has ended: open another one.
+    Ended,
+    /// The server has lost its tree.
+    TreeLost,
+    /// There was no answer, or the server asks to be asked again.
+    Later,
+    /// The server refuses.
+    No,
+}
+
+/// A call that was not carried out, as far as is known.
+#[derive(Clone, Debug)]
+pub struct Denied {
+    /// What it means.
+    pub meaning: Meaning,
+    /// Why there is no memory, where some was asked for.
+    pub shortage: Shortage,
+    /// The error in full.
+    pub error: Arc<dyn Error + Send + Sync>,
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+/// No answer from a memory server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the memory server has not answered; the call is made again after a pause")]
+pub struct NoAnswer;
+
+impl Denied {
+    pub(super) fn new(meaning: Meaning, error: impl Error + Send + Sync + 'static) -> Self {
+        Self { meaning, shortage: Shortage::Unknown, error: Arc::new(error) }
+    }
+}
+
+impl From<Refusal> for Denied {
+    fn from(refusal: Refusal) -> Self {
+        let meaning = match &refusal {
+            Refusal::UnknownSession(_) => Meaning::Ended,
+            Refusal::TreeLost { .. } => Meaning::TreeLost,
+            Refusal::Undecided { .. } => Meaning::Later,
+            _ => Meaning::No,
+        };
+        Self { shortage: refusal.shortage(), ..Self::new(meaning, refusal) }
+    }
+}
+
+impl From<ClientError> for Denied {
+    fn from(error: ClientError) -> Self {
+        let meaning = match &error {
+            error if error.session_has_ended() => Meaning::Ended,
+            error if error.tree_is_lost() => Meaning::TreeLost,
+            error if error.is_final() => Meaning::No,
+            _ => Meaning::Later,
+        };
+        Self { shortage: error.shortage(), ..Self::new(meaning, error) }
+    }
+}
+
+impl From<ServerGone> for Denied {
+    fn from(gone: ServerGone) -> Self {
+        Self::new(Meaning::Later, gone)
+    }
+}
+
+impl From<NoAnswer> for Denied {
+    fn from(error: NoAnswer) -> Self {
+        Self::new(Meaning::Later, error)
+    }
+}

@@ -1,0 +1,351 @@
+//! A client's sessions with its memory servers, kept without I/O.
+//!
+//! ```text
+//!   RemoteMemory ──events──► SessionKeeper ──Call──► carrier ──► MemoryServer::carry_out
+//!        ▲                     │   ▲  │                              │
+//!        └──writer, queue pair─┘   │  └─Notice──► owner              │
+//!           memory, loss           └──────────Granted or Denied──────┘
+//! ```
+//!
+//! A carrier is a direct call, or a mailbox ([`Handle::call`](crate::Handle::call)).
+
+mod call;
+mod server;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use fatbtree_index::{
+    BreakReason, ConnectionId, Event, Pool, PoolError, RemoteMemory, RemoteSide, SessionId, Shortage, Writer,
+};
+use fatbtree_verbs::Verbs;
+use fatbtree_verbs::time::{Duration, Instant};
+
+use crate::info::ServerInfo;
+use crate::query::NodeMap;
+
+pub use call::{Call, Denied, Granted, Meaning, NoAnswer, Opened};
+use server::{GivenUp, Server};
+
+/// How a keeper behaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeeperOptions {
+    /// The first pause after a refusal, or after a call without an answer. The next ones are twice as long each.
+    pub first_pause: Duration,
+    /// The longest pause.
+    pub longest_pause: Duration,
+    /// How long operations wait for a server that does not answer. `None`: without end.
+    pub patience: Option<Duration>,
+    /// Interval in which places that the client has in excess are given back.
+    pub surplus: Duration,
+    /// The client is a thread of the server's process, and has local links instead of queue pairs.
+    pub is_local: bool,
+}
+
+impl Default for KeeperOptions {
+    /// Pauses from 10 ms to 500 ms, as over a network for calls; surplus once a second.
+    fn default() -> Self {
+        Self {
+            first_pause: Duration::from_millis(10),
+            longest_pause: Duration::from_millis(500),
+            patience: None,
+            surplus: Duration::from_secs(1),
+            is_local: false,
+        }
+    }
+}
+
+/// Something that a keeper has done or met; its owner may act on it.
+#[derive(Clone, Debug)]
+pub enum Notice {
+    /// A new session has begun, perhaps with another tree: see [`SessionKeeper::info`].
+    Opened {
+        /// The server.
+        server: u16,
+    },
+    /// A connection is up.
+    Connected {
+        /// Which.
+        id: ConnectionId,
+    },
+    /// A connection broke. It is being made again.
+    Broken {
+        /// Which.
+        id: ConnectionId,
+        /// Why.
+        reason: BreakReason,
+    },
+    /// A server has lost its tree: operations on it fail until it has another one.
+    Lost {
+        /// The server.
+        server: u16,
+    },
+    /// A server refuses, or has not answered for as long as operations wait: they fail until it answers.
+    OutOfReach {
+        /// The server.
+        server: u16,
+    },
+    /// A lock was left: the owner runs [`RemoteMemory::finish`].
+    Unfinished {
+        /// The server.
+        server: u16,
+    },
+    /// A call was refused, or not answered, or its answer cannot be used.
+    Denied {
+        /// The server.
+        server: u16,
+        /// How.
+        denied: Denied,
+    },
+}
+
+/// Notices that wait for the owner; older ones are dropped.
+const NOTICES: usize = 1024;
+
+/// Remote memory under a keeper, whatever index lies in it: an index may refuse two steps.
+pub trait Kept {
+    /// The device.
+    type Verbs: Verbs;
+
+    /// The memory.
+    fn remote(&self) -> &RemoteMemory<Self::Verbs>;
+
+    /// See [`RemoteMemory::set_writer`].
+    ///
+    /// # Errors
+    /// When the memory can only be read.
+    fn let_write(&self, server: u16, writer: Writer) -> Result<(), PoolError> {
+        Ok(self.remote().set_writer(server, writer)?)
+    }
+
+    /// See [`RemoteMemory::connected`].
+    ///
+    /// # Errors
+    /// When the queue pair cannot be used.
+    fn join(&self, id: ConnectionId, remote: RemoteSide) -> Result<(), PoolError> {
+        self.remote().connected(id, remote)?;
+        Ok(())
+    }
+}
+
+impl<V: Verbs> Kept for RemoteMemory<V> {
+    type Verbs = V;
+
+    fn remote(&self) -> &Self {
+        self
+    }
+}
+
+impl<V: Verbs> Kept for Pool<V> {
+    type Verbs = V;
+
+    fn remote(&self) -> &RemoteMemory<V> {
+        self
+    }
+
+    fn let_write(&self, server: u16, writer: Writer) -> Result<(), PoolError> {
+        self.set_writer(server, writer)
+    }
+
+    fn join(&self, id: ConnectionId, remote: RemoteSide) -> Result<(), PoolError> {
+        self.connected(id, remote).map(drop)
+    }
+}
+
+/// Keeps one client's sessions with all its memory servers: opens and renews them, connects queue pairs, brings memory, gives places back,
+/// and notices lost trees. It has no clock, socket or thread.
+///
+/// **Driving contract.** Time never goes back. After each [turn](RemoteMemory::turn) of the memory, each answer, and when
+/// [`poll_timeout`](Self::poll_timeout) has come:
+/// * carry all calls of [`poll_call`](Self::poll_call) to their servers;
+/// * take all [notices](Self::poll_notice).
+///
+/// Each call is answered once by [`handle_answer`](Self::handle_answer), with [`NoAnswer`] if need be: a server has at most one call under
+/// way. The keeper takes the memory's events; nothing else does.
+///
+/// ```
+/// use fatbtree_index::RemoteMemory;
+/// use fatbtree_memserver::session_keeper::{NoAnswer, SessionKeeper};
+/// use fatbtree_memserver::{ClientId, MemoryServer};
+/// use fatbtree_verbs::time::Instant;
+/// use fatbtree_verbs::{Device, Verbs};
+///
+/// /// Lets a server that is at hand answer everything.
+/// fn keep<V: Verbs, D: Device>(
+///     keeper: &mut SessionKeeper,
+///     memory: &RemoteMemory<V>,
+///     now: Instant,
+///     (client, mut process): (ClientId, Option<&mut MemoryServer<D>>),
+/// ) {
+///     while let Some((server, call)) = keeper.poll_call(now, memory) {
+///         match &mut process {
+///             Some(process) => keeper.handle_answer(now, memory, server, process.carry_out(now, client, call)),
+///             None => keeper.handle_answer(now, memory, server, Err(NoAnswer)),
+///         }
+///     }
+///     while let Some(notice) = keeper.poll_notice() {
+///         println!("{notice:?}");
+///     }
+/// }
+/// ```
+#[derive(Debug)]
+pub struct SessionKeeper {
+    options: KeeperOptions,
+    servers: BTreeMap<u16, Server>,
+    notices: Notices,
+    surplus_due: Instant,
+    is_closing: bool,
+}
+
+/// What the owner has not been told yet.
+#[derive(Debug, Default)]
+struct Notices(VecDeque<Notice>);
+
+impl Notices {
+    fn push(&mut self, notice: Notice) {
+        if self.0.len() >= NOTICES {
+            self.0.pop_front();
+        }
+        self.0.push_back(notice);
+    }
+}
+
+impl SessionKeeper {
+    /// A keeper of these connections, none of which is up.
+    pub fn new(connections: impl IntoIterator<Item = ConnectionId>, options: KeeperOptions) -> Self {
+        let mut servers: BTreeMap<u16, Server> = BTreeMap::new();
+        for id in connections {
+            servers.entry(id.server).or_default().add(id);
+        }
+        Self {
+            options,
+            servers,
+            notices: Notices::default(),
+            surplus_due: Instant::ZERO + options.surplus,
+            is_closing: false,
+        }
+    }
+
+    // ---- getters ----
+
+    /// What a server has said of itself when its last session was opened.
+    pub fn info(&self, server: u16) -> Option<&ServerInfo> {
+        self.servers.get(&server)?.info()
+    }
+
+    /// Where nodes may lie on a server, for local clients.
+    pub fn nodes(&self, server: u16) -> Option<&NodeMap> {
+        self.servers.get(&server)?.nodes()
+    }
+
+    /// The present session with a server.
+    pub fn session(&self, server: u16) -> Option<SessionId> {
+        self.servers.get(&server)?.session()
+    }
+
+    /// Whether all connections are up.
+    pub fn is_connected(&self) -> bool {
+        self.servers.values().all(Server::is_connected)
+    }
+
+    /// Whether all sessions are closed.
+    pub fn is_closed(&self) -> bool {
+        self.is_closing && self.servers.values().all(Server::is_closed)
+    }
+
+    // ---- driving ----
+
+    /// The next call, for a server that has none under way.
+    pub fn poll_call(&mut self, now: Instant, memory: &impl Kept) -> Option<(u16, Call)> {
+        self.take_events(memory);
+        if now >= self.surplus_due && !self.is_closing {
+            self.surplus_due = now + self.options.surplus;
+            for places in memory.remote().surplus() {
+                self.give_back(places);
+            }
+        }
+        let Self { options, servers, notices, is_closing, .. } = self;
+        servers.iter_mut().find_map(|(&id, server)| {
+            let call = match is_closing {
+                true => server.next_last_call(now),
+                false => server.next_call(now, memory.remote(), options, notices),
+            };
+            Some((id, call?))
+        })
+    }
+
+    /// Takes the answer to the call that is under way at a server. Without one, an answer changes nothing.
+    pub fn handle_answer(
+        &mut self,
+        now: Instant,
+        memory: &impl Kept,
+        server: u16,
+        answer: Result<Granted, impl Into<Denied>>,
+    ) {
+        let Self { options, servers, notices, .. } = self;
+        if let Some(kept) = servers.get_mut(&server) {
+            kept.handle_answer(now, memory, options, notices, answer.map_err(Into::into));
+        }
+    }
+
+    /// When [`poll_call`](Self::poll_call) is due, if nothing else happens before.
+    pub fn poll_timeout(&self) -> Instant {
+        let dues = self.servers.values().filter_map(Server::due);
+        dues.fold(self.surplus_due, Instant::min)
+    }
+
+    /// The next notice.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.notices.0.pop_front()
+    }
+
+    // ---- wishes of the owner ----
+
+    /// Makes the next call to a server a renewal: its session may have ended.
+    pub fn doubt(&mut self, server: u16) {
+        if let Some(server) = self.servers.get_mut(&server) {
+            server.doubt();
+        }
+    }
+
+    /// Gives places back that the owner has taken out of the memory, in the session that they name, or never.
+    pub fn give_back(&mut self, places: fatbtree_index::ReturnedPlaces) {
+        if let Some(server) = self.servers.get_mut(&places.server) {
+            server.give_back(places);
+        }
+    }
+
+    /// Closes all sessions, after the client's free places were given back. Nothing else is asked for any more.
+    pub fn close(&mut self, memory: &impl Kept) {
+        self.is_closing = true;
+        for places in memory.remote().take_returned() {
+            self.give_back(places);
+        }
+    }
+
+    fn take_events(&mut self, memory: &impl Kept) {
+        let remote = memory.remote();
+        while let Some(event) = remote.poll_event() {
+            match event {
+                Event::ConnectionBroken { id, reason } => {
+                    self.notices.push(Notice::Broken { id, reason });
+                    if let Some(server) = self.servers.get_mut(&id.server) {
+                        server.broke(id, remote);
+                    }
+                }
+                Event::MemoryWanted { server, kind, bytes } => {
+                    let kept = self.servers.get_mut(&server);
+                    let why = match kept.as_ref().map(|kept| kept.given_up()) {
+                        Some(None) if !self.is_closing => None,
+                        Some(Some(GivenUp::Lost)) => Some(Shortage::TreeLost),
+                        _ => Some(Shortage::Unknown),
+                    };
+                    match (why, kept) {
+                        (None, Some(kept)) => kept.want(kind, bytes),
+                        (why, _) => remote.refuse_memory(server, kind, why.unwrap_or_default()),
+                    }
+                }
+                Event::Unfinished { server } => self.notices.push(Notice::Unfinished { server }),
+            }
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! One memory server under a keeper: the session, what is missing in it, and the one call that is under way.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use fatbtree_index::{
+    ChunkKind, ConnectionId, RemoteMemory, RemoteSide, ReturnedPlaces, SessionId, Shortage,
+};
+use fatbtree_verbs::time::{Duration, Instant};
+use fatbtree_verbs::{Device as _, Verbs};
+
+use super::call::{Call, Denied, Granted, Meaning, NoAnswer, Opened};
+use super::{KeeperOptions, Kept, Notice, Notices};
+use crate::info::ServerInfo;
+use crate::places::PLACES_AT_ONCE;
+use crate::query::NodeMap;
+
+/// Parts of a lease: a session is renewed after one of them, so two renewals may be lost.
+const RENEWALS: u64 = 3;
+
+/// Calls that give places back and wait; further places are lost to the tree.
+const RETURNS: usize = 64;
+
+/// Why operations on a server fail instead of waiting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum GivenUp {
+    /// It has lost its tree.
+    Lost,
+    /// It refuses, or has not answered for too long.
+    OutOfReach,
+}
+
+/// The call under way.
+#[derive(Clone, Copy, Debug)]
+enum UnderWay {
+    Open,
+    Renew,
+    Connect(ConnectionId),
+    Allocate(ChunkKind),
+    GiveBack,
+    Close,
+}
+
+/// A session.
+#[derive(Clone, Copy, Debug)]
+struct Session {
+    id: SessionId,
+    /// The time between two renewals.
+    part: Duration,
+    /// When it is to be renewed.
+    renew: Instant,
+}
+
+/// A memory server.
+#[derive(Debug, Default)]
+pub(super) struct Server {
+    /// All connections to it.
+    all: BTreeSet<ConnectionId>,
+    /// Connections that are not up.
+    down: BTreeSet<ConnectionId>,
+    session: Option<Session>,
+    /// What it said of itself when the last session was opened.
+    said: Option<(ServerInfo, Option<NodeMap>)>,
+    /// Memory that operations wait for: kind, and bytes.
+    wanted: BTreeMap<ChunkKind, u32>,
+    returned: VecDeque<ReturnedPlaces>,
+    /// The call under way, and when it was made.
+    under_way: Option<(UnderWay, Instant)>,
+    /// The last call was a renewal.
+    has_just_renewed: bool,
+    /// The pause after the next failure. The first failure in a row has none.
+    pause: Duration,
+    /// No call before this time.
+    retry: Option<Instant>,
+    failing_since: Option<Instant>,
+    given_up: Option<GivenUp>,
+}
+
+impl Server {
+    pub(super) fn add(&mut self, id: ConnectionId) {
+        self.all.insert(id);
+        self.down.insert(id);
+    }
+
+    pub(super) fn info(&self) -> Option<&ServerInfo> {
+        self.said.as_ref().map(|(info, _)| info)
+    }
+
+    pub(super) fn nodes(&self) -> Option<&NodeMap> {
+        self.said.as_ref()?.1.as_ref()
+    }
+
+    pub(super) fn session(&self) -> Option<SessionId> {
+        self.session.map(|session| session.id)
+    }
+
+    pub(super) fn given_up(&self) -> Option<GivenUp> {
+        self.given_up
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.down.is_empty()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.session.is_none() && self.under_way.is_none()
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        match (self.under_way, self.retry, self.session) {
+            (Some(_), ..) => None,
+            (None, Some(retry), _) => Some(retry),
+            (None, None, Some(session)) => Some(session.renew),
+            (None, None, None) => Some(Instant::ZERO),
+        }
+    }
+
+    pub(super) fn doubt(&mut self) {
+        if let Some(session) = &mut self.session {
+            session.renew = Instant::ZERO;
+        }
+    }
+
+    pub(super) fn want(&mut self, kind: ChunkKind, bytes: u32) {
+        self.wanted.insert(kind, bytes);
+    }
+
+    pub(super) fn give_back(&mut self, places: ReturnedPlaces) {
+        for some in places.addresses.chunks(PLACES_AT_ONCE) {
+            if self.returned.len() < RETURNS {
+                self.returned.push_back(ReturnedPlaces { addresses: some.to_vec(), ..places });
+            }
+        }
+    }
+
+    pub(super) fn broke<V: Verbs>(&mut self, id: ConnectionId, remote: &RemoteMemory<V>) {
+        if self.all.contains(&id) {
+            self.down.insert(id);
+            self.fail_operations(id, remote);
+        }
+    }
+
+    // ---- calls ----
+
+    pub(super) fn next_call<V: Verbs>(
+        &mut self,
+        now: Instant,
+        remote: &RemoteMemory<V>,
+        options: &KeeperOptions,
+        notices: &mut Notices,
+    ) -> Option<Call> {
+        if self.under_way.is_some() || self.retry.is_some_and(|retry| now < retry) {
+            return None;
+        }
+        self.retry = None;
+        let Some(Session { id: session, renew, .. }) = self.session else {
+            let known = self.info().map(|info| info.generation);
+            return self.begin(now, UnderWay::Open, Call::Open { known });
+        };
+        let (is_due, renewal) = (now >= renew, Call::Renew { session });
+        // Where a call takes longer than a part of the lease, a renewal is always due: other calls come between.
+        if is_due && !self.has_just_renewed {
+            return self.begin(now, UnderWay::Renew, renewal);
+        }
+        while let Some(&id) = self.down.first() {
+            match remote.open(id) {
+                Ok(local) => {
+                    let (replaces, is_local) = (remote.replaces(id), options.is_local);
+                    let call = Call::Connect { session, local, replaces, is_local };
+                    return self.begin(now, UnderWay::Connect(id), call);
+                }
+                Err(fatbtree_index::ConnectError::Up { .. }) => drop(self.down.pop_first()),
+                Err(error) => {
+                    self.failed(now, remote, options, notices, &Denied::new(Meaning::No, error));
+                    return None;
+                }
+            }
+        }
+        if let Some((&kind, &bytes)) = self.wanted.first_key_value() {
+            return self.begin(now, UnderWay::Allocate(kind), Call::Allocate { session, kind, bytes });
+        }
+        let returned = self.next_returned(now);
+        returned.or_else(|| is_due.then(|| self.begin(now, UnderWay::Renew, renewal))?)
+    }
+
+    /// What is left to be done before the session is closed.
+    pub(super) fn next_last_call(&mut self, now: Instant) -> Option<Call> {
+        let session = self.session()?;
+        if self.under_way.is_some() {
+            return None;
+        }
+        let returned = self.next_returned(now);
+        returned.or_else(|| self.begin(now, UnderWay::Close, Call::Close { session }))
+    }
+
+    fn next_returned(&mut self, now: Instant) -> Option<Call> {
+        let session = self.session()?;
+        // What is of another session must not be given back.
+        while let Some(places) = self.returned.pop_front() {
+            if places.session == session {
+                return self.begin(now, UnderWay::GiveBack, Call::GiveBack(places));
+            }
+        }
+        None
+    }
+
+    fn begin(&mut self, now: Instant, what: UnderWay, call: Call) -> Option<Call> {
+        self.has_just_renewed = matches!(what, UnderWay::Renew);
+        self.under_way = Some((what, now));
+        Some(call)
+    }
+
+    // ---- answers ----
+
+    pub(super) fn handle_answer(
+        &mut self,
+        now: Instant,
+        memory: &impl Kept,
+        options: &KeeperOptions,
+        notices: &mut Notices,
+        answer: Result<Granted, Denied>,
+    ) {
+        let Some((what, asked)) = self.under_way.take() else { return };
+        let remote = memory.remote();
+        let denied = match (what, answer) {
+            (UnderWay::Open, Ok(Granted::Opened(opened))) => {
+                self.opened(asked, memory, options, notices, *opened);
+                return;
+            }
+            (UnderWay::Renew, Ok(Granted::Done)) => {
+                if let Some(session) = &mut self.session {
+                    session.renew = asked + session.part;
+                }
+                self.went_well();
+                return;
+            }
+            (UnderWay::Connect(id), Ok(Granted::Connected(endpoint))) => {
+                let rkey = self.info().map_or(0, |info| info.tree.rkey);
+                match memory.join(id, RemoteSide { endpoint, rkey, registered: false }) {
+                    Ok(()) => {
+                        self.down.remove(&id);
+                        (self.given_up, self.failing_since) = (None, None);
+                        self.went_well();
+                        notices.push(Notice::Connected { id });
+                        return;
+                    }
+                    Err(error) => Denied::new(Meaning::No, error),
+                }
+            }
+            (UnderWay::Allocate(kind), Ok(Granted::Supplied(supply))) => {
+                self.wanted.remove(&kind);
+                if let Some(session) = self.session {
+                    supply.hand_to(remote, self.number(), session.id);
+                }
+                self.went_well();
+                return;
+            }
+            (UnderWay::Close, _) => {
+                self.session = None;
+                return;
+            }
+            // What is not taken is lost to the tree.
+            (UnderWay::GiveBack, Ok(_)) => return,
+            (UnderWay::GiveBack, Err(denied)) if denied.meaning != Meaning::Ended => return,
+            (UnderWay::Allocate(kind), Err(denied)) if denied.meaning == Meaning::No => {
+                self.wanted.remove(&kind);
+                remote.refuse_memory(self.number(), kind, denied.shortage);
+                let server = self.number();
+                notices.push(Notice::Denied { server, denied });
+                return;
+            }
+            (_, Err(denied)) => denied,
+            (_, Ok(_)) => NoAnswer.into(),
+        };
+        self.failed(now, remote, options, notices, &denied);
+    }
+
+    fn number(&self) -> u16 {
+        self.all.first().map_or(0, |id| id.server)
+    }
+
+    fn opened(
+        &mut self,
+        asked: Instant,
+        memory: &impl Kept,
+        options: &KeeperOptions,
+        notices: &mut Notices,
+        opened: Opened,
+    ) {
+        let Opened { session, lease, owner, info, nodes } = opened;
+        let server = self.number();
+        let masked_atomics = memory.remote().reactor().with(|verbs| verbs.capabilities().masked_atomics);
+        if let Some(writer) = info.writer(owner, masked_atomics)
+            && let Err(error) = memory.let_write(server, writer)
+        {
+            let denied = Denied::new(Meaning::No, error);
+            notices.push(Notice::Denied { server, denied });
+        }
+        // Whatever lease a server tells, it is not asked without a pause.
+        let part = (lease / RENEWALS).max(options.first_pause);
+        self.session = Some(Session { id: session, part, renew: asked + part });
+        self.said = Some((info, nodes));
+        // Operations that wait for memory ask for it again in the new session.
+        self.wanted.clear();
+        self.given_up = None;
+        if self.down.is_empty() {
+            self.failing_since = None;
+        }
+        notices.push(Notice::Opened { server });
+    }
+
+    fn went_well(&mut self) {
+        (self.pause, self.retry) = (Duration::ZERO, None);
+        if self.down.is_empty() {
+            self.failing_since = None;
+        }
+    }
+
+    fn failed<V: Verbs>(
+        &mut self,
+        now: Instant,
+        remote: &RemoteMemory<V>,
+        options: &KeeperOptions,
+        notices: &mut Notices,
+        denied: &Denied,
+    ) {
+        let server = self.number();
+        notices.push(Notice::Denied { server, denied: denied.clone() });
+        let since = *self.failing_since.get_or_insert(now);
+        self.retry = Some(now + self.pause);
+        self.pause = (self.pause * 2).clamp(options.first_pause, options.longest_pause);
+        if matches!(denied.meaning, Meaning::Ended | Meaning::TreeLost) {
+            self.session = None;
+            remote.sever(server);
+            self.down.clone_from(&self.all);
+        }
+        let given_up = match denied.meaning {
+            Meaning::TreeLost => Some(GivenUp::Lost),
+            Meaning::No => Some(GivenUp::OutOfReach),
+            _ if options.patience.is_some_and(|patience| now >= since + patience) => {
+                self.given_up.or(Some(GivenUp::OutOfReach))
+            }
+            _ => self.given_up,
+        };
+        if given_up != self.given_up {
+            self.given_up = given_up;
+            match given_up {
+                Some(GivenUp::Lost) => notices.push(Notice::Lost { server }),
+                Some(GivenUp::OutOfReach) => notices.push(Notice::OutOfReach { server }),
+                None => {}
+            }
+        }
+        self.down.iter().for_each(|&id| self.fail_operations(id, remote));
+        let why = match self.given_up {
+            None => return,
+            Some(GivenUp::Lost) => Shortage::TreeLost,
+            Some(GivenUp::OutOfReach) => Shortage::Unknown,
+        };
+        for (kind, _) in std::mem::take(&mut self.wanted) {
+            remote.refuse_memory(server, kind, why);
+        }
+    }
+
+    /// Lets operations on a connection that is not up fail, where the server was given up.
+    fn fail_operations<V: Verbs>(&self, id: ConnectionId, remote: &RemoteMemory<V>) {
+        let failed = match self.given_up {
+            None => return,
+            Some(GivenUp::Lost) => remote.lose(id),
+            Some(GivenUp::OutOfReach) => remote.abandon(id),
+        };
+        // The memory has the connection: it has told the keeper of it.
+        drop(failed);
+    }
+}
