@@ -21,7 +21,11 @@ impl<V: Verbs> Counters<V> {
     pub(crate) async fn create(memory: Rc<RemoteMemory<V>>, server: u16, len: u32) -> Result<Self, Trouble> {
         let want = Want { server, kind: ChunkKind::Records, bytes: len * STRIDE, is_fresh: true };
         loop {
-            let writer = memory.writer(server)?;
+            let Ok(writer) = memory.writer(server) else {
+                // The first session is on its way.
+                memory.pause(1).await;
+                continue;
+            };
             if let Some(Some(base)) = memory.in_space(server, &writer, |space| space.take(want)) {
                 let zeros = vec![0; want.bytes as usize];
                 let all = [Part { at: base, bytes: &zeros }];
@@ -65,7 +69,9 @@ impl<V: Verbs> Counters<V> {
         loop {
             match self.try_add(at, lane, what).await {
                 // Nothing was written: once more, on the next connection or in the next session.
-                Err(LockError::Trouble(Trouble::Broke(_) | Trouble::Lapsed)) => self.memory.pause(1).await,
+                Err(LockError::Trouble(Trouble::Broke(_) | Trouble::Lapsed | Trouble::NotWriter(_))) => {
+                    self.memory.pause(1).await;
+                }
                 ended => return ended,
             }
         }

@@ -12,9 +12,9 @@ use std::rc::Rc;
 
 use array::Counters;
 use fatbtree_remote::{GlobalAddress, LockError};
-use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, Task, World, random};
+use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, World, random};
 use fatbtree_verbs::time::Duration;
-use lab::{Client, Server};
+use lab::{Client, SERVER, begin, serve};
 use rand::RngExt as _;
 
 const COUNTERS: u32 = 4;
@@ -31,8 +31,7 @@ struct Told {
 
 /// Adds and reads until it dies.
 async fn work(client: Client, base: GlobalAddress, told: Rc<RefCell<Told>>, mut random: Random) {
-    client.until_session().await;
-    let counters = Counters::open(Rc::clone(&client.memory), base);
+    let counters = Counters::open(client, base);
     loop {
         let number = random.random_range(0..COUNTERS);
         let at = number as usize;
@@ -55,29 +54,20 @@ async fn work(client: Client, base: GlobalAddress, told: Rc<RefCell<Told>>, mut 
     }
 }
 
-fn start(machine: &Machine, server: &Rc<Server>, draw: &mut Random) -> Client {
-    Client::begin(machine, server, draw.random_range(1..=2), draw.random_range(0..=u64::MAX))
-}
-
 /// Returns locks that were taken from dead owners, and sessions that ended.
 fn run(seed: u64) -> (u64, u64) {
     let draw = &mut random(seed, 50);
     let world = World::new(seed, Options::rough(draw));
-    let server = Server::start(&world.machine(MachineOptions::named("server")), world.operator());
+    let server = serve(&world.machine(MachineOptions::named("server")), world.operator());
     let founder = world.machine(MachineOptions::named("founder"));
-    let first = start(&founder, &server, draw);
-    let making: Task<Counters<_>> = founder.spawn({
-        let first = first.clone();
-        async move {
-            first.until_session().await;
-            Counters::create(first.memory, Server::ID, COUNTERS).await.expect("the server lives")
-        }
-    });
+    let first = begin(&founder, &server, draw);
+    let create = Counters::create(Rc::clone(&first), SERVER, COUNTERS);
+    let making = founder.spawn(async move { create.await.expect("the server lives") });
     world.run_until(|| making.has_ended(), SOON).expect("nothing is in the way");
     let array = making.take().expect("it was made");
 
-    let told = Told { sums: vec![Vec::new(); COUNTERS as usize], begun: vec![0; COUNTERS as usize] };
-    let told = Rc::new(RefCell::new(told));
+    let (sums, begun) = (vec![Vec::new(); COUNTERS as usize], vec![0; COUNTERS as usize]);
+    let told = Rc::new(RefCell::new(Told { sums, begun }));
     let machines =
         [1, 2, 3].map(|number| world.machine(MachineOptions::rough(format!("client {number}"), draw)));
     let mut clients = Vec::new();
@@ -89,7 +79,7 @@ fn run(seed: u64) -> (u64, u64) {
                 }
                 machine.boot();
             }
-            let client = start(machine, &server, draw);
+            let client = begin(machine, &server, draw);
             for _ in 0..2 {
                 let random = random(draw.random_range(0..=u64::MAX), 51);
                 drop(machine.spawn(work(client.clone(), array.base(), Rc::clone(&told), random)));
@@ -125,7 +115,7 @@ fn run(seed: u64) -> (u64, u64) {
     });
     ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     clients.push(first);
-    let inherited = clients.iter().map(|client| client.memory.counters().inherited_locks).sum();
+    let inherited = clients.iter().map(|client| client.counters().inherited_locks).sum();
 
     let Told { sums, begun } = &mut *told.borrow_mut();
     for (sums, begun) in sums.iter_mut().zip(begun) {
@@ -136,7 +126,8 @@ fn run(seed: u64) -> (u64, u64) {
         let last = *sums.last().expect("the founder has added");
         assert!((told as u64..=*begun).contains(&last), "seed {seed}: {told} <= {last} <= {begun}");
     }
-    (inherited, server.lapsed())
+    let lapsed = server.borrow().statistics().into_iter().find(|(name, _)| name == "sessions_lapsed");
+    (inherited, lapsed.map_or(0, |(_, count)| count))
 }
 
 /// Additions are neither lost nor doubled, and locks of dead clients are taken over.
