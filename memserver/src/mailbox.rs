@@ -113,7 +113,7 @@ impl<T: Tenant> Handle<T> {
     ///
     /// # Errors
     /// As there.
-    pub async fn call(&self, client: ClientId, call: Call) -> Result<Granted, Denied> {
+    pub async fn call(&self, client: ClientId, call: Call) -> Result<Granted<T::Description>, Denied> {
         let answer = self.ask(|reply| Request::Call { client, call, reply }).await?;
         answer.map_err(Denied::from)
     }

@@ -6,26 +6,29 @@ use fatbtree_verbs::time::Instant;
 use super::{MemoryServer, Reply};
 use crate::limits::ClientId;
 use crate::places::Supply;
-use crate::query::NodeMap;
 use crate::refusal::Refusal;
 use crate::session::{Lease, SessionKey};
 use crate::session_keeper::{Call, Granted, Opened};
+use crate::tenant::Tenant;
 
-impl<D: Device> MemoryServer<D> {
+impl<D: Device, T: Tenant> MemoryServer<D, T> {
     /// Carries out a call of a client's [`SessionKeeper`](crate::session_keeper::SessionKeeper).
     ///
     /// # Errors
     /// As the method of the call.
-    pub fn carry_out(&mut self, now: Instant, client: ClientId, call: Call) -> Result<Granted, Refusal> {
+    pub fn carry_out(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        call: Call,
+    ) -> Result<Granted<T::Description>, Refusal> {
         let key = |id| SessionKey { host: client.host, id };
         Ok(match call {
             Call::Open { known } => {
                 let Lease { session, duration: lease, owner } =
                     self.open_session_after(now, client, known)?;
-                self.watch_root();
-                let nodes = |_: &_| NodeMap::new(&self.region, &self.info, &self.chunks);
-                let nodes = self.local.as_ref().map(nodes);
-                let opened = Opened { session: session.id, lease, owner, info: self.info, nodes };
+                self.watch_header();
+                let opened = Opened { session: session.id, lease, owner, info: self.info };
                 Granted::Opened(Box::new(opened))
             }
             Call::Renew { session } => self.renew_session(now, key(session)).map(|_| Granted::Done)?,
@@ -56,7 +59,7 @@ impl<D: Device> MemoryServer<D> {
         now: Instant,
         client: ClientId,
         call: Call,
-        reply: Reply<Result<Granted, Refusal>>,
+        reply: Reply<Result<Granted<T::Description>, Refusal>>,
     ) {
         let (asked, answer) = (call.clone(), self.carry_out(now, client, call));
         let Some(granted) = self.tell(reply, answer) else { return };

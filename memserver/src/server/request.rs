@@ -43,7 +43,7 @@ pub enum Request<T: Tenant = Blink> {
         /// What for.
         call: Call,
         /// The way back.
-        reply: Reply<Result<Granted, Refusal>>,
+        reply: Reply<Result<Granted<T::Description>, Refusal>>,
     },
     /// What a controller has known before.
     Heard {

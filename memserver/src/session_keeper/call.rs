@@ -8,11 +8,11 @@ use fatbtree_index::{ChunkKind, Owner, ReturnedPlaces, SessionId, Shortage};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 
+use crate::blink::TreeInfo;
 use crate::grpc::ClientError;
 use crate::info::ServerInfo;
 use crate::mailbox::ServerGone;
 use crate::places::Supply;
-use crate::query::NodeMap;
 use crate::refusal::Refusal;
 
 /// A call of a [`SessionKeeper`](super::SessionKeeper), carried out by [`MemoryServer::carry_out`](crate::MemoryServer::carry_out).
@@ -59,7 +59,7 @@ pub enum Call {
 
 /// A session that was opened, and the server's description at that time.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct Opened<S = TreeInfo> {
     /// Its name.
     pub session: SessionId,
     /// How long it lasts without being renewed.
@@ -67,16 +67,14 @@ pub struct Opened {
     /// The owner of its locks; `None` if the server has no locks.
     pub owner: Option<Owner>,
     /// What the server holds.
-    pub info: ServerInfo,
-    /// Where nodes may lie; `None` for clients of other processes.
-    pub nodes: Option<NodeMap>,
+    pub info: ServerInfo<S>,
 }
 
 /// The answer to a call that was carried out.
 #[derive(Clone, Debug)]
-pub enum Granted {
+pub enum Granted<S = TreeInfo> {
     /// To [`Call::Open`].
-    Opened(Box<Opened>),
+    Opened(Box<Opened<S>>),
     /// To [`Call::Connect`]: the server's end.
     Connected(Endpoint),
     /// To [`Call::Allocate`].

@@ -20,8 +20,8 @@ use fatbtree_index::{
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
 
+use crate::blink::TreeInfo;
 use crate::info::ServerInfo;
-use crate::query::NodeMap;
 
 pub use call::{Call, Denied, Granted, Meaning, NoAnswer, Opened};
 use server::{GivenUp, Server};
@@ -188,9 +188,9 @@ impl<V: Verbs> Kept for Pool<V> {
 /// }
 /// ```
 #[derive(Debug)]
-pub struct SessionKeeper {
+pub struct SessionKeeper<S = TreeInfo> {
     options: KeeperOptions,
-    servers: BTreeMap<u16, Server>,
+    servers: BTreeMap<u16, Server<S>>,
     notices: Notices,
     surplus_due: Instant,
     is_closing: bool,
@@ -209,10 +209,10 @@ impl Notices {
     }
 }
 
-impl SessionKeeper {
+impl<S> SessionKeeper<S> {
     /// A keeper of these connections, none of which is up.
     pub fn new(connections: impl IntoIterator<Item = ConnectionId>, options: KeeperOptions) -> Self {
-        let mut servers: BTreeMap<u16, Server> = BTreeMap::new();
+        let mut servers: BTreeMap<u16, Server<S>> = BTreeMap::new();
         for id in connections {
             servers.entry(id.server).or_default().add(id);
         }
@@ -228,13 +228,8 @@ impl SessionKeeper {
     // ---- getters ----
 
     /// What a server has said of itself when its last session was opened.
-    pub fn info(&self, server: u16) -> Option<&ServerInfo> {
+    pub fn info(&self, server: u16) -> Option<&ServerInfo<S>> {
         self.servers.get(&server)?.info()
-    }
-
-    /// Where nodes may lie on a server, for local clients.
-    pub fn nodes(&self, server: u16) -> Option<&NodeMap> {
-        self.servers.get(&server)?.nodes()
     }
 
     /// The present session with a server.
@@ -279,7 +274,7 @@ impl SessionKeeper {
         now: Instant,
         memory: &impl Kept,
         server: u16,
-        answer: Result<Granted, impl Into<Denied>>,
+        answer: Result<Granted<S>, impl Into<Denied>>,
     ) {
         let Self { options, servers, notices, .. } = self;
         if let Some(kept) = servers.get_mut(&server) {

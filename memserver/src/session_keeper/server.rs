@@ -12,7 +12,6 @@ use super::call::{Call, Denied, Granted, Meaning, NoAnswer, Opened};
 use super::{KeeperOptions, Kept, Notice, Notices};
 use crate::info::ServerInfo;
 use crate::places::PLACES_AT_ONCE;
-use crate::query::NodeMap;
 
 /// Parts of a lease: a session is renewed after one of them, so two renewals may be lost.
 const RENEWALS: u64 = 3;
@@ -51,15 +50,15 @@ struct Session {
 }
 
 /// A memory server.
-#[derive(Debug, Default)]
-pub(super) struct Server {
+#[derive(Debug)]
+pub(super) struct Server<S> {
     /// All connections to it.
     all: BTreeSet<ConnectionId>,
     /// Connections that are not up.
     down: BTreeSet<ConnectionId>,
     session: Option<Session>,
     /// What it said of itself when the last session was opened.
-    said: Option<(ServerInfo, Option<NodeMap>)>,
+    said: Option<ServerInfo<S>>,
     /// Memory that operations wait for: kind, and bytes.
     wanted: BTreeMap<ChunkKind, u32>,
     returned: VecDeque<ReturnedPlaces>,
@@ -75,18 +74,33 @@ pub(super) struct Server {
     given_up: Option<GivenUp>,
 }
 
-impl Server {
+impl<S> Default for Server<S> {
+    fn default() -> Self {
+        Self {
+            all: BTreeSet::new(),
+            down: BTreeSet::new(),
+            session: None,
+            said: None,
+            wanted: BTreeMap::new(),
+            returned: VecDeque::new(),
+            under_way: None,
+            has_just_renewed: false,
+            pause: Duration::ZERO,
+            retry: None,
+            failing_since: None,
+            given_up: None,
+        }
+    }
+}
+
+impl<S> Server<S> {
     pub(super) fn add(&mut self, id: ConnectionId) {
         self.all.insert(id);
         self.down.insert(id);
     }
 
-    pub(super) fn info(&self) -> Option<&ServerInfo> {
-        self.said.as_ref().map(|(info, _)| info)
-    }
-
-    pub(super) fn nodes(&self) -> Option<&NodeMap> {
-        self.said.as_ref()?.1.as_ref()
+    pub(super) fn info(&self) -> Option<&ServerInfo<S>> {
+        self.said.as_ref()
     }
 
     pub(super) fn session(&self) -> Option<SessionId> {
@@ -217,7 +231,7 @@ impl Server {
         memory: &impl Kept,
         options: &KeeperOptions,
         notices: &mut Notices,
-        answer: Result<Granted, Denied>,
+        answer: Result<Granted<S>, Denied>,
     ) {
         let Some((what, asked)) = self.under_way.take() else { return };
         let remote = memory.remote();
@@ -284,9 +298,9 @@ impl Server {
         memory: &impl Kept,
         options: &KeeperOptions,
         notices: &mut Notices,
-        opened: Opened,
+        opened: Opened<S>,
     ) {
-        let Opened { session, lease, owner, info, nodes } = opened;
+        let Opened { session, lease, owner, info } = opened;
         let server = self.number();
         let masked_atomics = memory.remote().reactor().with(|verbs| verbs.capabilities().masked_atomics);
         if let Some(writer) = info.writer(owner, masked_atomics)
@@ -298,7 +312,7 @@ impl Server {
         // Whatever lease a server tells, it is not asked without a pause.
         let part = (lease / RENEWALS).max(options.first_pause);
         self.session = Some(Session { id: session, part, renew: asked + part });
-        self.said = Some((info, nodes));
+        self.said = Some(info);
         // Operations that wait for memory ask for it again in the new session.
         self.wanted.clear();
         self.given_up = None;

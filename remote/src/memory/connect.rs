@@ -2,7 +2,7 @@
 
 use std::task::Waker;
 
-use fatbtree_verbs::{Agreed, Endpoint, QueuePair, QueuePairNumber, Verbs};
+use fatbtree_verbs::{Agreed, Broken, Endpoint, Failure, QueuePair, QueuePairNumber, Verbs};
 
 use super::RemoteMemory;
 use crate::connection::{ConnectError, ConnectionId, Link, RemoteSide};
@@ -75,6 +75,15 @@ impl<V: Verbs> RemoteMemory<V> {
     /// first: otherwise what was posted on it might be carried out late.
     pub fn replaces(&self, id: ConnectionId) -> Option<QueuePairNumber> {
         self.state.borrow_mut().connections.get_mut(id).ok()?.server_end
+    }
+
+    /// Breaks the connections to a server that are up, because their session has ended: nothing that is posted on them is carried out any
+    /// more. Operations wait for the next ones.
+    pub fn sever(&self, server: u16) {
+        let up: Vec<QueuePair> = self.state.borrow().connections.up(server).collect();
+        for queue_pair in up {
+            self.broke(Broken { queue_pair, failure: Failure::Flushed, index_read: false });
+        }
     }
 
     /// Gives a connection up: operations that use it or wait for it, and all to come, fail until it is opened again.

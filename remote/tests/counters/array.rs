@@ -26,7 +26,10 @@ impl<V: Verbs> Counters<V> {
                 Ok(Some(base)) => return Ok(Self { memory, base }),
                 // It is not known what became of the attempt, or somebody else was quicker: the header tells.
                 Ok(None)
-                | Err(LockError::Unknown(_) | LockError::Trouble(Trouble::Broke(_) | Trouble::Lapsed)) => {
+                | Err(
+                    LockError::Unknown(_)
+                    | LockError::Trouble(Trouble::Broke(_) | Trouble::Lapsed | Trouble::NotWriter(_)),
+                ) => {
                     memory.pause(1).await;
                 }
                 Err(other) => return Err(other),
@@ -65,6 +68,11 @@ impl<V: Verbs> Counters<V> {
         Ok(Some(base))
     }
 
+    /// The address of the first counter.
+    pub(crate) fn base(&self) -> GlobalAddress {
+        self.base
+    }
+
     fn at(&self, number: u32) -> GlobalAddress {
         GlobalAddress::new(self.base.server(), self.base.offset() + u64::from(number * STRIDE))
     }
@@ -88,7 +96,9 @@ impl<V: Verbs> Counters<V> {
         loop {
             match self.try_add(at, lane, what).await {
                 // Nothing was written: once more, on the next connection or in the next session.
-                Err(LockError::Trouble(Trouble::Broke(_) | Trouble::Lapsed)) => self.memory.pause(1).await,
+                Err(LockError::Trouble(Trouble::Broke(_) | Trouble::Lapsed | Trouble::NotWriter(_))) => {
+                    self.memory.pause(1).await;
+                }
                 ended => return ended,
             }
         }

@@ -14,9 +14,9 @@ use std::rc::Rc;
 
 use array::Counters;
 use fatbtree_remote::{ChunkKind, ConnectionId, LockError, Part, Want};
-use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, Task, World, random};
+use fatbtree_sim::world::{Machine, MachineOptions, Options, Random, World, random};
 use fatbtree_verbs::time::Duration;
-use lab::{Client, Server};
+use lab::{Client, SERVER, begin, serve};
 use rand::RngExt as _;
 
 const COUNTERS: u32 = 4;
@@ -33,9 +33,7 @@ struct Told {
 
 /// Adds and reads until it dies.
 async fn work(client: Client, told: Rc<RefCell<Told>>, mut random: Random) {
-    client.until_session().await;
-    let opened = Counters::open(Rc::clone(&client.memory), Server::ID, COUNTERS).await;
-    let counters = opened.expect("the server lives");
+    let counters = Counters::open(client, SERVER, COUNTERS).await.expect("the server lives");
     loop {
         let number = random.random_range(0..COUNTERS);
         let at = number as usize;
@@ -58,32 +56,28 @@ async fn work(client: Client, told: Rc<RefCell<Told>>, mut random: Random) {
     }
 }
 
-/// Takes memory that nobody has, and writes all over it.
-async fn scribble(client: Client) {
-    client.until_session().await;
-    let want = Want { server: Server::ID, kind: ChunkKind::Records, bytes: 1024, is_fresh: true };
-    let memory = &client.memory;
-    while let Ok(writer) = memory.writer(Server::ID) {
-        if let Some(Some(at)) = memory.in_space(Server::ID, &writer, |space| space.take(want)) {
-            let part = Part { at, bytes: &[0xff; 1024] };
-            let written =
-                memory.write_chain(ConnectionId { server: Server::ID, lane: 0 }, &writer, &[part], &[]);
-            drop(written.await);
+/// Takes memory that no other client has, and writes all over it.
+async fn scribble(memory: Client) {
+    let want = Want { server: SERVER, kind: ChunkKind::Records, bytes: 1024, is_fresh: true };
+    loop {
+        let Ok(writer) = memory.writer(SERVER) else {
+            memory.pause(1).await;
+            continue;
+        };
+        if let Some(Some(at)) = memory.in_space(SERVER, &writer, |space| space.take(want)) {
+            let parts = [Part { at, bytes: &[0xff; 1024] }];
+            drop(memory.write_chain(ConnectionId { server: SERVER, lane: 0 }, &writer, &parts, &[]).await);
             return;
         }
         memory.until_memory(want).await.expect("the server has memory");
     }
 }
 
-fn start(machine: &Machine, server: &Rc<Server>, draw: &mut Random) -> Client {
-    Client::begin(machine, server, draw.random_range(1..=2), draw.random_range(0..=u64::MAX))
-}
-
 /// Returns locks that were taken from dead owners, and sessions that ended.
 fn run(seed: u64) -> (u64, u64) {
     let draw = &mut random(seed, 50);
     let world = World::new(seed, Options::rough(draw));
-    let server = Server::start(&world.machine(MachineOptions::named("server")), world.operator());
+    let server = serve(&world.machine(MachineOptions::named("server")), world.operator());
     let told = Told { sums: vec![Vec::new(); COUNTERS as usize], begun: vec![0; COUNTERS as usize] };
     let told = Rc::new(RefCell::new(told));
     let machines =
@@ -97,7 +91,7 @@ fn run(seed: u64) -> (u64, u64) {
                 }
                 machine.boot();
             }
-            let client = start(machine, &server, draw);
+            let client = begin(machine, &server, draw);
             for _ in 0..2 {
                 let random = random(draw.random_range(0..=u64::MAX), 51);
                 drop(machine.spawn(work(client.clone(), Rc::clone(&told), random)));
@@ -118,17 +112,12 @@ fn run(seed: u64) -> (u64, u64) {
 
     // Whatever the dead have left: a client that lives adds to each counter, soon.
     let last = world.machine(MachineOptions::named("last"));
-    let client = start(&last, &server, draw);
-    let opening: Task<Counters<_>> = last.spawn({
-        let client = client.clone();
-        async move {
-            client.until_session().await;
-            Counters::open(client.memory, Server::ID, COUNTERS).await.expect("the server lives")
-        }
-    });
+    let client = begin(&last, &server, draw);
+    let open = Counters::open(Rc::clone(&client), SERVER, COUNTERS);
+    let opening = last.spawn(async move { open.await.expect("the server lives") });
     world.run_until(|| opening.has_ended(), SOON).expect("nothing is in the way");
     let array = Rc::new(opening.take().expect("it was opened"));
-    assert_eq!(server.base(), array.base(), "seed {seed}: the server knows the array");
+    assert_eq!(server.borrow().info().structure, array.base(), "seed {seed}: the server knows the array");
     clients.push(client);
     let ended = world.final_phase(SOON, || {
         let adds = |number| {
@@ -145,7 +134,7 @@ fn run(seed: u64) -> (u64, u64) {
         (0..COUNTERS).map(adds).collect()
     });
     ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    let inherited = clients.iter().map(|client| client.memory.counters().inherited_locks).sum();
+    let inherited = clients.iter().map(|client| client.counters().inherited_locks).sum();
 
     let Told { sums, begun } = &mut *told.borrow_mut();
     for (sums, begun) in sums.iter_mut().zip(begun) {
@@ -156,7 +145,8 @@ fn run(seed: u64) -> (u64, u64) {
         let last = *sums.last().expect("the last client has added");
         assert!((told as u64..=*begun).contains(&last), "seed {seed}: {told} <= {last} <= {begun}");
     }
-    (inherited, server.counter("sessions_lapsed"))
+    let lapsed = server.borrow().statistics().into_iter().find(|(name, _)| name == "sessions_lapsed");
+    (inherited, lapsed.map_or(0, |(_, count)| count))
 }
 
 /// Additions are neither lost nor doubled, and locks of dead clients are taken over.

@@ -9,10 +9,11 @@ use std::task::{Context, Poll, Waker};
 
 use fatbtree_client::{Client, QueryClient};
 use fatbtree_index::{
-    ChunkKind, ConnectionId, Event, IndexCache, Limits as Patience, PoolConfig, RemoteSide, SessionId,
-    Shortage, SuperRoot, Verified, VerifyError,
+    ChunkKind, IndexCache, Limits as Patience, PoolConfig, SessionId, Shortage, SuperRoot, Verified,
+    VerifyError,
 };
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
+use fatbtree_memserver::session_keeper::{KeeperOptions, Meaning, Notice, SessionKeeper};
 use fatbtree_memserver::{
     Bounds, ClientId, Lease, Limits, LoadOptions, MemoryServer, PLACES_AT_ONCE, ServerOptions, SessionKey,
     Supply, bulk_load, fixed,
@@ -67,10 +68,8 @@ struct Worker {
 
 struct Rdma {
     client: Client<Nic>,
-    address: ([u8; 6], Ipv4Addr),
-    lease: Option<Lease>,
-    renew: Instant,
-    down: Vec<ConnectionId>,
+    id: ClientId,
+    keeper: SessionKeeper,
     finishing: Vec<Task<()>>,
 }
 
@@ -166,9 +165,9 @@ impl Lab {
             let config = PoolConfig { tree: scenario.config, lanes: 2, limits, ..PoolConfig::default() };
             let client = Client::new(nic(number, seed)?, config, roots.clone(), seed);
             let client = client.map_err(|error| error.to_string())?;
-            let down = client.pool().connections();
-            let address = ([2, 0, 0, 0, 0, number], [10, 0, 0, number].into());
-            Ok(Rdma { client, address, lease: None, renew: Instant::ZERO, down, finishing: Vec::new() })
+            let id = ClientId { host: [127, 0, 0, 1].into(), roce: [10, 0, 0, number].into() };
+            let keeper = SessionKeeper::new(client.pool().connections(), pauses());
+            Ok(Rdma { client, id, keeper, finishing: Vec::new() })
         });
         let rdma = rdma.collect::<Result<_, String>>()?;
         let delay = Duration::from_micros(2);
@@ -489,48 +488,24 @@ impl Lab {
     }
 
     fn turn_rdma(&mut self, number: usize, now: Instant) -> Result<(), String> {
-        let Self { rdma, server, shared, .. } = self;
-        let Rdma { client, address, lease, renew, down, finishing } = &mut rdma[number];
+        let Self { rdma, server, .. } = self;
+        let Rdma { client, id, keeper, finishing } = &mut rdma[number];
         let pool = client.pool();
         pool.reactor().with(|nic| {
             if nic.poll_timeout().is_some_and(|at| at <= now) {
                 nic.handle_timeout(now);
             }
         });
-        if now >= *renew || lease.is_none() {
-            *renew = now + Duration::from_nanos(shared.scenario.lease.as_nanos() / 3);
-            let renewed = lease.and_then(|held| server.renew_session(now, held.session).ok());
-            let id = ClientId { host: [127, 0, 0, 1].into(), roce: address.1 };
-            let held = match renewed {
-                Some(held) => held,
-                None => server.open_session(now, id).map_err(|refusal| refusal.to_string())?,
-            };
-            let writer = server.info().writer(held.owner, true).ok_or("there are locks")?;
-            pool.set_writer(0, writer).map_err(|error| error.to_string())?;
-            *lease = Some(held);
-        }
         client.turn(now);
-        let Some(held) = *lease else { return Ok(()) };
-        while let Some(event) = client.poll_event() {
-            match event {
-                Event::ConnectionBroken { id, .. } => down.push(id),
-                Event::MemoryWanted { kind, bytes, .. } => match allocate(server, now, &held, kind, bytes) {
-                    Some(supply) => supply.hand_to(pool, 0, held.session.id),
-                    None => pool.refuse_memory(0, kind, Shortage::Region),
-                },
-                Event::Unfinished { .. } => {
-                    let client = client.clone();
-                    finishing.push(Box::pin(async move { client.pool().finish().await }));
-                }
-            }
+        while let Some((partition, call)) = keeper.poll_call(now, pool) {
+            keeper.handle_answer(now, pool, partition, server.carry_out(now, *id, call));
         }
-        for id in down.drain(..) {
-            let local = pool.open(id).map_err(|error| error.to_string())?;
-            let endpoint = server.connect(now, held.session, &local, pool.replaces(id));
-            let endpoint = endpoint.map_err(|refusal| refusal.to_string())?;
-            let rkey = server.info().tree.rkey;
-            let connected = pool.connected(id, RemoteSide { endpoint, rkey, registered: false });
-            connected.map_err(|error| error.to_string())?;
+        while let Some(notice) = keeper.poll_notice() {
+            if let Notice::Unfinished { .. } = notice {
+                let client = client.clone();
+                finishing.push(Box::pin(async move { client.pool().finish().await }));
+            }
+            check(&notice)?;
         }
         let mut context = Context::from_waker(Waker::noop());
         finishing.retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
@@ -585,7 +560,7 @@ impl Lab {
         });
         let rdma = self.rdma.iter().flat_map(|rdma| {
             let nic = rdma.client.pool().reactor().with(|nic| nic.poll_timeout());
-            [nic, rdma.client.next_deadline(), Some(rdma.renew)]
+            [nic, rdma.client.next_deadline(), Some(rdma.keeper.poll_timeout())]
         });
         let queries = self.queries.iter().map(QueryClient::next_deadline);
         // (one that is due waits for a worker that has something to do)
@@ -603,6 +578,24 @@ impl Lab {
             .flatten();
         let next = all.chain(workers).min().unwrap_or(soon);
         self.shared.now.set(if busy { soon } else { next.max(soon) });
+    }
+}
+
+/// Pauses after a refusal.
+fn pauses() -> KeeperOptions {
+    let (first_pause, longest_pause) = (Duration::from_micros(10), Duration::from_micros(100));
+    KeeperOptions { first_pause, longest_pause, ..KeeperOptions::default() }
+}
+
+/// A server that has everything refuses nothing but memory, in the end.
+fn check(notice: &Notice) -> Result<(), String> {
+    match notice {
+        Notice::Denied { denied, .. }
+            if denied.meaning == Meaning::No && denied.shortage == Shortage::Unknown =>
+        {
+            Err(denied.to_string())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,7 +1,6 @@
 //! A client in one life: its session and connections, and what moves it on.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -9,8 +8,8 @@ use std::sync::atomic::AtomicU64;
 use std::task::{Context, Waker};
 
 use fatbtree_client::{Client, ComputeServer};
-use fatbtree_index::{ChunkKind, ConnectionId, Event, RemoteSide, ReturnedPlaces};
-use fatbtree_memserver::{ClientId, Handle, Lease, PLACES_AT_ONCE, Refusal, ServerInfo, SessionKey, Supply};
+use fatbtree_memserver::session_keeper::{KeeperOptions, Meaning, NoAnswer, Notice, SessionKeeper};
+use fatbtree_memserver::{ClientId, Handle};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::Duration;
 
@@ -18,7 +17,7 @@ use super::log::Order;
 use super::wires::Port;
 use super::{Clock, Options};
 
-/// How often a client looks whether something is to be done.
+/// Interval in which a client looks for something to be done; its first pause after a refusal.
 const LOOK: Duration = Duration::from_micros(20);
 
 /// What a thread knows of all others.
@@ -27,7 +26,6 @@ pub(super) struct Place<'p> {
     pub(super) number: u8,
     pub(super) options: &'p Options,
     pub(super) clients: &'p ComputeServer,
-    pub(super) info: &'p ServerInfo,
     pub(super) handle: &'p Handle,
     pub(super) order: &'p Order,
     /// The last word that was written: each write has one of its own.
@@ -40,10 +38,7 @@ pub(super) struct Life<'p> {
     pub(super) place: &'p Place<'p>,
     pub(super) client: Client<Nic>,
     pub(super) name: String,
-    lease: Cell<Option<Lease>>,
-    down: RefCell<BTreeSet<ConnectionId>>,
-    /// Memory that operations wait for: for what, and of how many bytes.
-    wanted: RefCell<BTreeSet<(ChunkKind, u32)>>,
+    keeper: RefCell<SessionKeeper>,
     unfinished: Cell<bool>,
     /// Operations answered.
     pub(super) answers: Cell<u64>,
@@ -61,14 +56,18 @@ impl<'p> Life<'p> {
         let address = ([2, 0, 0, 0, 0, place.number], [10, 0, 0, place.number].into());
         let nic = Nic::new(NicConfig::new(address.0, address.1), seed).map_err(|error| error.to_string())?;
         let client = place.clients.client(nic, seed).map_err(|error| error.to_string())?;
-        let down = client.pool().connections().into_iter().collect();
+        let options = KeeperOptions {
+            first_pause: LOOK,
+            longest_pause: LOOK * 50,
+            surplus: LOOK * 50,
+            ..KeeperOptions::default()
+        };
+        let keeper = SessionKeeper::new(client.pool().connections(), options);
         Ok(Rc::new(Self {
             place,
             client,
             name: format!("thread {} in life {number}", place.number),
-            lease: Cell::default(),
-            down: RefCell::new(down),
-            wanted: RefCell::default(),
+            keeper: RefCell::new(keeper),
             unfinished: Cell::new(false),
             answers: Cell::new(0),
             wrong: RefCell::default(),
@@ -81,7 +80,7 @@ impl<'p> Life<'p> {
     }
 
     pub(super) fn has_session(&self) -> bool {
-        self.lease.get().is_some()
+        self.keeper.borrow().session(0).is_some()
     }
 
     async fn sleep(&self, span: Duration) {
@@ -93,132 +92,37 @@ impl<'p> Life<'p> {
     where
         'p: 'l,
     {
-        let chores = Rc::clone(self);
-        let (session, connections, locks) = (Rc::clone(self), Rc::clone(self), chores);
+        let (session, locks) = (Rc::clone(self), Rc::clone(self));
         vec![
             Box::pin(async move { session.keep_session().await }),
-            Box::pin(async move { connections.attend().await }),
             Box::pin(async move { locks.finish().await }),
         ]
     }
 
-    /// Has a session, always.
+    /// Carries the keeper's calls to the server, which has one at a time.
     async fn keep_session(&self) {
-        let (handle, options) = (self.place.handle, self.place.options);
+        let (pool, clock) = (self.client.pool(), self.place.clock);
         let roce = [10, 0, 0, self.place.number].into();
         let id = ClientId { host: IpAddr::from([127, 0, 0, 1]), roce };
+        // The chores that were dropped before may have left a call.
+        self.keeper.borrow_mut().handle_answer(clock.now(), pool, 0, Err(NoAnswer));
         loop {
-            match self.lease.get() {
-                None => match handle.open_session(id, None).await {
-                    Ok(Ok(lease)) => {
-                        let writer = self.place.info.writer(lease.owner, true).expect("there are locks");
-                        let told = self.client.pool().set_writer(0, writer);
-                        told.expect("there is one server, and nodes have more than two children");
-                        self.lease.set(Some(lease));
-                    }
-                    Ok(Err(refusal)) => return self.fail(refusal.to_string()),
-                    Err(gone) => return self.fail(gone.to_string()),
-                },
-                Some(lease) => {
-                    if let Ok(Err(_)) = handle.renew_session(lease.session).await {
-                        self.lapsed(lease);
-                        continue;
+            let call = self.keeper.borrow_mut().poll_call(clock.now(), pool);
+            let Some((server, call)) = call else {
+                while let Some(notice) = self.keeper.borrow_mut().poll_notice() {
+                    match notice {
+                        Notice::Unfinished { .. } => self.unfinished.set(true),
+                        Notice::Denied { denied, .. } if denied.meaning == Meaning::No => {
+                            return self.fail(denied.to_string());
+                        }
+                        _ => {}
                     }
                 }
-            }
-            self.sleep(Duration::from_nanos(options.lease.as_nanos() / 4)).await;
-        }
-    }
-
-    /// The server has taken a session back.
-    fn lapsed(&self, lease: Lease) {
-        if self.lease.get().is_some_and(|now| now.session == lease.session) {
-            self.lease.set(None);
-        }
-    }
-
-    /// Connects what is not connected, brings memory, and gives back what is too much.
-    async fn attend(&self) {
-        loop {
-            while let Some(event) = self.client.poll_event() {
-                match event {
-                    Event::ConnectionBroken { id, .. } => {
-                        self.down.borrow_mut().insert(id);
-                    }
-                    Event::MemoryWanted { kind, bytes, .. } => {
-                        self.wanted.borrow_mut().insert((kind, bytes));
-                    }
-                    Event::Unfinished { .. } => self.unfinished.set(true),
-                }
-            }
-            if let Some(lease) = self.lease.get() {
-                let down: Vec<ConnectionId> = self.down.borrow().iter().copied().collect();
-                for id in down {
-                    self.connect(id, lease).await;
-                }
-                let wanted: Vec<(ChunkKind, u32)> = self.wanted.borrow().iter().copied().collect();
-                for (kind, bytes) in wanted {
-                    self.supply(kind, bytes, lease).await;
-                }
-                self.give_back(self.client.pool().surplus(), lease).await;
-            }
-            self.sleep(LOOK).await;
-        }
-    }
-
-    async fn connect(&self, id: ConnectionId, lease: Lease) {
-        let pool = self.client.pool();
-        let local = match pool.open(id) {
-            Ok(local) => local,
-            Err(error) => return self.fail(error.to_string()),
-        };
-        match self.place.handle.connect(lease.session, local, pool.replaces(id)).await {
-            // Only in the session that it was asked for.
-            Ok(Ok(endpoint)) if self.lease.get().is_some_and(|now| now.session == lease.session) => {
-                let rkey = self.place.info.tree.rkey;
-                match pool.connected(id, RemoteSide { endpoint, rkey, registered: false }) {
-                    Ok(_) => {
-                        self.down.borrow_mut().remove(&id);
-                    }
-                    Err(error) => self.fail(error.to_string()),
-                }
-            }
-            Ok(Ok(_)) => {}
-            Ok(Err(_)) => self.lapsed(lease),
-            Err(gone) => self.fail(gone.to_string()),
-        }
-    }
-
-    async fn supply(&self, kind: ChunkKind, bytes: u32, lease: Lease) {
-        let (handle, session) = (self.place.handle, lease.session);
-        let is_now = || self.lease.get().is_some_and(|now| now.session == session);
-        match handle.allocate(session, kind, bytes).await {
-            Ok(Ok(supply)) => {
-                let is_ours = match &supply {
-                    Supply::Chunk(chunk) => {
-                        matches!(handle.publish(session, chunk.address).await, Ok(Ok(())))
-                    }
-                    Supply::Places(_) => true,
-                };
-                if is_ours && is_now() {
-                    self.wanted.borrow_mut().remove(&(kind, bytes));
-                    supply.hand_to(self.client.pool(), 0, session.id);
-                }
-            }
-            Ok(Err(Refusal::UnknownSession(_))) => self.lapsed(lease),
-            Ok(Err(refusal)) => self.fail(refusal.to_string()),
-            Err(gone) => self.fail(gone.to_string()),
-        }
-    }
-
-    /// What does not arrive is lost.
-    async fn give_back(&self, all: Vec<ReturnedPlaces>, lease: Lease) {
-        for places in all {
-            let session = SessionKey { id: places.session, ..lease.session };
-            for some in places.addresses.chunks(PLACES_AT_ONCE) {
-                let (handle, kind, bytes) = (self.place.handle, places.kind, places.bytes);
-                let _ = handle.give_back(session, kind, bytes, some.to_vec()).await;
-            }
+                self.sleep(LOOK).await;
+                continue;
+            };
+            let answer = self.place.handle.call(id, call).await;
+            self.keeper.borrow_mut().handle_answer(clock.now(), pool, server, answer);
         }
     }
 
@@ -234,11 +138,10 @@ impl<'p> Life<'p> {
 
     /// Says goodbye.
     pub(super) async fn end(&self) {
-        let (pool, handle) = (self.client.pool(), self.place.handle);
-        pool.finish().await;
-        if let Some(lease) = self.lease.take() {
-            self.give_back(pool.take_returned(), lease).await;
-            let _ = handle.close_session(lease.session).await;
+        self.client.pool().finish().await;
+        self.keeper.borrow_mut().close(self.client.pool());
+        while !self.keeper.borrow().is_closed() {
+            self.sleep(LOOK).await;
         }
     }
 

@@ -164,7 +164,6 @@ fn try_run(options: &Options) -> Result<Report, String> {
     let nic = Nic::new(server_nic(), options.seed).map_err(|error| error.to_string())?;
     let mut server = MemoryServer::new(nic, loaded, &server_options(options), options.seed)
         .map_err(|error| error.to_string())?;
-    let info = *server.info();
 
     let (handle, mailbox) = mailbox_with_waker(64, || {});
     let config = PoolConfig { tree, lanes: LANES, ..PoolConfig::default() };
@@ -180,7 +179,6 @@ fn try_run(options: &Options) -> Result<Report, String> {
         number,
         options,
         clients: &clients,
-        info: &info,
         handle: &handle,
         order: &order,
         words: &words,

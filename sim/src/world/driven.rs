@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use fatbtree_client::Client;
+use fatbtree_index::RemoteMemory;
 use fatbtree_verbs::Reactor;
 use fatbtree_verbs::time::Instant;
 
@@ -27,6 +28,16 @@ impl Driven for Reactor<SimDevice> {
 
     fn turn(&self, now: Instant) {
         Reactor::turn(self, now);
+    }
+}
+
+impl Driven for RemoteMemory<SimDevice> {
+    fn reactor(&self) -> &Reactor<SimDevice> {
+        RemoteMemory::reactor(self)
+    }
+
+    fn turn(&self, now: Instant) {
+        RemoteMemory::turn(self, now);
     }
 }
 

@@ -71,6 +71,7 @@ mod driven;
 mod events;
 mod executor;
 mod fabric;
+mod keeping;
 mod liveness;
 mod machine;
 mod options;
