@@ -65,6 +65,11 @@ impl<V: Verbs> Counters<V> {
         Ok(Some(base))
     }
 
+    /// The address of the first counter.
+    pub(crate) fn base(&self) -> GlobalAddress {
+        self.base
+    }
+
     fn at(&self, number: u32) -> GlobalAddress {
         GlobalAddress::new(self.base.server(), self.base.offset() + u64::from(number * STRIDE))
     }

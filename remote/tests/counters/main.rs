@@ -65,10 +65,10 @@ async fn scribble(client: Client) {
     let memory = &client.memory;
     while let Ok(writer) = memory.writer(Server::ID) {
         if let Some(Some(at)) = memory.in_space(Server::ID, &writer, |space| space.take(want)) {
-            let part = Part { at, bytes: &[0xff; 1024] };
-            let written =
-                memory.write_chain(ConnectionId { server: Server::ID, lane: 0 }, &writer, &[part], &[]);
-            drop(written.await);
+            let parts = [Part { at, bytes: &[0xff; 1024] }];
+            drop(
+                memory.write_chain(ConnectionId { server: Server::ID, lane: 0 }, &writer, &parts, &[]).await,
+            );
             return;
         }
         memory.until_memory(want).await.expect("the server has memory");
