@@ -18,6 +18,7 @@
 //!   should hold ([`Desired`]). What one of them holds ([`Held`]) is led there change by change ([`Wanted::next_changes`]), whether a
 //!   reload is under way, was interrupted, or the switch came back empty; a [`Keeper`] is the protocol for this. A reload writes a new epoch beside the old one, or, where most
 //!   nodes stay, only the difference ([`Plan::beside`]).
+//! * **[`Primary`]** decides for a term, without I/O: when a plan is made and loaded, and what clients, operators and people are told.
 //! * **[`Follower`]** decides when a tree has grown so far from the plan in force, or other keys have become so hot, that the next plan is
 //!   worth its entries (§IV-B).
 //! * **[`Fleet`]** (P4Runtime) and **[`grpc`]** (memory servers, clients, operators) are the parts with I/O. The process that drives a

@@ -23,13 +23,13 @@ fn every_answer_is_explained_and_all_succeed_in_the_end() {
 fn the_seeds_are_rough() {
     let seeds = 300;
     let total = run(Seeds::fixed(seeds));
-    assert!(total.lookups > 300 * seeds && total.found > total.lookups / 3, "{total:?}");
+    assert!(total.lookups > 200 * seeds && total.found > total.lookups / 3, "{total:?}");
     assert!(total.failed < total.lookups / 50 && total.answered > total.lookups, "{total:?}");
-    assert!(total.unknown > seeds && total.applied > 50 * seeds && total.torn_superblocks > seeds / 10);
-    assert!(total.deaths > seeds && total.landed > total.lookups / 4, "{total:?}");
-    assert!(total.round_trips > 2 * total.lookups && total.records > total.lookups / 50, "{total:?}");
-    assert!(total.retries > 5 * seeds && total.walks_again > 50 * seeds, "{total:?}");
-    assert!(total.siblings > 50 * seeds && total.overlapped > 2 * seeds, "{total:?}");
+    assert!(total.unknown > 5 * seeds && total.applied > 50 * seeds, "{total:?}");
+    assert!(total.torn_superblocks > seeds / 10 && total.deaths > 2 * seeds, "{total:?}");
+    assert!(total.landed > total.lookups / 4 && total.records > seeds / 3, "{total:?}");
+    assert!(total.retries > seeds / 2 && total.walks_again > 10 * seeds, "{total:?}");
+    assert!(total.siblings > 30 * seeds && total.overlapped > 5 * seeds, "{total:?}");
     assert!(total.broken_connections > 5 * seeds && total.refused_index_reads > seeds / 3, "{total:?}");
 }
 
