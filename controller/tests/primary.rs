@@ -17,6 +17,8 @@ use fatbtree_controller::{
 use fatbtree_index::TreeTop;
 use fatbtree_topology::{Cluster, SwitchId};
 
+type Answers = Vec<(Ticket, Result<Answer, String>)>;
+
 /// Leaves of each tree.
 const LEAVES: u64 = 300;
 
@@ -115,7 +117,7 @@ impl World {
     }
 
     /// What was told, and answers, since this was asked last.
-    fn told(&mut self) -> (Vec<ControllerNews>, Vec<(Ticket, Result<Answer, String>)>) {
+    fn told(&mut self) -> (Vec<ControllerNews>, Answers) {
         let (mut news, mut answers) = (Vec::new(), Vec::new());
         for order in self.done.drain(..) {
             match order {

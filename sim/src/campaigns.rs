@@ -41,7 +41,7 @@ pub static ALL: [Simulation; 9] = [
     },
     Simulation {
         name: "trees",
-        about: "readers of trees that are written to, verb by verb: torn memory, machines that die and freeze, stale caches",
+        about: "readers of trees that clients write: torn memory, litter beside the trees, machines that die and freeze, stale caches",
         ci: 2_000..22_000,
         run: |campaign, seeds| totals(campaign, seeds, |seed| writers::Scenario::reading(seed).run()),
     },
