@@ -26,7 +26,7 @@ pub struct Backoff {
 /// How the pauses of one operation grow.
 ///
 /// A growth that follows the retry rate of the whole client, as SMART's does, is another choice here. What it measures belongs to
-/// [`Pauses`], which is asked for each pause.
+/// `Pauses`, which is asked for each pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Growth {

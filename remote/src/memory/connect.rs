@@ -95,7 +95,7 @@ impl<V: Verbs> RemoteMemory<V> {
     }
 
     /// The same for a connection whose server has lost what its memory held: operations fail with
-    /// [`Trouble::Lost`].
+    /// [`Trouble::Lost`](super::Trouble::Lost).
     ///
     /// # Errors
     /// When there is no such connection.

@@ -158,7 +158,7 @@ impl<V: Verbs> RemoteMemory<V> {
         done.map_err(|error| self.failed(id, queue_pair, error))
     }
 
-    /// Pauses before the same is read again, or tried again from the beginning, for as long as [`RemoteConfig::reads`] says of this
+    /// Pauses before the same is read again, or tried again from the beginning, for as long as [`RemoteConfig::reads`](crate::RemoteConfig::reads) says of this
     /// `attempt`.
     pub async fn pause(&self, attempt: u32) {
         self.back_off(&self.config.reads, attempt).await;
