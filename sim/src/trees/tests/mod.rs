@@ -1,5 +1,5 @@
-//! What the campaign promises.
+//! What the scenarios promise.
 
 mod missing;
-mod misuse;
+mod model;
 mod seeds;
