@@ -1,6 +1,7 @@
 //! A controller and the keepers of its switches, which answer at once.
 
-use fatbtree_controller::{Controller, Keeper, Pace};
+use fatbtree_controller::{Controller, Keeper, Pace, Registration};
+use fatbtree_memserver::FirstHop;
 use fatbtree_switch::service::{StreamId, Switch};
 use fatbtree_topology::{Cluster, HostId, Network as Topology, SwitchId};
 
@@ -99,6 +100,12 @@ impl Control {
         while self.step_first(network, switches, &all)? {}
         Ok(())
     }
+}
+
+/// A connection that a memory server has opened, as its controller is told of it.
+pub fn registration(hop: &FirstHop) -> Registration {
+    let FirstHop { client, queue_pair, rkey, root, mtu, .. } = *hop;
+    Registration { client, queue_pair: queue_pair.0, rkey, root: root.raw(), mtu }
 }
 
 /// A cluster of a network, which its file describes so, with memory servers on these hosts, by partition, and clients.

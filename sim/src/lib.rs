@@ -59,7 +59,7 @@ pub mod world;
 pub mod writers;
 
 pub use cluster::{Client, Clock, Cluster, MemoryServer};
-pub use control::{Control, described};
+pub use control::{Control, described, registration};
 pub use network::{Network, WriteRefused};
 pub use scenario::{Outcome, Scenario, ScenarioError};
 pub use virtual_time::VirtualClock;

@@ -8,8 +8,7 @@ use fatbtree_controller::grpc::{ServerHello, ServerNews};
 use fatbtree_controller::operator::Question;
 use fatbtree_controller::tables::Entry;
 use fatbtree_controller::{
-    Budget, ControllerNews, Frequencies, Held, Incarnation, Loaded, Made, Order, Placement, Plan,
-    Registration, Tree,
+    Budget, ControllerNews, Frequencies, Held, Incarnation, Loaded, Made, Order, Placement, Plan, Tree,
 };
 use fatbtree_index::{
     ConnectionId, Event as PoolEvent, Limits, PoolConfig, RemoteSide, Start, TreeConfig, ValueLayout, value,
@@ -29,6 +28,7 @@ use super::channel::{Answer, Ask, Channel, Life};
 use super::control::Control;
 use super::{BINS, Calm, Fault, Outcome, Scenario, Shape};
 use crate::cluster::{Clock as _, Cluster};
+use crate::control::registration;
 use crate::network::{Network, blank};
 use crate::virtual_time::VirtualClock;
 use crate::wires::{Attachment, Wires as _};
@@ -352,14 +352,7 @@ impl<'s> Run<'s> {
     fn news(&mut self, event: memserver::Event) -> Step {
         match event {
             memserver::Event::Opened(hop) => {
-                let registration = Registration {
-                    client: hop.client,
-                    queue_pair: hop.queue_pair.0,
-                    rkey: hop.rkey,
-                    root: hop.root.raw(),
-                    mtu: hop.mtu,
-                };
-                let news = ServerNews::Opened(registration);
+                let news = ServerNews::Opened(registration(&hop));
                 self.control.primary.server_news(STREAM, hop.partition, news);
             }
             memserver::Event::Closed(hop) => {

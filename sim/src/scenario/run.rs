@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_client::Client;
-use fatbtree_controller::{Budget, Frequencies, Notice, Placement, Plan, Registration, Tree};
+use fatbtree_controller::{Budget, Frequencies, Notice, Placement, Plan, Tree};
 use fatbtree_index::{
     BreakReason, ConnectionId, Event, Limits, Lookup, PoolConfig, RemoteSide, Start, TreeConfig, value,
 };
@@ -24,7 +24,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Outcome, Scenario};
 use crate::cluster::{Clock, Cluster};
-use crate::control::{Control, described};
+use crate::control::{Control, described, registration};
 use crate::network::Network;
 use crate::virtual_time::VirtualClock;
 use crate::wires::{FaultyWires, Wires};
@@ -316,14 +316,7 @@ impl<'s> Run<'s> {
                 match event {
                     _ if self.scenario.unregistered => continue,
                     memserver::Event::Opened(hop) => {
-                        let registration = Registration {
-                            client: hop.client,
-                            queue_pair: hop.queue_pair.0,
-                            rkey: hop.rkey,
-                            root: hop.root.raw(),
-                            mtu: hop.mtu,
-                        };
-                        self.control.controller.opened(hop.partition, registration);
+                        self.control.controller.opened(hop.partition, registration(&hop));
                     }
                     memserver::Event::Closed(hop) => {
                         self.control.controller.closed(hop.partition, hop.client, hop.queue_pair.0);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_client::KeySample;
-use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Registration, Tree};
+use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Tree};
 use fatbtree_index::{
     BreakReason, ConnectionId, Event, PoolConfig, RemoteSide, Start, TreeConfig, TreeTop, ValueLayout, Wish,
 };
@@ -20,7 +20,9 @@ use fatbtree_memserver::{
 };
 use fatbtree_nic::faults::FaultRates;
 use fatbtree_nic::{Nic, NicConfig};
-use fatbtree_sim::{Client, Clock, Cluster, Control, FaultyWires, Network, VirtualClock, Wires, described};
+use fatbtree_sim::{
+    Client, Clock, Cluster, Control, FaultyWires, Network, VirtualClock, Wires, described, registration,
+};
 use fatbtree_topology::{HostId, Network as Topology, SwitchId};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
@@ -146,10 +148,7 @@ impl Living {
                 match event {
                     memserver::Event::Opened(hop) => {
                         if !self.forgotten.contains(&self.client_of(&hop)) {
-                            let FirstHop { client, queue_pair, rkey, root, mtu, .. } = hop;
-                            let (queue_pair, root) = (queue_pair.0, root.raw());
-                            let registration = Registration { client, queue_pair, rkey, root, mtu };
-                            self.control.controller.opened(hop.partition, registration);
+                            self.control.controller.opened(hop.partition, registration(&hop));
                         }
                     }
                     memserver::Event::Closed(hop) => {
