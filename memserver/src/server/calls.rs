@@ -32,10 +32,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 Granted::Opened(Box::new(opened))
             }
             Call::Renew { session } => self.renew_session(now, key(session)).map(|_| Granted::Done)?,
-            Call::Connect { session, local, replaces, is_local: true } => {
-                Granted::Connected(self.attach(now, key(session), &local, replaces)?.endpoint)
-            }
-            Call::Connect { session, local, replaces, is_local: false } => {
+            Call::Connect { session, local, replaces } => {
                 Granted::Connected(self.connect(now, key(session), &local, replaces)?)
             }
             Call::Allocate { session, kind, bytes } => {
@@ -66,9 +63,6 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         let key = |id| SessionKey { host: client.host, id };
         match (asked, granted) {
             (_, Granted::Opened(opened)) => drop(self.end(key(opened.session))),
-            (Call::Connect { session, is_local: true, .. }, Granted::Connected(end)) => {
-                self.detach(key(session), end.queue_pair);
-            }
             (Call::Connect { session, .. }, Granted::Connected(end)) => {
                 // It is there: it was connected just now.
                 drop(self.disconnect(now, key(session), end.queue_pair));

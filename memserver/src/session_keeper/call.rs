@@ -9,7 +9,6 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 
 use crate::blink::TreeInfo;
-use crate::grpc::ClientError;
 use crate::info::ServerInfo;
 use crate::mailbox::ServerGone;
 use crate::places::Supply;
@@ -28,7 +27,7 @@ pub enum Call {
         /// The session.
         session: SessionId,
     },
-    /// Connects a queue pair, or a local link.
+    /// Connects a queue pair.
     Connect {
         /// The session.
         session: SessionId,
@@ -36,8 +35,6 @@ pub enum Call {
         local: Endpoint,
         /// The server's end that the client had before: it ends first.
         replaces: Option<QueuePairNumber>,
-        /// The client is a thread of the server's process.
-        is_local: bool,
     },
     /// Allocates memory. A chunk is published.
     Allocate {
@@ -133,18 +130,6 @@ impl From<Refusal> for Denied {
             _ => Meaning::No,
         };
         Self { shortage: refusal.shortage(), ..Self::new(meaning, refusal) }
-    }
-}
-
-impl From<ClientError> for Denied {
-    fn from(error: ClientError) -> Self {
-        let meaning = match &error {
-            error if error.session_has_ended() => Meaning::Ended,
-            error if error.tree_is_lost() => Meaning::TreeLost,
-            error if error.is_final() => Meaning::No,
-            _ => Meaning::Later,
-        };
-        Self { shortage: error.shortage(), ..Self::new(meaning, error) }
     }
 }
 

@@ -37,8 +37,6 @@ pub struct KeeperOptions {
     pub patience: Option<Duration>,
     /// Interval in which places that the client has in excess are given back.
     pub surplus: Duration,
-    /// The client is a thread of the server's process, and has local links instead of queue pairs.
-    pub is_local: bool,
 }
 
 impl Default for KeeperOptions {
@@ -49,7 +47,6 @@ impl Default for KeeperOptions {
             longest_pause: Duration::from_millis(500),
             patience: None,
             surplus: Duration::from_secs(1),
-            is_local: false,
         }
     }
 }

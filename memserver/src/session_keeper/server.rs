@@ -178,8 +178,7 @@ impl<S> Server<S> {
         while let Some(&id) = self.down.first() {
             match remote.open(id) {
                 Ok(local) => {
-                    let (replaces, is_local) = (remote.replaces(id), options.is_local);
-                    let call = Call::Connect { session, local, replaces, is_local };
+                    let call = Call::Connect { session, local, replaces: remote.replaces(id) };
                     return self.begin(now, UnderWay::Connect(id), call);
                 }
                 Err(fatbtree_index::ConnectError::Up { .. }) => drop(self.down.pop_first()),
