@@ -1,4 +1,4 @@
-//! When a plan is made, and what becomes of it.
+//! Plans of a primary: when one is made, and how it is loaded or given up.
 
 use std::sync::Arc;
 use std::time::Duration;

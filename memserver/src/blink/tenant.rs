@@ -132,7 +132,7 @@ impl Tenant for Blink {
         self.info.partition.root
     }
 
-    /// Whoever splits the root writes the superblock. One that is being written, or that nobody should believe, changes nothing.
+    /// Takes over the root that a client has written into the superblock. A superblock that is being written, or is damaged, changes nothing.
     fn see(&mut self, header: &[u8; HEADER_BYTES]) -> Seen {
         match Superblock::parse(header) {
             Ok(found) if self.may_be_root(&found) => {

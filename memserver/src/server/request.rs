@@ -38,7 +38,7 @@ pub enum Request<T: Tenant = Blink> {
     },
     /// A call of a session keeper.
     Call {
-        /// Who asks.
+        /// The client.
         client: ClientId,
         /// What for.
         call: Call,

@@ -24,7 +24,7 @@ impl<V: Verbs> Counters<V> {
         loop {
             match Self::find_or_make(&memory, server, len).await {
                 Ok(Some(base)) => return Ok(Self { memory, base }),
-                // It is not known what became of the attempt, or somebody else was quicker: the header tells.
+                // It is not known what became of the attempt, or another client was quicker: the header tells.
                 Ok(None)
                 | Err(
                     LockError::Unknown(_)

@@ -2,7 +2,7 @@
 //! memory server of production, on simulated machines whose clients die at any point.
 //!
 //! The server knows what of an ended session's memory belongs to the array, because it asks the tenant in [`tenant`]. So the client that
-//! has made the array may die as all others, and what it has not used goes to others, who write all over it.
+//! has made the array may die as all others, and what it has not used goes to others, which write all over it.
 
 mod array;
 mod header;
