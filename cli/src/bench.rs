@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
+use fatbtree_blink::value::STAMPED_BYTES;
+use fatbtree_blink::{Pool, Start};
 use fatbtree_client::RequesterStats;
-use fatbtree_index::value::STAMPED_BYTES;
-use fatbtree_index::{Pool, Start};
 use fatbtree_node::{
     ClientOptions, ClientProcess, NodeError, QueryClientOptions, QueryClientProcess, QueryWay,
 };

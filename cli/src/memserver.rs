@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fatbtree_index::{Integrity, TreeConfig, ValueLayout};
+use fatbtree_blink::{Integrity, TreeConfig, ValueLayout};
 use fatbtree_node::{MemoryServerOptions, MemoryServerProcess, QueryOptions, TreeSource, roster_of};
 use fatbtree_topology::{Cluster, MemoryServer, Named};
 use fatbtree_workload::ycsb::{InsertOrder, KeyMap};

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use fatbtree_index::MAX_VALUE;
+use fatbtree_blink::MAX_VALUE;
 use fatbtree_workload::ycsb::KeyFile;
 
 use crate::count;

@@ -1,7 +1,7 @@
 //! Whether this machine has the memory that a tree takes.
 
 use anyhow::{Result, bail};
-use fatbtree_index::MAX_INLINE_VALUE;
+use fatbtree_blink::MAX_INLINE_VALUE;
 
 /// Refuses keys of which one of `parts` does not fit, before it is loaded: what is too large for the machine would end the process
 /// in the middle.

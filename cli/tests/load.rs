@@ -116,7 +116,7 @@ fn servers_begin_empty_are_loaded_and_loaded_again_under_a_client() {
         }
         client.upsert(5, b"changed").await?;
         client.upsert(3000, b"new").await?;
-        Ok::<_, fatbtree_index::OperationError>(client.verify().await.map(|verified| verified.keys))
+        Ok::<_, fatbtree_blink::OperationError>(client.verify().await.map(|verified| verified.keys))
     });
     let verified = checked.expect("it is not stopped").expect("it can write");
     assert_eq!(verified, Ok(2001));
@@ -219,7 +219,7 @@ fn a_server_that_comes_back_without_its_tree_serves_nobody_until_it_is_loaded() 
         for (key, value) in pairs {
             client.upsert(key, value).await?;
         }
-        Ok::<_, fatbtree_index::OperationError>(())
+        Ok::<_, fatbtree_blink::OperationError>(())
     });
     written.expect("it is not stopped").expect("it can write");
     assert!(kill("KILL", server));

@@ -1,6 +1,6 @@
 //! What operations come to, by RDMA or by queries.
 
-use fatbtree_index::OperationError;
+use fatbtree_blink::OperationError;
 use fatbtree_verbs::time::Duration;
 
 /// What an operation came to, and what it cost.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use fatbtree_index::{
+use fatbtree_blink::{
     CacheStats, Change, Event, IndexCache, KeyRange, Lookup, OperationError, Order, Pool, PoolConfig, Scan,
     ScanOptions, Start, SuperRoot, Value, Verified, VerifyError, Wish,
 };
@@ -62,7 +62,7 @@ impl<V: Verbs> Client<V> {
         config: PoolConfig,
         roots: SuperRoot,
         seed: u64,
-    ) -> Result<Self, fatbtree_index::PoolError> {
+    ) -> Result<Self, fatbtree_blink::PoolError> {
         let pool = Rc::new(Pool::new(verbs, config, roots, seed)?);
         Ok(Self { pool, sampling: Rc::default(), latencies: Rc::default() })
     }

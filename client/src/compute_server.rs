@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fatbtree_index::{IndexCache, PoolConfig, PoolError, SuperRoot};
+use fatbtree_blink::{IndexCache, PoolConfig, PoolError, SuperRoot};
 use fatbtree_verbs::Verbs;
 
 use crate::client::Client;
@@ -38,7 +38,7 @@ use crate::client::Client;
 ///
 /// ```
 /// use fatbtree_client::ComputeServer;
-/// use fatbtree_index::{PoolConfig, RemoteSide, TreeConfig, value};
+/// use fatbtree_blink::{PoolConfig, RemoteSide, TreeConfig, value};
 /// use fatbtree_memserver::{LoadOptions, load_cluster, seeded};
 /// use fatbtree_verbs::plain::PlainNetwork;
 /// use fatbtree_verbs::{Access, Device};

@@ -383,7 +383,7 @@ fn no_answer(answer: &Answer) -> NoAnswer {
 
 #[cfg(test)]
 mod tests {
-    use fatbtree_index::OperationError;
+    use fatbtree_blink::OperationError;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! What planners of switch caches learn from clients: which keys they are asked for, and how often the switches led them astray.
 
-use fatbtree_index::PoolStats;
+use fatbtree_blink::PoolStats;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

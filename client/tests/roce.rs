@@ -3,11 +3,11 @@
 
 mod lab;
 
-use fatbtree_client::Client;
-use fatbtree_index::{
+use fatbtree_blink::{
     BreakReason, ConnectError, ConnectionId, GlobalAddress, Limits, OperationError, PoolConfig, PoolError,
     RemoteSide, Start, TreeConfig, ValueLayout,
 };
+use fatbtree_client::Client;
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Device, Failure, Mtu, Operation, QueuePairState, Remote, Verbs, WorkRequest};

@@ -6,9 +6,9 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use fatbtree_blink::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_controller::Target;
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, SETS, Tree};
-use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_topology::Cluster;
 
 const KEYS: u64 = 10_000_000;

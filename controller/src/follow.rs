@@ -22,7 +22,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use fatbtree_index::TreeTop;
+use fatbtree_blink::TreeTop;
 use fatbtree_topology::{Network, SwitchId};
 
 use crate::frequency::Frequencies;

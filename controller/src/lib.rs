@@ -29,7 +29,7 @@
 //!
 //! ```
 //! use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Tree};
-//! use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
+//! use fatbtree_blink::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 //! use fatbtree_topology::Cluster;
 //!
 //! // Four memory servers, each with a root over two leaves.

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
+use fatbtree_blink::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 
 /// Consistent tops of 1 to 4 partitions (ids not in key order) with trees of up to 4 levels, some nodes wider than
 /// a switch can hold, some keys at the very ends of the key space.

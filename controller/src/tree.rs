@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree_index::{TopNode, TreeTop};
+use fatbtree_blink::{TopNode, TreeTop};
 
 use crate::plan::{Pivots, stride};
 
@@ -391,7 +391,7 @@ fn check(id: u16, node: &TopNode) -> Result<(), SnapshotError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fatbtree_index::{GlobalAddress, KeyRange, Partition};
+    use fatbtree_blink::{GlobalAddress, KeyRange, Partition};
 
     fn top(id: u16, low: u64) -> TreeTop {
         let server = u64::from(id) << 48;

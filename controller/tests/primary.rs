@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use common::{plan, top};
+use fatbtree_blink::TreeTop;
 use fatbtree_controller::grpc::{ClientReport, ServerHello, ServerNews};
 use fatbtree_controller::operator::Question;
 use fatbtree_controller::{
     Answer, Budget, Client, Controller, ControllerNews, FollowOptions, Held, Incarnation, Incarnations,
     KeeperNotice, Made, Order, Outdated, Primary, Registration, Ticket,
 };
-use fatbtree_index::TreeTop;
 use fatbtree_topology::{Cluster, SwitchId};
 
 type Answers = Vec<(Ticket, Result<Answer, String>)>;

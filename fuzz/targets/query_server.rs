@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_fuzz::{Counting, Input, held};
-use fatbtree_index::{Integrity, Pool, PoolConfig, RemoteSide, SuperRoot, TreeConfig, ValueLayout, value};
+use fatbtree_blink::{Integrity, Pool, PoolConfig, RemoteSide, SuperRoot, TreeConfig, ValueLayout, value};
 use fatbtree_memserver::query::{Need, QueryWorker, ScanBounds, WorkerOptions};
 use fatbtree_memserver::{
     Bounds, ClientId, Lease, Limits, LoadOptions, MemoryServer, PLACES_AT_ONCE, ServerOptions, SessionKey, Supply,

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use fatbtree_index::{TreeConfig, ValueLayout, value};
+use fatbtree_blink::{TreeConfig, ValueLayout, value};
 use fatbtree_memserver::{LoadOptions, bulk_load, bulk_load_unsorted, fixed};
 
 fn bench(c: &mut Criterion) {

@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use fatbtree_index::{
+use fatbtree_blink::{
     Event, Integrity, Pool, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout, Wish,
 };
 use fatbtree_memserver::{

@@ -17,7 +17,7 @@
 //! synced when it is loaded, and when the server stops.
 //!
 //! **A file that is not what was written** is refused at the start, by its name. `state.json`, `writes-7` and every word of `chunks-7` have
-//! checksums. Of `tree-7` every node is read, and where the nodes are and lead to: see [`fatbtree_index::verify_at_hand`]. Records are not
+//! checksums. Of `tree-7` every node is read, and where the nodes are and lead to: see [`fatbtree_blink::verify_at_hand`]. Records are not
 //! read: each has a checksum, which its readers check. In a tree with checksums no other damage to a node is taken for a node either.
 //!
 //! **A folder that was restored in part** is refused, too: the three files of the generation that `state.json` names must be there, and no
@@ -38,8 +38,8 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fatbtree_index::node::LINE;
-use fatbtree_index::{Regions, Superblock, VerifyError, verify_at_hand};
+use fatbtree_blink::node::LINE;
+use fatbtree_blink::{Regions, Superblock, VerifyError, verify_at_hand};
 use fatbtree_verbs::{Memory, ReserveError};
 use serde::{Deserialize, Serialize};
 

@@ -35,7 +35,7 @@
 //! Two servers, a client that opens a session with each, and a lookup.
 //!
 //! ```
-//! use fatbtree_index::{Pool, PoolConfig, RemoteSide, Start, TreeConfig, value};
+//! use fatbtree_blink::{Pool, PoolConfig, RemoteSide, Start, TreeConfig, value};
 //! use fatbtree_memserver::{ClientId, LoadOptions, MemoryServer, ServerOptions, load_cluster, seeded};
 //! use fatbtree_verbs::plain::PlainNetwork;
 //! use fatbtree_verbs::time::Instant;

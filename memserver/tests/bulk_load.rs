@@ -4,8 +4,8 @@
 mod common;
 
 use common::{client, get, keys_in_leaves, load, map_of, memory, probes, values, walk};
-use fatbtree_index::plain::PlainClient;
-use fatbtree_index::{GlobalAddress, Integrity, KeyRange, Start, Superblock, Tree, TreeConfig, ValueLayout};
+use fatbtree_blink::plain::PlainClient;
+use fatbtree_blink::{GlobalAddress, Integrity, KeyRange, Start, Superblock, Tree, TreeConfig, ValueLayout};
 use fatbtree_memserver::{
     LoadError, LoadOptions, LoadedTree, bulk_load, bulk_load_unsorted, fixed, load_cluster, load_ranges,
 };

@@ -4,8 +4,8 @@
 mod common;
 
 use common::lab::{Lab, SERVER, options};
-use fatbtree_index::record::{UNPUBLISHED, place_bytes, record_bytes, write_record};
-use fatbtree_index::{GlobalAddress, MAX_VALUE};
+use fatbtree_blink::record::{UNPUBLISHED, place_bytes, record_bytes, write_record};
+use fatbtree_blink::{GlobalAddress, MAX_VALUE};
 use fatbtree_memserver::{
     Bounds, Chunk, ChunkKind, Limits, NoChunk, OverBound, Payer, Refusal, Resource, ServerOptions,
 };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::lab::options;
 use common::service::{Service, soon};
-use fatbtree_index::{TreeConfig, ValueLayout};
+use fatbtree_blink::{TreeConfig, ValueLayout};
 use fatbtree_memserver::grpc::proto::load_reply::What as Answer;
 use fatbtree_memserver::grpc::proto::load_request::What;
 use fatbtree_memserver::grpc::proto::loader_client::LoaderClient;

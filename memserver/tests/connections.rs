@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use common::lab::{Lab, options};
 use common::value_of;
-use fatbtree_index::{
+use fatbtree_blink::{
     BreakReason, Event as PoolEvent, OperationError, Pool, PoolConfig, RemoteSide, Start, SuperRoot,
 };
 use fatbtree_memserver::{Event, FirstHop, Refusal, SessionKey};

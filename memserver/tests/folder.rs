@@ -8,9 +8,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use common::lab::options;
-use fatbtree_index::node::{LeafBuilder, Node, NodeHeader, NodeSpec, write_internal};
-use fatbtree_index::record::RecordPointer;
-use fatbtree_index::{
+use fatbtree_blink::node::{LeafBuilder, Node, NodeHeader, NodeSpec, write_internal};
+use fatbtree_blink::record::RecordPointer;
+use fatbtree_blink::{
     ChunkKind, GlobalAddress, Integrity, KeyRange, Regions, Tree, TreeConfig, ValueLayout, value,
 };
 use fatbtree_memserver::{

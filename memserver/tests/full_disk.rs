@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::process::{Command, Output};
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_index::{
+use fatbtree_blink::{
     Event, Integrity, OperationError, Pool, PoolConfig, RemoteSide, Shortage, Start, SuperRoot, TreeConfig,
     ValueLayout, Wish, value,
 };
@@ -198,10 +198,10 @@ impl World {
 }
 
 fn unconnected() -> Pool<PlainDevice> {
-    let partition = fatbtree_index::Partition {
+    let partition = fatbtree_blink::Partition {
         id: 0,
-        range: fatbtree_index::KeyRange::ALL,
-        root: fatbtree_index::GlobalAddress::new(0, 64),
+        range: fatbtree_blink::KeyRange::ALL,
+        root: fatbtree_blink::GlobalAddress::new(0, 64),
         root_level: 0,
     };
     let roots = SuperRoot::new(vec![partition]).unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::lab::options;
 use common::service::{Service, soon};
-use fatbtree_index::{SessionId, TreeConfig, ValueLayout};
+use fatbtree_blink::{SessionId, TreeConfig, ValueLayout};
 use fatbtree_memserver::grpc::proto;
 use fatbtree_memserver::grpc::proto::memory_server_client::MemoryServerClient;
 use fatbtree_memserver::grpc::{self, ClientError, Deadlines, ServiceOptions};
@@ -301,7 +301,7 @@ async fn a_frozen_server_is_named_after_the_deadline() {
     let started = Instant::now();
     let session = grpc::Session { id: SessionId(1), lease: Duration::from_secs(1), owner: None };
     let endpoint = good_endpoint();
-    let null = fatbtree_index::GlobalAddress::NULL;
+    let null = fatbtree_blink::GlobalAddress::NULL;
     let kind = fatbtree_memserver::ChunkKind::Leaves;
     let errors = [
         client.info().await.map(drop),

@@ -9,10 +9,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use common::{client, get, load, map_of, memory, probes, roots, value_of, values, walk};
-use fatbtree_index::node::{LINE, NodeFault, mark_free};
-use fatbtree_index::plain::PlainClient;
-use fatbtree_index::record::record_bytes;
-use fatbtree_index::{
+use fatbtree_blink::node::{LINE, NodeFault, mark_free};
+use fatbtree_blink::plain::PlainClient;
+use fatbtree_blink::record::record_bytes;
+use fatbtree_blink::{
     GlobalAddress, KeyRange, Limits, OperationError, Partition, Regions, Start, SuperRoot, TreeConfig,
     ValueLayout,
 };

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::device::WatchedDevice;
-use fatbtree_index::node::{LINE, Node, NodeHeader, NodeSpec, next_version, write_internal};
-use fatbtree_index::{
+use fatbtree_blink::node::{LINE, Node, NodeHeader, NodeSpec, next_version, write_internal};
+use fatbtree_blink::{
     GlobalAddress, KeyRange, Partition, Superblock, Tree, TreeConfig, TreeTop, ValueLayout, WalkError,
 };
 use fatbtree_memserver::{
@@ -235,7 +235,7 @@ fn a_tree_that_stands_still_is_shown_whole() {
         let info = *server.info();
         assert_eq!((top.partition, top.nodes.len() as u64), (info.partition, info.counts.internal_nodes));
         assert_eq!(u64::from(turns), info.counts.internal_nodes / 7, "a few nodes at a time");
-        let memory = fatbtree_index::Regions::new([(2, Arc::clone(server.memory()))]);
+        let memory = fatbtree_blink::Regions::new([(2, Arc::clone(server.memory()))]);
         let tree = Tree::new(&memory, &info.config, &info.partition);
         leads_every_key_home(&top, &tree, (0..50_000).step_by(7));
     }
@@ -262,7 +262,7 @@ fn a_tree_that_is_rewritten_and_split_meanwhile_is_shown_as_it_was_at_about_one_
             server.work(NOW, 1);
             assert_eq!(server.info().partition, writer.partition);
             levels.insert(top.partition.root_level);
-            let memory = fatbtree_index::Regions::new([(2, Arc::clone(server.memory()))]);
+            let memory = fatbtree_blink::Regions::new([(2, Arc::clone(server.memory()))]);
             let tree = Tree::new(&memory, &config(), &writer.partition);
             leads_every_key_home(&top, &tree, (0..5000).step_by(3));
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::lab::options;
 use common::service::{Service, soon};
-use fatbtree_index::{KeyRange, TreeConfig, ValueLayout, value};
+use fatbtree_blink::{KeyRange, TreeConfig, ValueLayout, value};
 use fatbtree_memserver::grpc::proto::load_request::What;
 use fatbtree_memserver::grpc::proto::loader_client::LoaderClient;
 use fatbtree_memserver::grpc::{

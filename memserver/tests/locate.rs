@@ -4,9 +4,9 @@
 mod common;
 
 use common::lab::{Lab, SERVER, config, options};
-use fatbtree_index::node::{NodeHeader, offsets};
-use fatbtree_index::record::{read_led_to, record_bytes};
-use fatbtree_index::{Regions, Tree, TreeConfig, ValueLayout};
+use fatbtree_blink::node::{NodeHeader, offsets};
+use fatbtree_blink::record::{read_led_to, record_bytes};
+use fatbtree_blink::{Regions, Tree, TreeConfig, ValueLayout};
 use fatbtree_memserver::{
     KeyPlaces, LoadOptions, LocateError, MAX_LOCATE_KEYS, Request, SnapshotError, TreeRequest,
 };

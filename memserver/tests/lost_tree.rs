@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use fatbtree_index::{TreeConfig, ValueLayout};
+use fatbtree_blink::{TreeConfig, ValueLayout};
 use fatbtree_memserver::{
     ClientId, Event, Folder, FolderOwner, LoadOptions, LoadedTree, MemoryServer, Origin, Refusal,
     ServerOptions, Storage, seeded,

@@ -6,7 +6,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::lab::{Client, Lab, Pair, options};
-use fatbtree_index::GlobalAddress;
+use fatbtree_blink::GlobalAddress;
 use fatbtree_memserver::{
     Bounds, ChunkKind, ClientId, Event, Limits, Payer, Refusal, Resource, ServerOptions, SessionKey,
 };

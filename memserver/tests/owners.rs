@@ -4,7 +4,7 @@
 mod common;
 
 use common::lab::{Client, Lab, Pair, options};
-use fatbtree_index::{Owner, SessionId, Writer};
+use fatbtree_blink::{Owner, SessionId, Writer};
 use fatbtree_memserver::{Bounds, Lease, Limits, NoOwner, Refusal, ServerOptions};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Failure, Operation, Output, Remote};

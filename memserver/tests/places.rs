@@ -6,8 +6,8 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::lab::{Lab, SERVER, options};
-use fatbtree_index::GlobalAddress;
-use fatbtree_index::record::{RECORD_HEAD, UNPUBLISHED, write_record};
+use fatbtree_blink::GlobalAddress;
+use fatbtree_blink::record::{RECORD_HEAD, UNPUBLISHED, write_record};
 use fatbtree_memserver::{
     Chunk, ChunkKind, GivenBack, Limits, PLACES_AT_ONCE, Refusal, Request, ServerOptions, SessionKey, Supply,
     TooManyPlaces,

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::{client, get, load, map_of, memory, probes, values, walk};
-use fatbtree_index::node::{LINE, MAGIC, Node, NodeHeader, next_version, offsets};
-use fatbtree_index::{Integrity, Start, Superblock, TreeConfig, ValueLayout};
+use fatbtree_blink::node::{LINE, MAGIC, Node, NodeHeader, next_version, offsets};
+use fatbtree_blink::{Integrity, Start, Superblock, TreeConfig, ValueLayout};
 use fatbtree_memserver::{LoadError, LoadOptions, LoadedTree, bulk_load_over, fixed};
 use proptest::collection::btree_set;
 use proptest::prelude::*;

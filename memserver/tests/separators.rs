@@ -4,7 +4,7 @@
 mod common;
 
 use common::{load, memory, values, walk};
-use fatbtree_index::{KeyRange, TreeConfig, ValueLayout, separator};
+use fatbtree_blink::{KeyRange, TreeConfig, ValueLayout, separator};
 use fatbtree_memserver::{LoadError, LoadOptions, LoadedTree, load_cluster};
 use proptest::collection::btree_set;
 use proptest::prelude::*;

@@ -5,8 +5,8 @@ mod common;
 
 use common::device::WatchedDevice;
 use common::lab::{Lab, SERVER, options};
-use fatbtree_index::node::LINE;
-use fatbtree_index::{GlobalAddress, Integrity, Superblock, TreeConfig, ValueLayout};
+use fatbtree_blink::node::LINE;
+use fatbtree_blink::{GlobalAddress, Integrity, Superblock, TreeConfig, ValueLayout};
 use fatbtree_memserver::{
     Event, LoadOptions, MemoryServer, ServerError, ServerOptions, TreeInfo, bulk_load_over,
 };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::lab::options;
 use common::service::{Service, soon};
-use fatbtree_index::{GlobalAddress, Owner, TopNode, Tree, TreeConfig, TreeTop, ValueLayout};
+use fatbtree_blink::{GlobalAddress, Owner, TopNode, Tree, TreeConfig, TreeTop, ValueLayout};
 use fatbtree_memserver::grpc::{self, ClientError, ServiceOptions};
 use fatbtree_memserver::{ChunkKind, Event, GivenBack, LoadOptions, LoadedTree, ServerOptions, Supply};
 use fatbtree_verbs::{Access, Endpoint, Mtu, QueuePairNumber};

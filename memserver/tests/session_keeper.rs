@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use common::lab::{config, options};
-use fatbtree_index::{ChunkKind, GlobalAddress, RemoteMemory, Shortage};
+use fatbtree_blink::{ChunkKind, GlobalAddress, RemoteMemory, Shortage};
 use fatbtree_memserver::session_keeper::{Call, Granted, KeeperOptions, NoAnswer, Notice, SessionKeeper};
 use fatbtree_memserver::{ClientId, LoadOptions, MemoryServer, Refusal, ServerOptions};
 use fatbtree_remote::{RemoteConfig, Trouble, Want};
@@ -178,7 +178,7 @@ impl Lab {
     }
 
     fn trouble(&self, server: u16) -> Option<Trouble> {
-        let id = fatbtree_index::ConnectionId { server, lane: 1 };
+        let id = fatbtree_blink::ConnectionId { server, lane: 1 };
         self.memory.link(id).err()
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use common::lab::{Lab, SERVER, options};
-use fatbtree_index::SessionId;
+use fatbtree_blink::SessionId;
 use fatbtree_memserver::{
     Bounds, ChunkKind, ClientId, Event, Limits, Payer, Refusal, Request, Resource, ServerOptions,
 };
@@ -39,7 +39,7 @@ fn a_session_that_is_not_renewed_gives_everything_back() {
     let leaves = lab.allocate(session, ChunkKind::Leaves).unwrap();
     let inner = lab.allocate(session, ChunkKind::InternalNodes).unwrap();
     lab.server.publish(lab.now, session, inner.address).unwrap();
-    let last = fatbtree_index::GlobalAddress(inner.address.raw() + 4096 / 384 * 384 - 384);
+    let last = fatbtree_blink::GlobalAddress(inner.address.raw() + 4096 / 384 * 384 - 384);
     lab.put_node(last, 1, false);
     let opened = lab.events();
     assert_eq!((opened.len(), lab.watch().queue_pairs.len()), (3, 3));

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{Answer, get, load, memory, value_of, walk};
-use fatbtree_index::plain::PlainClient;
-use fatbtree_index::{Integrity, OperationError, Start, TreeConfig, Trips, ValueLayout};
+use fatbtree_blink::plain::PlainClient;
+use fatbtree_blink::{Integrity, OperationError, Start, TreeConfig, Trips, ValueLayout};
 use fatbtree_memserver::{LoadOptions, LoadedTree};
 use fatbtree_verbs::time::Instant;
 

@@ -11,9 +11,9 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use fatbtree_blink::{ConnectionId, Event, Limits, PoolConfig, RemoteSide, SessionId, Shortage};
 use fatbtree_client::{Client, KeySample, Report};
 use fatbtree_controller::grpc::{ClientReport, Controllers};
-use fatbtree_index::{ConnectionId, Event, Limits, PoolConfig, RemoteSide, SessionId, Shortage};
 use fatbtree_memserver::{ServerInfo, grpc};
 use fatbtree_port::{Counters, Waiter};
 use fatbtree_topology::{Host, MemoryServer};

@@ -47,7 +47,7 @@ pub enum NodeError {
     },
     /// The tree's shape cannot be.
     #[error("loading the tree: {0}")]
-    Shape(#[from] fatbtree_index::ConfigError),
+    Shape(#[from] fatbtree_blink::ConfigError),
     /// The tree cannot be built.
     #[error("loading the tree: {0}")]
     Load(#[from] fatbtree_memserver::LoadError),
@@ -88,7 +88,7 @@ pub enum NodeError {
         "the memory servers do not fit together: {0}; one was started anew without what it held, or a load was broken off: \
          `fatbtree load` fills them all"
     )]
-    Roots(#[from] fatbtree_index::SuperRootError),
+    Roots(#[from] fatbtree_blink::SuperRootError),
     /// The memory servers' trees have different shapes.
     #[error(
         "memory servers {0} and {1} have trees of different shapes: start them alike, all with --checksums where one has a device that \
@@ -97,7 +97,7 @@ pub enum NodeError {
     Shapes(String, String),
     /// A queue pair cannot be connected.
     #[error("connecting to a memory server: {0}")]
-    Connect(#[from] fatbtree_index::PoolError),
+    Connect(#[from] fatbtree_blink::PoolError),
     /// Memory servers were out of reach for too long.
     #[error("{0} could not be connected in {1:?}")]
     OutOfReach(String, std::time::Duration),

@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fatbtree_blink::{Integrity, KeyRange, TreeConfig};
 use fatbtree_controller::grpc::Controllers;
-use fatbtree_index::{Integrity, KeyRange, TreeConfig};
 use fatbtree_memserver::grpc::{Loading, ServiceOptions, serve_with};
 use fatbtree_memserver::{
     Event, Folder, FolderOwner, LoadOptions, LoadedTree, Mailbox, MemoryServer, ServerInfo, ServerOptions,
@@ -50,7 +50,7 @@ pub struct TreeSource {
     pub keys: Vec<u64>,
     /// Bytes of each value.
     pub value_bytes: u32,
-    /// From which values are made, with the key: see [`fatbtree_index::value`].
+    /// From which values are made, with the key: see [`fatbtree_blink::value`].
     pub seed: u64,
     /// The tree's shape; with checksums, where the device tears lines or the tree lies in a folder.
     pub config: TreeConfig,

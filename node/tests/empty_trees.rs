@@ -1,7 +1,7 @@
 //! Memory servers that begin empty: their trees are leaves, and plans can be made of them.
 
+use fatbtree_blink::TreeConfig;
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Tree};
-use fatbtree_index::TreeConfig;
 use fatbtree_memserver::{LoadOptions, load_ranges, seeded};
 use fatbtree_topology::Cluster;
 

@@ -8,8 +8,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use common::{cluster, free_udp};
+use fatbtree_blink::TreeConfig;
 use fatbtree_controller::grpc::{Input, ServiceOptions, serve};
-use fatbtree_index::TreeConfig;
 use fatbtree_memserver::grpc;
 use fatbtree_node::{
     MemoryServerOptions, MemoryServerProcess, NicSpec, QueryClientOptions, QueryClientProcess, QueryOptions,

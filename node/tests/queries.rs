@@ -11,8 +11,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use common::{cluster, free_udp};
+use fatbtree_blink::{Start, TreeConfig, Wish, value};
 use fatbtree_client::{Client, QueryClient};
-use fatbtree_index::{Start, TreeConfig, Wish, value};
 use fatbtree_node::{
     Adapter, ClientOptions, ClientProcess, MemoryServerOptions, MemoryServerProcess, NicSpec,
     QueryClientOptions, QueryClientProcess, QueryOptions, QueryWay, TreeSource, roster_of,

@@ -1,7 +1,7 @@
 //! Safety checks by name, which tests leave out one at a time.
 //!
 //! With the cargo feature `switchable-checks`, which only tests turn on, a check can be left out for the current thread. A
-//! simulation that does not notice has not tried hard enough. `fatbtree_index::Check` is the same for trees.
+//! simulation that does not notice has not tried hard enough. `fatbtree_blink::Check` is the same for trees.
 
 /// A check by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use fatbtree_index::node::{LINE, LeafBuilder, MAGIC, Node, NodeHeader, NodeSpec, offsets};
-use fatbtree_index::record::{RECORD_HEAD, RecordPointer, published, write_record};
-use fatbtree_index::{GlobalAddress, Integrity, KeyRange, Superblock, TreeConfig, ValueLayout};
+use fatbtree_blink::node::{LINE, LeafBuilder, MAGIC, Node, NodeHeader, NodeSpec, offsets};
+use fatbtree_blink::record::{RECORD_HEAD, RecordPointer, published, write_record};
+use fatbtree_blink::{GlobalAddress, Integrity, KeyRange, Superblock, TreeConfig, ValueLayout};
 use fatbtree_verbs::Memory;
 use rand::RngExt as _;
 use serde::Serialize;
@@ -283,7 +283,7 @@ impl<'a> Target<'a> {
 
     /// A place in an internal node where a pivot behind the first is.
     fn slot(&self, node: Found, random: &mut Random) -> usize {
-        const PER_LINE: usize = fatbtree_index::node::CHILDREN_PER_LINE;
+        const PER_LINE: usize = fatbtree_blink::node::CHILDREN_PER_LINE;
         let most = usize::from(node.header.count).clamp(2, self.config.fan_out().into()) - 1;
         let behind = random.random_range(0..most);
         (1 + behind / PER_LINE) * LINE + 16 + behind % PER_LINE * 16

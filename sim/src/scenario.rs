@@ -4,7 +4,7 @@ mod run;
 
 use std::fmt;
 
-use fatbtree_index::ValueLayout;
+use fatbtree_blink::ValueLayout;
 use fatbtree_nic::faults::FaultRates;
 use fatbtree_verbs::time::Duration;
 use rand::{RngExt, SeedableRng};

@@ -7,8 +7,8 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::{Bench, Setup};
+use fatbtree_blink::Tree;
 use fatbtree_controller::{Budget, Plan};
-use fatbtree_index::Tree;
 use fatbtree_topology::{Cores, HostId, Network as Topology, Peer};
 use fatbtree_verbs::IndexTarget;
 use fatbtree_wire::{Extension, Frame};

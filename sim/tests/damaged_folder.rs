@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use fatbtree_index::{Integrity, Superblock, TreeConfig, ValueLayout};
+use fatbtree_blink::{Integrity, Superblock, TreeConfig, ValueLayout};
 use fatbtree_memserver::{Folder, FolderError, FolderOwner, LoadOptions, Storage, seeded};
 use fatbtree_sim::damage::{Damage, Target};
 use fatbtree_sim::world::Random;

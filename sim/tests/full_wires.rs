@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use fatbtree_blink::{PoolConfig, RemoteSide, Start, TreeConfig, ValueLayout, value};
 use fatbtree_client::Client;
 use fatbtree_controller::Placement;
-use fatbtree_index::{PoolConfig, RemoteSide, Start, TreeConfig, ValueLayout, value};
 use fatbtree_memserver::{ClientId, LoadOptions, ServerOptions, load_cluster, seeded};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_sim::{Attachment, Clock, Cluster, Delivery, Network, VirtualClock, Wires};

@@ -26,10 +26,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_client::Client;
-use fatbtree_index::{
+use fatbtree_blink::{
     IndexCache, PoolConfig, PoolStats, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
 };
+use fatbtree_client::Client;
 use fatbtree_memserver::{ClientId, LoadOptions, MemoryServer, ServerOptions, bulk_load_unsorted, seeded};
 use fatbtree_nic::{Nic, NicConfig, NicStats};
 use fatbtree_verbs::time::{Duration, Instant};

@@ -24,8 +24,8 @@
 //!
 //! ```
 //! use fatbtree_client::Client;
-//! use fatbtree_index::node::{LeafBuilder, NodeSpec};
-//! use fatbtree_index::{
+//! use fatbtree_blink::node::{LeafBuilder, NodeSpec};
+//! use fatbtree_blink::{
 //!     GlobalAddress, KeyRange, Partition, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout, value,
 //! };
 //! use fatbtree_nic::{Nic, NicConfig};

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream as _;
 
+use fatbtree_blink::Start;
 use fatbtree_client::{Answered, Client, NoAnswer};
-use fatbtree_index::Start;
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::{Duration, Instant};
 

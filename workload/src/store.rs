@@ -3,8 +3,8 @@
 use std::future::Future;
 
 use bytes::Bytes;
+use fatbtree_blink::{Change, KeyRange, Start, Value, Wish};
 use fatbtree_client::{Answered, Client, NoAnswer, QueryClient};
-use fatbtree_index::{Change, KeyRange, Start, Value, Wish};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
 

@@ -9,11 +9,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fatbtree_index::value;
+use fatbtree_blink::value;
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
-/// The values that the keys of a tree may have. A tree begins with those of [`fatbtree_index::value::fill`], all of one length.
+/// The values that the keys of a tree may have. A tree begins with those of [`fatbtree_blink::value::fill`], all of one length.
 pub struct Values {
     seed: u64,
     length: usize,

@@ -6,8 +6,8 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use fatbtree_blink::{Event, PoolConfig, RemoteSide, Scan, Start, TreeConfig, ValueLayout, value as values};
 use fatbtree_client::Client;
-use fatbtree_index::{Event, PoolConfig, RemoteSide, Scan, Start, TreeConfig, ValueLayout, value as values};
 use fatbtree_memserver::{
     ClientId, LoadOptions, MemoryServer, ServerOptions, SessionKey, Supply, load_cluster, varying,
 };

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use fatbtree_client::Client;
-use fatbtree_index::node::{LeafBuilder, NodeSpec};
-use fatbtree_index::{
+use fatbtree_blink::node::{LeafBuilder, NodeSpec};
+use fatbtree_blink::{
     GlobalAddress, KeyRange, Partition, PoolConfig, RemoteSide, Start, SuperRoot, TreeConfig, ValueLayout,
     value,
 };
+use fatbtree_client::Client;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Access, Device, Memory};

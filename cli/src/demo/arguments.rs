@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use fatbtree_blink::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
 use fatbtree_controller::{Budget, MAX_SET_NODES, Target};
-use fatbtree_index::{MAX_INLINE_VALUE, TreeConfig, ValueLayout};
 use fatbtree_workload::ycsb::{KeyMap, OperationKind, RequestDistribution, WorkloadSpec, builtin};
 
 use crate::controller::TargetName;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use fatbtree_blink::{IndexCache, RemoteSide, TreeTop};
 use fatbtree_controller::{
     Budget, Controller, Fleet, FleetOptions, FollowOptions, Follower, Frequencies, Held, HotKeys, Located,
     OnProgress, Placement, Plan, Programs, PushReport, Registration, Tree, by_partition, in_leaves, probe,
 };
-use fatbtree_index::{IndexCache, RemoteSide, TreeTop};
 use fatbtree_memserver::grpc;
 use fatbtree_topology::{Cluster, SwitchId};
 use fatbtree_verbs::Device;

@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use fatbtree_index::Event;
+use fatbtree_blink::Event;
 use fatbtree_memserver as memserver;
 use fatbtree_sim::{Client, Clock, Cluster, InstantWires};
 use fatbtree_switch::service::Inbox;

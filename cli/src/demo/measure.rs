@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use fatbtree_blink::{IndexCache, Start};
 use fatbtree_client::{KeySample, Report};
-use fatbtree_index::{IndexCache, Start};
 use fatbtree_workload::ycsb::{KeyMap, Workload, WorkloadSpec, builtin};
 use fatbtree_workload::{LoadGenerator, LoopOptions, Values};
 

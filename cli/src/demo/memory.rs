@@ -1,7 +1,7 @@
 //! Memory for what clients write: asked for between frames, brought by gRPC.
 
 use anyhow::{Context, Result};
-use fatbtree_index::{ChunkKind, SessionId};
+use fatbtree_blink::{ChunkKind, SessionId};
 use fatbtree_memserver::{Supply, grpc};
 use tokio::sync::mpsc as tokio_mpsc;
 

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use fatbtree_blink::{GlobalAddress, IndexCache, PoolConfig, RemoteSide, Start, SuperRoot};
 use fatbtree_client::Client;
 use fatbtree_controller::Plan;
-use fatbtree_index::{GlobalAddress, IndexCache, PoolConfig, RemoteSide, Start, SuperRoot};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::{Access, Device as _, IndexTarget, Memory, Region, Remote};
 use fatbtree_workload::ycsb::{KeyMap, OperationKind, Workload, WorkloadSpec};

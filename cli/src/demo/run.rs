@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
+use fatbtree_blink::record::record_bytes;
+use fatbtree_blink::{IndexCache, PoolConfig, Start, SuperRoot, ValueLayout};
 use fatbtree_client::{Client, Report};
 use fatbtree_controller::Summary;
-use fatbtree_index::record::record_bytes;
-use fatbtree_index::{IndexCache, PoolConfig, Start, SuperRoot, ValueLayout};
 use fatbtree_memserver::{Cluster as Loaded, LoadOptions, ServerOptions, load_cluster, seeded};
 use fatbtree_sim::{Cluster, InstantWires};
 use fatbtree_topology::{Annotations, Network, Switch, render_svg};

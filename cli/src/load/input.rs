@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Error, Result, bail};
-use fatbtree_index::value;
+use fatbtree_blink::value;
 use fatbtree_memserver::grpc::LoadData;
 use fatbtree_memserver::sort_keys;
 

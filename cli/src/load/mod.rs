@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
-use fatbtree_index::KeyRange;
+use fatbtree_blink::KeyRange;
 use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::{Client, LoadData, LoadProgress, load_empty, load_servers};
 use fatbtree_topology::{Cluster, MemoryServer, Named};

@@ -8,7 +8,7 @@ use std::io::{self, BufRead, IsTerminal, Read, Write};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use clap::error::ErrorKind;
-use fatbtree_index::{Allocation, KeyRange, Order, ScanOptions, Start, TreeConfig, ValueLayout, Wish};
+use fatbtree_blink::{Allocation, KeyRange, Order, ScanOptions, Start, TreeConfig, ValueLayout, Wish};
 
 use command::{Command, HELP, show};
 use tree::{Setting, Tree, loaded_value};
@@ -259,7 +259,7 @@ impl<W: Write> Shell<W> {
                 {
                     pairs.push(pair?);
                 }
-                Ok::<_, fatbtree_index::OperationError>(pairs)
+                Ok::<_, fatbtree_blink::OperationError>(pairs)
             })?;
             let pairs = pairs.map_err(anyhow::Error::from)?;
             for (key, value) in &pairs {
@@ -298,7 +298,7 @@ impl<W: Write> Shell<W> {
                 change.result?;
                 round_trips += u64::from(change.trips.round_trips);
             }
-            Ok::<_, fatbtree_index::OperationError>(round_trips)
+            Ok::<_, fatbtree_blink::OperationError>(round_trips)
         })?;
         let round_trips = round_trips.map_err(anyhow::Error::from)?;
         self.answer("ok", round_trips)

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use anyhow::{Context, Result, bail};
-use fatbtree_client::Client;
-use fatbtree_index::{
+use fatbtree_blink::{
     Allocation, ChunkKind, Event, IndexCache, PoolConfig, RemoteSide, ReturnedPlaces, TreeConfig, ValueLayout,
 };
+use fatbtree_client::Client;
 use fatbtree_memserver::{
     ClientId, LoadOptions, MemoryServer, PLACES_AT_ONCE, ServerOptions, SessionKey, Supply, load_cluster,
     load_ranges, varying,
@@ -110,7 +110,7 @@ impl Tree {
     }
 
     /// Opens a session with a server and connects the client's only queue pair to it.
-    fn connect(&mut self, mut server: MemoryServer<Nic>, id: fatbtree_index::ConnectionId) -> Result<()> {
+    fn connect(&mut self, mut server: MemoryServer<Nic>, id: fatbtree_blink::ConnectionId) -> Result<()> {
         let pool = self.client.pool();
         let now = self.network.now;
         let local = pool.open(id)?;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use fatbtree_index::node::{LeafBuilder, NodeSpec};
-use fatbtree_index::{GlobalAddress, KeyRange, Partition, RemoteSide, TreeConfig, ValueLayout, value};
+use fatbtree_blink::node::{LeafBuilder, NodeSpec};
+use fatbtree_blink::{GlobalAddress, KeyRange, Partition, RemoteSide, TreeConfig, ValueLayout, value};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::{Access, Device, Memory};
 

@@ -8,11 +8,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_client::Client;
-use fatbtree_index::{
+use fatbtree_blink::{
     BreakReason, ConnectionId, Event, GlobalAddress, KeyRange, OperationError, PoolConfig, Regions,
     RemoteSide, Start, SuperRoot, Tree, Trips, ValueLayout, value,
 };
+use fatbtree_client::Client;
 use fatbtree_memserver::{LoadOptions, LoadedTree, bulk_load, varying};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::{Duration, Instant};

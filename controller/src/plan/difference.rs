@@ -103,7 +103,7 @@ mod tests {
     use crate::plan::{Budget, Placement, SETS, diff};
     use crate::test_support::{arb_tops, top};
     use crate::tree::Tree;
-    use fatbtree_index::TreeTop;
+    use fatbtree_blink::TreeTop;
     use fatbtree_topology::{HostId, Network};
 
     fn plan(tops: &[TreeTop], keys: &[u64], budget: &Budget, epoch: u8) -> Plan {

@@ -181,7 +181,7 @@ mod tests {
     use crate::plan::RangeMatch;
     use crate::program::Target;
     use crate::test_support::arb_tops;
-    use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
+    use fatbtree_blink::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
     use proptest::prelude::*;
 
     /// The tree of Figure 4(i), as far as its text goes: the four most visited nodes give nine pivots.

@@ -6,7 +6,7 @@ mod placement;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fatbtree_index::TreeTop;
+use fatbtree_blink::TreeTop;
 use fatbtree_topology::{Cluster, Cores, HostId, Network, SwitchId};
 use proptest::prelude::*;
 

@@ -1,6 +1,6 @@
 //! Several fat roots: which of them get packets, who is waited for, and what comes back.
 
-use fatbtree_index::TreeTop;
+use fatbtree_blink::TreeTop;
 use fatbtree_topology::{Cluster, Outages, SwitchId};
 
 use super::*;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_index::{TopNode, TreeTop};
+use fatbtree_blink::{TopNode, TreeTop};
 use fatbtree_topology::{Cluster, Outages, PATHS, Peer, Routing, SwitchId};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -1,7 +1,7 @@
 //! A small cluster with a plan.
 
+use fatbtree_blink::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Tree};
-use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_topology::Cluster;
 
 /// A tree of `leaves` leaves, `fanout` children per node.

@@ -4,7 +4,7 @@ use std::future::Future as _;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_index::{
+use fatbtree_blink::{
     Event, GlobalAddress, Owner, Pool, PoolConfig, RemoteSide, SessionId, Start, SuperRoot, Superblock,
     TreeConfig, ValueLayout, Wish, Writer,
 };

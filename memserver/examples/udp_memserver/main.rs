@@ -10,7 +10,7 @@
 //!   root partition=0 root=…                                                                 the tree has another root
 //! ```
 //!
-//! Key number i of n is i · ⌊(2⁶⁴ - 1) / n⌋; `fatbtree_index::value` makes the values, of `--value-bytes` bytes, from key and
+//! Key number i of n is i · ⌊(2⁶⁴ - 1) / n⌋; `fatbtree_blink::value` makes the values, of `--value-bytes` bytes, from key and
 //! `--seed`. It ends on Ctrl-C, on SIGTERM or after `--seconds`.
 #![allow(clippy::print_stdout, reason = "a program for the command line")]
 
@@ -103,7 +103,7 @@ fn tell(event: Event) {
 fn load(arguments: &Arguments) -> Result<MemoryServer<Nic>, Failure> {
     let step = u64::MAX / arguments.keys;
     let keys: Vec<u64> = (0..arguments.keys).map(|i| i * step).collect();
-    let options = LoadOptions::new(fatbtree_index::TreeConfig::default(), arguments.partition);
+    let options = LoadOptions::new(fatbtree_blink::TreeConfig::default(), arguments.partition);
     let tree = bulk_load(&options, &keys, &mut seeded(arguments.seed, arguments.value_bytes))?;
     let [a, b, c, d] = arguments.ip.octets();
     // The address that hosts have by default; see the crate `topology`.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_index::{KeyRange, Regions, SuperRoot, TopReader, TreeTop, WalkError, separator};
+use fatbtree_blink::{KeyRange, Regions, SuperRoot, TopReader, TreeTop, WalkError, separator};
 use fatbtree_verbs::Device;
 
 use crate::blink::load::{LoadError, LoadOptions, LoadedTree, bulk_load};
@@ -103,7 +103,7 @@ pub fn divide(keys: &[u64], servers: u16) -> Result<Vec<(u64, Range<usize>)>, Lo
 /// not used.
 ///
 /// ```
-/// use fatbtree_index::TreeConfig;
+/// use fatbtree_blink::TreeConfig;
 /// use fatbtree_memserver::{LoadOptions, load_ranges, seeded};
 ///
 /// let keys: Vec<u64> = (0..1000).collect();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fatbtree_index::Partition;
+use fatbtree_blink::Partition;
 
 use super::TreeInfo;
 use crate::event::{Event, FirstHop};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use fatbtree_index::{GlobalAddress, Partition, Regions, Tree, TreeConfig};
+use fatbtree_blink::{GlobalAddress, Partition, Regions, Tree, TreeConfig};
 use tokio::sync::oneshot;
 
 /// Keys of one request at most.

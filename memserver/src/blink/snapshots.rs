@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fatbtree_index::{Partition, Regions, TopReader, TreeConfig, TreeTop, WalkError};
+use fatbtree_blink::{Partition, Regions, TopReader, TreeConfig, TreeTop, WalkError};
 use tokio::sync::oneshot;
 
 /// Why there is no snapshot.

@@ -7,9 +7,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_index::node::{LINE, MAGIC, NodeHeader};
-use fatbtree_index::record::{RECORD_HEAD, is_record, place_bytes};
-use fatbtree_index::{
+use fatbtree_blink::node::{LINE, MAGIC, NodeHeader};
+use fatbtree_blink::record::{RECORD_HEAD, is_record, place_bytes};
+use fatbtree_blink::{
     ChunkKind, GlobalAddress, Integrity, MAX_VALUE, Partition, Regions, SUPERBLOCK_BYTES, Superblock, Tree,
     TreeConfig, TreeTop,
 };

@@ -38,7 +38,7 @@ pub fn varying<L: FnMut(u64) -> u32, F: FnMut(u64, &mut [u8])>(length: L, fill: 
     FromClosures { length, fill }
 }
 
-/// Values of `length` bytes each that can be checked by [`fatbtree_index::value::check`] with the same seed.
+/// Values of `length` bytes each that can be checked by [`fatbtree_blink::value::check`] with the same seed.
 pub fn seeded(seed: u64, length: u32) -> impl ValueSource {
-    fixed(length, move |key, out: &mut [u8]| fatbtree_index::value::fill(key, seed, out))
+    fixed(length, move |key, out: &mut [u8]| fatbtree_blink::value::fill(key, seed, out))
 }

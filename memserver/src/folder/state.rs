@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use fatbtree_index::MAX_OFFSET;
+use fatbtree_blink::MAX_OFFSET;
 use serde::{Deserialize, Serialize};
 
 use super::{FolderError, FolderOwner, failed, private};

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use fatbtree_index::{ChunkKind, GlobalAddress, Owner, SessionId, Shortage, TreeTop};
+use fatbtree_blink::{ChunkKind, GlobalAddress, Owner, SessionId, Shortage, TreeTop};
 use fatbtree_query::{Identity, Key};
 use fatbtree_trust::Peer;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use fatbtree_index::{
+use fatbtree_blink::{
     ConfigError, GlobalAddress, Integrity, KeyRange, Partition, TopNode, TreeConfig, ValueLayout,
 };
 use fatbtree_verbs::{Endpoint, EndpointError, Mtu, QueuePairNumber, RKEY_NODE, RKEY_NODE_OR_RECORD, Region};
@@ -13,7 +13,7 @@ use crate::blink::load::LoadCounts;
 use crate::chunk::Chunk;
 use crate::info::{LockTable, Origin, ServerInfo};
 use crate::places::{Places, Supply};
-use fatbtree_index::{ChunkKind, Owner, SessionId};
+use fatbtree_blink::{ChunkKind, Owner, SessionId};
 
 /// A message that cannot be.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -18,7 +18,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fatbtree_index::{KeyRange, MAX_VALUE};
+use fatbtree_blink::{KeyRange, MAX_VALUE};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};

@@ -18,11 +18,11 @@ pub use load::{LoadData, LoadProgress, LoadServersError, load_empty, load_server
 pub use loading::Loading;
 pub use service::{ServiceOptions, serve, serve_with};
 
-use fatbtree_index::{SuperRoot, SuperRootError};
+use fatbtree_blink::{SuperRoot, SuperRootError};
 
 use crate::info::ServerInfo;
 
-/// Metadata of a refusal of memory: the word of its [`Shortage`](fatbtree_index::Shortage).
+/// Metadata of a refusal of memory: the word of its [`Shortage`](fatbtree_blink::Shortage).
 const SHORTAGE: &str = "shortage";
 
 /// Messages and stubs as the proto compiler makes them.

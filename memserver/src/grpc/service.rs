@@ -4,7 +4,7 @@ use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use fatbtree_index::{GlobalAddress, SessionId};
+use fatbtree_blink::{GlobalAddress, SessionId};
 use fatbtree_query::Secret;
 use fatbtree_trust::{Connections, Door, OPERATOR, Places};
 use fatbtree_verbs::{QueuePairNumber, ReserveError};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fatbtree_index::TreeTop;
+use fatbtree_blink::TreeTop;
 use fatbtree_trust::Place;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -61,7 +61,7 @@ fn chunks(top: &TreeTop) -> impl Iterator<Item = proto::SnapshotChunk> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode};
+    use fatbtree_blink::{GlobalAddress, KeyRange, Partition, TopNode};
     use prost::Message;
 
     #[test]

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_index::{ChunkKind, Owner, ReturnedPlaces, SessionId, Shortage};
+use fatbtree_blink::{ChunkKind, Owner, ReturnedPlaces, SessionId, Shortage};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Endpoint, QueuePairNumber};
 

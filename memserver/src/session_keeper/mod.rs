@@ -14,7 +14,7 @@ mod server;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fatbtree_index::{
+use fatbtree_blink::{
     BreakReason, ConnectionId, Event, Pool, PoolError, RemoteMemory, RemoteSide, SessionId, Shortage, Writer,
 };
 use fatbtree_verbs::Verbs;
@@ -160,7 +160,7 @@ impl<V: Verbs> Kept for Pool<V> {
 /// way. The keeper takes the memory's events; nothing else does.
 ///
 /// ```
-/// use fatbtree_index::RemoteMemory;
+/// use fatbtree_blink::RemoteMemory;
 /// use fatbtree_memserver::session_keeper::{NoAnswer, SessionKeeper};
 /// use fatbtree_memserver::{ClientId, MemoryServer};
 /// use fatbtree_verbs::time::Instant;
@@ -300,7 +300,7 @@ impl<S> SessionKeeper<S> {
     }
 
     /// Gives places back that the owner has taken out of the memory, in the session that they name, or never.
-    pub fn give_back(&mut self, places: fatbtree_index::ReturnedPlaces) {
+    pub fn give_back(&mut self, places: fatbtree_blink::ReturnedPlaces) {
         if let Some(server) = self.servers.get_mut(&places.server) {
             server.give_back(places);
         }

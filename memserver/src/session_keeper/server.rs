@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fatbtree_index::{
+use fatbtree_blink::{
     ChunkKind, ConnectionId, RemoteMemory, RemoteSide, ReturnedPlaces, SessionId, Shortage,
 };
 use fatbtree_verbs::time::{Duration, Instant};
@@ -181,7 +181,7 @@ impl<S> Server<S> {
                     let call = Call::Connect { session, local, replaces: remote.replaces(id) };
                     return self.begin(now, UnderWay::Connect(id), call);
                 }
-                Err(fatbtree_index::ConnectError::Up { .. }) => drop(self.down.pop_first()),
+                Err(fatbtree_blink::ConnectError::Up { .. }) => drop(self.down.pop_first()),
                 Err(error) => {
                     self.failed(now, remote, options, notices, &Denied::new(Meaning::No, error));
                     return None;

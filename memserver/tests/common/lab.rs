@@ -4,8 +4,8 @@ use std::cell::{Ref, RefCell, RefMut};
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
-use fatbtree_index::node::{LeafBuilder, NodeSpec, mark_free, write_internal};
-use fatbtree_index::{GlobalAddress, KeyRange, TreeConfig, ValueLayout};
+use fatbtree_blink::node::{LeafBuilder, NodeSpec, mark_free, write_internal};
+use fatbtree_blink::{GlobalAddress, KeyRange, TreeConfig, ValueLayout};
 use fatbtree_memserver::{
     Chunk, ChunkKind, ClientId, Event, LoadOptions, MemoryServer, Refusal, ServerOptions, SessionKey, Supply,
 };

@@ -8,8 +8,8 @@ pub mod service;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fatbtree_index::plain::PlainClient;
-use fatbtree_index::{
+use fatbtree_blink::plain::PlainClient;
+use fatbtree_blink::{
     OperationError, Regions, Start, SuperRoot, Tree, TreeConfig, Trips, ValueLayout, value,
 };
 use fatbtree_memserver::{LoadOptions, LoadedTree, ValueSource, bulk_load, varying};

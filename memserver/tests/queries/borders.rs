@@ -1,6 +1,6 @@
 //! Another tree with other keys takes the place of the one that a scan has begun with.
 
-use fatbtree_index::{Integrity, KeyRange};
+use fatbtree_blink::{Integrity, KeyRange};
 use fatbtree_memserver::{LoadOptions, bulk_load, seeded};
 use fatbtree_query::{Answer, Ask, Requester, RequesterOptions};
 use fatbtree_verbs::time::Duration;

@@ -1,7 +1,7 @@
 //! Damaged memory under a query: the client is told what it is, and is not left to wait.
 
-use fatbtree_index::node::{LINE, NodeHeader, offsets, set_partner};
-use fatbtree_index::{GlobalAddress, Regions, Tree};
+use fatbtree_blink::node::{LINE, NodeHeader, offsets, set_partner};
+use fatbtree_blink::{GlobalAddress, Regions, Tree};
 use fatbtree_memserver::query::worker_cache;
 use fatbtree_query::{Answer, Ask, Requester, RequesterOptions};
 use fatbtree_verbs::time::Duration;

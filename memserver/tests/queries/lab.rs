@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use fatbtree_index::{
+use fatbtree_blink::{
     IndexCache, Integrity, KeyRange, Pool, PoolConfig, RemoteSide, TreeConfig, ValueLayout, value,
 };
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
@@ -161,14 +161,14 @@ pub(crate) fn value_of(key: u64, seed: u64) -> Vec<u8> {
 
 pub(crate) fn rdma(lab: &mut Lab) -> Pool<PlainDevice> {
     let info = *lab.server.info();
-    let below = fatbtree_index::Partition {
+    let below = fatbtree_blink::Partition {
         id: 0,
         range: KeyRange { low: 0, high: Some(RANGE.low) },
         ..info.partition
     };
     let above =
-        fatbtree_index::Partition { id: 2, range: KeyRange { low: 1 << 40, high: None }, ..info.partition };
-    let roots = fatbtree_index::SuperRoot::new(vec![below, info.partition, above]).unwrap();
+        fatbtree_blink::Partition { id: 2, range: KeyRange { low: 1 << 40, high: None }, ..info.partition };
+    let roots = fatbtree_blink::SuperRoot::new(vec![below, info.partition, above]).unwrap();
     let config = PoolConfig { tree: info.config, ..PoolConfig::default() };
     let pool = Pool::new(lab.network.device(), config, roots, 9).unwrap();
     let id = pool.connections().into_iter().find(|id| id.server == 1).unwrap();

@@ -1,6 +1,6 @@
 //! A query to a server that has lost its tree: its client is told so, and not that data is damaged.
 
-use fatbtree_index::Integrity;
+use fatbtree_blink::Integrity;
 use fatbtree_memserver::{LoadOptions, bulk_load, seeded};
 use fatbtree_query::{Answer, Ask, Requester, RequesterOptions};
 use fatbtree_wire::query::Status;

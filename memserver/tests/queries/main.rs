@@ -9,7 +9,7 @@ mod lost;
 
 use std::collections::BTreeMap;
 
-use fatbtree_index::{Integrity, Start, Wish};
+use fatbtree_blink::{Integrity, Start, Wish};
 use fatbtree_memserver::{LoadOptions, MemoryServer, ServerError, bulk_load, seeded};
 use fatbtree_query::{Answer, Ask, Requester, RequesterOptions};
 use fatbtree_verbs::plain::PlainNetwork;
@@ -162,10 +162,10 @@ fn an_address_that_is_right_saves_the_walk_and_one_that_is_wrong_costs_one() {
     let mut lab = Lab::new(&keys);
     let mut worker = lab.worker(1);
     let mut client = Requester::new(RequesterOptions::default(), 1);
-    let memory = fatbtree_index::Regions::new([(1, std::sync::Arc::clone(lab.server.memory()))]);
+    let memory = fatbtree_blink::Regions::new([(1, std::sync::Arc::clone(lab.server.memory()))]);
     let info = *lab.server.info();
     let key = 1000 + 10 * 777;
-    let path = fatbtree_index::Tree::new(&memory, &info.config, &info.partition).find_node_path(key).unwrap();
+    let path = fatbtree_blink::Tree::new(&memory, &info.config, &info.partition).find_node_path(key).unwrap();
     let leaf = path.last().unwrap().address;
     let mut reads = |address: u64, key: u64| {
         let (before, told) = (worker.worker.stats(), client.stats().led);

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use fatbtree_index::{ChunkKind, ConnectionId, SessionId};
+use fatbtree_blink::{ChunkKind, ConnectionId, SessionId};
 use fatbtree_memserver::grpc::{Client, ClientError, Session};
 use fatbtree_memserver::{ServerInfo, Supply};
 use fatbtree_port::Waker;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fatbtree_blink::{SuperRoot, TreeTop};
 use fatbtree_controller::{
     Budget, Entry, Fleet, Follower, Frequencies, HotKeys, Incarnations, Loaded, Located, Made, Placement,
     Plan, Programs, PushError, Replanned, Tree, by_partition, in_leaves, probe,
 };
-use fatbtree_index::{SuperRoot, TreeTop};
 use fatbtree_memserver::KeyPlaces;
 use fatbtree_memserver::grpc::{self, Deadlines};
 use fatbtree_topology::{Cluster, SwitchId};

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fatbtree_index::{Owner, SessionId};
+use fatbtree_blink::{Owner, SessionId};
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, WorkerStats, worker_cache};
 use fatbtree_memserver::{
     Attached, ClientId, Handle, Lease, Refusal, ServerGone, ServerInfo, SessionKey, Supply,

@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fatbtree_blink::Partition;
 use fatbtree_controller::grpc::{Client, ClientError, Controllers, ServerHello, ServerNews};
 use fatbtree_controller::{Incarnation, Registration};
-use fatbtree_index::Partition;
 use fatbtree_memserver::{Event, FirstHop, Handle, ServerInfo, TreeInfo};
 use tokio::sync::mpsc;
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 
+use fatbtree_blink::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_controller::{
     Budget, Change, Connection, Connections, Entry, Frequencies, HotKeys, Located, Placement, Plan, SETS,
     Tree,
 };
-use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_topology::{Cores, HostId, Network, SwitchId};
 use rand::{RngExt as _, SeedableRng as _};
 

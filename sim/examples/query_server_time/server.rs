@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use fatbtree_blink::{Integrity, TreeConfig, ValueLayout, value};
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
-use fatbtree_index::{Integrity, TreeConfig, ValueLayout, value};
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions, worker_cache};
 use fatbtree_memserver::{
     ClientId, Lease, LoadOptions, MemoryServer, ServerOptions, SessionKey, load_cluster, seeded,

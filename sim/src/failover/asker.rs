@@ -5,8 +5,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use fatbtree_blink::{Lookup, Start};
 use fatbtree_client::Client;
-use fatbtree_index::{Lookup, Start};
 use fatbtree_memserver::SessionKey;
 use fatbtree_nic::Nic;
 use fatbtree_topology::HostId;

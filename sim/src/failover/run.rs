@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use fatbtree_blink::{
+    ConnectionId, Event as PoolEvent, Limits, PoolConfig, RemoteSide, Start, TreeConfig, ValueLayout, value,
+};
 use fatbtree_client::Client;
 use fatbtree_controller::grpc::{ServerHello, ServerNews};
 use fatbtree_controller::operator::Question;
 use fatbtree_controller::tables::Entry;
 use fatbtree_controller::{
     Budget, ControllerNews, Frequencies, Held, Incarnation, Loaded, Made, Order, Placement, Plan, Tree,
-};
-use fatbtree_index::{
-    ConnectionId, Event as PoolEvent, Limits, PoolConfig, RemoteSide, Start, TreeConfig, ValueLayout, value,
 };
 use fatbtree_memserver::{self as memserver, ClientId, LoadOptions, ServerOptions, load_cluster, seeded};
 use fatbtree_nic::{DropReason, Nic, NicConfig};

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fatbtree_client::Client;
-use fatbtree_index::{
+use fatbtree_blink::{
     ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, Owner, PoolConfig, RemoteSide, RemoteStats,
     SessionId, Start, Techniques, Tree, TreeConfig, Wish, Writer, value,
 };
+use fatbtree_client::Client;
 use fatbtree_memserver::{Cluster, LoadOptions, fixed, load_cluster};
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_verbs::{Access, Device as _, Memory, QueuePair, Region, Remote};
@@ -106,7 +106,7 @@ pub(super) fn inner_bytes(cluster: &Cluster) -> Result<u64, String> {
 
 fn for_each_inner(
     cluster: &Cluster,
-    mut visit: impl FnMut(&fatbtree_index::node::InternalNode<'_>, &fatbtree_index::Partition),
+    mut visit: impl FnMut(&fatbtree_blink::node::InternalNode<'_>, &fatbtree_blink::Partition),
 ) -> Result<(), String> {
     let memory = cluster.memory();
     for tree in &cluster.trees {

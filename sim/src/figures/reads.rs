@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use fatbtree_blink::{Start, Techniques, TreeConfig, ValueLayout};
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Target, Tree};
-use fatbtree_index::{Start, Techniques, TreeConfig, ValueLayout};
 use fatbtree_topology::{Cores, Network as Topology};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{QueuePair, Remote};

@@ -1,6 +1,6 @@
 //! Figures 10 and 11: FG+, and one technique after the other.
 
-use fatbtree_index::{Start, Techniques, TreeConfig, ValueLayout};
+use fatbtree_blink::{Start, Techniques, TreeConfig, ValueLayout};
 
 use super::bench::{Cache, Setup, load, run};
 use super::{Mix, Row, Size, Skew};

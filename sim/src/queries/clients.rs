@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use fatbtree_blink::{KeyRange, ScanOptions, Start, Wish};
 use fatbtree_client::{Client, QueryClient};
-use fatbtree_index::{KeyRange, ScanOptions, Start, Wish};
 use fatbtree_nic::Nic;
 use fatbtree_query::{Answer as Said, Ask};
 use fatbtree_verbs::time::Instant;

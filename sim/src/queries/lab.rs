@@ -7,11 +7,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_client::{Client, QueryClient};
-use fatbtree_index::{
+use fatbtree_blink::{
     ChunkKind, IndexCache, Limits as Patience, PoolConfig, SessionId, Shortage, SuperRoot, Verified,
     VerifyError,
 };
+use fatbtree_client::{Client, QueryClient};
 use fatbtree_memserver::query::{Need, QueryWorker, WorkerOptions};
 use fatbtree_memserver::session_keeper::{KeeperOptions, Meaning, Notice, SessionKeeper};
 use fatbtree_memserver::{

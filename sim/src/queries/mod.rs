@@ -24,7 +24,7 @@ mod clients;
 mod lab;
 mod way;
 
-use fatbtree_index::{Integrity, TreeConfig, ValueLayout};
+use fatbtree_blink::{Integrity, TreeConfig, ValueLayout};
 use fatbtree_nic::faults::FaultRates;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;

@@ -2,8 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
+use fatbtree_blink::{Regions, Superblock, TopReader, TreeConfig};
 use fatbtree_controller::{Budget, Frequencies, Notice, Placement, Plan, Tree};
-use fatbtree_index::{Regions, Superblock, TopReader, TreeConfig};
 use fatbtree_memserver::MemoryServer;
 use fatbtree_nic::Nic;
 use fatbtree_switch::Output;
@@ -203,7 +203,7 @@ impl Way {
     /// None while nobody can read the tree, or there is nothing to cache.
     fn planned(&self, server: &MemoryServer<Nic>, random: &mut Random) -> Option<Plan> {
         let memory = Regions::new([(0, std::sync::Arc::clone(server.memory()))]);
-        let mut line = [0; fatbtree_index::node::LINE];
+        let mut line = [0; fatbtree_blink::node::LINE];
         server.memory().read(0, &mut line).ok()?;
         let superblock = Superblock::parse(&line).ok()?;
         let mut partition = server.info().partition;

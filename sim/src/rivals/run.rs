@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use fatbtree_blink::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_controller::election::{Bid, Seen, Verdict, Way};
 use fatbtree_controller::grpc::{ServerHello, ServerNews};
 use fatbtree_controller::operator::Question;
@@ -12,7 +13,6 @@ use fatbtree_controller::{
     Keeper, KeeperAnswer, KeeperNotice, KeeperRequest, Loaded, Made, Order, Pace, Placement, Plan, Primary,
     Registration, Tree,
 };
-use fatbtree_index::{GlobalAddress, KeyRange, Partition, TopNode, TreeTop};
 use fatbtree_p4runtime::Mastership;
 use fatbtree_p4runtime::client::{KEEP_ALIVE, election_id, uint128};
 use fatbtree_p4runtime::tonic::Code;

@@ -6,11 +6,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_client::Client;
-use fatbtree_controller::{Budget, Frequencies, Notice, Placement, Plan, Tree};
-use fatbtree_index::{
+use fatbtree_blink::{
     BreakReason, ConnectionId, Event, Limits, Lookup, PoolConfig, RemoteSide, Start, TreeConfig, value,
 };
+use fatbtree_client::Client;
+use fatbtree_controller::{Budget, Frequencies, Notice, Placement, Plan, Tree};
 use fatbtree_memserver::{
     self as memserver, ClientId, LoadOptions, ServerOptions, SessionKey, load_cluster, seeded,
 };

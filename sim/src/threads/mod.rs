@@ -12,7 +12,7 @@
 //!
 //! A client that is killed says nothing. Its session ends when its lease does: the server then destroys its queue pairs and tells
 //! that the owner of its locks is dead, and others take them over. In the end, when all dead sessions have ended, the tree is
-//! [verified](fatbtree_index::Pool::verify), all of it is scanned, and all answers of all threads must be explained by one order of
+//! [verified](fatbtree_blink::Pool::verify), all of it is scanned, and all answers of all threads must be explained by one order of
 //! what happened: so every write that was acknowledged is there.
 //!
 //! A run that is wrong says so; one that hangs fails after [`Options::patience`] without an answer.
@@ -25,8 +25,8 @@ mod work;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use fatbtree_blink::{PoolConfig, TreeConfig, ValueLayout};
 use fatbtree_client::ComputeServer;
-use fatbtree_index::{PoolConfig, TreeConfig, ValueLayout};
 use fatbtree_memserver::{
     Bounds, Limits, LoadOptions, MemoryServer, ServerOptions, bulk_load, fixed, mailbox_with_waker,
 };
@@ -159,7 +159,7 @@ fn try_run(options: &Options) -> Result<Report, String> {
     let load = LoadOptions { spare_bytes: 64 << 20, ..LoadOptions::new(tree, 0) };
     let mut values = fixed(8, |key, room: &mut [u8]| room.copy_from_slice(&first_value(key).to_le_bytes()));
     let loaded = bulk_load(&load, &initial, &mut values).map_err(|error| error.to_string())?;
-    let roots = fatbtree_index::SuperRoot::new(vec![loaded.partition]).map_err(|error| error.to_string())?;
+    let roots = fatbtree_blink::SuperRoot::new(vec![loaded.partition]).map_err(|error| error.to_string())?;
     let clock = Clock::start();
     let nic = Nic::new(server_nic(), options.seed).map_err(|error| error.to_string())?;
     let mut server = MemoryServer::new(nic, loaded, &server_options(options), options.seed)

@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use fatbtree_index::{KeyRange, Order, ScanOptions, Start, Verified, Wish};
+use fatbtree_blink::{KeyRange, Order, ScanOptions, Start, Verified, Wish};
 use rand::RngExt as _;
 
 use super::life::{Life, Place, Task};

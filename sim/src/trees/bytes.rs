@@ -1,10 +1,10 @@
 //! The bytes of each step of a change: what is read first, and what is written over it.
 
-use fatbtree_index::node::{
+use fatbtree_blink::node::{
     LINE, LeafBuilder, LeafEditor, NewValue, NodeHeader, NodeSpec, mark_free, next_version, write_internal,
 };
-use fatbtree_index::record::{UNPUBLISHED, record_bytes, write_record};
-use fatbtree_index::{GlobalAddress, Integrity, Superblock, ValueLayout};
+use fatbtree_blink::record::{UNPUBLISHED, record_bytes, write_record};
+use fatbtree_blink::{GlobalAddress, Integrity, Superblock, ValueLayout};
 use rand::RngExt as _;
 
 use super::model::{Body, Model, Node, Payload, Step};

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use fatbtree_client::Client;
-use fatbtree_index::{
+use fatbtree_blink::{
     BreakReason, ConnectionId, Event, GlobalAddress, Lookup, OperationError, PoolConfig, RemoteSide, Start,
 };
+use fatbtree_client::Client;
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{ConnectError, Device as _, Failure, Reactor, Remote};
 use rand::RngExt as _;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use fatbtree_index::KeyRange;
+use fatbtree_blink::KeyRange;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 

@@ -5,9 +5,9 @@
 
 use std::ops::RangeInclusive;
 
-use fatbtree_index::node::{LINE, LeafBuilder, NodeSpec, offsets, write_internal};
-use fatbtree_index::record::{RECORD_HEAD, RecordPointer, UNPUBLISHED, write_record};
-use fatbtree_index::{GlobalAddress, Integrity, KeyRange, TreeConfig, ValueLayout};
+use fatbtree_blink::node::{LINE, LeafBuilder, NodeSpec, offsets, write_internal};
+use fatbtree_blink::record::{RECORD_HEAD, RecordPointer, UNPUBLISHED, write_record};
+use fatbtree_blink::{GlobalAddress, Integrity, KeyRange, TreeConfig, ValueLayout};
 use fatbtree_verbs::Memory;
 use rand::RngExt as _;
 

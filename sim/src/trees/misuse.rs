@@ -1,9 +1,9 @@
 //! A record that looks like a node, and a node that looks like a record. Keys and values are a user's: nothing keeps him from
 //! this, if memory is used for both.
 
-use fatbtree_index::node::{LINE, LeafBuilder, NodeSpec, write_internal};
-use fatbtree_index::record::{RECORD_HEAD, RecordPointer, UNPUBLISHED, published, write_record};
-use fatbtree_index::{GlobalAddress, KeyRange, TreeConfig};
+use fatbtree_blink::node::{LINE, LeafBuilder, NodeSpec, write_internal};
+use fatbtree_blink::record::{RECORD_HEAD, RecordPointer, UNPUBLISHED, published, write_record};
+use fatbtree_blink::{GlobalAddress, KeyRange, TreeConfig};
 
 /// The bytes of a record of which a part of the value, from `before` bytes behind its beginning on, is what a reader who takes it for
 /// a node takes for the leaf of `key`, with an entry that points to `record`. A record itself is none: its magic is another.

@@ -15,7 +15,7 @@
 //!
 //! * [`Scenario`], [`Outcome`]: one seed.
 //! * [`Rule`]: what writers promise. A scenario whose writers [break](Scenario::breaking) one is found out by some seed, and so is
-//!   each [`Check`](fatbtree_index::Check) that is not made: tests say so.
+//!   each [`Check`](fatbtree_blink::Check) that is not made: tests say so.
 //!
 //! # Example
 //!

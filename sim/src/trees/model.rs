@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fatbtree_index::record::{MARK_BYTES, RecordPointer, UNPUBLISHED, published};
-use fatbtree_index::{GlobalAddress, KeyRange, Partition, TreeConfig};
+use fatbtree_blink::record::{MARK_BYTES, RecordPointer, UNPUBLISHED, published};
+use fatbtree_blink::{GlobalAddress, KeyRange, Partition, TreeConfig};
 use rand::RngExt as _;
 
 use super::rules::Rule;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fatbtree_index::{Integrity, KeyRange, Limits, OperationError, TreeConfig, Trips, Value, ValueLayout};
+use fatbtree_blink::{Integrity, KeyRange, Limits, OperationError, TreeConfig, Trips, Value, ValueLayout};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{BufferClass, Mtu};
 use rand::RngExt as _;

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fatbtree_index::{GlobalAddress, Integrity, KeyRange, Partition, SuperRoot};
+use fatbtree_blink::{GlobalAddress, Integrity, KeyRange, Partition, SuperRoot};
 use fatbtree_verbs::{Access, Device as _, Memory, Region, Remote};
 use rand::RngExt as _;
 

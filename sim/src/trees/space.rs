@@ -10,8 +10,8 @@
 //! Each place for a node is as large as the larger kind of node, so that it can become any node; but the last one only fits the
 //! smaller kind: a READ of the larger one that lands there needs the padding.
 
-use fatbtree_index::node::LINE;
-use fatbtree_index::{GlobalAddress, SUPERBLOCK_BYTES, TreeConfig};
+use fatbtree_blink::node::LINE;
+use fatbtree_blink::{GlobalAddress, SUPERBLOCK_BYTES, TreeConfig};
 use rand::RngExt as _;
 
 use super::rules::Rule;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use fatbtree_index::GlobalAddress;
+use fatbtree_blink::GlobalAddress;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{QueuePair, Remote};
 

@@ -1,6 +1,6 @@
 //! Values that say which write they are of, and whether they are whole.
 
-use fatbtree_index::value;
+use fatbtree_blink::value;
 
 /// Bytes of the shortest value: the word that names the write.
 pub(crate) const SHORTEST: usize = 8;

@@ -5,9 +5,9 @@
 
 use std::rc::Rc;
 
-use fatbtree_index::GlobalAddress;
-use fatbtree_index::node::LINE;
-use fatbtree_index::record::RecordPointer;
+use fatbtree_blink::GlobalAddress;
+use fatbtree_blink::node::LINE;
+use fatbtree_blink::record::RecordPointer;
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Device as _, Error, Operation, Output, QueuePair, Remote};
 use rand::RngExt as _;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
+use fatbtree_blink::RemoteMemory;
 use fatbtree_client::Client;
-use fatbtree_index::RemoteMemory;
 use fatbtree_verbs::Reactor;
 use fatbtree_verbs::time::Instant;
 

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fatbtree_client::Client;
-use fatbtree_index::{
+use fatbtree_blink::{
     Allocation, BreakReason, ConnectionId, Event, IndexCache, KeyRange, Order, Partition, PoolConfig,
     RemoteSide, ScanOptions, Start, SuperRoot, ValueLayout, Wish,
 };
+use fatbtree_client::Client;
 use fatbtree_memserver::{Lease, ServerInfo, Supply};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Reactor, Remote};

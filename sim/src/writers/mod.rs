@@ -26,7 +26,7 @@ mod run;
 mod server;
 mod setting;
 
-use fatbtree_index::{Integrity, KeyRange, Limits, Techniques, TreeConfig, ValueLayout};
+use fatbtree_blink::{Integrity, KeyRange, Limits, Techniques, TreeConfig, ValueLayout};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use fatbtree_index::{Integrity, Verified, VerifyError};
+use fatbtree_blink::{Integrity, Verified, VerifyError};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_index::{KeyRange, Partition, Regions, ReturnedPlaces, Superblock, Tree, ValueLayout};
+use fatbtree_blink::{KeyRange, Partition, Regions, ReturnedPlaces, Superblock, Tree, ValueLayout};
 use fatbtree_memserver::{
     Bounds, ChunkKind, ClientId, Handle, Lease, Limits, LoadCounts, LoadOptions, LoadedTree, Mailbox,
     MemoryServer, Origin, Refusal, ServerInfo, ServerOptions, SessionKey, Supply, bulk_load,

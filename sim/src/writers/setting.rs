@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fatbtree_index::node::EntryValue;
-use fatbtree_index::{GlobalAddress, KeyRange, Partition, Regions, SuperRoot, Tree};
+use fatbtree_blink::node::EntryValue;
+use fatbtree_blink::{GlobalAddress, KeyRange, Partition, Regions, SuperRoot, Tree};
 use rand::RngExt as _;
 
 use super::server::Server;

@@ -1,6 +1,6 @@
 //! All seeds pass; and where a safety mechanism is missing, some do not.
 
-use fatbtree_index::{Check, TreeConfig, ValueLayout};
+use fatbtree_blink::{Check, TreeConfig, ValueLayout};
 use fatbtree_verbs::time::Duration;
 
 use crate::seeds::{Campaign, SeedFailure, Seeds};

@@ -9,10 +9,10 @@
 
 use std::collections::BTreeSet;
 
+use fatbtree_blink::{Regions, SuperRoot, TreeConfig, TreeTop, ValueLayout};
 use fatbtree_controller::{
     Budget, Connection, Connections, Frequencies, HotKeys, Located, Placement, Plan, Tree,
 };
-use fatbtree_index::{Regions, SuperRoot, TreeConfig, TreeTop, ValueLayout};
 use fatbtree_memserver::{ClientId, LoadOptions, ServerOptions, load_cluster, seeded};
 use fatbtree_nic::{Nic, NicConfig};
 use fatbtree_sim::{MemoryServer, Network};
@@ -96,7 +96,7 @@ impl Bench {
             let some = sorted.iter().step_by(7).map(|key| {
                 let partition = roots.partition_of(*key);
                 let place =
-                    fatbtree_index::Tree::new(&memory, &config, partition).place_of(*key, &mut 0).unwrap();
+                    fatbtree_blink::Tree::new(&memory, &config, partition).place_of(*key, &mut 0).unwrap();
                 Located { key: *key, address: place.unwrap().raw() }
             });
             let (hot, rest) = HotKeys::choose(&tree, &visits, &some.collect::<Vec<_>>(), HOT_KEYS, None);

@@ -9,11 +9,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_client::KeySample;
-use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Tree};
-use fatbtree_index::{
+use fatbtree_blink::{
     BreakReason, ConnectionId, Event, PoolConfig, RemoteSide, Start, TreeConfig, TreeTop, ValueLayout, Wish,
 };
+use fatbtree_client::KeySample;
+use fatbtree_controller::{Budget, Frequencies, Placement, Plan, Tree};
 use fatbtree_memserver::{
     self as memserver, ClientId, FirstHop, LoadOptions, Request, ServerOptions, SessionKey, Supply,
     TreeRequest, load_cluster, seeded,
@@ -415,7 +415,7 @@ impl Living {
     }
 }
 
-fn pool_of(clients: &[Client], client: usize) -> &fatbtree_index::Pool<Nic> {
+fn pool_of(clients: &[Client], client: usize) -> &fatbtree_blink::Pool<Nic> {
     clients[client].pool()
 }
 

@@ -69,8 +69,8 @@ impl Troubles {
     }
 }
 
-impl From<fatbtree_index::PoolStats> for Troubles {
-    fn from(stats: fatbtree_index::PoolStats) -> Self {
+impl From<fatbtree_blink::PoolStats> for Troubles {
+    fn from(stats: fatbtree_blink::PoolStats) -> Self {
         Troubles {
             retries: stats.retries,
             fallbacks: stats.fallbacks,

@@ -1,8 +1,8 @@
 //! Writes nodes and records, level by level from the leaves up.
 
-use fatbtree_index::node::{LINE, LeafBuilder, NodeSpec, next_version, offsets, write_internal};
-use fatbtree_index::record::{RecordPointer, next_record_version, published, record_bytes, write_record};
-use fatbtree_index::{GlobalAddress, KeyRange, SUPERBLOCK_BYTES, TreeConfig, cut_keys, cut_nodes};
+use fatbtree_blink::node::{LINE, LeafBuilder, NodeSpec, next_version, offsets, write_internal};
+use fatbtree_blink::record::{RecordPointer, next_record_version, published, record_bytes, write_record};
+use fatbtree_blink::{GlobalAddress, KeyRange, SUPERBLOCK_BYTES, TreeConfig, cut_keys, cut_nodes};
 
 use super::cuts::Cuts;
 use super::plan::{Plan, stride};

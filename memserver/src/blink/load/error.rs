@@ -1,6 +1,6 @@
 //! Why a tree cannot be loaded.
 
-use fatbtree_index::KeyRange;
+use fatbtree_blink::KeyRange;
 
 /// Why a tree cannot be loaded.
 #[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]

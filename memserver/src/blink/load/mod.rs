@@ -7,7 +7,7 @@
 //!        └─────┴────────┴────────┴─────┴─────────┴─────┴──────┴─────────┴───────┴─────────┘
 //! ```
 //!
-//! Nodes end at short [separators](fatbtree_index::separator), not at the first key of the next one, and their ends move by up to a sixth
+//! Nodes end at short [separators](fatbtree_blink::separator), not at the first key of the next one, and their ends move by up to a sixth
 //! of a node to where a shorter one is: the fewer bits of a fence are set, the less it takes in a switch. A fence is seldom a key.
 //!
 //! The size is computed first, so nothing is copied and nothing grows. The first line is the region's
@@ -30,8 +30,8 @@ mod plan;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_index::node::LINE;
-use fatbtree_index::{GlobalAddress, KeyRange, Partition, Superblock, TreeConfig};
+use fatbtree_blink::node::LINE;
+use fatbtree_blink::{GlobalAddress, KeyRange, Partition, Superblock, TreeConfig};
 use fatbtree_verbs::Memory;
 
 use crate::blink::values::ValueSource;

@@ -1,8 +1,8 @@
 //! Sizes and places, computed before anything is written.
 
-use fatbtree_index::node::LINE;
-use fatbtree_index::record::place_bytes;
-use fatbtree_index::{MAX_OFFSET, SUPERBLOCK_BYTES, TreeConfig, ValueLayout};
+use fatbtree_blink::node::LINE;
+use fatbtree_blink::record::place_bytes;
+use fatbtree_blink::{MAX_OFFSET, SUPERBLOCK_BYTES, TreeConfig, ValueLayout};
 
 use super::{LoadError, LoadOptions};
 use crate::blink::values::ValueSource;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use fatbtree_index::{ChunkKind, GlobalAddress, Start};
+use fatbtree_blink::{ChunkKind, GlobalAddress, Start};
 use fatbtree_verbs::Memory;
 
 use crate::blink::tenant::node_at;

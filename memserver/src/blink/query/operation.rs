@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use fatbtree_index::{BreakReason, KeyRange, OperationError, Partition, Pool, ScanOptions, Start, Wish};
+use fatbtree_blink::{BreakReason, KeyRange, OperationError, Partition, Pool, ScanOptions, Start, Wish};
 use fatbtree_query::{Outcome, Request};
 use fatbtree_verbs::{Failure, Verbs};
 use fatbtree_wire::query::{Op, records};

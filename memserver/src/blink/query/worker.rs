@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use fatbtree_index::{
+use fatbtree_blink::{
     ChunkKind, ConnectionId, Event, GlobalAddress, IndexCache, KeyRange, Owner, Partition, Pool, PoolConfig,
     PoolError, PoolStats, RemoteSide, ReturnedPlaces, SessionId, Shortage, Start, SuperRoot, SuperRootError,
 };

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use fatbtree_index::{ChunkKind, ConnectionId, Shortage, TreeConfig, ValueLayout};
+use fatbtree_blink::{ChunkKind, ConnectionId, Shortage, TreeConfig, ValueLayout};
 use fatbtree_memserver::grpc::{ServiceOptions, serve_with};
 use fatbtree_memserver::{
     Handle, LoadOptions, LoadedTree, MemoryServer, ServerOptions, Storage, mailbox, seeded,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use fatbtree_index::{OperationError, PoolStats, RemoteStats, Value, value};
+use fatbtree_blink::{OperationError, PoolStats, RemoteStats, Value, value};
 
 /// Of the values, as `udp_memserver` has them if it is not told otherwise.
 const SEED: u64 = 42;

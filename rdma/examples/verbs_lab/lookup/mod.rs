@@ -23,8 +23,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use fatbtree_blink::{Event, PoolConfig, Start};
 use fatbtree_client::Client;
-use fatbtree_index::{Event, PoolConfig, Start};
 use fatbtree_memserver::grpc;
 use fatbtree_rdma::{Config, RdmaDevice};
 use fatbtree_verbs::time::Instant;

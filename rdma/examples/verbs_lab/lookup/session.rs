@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use fatbtree_index::{ConnectionId, Pool, RemoteSide};
+use fatbtree_blink::{ConnectionId, Pool, RemoteSide};
 use fatbtree_memserver::ServerInfo;
 use fatbtree_memserver::grpc::{Client, ClientError, Session};
 use fatbtree_rdma::RdmaDevice;

@@ -1,6 +1,6 @@
 //! The seeds find what is missing: each check that is not made, each rule that is not kept.
 
-use fatbtree_index::{Check, Integrity, ValueLayout};
+use fatbtree_blink::{Check, Integrity, ValueLayout};
 
 use crate::seeds::{Campaign, SeedFailure, Seeds};
 use crate::trees::{Outcome, Rule, Scenario, ScenarioError};
@@ -10,7 +10,7 @@ const MOST: u64 = 3_000;
 /// Seeds among which none is where none can be.
 const ENOUGH: u64 = 300;
 
-/// Checks that decide nothing in a lookup, and why. They stay as a second line: they make [`Node`](fatbtree_index::node::Node)'s
+/// Checks that decide nothing in a lookup, and why. They stay as a second line: they make [`Node`](fatbtree_blink::node::Node)'s
 /// view of any bytes a view of a node, also for those who read nodes otherwise (snapshots).
 const SECOND_LINE: &[(Check, &str)] = &[
     (

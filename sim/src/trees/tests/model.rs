@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use fatbtree_index::{KeyRange, Regions, Superblock, Tree};
+use fatbtree_blink::{KeyRange, Regions, Superblock, Tree};
 use fatbtree_verbs::Memory;
 use rand::RngExt as _;
 

@@ -1,0 +1,250 @@
+//! The shape of a tree: node sizes, fan-out, how values are kept.
+
+use crate::node::{LINE, LeafShape, internal_bytes};
+
+/// The largest path MTU InfiniBand knows (IBTA vol. 1 §9.4), hence the largest node.
+pub const MAX_PATH_MTU: u32 = 4096;
+
+/// The largest value a leaf can hold in line, in bytes.
+pub const MAX_INLINE_VALUE: u8 = 64;
+
+/// The longest value out of line, in bytes.
+pub const MAX_VALUE: u32 = 1 << 20;
+
+/// Where a value is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum ValueLayout {
+    /// In the leaf entry; every value has exactly this many bytes, 1 to 64.
+    Inline(u8),
+    /// In a record of its own (see [`crate::record`]); values may have any length up to 4 GiB.
+    OutOfLine,
+}
+
+/// What tells a reader that what it has read was written meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+pub enum Integrity {
+    /// A version in every line of 64 bytes (FaRM §4.4, SMART §5.2). Enough where the server's device reads and writes a line
+    /// whole.
+    #[default]
+    LineVersions,
+    /// A checksum of 32 bits beside it: where the device may tear even a line.
+    Checksums,
+}
+
+impl Integrity {
+    /// What memory needs that is reached through a device with or without
+    /// [line atomicity](fatbtree_verbs::Capabilities::line_atomicity).
+    #[must_use]
+    pub const fn for_device(line_atomicity: bool) -> Self {
+        if line_atomicity { Self::LineVersions } else { Self::Checksums }
+    }
+}
+
+/// The shape of one tree: both ends must agree on it. Always valid: [`TreeConfig::new`] refuses the rest.
+///
+/// ```
+/// use fatbtree_blink::{TreeConfig, ValueLayout};
+/// let config = TreeConfig::new(16, 1024, ValueLayout::OutOfLine)?;
+/// assert_eq!((config.internal_bytes(), config.leaf_capacity()), (384, 45));
+/// config.check_path_mtu(1024)?;
+/// assert!(config.check_path_mtu(512).is_err());
+/// # Ok::<(), fatbtree_blink::ConfigError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TreeConfig {
+    fan_out: u16,
+    internal_bytes: u32,
+    values: ValueLayout,
+    leaf: LeafShape,
+    integrity: Integrity,
+}
+
+impl Default for TreeConfig {
+    /// 16 branches (what a switch node set holds), leaves of 1 KB, values out of line.
+    fn default() -> Self {
+        Self::new(16, 1024, ValueLayout::OutOfLine).expect("the default shape fits a path MTU of 1024")
+    }
+}
+
+impl TreeConfig {
+    /// A tree with internal nodes of up to `fan_out` children, leaves of `leaf_bytes` bytes, and line versions.
+    ///
+    /// # Errors
+    /// When a node would hold too little, or exceed the largest path MTU there is, 4096 bytes.
+    pub fn new(fan_out: u16, leaf_bytes: u32, values: ValueLayout) -> Result<Self, ConfigError> {
+        Self::with_integrity(fan_out, leaf_bytes, values, Integrity::LineVersions)
+    }
+
+    /// The same with another way to notice torn reads; checksums take 4 bytes of every line of a leaf.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_integrity(
+        fan_out: u16,
+        leaf_bytes: u32,
+        values: ValueLayout,
+        integrity: Integrity,
+    ) -> Result<Self, ConfigError> {
+        if fan_out < 2 {
+            return Err(ConfigError::FanOut { found: fan_out });
+        }
+        if let ValueLayout::Inline(found) = values
+            && !(1..=MAX_INLINE_VALUE).contains(&found)
+        {
+            return Err(ConfigError::InlineSize { found });
+        }
+        if leaf_bytes == 0 || !leaf_bytes.is_multiple_of(LINE as u32) {
+            return Err(ConfigError::LeafLines { found: leaf_bytes });
+        }
+        let internal_bytes = internal_bytes(fan_out);
+        let bytes = internal_bytes.max(leaf_bytes);
+        if bytes > MAX_PATH_MTU {
+            return Err(ConfigError::NodeTooLarge { bytes, path_mtu: MAX_PATH_MTU });
+        }
+        let leaf = LeafShape::new(values, leaf_bytes, integrity);
+        if leaf.capacity() < 2 {
+            return Err(ConfigError::LeafCapacity { leaf_bytes, values, capacity: leaf.capacity() });
+        }
+        Ok(Self { fan_out, internal_bytes, values, leaf, integrity })
+    }
+
+    /// Most children of an internal node.
+    #[must_use]
+    pub const fn fan_out(&self) -> u16 {
+        self.fan_out
+    }
+
+    /// Bytes of an internal node, whole lines.
+    #[must_use]
+    pub const fn internal_bytes(&self) -> u32 {
+        self.internal_bytes
+    }
+
+    /// Bytes of a leaf node, whole lines.
+    #[must_use]
+    pub const fn leaf_bytes(&self) -> u32 {
+        self.leaf.bytes()
+    }
+
+    /// Bytes of the larger of the two: what an index read asks for, since it may land on either.
+    #[must_use]
+    pub const fn max_node_bytes(&self) -> u32 {
+        if self.internal_bytes > self.leaf.bytes() { self.internal_bytes } else { self.leaf.bytes() }
+    }
+
+    /// Bytes of a node at `level` (leaves are level 0).
+    #[must_use]
+    pub const fn node_bytes(&self, level: u8) -> u32 {
+        if level == 0 { self.leaf.bytes() } else { self.internal_bytes }
+    }
+
+    /// Most entries of a leaf.
+    #[must_use]
+    pub const fn leaf_capacity(&self) -> usize {
+        self.leaf.capacity()
+    }
+
+    /// Where values are kept.
+    #[must_use]
+    pub const fn values(&self) -> ValueLayout {
+        self.values
+    }
+
+    /// What tells a reader that a node was written meanwhile.
+    #[must_use]
+    pub const fn integrity(&self) -> Integrity {
+        self.integrity
+    }
+
+    /// How entries lie in a leaf.
+    #[must_use]
+    pub const fn leaf_shape(&self) -> &LeafShape {
+        &self.leaf
+    }
+
+    /// The single-packet rule: an index read carries a key where a READ carries an address, and a READ
+    /// of several packets that loses one is resumed at `address + bytes received`, which would be another key.
+    ///
+    /// # Errors
+    /// When a node would not fit in one packet of `path_mtu` bytes.
+    pub const fn check_path_mtu(&self, path_mtu: u32) -> Result<(), ConfigError> {
+        let bytes = self.max_node_bytes();
+        if bytes > path_mtu { Err(ConfigError::NodeTooLarge { bytes, path_mtu }) } else { Ok(()) }
+    }
+}
+
+/// Why a tree of this shape cannot be built or used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Single-packet rule.
+    #[error(
+        "node of {bytes} bytes exceeds path MTU {path_mtu}: index reads must be answered in one packet, because \
+         a resumed READ would ask for another key; use smaller nodes or a path MTU of at least {bytes}"
+    )]
+    NodeTooLarge {
+        /// Bytes of the larger kind of node.
+        bytes: u32,
+        /// Path MTU of the connection, bytes.
+        path_mtu: u32,
+    },
+    /// A node with fewer than two children does not divide anything.
+    #[error("fan-out of {found}: an internal node needs at least 2 children; switches cache 16")]
+    FanOut {
+        /// What was asked for.
+        found: u16,
+    },
+    /// In-line values have 1 to 64 bytes.
+    #[error("in-line values of {found} bytes: 1 to {MAX_INLINE_VALUE} are possible; keep others out of line")]
+    InlineSize {
+        /// What was asked for.
+        found: u8,
+    },
+    /// A leaf is made of 64-byte lines.
+    #[error("leaf of {found} bytes: expected a positive multiple of {LINE}, the line that carries a version")]
+    LeafLines {
+        /// What was asked for.
+        found: u32,
+    },
+    /// A leaf that cannot be split.
+    #[error(
+        "leaf of {leaf_bytes} bytes holds {capacity} entries with {values:?} values, at least 2 are needed: make it larger"
+    )]
+    LeafCapacity {
+        /// Bytes of the leaf.
+        leaf_bytes: u32,
+        /// Where values are kept.
+        values: ValueLayout,
+        /// Entries that fit.
+        capacity: usize,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_shapes_that_cannot_work_and_says_why() {
+        let text = |r: Result<TreeConfig, ConfigError>| r.unwrap_err().to_string();
+        assert!(text(TreeConfig::new(1, 1024, ValueLayout::OutOfLine)).contains("at least 2 children"));
+        assert!(text(TreeConfig::new(16, 1024, ValueLayout::Inline(0))).contains("1 to 64"));
+        assert!(text(TreeConfig::new(16, 1024, ValueLayout::Inline(65))).contains("1 to 64"));
+        assert!(text(TreeConfig::new(16, 1000, ValueLayout::OutOfLine)).contains("multiple of 64"));
+        assert!(text(TreeConfig::new(16, 0, ValueLayout::OutOfLine)).contains("multiple of 64"));
+        assert!(text(TreeConfig::new(16, 192, ValueLayout::Inline(64))).contains("holds 1 entries"));
+        assert!(text(TreeConfig::new(16, 8192, ValueLayout::OutOfLine)).contains("exceeds path MTU 4096"));
+        assert!(
+            text(TreeConfig::new(u16::MAX, 1024, ValueLayout::OutOfLine)).contains("exceeds path MTU 4096")
+        );
+    }
+
+    #[test]
+    fn node_larger_than_the_path_mtu_is_refused() {
+        let config = TreeConfig::default();
+        assert_eq!(config.check_path_mtu(1024), Ok(()));
+        let text = config.check_path_mtu(512).unwrap_err().to_string();
+        assert!(text.starts_with(
+            "node of 1024 bytes exceeds path MTU 512: index reads must be answered in one packet"
+        ));
+    }
+}

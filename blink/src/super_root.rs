@@ -1,0 +1,178 @@
+//! The super-root: which partition a key belongs to, and where that partition's tree begins.
+
+use fatbtree_remote::{GlobalAddress, KeyRange};
+
+/// One partition: a memory server's key range and the root of its tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Partition {
+    /// Number of the partition; one per memory server, so also the server's.
+    pub id: u16,
+    /// The keys it is responsible for.
+    pub range: KeyRange,
+    /// A node to begin at: the root of its tree, or a former root. A root that is split keeps its address and its level and
+    /// becomes the leftmost node of that level; the new root is another node, which the region's
+    /// [`Superblock`](crate::Superblock) announces.
+    pub root: GlobalAddress,
+    /// Level of that node; 0 when it is a leaf.
+    pub root_level: u8,
+}
+
+/// All partitions, in the order of their keys; they cover every key exactly once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SuperRoot {
+    partitions: Vec<Partition>,
+    /// Low keys of all partitions but the first.
+    pivots: Vec<u64>,
+}
+
+impl SuperRoot {
+    /// Puts partitions in order and checks that they cover all keys once.
+    ///
+    /// # Errors
+    /// When they leave a gap, overlap, or name one number or root twice.
+    ///
+    /// ```
+    /// use fatbtree_blink::{GlobalAddress, KeyRange, Partition, SuperRoot};
+    /// let partition = |id, low, high| Partition {
+    ///     id, range: KeyRange { low, high }, root: GlobalAddress::new(id, 64), root_level: 4,
+    /// };
+    /// let root = SuperRoot::new(vec![partition(1, 500, None), partition(0, 0, Some(500))])?;
+    /// assert_eq!((root.partition_of(499).id, root.partition_of(500).id), (0, 1));
+    /// assert!(SuperRoot::new(vec![partition(1, 500, None)]).is_err());
+    /// # Ok::<(), fatbtree_blink::SuperRootError>(())
+    /// ```
+    pub fn new(mut partitions: Vec<Partition>) -> Result<Self, SuperRootError> {
+        partitions.sort_by_key(|p| p.range.low);
+        let mut expected = Some(0);
+        for (index, p) in partitions.iter().enumerate() {
+            if expected != Some(p.range.low) {
+                return Err(SuperRootError::Cover { partition: p.id, low: p.range.low, expected });
+            }
+            if p.range.is_below(p.range.low) {
+                return Err(SuperRootError::Empty { partition: p.id, low: p.range.low });
+            }
+            if p.root.is_null() {
+                return Err(SuperRootError::NullRoot { partition: p.id });
+            }
+            if partitions[..index].iter().any(|other| other.id == p.id) {
+                return Err(SuperRootError::Twice { partition: p.id });
+            }
+            expected = p.range.high;
+        }
+        if partitions.is_empty() || expected.is_some() {
+            return Err(SuperRootError::Open { from: expected.unwrap_or(0) });
+        }
+        let pivots = partitions.iter().skip(1).map(|p| p.range.low).collect();
+        Ok(Self { partitions, pivots })
+    }
+
+    /// The partition responsible for `key`.
+    #[inline]
+    #[must_use]
+    pub fn partition_of(&self, key: u64) -> &Partition {
+        &self.partitions[self.pivots.partition_point(|&pivot| pivot <= key)]
+    }
+
+    /// All partitions in the order of their keys.
+    #[must_use]
+    pub fn partitions(&self) -> &[Partition] {
+        &self.partitions
+    }
+
+    /// Another node to begin at in partition `id`.
+    pub(crate) fn set_root(&mut self, id: u16, root: GlobalAddress, level: u8) {
+        if let Some(partition) = self.partitions.iter_mut().find(|p| p.id == id) {
+            (partition.root, partition.root_level) = (root, level);
+        }
+    }
+
+    /// The partition with number `id`.
+    #[must_use]
+    pub fn partition(&self, id: u16) -> Option<&Partition> {
+        self.partitions.iter().find(|p| p.id == id)
+    }
+}
+
+/// Why partitions do not make a super-root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SuperRootError {
+    /// A gap or an overlap.
+    #[error(
+        "partition {partition} begins at key {low:#x}, expected {}: partitions must cover every key exactly once",
+        expected.map_or("no further partition".to_owned(), |expected| format!("{expected:#x}"))
+    )]
+    Cover {
+        /// The partition that begins at the wrong key.
+        partition: u16,
+        /// Where it begins.
+        low: u64,
+        /// Where the one before ends; none when that one has no end.
+        expected: Option<u64>,
+    },
+    /// A partition without keys.
+    #[error("partition {partition} begins at key {low:#x} and ends before it: give it a key range")]
+    Empty {
+        /// The partition.
+        partition: u16,
+        /// Where it begins.
+        low: u64,
+    },
+    /// No tree.
+    #[error("partition {partition} has a null root address: load its memory server first")]
+    NullRoot {
+        /// The partition.
+        partition: u16,
+    },
+    /// Two partitions with one number.
+    #[error("two partitions have the number {partition}")]
+    Twice {
+        /// The number.
+        partition: u16,
+    },
+    /// The highest keys belong to nobody.
+    #[error("keys from {from:#x} on belong to no partition: the last partition must have no upper end")]
+    Open {
+        /// First key without a partition.
+        from: u64,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn partition(id: u16, low: u64, high: Option<u64>) -> Partition {
+        Partition { id, range: KeyRange { low, high }, root: GlobalAddress::new(id, 64), root_level: 0 }
+    }
+
+    #[test]
+    fn gaps_overlaps_and_repetitions_are_refused() {
+        let fails = |list: &[Partition]| SuperRoot::new(list.to_vec()).unwrap_err();
+        assert_eq!(fails(&[]), SuperRootError::Open { from: 0 });
+        assert_eq!(fails(&[partition(0, 0, Some(9))]), SuperRootError::Open { from: 9 });
+        let gap = fails(&[partition(0, 0, Some(9)), partition(1, 10, None)]);
+        assert_eq!(gap, SuperRootError::Cover { partition: 1, low: 10, expected: Some(9) });
+        let overlap = fails(&[partition(0, 0, None), partition(1, 10, None)]);
+        assert_eq!(overlap, SuperRootError::Cover { partition: 1, low: 10, expected: None });
+        assert_eq!(
+            fails(&[partition(3, 0, Some(9)), partition(3, 9, None)]),
+            SuperRootError::Twice { partition: 3 }
+        );
+        assert_eq!(fails(&[partition(3, 0, Some(0))]), SuperRootError::Empty { partition: 3, low: 0 });
+        let null = Partition { root: GlobalAddress::new(1, 0), ..partition(1, 0, None) };
+        assert_eq!(fails(&[null]), SuperRootError::NullRoot { partition: 1 });
+    }
+
+    #[test]
+    fn every_key_has_its_partition() {
+        let root = SuperRoot::new(vec![
+            partition(0, 0, Some(1)),
+            partition(1, 1, Some(u64::MAX)),
+            partition(2, u64::MAX, None),
+        ]);
+        let root = root.unwrap();
+        for (key, id) in [(0, 0), (1, 1), (u64::MAX - 1, 1), (u64::MAX, 2)] {
+            assert_eq!(root.partition_of(key).id, id, "key {key:#x}");
+        }
+    }
+}
