@@ -4,7 +4,7 @@
 //! For trees of 2,000,000 keys, spread at random over 64 bits or one behind the other, as our own bulk load makes them or as half a
 //! load and half inserts in random order do, and every target: the most ranges whose tables fit, and what they take.
 
-#[path = "../tests/grown/mod.rs"]
+#[path = "../tests/it/grown/mod.rs"]
 mod grown;
 
 use fatbtree_controller::{Budget, Frequencies, Placement, Plan, SETS, Target, Tree};

@@ -4,7 +4,7 @@
 //! Loads keys that are spread over 64 bits into the memory servers of the example cluster, plans for Tofino 1 without knowledge, and then from 200,000
 //! sampled keys with hot keys, as `fatbtree demo` does. Counts the round trips of other lookups of the same distribution.
 
-#[path = "../tests/grown/mod.rs"]
+#[path = "../tests/it/grown/mod.rs"]
 mod grown;
 
 use std::time::{Duration, Instant};

@@ -1,0 +1,287 @@
+//! Chunks keep their kind for ever; what was published stays the tree's, what was not comes back.
+use crate::common;
+
+use common::lab::{Lab, SERVER, options};
+use fatbtree_blink::record::{UNPUBLISHED, place_bytes, record_bytes, write_record};
+use fatbtree_blink::{GlobalAddress, MAX_VALUE};
+use fatbtree_memserver::{
+    Bounds, Chunk, ChunkKind, Limits, NoChunk, OverBound, Payer, Refusal, Resource, ServerOptions,
+};
+use fatbtree_verbs::time::Duration;
+
+/// Ten chunks, and more than ten for everybody.
+fn lab() -> Lab {
+    Lab::new(options())
+}
+
+#[test]
+fn chunks_lie_side_by_side_in_the_spare_memory_and_not_in_the_padding() {
+    let mut lab = lab();
+    let client = lab.client();
+    let session = lab.open(&client).unwrap();
+    let mut chunks: Vec<Chunk> = vec![];
+    let refusal = loop {
+        let kind = ChunkKind::ALL[chunks.len() % 3];
+        match lab.allocate(session, kind) {
+            Ok(chunk) => chunks.push(chunk),
+            Err(refusal) => break refusal,
+        }
+    };
+    let full = NoChunk { kind: ChunkKind::InternalNodes, chunks: 10, used: 10 };
+    assert_eq!((chunks.len(), refusal), (10, Refusal::NoChunk(full)));
+    // A chunk that is not to be had costs nothing, however often it is asked for.
+    for _ in 0..2000 {
+        let refused = lab.allocate(session, ChunkKind::InternalNodes);
+        assert_eq!(refused, Err(Refusal::NoChunk(full)));
+    }
+    lab.server.free(lab.now, session, chunks[0].address).unwrap();
+    assert_eq!(lab.allocate(session, ChunkKind::Leaves), Ok(chunks[0]));
+    let end = lab.server.memory().len() - u64::from(lab.server.info().config.max_node_bytes());
+    for (at, chunk) in chunks.iter().enumerate() {
+        let address = chunk.address;
+        assert_eq!((chunk.bytes, address.server(), address.offset() % 64), (4096, SERVER, 0));
+        assert_eq!(address.offset(), chunks[0].address.offset() + at as u64 * 4096);
+        assert!(address.offset() + chunk.bytes <= end);
+    }
+}
+
+/// A stale pointer to a node must meet a node of the same size for ever.
+#[test]
+fn a_chunk_never_changes_its_kind() {
+    let mut lab = lab();
+    let mut kinds = std::collections::BTreeMap::new();
+    let mut random = 1_u64;
+    for round in 0..200 {
+        let client = lab.client();
+        let session = lab.open(&client).unwrap();
+        for _ in 0..8 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round);
+            let kind = ChunkKind::ALL[(random >> 60) as usize % 3];
+            if let Ok(chunk) = lab.allocate(session, kind) {
+                assert_eq!(
+                    *kinds.entry(chunk.address).or_insert(kind),
+                    kind,
+                    "{} in round {round}",
+                    chunk.address
+                );
+                if random >> 40 & 1 == 0 {
+                    lab.server.free(lab.now, session, chunk.address).unwrap();
+                }
+            }
+        }
+        lab.pass(Duration::from_secs(10));
+        assert_eq!(lab.counter("chunks_held"), 0);
+    }
+    assert_eq!(kinds.len(), 10);
+}
+
+#[test]
+fn published_chunks_stay_the_trees() {
+    let mut lab = lab();
+    let client = lab.client();
+    let session = lab.open(&client).unwrap();
+    let mut allocate = || lab.allocate(session, ChunkKind::Leaves).unwrap().address;
+    let (published, kept, given_back) = (allocate(), allocate(), allocate());
+    let now = lab.now;
+    lab.server.publish(now, session, published).unwrap();
+    lab.server.publish(now, session, published).unwrap();
+    assert_eq!(lab.server.free(now, session, published), Err(Refusal::Published { address: published }));
+    lab.server.free(now, session, given_back).unwrap();
+    let unknown = |address| Err(Refusal::UnknownChunk { session, address });
+    assert_eq!(lab.server.free(now, session, given_back), unknown(given_back));
+    assert_eq!(lab.server.publish(now, session, given_back), unknown(given_back));
+    let nowhere = [
+        GlobalAddress::NULL,
+        GlobalAddress::new(SERVER, kept.offset() + 64),
+        GlobalAddress::new(SERVER, kept.offset() - 4096 * 2),
+        GlobalAddress::new(SERVER, kept.offset() + 4096 * 4),
+        GlobalAddress::new(SERVER + 1, kept.offset()),
+        GlobalAddress(u64::MAX),
+    ];
+    for address in nowhere {
+        assert_eq!(lab.server.free(now, session, address), unknown(address));
+        assert_eq!(lab.server.publish(now, session, address), unknown(address));
+    }
+    // A chunk is its session's, not even its client's.
+    let second = lab.open(&client).unwrap();
+    for address in [published, kept] {
+        let unknown = Err(Refusal::UnknownChunk { session: second, address });
+        assert_eq!(lab.server.free(now, second, address), unknown);
+        assert_eq!(lab.server.publish(now, second, address), unknown);
+    }
+    lab.put_node(GlobalAddress(published.raw() + 3072), 0, false);
+    lab.server.close_session(now, session).unwrap();
+    lab.pass(Duration::ZERO);
+
+    let other = lab.client();
+    let session = lab.open(&other).unwrap();
+    let unknown = |address| Err(Refusal::UnknownChunk { session, address });
+    assert_eq!(lab.server.free(now, session, published), unknown(published));
+    assert_eq!(lab.server.publish(now, session, published), unknown(published));
+    let again: Vec<_> = (0..2).map(|_| lab.allocate(session, ChunkKind::Leaves).unwrap().address).collect();
+    assert_eq!(again, [kept, given_back], "those that nobody could reach are used again");
+    assert_eq!(lab.server.free(now, session, published), unknown(published));
+    let fresh = lab.allocate(session, ChunkKind::Leaves).unwrap().address;
+    assert!(fresh > given_back && fresh != published);
+}
+
+/// What was published is paid for by who did it, session or not: nobody takes the whole region that way.
+#[test]
+fn who_takes_chunks_without_end_is_refused() {
+    let bounds = |chunks| Bounds { sessions: 100, queue_pairs: 1, chunks, attempts: 1000 };
+    let limits = Limits { client: bounds(3), host: bounds(5), server: bounds(8), ..Limits::default() };
+    let mut lab = Lab::new(ServerOptions { limits, ..options() });
+    let hostile = lab.client().on_host(1);
+    let over = |payer, limit| Refusal::OverBound(OverBound { payer, what: Resource::Chunks, limit });
+    for _ in 0..3 {
+        let session = lab.open(&hostile).unwrap();
+        let chunk = lab.allocate(session, ChunkKind::Leaves).unwrap();
+        lab.server.publish(lab.now, session, chunk.address).unwrap();
+        lab.put_node(GlobalAddress(chunk.address.raw() + 3072), 0, true);
+        lab.server.close_session(lab.now, session).unwrap();
+    }
+    let session = lab.open(&hostile).unwrap();
+    let refused = lab.allocate(session, ChunkKind::Leaves);
+    assert_eq!(refused, Err(over(Payer::Client(hostile.id()), 3)));
+    // Under another address it gets what its host may have, and no more.
+    let second = lab.client().on_host(1);
+    let session = lab.open(&second).unwrap();
+    for _ in 0..2 {
+        lab.allocate(session, ChunkKind::Leaves).unwrap();
+    }
+    let refused = lab.allocate(session, ChunkKind::Leaves);
+    assert_eq!(refused, Err(over(Payer::Host(hostile.id().host), 5)));
+    let other = lab.client().on_host(2);
+    let session = lab.open(&other).unwrap();
+    for _ in 0..3 {
+        lab.allocate(session, ChunkKind::Records).unwrap();
+    }
+    // What comes back is not paid for any more.
+    lab.pass(Duration::from_secs(10));
+    assert_eq!((lab.counter("chunks_published"), lab.counter("chunks_held")), (3, 0));
+    let session = lab.open(&second).unwrap();
+    for _ in 0..2 {
+        lab.allocate(session, ChunkKind::Leaves).unwrap();
+    }
+    let other = lab.client().on_host(3);
+    let session = lab.open(&other).unwrap();
+    let mut taken = vec![];
+    while let Ok(chunk) = lab.allocate(session, ChunkKind::Records) {
+        taken.push(chunk.address);
+    }
+    assert_eq!(taken.len(), 3);
+}
+
+fn at(chunk: Chunk, bytes: u64) -> GlobalAddress {
+    GlobalAddress(chunk.address.raw() + bytes)
+}
+
+#[test]
+fn what_nobody_has_written_to_comes_back_when_the_session_ends() {
+    for ends_by_itself in [false, true] {
+        let mut lab = lab();
+        let client = lab.client();
+        let session = lab.open(&client).unwrap();
+        let mut take = |kind| {
+            let chunk = lab.allocate(session, kind).unwrap();
+            lab.server.publish(lab.now, session, chunk.address).unwrap();
+            chunk
+        };
+        let [leaves, inner, fresh, records] =
+            [ChunkKind::Leaves, ChunkKind::InternalNodes, ChunkKind::InternalNodes, ChunkKind::Records]
+                .map(&mut take);
+        let inner_bytes = u64::from(lab.server.info().config.internal_bytes());
+        // A gap is not given out: somebody may have its address.
+        lab.put_node(leaves.address, 0, false);
+        lab.put_node(at(leaves, 2048), 0, true);
+        lab.put_node(inner.address, 1, false);
+        lab.server
+            .memory()
+            .write(records.address.offset(), b"a record, and perhaps zeros behind it")
+            .unwrap();
+        if ends_by_itself {
+            lab.pass(Duration::from_secs(10));
+        } else {
+            lab.server.close_session(lab.now, session).unwrap();
+            // A little at a time.
+            let mut turns = 0;
+            while lab.server.work(lab.now, 1) {
+                turns += 1;
+            }
+            assert!(turns > 10, "{turns}");
+        }
+        assert_eq!((lab.counter("chunk_tails_came_back"), lab.counter("chunks_published")), (3, 3));
+        let other = lab.client();
+        let session = lab.open(&other).unwrap();
+        let mut take = |kind| lab.allocate(session, kind).unwrap();
+        let rest = Chunk { address: at(leaves, 3072), bytes: 1024, ..leaves };
+        assert_eq!(take(ChunkKind::Leaves), rest);
+        let rest = Chunk { address: at(inner, inner_bytes), bytes: 4096 - inner_bytes, ..inner };
+        assert_eq!([take(ChunkKind::InternalNodes), take(ChunkKind::InternalNodes)], [rest, fresh]);
+        let next = take(ChunkKind::Records);
+        assert!(next.address > records.address && next.bytes == 4096, "{next:?}");
+        // What was not published goes back as it is; what was, is cut once more.
+        lab.server.publish(lab.now, session, rest.address).unwrap();
+        lab.put_node(rest.address, 1, false);
+        lab.server.close_session(lab.now, session).unwrap();
+        lab.server.work(lab.now, 1000);
+        let session = lab.open(&other).unwrap();
+        let mut take = |kind| lab.allocate(session, kind).unwrap();
+        assert_eq!(take(ChunkKind::Leaves).address, at(leaves, 3072));
+        assert_eq!(take(ChunkKind::InternalNodes).address, at(inner, 2 * inner_bytes));
+        assert_eq!(take(ChunkKind::InternalNodes), fresh);
+    }
+}
+
+/// The last record of a chunk may be as long as any, and all of its value zeros: then its place reaches far behind the last byte that
+/// is not zero.
+#[test]
+fn what_is_left_of_a_chunk_of_records_begins_behind_any_record_there_may_be() {
+    const CHUNK: u64 = 4 << 20;
+    let options = ServerOptions { chunk_bytes: CHUNK, ..options() };
+    let mut lab = Lab::with_spare(options, u64::MAX, 2 * CHUNK + 64);
+    let client = lab.client();
+    let session = lab.open(&client).unwrap();
+    let chunk = lab.allocate(session, ChunkKind::Records).unwrap();
+    lab.server.publish(lab.now, session, chunk.address).unwrap();
+    let mut record = vec![0; record_bytes(MAX_VALUE) as usize];
+    write_record(&mut record, 7, 1, UNPUBLISHED, |value| value.fill(0));
+    let before = 64;
+    lab.server.memory().write(chunk.address.offset() + before, &record).unwrap();
+    lab.server.close_session(lab.now, session).unwrap();
+    while lab.server.work(lab.now, 100) {}
+
+    let session = lab.open(&client).unwrap();
+    let rest = lab.allocate(session, ChunkKind::Records).unwrap();
+    let end = at(chunk, CHUNK);
+    assert!(rest.address < end && rest.address.raw() + rest.bytes == end.raw(), "it is a rest: {rest:?}");
+    let used = before + u64::from(place_bytes(MAX_VALUE));
+    assert!(rest.address >= at(chunk, used), "it begins within a record: {rest:?}");
+    assert!(rest.bytes > CHUNK / 2, "and not much later: {rest:?}");
+}
+
+/// It pays for each chunk once, however often it comes back for the rest.
+#[test]
+fn a_client_that_crashes_again_and_again_uses_up_what_it_uses() {
+    let bounds = Bounds { sessions: 10, queue_pairs: 1, chunks: 3, attempts: 1000 };
+    let limits = Limits { client: bounds, host: bounds, server: bounds, ..Limits::default() };
+    let mut lab = Lab::new(ServerOptions { limits, ..options() });
+    let client = lab.client();
+    let mut places = vec![];
+    for _ in 0..8 {
+        let session = lab.open(&client).unwrap();
+        let chunk = lab.allocate(session, ChunkKind::Leaves).unwrap();
+        lab.server.publish(lab.now, session, chunk.address).unwrap();
+        lab.put_node(chunk.address, 0, false);
+        places.push(chunk.address);
+        lab.pass(Duration::from_secs(10));
+    }
+    assert!(places.windows(2).all(|pair| pair[1].raw() == pair[0].raw() + 1024), "{places:?}");
+    let session = lab.open(&client).unwrap();
+    lab.allocate(session, ChunkKind::Leaves).unwrap();
+    let refused = lab.allocate(session, ChunkKind::Leaves);
+    assert!(
+        matches!(refused, Err(Refusal::OverBound(_))),
+        "eight nodes are two chunks, and this was the third"
+    );
+}

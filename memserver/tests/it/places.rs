@@ -1,0 +1,237 @@
+//! Memory of freed nodes and records goes from client to client by way of the server, and never to two of them.
+use crate::common;
+
+use std::collections::BTreeSet;
+
+use common::lab::{Lab, SERVER, options};
+use fatbtree_blink::GlobalAddress;
+use fatbtree_blink::record::{RECORD_HEAD, UNPUBLISHED, write_record};
+use fatbtree_memserver::{
+    Chunk, ChunkKind, GivenBack, Limits, PLACES_AT_ONCE, Refusal, Request, ServerOptions, SessionKey, Supply,
+    TooManyPlaces,
+};
+use fatbtree_verbs::time::Duration;
+use proptest::prelude::*;
+
+const LEAVES: ChunkKind = ChunkKind::Leaves;
+const RECORDS: ChunkKind = ChunkKind::Records;
+
+/// A lab with a session that has a published chunk full of freed leaves.
+fn lab(places: usize) -> (Lab, SessionKey, Chunk) {
+    let limits = Limits { places, ..Limits::default() };
+    let mut lab = Lab::new(ServerOptions { limits, ..options() });
+    let client = lab.client();
+    let session = lab.open(&client).unwrap();
+    let chunk = lab.allocate(session, LEAVES).unwrap();
+    lab.server.publish(lab.now, session, chunk.address).unwrap();
+    (0..4).for_each(|at| lab.put_node(leaf(chunk, at), 0, true));
+    (lab, session, chunk)
+}
+
+fn leaf(chunk: Chunk, at: u64) -> GlobalAddress {
+    GlobalAddress(chunk.address.raw() + at * 1024)
+}
+
+fn back(
+    lab: &mut Lab,
+    session: SessionKey,
+    kind: ChunkKind,
+    bytes: u32,
+    places: &[GlobalAddress],
+) -> GivenBack {
+    lab.server.give_back(lab.now, session, kind, bytes, places).unwrap()
+}
+
+fn refused(count: u32) -> GivenBack {
+    GivenBack { refused: count, ..GivenBack::default() }
+}
+
+#[test]
+fn what_a_client_gives_back_another_gets_and_gets_once() {
+    let (mut lab, session, chunk) = lab(100);
+    let [first, second, third] = [0, 1, 2].map(|at| leaf(chunk, at));
+    let kept = GivenBack { kept: 2, ..GivenBack::default() };
+    assert_eq!(back(&mut lab, session, LEAVES, 0, &[third, first]), kept);
+    let known = GivenBack { kept: 1, known: 2, ..GivenBack::default() };
+    assert_eq!(back(&mut lab, session, LEAVES, 0, &[first, second, third]), known);
+    // The client ends, its list does not.
+    lab.server.close_session(lab.now, session).unwrap();
+    let other = lab.client();
+    let session = lab.open(&other).unwrap();
+    let (reply, _) = tokio::sync::oneshot::channel();
+    lab.server.handle(lab.now, Request::Allocate { session, kind: LEAVES, bytes: 0, reply });
+    assert_eq!(lab.counter("places"), 3, "nobody waited for the answer");
+    // In use again, whoever did that.
+    lab.put_node(first, 0, false);
+    match lab.server.allocate(lab.now, session, LEAVES, 0).unwrap() {
+        Supply::Places(places) => {
+            assert_eq!(
+                (places.kind, places.bytes, &places.addresses[..]),
+                (LEAVES, 1024, &[third, second][..])
+            );
+        }
+        Supply::Chunk(chunk) => panic!("{chunk:?}"),
+    }
+    let next = lab.allocate(session, LEAVES).unwrap();
+    assert!(next.address > chunk.address, "then a chunk");
+    let counters = ["places", "places_given_back", "places_given_out", "places_refused", "places_dropped"];
+    assert_eq!(counters.map(|name| lab.counter(name)), [0, 3, 2, 1, 0]);
+}
+
+#[test]
+fn what_cannot_be_a_free_node_is_refused() {
+    let (mut lab, session, chunk) = lab(100);
+    let inner = lab.allocate(session, ChunkKind::InternalNodes).unwrap();
+    let unpublished = lab.allocate(session, LEAVES).unwrap();
+    for (address, level) in [(inner.address, 1), (unpublished.address, 0)] {
+        lab.put_node(address, level, true);
+    }
+    lab.put_node(leaf(chunk, 3), 0, false);
+    // Its own address is another.
+    let mut line = [0; 64];
+    lab.server.memory().read(chunk.address.offset(), &mut line).unwrap();
+    lab.server.memory().write(leaf(chunk, 2).offset(), &line).unwrap();
+    let end = lab.server.memory().len();
+    let wrong = [
+        GlobalAddress::NULL,
+        GlobalAddress(u64::MAX),
+        GlobalAddress::new(SERVER, 0),
+        GlobalAddress::new(SERVER, 64),
+        GlobalAddress::new(SERVER, end - 64),
+        GlobalAddress::new(SERVER, end),
+        GlobalAddress::new(SERVER + 1, chunk.address.offset()),
+        GlobalAddress(chunk.address.raw() + 64),
+        leaf(chunk, 2),
+        leaf(chunk, 3),
+        unpublished.address,
+        inner.address,
+    ];
+    let all = wrong.len() as u32;
+    assert_eq!(back(&mut lab, session, LEAVES, 0, &wrong), refused(all));
+    assert_eq!(back(&mut lab, session, ChunkKind::InternalNodes, 0, &wrong), refused(all), "not published");
+    lab.server.publish(lab.now, session, inner.address).unwrap();
+    let one = GivenBack { kept: 1, ..refused(all - 1) };
+    assert_eq!(back(&mut lab, session, ChunkKind::InternalNodes, 7, &wrong), one);
+    // A leaf of the loaded tree that was freed.
+    let loaded = GlobalAddress::new(SERVER, 64 + 1024);
+    lab.put_node(loaded, 0, true);
+    assert_eq!(back(&mut lab, session, LEAVES, 0, &[loaded]).kept, 1);
+
+    let many = vec![chunk.address; PLACES_AT_ONCE + 1];
+    let found = many.len();
+    let answer = lab.server.give_back(lab.now, session, LEAVES, 0, &many);
+    assert_eq!(answer, Err(Refusal::TooManyPlaces(TooManyPlaces { found })));
+    lab.server.close_session(lab.now, session).unwrap();
+    let answer = lab.server.give_back(lab.now, session, LEAVES, 0, &[chunk.address]);
+    assert_eq!(answer, Err(Refusal::UnknownSession(session)));
+}
+
+#[test]
+fn a_list_is_bounded_and_keeps_its_oldest() {
+    let (mut lab, session, chunk) = lab(2);
+    let places: Vec<_> = (0..4).map(|at| leaf(chunk, at)).collect();
+    let expected = GivenBack { kept: 2, dropped: 2, ..GivenBack::default() };
+    assert_eq!(back(&mut lab, session, LEAVES, 0, &places), expected);
+    assert_eq!((lab.counter("places"), lab.counter("places_dropped")), (2, 2));
+    let Ok(Supply::Places(found)) = lab.server.allocate(lab.now, session, LEAVES, 0) else {
+        panic!("two places")
+    };
+    assert_eq!(found.addresses, places[..2]);
+}
+
+#[test]
+fn records_have_a_list_for_each_size_of_place() {
+    let (mut lab, session, _) = lab(100);
+    let chunk = lab.allocate(session, RECORDS).unwrap();
+    let at = |offset| GlobalAddress(chunk.address.raw() + offset);
+    let mut record = [0; RECORD_HEAD];
+    write_record(&mut record, 1, 1, UNPUBLISHED, |_| {});
+    let write = |lab: &Lab, offset: u64| lab.server.memory().write(at(offset).offset(), &record).unwrap();
+    [0, 128, 2048].into_iter().for_each(|offset| write(&lab, offset));
+    assert_eq!(back(&mut lab, session, RECORDS, 64, &[at(0)]), refused(1), "not published");
+    lab.server.publish(lab.now, session, chunk.address).unwrap();
+    for (bytes, offset) in
+        [(0, 0), (16, 0), (65, 0), (64, 4), (64, 1024), (4096, 128), (1 << 30, 0), (u32::MAX, 0)]
+    {
+        assert_eq!(back(&mut lab, session, RECORDS, bytes, &[at(offset)]), refused(1), "{bytes} at {offset}");
+    }
+    assert_eq!(back(&mut lab, session, RECORDS, 64, &[at(0), at(128)]).kept, 2);
+    assert_eq!(back(&mut lab, session, RECORDS, 1024, &[at(2048)]).kept, 1);
+    // A part of what is on a list.
+    write(&lab, 2048 + 512);
+    assert_eq!(back(&mut lab, session, RECORDS, 32, &[at(2048 + 512)]).known, 1);
+    write(&lab, 1536);
+    assert_eq!(back(&mut lab, session, RECORDS, 1024, &[at(1536)]).known, 1);
+    let mut take = |bytes| match lab.server.allocate(lab.now, session, RECORDS, bytes).unwrap() {
+        Supply::Places(places) => (places.bytes, places.addresses),
+        Supply::Chunk(_) => (0, vec![]),
+    };
+    assert_eq!(take(0), (0, vec![]));
+    assert_eq!(take(128), (0, vec![]));
+    assert_eq!(take(64), (64, vec![at(0), at(128)]));
+    assert_eq!(take(1024), (1024, vec![at(2048)]));
+    assert_eq!(take(64), (0, vec![]));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Clients come and go, free and use nodes, and give back what they have, sometimes twice, sometimes in use.
+    #[test]
+    fn no_node_is_given_to_two(
+        ops in prop::collection::vec((0..6_u8, 0..3_usize, any::<u16>()), 1..150),
+    ) {
+        let limits = Limits { places: 6, ..Limits::default() };
+        let mut lab = Lab::new(ServerOptions { limits, ..options() });
+        let clients = [lab.client(), lab.client(), lab.client()];
+        let mut sessions: Vec<_> = clients.iter().map(|client| lab.open(client).unwrap()).collect();
+        // Free nodes that each client has for itself, nodes in use, and what is left of chunks.
+        let mut own = [const { vec![] }; 3];
+        let mut rests = [const { vec![] }; 3];
+        let mut used: Vec<GlobalAddress> = vec![];
+        for (op, who, random) in ops {
+            let random = usize::from(random);
+            match op {
+                // Wants memory.
+                0 | 1 => match lab.server.allocate(lab.now, sessions[who], LEAVES, 0) {
+                    Ok(Supply::Chunk(chunk)) => {
+                        lab.server.publish(lab.now, sessions[who], chunk.address).unwrap();
+                        rests[who].extend((0..chunk.bytes / 1024).rev().map(|at| leaf(chunk, at)));
+                    }
+                    Ok(Supply::Places(places)) => own[who].extend(places.addresses),
+                    Err(refusal) => prop_assert!(matches!(refusal, Refusal::NoChunk(_)), "{}", refusal),
+                },
+                // Uses a node.
+                2 => if let Some(node) = own[who].pop().or_else(|| rests[who].pop()) {
+                    lab.put_node(node, 0, false);
+                    used.push(node);
+                },
+                // Frees one.
+                3 => if !used.is_empty() {
+                    let node = used.swap_remove(random % used.len());
+                    lab.put_node(node, 0, true);
+                    own[who].push(node);
+                },
+                // Gives back all it has, and some that are in use.
+                4 => {
+                    let mut places = std::mem::take(&mut own[who]);
+                    places.extend(places.first().copied());
+                    places.extend(used.iter().take(random % 4).copied());
+                    let wrong = (random % 4).min(used.len()) as u32;
+                    prop_assert_eq!(back(&mut lab, sessions[who], LEAVES, 0, &places).refused, wrong);
+                }
+                // Crashes: what it had for itself is lost, but not what it has not touched.
+                _ => {
+                    lab.server.close_session(lab.now, sessions[who]).unwrap();
+                    sessions[who] = lab.open(&clients[who]).unwrap();
+                    (own[who], rests[who]) = (vec![], vec![]);
+                    lab.pass(Duration::ZERO);
+                }
+            }
+            let all = own.iter().chain(&rests).flatten().chain(&used);
+            let different: BTreeSet<_> = all.clone().collect();
+            prop_assert_eq!(different.len(), all.count(), "somebody's node was given to another");
+            prop_assert!(lab.counter("places") <= 6);
+        }
+    }
+}
