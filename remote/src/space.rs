@@ -112,7 +112,7 @@ struct Stock {
 }
 
 impl Stock {
-    /// Memory that nobody has used yet.
+    /// Memory that has not been used yet.
     fn take(&mut self, want: Want) -> Option<GlobalAddress> {
         let Rest { next, end } = self.rest;
         let behind = next.checked_add(u64::from(want.bytes).next_multiple_of(RECORD_ALIGN))?;
@@ -211,7 +211,7 @@ impl Space {
         waiting
     }
 
-    /// Takes note that there is no memory. Whoever waits gives up.
+    /// Notes that there is no memory. Waiting operations give up.
     pub fn refuse(&mut self, kind: ChunkKind, why: Shortage) -> Vec<Waker> {
         let stock = self.stock(kind);
         stock.asked = false;
@@ -281,12 +281,12 @@ impl Space {
         self.put_back_record(place, place_bytes(length));
     }
 
-    /// Takes back the place of a record that nobody has heard of.
+    /// Takes back the place of a record that was never linked.
     pub fn put_back_record(&mut self, place: RecordPlace, bytes: u32) {
         self.places.entry(bytes).or_default().push(place);
     }
 
-    /// Takes back a node that nobody has heard of.
+    /// Takes back a node that was never linked.
     pub fn put_back(&mut self, node: GlobalAddress, kind: ChunkKind) {
         self.stock(kind).returned.push(node);
     }

@@ -69,9 +69,9 @@ pub struct Writer {
     pub count: u32,
     /// The first byte of the server's table of owners: a bit for each of the 65,536, set as long as the owner's session lasts. A
     /// server clears it after it has destroyed the session's queue pairs: from then on nothing that the owner has posted is
-    /// written, and whoever wants one of its locks takes it.
+    /// written, and other clients may take its locks.
     pub owners: Remote,
-    /// As whom this client takes locks, and in which session.
+    /// The owner as which this client takes locks, and the session.
     pub owner: Owner,
     /// Both cards carry out masked atomics.
     pub masked_atomics: bool,
@@ -92,7 +92,7 @@ pub(crate) enum Taken {
     Now,
     /// It was this client's already: its release was lost with a connection.
     Before,
-    /// Somebody else has it: this owner.
+    /// Another owner has it: this one.
     Not(u16),
     /// A neighbour in the same word changed; this is the word now.
     Neighbour(u64),
@@ -236,7 +236,7 @@ mod tests {
 
     proptest! {
         /// Several clients find a lock of a dead owner, each at its own time, and take it by what they have seen then. One of them has it:
-        /// the first one that knows the word as it is. Nobody takes a lock that is free, or has another owner by now; neighbours stay as
+        /// the first one that knows the word as it is. A lock that is free, or has another owner by now, is not taken; neighbours stay as
         /// they are.
         #[test]
         fn a_lock_of_a_dead_owner_has_one_heir(

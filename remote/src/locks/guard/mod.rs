@@ -46,7 +46,7 @@ pub struct Held<'p, V: Verbs> {
 enum Place {
     /// It waits for its turn, or has it.
     Queued(Ticket),
-    /// Without a queue: whoever is the first to find the global lock free has it.
+    /// Without a queue: the first operation to find the global lock free has it.
     Racing,
     /// It has ended.
     Left,
