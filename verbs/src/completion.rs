@@ -38,7 +38,7 @@ pub enum Failure {
     /// The responder could not carry it out.
     #[error("the memory server failed to carry it out (NAK: remote operational error)")]
     RemoteOperational,
-    /// Nobody answered.
+    /// No answer came.
     #[error("no answer within the allowed retries")]
     RetryExceeded,
     /// The queue pair failed for another operation's sake, or was destroyed. Whether the operation was carried out is

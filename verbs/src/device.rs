@@ -49,7 +49,7 @@ impl fmt::Display for QueuePairState {
     }
 }
 
-/// A registered region, as told to those who may use it.
+/// A registered region, as peers that may use it know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Region {
     /// Key that requests must carry: random, never 0.

@@ -23,7 +23,7 @@ pub const RKEY_NODE: u32 = 1;
 pub enum IndexTarget {
     /// A node on the way to the key, or the record of the key: rkey 0.
     NodeOrRecord,
-    /// A node on the way to the key: rkey 1. For whoever must know the leaf.
+    /// A node on the way to the key: rkey 1. For operations that must know the leaf.
     Node,
 }
 
