@@ -21,7 +21,7 @@ pub struct QueryHeader {
     pub execution: u16,
     /// Of a request: the most records of a scan. Of a response: the lower 32 bits of its execution's number.
     pub limit: u32,
-    /// Who asks; 0 where nobody has to be known.
+    /// The client; 0 for requests that need none.
     pub client: u64,
     /// The request's number among the client's.
     pub request: u64,

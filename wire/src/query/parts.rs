@@ -75,7 +75,7 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// Nothing is there of so many bytes. Whoever calls it has checked that he has the memory.
+    /// A value of so many bytes, none of them received yet. The caller has checked that there is memory for it.
     pub fn new(total: u32) -> Self {
         Self { payload: vec![0; total as usize], there: BTreeMap::new(), missing: total }
     }
