@@ -87,7 +87,7 @@ impl Faults {
         let mut is = |rate: u16| {
             let hit = draw < rate;
             draw = draw.saturating_sub(rate);
-            // Once a class was hit the remaining draw is meaningless, and nobody asks again.
+            // Once a class was hit the remaining draw is meaningless, and is not used again.
             hit
         };
         let (class, verdict) = if is(self.rates.drop) {

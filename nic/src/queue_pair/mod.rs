@@ -273,7 +273,7 @@ impl QueuePairCore {
         }
     }
 
-    /// The end: signalled requests complete as flushed, and nobody is told that the queue pair is broken any more.
+    /// The end: signalled requests complete as flushed, and the break of the queue pair is not reported any more.
     pub(crate) fn close(mut self, sink: &mut Sink) {
         if let Some(connection) = &mut self.connection {
             connection.requester.abandon(sink);
