@@ -14,12 +14,12 @@ use crate::{OpenError, Port};
 /// So often it is asked in vain before it lets others run, if any want to.
 const IDLE: u32 = 64;
 
-/// So often it is asked in vain before somebody looks after the link.
+/// Empty polls before the link is checked.
 const MEND: u32 = 1 << 10;
 
 /// Queues of a DPDK device, as one thread has them. What is received is not copied; what is sent is written into the device's memory, once.
 ///
-/// It is [polled](Port::is_polled): nobody tells when frames have come.
+/// It is [polled](Port::is_polled): there is no notice of frames that have come.
 pub struct DpdkPort {
     device: Arc<Device>,
     always: Arc<EventFd>,
@@ -48,7 +48,7 @@ impl DpdkPort {
         DpdkWire::open(device, 1)?.port(0)
     }
 
-    /// Whether somebody is at the other end.
+    /// Whether there is a peer at the other end.
     pub fn is_up(&self) -> bool {
         self.device.is_up()
     }

@@ -93,10 +93,10 @@ pub trait Port {
     /// tries again, or drops and counts them.
     fn send(&mut self, frames: &[&[u8]]) -> usize;
 
-    /// Readable when frames have come; for [`Waiter::wait`]. Always readable where nobody can tell.
+    /// Readable when frames have come; for [`Waiter::wait`]. Always readable for a port that cannot tell.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Whether nobody tells when frames have come: then it is asked again and again.
+    /// Whether the port gives no notice of frames: then it is polled.
     fn is_polled(&self) -> bool {
         false
     }

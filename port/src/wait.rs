@@ -1,4 +1,4 @@
-//! Sleeping until a port or somebody else has something.
+//! Sleeping until a port or another thread has something.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -69,7 +69,7 @@ impl Waiter {
         self.alarm.clone()
     }
 
-    /// Waits until a port has frames, somebody [wakes](Waker::wake), or `patience` is over; without patience for ever. `ready` is filled:
+    /// Waits until a port has frames, a thread [wakes](Waker::wake) it, or `patience` is over; without patience for ever. `ready` is filled:
     /// whether each of the ports has something, in their order.
     ///
     /// A patience of zero only looks. A signal ends it as well. With a port that is [polled](Port::is_polled) among them it never sleeps:
@@ -98,7 +98,7 @@ impl Waiter {
         places.extend(readable.map(|place| PollFd::new(place, PollFlags::POLLIN)));
         let count = places.len();
         places.push(PollFd::new(self.alarm.0.event.as_fd(), PollFlags::POLLIN));
-        // A signal ends it: whoever waits should look for what it means.
+        // A signal ends it: the caller looks for what it means.
         if let Err(Errno::EINTR) = ppoll(&mut places, patience.map(Into::into), None) {
             ready.clear();
             ready.resize(count, true);
@@ -120,7 +120,7 @@ impl Waiter {
 
     fn silence(&self) {
         let _already_read = self.alarm.0.event.read();
-        // After it is read: who wakes in between finds it ringing, and we are awake.
+        // After it is read: a thread that wakes in between finds it ringing, and we are awake.
         self.alarm.0.ringing.store(false, Ordering::Release);
     }
 }
