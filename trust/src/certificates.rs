@@ -14,7 +14,7 @@ use time::{Duration, OffsetDateTime};
 
 use crate::QUERY_SECRET;
 
-/// Days that a set of certificates lasts unless somebody says otherwise.
+/// Default validity of a set of certificates, in days.
 pub const DAYS: u32 = 365;
 
 /// Most days that a set lasts: a hundred years. Dates behind the year 9999 cannot be in a certificate.
