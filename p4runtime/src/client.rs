@@ -42,7 +42,7 @@ pub enum ClientError {
         /// What is wrong with it.
         source: tonic::transport::Error,
     },
-    /// Nobody answers.
+    /// No answer.
     #[error("no P4Runtime server at {endpoint}: {source}; is the switch running?")]
     Connect {
         /// Where.
@@ -155,7 +155,7 @@ impl Default for ClientOptions {
     }
 }
 
-/// Who controls the switch, as its last notice said.
+/// The controller of the switch, as its last notice said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mastership {
@@ -168,7 +168,7 @@ pub enum Mastership {
         /// Highest election id the switch has seen.
         highest: Option<u128>,
     },
-    /// Nobody may write: the last primary is gone.
+    /// No controller may write: the last primary is gone.
     Vacant {
         /// Highest election id the switch has seen.
         highest: Option<u128>,
@@ -274,7 +274,7 @@ impl P4RuntimeClient {
         }
     }
 
-    /// Bids for control and returns what the switch says first, whoever is primary. Later changes come by
+    /// Bids for control and returns the switch's first notice, whichever controller is primary. Later changes come by
     /// [`mastership`](Self::mastership).
     pub async fn bid(&mut self, election_id: u128) -> Result<Mastership, ClientError> {
         self.send_bid(election_id, |now| *now != Mastership::Unknown).await
@@ -329,7 +329,7 @@ impl P4RuntimeClient {
         outcome
     }
 
-    /// Who controls the switch now; `changed()` on the receiver tells of a demotion. `None` before the first
+    /// The controller of the switch now; `changed()` on the receiver tells of a demotion. `None` before the first
     /// [`become_primary`](Self::become_primary).
     pub fn mastership(&self) -> Option<watch::Receiver<Mastership>> {
         self.session.as_ref().map(|session| session.mastership.clone())
@@ -619,7 +619,7 @@ impl Session {
                         Some(stream_message_response::Update::Arbitration(notice)) => {
                             notices.send_replace(read_notice(&notice));
                         }
-                        // Nobody reads, or not fast enough: the same as a full queue in a switch.
+                        // There is no reader, or a slow one: the same as a full queue in a switch.
                         Some(other) => drop(message_tx.try_send(other)),
                         None => {}
                     },
