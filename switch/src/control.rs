@@ -146,7 +146,7 @@ impl Pipeline {
     /// The next entries of a table with their direct counters, about `most` of them, in an order that changes of other entries do not
     /// change; `from` is 0 at first. Returns from where to go on; `None` at the end.
     ///
-    /// For those who cannot stop the packets for as long as a table takes: an entry that is there all the time is met once, whatever
+    /// For callers that cannot stop the packets for as long as a table takes: an entry that is there all the time is met once, whatever
     /// happens to others in between.
     pub fn next_entries(
         &self,

@@ -188,7 +188,7 @@ fn lower(json: &str) -> Result<Program, LoadError> {
 }
 
 impl Program {
-    /// Loads the JSON that `p4c-bm2-ss` writes. The same text gives the same program as long as somebody holds it: switches
+    /// Loads the JSON that `p4c-bm2-ss` writes. The same text gives the same program as long as it is in use: switches
     /// of one process run one copy of the code, which then stays in the processor's caches.
     ///
     /// # Errors

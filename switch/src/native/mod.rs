@@ -133,7 +133,7 @@ impl fmt::Debug for Native {
 impl Drop for Native {
     fn drop(&mut self) {
         if let Ok(Some(module)) = self.module.get_mut().map(Option::take) {
-            // SAFETY: whoever runs the functions borrows `self`.
+            // SAFETY: running a function borrows `self`.
             unsafe { module.free_memory() }
         }
     }

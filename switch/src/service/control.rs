@@ -70,7 +70,7 @@ pub struct ReadOutcome {
     pub end: Result<(), Status>,
 }
 
-/// A switch's control plane: who may write, which program is loaded, what its ids mean.
+/// A switch's control plane: its primary, its program, and the meaning of the program's ids.
 ///
 /// The pipeline is handed in with every request, so that the owner can run packets through it in between; it is `None`
 /// until a program is committed.

@@ -212,7 +212,7 @@ impl Packets {
         self.outs.pop_front()
     }
 
-    /// `None`: one that could not be made a message of, or that nobody waits for.
+    /// `None` if it could not be made a message, or if no controller waits for it.
     pub(super) fn push_in(&mut self, packet: Option<PacketIn>) {
         match packet {
             Some(packet) if self.ins.len() < PACKETS => self.ins.push_back(packet),
