@@ -103,7 +103,7 @@ pub enum Answer {
     NotFound,
     /// The server does not do that, or cannot ([`Status::Damaged`], [`Status::TreeLost`]); nothing was changed.
     Refused(Status),
-    /// Nobody answered in time. Nothing was to be changed.
+    /// No answer came in time. The request was to change nothing.
     Lost,
     /// The write may have been carried out or not.
     Unknown,
@@ -143,14 +143,14 @@ pub struct RequesterStats {
 struct Pending {
     ask: Ask,
     server: u16,
-    /// A redirect has led to this server: whoever sends the request elsewhere knows less.
+    /// A redirect has led to this server: a switch that sends the request elsewhere knows less.
     direct: bool,
     pause: Duration,
     again_at: Duration,
     given_up_at: Duration,
     redirects: u32,
     answer: Option<Part>,
-    /// Somebody says that a server wants another key than this client's. It may not be true.
+    /// An unauthenticated refusal says that a server wants another key than this client's.
     no_key: bool,
 }
 
@@ -199,7 +199,7 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// A client that nobody knows. The seed must be one that others cannot guess: the client's number comes from it.
+    /// A new client. The seed must be one that others cannot guess: the client's number comes from it.
     pub fn new(options: RequesterOptions, seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let client = random.next_u64().max(1);
@@ -317,7 +317,7 @@ impl Requester {
         self.handle_parsed(now, Query::parse(datagram).ok());
     }
 
-    /// The same for who has read it; none where it is no datagram of the protocol.
+    /// The same for a parsed datagram; `None` if it is none of the protocol.
     pub fn handle_parsed(&mut self, now: Duration, query: Option<Query<'_>>) {
         if !query.is_some_and(|query| self.take(now, query)) {
             self.stats.stray += 1;
@@ -330,7 +330,7 @@ impl Requester {
         if let Some(key) = self.key
             && key.tag(&header, part) != header.tag
         {
-            // Nobody vouches for it: it is remembered, and told if nothing else comes.
+            // It is not authenticated: it is remembered, and told if nothing else comes.
             if status == Status::NoKey
                 && let Some(pending) = self.pending.get_mut(&header.request)
             {
@@ -413,7 +413,7 @@ impl Requester {
             let floor = match known {
                 // It was never opened with, so it has carried out nothing.
                 None => self.pending.keys().next().copied().unwrap_or(id),
-                // It has forgotten this client, and with it what it has carried out: nobody knows what became of the writes that are under way.
+                // It has forgotten this client, and with it what it has carried out: the outcome of writes in flight is unknown.
                 Some(_) => self.next,
             };
             self.opened.insert(partition, Opened { cookie, floor, asked_at: None, waiting: BTreeSet::new() });
@@ -432,7 +432,7 @@ impl Requester {
         }
         opened.asked_at = Some(now);
         let Some(pending) = self.pending.get(&id) else { return false };
-        // To whom the cookie is from, whoever has the key by now.
+        // To the server that sent the cookie, whichever server has the key by now.
         let open = QueryHeader::request(Op::Open, pending.ask.key, self.client, floor);
         let open = QueryHeader { range_end: cookie, ..open };
         self.stats.opens += 1;
