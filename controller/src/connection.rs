@@ -26,7 +26,7 @@ pub struct Connection {
 }
 
 impl fmt::Debug for Connection {
-    /// Without the rkey: who knows it can write to the tree.
+    /// Without the rkey: it permits writing to the tree.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { client, partition, dest_qp, root, mtu, rkey: _ } = self;
         f.debug_struct("Connection")

@@ -103,7 +103,7 @@ pub struct Follower {
     keys: VecDeque<u64>,
     /// Keys that were sampled since the plan in force was loaded, or looked into last.
     fresh: usize,
-    /// Levels that the switches walk for an average key of those that the plan was made for; none if nobody knew any.
+    /// Levels that the switches walk for an average key of those that the plan was made for; `None` if none was known.
     usual_levels: Option<f64>,
     /// How many keys were known when it was last looked into.
     known: usize,
@@ -171,7 +171,7 @@ impl Follower {
         self.fresh >= RECENT && fewer()
     }
 
-    /// Whether keys that are not hot because their records moved may be found where they were by now. Whoever asks for nothing moves nothing,
+    /// Whether keys that are not hot because their records moved may be found where they were by now. A client that asks for nothing moves nothing,
     /// and needs no entries.
     fn may_have_settled(&self) -> bool {
         self.in_force.has_restless_keys() && self.fresh >= MORE * RECENT
@@ -186,7 +186,7 @@ impl Follower {
 
     /// The keys that the next plan may make hot: memory servers are to be asked where their records lie.
     pub fn hot_candidates(&self, tree: &Tree) -> Vec<u64> {
-        // Those that are hot already come last, as long as nobody has sampled them again.
+        // Those that are hot already come last, as long as no client has sampled them again.
         let held = self.in_force.hot_keys().iter().map(|hot| (hot.key, 1));
         let visits: Vec<(u64, u64)> = self.keys.iter().map(|key| (*key, 2)).chain(held).collect();
         self.in_force.hot_candidates(tree, &visits)

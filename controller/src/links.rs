@@ -387,7 +387,7 @@ impl LinkMonitor {
             direction.find_missed(now);
             if direction.next <= now {
                 let frame = direction.send(now, self.token);
-                // Whoever does not take them, loses them.
+                // A caller that does not take them loses them.
                 if self.transmit.len() < 2 * self.directions.len() {
                     self.transmit.push_back(frame);
                 }

@@ -196,7 +196,7 @@ struct Member {
     name: String,
     client: Arc<P4RuntimeClient>,
     program: Arc<Program>,
-    /// Until somebody takes them.
+    /// Until they are taken.
     messages: Mutex<Option<mpsc::Receiver<v1::stream_message_response::Update>>>,
 }
 

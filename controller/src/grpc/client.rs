@@ -140,7 +140,7 @@ impl Client {
     /// Connects to a controller, such as `127.0.0.1:9690`.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// When there is no listener.
     pub async fn connect(to: impl Into<Peer>, patience: Duration) -> Result<Self, ClientError> {
         let to = to.into();
         let address = to.address();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   memory server ── Register: connections come and go ──►┐
-//!   client ───────── Report: keys, index reads ──────────►├─ serve() ── Input ──► whoever drives the Controller
+//!   client ───────── Report: keys, index reads ──────────►├─ serve() ── Input ──► driver of the Controller
 //!          ◄──────── registered ──────────────────────────┤
 //!   operator ─────── Ask: Question, answer as JSON ──────►┘
 //! ```
@@ -47,7 +47,7 @@ pub enum ServerNews {
     Root(u64),
     /// The tree was filled anew; the number of its root.
     Refilled(Incarnation, u64),
-    /// The tree is an empty one that was not meant: the server serves nobody until it is loaded.
+    /// The tree is an empty one that was not meant: the server refuses all clients until it is loaded.
     Lost,
 }
 

@@ -228,7 +228,7 @@ impl Controller for Service {
             }
             .await;
             if let Err(status) = ended {
-                // Whoever is gone needs no reason.
+                // A caller that is gone needs no reason.
                 let _ = replies.send(Err(status)).await;
             }
             if let Some(partition) = partition {

@@ -57,7 +57,7 @@ pub(super) fn read(frame: &[u8], token: u64) -> Option<Found> {
     })
 }
 
-/// Whether a frame is a probe, anybody's.
+/// Whether a frame is a probe of any controller.
 pub fn is_probe(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&ETHER_TYPE.to_be_bytes())
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A group is a node set in several switches that hold the same: all fat roots, all aggregation switches of a pod, or one edge switch.
-//! Roles may fold into fewer switches: nobody but this list knows how many sets there are on a way.
+//! Roles may fold into fewer switches: only this list knows how many sets there are on a way.
 
 use std::collections::BTreeSet;
 

@@ -11,7 +11,7 @@
 //! leaves, node sets lead to most of the leaves that are asked for, and a node serves many keys: they are planned for all keys, and
 //! entries go to the hottest of the keys that they do not lead as far.
 //!
-//! Nobody tells switches when a record is written anew elsewhere. Its entry then costs a round trip and saves none, until the next plan
+//! Switches are not told when a record is written anew elsewhere. Its entry then costs a round trip and saves none, until the next plan
 //! finds the new place. So a key whose record has moved between two plans gets no entry, until it has stayed where it is from one plan
 //! to the next.
 
@@ -344,7 +344,7 @@ mod tests {
         refuse(&|v| v["budget"]["hot_keys"] = 1.into(), "hot_key (keys) needs 2, the limit is 1");
     }
 
-    /// The cluster has other clients than when the plan was made, or whoever wrote the file names switches that are not there.
+    /// The cluster has other clients than when the plan was made, or the file names switches that do not exist.
     #[test]
     fn plans_for_other_first_switches_are_refused() {
         let cluster = Cluster::from_toml(Cluster::local_toml()).unwrap();

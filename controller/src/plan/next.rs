@@ -1,7 +1,7 @@
 //! What more memory would bring: of each table, the entries that one more block of SRAM would hold.
 //!
-//! A program's tables are fixed when it is compiled. Whoever compiles one for a tree and a load of his own learns here where a block saves
-//! most round trips.
+//! A program's tables are fixed when it is compiled. For a given tree and load, this module shows
+//! where one more block of memory saves most round trips.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -30,7 +30,7 @@ pub struct Registration {
 }
 
 impl fmt::Debug for Registration {
-    /// Without the rkey: who knows it can write to the tree.
+    /// Without the rkey: it permits writing to the tree.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { client, queue_pair, root, mtu, rkey: _ } = self;
         f.debug_struct("Registration")
@@ -149,7 +149,7 @@ pub enum Refused {
 }
 
 /// What a controller knows and decides. It is told of switches, memory servers and time, and says what all switches
-/// [should hold](Self::desired); whoever drives it makes them so, each by itself.
+/// [should hold](Self::desired); its driver makes them so, each by itself.
 #[derive(Debug)]
 pub struct Controller {
     cluster: Cluster,
@@ -379,7 +379,7 @@ impl Controller {
         };
         let late = |root: &SwitchId| may_get_packets(root) && !self.is_settled(*root, version);
         let none_holds = || !all.iter().any(|root| self.is_settled(*root, version));
-        // Those that do not answer may lead packets where they led them before; an edge switch only its own clients', who wait for it.
+        // Those that do not answer may lead packets where they led them before; an edge switch only its own clients', which wait for it.
         let leads_elsewhere = |switch: &Switch| {
             let is_silent = matches!(self.switches.get(&switch.id), Some(SwitchState::Silent(_)));
             switch.role == Role::Aggregation && is_silent && !self.outages.switches.contains(&switch.id)
@@ -551,7 +551,7 @@ impl Controller {
         self.refused_connections
     }
 
-    /// A plan leads to where nodes lay when it was made. Once a tree was filled anew, nobody may be led by it.
+    /// A plan leads to where nodes lay when it was made. Once a tree was loaded anew, it must lead no packet.
     fn check_trees(&mut self) {
         let differs = |made_of: &Incarnations| self.other_tree(made_of).is_some();
         if self.reload.as_ref().is_some_and(|reload| differs(&reload.made_of)) {

@@ -61,7 +61,7 @@ pub enum InForce {
     Unread,
     /// Nothing: index reads end at the roots of their partitions.
     Nothing,
-    /// An epoch of which nobody knows the plan any more. It serves until there is another one.
+    /// An epoch whose plan is no longer known. It serves until there is another one.
     Unknown(Serving),
     /// This plan.
     Plan(Arc<Loaded>),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Held;
 use crate::tables::{Change, Entry, core_route};
 
-/// Entries of plans that stay as they are, although nobody knows the plan.
+/// Entries of unknown plans that stay as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
     /// None.
