@@ -1,4 +1,4 @@
-//! A cluster: the network and who sits where in it.
+//! A cluster: the network and the roles in it.
 //!
 //! `file` holds the TOML shapes (with the place of every value), `validate` turns them into a [`Cluster`] or a
 //! [`ClusterError`] that names line and field.
@@ -139,7 +139,7 @@ impl Cluster {
         [("single", SINGLE), ("pair", PAIR), ("leaf-spine", LEAF_SPINE), ("fat-tree", LOCAL)]
     }
 
-    /// Who has this name: a switch's, a memory server's or a client's own, or that of the host where one of them is.
+    /// The role with this name: a switch's, a memory server's or a client's own, or that of the host where one of them is.
     pub fn named(&self, name: &str) -> Option<Named<'_>> {
         let on = |host: HostId| self.tree.host(host).name() == name;
         let switch = self.tree.switch_by_name(name).map(Named::Switch);
@@ -211,7 +211,7 @@ impl Cluster {
         self.certificates.as_deref()
     }
 
-    /// Whether memory servers answer queries whoever asks, though there are [certificates](Self::certificates). Otherwise only
+    /// Whether memory servers answer queries of all clients, though there are [certificates](Self::certificates). Otherwise only
     /// clients that have a key, which they hand out to those with certificates.
     pub fn query_open(&self) -> bool {
         self.query_open

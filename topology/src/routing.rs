@@ -22,7 +22,7 @@ pub struct Hop {
     pub out_port: u16,
 }
 
-/// Who sends and who answers index packets: a fat root is used where it reaches them.
+/// Senders and receivers of index packets: a fat root is used where it reaches them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ends {
     /// Switches of memory servers.
