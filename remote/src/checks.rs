@@ -58,7 +58,7 @@ checks! {
     Partner,
     /// A lock is only taken from an owner whose session has ended.
     OwnerLife,
-    /// What is written under a lock is written in the session that the lock is of.
+    /// Writes under a lock happen in the session of the lock.
     Session,
     /// Sessions are told apart by their names: the number of an owner comes again when a server is started anew.
     SessionIdentity,

@@ -101,7 +101,7 @@ const _: () = assert!(SUM + 4 == RECORD_HEAD);
 /// Bits of an entry that hold the length of a value; the other 11 of 32 hold the record's version.
 const LENGTH_BITS: u32 = 21;
 
-/// What an entry says of its record.
+/// Pointer from an entry to its record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordPointer {
     /// Where the record begins.
@@ -172,7 +172,7 @@ pub enum RecordFault {
     Version {
         /// The record's version.
         found: u32,
-        /// What the entry says, 11 bits.
+        /// The entry's version, 11 bits.
         expected: u32,
     },
     /// The switches have led to a record that no entry leads to, or not yet, or no more.
@@ -210,7 +210,7 @@ pub const fn record_bytes(length: u32) -> u32 {
     length.saturating_add(RECORD_HEAD as u32)
 }
 
-/// What a record says of itself before its value.
+/// Header of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHead {
     mark: [u8; MARK_BYTES],

@@ -131,7 +131,7 @@ pub struct ReturnedPlaces {
     pub server: u16,
     /// In which session they were the client's: in another one they must not be given back.
     pub session: SessionId,
-    /// Of what.
+    /// Kind of memory.
     pub kind: ChunkKind,
     /// Bytes of each, if they are records'; 0 for nodes, which have their own size.
     pub bytes: u32,
@@ -155,7 +155,7 @@ pub struct Want {
     pub server: u16,
     /// For what.
     pub kind: ChunkKind,
-    /// Of the node, or of the record's place.
+    /// Bytes of the node, or of the record's place.
     pub bytes: u32,
     /// It must not have been used before.
     pub is_fresh: bool,
@@ -168,7 +168,7 @@ impl Want {
     }
 }
 
-/// What a client has been given of one server and not used, and what it has freed there.
+/// Unused memory that a client has of one server, and the places that it has freed there.
 #[derive(Debug)]
 pub struct Space {
     server: u16,

@@ -12,7 +12,7 @@ use super::{HAND_OVERS, LockId};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket(u64);
 
-/// What a writer meets when its turn has come.
+/// Situation of a writer whose turn has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
     /// It has to take the global lock.
@@ -43,7 +43,7 @@ struct Local {
     /// `None` if no operation has it, but there is something to be finished.
     holder: Option<Ticket>,
     admission: Admission,
-    /// What else is to be finished.
+    /// Further unfinished changes.
     more: Vec<Unfinished>,
     /// The holder's, where it waits for the end of races.
     waker: Option<Waker>,
@@ -177,7 +177,7 @@ impl LocalLocks {
         }
     }
 
-    /// What else the holder has to finish before it does anything.
+    /// Further changes that the holder has to finish first.
     pub(crate) fn take_more(&mut self, lock: LockId) -> Option<Unfinished> {
         self.locks.get_mut(&lock)?.more.pop()
     }

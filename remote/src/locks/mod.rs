@@ -60,7 +60,7 @@ impl Owner {
     }
 }
 
-/// What a client needs to write to a server's memory.
+/// A client's means to write to a server's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Writer {
     /// The first byte of the server's lock table.
@@ -85,7 +85,7 @@ pub(crate) struct LockId {
     number: u32,
 }
 
-/// What an attempt to take a lock found.
+/// Result of an attempt to take a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Taken {
     /// It was free.
@@ -156,7 +156,7 @@ impl Writer {
         (Remote { address, ..self.owners }, 1 << (owner % 64))
     }
 
-    /// What [`take`](Self::take), told to expect `word`, came to when it has found `found`.
+    /// Result of [`take`](Self::take) with the expected word `word` and the found word `found`.
     pub(crate) fn taken(&self, lock: LockId, word: u64, found: u64) -> Taken {
         let shift = Self::shift(lock);
         let owner = found >> shift & 0xffff;

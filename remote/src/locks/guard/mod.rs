@@ -70,7 +70,7 @@ impl<V: Verbs> Held<'_, V> {
         self.unfinished = Some(Unfinished { lane: self.lane });
     }
 
-    /// What the lock was taken by, and in which session.
+    /// The owner that took the lock, and its session.
     pub fn writer(&self) -> Writer {
         self.writer
     }
