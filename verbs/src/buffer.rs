@@ -13,7 +13,7 @@ use crate::stack::IndexStack;
 /// Buffers of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferClass {
-    /// How many.
+    /// Number of buffers.
     pub count: u32,
     /// Bytes of each; rounded up to whole lines of 64.
     pub bytes: u32,

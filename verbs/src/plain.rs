@@ -27,7 +27,7 @@ pub struct PlainNetwork {
     hosts: Rc<RefCell<Vec<Host>>>,
 }
 
-/// What a device shares with those that reach it.
+/// State that a device shares with its peers.
 #[derive(Debug, Default)]
 struct Host {
     regions: BTreeMap<u32, Registered>,

@@ -81,7 +81,7 @@ impl Duration {
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RunningTime {
-    /// What the clock said last.
+    /// Last reading of the clock.
     seen: Instant,
     now: Instant,
 }

@@ -85,7 +85,7 @@ struct Shared {
     access: Access,
 }
 
-/// What a client's queue pair is connected to.
+/// Peer of a client's queue pair.
 #[derive(Debug)]
 struct Link {
     state: Mutex<State>,
