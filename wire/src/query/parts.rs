@@ -12,7 +12,7 @@ pub enum PartError {
     Total {
         /// Bytes of the whole.
         expected: u32,
-        /// What this part says.
+        /// The part's value.
         found: u32,
     },
     /// It lies outside, or overlaps another part without being the same.
@@ -69,7 +69,7 @@ pub fn datagram(header: &QueryHeader, part: &[u8]) -> Vec<u8> {
 #[derive(Clone, Debug)]
 pub struct Assembly {
     payload: Vec<u8>,
-    /// Of each part that is there, where it begins and how long it is.
+    /// Start and length of each received part.
     there: BTreeMap<u32, u32>,
     missing: u32,
 }
