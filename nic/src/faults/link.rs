@@ -160,7 +160,7 @@ impl<E> LossyLink<E> {
         self.overflowed
     }
 
-    /// What befell frames so far.
+    /// Faults of frames so far.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }

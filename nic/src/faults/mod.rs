@@ -46,7 +46,7 @@ impl FaultRates {
         Self { drop: 0, duplicate: 0, delay: 0, corrupt: 0, longest_delay: Duration::from_nanos(1) };
 }
 
-/// What happens to one frame.
+/// Fate of one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It arrives as it was sent.

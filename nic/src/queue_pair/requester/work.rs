@@ -95,7 +95,7 @@ impl Task {
         }
     }
 
-    /// What is told when it has succeeded, once; `original` is what an atomic found.
+    /// Output of its success, taken once; `original` is the value that an atomic found.
     #[inline]
     pub(super) fn output(&mut self, original: u64) -> Output {
         match self {
