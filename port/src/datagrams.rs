@@ -38,7 +38,7 @@ pub fn share_address(address: SocketAddr, count: usize) -> Result<Vec<UdpSocket>
     (0..count).map(|_| open().map_err(|error| failed(error.into()))).collect()
 }
 
-/// What came, went, and was asked of the system for it.
+/// Counts of datagrams and system calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DatagramCounts {
     /// Datagrams received.
@@ -144,7 +144,7 @@ impl Datagrams {
         self.came.clear();
     }
 
-    /// What [`receive`](Self::receive) has taken, and the sender.
+    /// Datagrams that [`receive`](Self::receive) has taken, with their senders.
     pub fn iter(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
         self.came.iter().map(|&(from, place, len)| (from, &self.bytes[place * LONGEST_FRAME..][..len]))
     }
@@ -191,7 +191,7 @@ impl Datagrams {
         leaving.clear();
     }
 
-    /// What was counted so far.
+    /// Counts since the start.
     pub fn counts(&self) -> DatagramCounts {
         self.counts
     }

@@ -11,7 +11,7 @@ use crate::batch::Batch;
 use crate::counters::Counters;
 use crate::{OpenError, Port};
 
-/// So often it is asked in vain before it lets others run, if any want to.
+/// Empty polls before yielding the CPU.
 const IDLE: u32 = 64;
 
 /// Empty polls before the link is checked.
@@ -26,9 +26,9 @@ pub struct DpdkPort {
     /// By which it receives, and by which it sends.
     receives: Vec<usize>,
     sends: usize,
-    /// What the device itself counts is told by one of its ports.
+    /// One of its ports reports the device's own counters.
     tells: bool,
-    /// How often nothing came since something did.
+    /// Empty polls since the last frame.
     idle: u32,
     counters: Counters,
 }

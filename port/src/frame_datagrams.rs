@@ -31,7 +31,7 @@ pub struct FrameDatagrams {
     known: BTreeMap<Ipv4Addr, MacAddress>,
     learned: HashMap<Ipv4Addr, MacAddress>,
     batch: Batch,
-    /// Of each frame of the batch, what it is, if it is a datagram for here.
+    /// For each frame of the batch, its datagram, if it is one for here.
     came: Vec<Option<Came>>,
     /// Frames that wait to be sent are the first `waiting` of these.
     leaving: Vec<Vec<u8>>,
@@ -169,7 +169,7 @@ impl FrameDatagrams {
         self.waiting = 0;
     }
 
-    /// What was counted so far.
+    /// Counts since the start.
     pub fn counts(&self) -> DatagramCounts {
         self.counts
     }

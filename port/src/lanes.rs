@@ -15,7 +15,7 @@ pub enum Lanes {
 }
 
 impl Lanes {
-    /// How many there are.
+    /// Number of lanes.
     pub fn count(&self) -> usize {
         match self {
             Self::Sockets(sockets) => sockets.len(),
@@ -74,7 +74,7 @@ impl Lanes {
         }
     }
 
-    /// What all have counted. System calls are those of sockets: a wire's port counts none.
+    /// Counts of all lanes. System calls are those of sockets: a wire's port counts none.
     pub fn counts(&self) -> DatagramCounts {
         match self {
             Self::Sockets(sockets) => {

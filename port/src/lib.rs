@@ -101,7 +101,7 @@ pub trait Port {
         false
     }
 
-    /// What was received, sent and lost. May ask the system: not for every frame.
+    /// Counts of received, sent and lost frames. May ask the system: not for every frame.
     fn counters(&self) -> Counters;
 
     /// Why frames [`failed`](Counters::failed) last.

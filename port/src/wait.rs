@@ -36,7 +36,7 @@ impl Waker {
     }
 }
 
-/// What one thread waits with.
+/// The means by which one thread waits.
 ///
 /// It sleeps at once. To look again and again for some microseconds first was tried: where there are more threads than processors, it takes
 /// a tenth of these from those that it waits for, and makes batches smaller; where there are not, it saves a tenth of a hop.
@@ -64,7 +64,7 @@ impl Waiter {
         })
     }
 
-    /// What ends a wait.
+    /// A handle that ends a wait.
     pub fn waker(&self) -> Waker {
         self.alarm.clone()
     }
