@@ -26,7 +26,7 @@ pub struct Roster {
 /// A listener (`L`, whatever the service accepts from), and the peers that it admits. A listener alone admits all.
 #[derive(Clone, Debug)]
 pub struct Door<L> {
-    /// What connections come from.
+    /// Source of connections.
     pub listener: L,
     /// The certificate that is shown.
     pub trust: Trust,

@@ -20,12 +20,12 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 /// Pause in accepting after the system has refused, for example because no file descriptor is left.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How many connections a service has at once.
+/// Bounds of a service's open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connections {
-    /// Of all hosts.
+    /// Most connections of all hosts together.
     pub all: usize,
-    /// Of each.
+    /// Most connections of one host.
     pub per_host: usize,
 }
 
@@ -34,7 +34,7 @@ pub struct Connections {
 pub struct Refused(Arc<AtomicU64>);
 
 impl Refused {
-    /// So many until now.
+    /// Count so far.
     pub fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -50,7 +50,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// So many places in all, and so many for each host.
+    /// Places in all, and for each host.
     pub fn new(all: usize, per_host: usize) -> Self {
         Self { taken: Arc::default(), all, per_host }
     }

@@ -50,7 +50,7 @@ pub const CONTROLLER: &str = "controller";
 /// digits. All memory servers of a cluster have the same; no other role needs it.
 pub const QUERY_SECRET: &str = "queries.secret";
 
-/// How long a TLS handshake may take.
+/// Time limit of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// A role's certificate and its authority's; or nothing, and channels are plaintext.
@@ -97,7 +97,7 @@ pub enum TrustError {
     Exposed {
         /// The file.
         file: PathBuf,
-        /// What is in it.
+        /// Its content.
         what: String,
         /// Its permissions.
         mode: u32,
@@ -107,7 +107,7 @@ pub enum TrustError {
     NoCertificate {
         /// The file.
         file: PathBuf,
-        /// Whose it should be.
+        /// The expected owner.
         whose: String,
         /// The parser's words.
         why: String,
@@ -121,9 +121,9 @@ pub enum TrustError {
     OtherRole {
         /// The file.
         file: PathBuf,
-        /// Whose it should be.
+        /// The expected owner.
         name: String,
-        /// Whose it is.
+        /// Its owner.
         found: String,
         /// Its last day.
         ends: String,
@@ -137,7 +137,7 @@ pub enum TrustError {
     Expired {
         /// The file.
         file: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         whose: String,
         /// Its last day.
         ended: String,
@@ -147,7 +147,7 @@ pub enum TrustError {
     NotYet {
         /// The file.
         file: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         whose: String,
         /// Its first day.
         begins: String,
@@ -167,11 +167,11 @@ pub enum TrustError {
     /// Files that do not belong together.
     #[error("the certificate of {name} in {}: expected ca.pem, {name}.pem and {name}.key, all PEM, that belong together", folder.display())]
     Unusable {
-        /// Whose.
+        /// Its owner.
         name: String,
         /// Where.
         folder: PathBuf,
-        /// What is wrong.
+        /// The problem.
         source: tonic::transport::Error,
     },
 }
