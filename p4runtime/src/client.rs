@@ -30,16 +30,16 @@ pub const MAX_HEADERS: u32 = 16 << 20;
 /// after twice this time. A controller on a busy machine answers later than other peers.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// What can go wrong between a controller and a switch.
+/// Errors between a controller and a switch.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// The address is not one.
     #[error("expected a switch address such as http://127.0.0.1:9559, found `{endpoint}`: {source}")]
     Endpoint {
-        /// What was given.
+        /// The given value.
         endpoint: String,
-        /// What is wrong with it.
+        /// The problem.
         source: tonic::transport::Error,
     },
     /// No answer.
@@ -82,7 +82,7 @@ pub enum ClientError {
     SessionEnded {
         /// The device.
         device_id: u64,
-        /// What the server said, or how the connection broke.
+        /// The server's message, or the way the connection broke.
         reason: String,
     },
     /// The switch runs no program yet.
@@ -102,7 +102,7 @@ pub enum ClientError {
 /// Updates that a switch refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteError {
-    /// How many updates there were.
+    /// Number of updates.
     pub total: usize,
     /// The refused ones; `index` counts from the first update of the call.
     pub failed: Vec<UpdateError>,
@@ -175,7 +175,7 @@ pub enum Mastership {
     },
     /// The stream is gone, and with it any right to write.
     Ended {
-        /// What the server said, or how the connection broke.
+        /// The server's message, or the way the connection broke.
         reason: String,
     },
 }
@@ -545,7 +545,7 @@ impl P4RuntimeClient {
     }
 }
 
-/// What a status says, in one line; a status without words has only its code.
+/// A status in one line; a status without words has only its code.
 fn said(status: &Status) -> String {
     match status.message() {
         "" => status.code().description().to_owned(),
@@ -567,7 +567,7 @@ async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Statu
 /// A batch that was answered: number of its first update, and the answer.
 type Sent = (usize, Result<(), Status>);
 
-/// What became of the batches so far.
+/// Outcomes of the batches so far.
 #[derive(Default)]
 struct WriteOutcome {
     failed: Vec<UpdateError>,
