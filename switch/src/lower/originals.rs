@@ -32,7 +32,7 @@ impl View {
     }
 }
 
-/// What is known at one point of the code: variables that are views of other slots.
+/// Knowledge at one point of the code: variables that are views of other slots.
 #[derive(Debug, Default)]
 struct Known(BTreeMap<Slot, View>);
 
@@ -84,7 +84,7 @@ impl Known {
         }
     }
 
-    /// What is known after an operation.
+    /// Knowledge after an operation.
     fn follow(&mut self, op: Op) {
         let mut written = op;
         match (op, written.dst().copied()) {

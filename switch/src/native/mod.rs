@@ -106,7 +106,7 @@ impl Native {
     }
 }
 
-/// What to run a program's compiled code on. `code` is what it was compiled from.
+/// State on which a program's compiled code runs. `code` is its source.
 pub(crate) struct Job<'a> {
     pub(crate) packet: &'a mut Packet,
     pub(crate) slots: &'a mut Words,

@@ -1,4 +1,4 @@
-//! What compiled code calls: everything that needs more than slots.
+//! Functions that compiled code calls: everything that needs more than slots.
 //!
 //! All take the run and the slots as pointers, for compiled code has them both all the time and uses them between calls.
 #![expect(unsafe_code, reason = "arguments come from compiled code, as pointers")]
@@ -10,7 +10,7 @@ use crate::program::Code;
 use crate::step::Flow;
 use crate::table::contents::{Body, Contents};
 
-/// What a run works on beside the slots.
+/// State of a run beside the slots.
 #[repr(C)]
 pub(super) struct Run<'a> {
     pub(super) packet: *mut Packet,

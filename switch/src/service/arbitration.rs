@@ -14,7 +14,7 @@ use fatbtree_p4runtime::v1::{self, stream_message_response};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// What a stream is told.
+/// Message to a stream.
 #[derive(Debug, Clone)]
 pub enum StreamOutput {
     /// A message.

@@ -29,7 +29,7 @@ pub(super) type Outbound = mpsc::Sender<Result<StreamMessageResponse, Status>>;
 /// Messages that wait until a stream's reader takes them; one that lets more come is given up.
 pub(super) const OUTBOUND: usize = 256;
 
-/// Of these, left for what a controller must not miss when packets for it come faster than it takes them.
+/// Of these, places reserved for messages that a controller must not miss when packets come faster than it takes them.
 const RESERVED: usize = 64;
 
 /// Streams that are open at one time; another one is refused.

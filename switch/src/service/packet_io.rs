@@ -34,7 +34,7 @@ const MAX_FIELD: u32 = 128;
 /// A header that carries a packet's metadata.
 #[derive(Debug)]
 struct Header {
-    /// What the specification calls it.
+    /// Its name in the specification.
     name: &'static str,
     fields: Vec<Field>,
     /// Length, bytes.
@@ -48,7 +48,7 @@ struct Field {
     bitwidth: u32,
 }
 
-/// What a program's packets from and to the controller look like.
+/// Headers of a program's packets from and to the controller.
 #[derive(Debug, Default)]
 pub(super) struct Headers {
     packet_in: Option<Header>,
