@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::PART;
 use crate::key::{Identity, Key, sealed};
 
-/// How a client asks.
+/// Timing and bounds of a client.
 #[derive(Clone, Debug)]
 pub struct RequesterOptions {
     /// Server by key: the first key of each, ascending from 0. One entry where the switches choose it by key.
@@ -43,18 +43,18 @@ impl Default for RequesterOptions {
     }
 }
 
-/// What is asked for.
+/// Operation of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ask {
     /// The operation; not [`Op::Open`], which happens by itself.
     pub op: Op,
     /// The key; of a scan, the first.
     pub key: u64,
-    /// Of a scan: the last key.
+    /// The last key of a scan.
     pub range_end: u64,
-    /// Of a scan: the most records.
+    /// The most records of a scan.
     pub limit: u32,
-    /// Of a put or update.
+    /// The value of a put or update.
     pub value: Vec<u8>,
 }
 
@@ -85,7 +85,7 @@ impl Ask {
     }
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// The value of the key.
@@ -121,7 +121,7 @@ pub struct ToServer {
     pub bytes: Vec<u8>,
 }
 
-/// What came and went.
+/// Counts of packets and requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RequesterStats {
     /// Requests that were sent again.
@@ -134,7 +134,7 @@ pub struct RequesterStats {
     pub led: u64,
     /// Datagrams that are no answers to anything, or do not bear the tag of this client's key.
     pub stray: u64,
-    /// Of these: a server wants a key, or another one.
+    /// Of these, refusals for lack of the right key.
     pub no_key: u64,
 }
 
@@ -168,7 +168,7 @@ struct Part {
     parts: Assembly,
 }
 
-/// What the client has opened with.
+/// Servers that the client has opened with.
 #[derive(Debug)]
 struct Opened {
     cookie: u64,
@@ -270,7 +270,7 @@ impl Requester {
         self.pending.len()
     }
 
-    /// What came and went so far.
+    /// Counts since the start.
     pub fn stats(&self) -> RequesterStats {
         self.stats
     }

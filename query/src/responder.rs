@@ -74,7 +74,7 @@ const LARGEST_SHARE: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket(u64);
 
-/// What is to be done.
+/// The operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// To be given back with the outcome.
@@ -83,17 +83,17 @@ pub struct Request {
     pub op: Op,
     /// The key; of a scan, the first.
     pub key: u64,
-    /// Of a scan: the last key.
+    /// The last key of a scan.
     pub range_end: u64,
-    /// Of a scan: the most records.
+    /// The most records of a scan.
     pub limit: u32,
     /// A node that the key may be below; 0 if none is known. It is not authenticated.
     pub address: u64,
-    /// Of a put or update.
+    /// The value of a put or update.
     pub value: Vec<u8>,
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The write was carried out.
@@ -117,7 +117,7 @@ pub enum Outcome {
     Failed,
     /// It may have been carried out or not.
     Unknown,
-    /// What is held for the key fails its checks. Nothing was changed.
+    /// The tree's data for the key fails its checks. Nothing was changed.
     Damaged,
     /// The server has lost its tree. Nothing was changed.
     TreeLost,
@@ -132,7 +132,7 @@ pub struct ToClient {
     pub bytes: Vec<u8>,
 }
 
-/// What came and went.
+/// Counts of packets and requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ResponderStats {
     /// Datagrams that are no requests.
@@ -147,7 +147,7 @@ pub struct ResponderStats {
     pub no_key: u64,
 }
 
-/// What a write's packet came to.
+/// Result of a write's packet.
 enum Received {
     /// It is to be carried out, with this value.
     Whole(Vec<u8>),
@@ -161,7 +161,7 @@ enum Received {
 
 struct Running {
     from: SocketAddr,
-    /// Whose places it takes: the host's, if the client has proved its address.
+    /// Host whose places it takes, if the client has proved its address.
     host: Option<IpAddr>,
     places: usize,
     header: QueryHeader,
@@ -214,7 +214,7 @@ impl Responder {
         }
     }
 
-    /// What came and went so far.
+    /// Counts since the start.
     pub fn stats(&self) -> ResponderStats {
         self.stats
     }
