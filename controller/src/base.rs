@@ -1,4 +1,4 @@
-//! What every switch needs before any plan: routes, the ways up and down for index packets, the last hop, trusted ports, and its hosts'
+//! Entries that every switch needs before any plan: routes, the ways up and down for index packets, the last hop, trusted ports, and its hosts'
 //! neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};

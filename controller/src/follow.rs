@@ -36,7 +36,7 @@ const SAMPLES: usize = 1 << 18;
 /// Sampled keys that say something about what is asked for now: the newest.
 const RECENT: usize = 1 << 12;
 
-/// So many times as many keys say more about which are hot.
+/// Factor by which more sampled keys justify another look at hot keys.
 const MORE: usize = 4;
 
 /// By so much fewer levels the switches must walk for recent keys than for those that the plan was made for, to look into it.
@@ -105,7 +105,7 @@ pub struct Follower {
     fresh: usize,
     /// Levels that the switches walk for an average key of those that the plan was made for; `None` if none was known.
     usual_levels: Option<f64>,
-    /// How many keys were known when it was last looked into.
+    /// Keys that were known at the last look.
     known: usize,
     /// The next attempt is made then at the earliest.
     not_before: Duration,
@@ -134,7 +134,7 @@ impl Follower {
         &self.in_force
     }
 
-    /// What a client has seen since it told last: index reads, how many of them led astray, and a sample of the keys that it was asked
+    /// Takes a client's observations since its last report: index reads, how many of them led astray, and a sample of the keys that it was asked
     /// for. What is old or counted twice does no harm: at worst, tops are read in vain.
     pub fn report(&mut self, index_reads: u64, astray: u64, keys: &[u64]) {
         self.index_reads = self.index_reads.saturating_add(index_reads);

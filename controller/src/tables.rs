@@ -60,7 +60,7 @@ pub enum TableError {
     Differs {
         /// The table.
         table: String,
-        /// What was expected and what was found.
+        /// The expected and the found value.
         problem: String,
     },
     /// A value does not fit.
@@ -77,7 +77,7 @@ pub enum TableError {
     Foreign {
         /// The table, by name or id.
         table: String,
-        /// What was expected and what was found.
+        /// The expected and the found value.
         problem: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What a probe looks like on a wire.
+//! Format of a probe on a wire.
 //!
 //! | bytes | |
 //! |---|---|
@@ -25,7 +25,7 @@ const VERSION: u8 = 1;
 const LEN: usize = 33;
 const FRAME: usize = 60;
 
-/// What a probe says.
+/// Content of a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Found {
     pub(super) from: CableEnd,

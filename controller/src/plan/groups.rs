@@ -37,7 +37,7 @@ impl Groups {
     }
 }
 
-/// What there is of groups, each kind once, in the order of a packet's way: the layers of the paper.
+/// Kinds of groups, each once, in the order of a packet's way: the layers of the paper.
 pub(super) fn layers(groups: &[SetGroup]) -> Vec<(Role, NodeSet)> {
     let mut layers: Vec<(Role, NodeSet)> = Vec::new();
     for SetGroup { role, set, .. } in groups {

@@ -45,7 +45,7 @@ pub struct Located {
 }
 
 impl Located {
-    /// Of keys, those of which a memory server knows the place.
+    /// Keys whose place a memory server knows.
     pub fn known(keys: &[u64], places: impl IntoIterator<Item = Option<u64>>) -> Vec<Self> {
         let places = keys.iter().zip(places);
         places.filter_map(|(key, address)| Some(Self { key: *key, address: address? })).collect()
@@ -78,7 +78,7 @@ pub fn by_partition(tree: &Tree, keys: &[u64]) -> BTreeMap<u16, Vec<u64>> {
     all
 }
 
-/// So many keys tell whether values are in the leaves.
+/// Keys that suffice to tell whether values are in the leaves.
 const PROBE: usize = 64;
 
 /// The keys that a memory server is asked for first, and the others.
@@ -95,7 +95,7 @@ pub fn in_leaves(tree: &Tree, found: &[Located], keys: &[u64]) -> Option<Vec<Loc
 /// One more candidate for so many that there is room for.
 const SPARE: usize = 8;
 
-/// What of the hot keys a plan is to have.
+/// Hot keys of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HotKeys {
     /// The most visited one first.
@@ -202,7 +202,7 @@ impl Plan {
         !self.restless.is_empty()
     }
 
-    /// What is known of where records lay when the plan was made: of hot keys, and of those that have moved.
+    /// Known places of records when the plan was made: of hot keys, and of those that have moved.
     fn located(&self) -> impl Iterator<Item = Located> {
         let hot = self.hot.iter().map(|hot| Located { key: hot.key, address: hot.address });
         hot.chain(self.restless.iter().copied())

@@ -8,7 +8,7 @@ use fatbtree_topology::MacAddress;
 use super::declare::{Bytes, action, key};
 
 key! {
-    /// What is matched.
+    /// Key of an entry.
     pub struct Key {
         /// The client's port, as the device calls it.
         port: u16 = exact,
