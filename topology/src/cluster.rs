@@ -23,7 +23,7 @@ use crate::routing::Ends;
 pub struct MemoryServer {
     /// Where it is.
     pub host: HostId,
-    /// What people call it; by default the host's name.
+    /// Its name; by default the host's.
     pub name: String,
     /// Partition id, which is also the server number in the high 16 bits of its addresses.
     pub partition: u16,
@@ -42,7 +42,7 @@ pub struct MemoryServer {
 pub struct Client {
     /// Where it is.
     pub host: HostId,
-    /// What people call it; by default the host's name.
+    /// Its name; by default the host's.
     pub name: String,
 }
 
@@ -87,7 +87,7 @@ pub struct Cluster {
     metrics: std::collections::BTreeMap<String, String>,
 }
 
-/// What a name of a cluster stands for.
+/// Owner of a name in a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Named<'a> {
     /// A switch.
@@ -240,7 +240,7 @@ impl Cluster {
         self
     }
 
-    /// What a switch's port is called on the device: on hardware, the number behind the front panel's. The same number
+    /// Number of a switch's port on the device: on hardware, the number behind the front panel's. The same number
     /// where the file says nothing.
     pub fn device_port(&self, switch: SwitchId, port: u16) -> u16 {
         let named = self.device_ports.get(&switch).and_then(|ports| ports.get(&port));

@@ -9,7 +9,7 @@ use super::file;
 use super::validate::{Check, Checked};
 use super::{Client, MemoryServer};
 
-/// What a file says of trust.
+/// Trust settings of a file.
 #[derive(Default)]
 pub(super) struct Trusts {
     /// Where certificates are.

@@ -15,7 +15,7 @@ use crate::network::{HostId, Network, SwitchId};
 
 pub(super) type Checked<T> = Result<T, ClusterError>;
 
-/// What hosts do, and what people call that.
+/// Roles of hosts, and their names.
 #[derive(Default)]
 struct Roles {
     /// The role, and the line that gives it.
