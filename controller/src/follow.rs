@@ -135,7 +135,7 @@ impl Follower {
     }
 
     /// Takes a client's observations since its last report: index reads, how many of them led astray, and a sample of the keys that it was asked
-    /// for. What is old or counted twice does no harm: at worst, tops are read in vain.
+    /// for. What is old or counted twice does no harm: at worst, tops are read without need.
     pub fn report(&mut self, index_reads: u64, astray: u64, keys: &[u64]) {
         self.index_reads = self.index_reads.saturating_add(index_reads);
         self.astray = self.astray.saturating_add(astray);

@@ -327,7 +327,7 @@ impl LinkMonitor {
         }
     }
 
-    // ---- what comes of it ----
+    // ---- results ----
 
     /// When there is something to do next.
     pub fn next_deadline(&self) -> Option<Duration> {

@@ -247,7 +247,7 @@ impl Reader<'_> {
         match next {
             Some(inside) => {
                 place.inside = inside;
-                // Where it looked in vain it has looked at many places.
+                // A read that finds little has scanned many places.
                 part.work(PART / 4);
                 Ok(None)
             }
