@@ -54,7 +54,7 @@ impl Loaded {
     }
 }
 
-/// The epoch and sub-table that lead packets.
+/// The plan in force, which leads packets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InForce {
     /// No fat root was read yet: whatever there is stays.
@@ -100,7 +100,7 @@ pub struct Desired {
     base: Arc<BTreeMap<SwitchId, Base>>,
     /// Clients' connections.
     pub connections: Connections,
-    /// The epoch and sub-table that lead packets.
+    /// The plan in force, which leads packets.
     pub in_force: InForce,
     /// The plan that was in force, or is to be.
     pub beside: Option<Arc<Loaded>>,

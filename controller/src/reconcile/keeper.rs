@@ -114,7 +114,7 @@ pub struct Keeper {
     look_at: Duration,
     is_read: bool,
     held: Held,
-    /// Last content that the switch was seen to hold: mostly something else is wanted of another switch.
+    /// Last target that the switch was seen to hold. A new version mostly concerns another switch.
     settled: Option<Wanted>,
     /// The version that the pieces are for.
     seen: Option<u64>,
