@@ -6,7 +6,7 @@
 -- Layouts: wire/src/index.rs, wire/src/query/mod.rs. An index header is where IPv4's reserved flag says so, whatever the UDP port; behind
 -- it is RoCE, which Wireshark knows by itself.
 
-local index = Proto("fatbtree_blink", "Fat-B+Tree index header")
+local index = Proto("fatbtree_index", "Fat-B+Tree index header")
 local query = Proto("fatbtree_query", "Fat-B+Tree query")
 
 local ROCE_PORT = 4791

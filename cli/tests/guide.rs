@@ -1,5 +1,5 @@
-//! Everything that a person types in the guide is run as it stands there: the code blocks and command lines of `README.md` and of
-//! `scripts/deploy-tofino.md`, and the examples of every `--help`.
+//! Everything that a person types in the guide is run as it stands there: the code blocks and command lines of `README.md`, of the pages in
+//! `docs/src/` and of `scripts/deploy-tofino.md`, and the examples of every `--help`.
 //!
 //! A line that is not listed here fails the test, and so does one listed here that is nowhere in the guide: a new example needs a place, in the
 //! order in which lines build on each other. What has to be otherwise in a test (sizes, folders, ports) is said with the line.
@@ -93,7 +93,6 @@ const CLUSTER: &[Line] = &[
         "fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg",
         Ends(&[("20000", "2000")]),
     ),
-    ("fatbtree control --help", Ends(&[])),
     ("fatbtree control status --cluster cluster.toml", Ends(&[])),
     ("fatbtree control status --cluster cluster.toml --watch", Serves("in the last second", &[])),
     ("fatbtree control plan --cluster cluster.toml --save p.json", Ends(&[])),
@@ -140,7 +139,6 @@ const ALONE: &[Line] = &[
     ("fatbtree shell --keys 100000 --cache 1000000 --trips", Ends(&[])),
     ("fatbtree shell --value-size 8 --fan-out 4", Ends(&[])),
     ("printf 'put 1 one\\nget 1\\n' | fatbtree shell", Ends(&[])),
-    ("cargo run --release -p fatbtree -- shell", Ends(&[("cargo run --release -p fatbtree --", "fatbtree")])),
     ("cargo demo", Ends(&[("cargo demo", "fatbtree demo"), SMALL])),
     ("cargo demo --help", Ends(&[("cargo demo", "fatbtree demo")])),
     (
@@ -179,9 +177,17 @@ const ALONE: &[Line] = &[
 
 /// Lines that cannot be run here, and why.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("fatbtree load --empty SERVER", "a line of text; the same with a name is above"),
     ("cargo test", "this is it"),
     ("cargo doc --open", "opens a browser"),
+    ("cargo build --release -p fatbtree", "the tests have built it"),
+    (
+        "cargo run --release -p fatbtree -- demo --keys 100000 --lookups 20000",
+        "a release build; the help of `demo` has the same line",
+    ),
+    (
+        "cargo run --example embedded -- cluster.toml",
+        "another program, which is built with the tests; `tests/pages.rs` compares the page with it",
+    ),
     (
         "cargo run --release -p fatbtree -- simulate writes --tonight 1000",
         "a release build; the help of `simulate` has the same line",
@@ -235,6 +241,19 @@ const ELSEWHERE: &[(&str, &str)] = &[
 ];
 
 // ---- what the guide says ----
+
+/// The texts of its pages.
+fn pages() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate has a folder");
+    let book = std::fs::read_dir(root.join("docs/src")).expect("the book is there");
+    let book = book.map(|entry| entry.expect("a readable folder").path());
+    let others = ["README.md", "scripts/deploy-tofino.md"].map(|name| root.join(name));
+    book.chain(others)
+        .map(|path| {
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        })
+        .collect()
+}
 
 /// What is typed of a line: a comment begins behind two spaces, or with a hash.
 fn typed(line: &str) -> &str {
@@ -290,8 +309,9 @@ fn of_help(command: &[&str], lines: &mut BTreeSet<String>) {
 #[test]
 fn every_line_of_the_guide_has_its_place_here() {
     let mut lines = BTreeSet::new();
-    of_page(include_str!("../../README.md"), &mut lines);
-    of_page(include_str!("../../scripts/deploy-tofino.md"), &mut lines);
+    for page in pages() {
+        of_page(&page, &mut lines);
+    }
     of_help(&[], &mut lines);
     let listed =
         CLUSTER.iter().chain(ALONE).map(|(line, _)| *line).chain(ELSEWHERE.iter().map(|(line, _)| *line));

@@ -36,6 +36,18 @@ fn value(text: &str, name: &str) -> u64 {
     values.into_iter().sum()
 }
 
+/// Metrics that `docs/src/metrics.md` lacks, or has with another kind.
+fn undocumented(text: &str) -> Vec<&str> {
+    let page = include_str!("../../docs/src/metrics.md");
+    let told = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let is_there = |(name, kind): &(&str, &str)| {
+        let suffix = if *kind == "counter" { "_total" } else { "" };
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{name}{suffix}` |")));
+        row.is_some_and(|row| row.contains(&format!("| {kind} |")))
+    };
+    told.filter(|metric| !is_there(metric)).map(|(name, _)| name).collect()
+}
+
 #[test]
 fn every_role_tells_what_it_has_counted() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -74,6 +86,7 @@ fn every_role_tells_what_it_has_counted() {
     for role in [&core, &left, &controller] {
         let version = format!("fatbtree_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"));
         assert!(role.contains(&version), "{role}");
+        assert_eq!(undocumented(role), [""; 0]);
         let mut helps: Vec<&str> = role.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
         let all = helps.len();
         helps.sort_by_key(|line| line.split_once(' ').map(|(_, help)| help));
@@ -93,6 +106,7 @@ fn every_role_tells_what_it_has_counted() {
             if value(&text, "fatbtree_client_index_reads_total") > 0 {
                 let took = "fatbtree_client_operation_seconds_bucket{le=\"+Inf\",operation=\"read\"} ";
                 let took = text.lines().find_map(|line| line.strip_prefix(took));
+                assert_eq!(undocumented(&text), [""; 0]);
                 assert!(took.is_some_and(|count| count.parse().is_ok_and(|count: u64| count > 0)), "{text}");
                 break value(&text, "fatbtree_client_reads_total");
             }

@@ -1,4 +1,4 @@
-//! What every switch needs before any plan: routes, the ways up and down for index packets, the last hop, whom it believes, and its hosts'
+//! Entries that every switch needs before any plan: routes, the ways up and down for index packets, the last hop, trusted ports, and its hosts'
 //! neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -142,7 +142,7 @@ fn second_pass(routing: &Routing<'_>, placement: &Placement, switch: SwitchId) -
 /// before all others.
 const CLASSES: [(u8, u8); 2] = [(26, 3), (48, 6)];
 
-/// Who has which address, where there are hosts to tell: all hosts, and the switch itself.
+/// Owners of addresses, where there are hosts to tell: all hosts, and the switch itself.
 fn neighbors(topology: &Network, switch: SwitchId) -> Vec<Entry> {
     let this = topology.switch(switch);
     if !this.role.has_hosts() {

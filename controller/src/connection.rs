@@ -26,7 +26,7 @@ pub struct Connection {
 }
 
 impl fmt::Debug for Connection {
-    /// Without the rkey: who knows it can write to the tree.
+    /// Without the rkey: it permits writing to the tree.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { client, partition, dest_qp, root, mtu, rkey: _ } = self;
         f.debug_struct("Connection")
@@ -46,7 +46,7 @@ pub enum ConnectionError {
     /// No such client.
     #[error("client host number {}: the network has hosts 0 to {last}", client.0)]
     UnknownClient {
-        /// What was asked for.
+        /// The requested value.
         client: HostId,
         /// The last host's number.
         last: usize,
@@ -70,13 +70,13 @@ pub enum ConnectionError {
     /// No such partition.
     #[error("partition {partition} is on no host; place its memory server in the cluster file")]
     UnknownPartition {
-        /// What was asked for.
+        /// The requested value.
         partition: u16,
     },
     /// Not a queue pair number.
     #[error("queue pair {dest_qp:#x}: expected a number of 24 bits above 1 (0 and 1 are management's)")]
     QueuePair {
-        /// What was asked for.
+        /// The requested value.
         dest_qp: u32,
     },
     /// An rkey that says something else.
@@ -90,13 +90,13 @@ pub enum ConnectionError {
     /// No path MTU of InfiniBand.
     #[error("path MTU {mtu}: expected 256, 512, 1024, 2048 or 4096 bytes")]
     Mtu {
-        /// What was asked for.
+        /// The requested value.
         mtu: u16,
     },
     /// A root on another server.
     #[error("root {root:#x} is on server {}, expected server {partition} for partition {partition}", root >> 48)]
     ForeignRoot {
-        /// What was asked for.
+        /// The requested value.
         root: u64,
         /// The partition.
         partition: u16,
@@ -205,7 +205,7 @@ impl Connections {
         of.map(|((_, key), action)| Entry::RoceConnection(*key, *action))
     }
 
-    /// How many connections are registered.
+    /// Number of registered connections.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -1,4 +1,4 @@
-//! What `SetForwardingPipelineConfig` carries to a Tofino beside the P4Info: `p4_device_config`, in the two packings in use.
+//! Data that `SetForwardingPipelineConfig` carries to a Tofino beside the P4Info: `p4_device_config`, in the two packings in use.
 //!
 //! ```text
 //!   DIR/bfrt.json           tables for the vendor's own API
@@ -38,7 +38,7 @@ pub struct TofinoOutput {
     pipelines: Vec<Pipeline>,
 }
 
-/// What some of the chip's pipes run.
+/// Program of some of the chip's pipes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pipeline {
     name: String,

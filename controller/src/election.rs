@@ -65,7 +65,7 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// What orders leaders. The higher term wins; in one term, the higher candidate.
+/// Order of leaders. The higher term wins; in one term, the higher candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bid {
     /// Counts the changes of the leader, up to [`Bid::LAST_TERM`]; 0 for a controller that looks on.
@@ -100,7 +100,7 @@ impl Bid {
     }
 }
 
-/// What is known of a switch.
+/// Knowledge about a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// A controller that leads is its primary.
@@ -112,7 +112,7 @@ pub enum Seen {
 }
 
 impl Seen {
-    /// What a switch's notice says.
+    /// Knowledge from a switch's notice.
     pub fn of(notice: &Mastership) -> Self {
         let leads = |highest: &Option<u128>| highest.map(Bid::of).filter(|bid| bid.term > 0);
         match notice {
@@ -126,7 +126,7 @@ impl Seen {
     }
 }
 
-/// How a controller comes to lead.
+/// Way in which a controller becomes primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// At once if there is no primary. It gives up if there is one.
@@ -144,13 +144,13 @@ pub const VACANT: Duration = Duration::from_secs(2);
 /// its machine gone: software switches notice that after twice [`KEEP_ALIVE`], and two seconds more are for the notices to arrive. Switches
 /// that notice it later keep their primary for longer than that; then `--take-over` helps.
 pub const OTHER: Duration = Duration::from_secs(2 * KEEP_ALIVE.as_secs() + 2);
-/// How long to wait for switches that have not been heard of yet.
+/// Time to wait for switches that have not answered yet.
 const LOOK: Duration = Duration::from_secs(1);
 /// The longest time between two verdicts after which what switches have said still counts. In a longer one the process was suspended, and
 /// newer notices wait unread.
 const STALL: Duration = Duration::from_secs(1);
 
-/// What a controller that looks on does now.
+/// Decision of a controller that looks on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It goes on looking.
@@ -234,7 +234,7 @@ impl Election {
         self.leaders().max()
     }
 
-    /// What to do now.
+    /// The decision.
     pub fn verdict(&mut self, now: Duration) -> Verdict {
         if now > self.asked + STALL {
             return Verdict::LookAnew;

@@ -36,7 +36,7 @@ const SAMPLES: usize = 1 << 18;
 /// Sampled keys that say something about what is asked for now: the newest.
 const RECENT: usize = 1 << 12;
 
-/// So many times as many keys say more about which are hot.
+/// Factor by which more sampled keys justify another look at hot keys.
 const MORE: usize = 4;
 
 /// By so much fewer levels the switches must walk for recent keys than for those that the plan was made for, to look into it.
@@ -103,9 +103,9 @@ pub struct Follower {
     keys: VecDeque<u64>,
     /// Keys that were sampled since the plan in force was loaded, or looked into last.
     fresh: usize,
-    /// Levels that the switches walk for an average key of those that the plan was made for; none if nobody knew any.
+    /// Levels that the switches walk for an average key of those that the plan was made for; `None` if none was known.
     usual_levels: Option<f64>,
-    /// How many keys were known when it was last looked into.
+    /// Keys that were known at the last look.
     known: usize,
     /// The next attempt is made then at the earliest.
     not_before: Duration,
@@ -134,8 +134,8 @@ impl Follower {
         &self.in_force
     }
 
-    /// What a client has seen since it told last: index reads, how many of them led astray, and a sample of the keys that it was asked
-    /// for. What is old or counted twice does no harm: at worst, tops are read in vain.
+    /// Takes a client's observations since its last report: index reads, how many of them led astray, and a sample of the keys that it was asked
+    /// for. What is old or counted twice does no harm: at worst, tops are read without need.
     pub fn report(&mut self, index_reads: u64, astray: u64, keys: &[u64]) {
         self.index_reads = self.index_reads.saturating_add(index_reads);
         self.astray = self.astray.saturating_add(astray);
@@ -171,7 +171,7 @@ impl Follower {
         self.fresh >= RECENT && fewer()
     }
 
-    /// Whether keys that are not hot because their records moved may be found where they were by now. Whoever asks for nothing moves nothing,
+    /// Whether keys that are not hot because their records moved may be found where they were by now. A client that asks for nothing moves nothing,
     /// and needs no entries.
     fn may_have_settled(&self) -> bool {
         self.in_force.has_restless_keys() && self.fresh >= MORE * RECENT
@@ -186,7 +186,7 @@ impl Follower {
 
     /// The keys that the next plan may make hot: memory servers are to be asked where their records lie.
     pub fn hot_candidates(&self, tree: &Tree) -> Vec<u64> {
-        // Those that are hot already come last, as long as nobody has sampled them again.
+        // Those that are hot already come last, as long as no client has sampled them again.
         let held = self.in_force.hot_keys().iter().map(|hot| (hot.key, 1));
         let visits: Vec<(u64, u64)> = self.keys.iter().map(|key| (*key, 2)).chain(held).collect();
         self.in_force.hot_candidates(tree, &visits)

@@ -55,10 +55,10 @@ const HURRY: Duration = Duration::from_millis(25);
 /// A probe that has not arrived by then is missed.
 const OVERDUE: Duration = Duration::from_millis(100);
 
-/// So many missed in a row mean that a direction is dead.
+/// Missed probes in a row after which a direction is dead.
 const MISSES: u32 = 9;
 
-/// So many that arrive in a row mean that it lives again.
+/// Probes in a row after which a direction lives again.
 const PROOFS: u32 = 3;
 
 /// Probes of a direction whose arrival is waited for; older ones are forgotten.
@@ -76,9 +76,9 @@ const LATE: Duration = Duration::from_millis(50);
 /// A switch's control channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Channel {
-    /// There is none.
+    /// No session.
     Lost,
-    /// There is one.
+    /// A session.
     Open {
         /// Whether packets pass from and to the controller.
         has_packets: bool,
@@ -124,7 +124,7 @@ pub struct Probe {
 pub struct LinkMonitor {
     token: u64,
     cables: Vec<Watched>,
-    /// Of cable `i`: from `a` to `b` at `2 i`, from `b` to `a` at `2 i + 1`.
+    /// Directions of cable `i`: from `a` to `b` at `2 i`, from `b` to `a` at `2 i + 1`.
     directions: Vec<Direction>,
     by_sender: BTreeMap<CableEnd, usize>,
     switches: BTreeMap<SwitchId, Reached>,
@@ -160,7 +160,7 @@ struct Direction {
     is_probed: bool,
     /// When the next one goes out.
     next: Duration,
-    /// Of the last that was sent.
+    /// Number of the last probe that was sent.
     sequence: u32,
     outstanding: VecDeque<Sent>,
     life: Life,
@@ -327,7 +327,7 @@ impl LinkMonitor {
         }
     }
 
-    // ---- what comes of it ----
+    // ---- results ----
 
     /// When there is something to do next.
     pub fn next_deadline(&self) -> Option<Duration> {
@@ -339,12 +339,12 @@ impl LinkMonitor {
         self.transmit.pop_front()
     }
 
-    /// What is dead now.
+    /// Dead cables and switches.
     pub fn outages(&self) -> &Outages {
         &self.outages
     }
 
-    /// What is dead now, if it is not the same as the last time.
+    /// Dead cables and switches, if they have changed since the last call.
     pub fn poll_outages(&mut self) -> Option<&Outages> {
         std::mem::take(&mut self.is_news).then_some(&self.outages)
     }
@@ -387,7 +387,7 @@ impl LinkMonitor {
             direction.find_missed(now);
             if direction.next <= now {
                 let frame = direction.send(now, self.token);
-                // Whoever does not take them, loses them.
+                // A caller that does not take them loses them.
                 if self.transmit.len() < 2 * self.directions.len() {
                     self.transmit.push_back(frame);
                 }

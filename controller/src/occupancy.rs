@@ -1,4 +1,4 @@
-//! How full the tables of a switch are.
+//! Use of the tables of a switch.
 //!
 //! ```text
 //!   Held ──Held::counts()──► Counts ──Program::occupancy()──► Vec<TableUse>
@@ -22,10 +22,10 @@ pub enum Memory {
     Sram,
 }
 
-/// How much of something there is, and for how much there is room.
+/// Used amount and room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
-    /// What there is.
+    /// Used amount.
     pub used: usize,
     /// For how much there is room.
     pub size: usize,
@@ -38,12 +38,12 @@ impl Room {
     }
 }
 
-/// How full one table is.
+/// Use of one table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableUse {
     /// Its name in P4, as far as the controller needs it.
     pub table: String,
-    /// What it takes.
+    /// Kind of memory that its keys take.
     pub memory: Memory,
     /// Entries, of all epochs.
     pub entries: Room,
@@ -65,7 +65,7 @@ impl TableUse {
     }
 }
 
-/// How many entries of each table there are.
+/// Entries of each table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
     /// In the order of [`NAMES`].

@@ -1,4 +1,4 @@
-//! What operators ask a controller, and what it answers: as values, which travel as JSON.
+//! Questions of operators to a controller, and its answers, as values that travel as JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,13 +6,13 @@ use crate::occupancy::TableUse;
 use crate::plan::Summary;
 use crate::reconcile::{Incarnations, Stage};
 
-/// What an operator asks.
+/// A question of an operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {
-    /// How everything is: [`Status`].
+    /// State of the cluster: [`Status`].
     Status,
-    /// What a plan made now would hold, without loading it: [`Planned`].
+    /// Content of a plan made now, without loading it: [`Planned`].
     Plan,
     /// Plan, or take a saved plan, and load it: [`Reloaded`].
     Reload {
@@ -21,16 +21,16 @@ pub enum Question {
     },
     /// The plan in force: [`SavedPlan`].
     Show,
-    /// What a plan made now would change: [`Difference`].
+    /// Changes of a plan made now: [`Difference`].
     Diff,
     /// Where an index read for a key ends, and why there: [`Explanation`].
     Explain {
         /// The key.
         key: u64,
     },
-    /// What the switches have counted: [`Counters`].
+    /// Counts of the switches: [`Counters`].
     Counters,
-    /// What the switches have dropped, and why: [`Drops`].
+    /// Packets that the switches have dropped, by reason: [`Drops`].
     Drops,
     /// Load the plan that was in force before: [`Reloaded`].
     Rollback,
@@ -41,13 +41,13 @@ pub enum Question {
 /// A plan with the trees that it was made of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedPlan {
-    /// What they were.
+    /// The trees that the plan was made of.
     pub made_of: Incarnations,
     /// [`Plan::to_json`](crate::Plan::to_json).
     pub plan: serde_json::Value,
 }
 
-/// How everything is.
+/// State of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The epoch in force; none while switches lead nowhere. While a reload puts another one in force, the one before.
@@ -72,7 +72,7 @@ pub struct Status {
     /// Cables between switches that do not carry frames both ways.
     #[serde(default)]
     pub cables_down: Vec<CableStatus>,
-    /// What does not fit the cluster file: a memory server that it does not name, a plan with a partition that it does not have.
+    /// Contradictions to the cluster file: a memory server that it does not name, a plan with a partition that it does not have.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -98,13 +98,13 @@ impl std::fmt::Display for CableStatus {
 pub struct ReloadStatus {
     /// To which epoch.
     pub epoch: u8,
-    /// How far it is.
+    /// Its stage.
     pub stage: Stage,
     /// Entries of the new plan.
     pub entries: usize,
 }
 
-/// How a role is.
+/// State of a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoleState {
@@ -118,7 +118,7 @@ pub enum RoleState {
     Lost,
 }
 
-/// How a switch is.
+/// State of a switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchStatus {
     /// Its name.
@@ -127,7 +127,7 @@ pub struct SwitchStatus {
     pub role: String,
     /// Where it is controlled.
     pub address: String,
-    /// How it is.
+    /// Its state.
     pub state: RoleState,
     /// Why it does not answer.
     pub reason: Option<String>,
@@ -135,7 +135,7 @@ pub struct SwitchStatus {
     pub epoch: Option<u8>,
     /// Entries of plans that it holds.
     pub entries: usize,
-    /// How full its tables are, as far as it was read.
+    /// Use of its tables, as far as they were read.
     pub tables: Vec<TableUse>,
     /// Clients' connections that it admits.
     pub connections: usize,
@@ -143,7 +143,7 @@ pub struct SwitchStatus {
     pub program: Option<String>,
 }
 
-/// How a memory server is.
+/// State of a memory server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerStatus {
     /// Its name.
@@ -162,21 +162,21 @@ pub struct ServerStatus {
     pub registered: usize,
 }
 
-/// How a client is.
+/// State of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientStatus {
     /// Its name, or its address if it has none.
     pub name: String,
     /// Index reads that it has told of.
     pub index_reads: u64,
-    /// How many of them led astray.
+    /// Index reads that led astray.
     pub astray: u64,
 }
 
 /// A plan that was made and not loaded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Planned {
-    /// What it holds.
+    /// The content.
     pub summary: Summary,
     /// For people.
     pub text: String,
@@ -197,11 +197,11 @@ pub struct Reloaded {
     pub entries: usize,
     /// Entries that were written or deleted.
     pub changes: usize,
-    /// How long it took.
+    /// Duration.
     pub seconds: f64,
 }
 
-/// What a plan made now would change.
+/// Changes that a plan made now would bring.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// By switch; those without changes are left out.
@@ -234,7 +234,7 @@ pub struct Explanation {
     pub address: u64,
     /// Where lookups of the key are led at once, if it is a hot one; what follows is then the way of all other operations.
     pub hot: Option<HotPlace>,
-    /// What each switch does, in the order of the way.
+    /// Step of each switch, in path order.
     pub steps: Vec<Step>,
     /// Why it ends there.
     pub because: String,
@@ -249,12 +249,12 @@ pub struct HotPlace {
     pub switches: Vec<String>,
 }
 
-/// What a switch does with an index read.
+/// Step of an index read in a switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The switch's name.
     pub switch: String,
-    /// What it looks at: `fat root`, or a layer of nodes.
+    /// The table: `fat root`, or a layer of nodes.
     pub table: String,
     /// First key of what was found.
     pub low: u64,
@@ -266,7 +266,7 @@ pub struct Step {
     pub cached: bool,
 }
 
-/// What the switches have counted since the plan was loaded.
+/// Counts of the switches since the plan was loaded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
     /// The epoch in force.
@@ -277,18 +277,18 @@ pub struct Counters {
     pub silent: Vec<String>,
 }
 
-/// What was counted in one table, in all switches together.
+/// Counts of one table, in all switches together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableCounters {
     /// `fat root`, or a layer.
     pub table: String,
     /// Index reads that found a child here.
     pub hits: u64,
-    /// Of those, how many ended at it: it is cached nowhere further on.
+    /// Hits that ended at the child, because it is cached nowhere further on.
     pub stops: u64,
 }
 
-/// What the switches have dropped.
+/// Packets that the switches have dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drops {
     /// By switch, in the network's order.
@@ -299,7 +299,7 @@ pub struct Drops {
     pub silent: Vec<String>,
 }
 
-/// What a switch has dropped since it was given its program.
+/// Packets that a switch has dropped since it was given its program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchDrops {
     /// Its name.
@@ -313,7 +313,7 @@ pub struct SwitchDrops {
 pub struct DropCount {
     /// Why.
     pub reason: String,
-    /// How many.
+    /// Number of packets.
     pub packets: u64,
 }
 

@@ -66,7 +66,7 @@ pub enum PlanError {
     /// The budget itself is impossible.
     #[error("budget: {problem}")]
     Budget {
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// More is needed than there is.
@@ -76,9 +76,9 @@ pub enum PlanError {
     OverBudget {
         /// Which table, and in what unit.
         table: String,
-        /// What is needed.
+        /// The need.
         need: usize,
-        /// What there is, for one epoch.
+        /// The room, for one epoch.
         limit: usize,
     },
     /// A partition has no place.
@@ -94,7 +94,7 @@ pub enum PlanError {
         "the plan was made for another network: {what}: {plan} in the plan, {here} in the cluster file; make a plan for this one"
     )]
     OtherNetwork {
-        /// What differs.
+        /// The difference.
         what: String,
         /// As the plan has it.
         plan: String,
@@ -104,13 +104,13 @@ pub enum PlanError {
     /// Epochs are 1 to 255.
     #[error("epoch {found}: expected 1 to 255; 0 stands for an empty switch")]
     Epoch {
-        /// What was asked for.
+        /// The requested value.
         found: u8,
     },
     /// A saved plan does not hold together.
     #[error("saved plan: {problem}; make a new plan instead of editing one")]
     Damaged {
-        /// What was expected and what was found.
+        /// The expected and the found value.
         problem: String,
     },
 }
@@ -213,7 +213,7 @@ pub struct CachedChild {
 /// One node in a node set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachedNode {
-    /// What most of its entries are called by in its set.
+    /// Name of most of its entries in its set.
     pub slot: u16,
     /// Where it is: a position in [`Plan::groups`]. All switches of the group hold it.
     pub group: u16,
@@ -233,7 +233,7 @@ pub struct CachedNode {
     pub children: Vec<CachedChild>,
 }
 
-/// What all switches cache in one epoch.
+/// Content of all switches' caches in one epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     epoch: u8,
@@ -254,7 +254,7 @@ pub struct Plan {
     restless: Vec<Located>,
     /// The switches that have the hot keys: the first ones of all clients, ascending.
     first_hops: Vec<SwitchId>,
-    /// What one more block of memory would bring.
+    /// Gain from one more block of memory.
     next: Vec<NextBlock>,
     /// Visits that fat root and node sets were planned for.
     total_weight: u64,
@@ -399,12 +399,12 @@ impl Plan {
         &self.groups
     }
 
-    /// What there is of node sets, each name once, in the order of a packet's way: `core A`, `aggregation A`, …
+    /// Names of node sets, each once, in the order of a packet's way: `core A`, `aggregation A`, …
     pub fn layer_names(&self) -> Vec<String> {
         groups::layers(&self.groups).iter().map(|(role, set)| format!("{role} {set:?}")).collect()
     }
 
-    /// Of each group, its position among [`layer_names`](Self::layer_names).
+    /// Position of each group among [`layer_names`](Self::layer_names).
     fn layers(&self) -> Vec<usize> {
         let layers = groups::layers(&self.groups);
         let layer = |group: &SetGroup| layers.iter().position(|layer| *layer == (group.role, group.set));

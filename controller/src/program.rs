@@ -1,4 +1,4 @@
-//! What switches run: one program for all of them, or one for each role.
+//! Programs of switches: one for all of them, or one for each role.
 //!
 //! ```text
 //!   v1model    one program, empty tables do nothing      core ─┐
@@ -23,7 +23,7 @@ use crate::tables::{TableError, Tables};
 /// Numbers of device ports in each pipe of a Tofino.
 const PORTS_OF_PIPE: u16 = 128;
 
-/// What the P4 program was compiled for.
+/// Target of the P4 program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// BMv2 and the software switch.
@@ -97,7 +97,7 @@ pub struct Program {
     pub(crate) tables: Tables,
     pub(crate) device_config: Vec<u8>,
     stage_rows: Option<[usize; STAGES]>,
-    /// Of a first switch: connections that there is room for.
+    /// Connections for which a first switch has room.
     connections: Option<usize>,
     cookie: Option<u64>,
 }
@@ -135,7 +135,7 @@ impl Program {
     }
 }
 
-/// Of a program whose binary is known.
+/// Cookie of a program whose binary is known.
 fn cookie(info: &P4InfoIndex, device_config: &[u8]) -> Option<u64> {
     if device_config.is_empty() {
         return None;
@@ -236,7 +236,7 @@ impl Programs {
         }
     }
 
-    /// What switches with these programs need of a cluster: those that have all node sets in one pass have no loopback ports.
+    /// Adapts a cluster to switches with these programs: those that have all node sets in one pass have no loopback ports.
     pub fn adapt(&self, cluster: Cluster) -> Cluster {
         if self.folded.tables.has_second_pass() { cluster } else { cluster.in_one_pass() }
     }

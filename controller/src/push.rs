@@ -32,7 +32,7 @@ const CHUNK: usize = 20_000;
 /// Time after which a switch that says nothing is asked for a sign of life.
 const ASK: Duration = Duration::from_secs(1);
 
-/// What can go wrong while pushing.
+/// Errors of a push.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
@@ -87,7 +87,7 @@ pub struct Progress {
 /// Called now and then from several threads.
 pub type OnProgress = Arc<dyn Fn(Progress) + Send + Sync>;
 
-/// What a push did.
+/// Result of a push.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PushReport {
     /// Updates that the switches accepted.
@@ -147,7 +147,7 @@ impl Ballot {
         Ok(Self { name, client, mastership, first: Some(first) })
     }
 
-    /// What the switch says: at once, then when it changes, or when it does not answer any more. Then the session is of no use.
+    /// The switch's news: at once, then when it changes, or when it does not answer any more. Then the session is of no use.
     pub async fn next(&mut self) -> Seen {
         if let Some(first) = self.first.take() {
             return Seen::of(&first);
@@ -196,7 +196,7 @@ struct Member {
     name: String,
     client: Arc<P4RuntimeClient>,
     program: Arc<Program>,
-    /// Until somebody takes them.
+    /// Until they are taken.
     messages: Mutex<Option<mpsc::Receiver<v1::stream_message_response::Update>>>,
 }
 

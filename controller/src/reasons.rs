@@ -42,7 +42,7 @@ impl Reasons {
     /// All that there are.
     pub(crate) const ALL: [Self; 3] = [DROPS, REFUSED_INDEX_READS, SECOND_PASS_DROPS];
 
-    /// What a number stands for; `None` for one that is not counted. A program that is newer than this one may have more.
+    /// Reason with a number; `None` for one that is not counted. A program that is newer than this one may have more.
     pub(crate) fn name(&self, number: usize) -> Option<String> {
         let name = self.names.get(number.checked_sub(self.first)?);
         Some(name.map_or_else(|| format!("{} {number}", self.counter), |name| (*name).to_owned()))

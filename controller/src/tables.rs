@@ -60,7 +60,7 @@ pub enum TableError {
     Differs {
         /// The table.
         table: String,
-        /// What was expected and what was found.
+        /// The expected and the found value.
         problem: String,
     },
     /// A value does not fit.
@@ -77,7 +77,7 @@ pub enum TableError {
     Foreign {
         /// The table, by name or id.
         table: String,
-        /// What was expected and what was found.
+        /// The expected and the found value.
         problem: String,
     },
 }
@@ -181,11 +181,11 @@ entries! {
     fixed LastHop(last_hop::Key, last_hop::Action),
     /// The way up for index packets of one path number.
     fixed CoreRoute(core_route::Key, core_route::Climb),
-    /// Who is behind a port.
+    /// The host behind a port.
     fixed HostPort(host_port::Key, host_port::Action),
     /// A port that leads to another switch.
     fixed TrunkPort(trunk_port::Key, trunk_port::Action),
-    /// Who has an address.
+    /// The owner of an address.
     fixed Neighbor(neighbor::Key, neighbor::Action),
     /// Where packets of a code point wait.
     fixed TrafficClass(traffic_class::Key, traffic_class::Action),

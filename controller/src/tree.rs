@@ -16,7 +16,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// There is no partition.
+    /// No partition.
     #[error("the snapshot has no partition; ask at least one memory server for its tree")]
     Empty,
     /// Two partitions have the same id.

@@ -1,4 +1,4 @@
-//! What a NIC is told once, when it is made.
+//! Configuration of a NIC.
 
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{BufferClass, Mtu, QueuePairNumber};

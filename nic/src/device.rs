@@ -1,4 +1,4 @@
-//! What a NIC does for its owner: memory regions, queue pairs, chains of requests.
+//! The NIC's interface for its owner: memory regions, queue pairs, chains of requests.
 
 use crate::queue_pair::{INLINE_BYTES, QueuePairCore};
 use crate::{Nic, Psn, QueuePairOptions};

@@ -123,7 +123,7 @@ impl Nic {
         }
     }
 
-    /// What it was told when it was made.
+    /// Its configuration.
     pub fn config(&self) -> &NicConfig {
         &self.config
     }
@@ -133,7 +133,7 @@ impl Nic {
         &self.buffers
     }
 
-    /// What it has counted.
+    /// Its counters.
     pub fn stats(&self) -> &NicStats {
         &self.sink.stats
     }

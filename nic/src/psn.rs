@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A packet sequence number. Two of them compare only by their [distance](Self::since), which is right as long as they are less than
-/// 2^23 apart; the send queue's limits see to that.
+/// 2^23 apart; the send queue's limits ensure that.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Psn(u32);
 

@@ -1,4 +1,4 @@
-//! What a NIC counts.
+//! Counters of a NIC.
 
 use std::fmt;
 
@@ -106,7 +106,7 @@ impl NicStats {
         DropReason::ALL.iter().map(|&reason| (reason, self.dropped(reason))).filter(|&(_, count)| count > 0)
     }
 
-    /// What a memory server says of its NIC in its statistics: what was received and sent, and every reason for a drop that occurred.
+    /// Counters of the NIC in a memory server's statistics: frames received and sent, and drops by each reason that occurred.
     pub fn counters(&self) -> Vec<(String, u64)> {
         let counts = [
             ("nic_frames_received", self.frames_received),

@@ -36,7 +36,7 @@ pub(crate) struct Table {
     live: usize,
     limit: usize,
     created: u64,
-    /// Slots with something to send, each at most once, whoever has had them meanwhile: they take turns.
+    /// Slots with something to send, each at most once, whichever queue pairs have used them meanwhile: they take turns.
     ready: VecDeque<Slot>,
     timers: Timers,
 }
@@ -83,7 +83,7 @@ impl Table {
         Ok(number)
     }
 
-    /// Takes a number that somebody asks for.
+    /// Takes a requested number.
     pub(crate) fn claim(&mut self, number: QueuePairNumber) -> Result<QueuePairNumber, ConnectError> {
         self.has_room()?;
         let refuse = |found| {
@@ -168,7 +168,7 @@ impl Table {
             let slot = self.ready.pop_front()?;
             let place = &mut self.places[slot as usize];
             place.queued = false;
-            // Nobody lives there any more, or nobody who has something to send, and `work` finds that out.
+            // The slot may be empty by now, or its queue pair may have nothing to send; `work` finds that out.
             if place.queue_pair.is_some() {
                 return self.at(slot, |_| true, work);
             }

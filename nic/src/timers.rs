@@ -10,7 +10,7 @@ use fatbtree_verbs::time::Instant;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What has become of an entry of the heap.
+/// State of an entry of the heap.
 pub(crate) enum Entry {
     /// It is the deadline.
     Exact,

@@ -30,19 +30,19 @@ pub const MAX_HEADERS: u32 = 16 << 20;
 /// after twice this time. A controller on a busy machine answers later than other peers.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// What can go wrong between a controller and a switch.
+/// Errors between a controller and a switch.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// The address is not one.
     #[error("expected a switch address such as http://127.0.0.1:9559, found `{endpoint}`: {source}")]
     Endpoint {
-        /// What was given.
+        /// The given value.
         endpoint: String,
-        /// What is wrong with it.
+        /// The problem.
         source: tonic::transport::Error,
     },
-    /// Nobody answers.
+    /// No answer.
     #[error("no P4Runtime server at {endpoint}: {source}; is the switch running?")]
     Connect {
         /// Where.
@@ -82,7 +82,7 @@ pub enum ClientError {
     SessionEnded {
         /// The device.
         device_id: u64,
-        /// What the server said, or how the connection broke.
+        /// The server's message, or the way the connection broke.
         reason: String,
     },
     /// The switch runs no program yet.
@@ -102,7 +102,7 @@ pub enum ClientError {
 /// Updates that a switch refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteError {
-    /// How many updates there were.
+    /// Number of updates.
     pub total: usize,
     /// The refused ones; `index` counts from the first update of the call.
     pub failed: Vec<UpdateError>,
@@ -155,7 +155,7 @@ impl Default for ClientOptions {
     }
 }
 
-/// Who controls the switch, as its last notice said.
+/// The controller of the switch, as its last notice said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mastership {
@@ -168,14 +168,14 @@ pub enum Mastership {
         /// Highest election id the switch has seen.
         highest: Option<u128>,
     },
-    /// Nobody may write: the last primary is gone.
+    /// No controller may write: the last primary is gone.
     Vacant {
         /// Highest election id the switch has seen.
         highest: Option<u128>,
     },
     /// The stream is gone, and with it any right to write.
     Ended {
-        /// What the server said, or how the connection broke.
+        /// The server's message, or the way the connection broke.
         reason: String,
     },
 }
@@ -274,7 +274,7 @@ impl P4RuntimeClient {
         }
     }
 
-    /// Bids for control and returns what the switch says first, whoever is primary. Later changes come by
+    /// Bids for control and returns the switch's first notice, whichever controller is primary. Later changes come by
     /// [`mastership`](Self::mastership).
     pub async fn bid(&mut self, election_id: u128) -> Result<Mastership, ClientError> {
         self.send_bid(election_id, |now| *now != Mastership::Unknown).await
@@ -329,7 +329,7 @@ impl P4RuntimeClient {
         outcome
     }
 
-    /// Who controls the switch now; `changed()` on the receiver tells of a demotion. `None` before the first
+    /// The controller of the switch now; `changed()` on the receiver tells of a demotion. `None` before the first
     /// [`become_primary`](Self::become_primary).
     pub fn mastership(&self) -> Option<watch::Receiver<Mastership>> {
         self.session.as_ref().map(|session| session.mastership.clone())
@@ -545,7 +545,7 @@ impl P4RuntimeClient {
     }
 }
 
-/// What a status says, in one line; a status without words has only its code.
+/// A status in one line; a status without words has only its code.
 fn said(status: &Status) -> String {
     match status.message() {
         "" => status.code().description().to_owned(),
@@ -567,7 +567,7 @@ async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Statu
 /// A batch that was answered: number of its first update, and the answer.
 type Sent = (usize, Result<(), Status>);
 
-/// What became of the batches so far.
+/// Outcomes of the batches so far.
 #[derive(Default)]
 struct WriteOutcome {
     failed: Vec<UpdateError>,
@@ -619,7 +619,7 @@ impl Session {
                         Some(stream_message_response::Update::Arbitration(notice)) => {
                             notices.send_replace(read_notice(&notice));
                         }
-                        // Nobody reads, or not fast enough: the same as a full queue in a switch.
+                        // There is no reader, or a slow one: the same as a full queue in a switch.
                         Some(other) => drop(message_tx.try_send(other)),
                         None => {}
                     },

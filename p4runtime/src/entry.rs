@@ -23,7 +23,7 @@ pub enum EntryError {
         table: String,
         /// The field or parameter.
         what: String,
-        /// What is wrong with it.
+        /// The problem.
         source: BytestringError,
     },
     /// Anything else, said in words.
@@ -31,7 +31,7 @@ pub enum EntryError {
     Shape {
         /// The table.
         table: String,
-        /// What was expected and what was found.
+        /// The expected and the found value.
         problem: String,
     },
 }

@@ -113,7 +113,7 @@ pub struct DirectCounterInfo {
     pub id: u32,
     /// Fully qualified name.
     pub name: String,
-    /// What it counts.
+    /// Unit of its counts.
     pub unit: Unit,
 }
 
@@ -127,7 +127,7 @@ pub struct CounterInfo {
     pub name: String,
     /// Alias.
     pub alias: String,
-    /// What it counts.
+    /// Unit of its counts.
     pub unit: Unit,
     /// Cells.
     pub size: u64,

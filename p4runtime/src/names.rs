@@ -12,7 +12,7 @@ pub enum LookupError {
     /// Nothing has this name.
     #[error("no {kind} is called `{name}` in {place}; there are: {available}")]
     NotFound {
-        /// What was looked for: "table", "action", …
+        /// Kind of the missing thing: "table", "action", …
         kind: &'static str,
         /// The name that was asked for.
         name: String,
@@ -24,7 +24,7 @@ pub enum LookupError {
     /// The suffix fits several.
     #[error("`{name}` fits several {kind}s in {place}: {}; write more of the name", candidates.join(", "))]
     Ambiguous {
-        /// What was looked for.
+        /// Kind of the missing thing.
         kind: &'static str,
         /// The name that was asked for.
         name: String,

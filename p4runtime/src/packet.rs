@@ -4,7 +4,7 @@ use crate::bytestring;
 use crate::config::{ControllerPacketMetadata, P4Info};
 use crate::v1::{PacketIn, PacketMetadata, PacketOut};
 
-/// What a program calls the metadata of its packets.
+/// Names of packet metadata in a program.
 ///
 /// ```
 /// use fatbtree_p4runtime::PacketFormat;

@@ -21,7 +21,7 @@ pub struct UpdateError {
     pub index: usize,
     /// Canonical gRPC code.
     pub code: Code,
-    /// What the server says.
+    /// The server's message.
     pub message: String,
 }
 

@@ -1,4 +1,4 @@
-//! What a port counts.
+//! Counters of a port.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub struct Counters {
     pub queue_full: u64,
     /// Longer than [`LONGEST_FRAME`](crate::LONGEST_FRAME), or than the network takes.
     pub too_long: u64,
-    /// Sent while nobody was there to receive: the peer is not up, or not any more.
+    /// Sent while there was no receiver: the peer is not up, or not any more.
     pub no_peer: u64,
     /// Lost for other reasons; the last is in [`Port::last_error`](crate::Port::last_error).
     pub failed: u64,

@@ -24,7 +24,7 @@ use crate::{LONGEST_FRAME, OpenError};
 /// When the address is not this machine's, or another process has it.
 pub fn share_address(address: SocketAddr, count: usize) -> Result<Vec<UdpSocket>, OpenError> {
     let failed = |source| OpenError::Datagrams { address, source };
-    // Whoever has the address would share it with us: then this fails.
+    // Another owner of the address would share it with us: then this fails.
     let free = UdpSocket::bind(address).map_err(failed)?;
     let address = free.local_addr().map_err(failed)?;
     drop(free);
@@ -38,7 +38,7 @@ pub fn share_address(address: SocketAddr, count: usize) -> Result<Vec<UdpSocket>
     (0..count).map(|_| open().map_err(|error| failed(error.into()))).collect()
 }
 
-/// What came, went, and was asked of the system for it.
+/// Counts of datagrams and system calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DatagramCounts {
     /// Datagrams received.
@@ -51,7 +51,7 @@ pub struct DatagramCounts {
     pub too_long: u64,
     /// Frames that came and were not whole: lengths or checksums are wrong. The system looks at them where there are sockets.
     pub damaged: u64,
-    /// Frames that came and were something else, or somebody else's.
+    /// Received frames that are no such datagrams, or are for another host.
     pub foreign: u64,
     /// System calls.
     pub calls: u64,
@@ -144,7 +144,7 @@ impl Datagrams {
         self.came.clear();
     }
 
-    /// What [`receive`](Self::receive) has taken, and from whom.
+    /// Datagrams that [`receive`](Self::receive) has taken, with their senders.
     pub fn iter(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
         self.came.iter().map(|&(from, place, len)| (from, &self.bytes[place * LONGEST_FRAME..][..len]))
     }
@@ -159,8 +159,8 @@ impl Datagrams {
 
     /// Sends what waits. What the system does not take is lost, as datagrams are.
     ///
-    /// Those of one length to one peer lie side by side, and go as a train where the kernel knows of trains: they arrive together, and whoever
-    /// wakes for the first finds all. The order of datagrams says nothing in UDP.
+    /// Those of one length to one peer lie side by side, and go as a train where the kernel knows of trains: they arrive together, and a receiver
+    /// that wakes for the first finds all. The order of datagrams says nothing in UDP.
     pub fn flush(&mut self) {
         let Self { fd, sender, leaving, counts, .. } = self;
         leaving.sort_unstable_by_key(|(to, bytes)| (*to, Reverse(bytes.len())));
@@ -191,7 +191,7 @@ impl Datagrams {
         leaving.clear();
     }
 
-    /// What was counted so far.
+    /// Counts since the start.
     pub fn counts(&self) -> DatagramCounts {
         self.counts
     }

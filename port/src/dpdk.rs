@@ -11,24 +11,24 @@ use crate::batch::Batch;
 use crate::counters::Counters;
 use crate::{OpenError, Port};
 
-/// So often it is asked in vain before it lets others run, if any want to.
+/// Empty polls before yielding the CPU.
 const IDLE: u32 = 64;
 
-/// So often it is asked in vain before somebody looks after the link.
+/// Empty polls before the link is checked.
 const MEND: u32 = 1 << 10;
 
 /// Queues of a DPDK device, as one thread has them. What is received is not copied; what is sent is written into the device's memory, once.
 ///
-/// It is [polled](Port::is_polled): nobody tells when frames have come.
+/// It is [polled](Port::is_polled): there is no notice of frames that have come.
 pub struct DpdkPort {
     device: Arc<Device>,
     always: Arc<EventFd>,
     /// By which it receives, and by which it sends.
     receives: Vec<usize>,
     sends: usize,
-    /// What the device itself counts is told by one of its ports.
+    /// One of its ports reports the device's own counters.
     tells: bool,
-    /// How often nothing came since something did.
+    /// Empty polls since the last frame.
     idle: u32,
     counters: Counters,
 }
@@ -48,7 +48,7 @@ impl DpdkPort {
         DpdkWire::open(device, 1)?.port(0)
     }
 
-    /// Whether somebody is at the other end.
+    /// Whether there is a peer at the other end.
     pub fn is_up(&self) -> bool {
         self.device.is_up()
     }

@@ -17,7 +17,7 @@ pub enum OpenError {
         local: SocketAddr,
         /// Where it should send.
         remote: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// A UDP socket to many peers.
@@ -27,7 +27,7 @@ pub enum OpenError {
     Datagrams {
         /// Where it should receive.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// An interface that is not there.
@@ -43,7 +43,7 @@ pub enum OpenError {
     Packet {
         /// Its name.
         interface: String,
-        /// What the system says.
+        /// The system's error.
         source: Errno,
     },
     /// A DPDK device, in a program that knows nothing of DPDK.

@@ -13,7 +13,7 @@ use crate::{DatagramCounts, LONGEST_FRAME, Port};
 /// A host's MAC address.
 pub type MacAddress = [u8; 6];
 
-/// Hosts that are remembered because something came from them. When there are more, all are forgotten: whoever asks is known again.
+/// Hosts that are remembered because something came from them. When there are more, all are forgotten: the next request makes a host known again.
 const NEIGHBOURS: usize = 4096;
 
 /// Datagrams of one host, to and from some UDP ports of its, by frames. It belongs to one thread.
@@ -31,7 +31,7 @@ pub struct FrameDatagrams {
     known: BTreeMap<Ipv4Addr, MacAddress>,
     learned: HashMap<Ipv4Addr, MacAddress>,
     batch: Batch,
-    /// Of each frame of the batch, what it is, if it is a datagram for here.
+    /// For each frame of the batch, its datagram, if it is one for here.
     came: Vec<Option<Came>>,
     /// Frames that wait to be sent are the first `waiting` of these.
     leaving: Vec<Vec<u8>>,
@@ -117,7 +117,7 @@ impl FrameDatagrams {
         batch.is_full()
     }
 
-    /// Shows what [`receive`](Self::receive) has taken: to which of the ports, counted from the first, and from whom.
+    /// Shows what [`receive`](Self::receive) has taken: the port, counted from the first, and the sender.
     pub fn each(&self, mut show: impl FnMut(usize, SocketAddr, &[u8])) {
         for (frame, came) in self.batch.iter().zip(&self.came) {
             if let Some(Came { lane, from, end }) = came {
@@ -169,7 +169,7 @@ impl FrameDatagrams {
         self.waiting = 0;
     }
 
-    /// What was counted so far.
+    /// Counts since the start.
     pub fn counts(&self) -> DatagramCounts {
         self.counts
     }

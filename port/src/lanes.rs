@@ -1,4 +1,4 @@
-//! Datagrams by sockets or by frames: the same for whoever takes part in a protocol over UDP.
+//! Datagrams by sockets or by frames: the same for all roles of a protocol over UDP.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub enum Lanes {
 }
 
 impl Lanes {
-    /// How many there are.
+    /// Number of lanes.
     pub fn count(&self) -> usize {
         match self {
             Self::Sockets(sockets) => sockets.len(),
@@ -42,7 +42,7 @@ impl Lanes {
         }
     }
 
-    /// Shows what [`receive`](Self::receive) has taken: the lane, from whom, the datagram.
+    /// Shows what [`receive`](Self::receive) has taken: the lane, the sender, the datagram.
     pub fn each(&self, mut show: impl FnMut(usize, SocketAddr, &[u8])) {
         match self {
             Self::Sockets(sockets) => {
@@ -74,7 +74,7 @@ impl Lanes {
         }
     }
 
-    /// What all have counted. System calls are those of sockets: a wire's port counts none.
+    /// Counts of all lanes. System calls are those of sockets: a wire's port counts none.
     pub fn counts(&self) -> DatagramCounts {
         match self {
             Self::Sockets(sockets) => {
@@ -86,7 +86,7 @@ impl Lanes {
         }
     }
 
-    /// Waits until something may have come, somebody wakes `waiter`, or `patience` is over, as [`Waiter::wait`] does. `ready` is filled:
+    /// Waits until something may have come, a thread wakes `waiter`, or `patience` is over, as [`Waiter::wait`] does. `ready` is filled:
     /// whether each of the places has something.
     pub fn wait(&mut self, waiter: &Waiter, patience: Option<Duration>, ready: &mut Vec<bool>) {
         match self {

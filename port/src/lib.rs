@@ -93,15 +93,15 @@ pub trait Port {
     /// tries again, or drops and counts them.
     fn send(&mut self, frames: &[&[u8]]) -> usize;
 
-    /// Readable when frames have come; for [`Waiter::wait`]. Always readable where nobody can tell.
+    /// Readable when frames have come; for [`Waiter::wait`]. Always readable for a port that cannot tell.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Whether nobody tells when frames have come: then it is asked again and again.
+    /// Whether the port gives no notice of frames: then it is polled.
     fn is_polled(&self) -> bool {
         false
     }
 
-    /// What was received, sent and lost. May ask the system: not for every frame.
+    /// Counts of received, sent and lost frames. May ask the system: not for every frame.
     fn counters(&self) -> Counters;
 
     /// Why frames [`failed`](Counters::failed) last.

@@ -14,7 +14,7 @@ use nix::sys::socket::{
 use crate::batch::{BATCH, Batch};
 use crate::counters::Counters;
 
-/// Bytes of a queue that are asked for: some thousand frames of a kilobyte. The kernel gives less to those who have no rights
+/// Bytes of a queue that are asked for: some thousand frames of a kilobyte. The kernel gives less to processes without rights
 /// (`net.core.rmem_max`).
 pub(crate) const QUEUE: usize = 8 << 20;
 
@@ -24,7 +24,7 @@ pub(crate) fn ask_for_receive_queue(fd: &OwnedFd) -> nix::Result<()> {
 
 /// A socket that does not block, and what its system calls need, made once.
 ///
-/// `A` is what is told of where a frame comes from; `()` where nobody asks.
+/// `A` is what is told of where a frame comes from; `()` if that is not wanted.
 pub(crate) struct Socket<A> {
     fd: OwnedFd,
     receive: MultiHeaders<A>,
@@ -141,7 +141,7 @@ impl<A: SockaddrLike + Copy> Socket<A> {
     }
 
     /// Sends frames of one length as one message that is cut where it arrives (`UDP_SEGMENT`): the way through the kernel is the price of a
-    /// frame, and is paid once. Whoever receives sees datagrams as ever.
+    /// frame, and is paid once. The receiver sees datagrams as before.
     ///
     /// Trains that come are taken as they are, and cut into frames here.
     pub(crate) fn with_trains(mut self) -> Self {

@@ -71,7 +71,7 @@ impl Port for PairPort {
             } else {
                 self.counters.too_long += 1;
             }
-            // Full only if the other end is gone: then nobody needs it.
+            // Full only if the other end is gone: then it is not needed.
             let _ = self.returned.push(frame);
         }
         if self.incoming.slots() > 0 {
@@ -90,7 +90,7 @@ impl Port for PairPort {
             let mut buffer = self.empty.pop().unwrap_or_default();
             buffer.clear();
             buffer.extend_from_slice(frame);
-            // There was room, and nobody else sends.
+            // There was room, and no other thread sends.
             let _ = self.outgoing.push(buffer);
         }
         self.counters.sent += room as u64;

@@ -25,7 +25,7 @@ impl std::fmt::Debug for UdpPort {
 }
 
 impl UdpPort {
-    /// Opens the end at `local` of the wire to `remote`; nobody needs to be there yet.
+    /// Opens the end at `local` of the wire to `remote`; the peer need not be there yet.
     ///
     /// # Errors
     /// When the address is not this machine's, or taken.

@@ -1,4 +1,4 @@
-//! Sleeping until a port or somebody else has something.
+//! Sleeping until a port or another thread has something.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -36,7 +36,7 @@ impl Waker {
     }
 }
 
-/// What one thread waits with.
+/// The means by which one thread waits.
 ///
 /// It sleeps at once. To look again and again for some microseconds first was tried: where there are more threads than processors, it takes
 /// a tenth of these from those that it waits for, and makes batches smaller; where there are not, it saves a tenth of a hop.
@@ -64,12 +64,12 @@ impl Waiter {
         })
     }
 
-    /// What ends a wait.
+    /// A handle that ends a wait.
     pub fn waker(&self) -> Waker {
         self.alarm.clone()
     }
 
-    /// Waits until a port has frames, somebody [wakes](Waker::wake), or `patience` is over; without patience for ever. `ready` is filled:
+    /// Waits until a port has frames, a thread [wakes](Waker::wake) it, or `patience` is over; without patience for ever. `ready` is filled:
     /// whether each of the ports has something, in their order.
     ///
     /// A patience of zero only looks. A signal ends it as well. With a port that is [polled](Port::is_polled) among them it never sleeps:
@@ -98,7 +98,7 @@ impl Waiter {
         places.extend(readable.map(|place| PollFd::new(place, PollFlags::POLLIN)));
         let count = places.len();
         places.push(PollFd::new(self.alarm.0.event.as_fd(), PollFlags::POLLIN));
-        // A signal ends it: whoever waits should look for what it means.
+        // A signal ends it: the caller looks for what it means.
         if let Err(Errno::EINTR) = ppoll(&mut places, patience.map(Into::into), None) {
             ready.clear();
             ready.resize(count, true);
@@ -120,7 +120,7 @@ impl Waiter {
 
     fn silence(&self) {
         let _already_read = self.alarm.0.event.read();
-        // After it is read: who wakes in between finds it ringing, and we are awake.
+        // After it is read: a thread that wakes in between finds it ringing, and we are awake.
         self.alarm.0.ringing.store(false, Ordering::Release);
     }
 }

@@ -1,4 +1,4 @@
-//! What a server gives to those it does not know, and only they can give back: nobody else receives packets at their address.
+//! Address-validation cookies: returning one proves that the client receives packets at its source address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

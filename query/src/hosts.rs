@@ -1,4 +1,4 @@
-//! What each host holds of a server, and whether it may have more.
+//! Shares of a server's resources by host, and their bounds.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,12 +23,12 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// What a host holds.
+    /// Resources of a host.
     pub(crate) fn of(&self, host: Option<IpAddr>) -> Held {
         self.hosts.get(&host).copied().unwrap_or_default()
     }
 
-    /// What all hosts hold together.
+    /// Resources of all hosts together.
     pub(crate) fn all(&self) -> Held {
         self.all
     }

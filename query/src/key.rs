@@ -37,7 +37,7 @@ impl Key {
     }
 }
 
-/// Who a client is for servers that want a key.
+/// Identity of a client for servers that want a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// Its number.

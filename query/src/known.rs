@@ -35,7 +35,7 @@ enum State {
     Done(QueryHeader),
 }
 
-/// What a write's packet is.
+/// Kind of a write's packet.
 #[derive(Debug)]
 pub(crate) enum Seen {
     /// The first of its id, or one more part.
@@ -126,7 +126,7 @@ impl Known {
         *self.slot(id) = Slot { id, state: State::Running };
     }
 
-    /// What became of it; `None`: nothing, so that it may come again.
+    /// Its outcome; `None` if it has none, so that it may come again.
     pub(crate) fn ends(&mut self, id: u64, response: Option<QueryHeader>) {
         let slot = self.slot(id);
         if slot.id == id {

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!            Requester (client)                                          Responder (memory server)
-//!  ask() ──▶ windows, retries, redirects ── poll_transmit() ─▶ handle() ─▶ parts, who is known, what was done ──▶ Request ─▶ worker
-//!  poll_answer() ◀── parts ◀─────────────────── handle() ◀─ poll_transmit() ◀─────────────────── finish(ticket, Outcome) ◀──┘
+//!  ask() ──▶ windows, retries, redirects ── poll_transmit() ─▶ handle() ─▶ parts, known clients, outcomes ──▶ Request ─▶ worker
+//!  poll_answer() ◀── parts ◀─────────────────── handle() ◀─ poll_transmit() ◀─────────────── finish(ticket, Outcome) ◀──┘
 //! ```
 //!
 //! * [`Requester`]: sends again what is not answered, follows redirects, opens with servers that do not know it, and puts long answers
-//!   together. It says of each request what became of it, and of a write [`Answer::Unknown`] where nobody can say.
+//!   together. It reports the outcome of each request, and [`Answer::Unknown`] for a write whose outcome is unknown.
 //! * [`Responder`]: hands each request to its owner once, remembers what became of the writes, and answers one that comes again from
 //!   memory. What one host may have in it is [bounded](ResponderOptions).
 //! * [`Secret`], [`Key`]: of servers that answer only clients with keys. Both ends then believe only datagrams with a right tag.

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::PART;
 use crate::key::{Identity, Key, sealed};
 
-/// How a client asks.
+/// Timing and bounds of a client.
 #[derive(Clone, Debug)]
 pub struct RequesterOptions {
     /// Server by key: the first key of each, ascending from 0. One entry where the switches choose it by key.
@@ -43,18 +43,18 @@ impl Default for RequesterOptions {
     }
 }
 
-/// What is asked for.
+/// Operation of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ask {
     /// The operation; not [`Op::Open`], which happens by itself.
     pub op: Op,
     /// The key; of a scan, the first.
     pub key: u64,
-    /// Of a scan: the last key.
+    /// The last key of a scan.
     pub range_end: u64,
-    /// Of a scan: the most records.
+    /// The most records of a scan.
     pub limit: u32,
-    /// Of a put or update.
+    /// The value of a put or update.
     pub value: Vec<u8>,
 }
 
@@ -85,7 +85,7 @@ impl Ask {
     }
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// The value of the key.
@@ -103,7 +103,7 @@ pub enum Answer {
     NotFound,
     /// The server does not do that, or cannot ([`Status::Damaged`], [`Status::TreeLost`]); nothing was changed.
     Refused(Status),
-    /// Nobody answered in time. Nothing was to be changed.
+    /// No answer came in time. The request was to change nothing.
     Lost,
     /// The write may have been carried out or not.
     Unknown,
@@ -121,7 +121,7 @@ pub struct ToServer {
     pub bytes: Vec<u8>,
 }
 
-/// What came and went.
+/// Counts of packets and requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RequesterStats {
     /// Requests that were sent again.
@@ -134,7 +134,7 @@ pub struct RequesterStats {
     pub led: u64,
     /// Datagrams that are no answers to anything, or do not bear the tag of this client's key.
     pub stray: u64,
-    /// Of these: a server wants a key, or another one.
+    /// Of these, refusals for lack of the right key.
     pub no_key: u64,
 }
 
@@ -143,14 +143,14 @@ pub struct RequesterStats {
 struct Pending {
     ask: Ask,
     server: u16,
-    /// A redirect has led to this server: whoever sends the request elsewhere knows less.
+    /// A redirect has led to this server: a switch that sends the request elsewhere knows less.
     direct: bool,
     pause: Duration,
     again_at: Duration,
     given_up_at: Duration,
     redirects: u32,
     answer: Option<Part>,
-    /// Somebody says that a server wants another key than this client's. It may not be true.
+    /// An unauthenticated refusal says that a server wants another key than this client's.
     no_key: bool,
 }
 
@@ -168,7 +168,7 @@ struct Part {
     parts: Assembly,
 }
 
-/// What the client has opened with.
+/// Servers that the client has opened with.
 #[derive(Debug)]
 struct Opened {
     cookie: u64,
@@ -199,7 +199,7 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// A client that nobody knows. The seed must be one that others cannot guess: the client's number comes from it.
+    /// A new client. The seed must be one that others cannot guess: the client's number comes from it.
     pub fn new(options: RequesterOptions, seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let client = random.next_u64().max(1);
@@ -270,7 +270,7 @@ impl Requester {
         self.pending.len()
     }
 
-    /// What came and went so far.
+    /// Counts since the start.
     pub fn stats(&self) -> RequesterStats {
         self.stats
     }
@@ -317,7 +317,7 @@ impl Requester {
         self.handle_parsed(now, Query::parse(datagram).ok());
     }
 
-    /// The same for who has read it; none where it is no datagram of the protocol.
+    /// The same for a parsed datagram; `None` if it is none of the protocol.
     pub fn handle_parsed(&mut self, now: Duration, query: Option<Query<'_>>) {
         if !query.is_some_and(|query| self.take(now, query)) {
             self.stats.stray += 1;
@@ -330,7 +330,7 @@ impl Requester {
         if let Some(key) = self.key
             && key.tag(&header, part) != header.tag
         {
-            // Nobody vouches for it: it is remembered, and told if nothing else comes.
+            // It is not authenticated: it is remembered, and told if nothing else comes.
             if status == Status::NoKey
                 && let Some(pending) = self.pending.get_mut(&header.request)
             {
@@ -413,7 +413,7 @@ impl Requester {
             let floor = match known {
                 // It was never opened with, so it has carried out nothing.
                 None => self.pending.keys().next().copied().unwrap_or(id),
-                // It has forgotten this client, and with it what it has carried out: nobody knows what became of the writes that are under way.
+                // It has forgotten this client, and with it what it has carried out: the outcome of writes in flight is unknown.
                 Some(_) => self.next,
             };
             self.opened.insert(partition, Opened { cookie, floor, asked_at: None, waiting: BTreeSet::new() });
@@ -432,7 +432,7 @@ impl Requester {
         }
         opened.asked_at = Some(now);
         let Some(pending) = self.pending.get(&id) else { return false };
-        // To whom the cookie is from, whoever has the key by now.
+        // To the server that sent the cookie, whichever server has the key by now.
         let open = QueryHeader::request(Op::Open, pending.ask.key, self.client, floor);
         let open = QueryHeader { range_end: cookie, ..open };
         self.stats.opens += 1;

@@ -15,12 +15,12 @@ use crate::hosts::Hosts;
 use crate::key::{Secret, sealed};
 use crate::known::{Known, Seen};
 
-/// What a server gives, and to whom at most.
+/// Bounds of what a server gives to clients and hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponderOptions {
     /// The partition that it answers for: redirects and cookies say whose they are.
     pub partition: u16,
-    /// Of which the keys of clients are made: only who has one is answered. `None` if everybody is.
+    /// Source of clients' keys: only clients with a key are answered. `None` if all clients are.
     pub secret: Option<Secret>,
     /// Longest value of a put or update, bytes.
     pub longest_value: u32,
@@ -74,7 +74,7 @@ const LARGEST_SHARE: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket(u64);
 
-/// What is to be done.
+/// The operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// To be given back with the outcome.
@@ -83,17 +83,17 @@ pub struct Request {
     pub op: Op,
     /// The key; of a scan, the first.
     pub key: u64,
-    /// Of a scan: the last key.
+    /// The last key of a scan.
     pub range_end: u64,
-    /// Of a scan: the most records.
+    /// The most records of a scan.
     pub limit: u32,
-    /// A node that the key may be below; 0: none is known. Nobody vouches for it.
+    /// A node that the key may be below; 0 if none is known. It is not authenticated.
     pub address: u64,
-    /// Of a put or update.
+    /// The value of a put or update.
     pub value: Vec<u8>,
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The write was carried out.
@@ -117,7 +117,7 @@ pub enum Outcome {
     Failed,
     /// It may have been carried out or not.
     Unknown,
-    /// What is held for the key fails its checks. Nothing was changed.
+    /// The tree's data for the key fails its checks. Nothing was changed.
     Damaged,
     /// The server has lost its tree. Nothing was changed.
     TreeLost,
@@ -132,7 +132,7 @@ pub struct ToClient {
     pub bytes: Vec<u8>,
 }
 
-/// What came and went.
+/// Counts of packets and requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ResponderStats {
     /// Datagrams that are no requests.
@@ -147,7 +147,7 @@ pub struct ResponderStats {
     pub no_key: u64,
 }
 
-/// What a write's packet came to.
+/// Result of a write's packet.
 enum Received {
     /// It is to be carried out, with this value.
     Whole(Vec<u8>),
@@ -161,7 +161,7 @@ enum Received {
 
 struct Running {
     from: SocketAddr,
-    /// Whose places it takes: the host's, if the client has proved its address.
+    /// Host whose places it takes, if the client has proved its address.
     host: Option<IpAddr>,
     places: usize,
     header: QueryHeader,
@@ -194,7 +194,7 @@ impl std::fmt::Debug for Responder {
 }
 
 impl Responder {
-    /// Knows nobody. The seed must be one that clients cannot guess.
+    /// A responder without clients. The seed must be one that clients cannot guess.
     pub fn new(options: ResponderOptions, seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let cookies = Cookies::new(&mut random);
@@ -214,7 +214,7 @@ impl Responder {
         }
     }
 
-    /// What came and went so far.
+    /// Counts since the start.
     pub fn stats(&self) -> ResponderStats {
         self.stats
     }
@@ -232,7 +232,7 @@ impl Responder {
             && secret.key_of(header.client).tag(&header, part) != header.tag
         {
             self.stats.no_key += 1;
-            // Without a tag: nobody is given the tags of others.
+            // Without a tag: a client is never given the tags of others.
             let refused = header.response(Status::NoKey);
             self.transmit.extend(
                 sealed(&refused, &[], self.options.part, None).map(|bytes| ToClient { to: from, bytes }),
@@ -251,7 +251,7 @@ impl Responder {
             }
             Op::Get | Op::Scan => {
                 let host = self.proven(now, from, header.client);
-                // A scan's answer is long, and so is the work for it: neither is for an address that may be somebody else's. Where keys
+                // A scan's answer is long, and so is the work for it: neither is for an address that may be another host's. Where keys
                 // are wanted no answer is: the request may be another client's, sent again.
                 if host.is_none() && (header.op == Op::Scan || self.options.secret.is_some()) {
                     self.tell(from, &header, Status::NotOpen);
@@ -375,7 +375,7 @@ impl Responder {
         let places = self.places_of(&header);
         if !self.hosts.take_places(host, places, self.options.running) {
             self.stats.busy += 1;
-            // Who has opened has its host's places, whatever others do.
+            // A client that has opened has its host's places, whatever others do.
             let has_opened = host.is_some() || header.client == 0;
             self.tell(from, &header, if has_opened { Status::Busy } else { Status::NotOpen });
             return None;
@@ -409,7 +409,7 @@ impl Responder {
         }
     }
 
-    /// A request has come to its end. Those that nobody knows are passed over.
+    /// A request has ended. Unknown ones are ignored.
     pub fn finish(&mut self, ticket: Ticket, outcome: Outcome) {
         let Some(running) = self.running.remove(&ticket.0) else { return };
         let Running { from, host, places, header, led } = running;
@@ -433,7 +433,7 @@ impl Responder {
             Outcome::Damaged => (Status::Damaged, Vec::new()),
             Outcome::TreeLost => (Status::TreeLost, Vec::new()),
         };
-        // Nobody is sent more packets than it has sent before it has shown that it receives them.
+        // A client gets no more packets than it has sent until it has shown that it receives them.
         if host.is_none() && payload.len() > self.options.part {
             self.tell(from, &header, Status::NotOpen);
             return;

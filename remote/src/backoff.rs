@@ -72,7 +72,7 @@ impl Backoff {
     }
 }
 
-/// What a client's pauses depend on beside the attempt: the random part, drawn from one seed.
+/// The random part of a client's pauses, drawn from one seed.
 #[derive(Debug)]
 pub(crate) struct Pauses {
     random: ChaCha8Rng,

@@ -13,7 +13,7 @@ use crate::memory::{RemoteMemory, Trouble};
 pub struct Part<'d> {
     /// Where.
     pub at: GlobalAddress,
-    /// What.
+    /// The bytes to write.
     pub bytes: &'d [u8],
 }
 

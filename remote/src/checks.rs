@@ -29,8 +29,8 @@ checks! {
     /// An internal node has a possible number of children. A second line: with a wrong number a walk takes another child or none,
     /// and whatever it takes is checked for itself.
     Count,
-    /// The keys of a node are not none, the pivots of an internal node ascend within them, and no child is null. A second line for those who
-    /// read: the child is checked for itself. Who writes a node again relies on it.
+    /// The key range of a node is not empty, the pivots of an internal node ascend within it, and no child is null. Readers check each child
+    /// as well; writers that write a node back rely on this check alone.
     Structure,
     /// All lines have one version: the node was not rewritten while it was read.
     LineVersion,
@@ -54,11 +54,11 @@ checks! {
     HighFence,
     /// A node with a key right of it has a sibling.
     Sibling,
-    /// A node with a partner asks it who has the upper keys.
+    /// A node with a partner asks the partner which of the two has the upper keys.
     Partner,
     /// A lock is only taken from an owner whose session has ended.
     OwnerLife,
-    /// What is written under a lock is written in the session that the lock is of.
+    /// Writes under a lock happen in the session of the lock.
     Session,
     /// Sessions are told apart by their names: the number of an owner comes again when a server is started anew.
     SessionIdentity,
@@ -66,7 +66,7 @@ checks! {
     ForgetsChunks,
     /// With a session, the places of records that were freed in it are forgotten.
     ForgetsPlaces,
-    /// A lock that somebody else has is not taken.
+    /// A lock of another owner is not taken.
     Lock,
     /// A lock is given back after what was written under it.
     UnlockLast,

@@ -23,7 +23,7 @@ impl fmt::Display for ConnectionId {
     }
 }
 
-/// What the server says of itself when a queue pair is connected.
+/// The server's side of a connection: endpoint, rkey, registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteSide {
     /// Its end of the queue pair.
@@ -96,7 +96,7 @@ pub enum ConnectError {
     /// No such connection.
     #[error("no {id}: there is no such memory server, or there are only {lanes} lanes")]
     Unknown {
-        /// What was asked for.
+        /// The requested value.
         id: ConnectionId,
         /// Lanes per server.
         lanes: u8,
@@ -193,7 +193,7 @@ pub(crate) struct Connections {
     lanes: u8,
     /// By server, then by lane.
     all: Vec<Connection>,
-    /// What the owner has not been told yet; at most one event per queue pair.
+    /// Events not yet taken by the owner; at most one per queue pair.
     events: VecDeque<Event>,
 }
 

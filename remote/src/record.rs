@@ -4,7 +4,7 @@
 //! offset  0, 2 bytes  mark: twice the version and one, its low 16 bits, where an entry of the index leads here; 0 otherwise
 //! offset  2, 2 bytes  magic 0xfb7c: a record; a node has its own there, so what an index read has brought is told apart
 //! offset  4, 4 bytes  version
-//! offset  8, 8 bytes  key: whoever comes with a stale address notices
+//! offset  8, 8 bytes  key, so that a reader holding a stale address detects the mismatch
 //! offset 16, 4 bytes  length n of the value
 //! offset 20, 4 bytes  CRC-32 of bytes 2 to 20 and of the value: of all but the mark
 //! offset 24, n bytes  value
@@ -20,7 +20,7 @@
 //! # By an entry
 //!
 //! A record is written before the entry that points to it and never changed in place. The checksum guards against a
-//! record that is freed and written anew while somebody still reads it: whatever mixture of old and new such a reader gets
+//! record that is freed and written anew during a read: whatever mixture of old and new such a reader gets
 //! is noticed, wherever old ends and new begins. Memory that was a record is used again for records only, and a record begins
 //! where one began before.
 //!
@@ -51,7 +51,7 @@
 //! A reader that is led here takes the value of a record *R* if the checksum is right and the mark is that of the version that it
 //! has read. Then all bytes but the mark are those of *R*: no other WRITE to this place has the same version, and a mixture has a
 //! wrong checksum. The mark was read at some moment of the lookup, before or after the other bytes, and only the WRITE that
-//! publishes *R* writes it (of another record here the version would be another one, and 0 is nobody's). So at that moment *R* was
+//! publishes *R* writes it (of another record here the version would be another one, and 0 is no record's). So at that moment *R* was
 //! marked, the entry led to it, and its value was the key's. That moment is where the lookup takes effect. It does not matter
 //! in which order the lines were read, how long it took, or how often the place was written before and after, for whatever keys.
 //! (The mark has 15 bits of the version, an entry 11: as above, a reader that sleeps while its place is written 2048 times is not
@@ -101,7 +101,7 @@ const _: () = assert!(SUM + 4 == RECORD_HEAD);
 /// Bits of an entry that hold the length of a value; the other 11 of 32 hold the record's version.
 const LENGTH_BITS: u32 = 21;
 
-/// What an entry says of its record.
+/// Pointer from an entry to its record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordPointer {
     /// Where the record begins.
@@ -172,7 +172,7 @@ pub enum RecordFault {
     Version {
         /// The record's version.
         found: u32,
-        /// What the entry says, 11 bits.
+        /// The entry's version, 11 bits.
         expected: u32,
     },
     /// The switches have led to a record that no entry leads to, or not yet, or no more.
@@ -210,7 +210,7 @@ pub const fn record_bytes(length: u32) -> u32 {
     length.saturating_add(RECORD_HEAD as u32)
 }
 
-/// What a record says of itself before its value.
+/// Header of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHead {
     mark: [u8; MARK_BYTES],

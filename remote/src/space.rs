@@ -112,7 +112,7 @@ struct Stock {
 }
 
 impl Stock {
-    /// Memory that nobody has used yet.
+    /// Memory that has not been used yet.
     fn take(&mut self, want: Want) -> Option<GlobalAddress> {
         let Rest { next, end } = self.rest;
         let behind = next.checked_add(u64::from(want.bytes).next_multiple_of(RECORD_ALIGN))?;
@@ -131,7 +131,7 @@ pub struct ReturnedPlaces {
     pub server: u16,
     /// In which session they were the client's: in another one they must not be given back.
     pub session: SessionId,
-    /// Of what.
+    /// Kind of memory.
     pub kind: ChunkKind,
     /// Bytes of each, if they are records'; 0 for nodes, which have their own size.
     pub bytes: u32,
@@ -155,7 +155,7 @@ pub struct Want {
     pub server: u16,
     /// For what.
     pub kind: ChunkKind,
-    /// Of the node, or of the record's place.
+    /// Bytes of the node, or of the record's place.
     pub bytes: u32,
     /// It must not have been used before.
     pub is_fresh: bool,
@@ -168,7 +168,7 @@ impl Want {
     }
 }
 
-/// What a client has been given of one server and not used, and what it has freed there.
+/// Unused memory that a client has of one server, and the places that it has freed there.
 #[derive(Debug)]
 pub struct Space {
     server: u16,
@@ -211,7 +211,7 @@ impl Space {
         waiting
     }
 
-    /// Takes note that there is no memory. Whoever waits gives up.
+    /// Notes that there is no memory. Waiting operations give up.
     pub fn refuse(&mut self, kind: ChunkKind, why: Shortage) -> Vec<Waker> {
         let stock = self.stock(kind);
         stock.asked = false;
@@ -281,12 +281,12 @@ impl Space {
         self.put_back_record(place, place_bytes(length));
     }
 
-    /// Takes back the place of a record that nobody has heard of.
+    /// Takes back the place of a record that was never linked.
     pub fn put_back_record(&mut self, place: RecordPlace, bytes: u32) {
         self.places.entry(bytes).or_default().push(place);
     }
 
-    /// Takes back a node that nobody has heard of.
+    /// Takes back a node that was never linked.
     pub fn put_back(&mut self, node: GlobalAddress, kind: ChunkKind) {
         self.stock(kind).returned.push(node);
     }

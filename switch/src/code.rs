@@ -385,12 +385,12 @@ pub(crate) struct ConstTable {
     pub(crate) parts: Box<[Part]>,
     /// Value and mask of each entry, best first.
     pub(crate) words: Box<[(u64, u64)]>,
-    /// What to run for each entry, and at the end for a miss.
+    /// Code of each entry, and at the end of a miss.
     pub(crate) calls: Box<[ConstCall]>,
 }
 
 impl ConstTable {
-    /// What to run for the packet, and whether it is an entry's.
+    /// Code for the packet, and whether it is an entry's.
     #[inline]
     pub(crate) fn look_up(&self, slots: &Words) -> (bool, Option<&ConstCall>) {
         let part = |p: &Part| slots[usize::from(p.slot)].rotate_right(p.rot.into()) & p.mask;

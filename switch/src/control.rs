@@ -1,4 +1,4 @@
-//! What control software does to a pipeline: entries, default actions, counters, registers.
+//! Control software's operations on a pipeline: entries, default actions, counters, registers.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::SeedableRng;
@@ -146,7 +146,7 @@ impl Pipeline {
     /// The next entries of a table with their direct counters, about `most` of them, in an order that changes of other entries do not
     /// change; `from` is 0 at first. Returns from where to go on; `None` at the end.
     ///
-    /// For those who cannot stop the packets for as long as a table takes: an entry that is there all the time is met once, whatever
+    /// For callers that cannot stop the packets for as long as a table takes: an entry that is there all the time is met once, whatever
     /// happens to others in between.
     pub fn next_entries(
         &self,
@@ -347,7 +347,7 @@ impl Pipeline {
         check_key(self.program.table_info(table), key, priority)
     }
 
-    /// What all pipes have counted of the entry that the first pipe has in this row.
+    /// Counts of all pipes for the entry that the first pipe has in this row.
     fn counted(&self, table: TableRef, row: u32) -> CounterData {
         let (contents, kind) = (self.contents(table), self.program.kind(table));
         let mut sum = contents.counter(row);

@@ -1,4 +1,4 @@
-//! What control software says to a pipeline: matches, actions, entries, counters.
+//! Values that control software exchanges with a pipeline: matches, actions, entries, counters.
 //!
 //! Values are plain `u64` because this switch computes on fields of at most 64 bits. Priorities follow
 //! P4Runtime §9.1.1: a *larger* number wins. Tables whose key fields are all exact or LPM have no
@@ -62,7 +62,7 @@ impl MatchKind {
     }
 }
 
-/// What one key field of an entry matches. Entries must be canonical (P4Runtime §9.1.1): no bit of
+/// Match of one key field of an entry. Entries must be canonical (P4Runtime §9.1.1): no bit of
 /// `value` outside the prefix or the mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MatchValue {
@@ -100,7 +100,7 @@ pub struct Entry {
     pub key: Vec<MatchValue>,
     /// Larger wins; 0 in tables that have only exact and LPM fields, at least 1 in others.
     pub priority: i32,
-    /// What to do on a hit.
+    /// Action on a hit.
     pub action: ActionRef,
     /// One value per action parameter.
     pub params: Vec<u64>,
@@ -130,7 +130,7 @@ pub struct ActionCall {
     pub params: Vec<u64>,
 }
 
-/// What a counter has counted. Both kinds are always counted, as BMv2 does.
+/// Value of a counter. Both kinds are always counted, as BMv2 does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CounterData {
     /// Packets.

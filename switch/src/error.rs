@@ -23,7 +23,7 @@ pub enum LoadError {
     Unsupported {
         /// Where, for example ``action `ingress.x` ``.
         place: String,
-        /// What, for example ``primitive `recirculate` ``.
+        /// The feature, for example ``primitive `recirculate` ``.
         what: String,
     },
     /// A reference to something that the program does not declare.
@@ -34,7 +34,7 @@ pub enum LoadError {
     Unknown {
         /// Where the reference stands.
         place: String,
-        /// What kind of thing was looked for.
+        /// Kind of the missing thing.
         kind: &'static str,
         /// The name or id that was not found.
         name: String,
@@ -44,11 +44,11 @@ pub enum LoadError {
         "{place}: expected {expected}, found {found}: compile the program again, the JSON is damaged or edited"
     )]
     Malformed {
-        /// Where.
+        /// The place in the program.
         place: String,
-        /// What the format says.
+        /// The form that the format prescribes.
         expected: String,
-        /// What the program says.
+        /// The content of the program.
         found: String,
     },
     /// A program larger than this switch's fixed storage.
@@ -56,13 +56,13 @@ pub enum LoadError {
         "{place}: needs {need} {what}, this switch has {limit}: make the program smaller or run it on BMv2"
     )]
     TooLarge {
-        /// Where.
+        /// The place in the program.
         place: String,
-        /// What of.
+        /// The resource.
         what: &'static str,
-        /// How many are needed.
+        /// The need.
         need: usize,
-        /// How many there are.
+        /// The limit.
         limit: usize,
     },
 }
@@ -182,7 +182,7 @@ pub enum TableError {
         kind: &'static str,
         /// Declared width in bits.
         width: u16,
-        /// What is wrong with the value.
+        /// The problem of the value.
         reason: String,
     },
     /// A priority where there is none, or none where there must be one.
@@ -190,7 +190,7 @@ pub enum TableError {
     BadPriority {
         /// Table name.
         table: String,
-        /// What the table's match kinds require.
+        /// The rule of the table's match kinds.
         expected: &'static str,
         /// The priority given.
         found: i32,

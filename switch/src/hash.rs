@@ -127,7 +127,7 @@ pub(crate) struct Linear {
     pub(crate) base: u32,
     /// Fields that are not constants, and how many bytes each has.
     pub(crate) fields: Vec<(Slot, u8)>,
-    /// What the values of each byte contribute; of each field the lowest byte first.
+    /// Contributions of the values of each byte; of each field the lowest byte first.
     pub(crate) bytes: Vec<[u32; 256]>,
 }
 

@@ -1,7 +1,7 @@
 //! The software switch: BMv2 JSON in, packets through, P4Runtime beside it.
 //!
 //! The crate has two halves. The *engine*, here at the top, runs programs that `p4c-bm2-ss` compiled for v1model; it
-//! is sans-IO, owned by whoever feeds it frames, and knows nothing but the JSON. [`service`] puts P4Runtime in
+//! is sans-IO, owned by the driver that feeds it frames, and knows nothing but the JSON. [`service`] puts P4Runtime in
 //! front of it.
 //!
 //! ```text

@@ -17,14 +17,14 @@ const BUDGET: u32 = 10_000;
 /// Where a header that was not taken from the frame lies.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
-/// What a pipeline owns beside the machine: contents of tables, counters and registers.
+/// State of a pipeline beside the machine: contents of tables, counters and registers.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) tables: Vec<Contents>,
     /// Packets and bytes of each cell: zeroed pages, which are there when they are used.
     pub(crate) counters: Vec<Vec<[u64; 2]>>,
     pub(crate) registers: Vec<Vec<u64>>,
-    /// Of P4's `random`: small and fast, and the same on every machine.
+    /// Source of P4's `random`: small and fast, and the same on every machine.
     pub(crate) random: SplitMix64,
 }
 

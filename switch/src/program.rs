@@ -106,7 +106,7 @@ pub(crate) struct Code {
     pub(crate) ingress: Pc,
     pub(crate) egress: Pc,
     pub(crate) update: Pc,
-    /// What runs before a packet's port is known, and after: the entry points above that lead to something.
+    /// Entry points that run before a packet's port is known, and after; only those that lead to something.
     pub(crate) before: Vec<Pc>,
     pub(crate) after: Vec<Pc>,
     pub(crate) headers: Vec<HeaderCode>,
@@ -136,7 +136,7 @@ pub(crate) struct TableCode {
     /// In the order of [`TableInfo::actions`].
     pub(crate) actions: Vec<ActionCode>,
     pub(crate) shape: Shape,
-    /// What a miss runs, where that is part of the program.
+    /// Code of a miss, where it is part of the program.
     pub(crate) miss: Option<ConstCall>,
     /// Where to continue after each action; empty where that is the same for all.
     pub(crate) next: Vec<Pc>,
@@ -188,7 +188,7 @@ fn lower(json: &str) -> Result<Program, LoadError> {
 }
 
 impl Program {
-    /// Loads the JSON that `p4c-bm2-ss` writes. The same text gives the same program as long as somebody holds it: switches
+    /// Loads the JSON that `p4c-bm2-ss` writes. The same text gives the same program as long as it is in use: switches
     /// of one process run one copy of the code, which then stays in the processor's caches.
     ///
     /// # Errors
@@ -245,7 +245,7 @@ impl Program {
         self.table_names.get(name).copied()
     }
 
-    /// What is known about a table.
+    /// Description of a table.
     ///
     /// # Panics
     /// If `table` came from another program that has more tables.
@@ -263,7 +263,7 @@ impl Program {
         info.actions.iter().copied().find(|&a| self.actions[a.index()].name == name)
     }
 
-    /// What is known about an action.
+    /// Description of an action.
     ///
     /// # Panics
     /// If `action` came from another program that has more actions.

@@ -9,7 +9,7 @@ use std::str::FromStr;
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// The locally administered address of whoever owns `ip` by default: `02:00` and then the four octets.
+    /// The locally administered address of the host with `ip` by default: `02:00` and then the four octets.
     ///
     /// One-to-one with the IPv4 address, so it is as unique as that, and a packet dump reads itself.
     pub fn of_ip(ip: Ipv4Addr) -> Self {

@@ -1,4 +1,4 @@
-//! A cluster: the network and who sits where in it.
+//! A cluster: the network and the roles in it.
 //!
 //! `file` holds the TOML shapes (with the place of every value), `validate` turns them into a [`Cluster`] or a
 //! [`ClusterError`] that names line and field.
@@ -23,7 +23,7 @@ use crate::routing::Ends;
 pub struct MemoryServer {
     /// Where it is.
     pub host: HostId,
-    /// What people call it; by default the host's name.
+    /// Its name; by default the host's.
     pub name: String,
     /// Partition id, which is also the server number in the high 16 bits of its addresses.
     pub partition: u16,
@@ -42,7 +42,7 @@ pub struct MemoryServer {
 pub struct Client {
     /// Where it is.
     pub host: HostId,
-    /// What people call it; by default the host's name.
+    /// Its name; by default the host's.
     pub name: String,
 }
 
@@ -87,7 +87,7 @@ pub struct Cluster {
     metrics: std::collections::BTreeMap<String, String>,
 }
 
-/// What a name of a cluster stands for.
+/// Owner of a name in a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Named<'a> {
     /// A switch.
@@ -139,7 +139,7 @@ impl Cluster {
         [("single", SINGLE), ("pair", PAIR), ("leaf-spine", LEAF_SPINE), ("fat-tree", LOCAL)]
     }
 
-    /// Who has this name: a switch's, a memory server's or a client's own, or that of the host where one of them is.
+    /// The role with this name: a switch's, a memory server's or a client's own, or that of the host where one of them is.
     pub fn named(&self, name: &str) -> Option<Named<'_>> {
         let on = |host: HostId| self.tree.host(host).name() == name;
         let switch = self.tree.switch_by_name(name).map(Named::Switch);
@@ -211,7 +211,7 @@ impl Cluster {
         self.certificates.as_deref()
     }
 
-    /// Whether memory servers answer queries whoever asks, though there are [certificates](Self::certificates). Otherwise only
+    /// Whether memory servers answer queries of all clients, though there are [certificates](Self::certificates). Otherwise only
     /// clients that have a key, which they hand out to those with certificates.
     pub fn query_open(&self) -> bool {
         self.query_open
@@ -240,7 +240,7 @@ impl Cluster {
         self
     }
 
-    /// What a switch's port is called on the device: on hardware, the number behind the front panel's. The same number
+    /// Number of a switch's port on the device: on hardware, the number behind the front panel's. The same number
     /// where the file says nothing.
     pub fn device_port(&self, switch: SwitchId, port: u16) -> u16 {
         let named = self.device_ports.get(&switch).and_then(|ports| ports.get(&port));

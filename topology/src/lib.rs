@@ -1,4 +1,4 @@
-//! The networks that Fat-B+Tree lives in: switches, who sits where, and how packets go.
+//! The networks that Fat-B+Tree lives in: switches, hosts, their places, and the routes of packets.
 //!
 //! ```text
 //!                 core-0  core-1  …   (hold the fat root: every index packet turns round in one of them)

@@ -79,7 +79,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What a switch does for index packets.
+/// Role of a switch for index packets.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -166,7 +166,7 @@ pub struct HostId(pub u32);
 pub struct Switch {
     /// Its index in [`Network::switches`].
     pub id: SwitchId,
-    /// What it does.
+    /// Its role.
     pub role: Role,
     /// How high it is above the hosts; the lowest switches are at 0. Cables lead from one tier to another.
     pub tier: u8,
@@ -226,7 +226,7 @@ impl Host {
     }
 }
 
-/// What a switch port is wired to.
+/// Other end of a switch port's cable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Peer {
     /// A port of another switch.
@@ -254,9 +254,9 @@ pub struct Link {
 /// The ports of a switch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Ports {
-    /// How many the switch has; those that are not wired included.
+    /// Ports of the switch, wired or not.
     pub(crate) count: u16,
-    /// What each is wired to, as far as any is.
+    /// The other end of each port that is wired.
     pub(crate) peers: Vec<Option<Peer>>,
     /// Prefixes of all that is below, but for its own hosts.
     pub(crate) down: Vec<Route>,
@@ -296,7 +296,7 @@ impl Network {
         }
     }
 
-    /// What it was built as.
+    /// Kind as which it was built.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -370,7 +370,7 @@ impl Network {
         self.switch(self.host(host).edge)
     }
 
-    /// What `port` of `switch` is wired to; `None` when nothing is.
+    /// The other end of `port` of `switch`; `None` if it is not wired.
     pub fn peer(&self, switch: SwitchId, port: u16) -> Option<Peer> {
         self.of(switch).peers.get(usize::from(port)).copied().flatten()
     }

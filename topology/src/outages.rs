@@ -1,10 +1,10 @@
-//! What of a network is down.
+//! Dead parts of a network.
 
 use std::collections::BTreeSet;
 
 use crate::network::{Network, Peer, SwitchId};
 
-/// What is down. Hosts are not switches: theirs are cables.
+/// Dead switches and cables. A host's failure is that of its cable.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Outages {
     /// Switches that forward nothing.

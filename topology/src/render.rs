@@ -10,5 +10,5 @@ use std::collections::BTreeMap;
 
 use crate::network::SwitchId;
 
-/// What to write on the switches of a drawing, such as `fat root 600 ranges` or `A: 3600 nodes`: one line per string.
+/// Labels of the switches in a drawing, such as `fat root 600 ranges` or `A: 3600 nodes`: one line per string.
 pub type Annotations = BTreeMap<SwitchId, Vec<String>>;

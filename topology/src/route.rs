@@ -71,7 +71,7 @@ impl Routing<'_> {
     }
 }
 
-/// What a switch does with the table: the longest prefix wins.
+/// The switch's choice in the table: the longest prefix wins.
 pub(crate) fn look_up(routes: &[Route], ip: Ipv4Addr) -> Option<u16> {
     routes.iter().filter(|r| r.prefix.contains(ip)).max_by_key(|r| r.prefix.len()).map(|r| r.port)
 }

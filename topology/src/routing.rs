@@ -22,7 +22,7 @@ pub struct Hop {
     pub out_port: u16,
 }
 
-/// Who sends and who answers index packets: a fat root is used where it reaches them.
+/// Senders and receivers of index packets: a fat root is used where it reaches them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ends {
     /// Switches of memory servers.
@@ -215,7 +215,7 @@ impl<'a> Routing<'a> {
         self.outages.carries(self.network, switch, port)
     }
 
-    /// What a port leads to, if packets arrive there.
+    /// The other end of a port, if packets arrive there.
     fn peer(&self, switch: SwitchId, port: u16) -> Option<Peer> {
         self.network.peer(switch, port).filter(|_| self.carries(switch, port))
     }

@@ -7,7 +7,7 @@ use crate::network::{HostId, Network, NodeSet, Role, Switch, SwitchId};
 pub struct SetGroup {
     /// The switches, ascending: those with the fat root, or the aggregation switches of a pod, or the host's own switch.
     pub switches: Vec<SwitchId>,
-    /// What they are.
+    /// Their role.
     pub role: Role,
     /// Which of their node sets it is.
     pub set: NodeSet,
@@ -39,7 +39,7 @@ impl Network {
 }
 
 impl SetGroup {
-    /// What people call it: `core A`, `aggregation B`, `single A`.
+    /// Its name: `core A`, `aggregation B`, `single A`.
     pub fn name(&self) -> String {
         format!("{} {:?}", self.role, self.set)
     }

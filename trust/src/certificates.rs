@@ -14,20 +14,20 @@ use time::{Duration, OffsetDateTime};
 
 use crate::QUERY_SECRET;
 
-/// Days that a set of certificates lasts unless somebody says otherwise.
+/// Default validity of a set of certificates, in days.
 pub const DAYS: u32 = 365;
 
 /// Most days that a set lasts: a hundred years. Dates behind the year 9999 cannot be in a certificate.
 pub const MOST_DAYS: u32 = 36_500;
 
-/// How long a set is good before it was made: clocks of other machines may be behind.
+/// Validity of a set before its creation, because clocks of other machines may be behind.
 const SKEW: Duration = Duration::hours(1);
 
 /// Why there is no set of certificates.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MakeError {
-    /// There is one already.
+    /// A set exists already.
     #[error("{} is there already: nothing is overwritten; name another folder, or move this one away", .0.display())]
     Exists(PathBuf),
     /// A file cannot be written.

@@ -1,4 +1,4 @@
-//! Where a service listens, and what it knows of whoever comes in.
+//! Where a service listens, and what it knows of its peers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use webpki::EndEntityCert;
 use crate::Trust;
 use crate::incoming::{Accepted, Connections, Refused, incoming};
 
-/// Who is who, by the names of the cluster file.
+/// Roles and their addresses, by the names of the cluster file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
     /// Memory servers by partition.
@@ -23,16 +23,16 @@ pub struct Roster {
     pub clients: BTreeMap<Ipv4Addr, String>,
 }
 
-/// A listener (`L`, whatever the service accepts from), and whom it lets in. A listener alone lets everybody in.
+/// A listener (`L`, whatever the service accepts from), and the peers that it admits. A listener alone admits all.
 #[derive(Clone, Debug)]
 pub struct Door<L> {
-    /// What connections come from.
+    /// Source of connections.
     pub listener: L,
     /// The certificate that is shown.
     pub trust: Trust,
-    /// Who is who.
+    /// Roles and their addresses.
     pub roster: Arc<Roster>,
-    /// Counts who found no place.
+    /// Counts peers for which there was no place.
     pub refused: Refused,
 }
 
@@ -44,7 +44,7 @@ impl<L> From<L> for Door<L> {
 
 impl Door<TcpListener> {
     /// Begins to accept connections, so many at once; others are closed and counted. Gives them, and the door without its listener: what a
-    /// service keeps, to ask who somebody is.
+    /// service keeps, to ask for a peer's role.
     ///
     /// Must be called on a tokio runtime.
     pub fn open(self, bound: Connections) -> (ReceiverStream<io::Result<Accepted>>, Door<()>) {
@@ -55,7 +55,7 @@ impl Door<TcpListener> {
 }
 
 impl<L> Door<L> {
-    /// A server that lets in who has a certificate of the authority.
+    /// A server that admits peers with a certificate of the authority.
     ///
     /// # Errors
     /// When the certificates cannot be used.
@@ -63,7 +63,7 @@ impl<L> Door<L> {
         self.trust.server()
     }
 
-    /// Who sends a request.
+    /// The sender of a request.
     pub fn caller<T>(&self, request: &Request<T>) -> Caller {
         if self.trust.is_plaintext() {
             return Caller(None);
@@ -85,7 +85,7 @@ impl<L> Door<L> {
     /// Whether it is the memory server of a partition.
     ///
     /// # Errors
-    /// `PERMISSION_DENIED`, also for a partition that nobody has.
+    /// `PERMISSION_DENIED`, also for a partition without an owner.
     #[allow(clippy::result_large_err, reason = "tonic's own error")]
     pub fn admit_server(&self, caller: &Caller, partition: u16) -> Result<(), Status> {
         caller.admit_one(self.roster.partitions.get(&partition), || format!("partition {partition}"))
@@ -94,14 +94,14 @@ impl<L> Door<L> {
     /// Whether it is the client with this address on the data path.
     ///
     /// # Errors
-    /// `PERMISSION_DENIED`, also for an address that nobody has.
+    /// `PERMISSION_DENIED`, also for an address without an owner.
     #[allow(clippy::result_large_err, reason = "tonic's own error")]
     pub fn admit_client(&self, caller: &Caller, address: Ipv4Addr) -> Result<(), Status> {
         caller.admit_one(self.roster.clients.get(&address), || address.to_string())
     }
 }
 
-/// Who sends a request: by the names of its certificate, or anybody, where there are none.
+/// The sender of a request: by the names of its certificate, or any peer, where there are none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller(Option<Vec<String>>);
 

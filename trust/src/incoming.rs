@@ -17,15 +17,15 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-/// How long nobody is accepted after the system has refused, as when no file is left.
+/// Pause in accepting after the system has refused, for example because no file descriptor is left.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How many connections a service has at once.
+/// Bounds of a service's open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connections {
-    /// Of all hosts.
+    /// Most connections of all hosts together.
     pub all: usize,
-    /// Of each.
+    /// Most connections of one host.
     pub per_host: usize,
 }
 
@@ -34,7 +34,7 @@ pub struct Connections {
 pub struct Refused(Arc<AtomicU64>);
 
 impl Refused {
-    /// So many until now.
+    /// Count so far.
     pub fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -43,19 +43,19 @@ impl Refused {
 /// Counts something per host and in all. Clones count together.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// All, and by host; who has none is not in it.
+    /// All, and by host; a host without connections is not in it.
     taken: Arc<Mutex<(usize, BTreeMap<IpAddr, usize>)>>,
     all: usize,
     per_host: usize,
 }
 
 impl Places {
-    /// So many places in all, and so many for each host.
+    /// Places in all, and for each host.
     pub fn new(all: usize, per_host: usize) -> Self {
         Self { taken: Arc::default(), all, per_host }
     }
 
-    /// A place for somebody of `host`, until it is dropped.
+    /// A place for a peer of `host`, until it is dropped.
     pub fn take(&self, host: IpAddr) -> Option<Place> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, hosts) = &mut *taken;

@@ -1,13 +1,13 @@
-//! Who may talk to whom: mutual TLS on every gRPC channel (ARCHITECTURE.md "Control channels"), and the certificates for it.
+//! Admission of peers: mutual TLS on every gRPC channel (ARCHITECTURE.md "Control channels"), and the certificates for it.
 //!
 //! A folder has the certificate of one authority, `ca.pem`, and for each role by its name `NAME.pem` and `NAME.key`. A role shows its
-//! certificate at both ends of a channel: whoever connects asks for the role it means, whoever listens knows who is there and decides what
+//! certificate at both ends of a channel: the connecting side asks for the role it means, the listening side knows the peer's role and decides what
 //! that one may do. Without a folder channels are plaintext and everybody may do everything; cluster files allow that on loopback, and
 //! elsewhere only in words.
 //!
 //! * [`make_certificates`] writes a set for tests and small installations; any authority's certificates do.
 //! * [`query_secret`]: what memory servers make the keys of queries of.
-//! * [`Trust`] is a role's own certificate; [`Peer`] somebody to connect to; [`Door`] where a service listens, and how many connections
+//! * [`Trust`] is a role's own certificate; [`Peer`] a role to connect to; [`Door`] where a service listens, and how many connections
 //!   it has at once ([`Connections`]).
 //! * [`Roster`]: which name is behind a partition and an address, as the cluster file says.
 //!
@@ -41,16 +41,16 @@ pub use incoming::{Accepted, Connections, Place, Places, Refused};
 pub use own::query_secret;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig};
 
-/// The name of whoever operates a cluster: asks its controller, loads its memory servers.
+/// The name of a cluster's operator, which asks its controller and loads its memory servers.
 pub const OPERATOR: &str = "operator";
 /// The controller's name.
 pub const CONTROLLER: &str = "controller";
 
 /// File of a folder with the secret of the memory servers, of which they make the keys of clients for queries: 32 hexadecimal
-/// digits. All memory servers of a cluster have the same; nobody else needs it.
+/// digits. All memory servers of a cluster have the same; no other role needs it.
 pub const QUERY_SECRET: &str = "queries.secret";
 
-/// How long a TLS handshake may take.
+/// Time limit of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// A role's certificate and its authority's; or nothing, and channels are plaintext.
@@ -97,7 +97,7 @@ pub enum TrustError {
     Exposed {
         /// The file.
         file: PathBuf,
-        /// What is in it.
+        /// Its content.
         what: String,
         /// Its permissions.
         mode: u32,
@@ -107,7 +107,7 @@ pub enum TrustError {
     NoCertificate {
         /// The file.
         file: PathBuf,
-        /// Whose it should be.
+        /// The expected owner.
         whose: String,
         /// The parser's words.
         why: String,
@@ -121,9 +121,9 @@ pub enum TrustError {
     OtherRole {
         /// The file.
         file: PathBuf,
-        /// Whose it should be.
+        /// The expected owner.
         name: String,
-        /// Whose it is.
+        /// Its owner.
         found: String,
         /// Its last day.
         ends: String,
@@ -137,7 +137,7 @@ pub enum TrustError {
     Expired {
         /// The file.
         file: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         whose: String,
         /// Its last day.
         ended: String,
@@ -147,7 +147,7 @@ pub enum TrustError {
     NotYet {
         /// The file.
         file: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         whose: String,
         /// Its first day.
         begins: String,
@@ -167,11 +167,11 @@ pub enum TrustError {
     /// Files that do not belong together.
     #[error("the certificate of {name} in {}: expected ca.pem, {name}.pem and {name}.key, all PEM, that belong together", folder.display())]
     Unusable {
-        /// Whose.
+        /// Its owner.
         name: String,
         /// Where.
         folder: PathBuf,
-        /// What is wrong.
+        /// The problem.
         source: tonic::transport::Error,
     },
 }
@@ -215,12 +215,12 @@ impl Trust {
         self.0.is_none()
     }
 
-    /// Somebody at `address` (`name-or-address:port`) who must show the certificate of `name`.
+    /// The role at `address` (`name-or-address:port`), which must show the certificate of `name`.
     pub fn to(&self, address: impl Into<String>, name: impl Into<String>) -> Peer {
         Peer { address: address.into(), name: name.into(), trust: self.clone() }
     }
 
-    /// For a channel to whoever must show the certificate of `name`; `None`: plaintext.
+    /// For a channel to a peer that must show the certificate of `name`; `None` in plaintext.
     pub fn tls(&self, name: &str) -> Option<ClientTlsConfig> {
         let credentials = self.0.as_ref()?;
         Some(
@@ -232,7 +232,7 @@ impl Trust {
         )
     }
 
-    /// A server that lets in who has a certificate of the authority.
+    /// A server that admits peers with a certificate of the authority.
     ///
     /// # Errors
     /// When the certificates cannot be used; [`read`](Self::read) has found that out.
@@ -252,7 +252,7 @@ impl Credentials {
     }
 }
 
-/// Somebody to connect to. Made from an address alone, with `http://` or without, it is met in plaintext.
+/// A peer to connect to. Made from an address alone, with `http://` or without, it is met in plaintext.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     address: String,

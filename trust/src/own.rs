@@ -60,7 +60,7 @@ pub(crate) fn check(file: &Path, text: &str, name: &str, now: SystemTime) -> Res
     check_pem(file, &pem, Some(name), now)
 }
 
-/// Whose a certificate without a role's name is.
+/// Owner of a certificate without a role's name.
 const AUTHORITY: &str = "the authority";
 
 fn none(file: &Path, whose: &str, why: impl Display) -> TrustError {

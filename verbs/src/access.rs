@@ -1,8 +1,8 @@
-//! What remote queue pairs may do with memory.
+//! Rights of remote queue pairs to memory.
 
 use std::ops::BitOr;
 
-/// What remote queue pairs may do in a memory region.
+/// Rights of remote queue pairs to a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Access(u8);
 

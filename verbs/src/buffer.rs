@@ -13,7 +13,7 @@ use crate::stack::IndexStack;
 /// Buffers of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferClass {
-    /// How many.
+    /// Number of buffers.
     pub count: u32,
     /// Bytes of each; rounded up to whole lines of 64.
     pub bytes: u32,
@@ -145,7 +145,7 @@ impl Buffer {
     /// Appends bytes.
     ///
     /// # Panics
-    /// When there is no room for them: whoever takes a buffer says how many bytes it is for.
+    /// When there is no room for them: the taker of a buffer says how many bytes it is for.
     #[inline]
     pub fn extend(&mut self, bytes: &[u8]) {
         let from = self.len;
@@ -166,7 +166,7 @@ impl Buffer {
     /// The bytes, to write.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as for `deref`; `&mut self` says that nobody else has a reference.
+        // SAFETY: as for `deref`; `&mut self` says that there is no other reference.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) }
     }
 

@@ -1,4 +1,4 @@
-//! What a device can do.
+//! Capabilities of a device.
 
 /// What a device can do. What both sides must be able to do (masked atomics, line atomicity) is asked of both: the
 /// responder says it in its description of itself.

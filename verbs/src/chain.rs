@@ -1,4 +1,4 @@
-//! What devices do alike whose network is a function call: which chains they take, and how an operation is carried out.
+//! Common parts of devices whose network is a function call: valid chains, and the execution of an operation.
 
 use crate::access::Access;
 use crate::buffer::Buffer;

@@ -1,4 +1,4 @@
-//! What became of posted requests.
+//! Results of posted requests.
 
 use crate::buffer::Buffer;
 use crate::device::QueuePair;
@@ -10,18 +10,18 @@ pub struct Completion {
     pub queue_pair: QueuePair,
     /// The tag it was posted with.
     pub tag: u64,
-    /// What came of it.
+    /// Its result.
     pub result: Result<Output, Failure>,
 }
 
-/// What a successful operation brought back.
+/// Result of a successful operation.
 #[derive(Debug)]
 pub enum Output {
     /// The bytes of a READ or an index read, in a registered buffer.
     Read(Buffer),
     /// A WRITE was carried out.
     Written,
-    /// What an atomic found in memory.
+    /// Value that an atomic found in memory.
     Atomic(u64),
 }
 
@@ -38,7 +38,7 @@ pub enum Failure {
     /// The responder could not carry it out.
     #[error("the memory server failed to carry it out (NAK: remote operational error)")]
     RemoteOperational,
-    /// Nobody answered.
+    /// No answer came.
     #[error("no answer within the allowed retries")]
     RetryExceeded,
     /// The queue pair failed for another operation's sake, or was destroyed. Whether the operation was carried out is

@@ -49,7 +49,7 @@ impl fmt::Display for QueuePairState {
     }
 }
 
-/// A registered region, as told to those who may use it.
+/// A registered region, as peers that may use it know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Region {
     /// Key that requests must carry: random, never 0.
@@ -72,7 +72,7 @@ pub struct Region {
 ///
 /// **Reconnecting** is destroying the queue pair and connecting a new one, on both sides.
 pub trait Device {
-    /// What it can do.
+    /// Its capabilities.
     fn capabilities(&self) -> Capabilities;
 
     /// Lets remote queue pairs use `memory`, whose first byte they address as `iova`, under a random rkey. Owner and
@@ -116,7 +116,7 @@ pub trait Device {
     /// When the device can have no more of them.
     fn create(&mut self) -> Result<QueuePair, ConnectError>;
 
-    /// What the other side must know of a queue pair.
+    /// Data of a queue pair that the other side needs.
     ///
     /// # Errors
     /// When there is none.

@@ -1,4 +1,4 @@
-//! What the two sides of a connection tell each other before it exists.
+//! Data that the two sides of a connection exchange before it exists.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -112,13 +112,13 @@ impl Endpoint {
 pub struct EndpointError {
     /// The field of [`Endpoint`].
     pub field: &'static str,
-    /// What it should be.
+    /// The expected value.
     pub expected: &'static str,
-    /// What it is.
+    /// The found value.
     pub found: u64,
 }
 
-/// What both sides of a connection have agreed on.
+/// Terms that both sides of a connection have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
     /// The path MTU: the smaller of both.
@@ -128,7 +128,7 @@ pub struct Agreed {
 }
 
 impl Agreed {
-    /// What two sides agree on, as `local` sees it.
+    /// Terms that two sides agree on, as `local` sees them.
     #[must_use]
     pub fn between(local: &Endpoint, remote: &Endpoint) -> Agreed {
         Agreed {

@@ -25,11 +25,11 @@ pub enum PostError {
     Full {
         /// The queue pair.
         queue_pair: QueuePair,
-        /// Of what there are too many.
+        /// Things of which there are too many.
         what: &'static str,
-        /// How many there would be.
+        /// Their number.
         found: usize,
-        /// How many there may be.
+        /// Maximum number.
         limit: usize,
     },
     /// All registered buffers are in use.
@@ -78,7 +78,7 @@ pub enum PostError {
     /// The device cannot do this.
     #[error("post: this device has no {what}; ask for its capabilities first")]
     Unsupported {
-        /// What it lacks.
+        /// The missing capability.
         what: &'static str,
     },
     /// The driver refused; the error number is the system's.
@@ -105,7 +105,7 @@ impl PostError {
     }
 }
 
-/// Why an operation came to nothing.
+/// Reason for which an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// It was not posted.
@@ -156,9 +156,9 @@ pub enum ConnectError {
     /// The driver refused.
     #[error("the driver refused to {what}: {reason}")]
     Driver {
-        /// What was asked of it.
+        /// The requested step.
         what: &'static str,
-        /// What it said.
+        /// Its message.
         reason: String,
     },
 }
@@ -180,7 +180,7 @@ pub enum DeviceMemoryError {
     Driver {
         /// Bytes.
         len: u64,
-        /// What it said.
+        /// Its message.
         reason: String,
     },
 }
@@ -211,7 +211,7 @@ pub enum RegisterError {
     Driver {
         /// Bytes.
         len: u64,
-        /// What it said.
+        /// Its message.
         reason: String,
     },
 }

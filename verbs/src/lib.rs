@@ -1,4 +1,4 @@
-//! The seam between trees and networks: one-sided operations on remote memory, and nothing about who carries them out.
+//! The seam between trees and networks: one-sided operations on remote memory, whatever device executes them.
 //!
 //! ```text
 //!   trees (index), clients                       memory servers

@@ -22,7 +22,7 @@ const WORD: usize = 8;
 /// undefined behaviour, but it may see some words from before a write and some from after it: trees keep versions or
 /// checksums for that. A device that is driven by one thread makes each of its accesses whole.
 ///
-/// Whoever reads what another thread has written afterwards, or changes it by [`update`](Self::update), also sees everything that thread
+/// A thread that reads what another thread has written afterwards, or changes it by [`update`](Self::update), also sees everything that thread
 /// has written before. So a lock that lies in such memory protects other such memory.
 ///
 /// ```
@@ -78,7 +78,7 @@ impl Memory {
     }
 
     /// The first `len` bytes of the file at `path`. What is written is in the file even if the process is killed; when it reaches the disk the
-    /// operating system decides, or [`sync`](Self::sync). Nobody else may make the file shorter meanwhile: an access behind its end would end
+    /// operating system decides, or [`sync`](Self::sync). The file must not be made shorter meanwhile: an access behind its end would end
     /// the process.
     ///
     /// The file may be shorter. All of it reads as zeros and nothing can be written before it was [reserved](Self::reserve): a write to a
@@ -150,7 +150,7 @@ impl Memory {
         self.len == 0
     }
 
-    /// All bytes that can be written, while nobody else has the memory: for loading.
+    /// All writable bytes, while the memory has no other user: for loading.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let len = self.there(0, self.len as usize);
         // SAFETY: the mapping is at least `len` bytes, initialised by the operating system, and lives as long as `self`;
@@ -228,11 +228,11 @@ impl Memory {
             let bytes = words[word + count].load(Ordering::Relaxed).to_ne_bytes();
             write_all(tail, &bytes[..tail.len()]);
         }
-        // With the fence of whoever wrote what was read. On x86-64 neither is an instruction.
+        // Pairs with the fence of the writer of what was read. On x86-64 neither is an instruction.
         fence(Ordering::Acquire);
     }
 
-    /// Copies bytes in. Bytes beside them in the same words stay as they are, whoever writes them meanwhile.
+    /// Copies bytes in. Bytes beside them in the same words stay as other threads write them.
     ///
     /// # Errors
     /// When they are not all there, or have no [room](Self::reserve); then nothing is written.
@@ -324,7 +324,7 @@ fn write_all(to: &mut [MaybeUninit<u8>], bytes: &[u8]) {
     }
 }
 
-/// Writes some bytes of a word, and leaves the others to whoever writes them at the same time.
+/// Writes some bytes of a word, and leaves the others to concurrent writers.
 fn write_part(word: &AtomicU64, at: usize, part: &[u8]) {
     let change = |found: u64| {
         let mut bytes = found.to_ne_bytes();

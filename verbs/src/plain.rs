@@ -27,7 +27,7 @@ pub struct PlainNetwork {
     hosts: Rc<RefCell<Vec<Host>>>,
 }
 
-/// What a device shares with those that reach it.
+/// State that a device shares with its peers.
 #[derive(Debug, Default)]
 struct Host {
     regions: BTreeMap<u32, Registered>,
@@ -140,7 +140,7 @@ impl PlainDevice {
             return Err(RegisterError::Range { iova, len });
         }
         Ok(self.host(|host| {
-            // Not random: nobody here is hostile.
+            // Not random: no peer here is hostile.
             host.last_rkey += 0x101;
             host.regions.insert(host.last_rkey, Registered { memory, iova, access, on_device });
             Region { rkey: host.last_rkey, iova, len }
@@ -332,7 +332,7 @@ impl Verbs for PlainDevice {
         if let Some(failure) = broken {
             let mut hosts = self.network.hosts.borrow_mut();
             hosts[self.number].break_pair(queue_pair.0);
-            // Who refuses a request fails as well; who is not there does not.
+            // A queue pair that refuses a request fails as well; one that is not there does not.
             if failure != Failure::RetryExceeded
                 && let Some(host) = hosts.get_mut(peer.0)
             {

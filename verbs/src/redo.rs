@@ -50,7 +50,7 @@ pub enum DamagedLog {
 /// A slot for one write.
 pub(crate) struct Redo {
     slot: Memory,
-    /// Devices are driven by one thread: mostly nobody waits.
+    /// Devices are driven by one thread: mostly no thread waits.
     busy: AtomicBool,
 }
 

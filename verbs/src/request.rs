@@ -1,4 +1,4 @@
-//! What can be asked of remote memory.
+//! Operations on remote memory.
 
 /// A place in a remote memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,7 +15,7 @@ pub const RKEY_NODE_OR_RECORD: u32 = 0;
 /// The rkey of an index read that must land on a node; see [`IndexTarget`].
 pub const RKEY_NODE: u32 = 1;
 
-/// What an index read may be led to.
+/// Target of an index read.
 ///
 /// A switch cannot ask the client, so the READ says it by its rkey: beside address and length that is the only thing of a READ
 /// that verbs let a client choose freely. No region has either rkey, so one that no switch rewrites is refused.
@@ -23,7 +23,7 @@ pub const RKEY_NODE: u32 = 1;
 pub enum IndexTarget {
     /// A node on the way to the key, or the record of the key: rkey 0.
     NodeOrRecord,
-    /// A node on the way to the key: rkey 1. For whoever must know the leaf.
+    /// A node on the way to the key: rkey 1. For operations that must know the leaf.
     Node,
 }
 
@@ -40,7 +40,7 @@ impl IndexTarget {
         }
     }
 
-    /// What a READ with this rkey may be led to; `None`: it is no index read.
+    /// Target of a READ with this rkey; `None` if it is no index read.
     #[must_use]
     pub const fn of_rkey(rkey: u32) -> Option<Self> {
         match rkey {
@@ -69,14 +69,14 @@ pub enum Operation<'a> {
         key: u64,
         /// Bytes; at most the path MTU.
         len: u32,
-        /// What the switches may lead it to. It travels as the rkey.
+        /// Its target. It travels as the rkey.
         target: IndexTarget,
     },
     /// RDMA WRITE.
     Write {
         /// Where.
         to: Remote,
-        /// What.
+        /// The bytes to write.
         data: &'a [u8],
     },
     /// Stores `swap` if memory holds `compare`; 64 bits.
@@ -92,7 +92,7 @@ pub enum Operation<'a> {
     FetchAdd {
         /// Where; a multiple of 8.
         at: Remote,
-        /// What is added.
+        /// The number to add.
         add: u64,
     },
     /// Compares and swaps some of 64 bits: where `memory & compare_mask` equals `compare & compare_mask`, the bits of
@@ -113,7 +113,7 @@ pub enum Operation<'a> {
     MaskedFetchAdd {
         /// Where; a multiple of 8.
         at: Remote,
-        /// What is added.
+        /// The number to add.
         add: u64,
         /// The highest bit of each field.
         boundary: u64,
@@ -152,7 +152,7 @@ impl Operation<'_> {
         }
     }
 
-    /// What an atomic makes of the 64 bits it finds; `None` for other operations.
+    /// Result of an atomic for the 64 bits that it finds; `None` for other operations.
     #[must_use]
     pub const fn apply(&self, found: u64) -> Option<u64> {
         match *self {
@@ -181,7 +181,7 @@ pub struct WorkRequest<'a> {
     pub tag: u64,
     /// Whether success makes a completion; failure always does.
     pub signalled: bool,
-    /// What to do.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 

@@ -15,7 +15,7 @@ pub struct NoRoom {
     pub path: PathBuf,
     /// Bytes that it was to have more.
     pub bytes: u64,
-    /// What the operating system says.
+    /// The operating system's error.
     pub reason: String,
 }
 
@@ -32,7 +32,7 @@ pub enum ReserveError {
         path: PathBuf,
         /// Bytes that it was to have more.
         bytes: u64,
-        /// What the operating system says.
+        /// The operating system's error.
         reason: String,
     },
 }

@@ -29,7 +29,7 @@ impl IndexStack {
         self.below.len()
     }
 
-    /// Numbers in the stack. Exact while nobody pushes or pops.
+    /// Numbers in the stack. Exact while no thread pushes or pops.
     pub(crate) fn count(&self) -> usize {
         let mut above = self.top.load(Ordering::Acquire) as u32;
         // Bounded: while others change the stack, what is walked may be a mixture.
@@ -66,7 +66,7 @@ impl IndexStack {
         let mut top = self.top.load(Ordering::Relaxed);
         loop {
             self.below[number as usize].store(top as u32, Ordering::Relaxed);
-            // Release: whoever pops the number sees what was done with what it names.
+            // Release: the thread that pops the number sees what was done with what it names.
             match self.top.compare_exchange_weak(
                 top,
                 changed(top, number + 1),

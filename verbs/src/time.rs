@@ -1,4 +1,4 @@
-//! Time as integers of nanoseconds, given by whoever drives a device. `std::time` is for drivers only.
+//! Time as integers of nanoseconds, given by the driver of a device. `std::time` is for drivers only.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
@@ -81,7 +81,7 @@ impl Duration {
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RunningTime {
-    /// What the clock said last.
+    /// Last reading of the clock.
     seen: Instant,
     now: Instant,
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a responder says about a request.
+/// Answer of a responder to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Aeth {
     /// Acknowledged, not ready, or refused.

@@ -3,7 +3,7 @@
 /// The answer of an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AtomicAckEth {
-    /// What was in memory before.
+    /// The memory's value before the operation.
     pub original: u64,
 }
 

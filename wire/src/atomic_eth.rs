@@ -7,9 +7,9 @@ pub struct AtomicEth {
     pub va: u64,
     /// Remote key.
     pub rkey: u32,
-    /// What to store if the comparison holds (CmpSwap), or what to add (FetchAdd).
+    /// Value to store if the comparison holds (CmpSwap), or to add (FetchAdd).
     pub swap_or_add: u64,
-    /// What must be there for the swap; 0 in a FetchAdd.
+    /// Value that must be there for the swap; 0 in a FetchAdd.
     pub compare: u64,
 }
 

@@ -14,7 +14,7 @@ pub const DEFAULT_PKEY: u16 = 0xffff;
 /// A base transport header. Numbers of 24 bits are held in `u32`; emitting keeps their low 24 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bth {
-    /// What the packet is.
+    /// Operation of the packet.
     pub opcode: Opcode,
     /// Solicited event (SE).
     pub solicited: bool,

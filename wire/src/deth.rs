@@ -1,6 +1,6 @@
 //! Datagram extended transport header, 8 bytes (IBTA volume 1, section 9.3.1): `qkey(4) resv(1) source QP(3)`.
 
-/// Who sent a datagram.
+/// Sender of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Deth {
     /// Queue key.

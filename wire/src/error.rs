@@ -31,7 +31,7 @@ pub enum Header {
     ImmDt,
     /// Invalidate extended transport header.
     Ieth,
-    /// What lies between the headers and the ICRC.
+    /// Bytes between the headers and the ICRC.
     Payload,
     /// Invariant CRC.
     Icrc,
@@ -59,7 +59,7 @@ impl fmt::Display for Header {
     }
 }
 
-/// What a field was expected to hold.
+/// Expected value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// This value.
@@ -107,9 +107,9 @@ pub enum ParseError {
         header: Header,
         /// The field that says so.
         field: &'static str,
-        /// What RoCEv2 has there.
+        /// The value in RoCEv2.
         expected: Expected,
-        /// What it holds.
+        /// The found value.
         found: u32,
     },
     /// A field contradicts the rest of the frame or the specification.
@@ -121,9 +121,9 @@ pub enum ParseError {
         header: Header,
         /// The field.
         field: &'static str,
-        /// What it should hold.
+        /// The expected value.
         expected: Expected,
-        /// What it holds.
+        /// The found value.
         found: u32,
     },
 }

@@ -1,4 +1,4 @@
-//! What counts as one host where bounds are kept per host.
+//! The unit of bounds that are kept per host.
 
 use std::net::IpAddr;
 

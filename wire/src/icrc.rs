@@ -113,7 +113,7 @@ pub fn mend(icrc: u32, delta: &[u8]) -> u32 {
 
 const ZEROS: [u8; 64] = [0; 64];
 
-/// What one hop changes in an index read, each field old xor new; what is not covered counts as zero.
+/// Changes of one hop to an index read, each field old xor new; fields outside the ICRC count as zero.
 ///
 /// | hop | `index_header` | `left_out` | `va`, `rkey` |
 /// |---|---|---|---|
@@ -157,7 +157,7 @@ impl InFlightDelta {
         bytes
     }
 
-    /// What the ICRC leaves out of `frame`, whose BTH begins at `bth_at`. `None` when the frame is too short.
+    /// Fields of `frame`, whose BTH begins at `bth_at`, that the ICRC leaves out. `None` if the frame is too short.
     pub fn left_out_of(frame: &[u8], bth_at: usize) -> Option<[u8; 7]> {
         let mut left_out = [0; 7];
         left_out[..6].copy_from_slice(frame.get(6..12)?);

@@ -50,7 +50,7 @@ impl fmt::Display for IndexFlags {
     }
 }
 
-/// What an index read carries through the switches.
+/// Header of an index read on its way through the switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct IndexHeader {
     /// State of the walk.

@@ -6,7 +6,7 @@ use crate::{ETHERNET_LEN, IPV4_LEN, UDP_LEN};
 use etherparse::checksum::Sum16BitWords;
 use etherparse::{EtherType, Ethernet2HeaderSlice, IpNumber, Ipv4HeaderSlice, UdpHeaderSlice};
 
-/// What stands before a UDP datagram's payload.
+/// Headers before a UDP datagram's payload.
 pub(crate) struct Prefix<'a> {
     pub(crate) link: Ethernet2HeaderSlice<'a>,
     pub(crate) ip: Ipv4HeaderSlice<'a>,

@@ -54,7 +54,7 @@ pub enum ClientError {
         /// Which one is primary.
         reason: String,
     },
-    /// Of several controllers none does what was asked for.
+    /// No controller is primary.
     #[error("no controller of this cluster is primary and answers: {0}")]
     NonePrimary(String),
     /// It says no, or the connection was lost.
@@ -62,7 +62,7 @@ pub enum ClientError {
     Refused {
         /// Its address.
         address: String,
-        /// What it said.
+        /// Its message.
         status: Box<Status>,
     },
     /// The answer is none to the question.
@@ -70,7 +70,7 @@ pub enum ClientError {
     Answer {
         /// Its address.
         address: String,
-        /// What was wrong.
+        /// The problem.
         source: serde_json::Error,
     },
 }
@@ -140,7 +140,7 @@ impl Client {
     /// Connects to a controller, such as `127.0.0.1:9690`.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// When there is no listener.
     pub async fn connect(to: impl Into<Peer>, patience: Duration) -> Result<Self, ClientError> {
         let to = to.into();
         let address = to.address();

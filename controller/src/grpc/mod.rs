@@ -1,8 +1,8 @@
-//! What memory servers, clients and operators say to a controller, over gRPC.
+//! Messages of memory servers, clients and operators to a controller, over gRPC.
 //!
 //! ```text
 //!   memory server ── Register: connections come and go ──►┐
-//!   client ───────── Report: keys, index reads ──────────►├─ serve() ── Input ──► whoever drives the Controller
+//!   client ───────── Report: keys, index reads ──────────►├─ serve() ── Input ──► driver of the Controller
 //!          ◄──────── registered ──────────────────────────┤
 //!   operator ─────── Ask: Question, answer as JSON ──────►┘
 //! ```
@@ -47,7 +47,7 @@ pub enum ServerNews {
     Root(u64),
     /// The tree was filled anew; the number of its root.
     Refilled(Incarnation, u64),
-    /// The tree is an empty one that was not meant: the server serves nobody until it is loaded.
+    /// The tree is an empty one that was not meant: the server refuses all clients until it is loaded.
     Lost,
 }
 
@@ -66,14 +66,14 @@ pub struct ServerHello {
     pub connections: Vec<Registration>,
 }
 
-/// What a client has seen since it told last.
+/// A client's observations since its last report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientReport {
     /// A sample of the keys that it was asked for.
     pub keys: Vec<u64>,
     /// Index reads.
     pub index_reads: u64,
-    /// How many of them led astray.
+    /// Index reads that led astray.
     pub astray: u64,
 }
 
@@ -87,7 +87,7 @@ pub enum Input {
     ServerJoined {
         /// The number of its stream: the highest one counts.
         stream: u64,
-        /// What it says.
+        /// Its message.
         hello: ServerHello,
         /// Where it waits for the number of another tree of its that was known before; `None` if none was.
         former: oneshot::Sender<Option<u64>>,
@@ -98,7 +98,7 @@ pub enum Input {
         stream: u64,
         /// Its partition.
         partition: u16,
-        /// What has changed.
+        /// The change.
         news: ServerNews,
     },
     /// A memory server's stream has ended.
@@ -121,7 +121,7 @@ pub enum Input {
     ClientReport {
         /// The number of its stream.
         stream: u64,
-        /// What it reports.
+        /// The report.
         report: ClientReport,
     },
     /// A client's stream has ended.
@@ -131,7 +131,7 @@ pub enum Input {
     },
     /// An operator asks.
     Asked {
-        /// What.
+        /// The question.
         question: Question,
         /// The way back: an answer as JSON, or why there is none.
         reply: oneshot::Sender<Result<String, String>>,

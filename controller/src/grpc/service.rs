@@ -19,7 +19,7 @@ use super::proto::{self, client_message, server_message};
 use super::{ClientReport, Input, NOT_PRIMARY, Registered, ServerHello, ServerNews};
 use crate::reconcile::{Incarnation, Registration};
 
-/// What peers can make the service hold.
+/// Bounds of what peers can make the service hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceOptions {
     /// TCP connections at once.
@@ -36,7 +36,7 @@ pub struct ServiceOptions {
     pub waiting: usize,
     /// A peer without a sign of life for twice this long is gone.
     pub keep_alive: Duration,
-    /// How long an answer may take.
+    /// Time limit of an answer.
     pub answer: Duration,
 }
 
@@ -228,7 +228,7 @@ impl Controller for Service {
             }
             .await;
             if let Err(status) = ended {
-                // Whoever is gone needs no reason.
+                // A caller that is gone needs no reason.
                 let _ = replies.send(Err(status)).await;
             }
             if let Some(partition) = partition {

@@ -1,4 +1,4 @@
-//! What is watched and what is down, by the numbers that programs have for ports; the network has others.
+//! Watched and dead cables and switches, by the numbers that programs have for ports; the network has others.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub struct Cable {
     pub b: CableEnd,
 }
 
-/// What is dead.
+/// Dead cables and switches.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Outages {
     /// Switches that cannot be told of anything.

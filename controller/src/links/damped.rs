@@ -38,7 +38,7 @@ impl Damped {
         }
     }
 
-    /// Nobody knows: what was is not counted any more.
+    /// Unknown: what was is not counted any more.
     pub(super) fn pause(&mut self) {
         self.good_since = None;
     }

@@ -1,4 +1,4 @@
-//! What a probe looks like on a wire.
+//! Format of a probe on a wire.
 //!
 //! | bytes | |
 //! |---|---|
@@ -25,7 +25,7 @@ const VERSION: u8 = 1;
 const LEN: usize = 33;
 const FRAME: usize = 60;
 
-/// What a probe says.
+/// Content of a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Found {
     pub(super) from: CableEnd,
@@ -57,7 +57,7 @@ pub(super) fn read(frame: &[u8], token: u64) -> Option<Found> {
     })
 }
 
-/// Whether a frame is a probe, anybody's.
+/// Whether a frame is a probe of any controller.
 pub fn is_probe(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&ETHER_TYPE.to_be_bytes())
 }

@@ -1,4 +1,4 @@
-//! What the switches have room for.
+//! Room of the switches.
 
 use std::sync::OnceLock;
 
@@ -51,7 +51,7 @@ pub const ROLE_SETS: [(Role, NodeSet); SETS] = [
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Budget {
-    /// What this is the budget of; for people.
+    /// Name of the target, for people.
     pub target: String,
     /// K: ranges of the fat root (paper §III-B; at most 1024 in its implementation). Entries and rows may end it before.
     pub fat_root_ranges: usize,
@@ -65,7 +65,7 @@ pub struct Budget {
     /// ([`ROLE_SETS`]). A file may leave out the last three, or the last five: they are as those of the role before, C as B.
     #[serde(deserialize_with = "per_set")]
     pub set_nodes: [usize; SETS],
-    /// Of these, at most so many that are searched by [whole keys](super::Pivots::Whole): they have tables of their own.
+    /// Of these, the most that are searched by [whole keys](super::Pivots::Whole): they have tables of their own.
     #[serde(deserialize_with = "per_set")]
     pub whole_nodes: [usize; SETS],
     /// The same for children of nodes whose children are no run.
@@ -103,7 +103,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// What the programs of a target were compiled with: table sizes from the P4Info, TCAM rows from the compiler's own
+    /// Budget of the compiled programs of a target: table sizes from the P4Info, TCAM rows from the compiler's own
     /// listing. A plan within it is one that the switches take: of a Tofino's hash tables at most nine tenths of the places, for
     /// they do not fill up. A set that a role's program does not have has room for nothing.
     ///
@@ -119,7 +119,7 @@ impl Budget {
         Self::compiled(Target::V1model)
     }
 
-    /// What the paper's experiments load (§V-B): 600 ranges and 3600 nodes in each layer; on v1model.
+    /// Budget of the paper's experiments (§V-B): 600 ranges and 3600 nodes in each layer; on v1model.
     pub fn paper() -> Self {
         Self { fat_root_ranges: 600, set_nodes: [3600; SETS], ..Self::bmv2() }
     }
@@ -220,7 +220,7 @@ impl Budget {
             && self.stage_room().holds(need)
     }
 
-    /// What the stages have for one epoch.
+    /// Room of the stages for one epoch.
     fn stage_room(&self) -> StageRoom {
         StageRoom {
             entries: [self.stage_entries / self.live_epochs; STAGES],
@@ -244,7 +244,7 @@ impl Budget {
     }
 }
 
-/// What a node set has room for in one epoch, or how much of it is taken.
+/// Room of a node set in one epoch, or the used part of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SetRoom {
     pub(super) nodes: usize,

@@ -1,4 +1,4 @@
-//! How much of a tree a plan holds, and how much room that takes.
+//! The share of a tree that a plan holds, and the room that it takes.
 
 use std::collections::HashSet;
 

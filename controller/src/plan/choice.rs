@@ -27,7 +27,7 @@ pub(super) struct Choice {
     pub(super) short: u32,
 }
 
-/// What all plans for a tree are made from.
+/// Common input of all plans for a tree.
 struct Planner<'a> {
     tree: &'a Tree,
     favour: &'a Favour,
@@ -100,7 +100,7 @@ impl Planner<'_> {
         if all > 0.0 { (short / all * 1e6).ceil() as u32 } else { 0 }
     }
 
-    /// What a choice brings: an eighth more for nodes that stay where they are.
+    /// Gain of a choice: an eighth more for nodes that stay where they are.
     fn brings(&self, visits: &[f64], choice: &Choice) -> f64 {
         let merged = choice.fat_root.merged.iter();
         let merged: f64 =

@@ -1,4 +1,4 @@
-//! What direct counters and sampled keys together say about the next plan.
+//! Visits from direct counters and sampled keys together, for the next plan.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -136,7 +136,7 @@ impl Plan {
         sums
     }
 
-    /// How many packets stopped where; places where none did are left out.
+    /// Packets by the place where they stopped; places where none did are left out.
     fn stops(&self, packets: &Packets) -> BTreeMap<Stop, u64> {
         let cached =
             |address: u64| self.index.position(address).map_or(0, |position| packets.nodes[position]);

@@ -1,4 +1,4 @@
-//! What has to change in each switch to get from one set of entries to another.
+//! Changes in each switch between two sets of entries.
 
 use std::collections::BTreeMap;
 

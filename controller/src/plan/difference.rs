@@ -1,6 +1,6 @@
 //! A plan as a difference to the one in force: in the same epoch, with the slots of what stays.
 //!
-//! A node that stays as it is keeps its slot, so nothing of it is written. A node that has changed gets another slot, which nobody had of late:
+//! A node that stays as it is keeps its slot, so nothing of it is written. A node that has changed gets another slot, which no node had recently:
 //! what it consists of is written beside its former self. While both plans are there, packets are led only into nodes that are the same in
 //! both; then the fat root changes, and then nodes that are new or have changed are led into. So no packet goes by half of a node, or by one
 //! node of the old tree and one of the new. A fat root whose borders are the same changes entry by entry, each a whole answer; another one is

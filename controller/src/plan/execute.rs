@@ -36,7 +36,7 @@ impl Index {
     }
 }
 
-/// What one table does with a key.
+/// Step of a key in one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WayPoint {
     /// None: the fat root; otherwise a node set, by its position in [`Plan::groups`].

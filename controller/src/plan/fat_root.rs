@@ -61,11 +61,11 @@ pub(super) fn build(
 
 /// A node that may be merged next.
 struct Candidate {
-    /// What it brings: visits and, where these are equal, leaves below it.
+    /// Its gain: visits and, where these are equal, leaves below it.
     visits: f64,
     is_held: bool,
     leaves: u64,
-    /// What it takes of what it takes most of, in [`WHOLE`]ths.
+    /// Its share of the scarcest resource, in [`WHOLE`]ths.
     share: u64,
     node: u32,
     /// First key that is sent to it.

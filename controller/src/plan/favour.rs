@@ -45,7 +45,7 @@ impl Favour {
         self.sets.get(&address).is_some_and(|held| *held == (group.role, group.set))
     }
 
-    /// What a node brings: an eighth more if it stays where it was.
+    /// Gain of a node: an eighth more if it stays where it was.
     pub(super) fn of_held(is_held: bool, brings: f64) -> f64 {
         if is_held { brings * 1.125 } else { brings }
     }

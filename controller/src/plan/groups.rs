@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A group is a node set in several switches that hold the same: all fat roots, all aggregation switches of a pod, or one edge switch.
-//! Roles may fold into fewer switches: nobody but this list knows how many sets there are on a way.
+//! Roles may fold into fewer switches: only this list knows how many sets there are on a way.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ impl Groups {
     }
 }
 
-/// What there is of groups, each kind once, in the order of a packet's way: the layers of the paper.
+/// Kinds of groups, each once, in the order of a packet's way: the layers of the paper.
 pub(super) fn layers(groups: &[SetGroup]) -> Vec<(Role, NodeSet)> {
     let mut layers: Vec<(Role, NodeSet)> = Vec::new();
     for SetGroup { role, set, .. } in groups {

@@ -11,7 +11,7 @@
 //! leaves, node sets lead to most of the leaves that are asked for, and a node serves many keys: they are planned for all keys, and
 //! entries go to the hottest of the keys that they do not lead as far.
 //!
-//! Nobody tells switches when a record is written anew elsewhere. Its entry then costs a round trip and saves none, until the next plan
+//! Switches are not told when a record is written anew elsewhere. Its entry then costs a round trip and saves none, until the next plan
 //! finds the new place. So a key whose record has moved between two plans gets no entry, until it has stayed where it is from one plan
 //! to the next.
 
@@ -45,7 +45,7 @@ pub struct Located {
 }
 
 impl Located {
-    /// Of keys, those of which a memory server knows the place.
+    /// Keys whose place a memory server knows.
     pub fn known(keys: &[u64], places: impl IntoIterator<Item = Option<u64>>) -> Vec<Self> {
         let places = keys.iter().zip(places);
         places.filter_map(|(key, address)| Some(Self { key: *key, address: address? })).collect()
@@ -78,7 +78,7 @@ pub fn by_partition(tree: &Tree, keys: &[u64]) -> BTreeMap<u16, Vec<u64>> {
     all
 }
 
-/// So many keys tell whether values are in the leaves.
+/// Keys that suffice to tell whether values are in the leaves.
 const PROBE: usize = 64;
 
 /// The keys that a memory server is asked for first, and the others.
@@ -95,7 +95,7 @@ pub fn in_leaves(tree: &Tree, found: &[Located], keys: &[u64]) -> Option<Vec<Loc
 /// One more candidate for so many that there is room for.
 const SPARE: usize = 8;
 
-/// What of the hot keys a plan is to have.
+/// Hot keys of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HotKeys {
     /// The most visited one first.
@@ -202,7 +202,7 @@ impl Plan {
         !self.restless.is_empty()
     }
 
-    /// What is known of where records lay when the plan was made: of hot keys, and of those that have moved.
+    /// Known places of records when the plan was made: of hot keys, and of those that have moved.
     fn located(&self) -> impl Iterator<Item = Located> {
         let hot = self.hot.iter().map(|hot| Located { key: hot.key, address: hot.address });
         hot.chain(self.restless.iter().copied())
@@ -344,7 +344,7 @@ mod tests {
         refuse(&|v| v["budget"]["hot_keys"] = 1.into(), "hot_key (keys) needs 2, the limit is 1");
     }
 
-    /// The cluster has other clients than when the plan was made, or whoever wrote the file names switches that are not there.
+    /// The cluster has other clients than when the plan was made, or the file names switches that do not exist.
     #[test]
     fn plans_for_other_first_switches_are_refused() {
         let cluster = Cluster::from_toml(Cluster::local_toml()).unwrap();

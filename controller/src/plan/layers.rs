@@ -50,7 +50,7 @@ impl Sets {
     }
 }
 
-/// What is lost where nodes wait.
+/// Loss where nodes wait.
 struct Waiting {
     /// By node and depth: expected visits of the wanted nodes so many levels below it.
     below: Vec<f64>,

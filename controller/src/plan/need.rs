@@ -1,4 +1,4 @@
-//! What ranges take of the four range tables, told without building them.
+//! Need of ranges in the four range tables, computed without building them.
 //!
 //! Every entry of a [range table](super::ranges) belongs to one range or leads to another table.
 //!
@@ -11,7 +11,7 @@
 use super::ranges::{RangeMatch, RangeTables};
 use super::{SLICE_BITS, STAGES};
 
-/// What some ranges take.
+/// Need of some ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Need {
     pub(super) ranges: usize,
@@ -26,7 +26,7 @@ pub(super) struct Need {
 const LAST: u32 = (1 << SLICE_BITS) - 1;
 
 impl Need {
-    /// What tables take that are built.
+    /// Need of built tables.
     pub(super) fn of_tables(ranges: usize, tables: &RangeTables, how: RangeMatch) -> Self {
         Self {
             ranges,
@@ -36,14 +36,14 @@ impl Need {
         }
     }
 
-    /// What the ranges take that begin at `lows`, the first of them at key 0, and cover all keys.
+    /// Need of the ranges that begin at `lows`, the first of them at key 0, and cover all keys.
     pub(super) fn of_all(lows: &[u64], how: RangeMatch) -> Self {
         let mut whole = Self::default();
         whole.add_range(0, None, how);
         whole.plus(&Self::of_cutting(lows, None, how))
     }
 
-    /// What it takes more to cut the range from `lows[0]` to before `next` at all other `lows`.
+    /// Additional need of cutting the range from `lows[0]` to before `next` at all other `lows`.
     ///
     /// It is never less than nothing: two pieces of an entry take at least as many rows as the entry did.
     pub(super) fn of_cutting(lows: &[u64], next: Option<u64>, how: RangeMatch) -> Self {

@@ -1,7 +1,7 @@
-//! What more memory would bring: of each table, the entries that one more block of SRAM would hold.
+//! Gain from more memory: for each table, the entries that one more block of SRAM would hold.
 //!
-//! A program's tables are fixed when it is compiled. Whoever compiles one for a tree and a load of his own learns here where a block saves
-//! most round trips.
+//! A program's tables are fixed when it is compiled. For a given tree and load, this module shows
+//! where one more block of memory saves most round trips.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -35,7 +35,7 @@ pub(super) struct PerBlock {
     pub(super) hot_keys: f64,
 }
 
-/// What a block more would bring to each node set. A node that switches lead to, and that none of them holds, would save each of its visits
+/// Gain of each node set from one more block. A node that switches lead to, and that none of them holds, would save each of its visits
 /// a round trip.
 pub(super) fn of_node_sets(
     tree: &Tree,
@@ -81,7 +81,7 @@ pub(super) fn of_hot_keys(left: impl Iterator<Item = u64>, target: &str) -> Opti
 }
 
 impl Plan {
-    /// What a block of SRAM more would bring to each table, the most first; nothing where the target's memory has no blocks, or nothing is
+    /// Gain of each table from one more block of SRAM, the most first; nothing where the target's memory has no blocks, or nothing is
     /// known of the visits.
     pub fn next_blocks(&self) -> Vec<&NextBlock> {
         let mut all: Vec<&NextBlock> = self.next.iter().collect();

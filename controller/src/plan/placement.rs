@@ -22,7 +22,7 @@ use super::STAGES;
 use super::need::Need;
 use super::ranges::{RangeMatch, RangeTables};
 
-/// What the stages have for one epoch.
+/// Room of the stages for one epoch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StageRoom {
     /// Entries of each stage.
@@ -32,7 +32,7 @@ pub(super) struct StageRoom {
     pub(super) range_match: RangeMatch,
 }
 
-/// What there was no room for.
+/// The need without room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full {
     /// From this stage on all are full.
@@ -41,13 +41,13 @@ pub(super) struct Full {
     pub(super) to: usize,
     /// Rows, not entries.
     pub(super) of_rows: bool,
-    /// What is needed in these stages.
+    /// Need in these stages.
     pub(super) need: usize,
-    /// What they have.
+    /// Their room.
     pub(super) limit: usize,
 }
 
-/// What is left of one stage.
+/// Free room of one stage.
 #[derive(Clone, Copy, Debug)]
 struct Left {
     entries: usize,

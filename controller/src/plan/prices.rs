@@ -1,4 +1,4 @@
-//! How near a placement is to the best one, and which nodes are worth a place.
+//! Distance of a placement from the best one, and the nodes that are worth a place.
 //!
 //! The rooms of the node sets are what ties nodes to each other. With a *price* for a place in each set instead of its room, each
 //! subtree can be decided for itself, from the bottom up: a node's worth in a set is its visits less the price, and whatever its
@@ -19,7 +19,7 @@ const NEAR: f64 = 0.002;
 /// Rounds without a lower bound until prices change by half as much.
 const PATIENCE: usize = 3;
 
-/// What prices say about placements below a fat root.
+/// Prices of places below a fat root.
 #[derive(Clone, Debug)]
 pub(super) struct Prices {
     /// No placement walks more: expected visits of the nodes in all node sets.
@@ -101,7 +101,7 @@ impl<'a> Market<'a> {
         }
     }
 
-    /// What a node with its subtree is worth in a set.
+    /// Worth of a node with its subtree in a set.
     fn worth(&self, prices: &[f64], node: usize, way: &[u16], at: usize) -> f64 {
         self.visits[node] - prices[usize::from(way[at])] + self.after[node * self.longest + at]
     }

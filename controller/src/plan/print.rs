@@ -45,13 +45,13 @@ pub struct LayerSummary {
     pub nodes: usize,
     /// Room per switch.
     pub room: usize,
-    /// Of the nodes: those that are searched by high halves, by low halves, and by whole keys.
+    /// Nodes that are searched by high halves; `low` by low halves, `whole` by whole keys.
     pub high: usize,
     /// See `high`.
     pub low: usize,
     /// See `high`.
     pub whole: usize,
-    /// Of the nodes: those whose children are a run, which take no entries for them.
+    /// Nodes whose children are a run, which take no entries for them.
     pub regular: usize,
     /// Share of sampled visits that this layer leads one level on, 0 to 1.
     pub share: f64,
@@ -144,7 +144,7 @@ impl Plan {
         self.total_weight.saturating_add(self.of_records)
     }
 
-    /// What to write on a switch in a drawing: `fat root 600 ranges`, `A: 3600 nodes`.
+    /// Labels of switches in a drawing: `fat root 600 ranges`, `A: 3600 nodes`.
     pub fn annotations(&self) -> Vec<(SwitchId, Vec<String>)> {
         let summary = self.summary();
         let fat_root = format!("fat root {} ranges", summary.ranges);

@@ -105,7 +105,7 @@ impl RangeTables {
         sums
     }
 
-    /// Of each entry and the slice of its table: where it counts, and for how much.
+    /// Sums over each entry and the slice of its table: where it counts, and for how much.
     fn sums<const N: usize>(&self, of: impl Fn(usize, &RangeEntry) -> (usize, usize)) -> [usize; N] {
         let mut sums = [0; N];
         for table in &self.tables {

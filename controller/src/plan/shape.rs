@@ -1,4 +1,4 @@
-//! What of a node decides how switches hold it: which half of its pivots is compared, and whether its children are a run.
+//! Shape of a node, which decides how switches hold it: which half of its pivots is compared, and whether its children are a run.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub enum Pivots {
 }
 
 impl Pivots {
-    /// Of a node that keys from `from` to `high` come to, and whose children but the first begin at `pivots`, in order.
+    /// Shape of a node that keys from `from` to `high` come to, and whose children but the first begin at `pivots`, in order.
     pub(crate) fn of(from: u64, high: u64, pivots: impl Iterator<Item = u64> + Clone) -> Self {
         let half = |key: u64| key >> 32;
         if pivots.clone().all(|pivot| pivot & LOW == 0) {
@@ -37,7 +37,7 @@ impl Pivots {
         }
     }
 
-    /// What a key is compared with: last keys before three children.
+    /// Operands of a comparison: last keys before three children.
     pub(super) fn last(self, last: [u64; 3]) -> Last {
         match self {
             Self::High => Last::High(last.map(|key| (key >> 32) as u32)),

@@ -30,7 +30,7 @@ struct Table {
     entries: usize,
     sram_blocks: usize,
     tcam_rows: Option<usize>,
-    /// Of an exact match: entries that the memory has places for.
+    /// Entries of an exact match for which the memory has places.
     room: Option<usize>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn planned(chip: &str, role: Role, table: &str) -> Option<usize> {
     Some(programs(chip).get(&role.to_string())?.find(table)?.planned())
 }
 
-/// What a chip's programs were compiled to, by role.
+/// Compiled sizes of a chip's programs, by role.
 fn programs(chip: &str) -> &'static BTreeMap<String, Program> {
     static SIZES: LazyLock<Sizes> = LazyLock::new(|| {
         serde_json::from_str(fatbtree_p4::tofino::SIZES).expect("the committed sizes are ours")

@@ -1,4 +1,4 @@
-//! What a controller that is primary decides in a term, without I/O: when a plan is made and loaded, and what others are told.
+//! Decisions of a primary controller in a term, without I/O: when a plan is made and loaded, and what others are told.
 //!
 //! ```text
 //!   keepers ── notices ─────────►┐             ┌─► Plan, Follow ─► planner ─► planned(), followed() ─┐
@@ -46,7 +46,7 @@ pub enum Order {
         in_force: Option<Arc<Loaded>>,
         /// Keys that clients have sampled, the newest last.
         keys: Vec<u64>,
-        /// What is known of the trees before they are read.
+        /// Known trees before they are read.
         made_of: Incarnations,
         /// The plan's epoch.
         epoch: u8,
@@ -72,7 +72,7 @@ pub struct Client {
     pub address: Ipv4Addr,
     /// Index reads that it has reported.
     pub index_reads: u64,
-    /// How many of them led astray.
+    /// Index reads that led astray.
     pub astray: u64,
 }
 
@@ -95,7 +95,7 @@ pub struct Primary {
     /// Why a plan is being made, if one is.
     planning: Option<Purpose>,
     follower: Option<Follower>,
-    /// What clients have told while the follower was asked.
+    /// Reports of clients while the follower was asked.
     meanwhile: ClientReport,
     /// Keys that clients have sampled, the newest.
     keys: VecDeque<u64>,
@@ -143,7 +143,7 @@ impl Primary {
         }
     }
 
-    /// What is known of switches, connections and plans.
+    /// Known switches, connections and plans.
     pub fn controller(&self) -> &Controller {
         &self.controller
     }
@@ -153,7 +153,7 @@ impl Primary {
         self.controller.cluster()
     }
 
-    /// What is down, by the numbers that programs have for ports.
+    /// Dead cables and switches, by the numbers that programs have for ports.
     pub fn outages(&self) -> &Outages {
         &self.outages
     }

@@ -1,9 +1,9 @@
-//! What a controller tells people while it runs.
+//! News of a running controller, for people.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What a controller tells while it runs.
+/// News of a running controller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ControllerNews {
     /// A switch is reached, or is not any more.
@@ -28,7 +28,7 @@ pub enum ControllerNews {
         entries: usize,
         /// Entries that were written or deleted.
         changes: usize,
-        /// How long the reload took.
+        /// Duration of the reload.
         took: Duration,
         /// Why it was made.
         because: String,

@@ -1,4 +1,4 @@
-//! What operators ask for.
+//! Requests of operators.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::reconcile::{Incarnations, SwitchState};
 /// A question's number, which its driver gives.
 pub type Ticket = u64;
 
-/// What an operator has asked for, and was done.
+/// Result of an operator's request.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// A plan is in force.

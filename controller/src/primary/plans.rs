@@ -74,7 +74,7 @@ impl Primary {
         }
     }
 
-    /// What has come of [`Order::Plan`].
+    /// Takes the result of [`Order::Plan`].
     pub fn planned(&mut self, made: Result<Made, String>) {
         let Some(purpose) = self.planning.take() else { return };
         self.meanwhile = ClientReport::default();
@@ -91,7 +91,7 @@ impl Primary {
         }
     }
 
-    /// What has come of [`Order::Follow`]: the follower, and another plan if that is worth it.
+    /// Takes the result of [`Order::Follow`]: the follower, and another plan if that is worth it.
     pub fn followed(&mut self, mut follower: Follower, replanned: Result<Option<Replanned>, String>) {
         let Some(Purpose::Follow(made_of)) = self.planning.take() else { return };
         let ClientReport { keys, index_reads, astray } = std::mem::take(&mut self.meanwhile);

@@ -30,7 +30,7 @@ pub struct Registration {
 }
 
 impl fmt::Debug for Registration {
-    /// Without the rkey: who knows it can write to the tree.
+    /// Without the rkey: it permits writing to the tree.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { client, queue_pair, root, mtu, rkey: _ } = self;
         f.debug_struct("Registration")
@@ -42,7 +42,7 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// What a memory server says of its tree: another number means that nodes may lie elsewhere than before.
+/// A memory server's tree: another number means that nodes may lie elsewhere than before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Incarnation {
     /// A number that no other filling of the server's memory has had.
@@ -54,7 +54,7 @@ pub struct Incarnation {
 /// Trees by partition.
 pub type Incarnations = BTreeMap<u16, Incarnation>;
 
-/// How a switch is.
+/// State of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwitchState {
     /// It does not answer, for this reason.
@@ -110,7 +110,7 @@ pub enum Notice {
         epoch: u8,
         /// Entries that were written or deleted, in all switches.
         changes: usize,
-        /// How long it took.
+        /// Duration.
         took: Duration,
     },
     /// The plan in force was made of trees that are gone: switches lead nowhere until there is another plan.
@@ -148,8 +148,8 @@ pub enum Refused {
     Plan(#[from] PlanError),
 }
 
-/// What a controller knows and decides. It is told of switches, memory servers and time, and says what all switches
-/// [should hold](Self::desired); whoever drives it makes them so, each by itself.
+/// A controller's knowledge and decisions. It is told of switches, memory servers and time, and says what all switches
+/// [should hold](Self::desired); its driver makes them so, each by itself.
 #[derive(Debug)]
 pub struct Controller {
     cluster: Cluster,
@@ -164,7 +164,7 @@ pub struct Controller {
     version: u64,
     switches: BTreeMap<SwitchId, SwitchState>,
     servers: BTreeMap<u16, Server>,
-    /// What the plan in force was made of.
+    /// Trees that the plan in force was made of.
     made_of: Incarnations,
     /// Plans that were saved, one of them perhaps of the epoch that is found in force.
     saved: Vec<(Plan, Incarnations)>,
@@ -243,7 +243,7 @@ impl Controller {
 
     // ---- what is desired ----
 
-    /// What all switches should hold, and the number of this wish: each is higher than the one before.
+    /// The desired state and its version, which increases monotonically.
     pub fn desired(&self) -> (u64, &Arc<Desired>) {
         (self.version, &self.desired)
     }
@@ -339,7 +339,7 @@ impl Controller {
         self.advance();
     }
 
-    /// How a switch is.
+    /// State of a switch.
     pub fn switch(&self, switch: SwitchId) -> Option<&SwitchState> {
         self.switches.get(&switch)
     }
@@ -379,7 +379,7 @@ impl Controller {
         };
         let late = |root: &SwitchId| may_get_packets(root) && !self.is_settled(*root, version);
         let none_holds = || !all.iter().any(|root| self.is_settled(*root, version));
-        // Those that do not answer may lead packets where they led them before; an edge switch only its own clients', who wait for it.
+        // Those that do not answer may lead packets where they led them before; an edge switch only its own clients', which wait for it.
         let leads_elsewhere = |switch: &Switch| {
             let is_silent = matches!(self.switches.get(&switch.id), Some(SwitchState::Silent(_)));
             switch.role == Role::Aggregation && is_silent && !self.outages.switches.contains(&switch.id)
@@ -410,7 +410,7 @@ impl Controller {
         self.advance();
     }
 
-    /// What is down, as far as the controller was told.
+    /// Dead cables and switches, as far as the controller was told.
     pub fn outages(&self) -> &Outages {
         &self.outages
     }
@@ -540,7 +540,7 @@ impl Controller {
         self.servers.get(&partition).is_some_and(|server| server.here)
     }
 
-    /// What is known of the servers' trees; of those that never came, nothing.
+    /// Known trees of the servers that have registered.
     pub fn trees(&self) -> Incarnations {
         let known = self.servers.iter().filter_map(|(id, server)| Some((*id, server.incarnation?)));
         known.collect()
@@ -551,7 +551,7 @@ impl Controller {
         self.refused_connections
     }
 
-    /// A plan leads to where nodes lay when it was made. Once a tree was filled anew, nobody may be led by it.
+    /// A plan leads to where nodes lay when it was made. Once a tree was loaded anew, it must lead no packet.
     fn check_trees(&mut self) {
         let differs = |made_of: &Incarnations| self.other_tree(made_of).is_some();
         if self.reload.as_ref().is_some_and(|reload| differs(&reload.made_of)) {

@@ -1,4 +1,4 @@
-//! What all switches should hold.
+//! The target of all switches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -54,14 +54,14 @@ impl Loaded {
     }
 }
 
-/// What packets are led by.
+/// The plan in force, which leads packets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InForce {
     /// No fat root was read yet: whatever there is stays.
     Unread,
     /// Nothing: index reads end at the roots of their partitions.
     Nothing,
-    /// An epoch of which nobody knows the plan any more. It serves until there is another one.
+    /// An epoch whose plan is no longer known. It serves until there is another one.
     Unknown(Serving),
     /// This plan.
     Plan(Arc<Loaded>),
@@ -91,7 +91,7 @@ impl InForce {
     }
 }
 
-/// What all switches should hold, as a value. A reload is three of these, one after another: with the new plan beside the old one; the same
+/// The target of all switches, as a value. A reload is three of these, one after another: with the new plan beside the old one; the same
 /// with the new one in force; without the old one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Desired {
@@ -100,7 +100,7 @@ pub struct Desired {
     base: Arc<BTreeMap<SwitchId, Base>>,
     /// Clients' connections.
     pub connections: Connections,
-    /// What packets are led by.
+    /// The plan in force, which leads packets.
     pub in_force: InForce,
     /// The plan that was in force, or is to be.
     pub beside: Option<Arc<Loaded>>,
@@ -131,7 +131,7 @@ impl Desired {
         self.base = Arc::new(cluster_base_during(cluster, outages, unready));
     }
 
-    /// What one switch should hold.
+    /// The target of one switch.
     pub fn wanted(&self, switch: SwitchId) -> Wanted {
         let base = self.base.get(&switch);
         let mut fixed: Vec<Entry> = base.map(|base| base.entries.clone()).unwrap_or_default();

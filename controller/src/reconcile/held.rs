@@ -1,11 +1,11 @@
-//! What one switch holds.
+//! The content of one switch.
 
 use super::wanted::{Serving, is_planned};
 use crate::occupancy::Counts;
 use crate::plan::diff_switch;
 use crate::tables::{Change, Entry, core_route};
 
-/// What one switch holds of what the controller writes: as read back, and kept up to date with every write that succeeded.
+/// A switch's content that the controller writes: as read back, and kept up to date with every write that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// In key order; no two have the same key.
@@ -14,7 +14,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// What was read back, in any order. `core_route` is none where the program has no such table, or no default action of its own.
+    /// The content as it was read back, in any order. `core_route` is none where the program has no such table, or no default action of its own.
     pub fn new(mut entries: Vec<Entry>, core_route: Option<core_route::Action>) -> Self {
         entries.sort_unstable();
         entries.dedup_by(|a, b| a.cmp_keys(b).is_eq());
@@ -54,7 +54,7 @@ impl Held {
         (entries, serving.or_else(|| self.entries.iter().filter_map(epoch).max()))
     }
 
-    /// How many entries of each table there are.
+    /// Entries of each table.
     pub fn counts(&self) -> Counts {
         Counts::of(&self.entries)
     }
@@ -85,7 +85,7 @@ impl Held {
         self.entries = new;
     }
 
-    /// What has to change, in key order, so that exactly `wanted` is there, which is in key order.
+    /// Changes, in key order, after which exactly `wanted` is there, which is in key order.
     pub(super) fn changes_to(&self, wanted: &[Entry]) -> Vec<Change> {
         diff_switch(&self.entries, wanted)
     }

@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Maximum number of changes in one request. What is desired by then comes before the next request.
 const PIECE: usize = 1_000;
 
-/// What a switch is asked. The next request follows the answer.
+/// A request to a switch. The next one follows the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeeperRequest {
     /// Become the primary of a new session.
@@ -46,13 +46,13 @@ pub enum KeeperAnswer {
     Cookie(Option<u64>),
     /// The program is loaded.
     Loaded,
-    /// What the switch holds.
+    /// The content of the switch.
     Holds(Held),
     /// The changes are made.
     Written,
 }
 
-/// What becomes of a switch.
+/// News of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeeperNotice {
     /// The program runs: packets of this session mean something. Comes before the first read of a session.
@@ -74,7 +74,7 @@ pub enum KeeperNotice {
     Lost(String),
 }
 
-/// What is under way.
+/// Work in progress.
 #[derive(Clone, Debug)]
 enum Doing {
     /// No session until then.
@@ -88,7 +88,7 @@ enum Doing {
     Ready,
 }
 
-/// What is known of the program that the switch runs.
+/// Knowledge about the program that the switch runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Runs {
     Unknown,
@@ -114,7 +114,7 @@ pub struct Keeper {
     look_at: Duration,
     is_read: bool,
     held: Held,
-    /// What the switch was seen to hold: mostly something else is wanted of another switch.
+    /// Last target that the switch was seen to hold. A new version mostly concerns another switch.
     settled: Option<Wanted>,
     /// The version that the pieces are for.
     seen: Option<u64>,
@@ -167,7 +167,7 @@ impl Keeper {
         self.switch
     }
 
-    /// What the switch holds, as far as is known.
+    /// Content of the switch, as far as is known.
     pub fn held(&self) -> &Held {
         &self.held
     }
@@ -223,7 +223,7 @@ impl Keeper {
         }
     }
 
-    /// What was known of the tables is void.
+    /// Forgets the content of the tables.
     fn forget(&mut self) {
         self.is_read = false;
         (self.settled, self.seen, self.told, self.turn) = (None, None, None, None);

@@ -1,4 +1,4 @@
-//! How fast entries are written: a switch writes tables beside its packets.
+//! Pace at which entries are written: a switch writes tables beside its packets.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many updates per second.
+    /// Updates per second.
     pub fn new(per_second: f64) -> Self {
         Self { per_second, until: Duration::ZERO }
     }

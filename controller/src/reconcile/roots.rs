@@ -7,7 +7,7 @@
 //! ```
 //!
 //! One that was away may hold a plan of long ago, or nothing: it gets no packets until it holds what is in force. What it holds meanwhile does
-//! no harm, for nobody is sent there. Where no other is there it is used as it is, as a network with one fat root does.
+//! no harm, because no packet is sent there. Where no other is there it is used as it is, as a network with one fat root does.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Several fat roots: which of them get packets, who is waited for, and what comes back.
+//! Several fat roots: which of them get packets, which are waited for, and what comes back.
 
 use fatbtree_blink::TreeTop;
 use fatbtree_topology::{Cluster, Outages, SwitchId};
@@ -136,7 +136,7 @@ fn the_old_plan_stays_until_both_have_flipped() {
     assert_eq!(fleet.held("leaf-0").entries().iter().filter(old).count(), 0);
 }
 
-/// What a fat root that is away holds does no harm: nobody is led there, and others need not wait for it.
+/// What a fat root that is away holds does no harm: no packet is led there, and others need not wait for it.
 #[test]
 fn one_that_does_not_answer_gets_no_packets_and_is_not_waited_for() {
     let mut fleet = Fleet::new();

@@ -25,7 +25,7 @@ struct Switch {
     is_frozen: bool,
 }
 
-/// What was planned for, and what it was made of.
+/// The plan's trees.
 type Trees = (Arc<Vec<TreeTop>>, Incarnations);
 
 /// A packet on its way down: it has its epoch, and the trees that the plan of that epoch was made from.

@@ -1,11 +1,11 @@
-//! What one switch should hold, and the way there.
+//! The target of one switch, and the safe order of changes towards it.
 
 use std::sync::Arc;
 
 use super::Held;
 use crate::tables::{Change, Entry, core_route};
 
-/// Entries of plans that stay as they are, although nobody knows the plan.
+/// Entries of unknown plans that stay as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
     /// None.
@@ -16,7 +16,7 @@ pub(super) enum Keep {
     All,
 }
 
-/// What one switch should hold.
+/// The target of one switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Routes and connections, in key order.
@@ -136,12 +136,12 @@ const STOP: usize = 0;
 /// Routes: what comes or changes, then what goes.
 const ROUTES: usize = 1;
 const ROUTES_GONE: usize = 2;
-/// What cannot be reached goes: what leads in, then the rest.
+/// Deletion of entries that cannot be reached: what leads in, then the rest.
 const UNREACHABLE: usize = 3;
 const ADD: usize = 5;
 const LEAD_IN: usize = 6;
 const POINTERS: usize = 7;
-/// What could be reached goes: what leads in, then the rest.
+/// Deletion of entries that could be reached: what leads in, then the rest.
 const REACHABLE: usize = 8;
 const PHASES: usize = 10;
 

@@ -4,7 +4,7 @@ use super::NodeSet;
 use super::declare::{Bytes, action, key, of_each_set};
 
 key! {
-    /// What is matched.
+    /// Key of an entry.
     pub struct Key {
         /// Epoch.
         epoch: u8 = exact,

@@ -6,7 +6,7 @@ use super::declare::{self, Call, key, of_each_set};
 use super::pivots::Last;
 
 key! {
-    /// What is matched.
+    /// Key of an entry.
     pub struct Key {
         /// Epoch.
         epoch: u8 = exact,
@@ -26,7 +26,7 @@ key! {
 pub struct Action {
     /// Last keys before the second, third and fourth quarter of the node.
     pub last: Last,
-    /// What the rest of the node is called by in this set and epoch.
+    /// Name of the rest of the node in this set and epoch.
     pub slot: u16,
     /// Where the first child lies, 48 bits, in the memory server of the node; 0 if they are no run.
     pub first_child: u64,

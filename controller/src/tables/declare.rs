@@ -123,7 +123,7 @@ pub(super) struct Call {
 pub(super) trait Key: Copy + Ord {
     /// Names in P4 of the tables that hold such keys.
     const TABLES: &'static [&'static str];
-    /// What the P4 program matches.
+    /// Match fields of the P4 table.
     const FIELDS: &'static [Field];
     /// Index in [`TABLES`](Self::TABLES) of the table that holds this key; beyond them if none does.
     fn table(&self) -> usize {

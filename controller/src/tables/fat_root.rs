@@ -5,7 +5,7 @@ use super::declare::{self, Call, Field};
 use super::found::{Reader, Writer};
 use crate::plan::STAGES;
 
-/// What is matched.
+/// Key of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// Stage, 0 to 3.
@@ -45,7 +45,7 @@ impl declare::Key for Key {
     }
 }
 
-/// What happens.
+/// Action of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// Go on in the next stages.

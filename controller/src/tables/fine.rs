@@ -5,7 +5,7 @@ use super::declare::{self, Call, key, of_each_set};
 use super::pivots::Last;
 
 key! {
-    /// What is matched.
+    /// Key of an entry.
     pub struct Key {
         /// Epoch.
         epoch: u8 = exact,

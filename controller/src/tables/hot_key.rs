@@ -6,7 +6,7 @@ use super::TableError;
 use super::declare::{self, Field, action};
 use super::found::{Reader, Writer};
 
-/// What is matched. Reads that ask for a node (rkey 1) have no entries.
+/// Key of an entry. Reads that ask for a node (rkey 1) have no entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// The memory server.

@@ -8,7 +8,7 @@ use super::TableError;
 use super::declare::{self, Field, action};
 use super::found::{Reader, Writer};
 
-/// What is matched.
+/// Key of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// Destinations.

@@ -3,7 +3,7 @@
 use super::declare::{Number, action, key};
 
 key! {
-    /// What is matched.
+    /// Key of an entry.
     pub struct Key {
         /// The egress port.
         port: u16 = exact "egress_port",

@@ -3,7 +3,7 @@
 use super::declare::{action, key};
 
 key! {
-    /// What is matched.
+    /// Key of an entry.
     pub struct Key {
         /// The packet's path number, 0 to 63.
         path: u8 = exact,

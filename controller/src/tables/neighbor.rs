@@ -7,7 +7,7 @@ use fatbtree_topology::MacAddress;
 use super::declare::{action, key};
 
 key! {
-    /// What is matched.
+    /// Key of an entry.
     pub struct Key {
         /// The address that is sought.
         ip: Ipv4Addr = exact,

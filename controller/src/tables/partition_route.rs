@@ -3,7 +3,7 @@
 use super::declare::{action, key};
 
 key! {
-    /// What is matched.
+    /// Key of an entry.
     pub struct Key {
         /// The partition.
         partition: u16 = exact,

@@ -1,6 +1,6 @@
 //! The last keys before three of four parts of a node, or of a quarter of it, as far as they are compared.
 
-/// What a key is compared with.
+/// Operands of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Last {
     /// High halves: the pivots' low halves are 0.
@@ -12,7 +12,7 @@ pub enum Last {
 }
 
 impl Last {
-    /// How many of them are below a key.
+    /// Number of operands below a key.
     pub fn below(&self, key: u64) -> usize {
         let (high, low) = ((key >> 32) as u32, key as u32);
         match self {
@@ -53,7 +53,7 @@ impl Last {
         [("last_1", bytes), ("last_2", bytes), ("last_3", bytes)]
     }
 
-    /// What that action compares; `None` if a value is too wide.
+    /// Operands of that action; `None` if a value is too wide.
     pub(super) fn of(call: usize, values: [u64; 3]) -> Option<Self> {
         let half = |at: usize| u32::try_from(values[at]).ok();
         let halves = || Some([half(0)?, half(1)?, half(2)?]);

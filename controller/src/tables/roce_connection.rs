@@ -8,7 +8,7 @@ use fatbtree_topology::MacAddress;
 use super::declare::{Bytes, action, key};
 
 key! {
-    /// What is matched.
+    /// Key of an entry.
     pub struct Key {
         /// The client's port, as the device calls it.
         port: u16 = exact,
@@ -41,7 +41,7 @@ action! {
 }
 
 impl fmt::Debug for Action {
-    /// Without the rkey: who knows it can write to the tree.
+    /// Without the rkey: it permits writing to the tree.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { partition, root, udp_port, mtu, rkey: _ } = self;
         f.debug_struct("Action")

@@ -7,7 +7,7 @@ use super::declare::{action, key, of_each_set};
 pub const STRIDE_BYTES: u64 = 64;
 
 key! {
-    /// What is matched.
+    /// Key of an entry.
     pub struct Key {
         /// Distance of siblings in units of [`STRIDE_BYTES`], from 1.
         stride: u8 = exact,

@@ -3,7 +3,7 @@
 use super::declare::{action, key};
 
 key! {
-    /// What is matched.
+    /// Key of an entry.
     pub struct Key {
         /// The code point, 0 to 63.
         dscp: u8 = exact,

@@ -3,7 +3,7 @@
 use super::declare::{action, key};
 
 key! {
-    /// What is matched.
+    /// Key of an entry.
     pub struct Key {
         /// By which port the packet came back.
         loopback_port: u16 = exact,

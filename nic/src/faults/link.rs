@@ -9,7 +9,7 @@ use fatbtree_verbs::time::{Duration, Instant};
 
 /// Carries frames between ends under virtual time, and loses, doubles, delays and damages some of them as a seed decides.
 ///
-/// It is sans-IO, for tests, simulators and drivers that inject faults: whoever drives it hands in the frames that an end sends,
+/// It is sans-IO, for tests, simulators and drivers that inject faults: its driver hands in the frames that an end sends,
 /// with the end they go to (`E` is whatever tells ends apart), and takes those that have arrived. Frames that are due at the
 /// same time arrive in the order of sending. It holds a bounded number of frames, and loses what comes when it is full: ask
 /// [`has_room`](Self::has_room) before taking a frame from a NIC.
@@ -160,7 +160,7 @@ impl<E> LossyLink<E> {
         self.overflowed
     }
 
-    /// What befell frames so far.
+    /// Faults of frames so far.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }

@@ -46,7 +46,7 @@ impl FaultRates {
         Self { drop: 0, duplicate: 0, delay: 0, corrupt: 0, longest_delay: Duration::from_nanos(1) };
 }
 
-/// What happens to one frame.
+/// Fate of one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It arrives as it was sent.
@@ -87,7 +87,7 @@ impl Faults {
         let mut is = |rate: u16| {
             let hit = draw < rate;
             draw = draw.saturating_sub(rate);
-            // Once a class was hit the remaining draw is meaningless, and nobody asks again.
+            // Once a class was hit the remaining draw is meaningless, and is not used again.
             hit
         };
         let (class, verdict) = if is(self.rates.drop) {

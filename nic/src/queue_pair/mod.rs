@@ -34,7 +34,7 @@ pub(crate) struct Sink {
     pub(crate) stats: NicStats,
 }
 
-/// What both halves need to put a frame on the wire.
+/// State that both halves need to send a frame.
 pub(crate) struct Link {
     template: HeaderTemplate,
     identification: u16,
@@ -79,7 +79,7 @@ impl Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failed;
 
-/// What became of a frame that was taken.
+/// Result of a frame that was taken.
 pub(crate) type Handled = Result<Result<(), Failed>, DropReason>;
 
 /// PSNs that a message of `length` bytes takes: the packets of a WRITE's request or of a READ's response, at least 1.
@@ -101,7 +101,7 @@ pub(crate) struct QueuePairCore {
     pub(crate) timer_entry: Option<Instant>,
 }
 
-/// What a queue pair has from RTR on.
+/// State of a queue pair from RTR on.
 struct Connection {
     peer: Ipv4Addr,
     link: Link,
@@ -273,7 +273,7 @@ impl QueuePairCore {
         }
     }
 
-    /// The end: signalled requests complete as flushed, and nobody is told that the queue pair is broken any more.
+    /// The end: signalled requests complete as flushed, and the break of the queue pair is not reported any more.
     pub(crate) fn close(mut self, sink: &mut Sink) {
         if let Some(connection) = &mut self.connection {
             connection.requester.abandon(sink);

@@ -1,4 +1,4 @@
-//! Who of one client waits for which lock: fair queues, without a network.
+//! Fair queues of one client's operations for locks, without a network.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -12,7 +12,7 @@ use super::{HAND_OVERS, LockId};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket(u64);
 
-/// What a writer meets when its turn has come.
+/// Situation of a writer whose turn has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
     /// It has to take the global lock.
@@ -37,13 +37,13 @@ struct Waiting {
     waker: Option<Waker>,
 }
 
-/// A lock that somebody of this client has or wants, or has left unfinished.
+/// A lock that an operation of this client has or wants, or has left unfinished.
 #[derive(Debug)]
 struct Local {
-    /// None: nobody, but there is something to be finished.
+    /// `None` if no operation has it, but there is something to be finished.
     holder: Option<Ticket>,
     admission: Admission,
-    /// What else is to be finished.
+    /// Further unfinished changes.
     more: Vec<Unfinished>,
     /// The holder's, where it waits for the end of races.
     waker: Option<Waker>,
@@ -81,11 +81,11 @@ pub(crate) enum Left {
     Unfinished,
 }
 
-/// All locks of one server that somebody of this client has or wants, in one session.
+/// All locks of one server that operations of this client have or want, in one session.
 #[derive(Debug, Default)]
 pub(crate) struct LocalLocks {
     locks: FxHashMap<LockId, Local>,
-    /// Locks that were left unfinished while nobody waited.
+    /// Locks that were left unfinished while no operation waited.
     left: Vec<LockId>,
     /// Operations that compete for a lock, or have it, without a queue.
     racing: FxHashMap<LockId, u32>,
@@ -109,7 +109,7 @@ impl LocalLocks {
         ticket
     }
 
-    /// Takes a lock that nobody has or wants, and that nobody has left unfinished.
+    /// Takes a lock that no operation has or wants, and that none has left unfinished.
     pub(crate) fn try_enter(&mut self, lock: LockId) -> Option<Ticket> {
         if self.locks.contains_key(&lock) {
             return None;
@@ -135,7 +135,7 @@ impl LocalLocks {
         None
     }
 
-    /// Whether whoever has the lock now may leave it to the next one as it is.
+    /// Whether the holder of the lock may hand it over to the next operation as it is.
     pub(crate) fn may_hand_over(&self, lock: LockId) -> bool {
         self.locks.get(&lock).is_some_and(|local| !local.waiting.is_empty() && local.handed_over < HAND_OVERS)
     }
@@ -177,7 +177,7 @@ impl LocalLocks {
         }
     }
 
-    /// What else the holder has to finish before it does anything.
+    /// Further changes that the holder has to finish first.
     pub(crate) fn take_more(&mut self, lock: LockId) -> Option<Unfinished> {
         self.locks.get_mut(&lock)?.more.pop()
     }
@@ -192,13 +192,13 @@ impl LocalLocks {
         may
     }
 
-    /// Whether whoever competes for a lock may go on.
+    /// Whether an operation that competes for a lock may go on.
     pub(crate) fn may_race(&self, lock: LockId) -> bool {
         !self.locks.contains_key(&lock)
     }
 
-    /// Ends what [`race`](Self::race) began. The queue, if there is one, goes on when nobody competes any more: until then the
-    /// client's own number in the global lock may be anybody's.
+    /// Ends what [`race`](Self::race) began. The queue, if there is one, goes on when no operation competes any more: until then
+    /// the client's own number in the global lock does not say which operation holds it.
     pub(crate) fn end_race(&mut self, lock: LockId, left: Option<Unfinished>) -> Left {
         let racing = self.racing.get_mut(&lock).map_or(0, |racing| {
             *racing -= 1;
@@ -237,12 +237,12 @@ impl LocalLocks {
         self.locks.values_mut().flat_map(of_one).collect()
     }
 
-    /// A lock that was left unfinished while nobody waited for it.
+    /// A lock that was left unfinished while no operation waited for it.
     pub(crate) fn take_left(&mut self) -> Option<LockId> {
         self.left.pop()
     }
 
-    /// Locks that somebody has or wants.
+    /// Locks that an operation has or wants.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.locks.len()

@@ -60,7 +60,7 @@ impl Owner {
     }
 }
 
-/// What a client needs to write to a server's memory.
+/// A client's means to write to a server's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Writer {
     /// The first byte of the server's lock table.
@@ -69,9 +69,9 @@ pub struct Writer {
     pub count: u32,
     /// The first byte of the server's table of owners: a bit for each of the 65,536, set as long as the owner's session lasts. A
     /// server clears it after it has destroyed the session's queue pairs: from then on nothing that the owner has posted is
-    /// written, and whoever wants one of its locks takes it.
+    /// written, and other clients may take its locks.
     pub owners: Remote,
-    /// As whom this client takes locks, and in which session.
+    /// The owner as which this client takes locks, and the session.
     pub owner: Owner,
     /// Both cards carry out masked atomics.
     pub masked_atomics: bool,
@@ -85,14 +85,14 @@ pub(crate) struct LockId {
     number: u32,
 }
 
-/// What an attempt to take a lock found.
+/// Result of an attempt to take a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Taken {
     /// It was free.
     Now,
     /// It was this client's already: its release was lost with a connection.
     Before,
-    /// Somebody else has it: this owner.
+    /// Another owner has it: this one.
     Not(u16),
     /// A neighbour in the same word changed; this is the word now.
     Neighbour(u64),
@@ -156,7 +156,7 @@ impl Writer {
         (Remote { address, ..self.owners }, 1 << (owner % 64))
     }
 
-    /// What [`take`](Self::take), told to expect `word`, came to when it has found `found`.
+    /// Result of [`take`](Self::take) with the expected word `word` and the found word `found`.
     pub(crate) fn taken(&self, lock: LockId, word: u64, found: u64) -> Taken {
         let shift = Self::shift(lock);
         let owner = found >> shift & 0xffff;
@@ -236,7 +236,7 @@ mod tests {
 
     proptest! {
         /// Several clients find a lock of a dead owner, each at its own time, and take it by what they have seen then. One of them has it:
-        /// the first one that knows the word as it is. Nobody takes a lock that is free, or has another owner by now; neighbours stay as
+        /// the first one that knows the word as it is. A lock that is free, or has another owner by now, is not taken; neighbours stay as
         /// they are.
         #[test]
         fn a_lock_of_a_dead_owner_has_one_heir(

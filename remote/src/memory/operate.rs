@@ -1,4 +1,4 @@
-//! What operations do: read, post chains, pause.
+//! Steps of operations: read, post chains, pause.
 
 use std::future::poll_fn;
 use std::task::Poll;

@@ -1,4 +1,4 @@
-//! What the client has of each server in the present session: credentials, memory for what is new, locks.
+//! The client's state at each server in the present session: credentials, memory for new nodes, locks.
 
 use std::collections::btree_map::Entry;
 use std::future::poll_fn;

@@ -340,7 +340,7 @@ impl Layout {
     }
 }
 
-/// What the machine needs of the layout.
+/// Parts of the layout that the machine needs.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) headers: Vec<HeaderCode>,

@@ -225,7 +225,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// What tables, counters and registers take when they are full must be there: it is refused here, not when it is missing.
+    /// Refuses a program whose full tables, counters and registers exceed the memory, before it is loaded.
     fn memory(&self) -> Result<(), LoadError> {
         let cells = |kind: &str, array: &ArrayInfo, bytes: usize| {
             (format!("{kind} `{}`", array.name), (bytes as u64).saturating_mul(array.size as u64))

@@ -1,7 +1,7 @@
 //! Reads what a variable was made of instead of the variable.
 //!
 //! p4c copies every field that is hashed, and every slice that a table matches, into a variable of its own. Where the
-//! variable still is a slice of a slot that has not changed since, whoever reads it can read that slot: the variable is
+//! variable still is a slice of a slot that has not changed since, code that reads it can read that slot: the variable is
 //! then written for nothing, and [dead writes](super::tidy) go.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ impl View {
     }
 }
 
-/// What is known at one point of the code: variables that are views of other slots.
+/// Knowledge at one point of the code: variables that are views of other slots.
 #[derive(Debug, Default)]
 struct Known(BTreeMap<Slot, View>);
 
@@ -84,7 +84,7 @@ impl Known {
         }
     }
 
-    /// What is known after an operation.
+    /// Knowledge after an operation.
     fn follow(&mut self, op: Op) {
         let mut written = op;
         match (op, written.dst().copied()) {

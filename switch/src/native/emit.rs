@@ -17,7 +17,7 @@ use crate::program::Code;
 use crate::step::Flow;
 use crate::table::ones;
 
-/// Of a function of this many words, that returns this many.
+/// Signature of a function of this many words that returns this many.
 pub(super) fn signature(module: &JITModule, params: usize, returns: usize) -> Signature {
     let mut signature = module.make_signature();
     signature.params.resize(params, AbiParam::new(I64));

@@ -106,7 +106,7 @@ impl Native {
     }
 }
 
-/// What to run a program's compiled code on. `code` is what it was compiled from.
+/// State on which a program's compiled code runs. `code` is its source.
 pub(crate) struct Job<'a> {
     pub(crate) packet: &'a mut Packet,
     pub(crate) slots: &'a mut Words,
@@ -133,7 +133,7 @@ impl fmt::Debug for Native {
 impl Drop for Native {
     fn drop(&mut self) {
         if let Ok(Some(module)) = self.module.get_mut().map(Option::take) {
-            // SAFETY: whoever runs the functions borrows `self`.
+            // SAFETY: running a function borrows `self`.
             unsafe { module.free_memory() }
         }
     }

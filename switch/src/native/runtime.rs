@@ -1,4 +1,4 @@
-//! What compiled code calls: everything that needs more than slots.
+//! Functions that compiled code calls: everything that needs more than slots.
 //!
 //! All take the run and the slots as pointers, for compiled code has them both all the time and uses them between calls.
 #![expect(unsafe_code, reason = "arguments come from compiled code, as pointers")]
@@ -10,7 +10,7 @@ use crate::program::Code;
 use crate::step::Flow;
 use crate::table::contents::{Body, Contents};
 
-/// What a run works on beside the slots.
+/// State of a run beside the slots.
 #[repr(C)]
 pub(super) struct Run<'a> {
     pub(super) packet: *mut Packet,
@@ -33,7 +33,7 @@ impl<'a> Run<'a> {
 
 /// Loads the parameters of a table's default action; returns its position + 1, or 0: there is none.
 pub(super) unsafe extern "C" fn miss(run: *mut Run<'_>, slots: *mut Words, table: u64) -> u64 {
-    // SAFETY: compiled code hands on the pointers that `Native` gave it, made of exclusive references that nobody else
+    // SAFETY: compiled code hands on the pointers that `Native` gave it, made of exclusive references that no other code
     // uses meanwhile.
     let (run, slots) = unsafe { (&*run, &mut *slots) };
     // SAFETY: the same holds for what the run points to.
@@ -61,7 +61,7 @@ fn row(found: Option<&mut [u64]>) -> *mut u64 {
 macro_rules! find {
     ($name:ident, $($word:ident),+) => {
         pub(super) unsafe extern "C" fn $name(table: *mut Contents, $($word: u64),+) -> *mut u64 {
-            // SAFETY: compiled code has the address from the tables that it was given, one of which it is; nobody else uses them
+            // SAFETY: compiled code has the address from the tables that it was given, one of which it is; no other code uses them
             // meanwhile.
             match unsafe { &mut (*table).body } {
                 Body::Exact(exact) => row(exact.row_of([$($word),+])),

@@ -1,6 +1,6 @@
-//! Who may write: the state machine of "Client Arbitration and Controller Replication".
+//! The choice of the controller that may write: the state machine of "Client Arbitration and Controller Replication".
 //!
-//! One device, the default role only. The machine is handed bids and closed streams and hands back what to tell whom.
+//! One device, the default role only. The machine is handed bids and closed streams and hands back notices and their receivers.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -10,11 +10,11 @@ use fatbtree_p4runtime::proto::google::rpc;
 use fatbtree_p4runtime::tonic::{Code, Status};
 use fatbtree_p4runtime::v1::{self, stream_message_response};
 
-/// A StreamChannel call, numbered by whoever accepts the calls; numbers are not used twice.
+/// A StreamChannel call, numbered by the acceptor of the calls; numbers are not used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// What a stream is told.
+/// Message to a stream.
 #[derive(Debug, Clone)]
 pub enum StreamOutput {
     /// A message.
@@ -148,7 +148,7 @@ impl Arbitration {
         }
     }
 
-    /// Tells the others first and the primary last: by then nobody believes to be primary wrongly.
+    /// Tells the others first and the primary last: by then no other controller believes that it is primary.
     fn notify_all(&mut self) {
         let others = self.controllers.keys().copied().filter(|stream| self.primary != Some(*stream));
         for stream in others.chain(self.primary).collect::<Vec<_>>() {

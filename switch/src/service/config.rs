@@ -60,7 +60,7 @@ impl Loaded {
     }
 }
 
-/// A program that is ready to run: made where nobody waits, for that takes long.
+/// A program that is ready to run: made off the switch's thread, because that takes long.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) loaded: Loaded,

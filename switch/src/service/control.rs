@@ -35,7 +35,7 @@ pub enum Request {
     Stream(StreamId, StreamEvent),
 }
 
-/// What a `StreamChannel` brings.
+/// Message from a `StreamChannel`.
 #[derive(Debug)]
 pub enum StreamEvent {
     /// A message from the controller.
@@ -61,23 +61,23 @@ pub enum Response {
     Stream,
 }
 
-/// What was found, and how the read ended: a batch of reads can fail in part.
+/// Result of a read, and its end: a batch of reads can fail in part.
 #[derive(Debug)]
 pub struct ReadOutcome {
-    /// What was found, in parts.
+    /// The result, in parts.
     pub parts: Vec<ReadResponse>,
     /// How it ended.
     pub end: Result<(), Status>,
 }
 
-/// A switch's control plane: who may write, which program is loaded, what its ids mean.
+/// A switch's control plane: its primary, its program, and the meaning of the program's ids.
 ///
 /// The pipeline is handed in with every request, so that the owner can run packets through it in between; it is `None`
 /// until a program is committed.
 #[derive(Debug)]
 pub struct ControlPlane {
     device_id: u64,
-    /// Of every pipeline.
+    /// Pipes of every pipeline.
     pipes: usize,
     arbitration: Arbitration,
     running: Option<Loaded>,
@@ -170,7 +170,7 @@ impl ControlPlane {
         }
     }
 
-    /// What to tell a stream next.
+    /// Next message to a stream.
     pub fn poll_stream(&mut self) -> Option<(StreamId, StreamOutput)> {
         self.arbitration.poll().or_else(|| self.poll_packet_in())
     }
@@ -508,7 +508,7 @@ impl ControlPlane {
     }
 }
 
-/// What is left to do when a pipeline is set.
+/// Remaining work when a pipeline is set.
 pub(super) enum Step {
     /// Nothing; and what is not needed any more, whose memory takes long to give back.
     Done(Vec<Prepared>),

@@ -28,7 +28,7 @@ const MAX_REQUESTS: usize = 8;
 /// HTTP/2 streams of a connection, sessions and answers that are being read included.
 const MAX_STREAMS: u32 = 64;
 
-/// TCP connections at once: controllers, and people who look. Each may have a session.
+/// TCP connections at once: controllers and observers. Each may have a session.
 const CONNECTIONS: Connections = Connections { all: 128, per_host: 64 };
 
 /// Serves P4Runtime at a door until `shutdown` completes; where there are certificates, to the controller only.
@@ -131,7 +131,7 @@ impl P4Runtime for Service {
             if opened.await.is_ok() {
                 pass_on(stream, inbound, &outbound, &mailbox).await;
             }
-            // Fails only when the switch is gone, and then there is nobody to tell.
+            // Fails only when the switch is gone, and then there is no receiver.
             let _ = mailbox.close_stream(stream).await;
         });
         Ok(tonic::Response::new(Box::pin(ReceiverStream::new(messages))))

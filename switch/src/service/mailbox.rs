@@ -29,13 +29,13 @@ pub(super) type Outbound = mpsc::Sender<Result<StreamMessageResponse, Status>>;
 /// Messages that wait until a stream's reader takes them; one that lets more come is given up.
 pub(super) const OUTBOUND: usize = 256;
 
-/// Of these, left for what a controller must not miss when packets for it come faster than it takes them.
+/// Of these, places reserved for messages that a controller must not miss when packets come faster than it takes them.
 const RESERVED: usize = 64;
 
 /// Streams that are open at one time; another one is refused.
 const MAX_STREAMS: usize = 128;
 
-/// Memory that takes long to give back, of a large request or an old program: whoever asked does it.
+/// Memory that takes long to give back, of a large request or an old program: the asking thread does it.
 type Litter = Option<Box<dyn Send>>;
 
 type Answer = (Response, Litter);
@@ -43,7 +43,7 @@ type Answer = (Response, Litter);
 /// A read, to go on with; its next part; and how it ended, if that was the last.
 type ReadAnswer = (Box<Reading>, ReadResponse, Option<Result<(), Status>>);
 
-/// Parts of an answer that wait for whoever reads them.
+/// Parts of an answer that wait for their reader.
 const PARTS: usize = 2;
 
 /// With the number of pipes to prepare.
@@ -61,7 +61,7 @@ enum Mail {
     Open(StreamId, Outbound, oneshot::Sender<()>),
     /// Answered when it is done.
     Stream(StreamId, StreamMessageRequest, oneshot::Sender<()>),
-    /// There are packets, for an owner who looks at mails only.
+    /// There are packets, for an owner that looks at mails only.
     Look,
     Closed(StreamId),
 }
@@ -93,7 +93,7 @@ pub struct Inbox {
     packets: mpsc::Receiver<(StreamId, PacketOut)>,
     shared: Arc<Shared>,
     streams: BTreeMap<StreamId, Outbound>,
-    /// What is under way, and who waits for its end. Mails that come later wait as well.
+    /// Work in progress, and the callers that wait for its end. Mails that come later wait as well.
     under_way: Option<(Work, oneshot::Sender<Answer>)>,
 }
 
@@ -187,7 +187,7 @@ impl Mailbox {
                 };
                 reading = rest;
                 if !part.entities.is_empty() && parts.send(Ok(part)).await.is_err() {
-                    return; // nobody wants to know any more
+                    return; // the asker has given up
                 }
                 match end {
                     None => {}
@@ -206,7 +206,7 @@ impl Mailbox {
         &self,
         request: Box<SetForwardingPipelineConfigRequest>,
     ) -> Result<SetForwardingPipelineConfigResponse, Status> {
-        // Nobody has a program compiled here who may not set it.
+        // Only a controller that may set a program has it compiled here.
         let (mut request, may) = self.ask(|reply| Mail::MaySet(request, reply)).await?;
         let pipes = may?;
         let _one_at_a_time = self.shared.compiling.lock().await;
@@ -227,7 +227,7 @@ impl Mailbox {
         answer.await.map_err(|_| gone())
     }
 
-    /// Opens a stream; whoever was told so may send its messages.
+    /// Opens a stream; the caller may send its messages from then on.
     pub(super) async fn open_stream(
         &self,
         outbound: Outbound,
@@ -269,7 +269,7 @@ impl Mailbox {
     }
 
     fn wake(&self) {
-        // Release: whoever sees the flag finds the mail in the queue.
+        // Release: a thread that sees the flag finds the mail in the queue.
         self.shared.waiting.store(true, Ordering::Release);
         (self.shared.wake)();
     }
@@ -353,7 +353,7 @@ impl Inbox {
                     Some(result) => {
                         let retired = switch.pipeline_mut().map(Pipeline::take_retired);
                         let litter: Litter = Some(Box::new((write.into_request(), retired)));
-                        // Whoever asked may have given up: then the answer has no reader.
+                        // The asker may have given up: then the answer has no reader.
                         drop(reply.send((Response::Write(result), litter)));
                     }
                     None => self.under_way = Some((Work::Write(write), reply)),
@@ -368,7 +368,7 @@ impl Inbox {
         self.deliver(switch);
     }
 
-    /// Answers who wants to set the pipeline, unless there is more to do.
+    /// Answers the caller that sets the pipeline, unless there is more to do.
     fn pipeline_step(&mut self, step: Result<Step, Status>, reply: oneshot::Sender<Answer>) {
         let (result, litter) = match step {
             Ok(Step::Carry(carry)) => {
@@ -431,7 +431,7 @@ impl Inbox {
 
     /// Says whether that was work for once: packets are next.
     fn handle(&mut self, switch: &mut Switch, mail: Mail) -> bool {
-        // Whoever asked may have given up: then the answer has no reader.
+        // The asker may have given up: then the answer has no reader.
         match mail {
             Mail::Call(Request::Write(request), reply) => match switch.begin_write(request) {
                 Ok(write) => {

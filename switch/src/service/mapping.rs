@@ -44,7 +44,7 @@ pub(super) struct Mapping {
     pub(super) counters: Vec<ArrayMap<CounterRef>>,
     pub(super) registers: Vec<ArrayMap<RegisterRef>>,
     pub(super) has_meters: bool,
-    /// Of packets from and to the controller.
+    /// Headers of packets from and to the controller.
     pub(super) headers: Headers,
     // Only looked into, never iterated: its order cannot be seen.
     table_by_id: FxHashMap<u32, usize>,

@@ -14,7 +14,7 @@
 //!
 //! * A large write is applied [part by part](Inbox::SLICE), with packets in between, unless it asks to be atomic for the data plane.
 //!   Tables grow in steps, a few with each update.
-//! * A read is answered part by part, the next when the last was taken, so that a slow reader holds up nobody. Each part tells
+//! * A read is answered part by part, the next when the last was taken, so that a slow reader delays no other. Each part tells
 //!   entries as they are when it is made: what is there all the time is told once, of what changes meanwhile either state may be told. A
 //!   read ends with `ABORTED` when the program is replaced meanwhile.
 //! * A program is checked and compiled beside the packets, and only put in force among them. RECONCILE_AND_COMMIT of the program that runs

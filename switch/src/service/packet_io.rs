@@ -34,7 +34,7 @@ const MAX_FIELD: u32 = 128;
 /// A header that carries a packet's metadata.
 #[derive(Debug)]
 struct Header {
-    /// What the specification calls it.
+    /// Its name in the specification.
     name: &'static str,
     fields: Vec<Field>,
     /// Length, bytes.
@@ -48,7 +48,7 @@ struct Field {
     bitwidth: u32,
 }
 
-/// What a program's packets from and to the controller look like.
+/// Headers of a program's packets from and to the controller.
 #[derive(Debug, Default)]
 pub(super) struct Headers {
     packet_in: Option<Header>,
@@ -212,7 +212,7 @@ impl Packets {
         self.outs.pop_front()
     }
 
-    /// `None`: one that could not be made a message of, or that nobody waits for.
+    /// `None` if it could not be made a message, or if no controller waits for it.
     pub(super) fn push_in(&mut self, packet: Option<PacketIn>) {
         match packet {
             Some(packet) if self.ins.len() < PACKETS => self.ins.push_back(packet),

@@ -49,7 +49,7 @@ impl Place {
 /// A part of an answer.
 struct Part {
     entities: Vec<Entity>,
-    /// What may still be done for it, in entities that are found or places that are looked at in vain.
+    /// Remaining work budget, in entities returned plus places scanned.
     left: usize,
 }
 
@@ -247,7 +247,7 @@ impl Reader<'_> {
         match next {
             Some(inside) => {
                 place.inside = inside;
-                // Where it looked in vain it has looked at many places.
+                // A read that finds little has scanned many places.
                 part.work(PART / 4);
                 Ok(None)
             }

@@ -163,7 +163,7 @@ impl Switch {
         self.control.go_on_carrying(&mut self.pipeline, carry)
     }
 
-    /// What to tell a stream next.
+    /// Next message to a stream.
     pub fn poll_stream(&mut self) -> Option<(StreamId, StreamOutput)> {
         self.control.poll_stream()
     }

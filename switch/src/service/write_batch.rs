@@ -36,7 +36,7 @@ impl Write {
         self.atomicity != Atomicity::DataplaneAtomic
     }
 
-    /// What is left of it: memory that takes long to give back when it was a large one.
+    /// The request, whose memory takes long to give back if it was large.
     pub(super) fn into_request(self) -> v1::WriteRequest {
         self.request
     }

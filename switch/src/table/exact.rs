@@ -130,7 +130,7 @@ impl Exact {
     /// Appends the rows of the entries whose hash is at least `from`, in the order of their hashes, until these are `most` or a few more,
     /// or many records were looked at. Returns from where to go on; `None` at the end.
     ///
-    /// A hash does not change when the table does: who goes on later finds every entry that has been there all the time, once.
+    /// A hash does not change when the table does: a reader that continues later finds every entry that has been there all the time, once.
     pub(crate) fn slice(&self, from: u64, most: usize, rows: &mut Vec<u32>) -> Option<u64> {
         const END: u64 = 1 << HASH_BITS;
         if self.len == 0 {
@@ -149,7 +149,7 @@ impl Exact {
         (from < END).then_some(from)
     }
 
-    /// Memory that the table has grown out of. To give it back takes milliseconds when it is much, so that is left to whoever has the time.
+    /// Memory that the table has grown out of. To give it back takes milliseconds when it is much, so that is left to another thread.
     pub(crate) fn take_retired(&mut self, retired: &mut Vec<Vec<u64>>) {
         retired.append(&mut self.retired);
     }

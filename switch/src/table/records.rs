@@ -22,7 +22,7 @@ pub(super) struct Layout {
     pub(super) row_words: usize,
     /// Words from one record to the next.
     pub(super) stride: usize,
-    /// Of the hash: see [`seed`].
+    /// Seed of the hash: see [`seed`].
     pub(super) seed: u64,
 }
 

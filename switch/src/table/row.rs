@@ -1,4 +1,4 @@
-//! What a table knows for one key, wherever it lies: action and parameters, and the direct counter beside them, so that
+//! A table's data for one key, wherever it lies: action and parameters, and the direct counter beside them, so that
 //! a hit counts in the cache line that it reads anyway.
 
 use crate::entry::CounterData;

@@ -129,7 +129,7 @@ impl Store {
     }
 
     /// Appends the rows of the entries from place `from` on, in their order, until these are `most` or many places were looked at.
-    /// Returns from where to go on; `None` at the end. A row's place does not change: who goes on later finds every entry that has been
+    /// Returns from where to go on; `None` at the end. A row's place does not change: a reader that continues later finds every entry that has been
     /// there all the time, once.
     pub(crate) fn slice(&self, from: u64, most: usize, rows: &mut Vec<u32>) -> Option<u64> {
         const LOOKED_AT: usize = 8192;

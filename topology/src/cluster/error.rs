@@ -1,4 +1,4 @@
-//! What can be wrong with a cluster file.
+//! Errors of a cluster file.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -19,7 +19,7 @@ pub struct ClusterError {
     pub column: usize,
     /// Field, such as `memory_server[2].low` (tables of a list count from 0); empty when the file is not TOML at all.
     pub field: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: ClusterProblem,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn place(text: &str, offset: usize) -> (usize, usize) {
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
-/// What is wrong with a field of a cluster file.
+/// Problems of a field of a cluster file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterProblem {
@@ -71,9 +71,9 @@ pub enum ClusterProblem {
     /// A number does not fit.
     #[error("{found} is out of range: expected {expected}")]
     OutOfRange {
-        /// What was in the file.
+        /// The value in the file.
         found: String,
-        /// What fits.
+        /// The accepted values.
         expected: &'static str,
     },
     /// A host and a second pass in one pipe of a chip.
@@ -95,7 +95,7 @@ pub enum ClusterProblem {
     NotOfKind {
         /// The setting.
         key: &'static str,
-        /// What kind it is.
+        /// Its kind.
         kind: &'static str,
         /// The settings that it has.
         has: &'static str,
@@ -105,7 +105,7 @@ pub enum ClusterProblem {
     MissingSetting {
         /// The setting.
         key: &'static str,
-        /// What kind it is.
+        /// Its kind.
         kind: &'static str,
         /// The settings that it has.
         has: &'static str,
@@ -113,7 +113,7 @@ pub enum ClusterProblem {
     /// A host name that the network does not have.
     #[error("no host {name:?}: the hosts of this network are {first} to {last}")]
     UnknownHost {
-        /// What was in the file.
+        /// The value in the file.
         name: String,
         /// The first host's name.
         first: String,
@@ -137,7 +137,7 @@ pub enum ClusterProblem {
         "no switch {name:?} in this network; its switches are {first} to {last} (in a fat tree, cores = \"one\" leaves out the others)"
     )]
     UnknownSwitch {
-        /// What was in the file.
+        /// The value in the file.
         name: String,
         /// The first switch's name.
         first: String,
@@ -147,7 +147,7 @@ pub enum ClusterProblem {
     /// The same thing is described twice.
     #[error("{what} is already described in line {first_line}; keep one of the two")]
     Twice {
-        /// What it is, such as `switch core-0`.
+        /// The owner, such as `switch core-0`.
         what: String,
         /// Where it was first.
         first_line: usize,
@@ -171,7 +171,7 @@ pub enum ClusterProblem {
     IpClash {
         /// The address.
         ip: Ipv4Addr,
-        /// Whose it is.
+        /// Its owner.
         owner: String,
     },
     /// A MAC address is used twice.
@@ -179,7 +179,7 @@ pub enum ClusterProblem {
     MacClash {
         /// The address.
         mac: MacAddress,
-        /// Whose it is.
+        /// Its owner.
         owner: String,
     },
     /// Two things listen at one place.
@@ -189,7 +189,7 @@ pub enum ClusterProblem {
     EndpointClash {
         /// The endpoint.
         endpoint: String,
-        /// Whose it is.
+        /// Its owner.
         owner: String,
     },
     /// Two ends of wires are at one place.
@@ -197,7 +197,7 @@ pub enum ClusterProblem {
     WireClash {
         /// The place.
         place: String,
-        /// Whose it is.
+        /// Its owner.
         owner: String,
     },
     /// An exception to a rule that is not there.
@@ -208,9 +208,9 @@ pub enum ClusterProblem {
     /// Not an address of the kind that belongs here.
     #[error("expected {expected}, found {found:?}")]
     BadAddress {
-        /// What belongs here.
+        /// The expected value.
         expected: &'static str,
-        /// What was in the file.
+        /// The value in the file.
         found: String,
     },
     /// Not a key.
@@ -218,7 +218,7 @@ pub enum ClusterProblem {
         "expected a 64-bit key, an integer from 0 or a string such as \"0x8000_0000_0000_0000\", found {found}"
     )]
     BadKey {
-        /// What was in the file.
+        /// The value in the file.
         found: String,
     },
     /// A partition that ends before it begins.

@@ -167,9 +167,9 @@ impl<'de> Deserialize<'de> for Key {
 
 /// The device ports of a switch.
 pub(super) enum Ports {
-    /// Of all its ports, in their order.
+    /// Numbers of all its ports, in their order.
     All(Vec<Spanned<i64>>),
-    /// Of those that are wired, by port.
+    /// Numbers of the wired ports, by port.
     Wired(Vec<(Spanned<String>, Spanned<i64>)>),
 }
 

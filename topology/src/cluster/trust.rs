@@ -1,4 +1,4 @@
-//! Whom the file trusts: certificates in a folder, or everybody, in words.
+//! Peers that the file trusts: certificates in a folder, or all, in words.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use super::file;
 use super::validate::{Check, Checked};
 use super::{Client, MemoryServer};
 
-/// What a file says of trust.
+/// Trust settings of a file.
 #[derive(Default)]
 pub(super) struct Trusts {
     /// Where certificates are.
     pub(super) certificates: Option<PathBuf>,
-    /// Queries are answered whoever asks.
+    /// Queries of all clients are answered.
     pub(super) query_open: bool,
 }
 
@@ -56,7 +56,7 @@ impl Check<'_> {
     }
 }
 
-/// A label of a DNS name, which is a file's name too, and nobody else's.
+/// A label of a DNS name, which is a file's name too, and of one role only.
 fn is_certifiable(name: &str) -> bool {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     name.len() <= 63

@@ -15,7 +15,7 @@ use crate::network::{HostId, Network, SwitchId};
 
 pub(super) type Checked<T> = Result<T, ClusterError>;
 
-/// What hosts do, and what people call that.
+/// Roles of hosts, and their names.
 #[derive(Default)]
 struct Roles {
     /// The role, and the line that gives it.
@@ -24,7 +24,7 @@ struct Roles {
     names: BTreeMap<String, usize>,
 }
 
-/// Endpoint names already given out: `address` or `address#device` → who has it.
+/// Endpoint names already given out: `address` or `address#device` → owner.
 pub(super) type Endpoints = BTreeMap<(String, Option<u64>), String>;
 
 pub(super) fn cluster(text: &str) -> Checked<Cluster> {
@@ -92,7 +92,7 @@ fn key_path(text: &str, offset: usize) -> String {
 
 pub(super) struct Check<'a> {
     text: &'a str,
-    /// The file says whom it trusts.
+    /// The file says which peers it trusts.
     trusts: bool,
 }
 
@@ -380,7 +380,7 @@ impl Check<'_> {
         Ok(id)
     }
 
-    /// What people call whoever is on a host: of all roles no two have the same name.
+    /// The name of the role on a host: no two roles have the same name.
     fn name(
         &self,
         tree: &Network,

@@ -48,7 +48,7 @@ pub enum NoWire {
         end: String,
         /// The other.
         other: String,
-        /// What the other is.
+        /// The other end's kind.
         found: String,
     },
     /// A port that the file leaves out, or a host behind one.
@@ -132,7 +132,7 @@ impl Wires {
     }
 }
 
-/// What the file says of one end, and where.
+/// The file's text for one end, and its field.
 type Said<'a> = (&'a Spanned<String>, String);
 
 /// Exceptions to the rule.

@@ -1,4 +1,4 @@
-//! What atomics do, alone and against each other.
+//! Atomics, alone and against each other.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What every implementation of [`Verbs`] must do, as a suite that runs against any of them.
+//! Conformance suite of [`Verbs`] implementations.
 //!
 //! ```text
 //!   run(make)  ── for each case ──►  Bench
@@ -39,7 +39,7 @@ pub use local::LocalResponder;
 
 /// Two sides with a network between them, nothing connected yet.
 pub trait Bench {
-    /// What is tested.
+    /// The implementation under test.
     type Verbs: Verbs;
 
     /// The side that posts.
@@ -61,7 +61,7 @@ pub trait Bench {
 
 /// The side with the memory, wherever it is. Errors are texts for the report.
 pub trait Responder {
-    /// What its device can do.
+    /// Capabilities of its device.
     ///
     /// # Errors
     /// When it cannot be asked.
@@ -118,7 +118,7 @@ pub trait Responder {
     fn write(&mut self, rkey: u32, offset: u64, bytes: &[u8]) -> Result<(), String>;
 }
 
-/// What a case returns: why it failed, if it did.
+/// Result of a case, with the reason of a failure.
 type Verdict = Result<(), String>;
 
 /// Fails the case with a text unless the condition holds.
@@ -173,7 +173,7 @@ pub fn run_observed<B: Bench>(
     report
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     results: Vec<(&'static str, Option<String>)>,

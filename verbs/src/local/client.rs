@@ -113,7 +113,7 @@ impl Device for LocalVerbs {
         }
     }
 
-    /// Never: nobody reaches a local client.
+    /// Never: a local client cannot be reached.
     fn register(&mut self, memory: &Arc<Memory>, _: u64, _: Access) -> Result<Region, RegisterError> {
         let reason =
             "expected a device that others reach, found a local client; register with the server's NIC";
@@ -139,7 +139,7 @@ impl Device for LocalVerbs {
 
     fn endpoint(&self, queue_pair: QueuePair) -> Result<Endpoint, ConnectError> {
         match self.queue_pairs.contains_key(&queue_pair) {
-            // Nobody sends there: a number that can be is enough.
+            // Nothing is sent there: any valid number is enough.
             true => Ok(endpoint(QueuePairNumber(2 + queue_pair.0 as u32 % ((1 << 24) - 2)))),
             false => Err(ConnectError::Unknown { queue_pair }),
         }
@@ -211,7 +211,7 @@ impl Verbs for LocalVerbs {
                 self.completions.push_back(Completion { queue_pair, tag: request.tag, result });
             }
         }
-        // Who refuses a request fails as well; who is not there does not.
+        // A queue pair that refuses a request fails as well; one that is not there does not.
         if failure.is_some()
             && let Some(state @ State::Open(_)) = held.as_deref_mut()
         {

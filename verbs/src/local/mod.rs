@@ -7,7 +7,7 @@
 //!                                              ▲
 //!   LocalVerbs ── chains, carried out at once ─┘            any number of threads, each with its own LocalVerbs
 //!        │ link                                 ▲
-//!        └──────────────► LocalHost ────────────┘ who has which link, and its end
+//!        └──────────────► LocalHost ────────────┘ owner of each link, and its end
 //! ```
 //!
 //! A [`LocalHost`] is what the server's owner has: it is told of the regions that a device has registered, and makes links. A
@@ -85,7 +85,7 @@ struct Shared {
     access: Access,
 }
 
-/// What a client's queue pair is connected to.
+/// Peer of a client's queue pair.
 #[derive(Debug)]
 struct Link {
     state: Mutex<State>,
@@ -192,7 +192,7 @@ impl LocalHost {
 
     fn broke(&self, number: QueuePairNumber) {
         let mut host = self.lock();
-        // One that was disconnected meanwhile is nobody's any more.
+        // One that was disconnected meanwhile has no owner any more.
         if host.links.contains_key(&number) {
             host.broken.push_back(number);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 
-/// Rings when a future can go on, until somebody looks.
+/// Rings when a future can go on, until it is looked at.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Operations as futures: posts chains, takes completions, keeps time, wakes who waits.
+//! Operations as futures: posts chains, takes completions, keeps time, wakes waiting futures.
 
 mod alarm;
 mod slots;
@@ -23,7 +23,7 @@ use slots::{Slot, Slots};
 
 /// Turns the operations of one device into futures, any number of them at a time, for one thread.
 ///
-/// It starts nothing and reads no clock. Whoever owns it runs the futures in an executor of its choice and calls
+/// It starts nothing and reads no clock. Its owner runs the futures in an executor of its choice and calls
 /// [`turn`](Self::turn) whenever completions may have come or [`next_deadline`](Self::next_deadline) is reached.
 ///
 /// In steady state nothing is allocated: what waits has a slot, and slots are used again.
@@ -38,9 +38,9 @@ struct Inner<V> {
     verbs: V,
     now: Instant,
     slots: Slots,
-    /// Deadlines of those who sleep, by the slots' names; some may have gone.
+    /// Deadlines of sleeping futures, by the slots' names; some may have gone.
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
-    /// Who found a send queue full or no buffer free.
+    /// Futures that found a send queue full or no buffer free.
     starved: VecDeque<Waker>,
     /// Queue pairs that broke, until their owner has asked.
     broken: VecDeque<Broken>,
@@ -127,7 +127,7 @@ impl<V: Verbs> Reactor<V> {
         Sleep { reactor: self, deadline: self.now() + span, slot: None }
     }
 
-    /// Takes completions and deadlines that have come by `now`, and wakes who waits for them. Says whether there were any.
+    /// Takes completions and deadlines that have come by `now`, and wakes the futures that wait for them. Says whether there were any.
     /// Time that would go back stands still.
     pub fn turn(&self, now: Instant) -> bool {
         let mut inner = self.inner.borrow_mut();
@@ -161,7 +161,7 @@ impl<V: Verbs> Reactor<V> {
             let woken = inner.slots.complete(tag, Ok(Output::Written));
             inner = self.wake(inner, woken);
         }
-        // With nothing under way nobody would wake them again: they learn that it is in vain.
+        // With nothing in flight they would never be woken again: they end with an error.
         while inner.slots.posted() == 0
             && let Some(waker) = inner.starved.pop_front()
         {
@@ -193,7 +193,7 @@ impl<V: Verbs> Reactor<V> {
         self.inner.borrow_mut().broken.pop_front()
     }
 
-    /// When [`turn`](Self::turn) is due for somebody who sleeps; `None` when nobody does.
+    /// When [`turn`](Self::turn) is due for a sleeping future; `None` if none sleeps.
     pub fn next_deadline(&self) -> Option<Instant> {
         let mut inner = self.inner.borrow_mut();
         while let Some(&Reverse((at, tag))) = inner.timers.peek() {
@@ -219,7 +219,7 @@ impl<V: Verbs> Reactor<V> {
         }
     }
 
-    /// Runs one future to its end over a device that needs nobody to move it on, such as a plain one. Where nothing but time is
+    /// Runs one future to its end over a device that needs no driver, such as a plain one. Where nothing but time is
     /// missing, time jumps to the next deadline.
     ///
     /// # Panics

@@ -47,17 +47,17 @@ enum State {
     /// Its result is still to come.
     Waiting,
     Done(Result<Output, Failure>),
-    /// Its result is still to come, and nobody wants it.
+    /// Its result is still to come, and is no longer wanted.
     Abandoned,
 }
 
 #[derive(Debug)]
 struct Place {
     generation: u32,
-    /// Whom to wake. It stays here when the slot is free: the next one to have the slot is mostly the same task, and wakers are
+    /// The waker. It stays here when the slot is free: the next one to have the slot is mostly the same task, and wakers are
     /// not cheap to clone.
     waker: Option<Waker>,
-    /// Whoever has the slot now has left its waker.
+    /// The holder of the slot has left its waker.
     wants_waking: bool,
     /// A request was posted for it: a completion will come.
     posted: bool,
@@ -112,7 +112,7 @@ impl Slots {
         self.posted
     }
 
-    /// Notes the result of the slot that `tag` names; returns whom to wake, to be [put back](Self::put_back) afterwards.
+    /// Notes the result of the slot that `tag` names; returns the waker, to be [put back](Self::put_back) afterwards.
     #[inline]
     pub(super) fn complete(&mut self, tag: u64, result: Result<Output, Failure>) -> Option<(Slot, Waker)> {
         let slot = Slot::of_tag(tag);
@@ -169,7 +169,7 @@ impl Slots {
         }
     }
 
-    /// Whether somebody waits for the slot that `tag` names.
+    /// Whether a future waits for the slot that `tag` names.
     pub(super) fn is_waiting(&self, tag: u64) -> bool {
         let slot = Slot::of_tag(tag);
         let place = &self.places[slot.index as usize];
@@ -188,7 +188,7 @@ impl Slots {
         }
     }
 
-    /// Nobody wants the result any more.
+    /// The result is no longer wanted.
     pub(super) fn abandon(&mut self, slot: Slot) {
         let place = &mut self.places[slot.index as usize];
         match place.state {

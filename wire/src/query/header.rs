@@ -6,7 +6,7 @@ use super::{MAX_PAYLOAD, Op, RESPONSE, Status};
 use crate::IndexHeader;
 use crate::error::ParseError;
 
-/// What stands before each part of a payload.
+/// Header of each part of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryHeader {
     /// The key, and where the switches have led it.
@@ -15,13 +15,13 @@ pub struct QueryHeader {
     pub address: u64,
     /// The operation.
     pub op: Op,
-    /// What became of it; `None` in a request.
+    /// Its outcome; `None` in a request.
     pub status: Option<Status>,
-    /// Of a response: which execution its parts are of, the upper 16 bits of 48.
+    /// Execution to which a response's parts belong, upper 16 bits of 48.
     pub execution: u16,
-    /// Of a request: the most records of a scan. Of a response: the lower 32 bits of its execution's number.
+    /// In a request, the most records of a scan. In a response, the lower 32 bits of its execution's number.
     pub limit: u32,
-    /// Who asks; 0 where nobody has to be known.
+    /// The client; 0 for requests that need none.
     pub client: u64,
     /// The request's number among the client's.
     pub request: u64,
@@ -64,7 +64,7 @@ pub enum QueryError {
     Number {
         /// The field.
         field: &'static str,
-        /// What it holds.
+        /// The found value.
         found: u8,
     },
     /// The part does not lie in the payload.

@@ -55,7 +55,7 @@
 //! Where a server wants it, each datagram bears a tag: SipHash-2-4 (64 bits) with the client's key, over
 //! [the header](QueryHeader::signed) and the part. Servers make a client's key of a secret that they share and of the client's
 //! number, and hand both out over their control channel. A request with a wrong tag is answered with [`Status::NoKey`], whose tag is 0.
-//! Without having opened a client with a key is answered nothing else: a request that somebody else sends again from another address
+//! Without having opened a client with a key is answered nothing else: a request that an attacker sends again from another address
 //! brings no answer there. The tag of a request leaves out what switches may change: the index header but for the key, and the address.
 
 mod header;
@@ -73,7 +73,7 @@ pub const QUERY_UDP_PORT: u16 = 4793;
 /// The same for requests that switches pass on as they are.
 pub const DIRECT_QUERY_UDP_PORT: u16 = 4794;
 
-/// Partition in the index header of a request that switches passed on without knowing where its key is: it went to whom the client sent it.
+/// Partition in the index header of a request that switches passed on without knowing where its key is: it went to the server that the client sent it to.
 pub const ANY_PARTITION: u16 = u16::MAX;
 
 /// Requests of a client that a server remembers, and that a client may have under way.

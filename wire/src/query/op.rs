@@ -1,11 +1,11 @@
-//! What is asked, and what became of it.
+//! Operations and their outcomes.
 
 use std::fmt;
 
 /// In the operation's byte: this is a response.
 pub const RESPONSE: u8 = 0x80;
 
-/// What a client asks for.
+/// Operation of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
     /// Makes this client known, so that it may write.
@@ -55,7 +55,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Status {
     /// It was carried out.
@@ -78,7 +78,7 @@ pub enum Status {
     Failed = 8,
     /// The server could not go on: it may have been carried out or not.
     Unknown = 9,
-    /// What the tree holds for the key fails its checks, however often it is read. Nothing was changed, and asking again
+    /// The tree's data for the key fails its checks, however often it is read. Nothing was changed, and asking again
     /// does not help: the server's memory or its files are damaged.
     Damaged = 10,
     /// The server answers only clients that have a key, and this request does not bear the tag of its client's. Nothing was

@@ -12,7 +12,7 @@ pub enum PartError {
     Total {
         /// Bytes of the whole.
         expected: u32,
-        /// What this part says.
+        /// The part's value.
         found: u32,
     },
     /// It lies outside, or overlaps another part without being the same.
@@ -69,13 +69,13 @@ pub fn datagram(header: &QueryHeader, part: &[u8]) -> Vec<u8> {
 #[derive(Clone, Debug)]
 pub struct Assembly {
     payload: Vec<u8>,
-    /// Of each part that is there, where it begins and how long it is.
+    /// Start and length of each received part.
     there: BTreeMap<u32, u32>,
     missing: u32,
 }
 
 impl Assembly {
-    /// Nothing is there of so many bytes. Whoever calls it has checked that he has the memory.
+    /// A value of so many bytes, none of them received yet. The caller has checked that there is memory for it.
     pub fn new(total: u32) -> Self {
         Self { payload: vec![0; total as usize], there: BTreeMap::new(), missing: total }
     }

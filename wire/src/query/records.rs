@@ -1,4 +1,4 @@
-//! What a scan answers: keys and values, ascending, each `key (8), length of the value (4), value`.
+//! Answer of a scan: keys and values, ascending, each `key (8), length of the value (4), value`.
 
 /// Bytes of a record without its value.
 pub const RECORD_LEN: usize = 12;

@@ -1,4 +1,4 @@
-//! What a requester makes of responses.
+//! A requester's handling of responses.
 
 use super::work::Task;
 use super::{Requester, Sink};

@@ -55,7 +55,7 @@ pub(crate) struct Requester {
     /// When to send again; set while something sent is not acknowledged.
     deadline: Option<Instant>,
     retries_left: u8,
-    /// What is missing has been asked for again since the last progress: further signs of the same gap mean nothing new.
+    /// The gap has been requested again since the last progress: further signs of it mean nothing new.
     gap_answered: bool,
 }
 

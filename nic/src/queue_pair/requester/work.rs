@@ -78,7 +78,7 @@ impl Task {
 
     #[inline]
     fn read(from: Remote, len: u32, pool: &BufferPool, mtu: usize, longest: u64) -> Result<Task, PostError> {
-        // Whoever asks for it: these rkeys make the address a key, and a READ that is resumed has another address.
+        // For all operations: these rkeys make the address a key, and a READ that is resumed has another address.
         if IndexTarget::of_rkey(from.rkey).is_some() && len as usize > mtu {
             return Err(PostError::IndexReadTooLong { found: len, limit: mtu as u32 });
         }
@@ -95,7 +95,7 @@ impl Task {
         }
     }
 
-    /// What is told when it has succeeded, once; `original` is what an atomic found.
+    /// Output of its success, taken once; `original` is the value that an atomic found.
     #[inline]
     pub(super) fn output(&mut self, original: u64) -> Output {
         match self {

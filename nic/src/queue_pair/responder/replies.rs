@@ -29,7 +29,7 @@ enum Answer {
         first: bool,
     },
     Read {
-        /// What is still to be read.
+        /// The rest of the READ.
         reth: Reth,
         started: bool,
         /// As above.

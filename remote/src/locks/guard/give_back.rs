@@ -21,7 +21,7 @@ impl<V: Verbs> Held<'_, V> {
         let round_trips = loop {
             match self.post(parts, !handed_over).await {
                 Ok(round_trips) => break round_trips,
-                // If the client's number is in the lock, it may be another one's who was quicker.
+                // Seeing our owner number proves nothing here: another operation of this client may have acquired the lock.
                 Err(Trouble::Broke(reason)) if self.place == Place::Racing => {
                     return Err(LockError::Unknown(reason));
                 }
@@ -35,7 +35,7 @@ impl<V: Verbs> Held<'_, V> {
                         return Ok(());
                     }
                 }
-                // Nothing was posted now. If anything was before, nobody can tell what became of it.
+                // Nothing was posted now. The outcome of an earlier post, if there was one, is unknown.
                 Err(other) if breaks == 0 => return Err(other.into()),
                 Err(_) => return Err(LockError::Unknown(BreakReason::Failed(Failure::Flushed))),
             }
@@ -113,7 +113,7 @@ impl<V: Verbs> Held<'_, V> {
         let taken = loop {
             let take = self.writer.take(self.lock, believed);
             // Only in the session of the lock: the table of locks that another one has been given knows nothing of this chain. If the
-            // answer to this is lost as well, nobody can tell any more whose release it was that is missing.
+            // answer to this is lost as well, it can no longer be known whose release is missing.
             let answer = self.pool.chain(self.connection(), &self.writer, |_| [take]).await;
             let [found] = answer.map_err(|_| LockError::Unknown(reason))?;
             match self.judge(&found, believed)? {

@@ -46,7 +46,7 @@ pub struct Held<'p, V: Verbs> {
 enum Place {
     /// It waits for its turn, or has it.
     Queued(Ticket),
-    /// Without a queue: whoever is the first to find the global lock free has it.
+    /// Without a queue: the first operation to find the global lock free has it.
     Racing,
     /// It has ended.
     Left,
@@ -70,7 +70,7 @@ impl<V: Verbs> Held<'_, V> {
         self.unfinished = Some(Unfinished { lane: self.lane });
     }
 
-    /// What the lock was taken by, and in which session.
+    /// The owner that took the lock, and its session.
     pub fn writer(&self) -> Writer {
         self.writer
     }

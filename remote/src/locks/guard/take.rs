@@ -49,7 +49,7 @@ impl<'p, V: Verbs> Held<'p, V> {
         Ok((held, bytes_of(bytes)?))
     }
 
-    /// The same if nobody has or wants the lock; nothing otherwise.
+    /// The same if no operation has or wants the lock; otherwise `None`.
     ///
     /// # Errors
     /// When the connection or session ends.
@@ -141,7 +141,7 @@ impl<'p, V: Verbs> Held<'p, V> {
             Admission::Unfinished(unfinished) => {
                 self.unfinished = Some(unfinished);
                 let mut taken = self.finish(unfinished, trips).await?;
-                // What was posted on another lane may still come. Who writes before that is overwritten.
+                // What was posted on another lane may still come, and would overwrite a write before it.
                 while let Some(unfinished) = self.with_locks(|locks| locks.take_more(lock))? {
                     self.unfinished = Some(unfinished);
                     taken = self.finish(unfinished, trips).await?;
@@ -242,7 +242,7 @@ impl<'p, V: Verbs> Held<'p, V> {
         Ok(taken)
     }
 
-    /// What an attempt to take the lock came to. Who races has not taken it if another one of this client has.
+    /// Result of an attempt to take the lock. A racing operation has not taken it if another one of this client has.
     fn judge_taken(&self, found: &Output, believed: u64) -> Result<Taken, LockError> {
         let taken = match self.judge(found, believed)? {
             Taken::Before if self.place == Place::Racing => Taken::Not(self.writer.owner.number),

@@ -1,0 +1,47 @@
+//! A program with a client of its own: it reads, writes and scans keys of a running cluster.
+//!
+//! `docs/src/embed.md` shows this file. To run it, start `fatbtree up cluster.toml` first:
+//! `cargo run --example embedded -- cluster.toml`.
+
+use std::error::Error;
+use std::time::Duration;
+
+use fatbtree_node::{ClientOptions, ClientProcess, NicSpec, host_port};
+use fatbtree_topology::Cluster;
+use fatbtree_trust::Trust;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let file = std::env::args().nth(1).ok_or("expected the name of a cluster file")?;
+    let cluster = Cluster::from_toml(&std::fs::read_to_string(file)?)?;
+    let me = cluster.clients().first().ok_or("the cluster file has no [[client]]")?;
+    let mut process = ClientProcess::open(&ClientOptions {
+        host: cluster.tree().host(me.host).clone(),
+        nic: NicSpec::Software(host_port(&cluster, me.host)?),
+        servers: cluster.servers().to_vec(),
+        lanes: 2,
+        controllers: cluster.controllers().to_vec(),
+        trust: Trust::default(), // plaintext; `Trust::read` takes the certificates of a folder
+        metrics: cluster.metrics(&me.name).map(str::to_owned),
+        patience: Duration::from_secs(10),
+    })?;
+
+    // A clone shares the connections. `run` drives any future that uses it.
+    let client = process.client().clone();
+    process.run(async {
+        client.upsert(1, b"one").await?;
+        client.upsert(2, b"two").await?;
+        let value = client.get(1).await?.ok_or("key 1 is missing")?;
+        println!("1 {}", String::from_utf8_lossy(&value));
+
+        let mut scan = client.scan(1..10);
+        while let Some(pair) = scan.next().await {
+            let (key, value) = pair?;
+            println!("{key} {}", String::from_utf8_lossy(&value));
+        }
+
+        client.delete(2).await?;
+        Ok::<_, Box<dyn Error>>(())
+    })??;
+    process.close();
+    Ok(())
+}
