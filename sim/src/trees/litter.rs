@@ -14,6 +14,8 @@ use rand::RngExt as _;
 use super::values;
 use crate::world::Random;
 
+/// Offset of the litter in its region.
+pub(crate) const FROM: u64 = 64 * 1024;
 /// Bytes for the litter of one region.
 pub(crate) const BYTES: u64 = 32 * 1024;
 /// Bytes of the values in litter, where they are out of line.
