@@ -72,6 +72,18 @@ checks! {
     UnlockLast,
     /// A node's version goes on from what its memory held.
     VersionGoesOn,
+    /// A node's version is one that none of the lines in its memory has.
+    VersionIsNew,
+    /// The version of a leaf entry goes on from the one in its slot.
+    EntryVersionGoesOn,
+    /// The version of a record goes on from the one that its place had before.
+    RecordVersionGoesOn,
+    /// A node that is merged away is marked as freed.
+    FreedMark,
+    /// A node that is split gives up the keys that its new neighbour has.
+    SplitFence,
+    /// A new node on another server than its neighbour lies in memory that was no node before.
+    FreshElsewhere,
     /// A node that is split names its partner before the partner is written.
     PartnerFirst,
     /// A node is told to its parent only if it is still there.

@@ -1,15 +1,15 @@
-//! What a processor does of the scenarios with trees in a second: `cargo bench -p fatbtree-sim --bench trees`.
+//! What a processor does of campaign `trees` in a second: `cargo bench -p fatbtree-sim --bench trees`.
 //!
 //! The figure counts lookups; writers, mishaps, the final phase and the check of the history come with them.
 #![allow(missing_docs)] // criterion's macros make undocumented functions
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use fatbtree_sim::trees::Scenario;
+use fatbtree_sim::writers::Scenario;
 
 const SEEDS: u64 = 50;
 
 fn run() -> u64 {
-    (0..SEEDS).map(|seed| Scenario::from_seed(seed).run().expect("every answer is explained").lookups).sum()
+    (0..SEEDS).map(|seed| Scenario::reading(seed).run().expect("every answer is explained").lookups).sum()
 }
 
 fn trees(criterion: &mut Criterion) {

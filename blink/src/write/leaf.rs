@@ -224,8 +224,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         match self.pool().read(self.lane(), address, bytes).await {
             Ok(found) => {
                 self.trips_mut().round_trips += 1;
-                let version = if Check::VersionGoesOn.on() { next_version(&found) } else { 1 };
-                Ok(NewNode { address, version, writer })
+                Ok(NewNode { address, version: next_version(&found), writer })
             }
             Err(trouble) => {
                 self.pool().in_space(server, &writer, |space| space.put_back(address, kind));

@@ -32,7 +32,7 @@
 //! A merge locks three nodes, and locks are shared by nodes. So that two merges never wait for each other, one that does not get its
 //! second or third lock at once gives up: another delete tries again.
 
-use fatbtree_remote::{GlobalAddress, Held, KeyRange, Part, Writer, restructure_all};
+use fatbtree_remote::{Check, GlobalAddress, Held, KeyRange, Part, Writer, restructure_all};
 use fatbtree_verbs::Verbs;
 
 use super::leaf::Locked;
@@ -304,6 +304,8 @@ fn merged(
     set_partner(&mut partnered, right);
     whole[..partnered.len()].copy_from_slice(&partnered);
     set_partner(&mut settled, GlobalAddress::NULL);
-    mark_free(&mut freed);
+    if Check::FreedMark.on() {
+        mark_free(&mut freed);
+    }
     Some(Merged { left, right, whole, leaving, freed, settled })
 }

@@ -71,7 +71,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let tree = self.pool().config().tree;
         let (server, level) = (spec.address.server(), spec.level);
         let elsewhere = Some(self.pool().server_of_split(server)).filter(|other| *other != server);
-        let new = match self.new_node(elsewhere.unwrap_or(server), level, elsewhere.is_some()).await {
+        let is_fresh = elsewhere.is_some() && Check::FreshElsewhere.on();
+        let new = match self.new_node(elsewhere.unwrap_or(server), level, is_fresh).await {
             Ok(new) => new,
             Err(reason) => {
                 held.let_go(&mut self.trips_mut().round_trips).await?;
@@ -80,7 +81,8 @@ impl<'p, V: Verbs> Descent<'p, V> {
         };
         let KeyRange { low, high } = spec.range;
         let middle = whole.middle();
-        let lower = NodeSpec { range: KeyRange { low, high: Some(middle) }, sibling: new.address, ..spec };
+        let end = if Check::SplitFence.on() { Some(middle) } else { high };
+        let lower = NodeSpec { range: KeyRange { low, high: end }, sibling: new.address, ..spec };
         let upper = NodeSpec {
             address: new.address,
             range: KeyRange { low: middle, high },

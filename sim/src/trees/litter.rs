@@ -6,23 +6,23 @@
 use std::ops::RangeInclusive;
 
 use fatbtree_blink::node::{LINE, LeafBuilder, NodeSpec, offsets, write_internal};
-use fatbtree_blink::record::{RECORD_HEAD, RecordPointer, UNPUBLISHED, write_record};
+use fatbtree_blink::record::{RecordPointer, UNPUBLISHED, record_bytes, write_record};
 use fatbtree_blink::{GlobalAddress, Integrity, KeyRange, TreeConfig, ValueLayout};
 use fatbtree_verbs::Memory;
 use rand::RngExt as _;
 
-use super::space::{LITTER, Space};
 use super::values;
 use crate::world::Random;
 
-/// The litter of one region.
-#[derive(Debug, Default)]
-pub(super) struct Litter {
-    /// Where stale switches lead which keys.
-    pub(super) landings: Vec<(RangeInclusive<u64>, GlobalAddress)>,
-    /// Records that nothing points to: of a key, with a value that nobody wrote.
-    pub(super) records: Vec<(u64, RecordPointer)>,
-}
+/// Offset of the litter in its region.
+pub(crate) const FROM: u64 = 64 * 1024;
+/// Bytes for the litter of one region.
+pub(crate) const BYTES: u64 = 32 * 1024;
+/// Bytes of the values in litter, where they are out of line.
+const LENGTH: u32 = 24;
+
+/// Keys that stale switches lead to a piece of litter.
+pub(crate) type Landing = (RangeInclusive<u64>, GlobalAddress);
 
 struct Builder<'a> {
     config: TreeConfig,
@@ -30,37 +30,34 @@ struct Builder<'a> {
     server: u16,
     next: u64,
     end: u64,
-    length: u32,
-    litter: Litter,
+    landings: Vec<Landing>,
     random: &'a mut Random,
 }
 
-/// Litters a region: some pieces for each of the keys.
-pub(super) fn scatter(
+/// Litters the [bytes](BYTES) from `place` on: some pieces for each of the keys.
+pub(crate) fn scatter(
     config: &TreeConfig,
-    space: &Space,
     memory: &Memory,
-    keys: &[u64],
-    length: u32,
+    place: GlobalAddress,
+    keys: impl Iterator<Item = u64>,
     random: &mut Random,
-) -> Litter {
+) -> Vec<Landing> {
     let mut builder = Builder {
         config: *config,
         memory,
-        server: space.litter.server(),
-        next: space.litter.offset(),
-        end: space.litter.offset() + LITTER,
-        length,
-        litter: Litter::default(),
+        server: place.server(),
+        next: place.offset(),
+        end: place.offset() + BYTES,
+        landings: Vec::new(),
         random,
     };
-    for &key in keys {
+    for key in keys {
         // Some keys have a right neighbour that is a key, and a left one.
         if (4..u64::MAX - 4).contains(&key) && builder.pieces(key).is_none() {
             break;
         }
     }
-    builder.litter
+    builder.landings
 }
 
 impl Builder<'_> {
@@ -133,7 +130,7 @@ impl Builder<'_> {
 
     /// Room for any node or record.
     fn room(&mut self) -> Option<GlobalAddress> {
-        let record = u64::from(self.length) + RECORD_HEAD as u64;
+        let record = u64::from(record_bytes(LENGTH));
         let size = u64::from(self.config.max_node_bytes()).max(record.next_multiple_of(LINE as u64));
         let at = self.next.next_multiple_of(LINE as u64);
         self.next = at + size;
@@ -141,7 +138,7 @@ impl Builder<'_> {
     }
 
     fn land(&mut self, keys: &RangeInclusive<u64>, at: GlobalAddress) {
-        self.litter.landings.push((keys.clone(), at));
+        self.landings.push((keys.clone(), at));
     }
 
     fn spec(&self, address: GlobalAddress, level: u8, range: KeyRange, sibling: GlobalAddress) -> NodeSpec {
@@ -203,12 +200,10 @@ impl Builder<'_> {
 
     fn record(&mut self, key: u64, word: u64) -> Option<RecordPointer> {
         let at = self.room()?;
-        let mut bytes = vec![0; self.length as usize + RECORD_HEAD];
+        let mut bytes = vec![0; record_bytes(LENGTH) as usize];
         write_record(&mut bytes, key, 1, UNPUBLISHED, |value| values::fill(key, word, value));
         self.memory.write(at.offset(), &bytes).ok()?;
-        let record = RecordPointer { address: at, length: self.length, version: 1 };
-        self.litter.records.push((key, record));
-        Some(record)
+        Some(RecordPointer { address: at, length: LENGTH, version: 1 })
     }
 
     /// Changes a byte.

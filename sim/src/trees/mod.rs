@@ -1,46 +1,27 @@
-//! Scenarios with trees in the [world](crate::world): clients look up keys while writers change the trees under them, machines die
-//! and come back, and switches lead index reads astray.
+//! Campaign `trees`: clients that mostly look keys up, while clients change the trees under them and stale switches lead them astray.
+//!
+//! Its scenarios are those of [`writers`](crate::writers) with [other odds](crate::writers::Scenario::reading): few retries, memory
+//! that tears more often, superblocks that stay torn, and litter beside the trees.
 //!
 //! ```text
-//!   clients: Client<SimDevice>, many lookups at a time        one writer a tree: upserts, splits, merges, recycling
-//!        │ index reads, READs                                      │ WRITEs, torn, lost, cut short
-//!   switches: caches that are old, litter included                 │
-//!        ▼                                                         ▼
-//!   ┌───────────────────────── memory servers ─────────────────────────┐      fate: deaths, freezes, cut links, reloads
-//!   │ superblock │ records │ litter │ nodes, used again at any level   │
-//!   └──────────────────────────────────────────────────────────────────┘
-//!        │ each get and each write
-//!     History ──► linearizable?       at the end: all is healed, and each lookup must succeed
+//!   switches: caches that are old, litter included
+//!        │ index reads of 4 clients
+//!        ▼
+//!   ┌──────────────────────── memory servers ────────────────────────┐
+//!   │ superblock │ tree that was loaded │ litter │ chunks of clients │
+//!   └────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! * [`Scenario`], [`Outcome`]: one seed.
-//! * [`Rule`]: what writers promise. A scenario whose writers [break](Scenario::breaking) one is found out by some seed, and so is
-//!   each [`Check`](fatbtree_blink::Check) that is not made: tests say so.
-//!
-//! # Example
+//! The seeds find each [`Check`](fatbtree_blink::Check) that is missing: tests say so.
 //!
 //! ```
-//! let outcome = fatbtree_sim::trees::Scenario::from_seed(7).run().expect("every answer is explained");
-//! assert!(outcome.found > 0 && outcome.changes > 0);
+//! let outcome = fatbtree_sim::writers::Scenario::reading(7).run().expect("every answer is explained");
+//! assert!(outcome.found > 0 && outcome.applied > 0);
 //! ```
 
-mod bytes;
-mod clients;
-mod fate;
-mod litter;
-mod misuse;
-mod model;
-mod rules;
-mod run;
-mod scenario;
-mod setting;
-mod space;
+pub(crate) mod litter;
 pub(crate) mod switches;
 pub(crate) mod values;
-mod writer;
-
-pub use rules::Rule;
-pub use scenario::{Outcome, Scenario, ScenarioError};
 
 #[cfg(test)]
 mod tests;

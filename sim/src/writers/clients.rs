@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fatbtree_blink::{
-    Allocation, BreakReason, ConnectionId, Event, IndexCache, KeyRange, Order, Partition, PoolConfig,
-    RemoteSide, ScanOptions, Start, SuperRoot, ValueLayout, Wish,
-};
 use fatbtree_client::Client;
+use fatbtree_blink::{
+    Allocation, BreakReason, ConnectionId, Event, IndexCache, KeyRange, OperationError, Order, Partition,
+    PoolConfig, RemoteSide, ScanOptions, Start, SuperRoot, Value, ValueLayout, Wish,
+};
 use fatbtree_memserver::{Lease, ServerInfo, Supply};
 use fatbtree_verbs::time::Duration;
-use fatbtree_verbs::{Reactor, Remote};
+use fatbtree_verbs::{Failure, Reactor, Remote};
 use rand::RngExt as _;
 
 use super::setting::Setting;
@@ -46,7 +46,7 @@ impl Living {
         let is_round_robin = scenario.round_robin > 0 && random.random_range(0..100) < scenario.round_robin;
         let allocation = if is_round_robin { Allocation::RoundRobin } else { Allocation::Partitioned };
         let config =
-            PoolConfig { tree, lanes: scenario.lanes, techniques, allocation, limits: scenario.limits() };
+            PoolConfig { tree, lanes: scenario.lanes, techniques, allocation, limits: scenario.limits };
         let client =
             Client::new(machine.device(), config, setting.roots(), random.random_range(0..=u64::MAX));
         let client = client.expect("a scenario has at least one lane");
@@ -60,7 +60,7 @@ impl Living {
             sessions: setting.servers.iter().map(|_| Cell::default()).collect(),
             down: Rc::new(RefCell::new(down)),
         };
-        for server in 0..scenario.servers {
+        for server in scenario.ids() {
             let random = crate::world::random(random.random_range(0..=u64::MAX), 4);
             drop(machine.spawn(living.clone().keep_session(server)));
             drop(machine.spawn(living.clone().attend(server, random)));
@@ -70,7 +70,7 @@ impl Living {
 
     /// Has a session with a server, always.
     async fn keep_session(self, id: u16) {
-        let (server, session) = (self.setting.server(id), &self.sessions[usize::from(id)]);
+        let (server, session) = (self.setting.server(id), self.session_of(id));
         loop {
             let Some((lease, _)) = session.get() else {
                 let open = |_: &Reactor<SimDevice>| server.open(&self.machine);
@@ -103,25 +103,30 @@ impl Living {
         pool.set_roots(roots).expect("servers stay as they are");
     }
 
+    fn session_of(&self, id: u16) -> &Cell<Option<Opened>> {
+        &self.sessions[self.setting.scenario.place_of(id)]
+    }
+
     /// The lease of the present session with a server, and what the server said when it was opened.
     fn session(&self, id: u16) -> Option<Opened> {
-        self.sessions[usize::from(id)].get()
+        self.session_of(id).get()
     }
 
     /// A server does not know a session any more.
     fn ended(&self, id: u16, lease: &Lease) {
         if self.session(id).is_some_and(|(present, _)| present.session == lease.session) {
-            self.sessions[usize::from(id)].set(None);
+            self.session_of(id).set(None);
         }
     }
 
     /// Connects what is not connected to a server, brings memory, finishes what was dropped.
     async fn attend(self, number: u16, mut random: Random) {
+        let place = self.setting.scenario.place_of(number);
         loop {
             while let Some(event) = self.client.poll_event() {
                 match event {
                     Event::ConnectionBroken { id, reason } => {
-                        self.setting.count(|outcome| outcome.broken_connections += 1);
+                        self.note_broken(id, reason);
                         if reason != BreakReason::Unregistered {
                             // Perhaps because the session ended.
                             self.machine.sleep(LOOK).await;
@@ -156,9 +161,9 @@ impl Living {
                     }
                 }
             }
-            // Not each task: what one has just brought another one would take away. Nor in the final phase: so often it would take a
-            // place away from an operation on a long walk, over and over.
-            if number == 0 && random.random_bool(0.02) && !self.setting.is_final.get() {
+            // As if it was closed, so that places go round. Not each task: what one has just brought another one would take away, as
+            // it does from an operation on a long walk, over and over. So not in the final phase.
+            if place == 0 && !self.setting.calm.get() && random.random_bool(0.02) {
                 for returned in self.client.pool().take_returned() {
                     if let Some((lease, _)) = self.session(returned.server) {
                         self.setting.server(returned.server).give_back(&lease, &returned);
@@ -171,6 +176,18 @@ impl Living {
                 self.connect(id, &mut random).await;
             }
             self.machine.sleep(LOOK).await;
+        }
+    }
+
+    fn note_broken(&self, id: ConnectionId, reason: BreakReason) {
+        self.setting.count(|outcome| {
+            outcome.broken_connections += 1;
+            outcome.refused_index_reads += u64::from(reason == BreakReason::Unregistered);
+        });
+        // Another tree has another region.
+        let is_first_tree = self.setting.scenario.loading == 0 && self.setting.scenario.restarting == 0;
+        if reason == BreakReason::Failed(Failure::RemoteAccess) && is_first_tree {
+            self.setting.wrong(format!("{id}: something in the region led a request out of it"));
         }
     }
 
@@ -190,6 +207,8 @@ impl Living {
                     let address = info.partition.root.raw();
                     self.setting.switches.register(queue_pair, Remote { address, rkey });
                 }
+                // Some clients believe that they are registered and are not.
+                let registered = registered || self.setting.scenario.reads > 0 && random.random_bool(0.2);
                 pool.connected(id, RemoteSide { endpoint, rkey, registered })
                     .expect("nodes fit into a packet");
                 self.down.borrow_mut().remove(&id);
@@ -215,7 +234,9 @@ impl Living {
                 continue;
             }
             let key = self.draw_key(&mut random);
-            let what = self.draw_what(&mut random);
+            let reads = self.setting.scenario.reads;
+            let is_read = reads > 0 && random.random_range(0..100) < reads;
+            let what = if is_read { 0 } else { self.draw_what(&mut random) };
             // An error says why, and is no answer.
             let _ = self.operate(key, what, &mut random).await;
         }
@@ -223,7 +244,9 @@ impl Living {
 
     pub(super) fn draw_key(&self, random: &mut Random) -> u64 {
         let scenario = &self.setting.scenario;
-        scenario.key(random.random_range(0..scenario.keys * u64::from(scenario.servers)))
+        let is_hot = scenario.hot > 0.0 && random.random_bool(scenario.hot);
+        let keys = if is_hot { 2 } else { scenario.keys * u64::from(scenario.servers) };
+        scenario.key(random.random_range(0..keys))
     }
 
     fn draw_what(&self, random: &mut Random) -> u32 {
@@ -293,14 +316,10 @@ impl Living {
         if what < 3 {
             let asked = history.ask(&name, now, key, Call::Get);
             let found = self.client.lookup(key, start).await;
-            self.setting.count(|outcome| outcome.round_trips += u64::from(found.trips.round_trips));
-            let value = found.result.map_err(|error| error.to_string())?;
-            let found = match value {
+            self.setting.count(|outcome| outcome.add(&found.trips, &found.result));
+            let found = match self.looked_up(key, found.result)? {
+                Some(value) => Some((self.opened(key, &value)?, value.to_vec())),
                 None => None,
-                Some(value) => {
-                    let word = values::open(key, &value).ok_or("a value that nobody wrote")?;
-                    Some((word, value.to_vec()))
-                }
             };
             history.answer(asked, self.machine.now(), Answer::Found(found.as_ref().map(|(word, _)| *word)));
             let Some((word, value)) = found.filter(|_| what == 2) else { return Ok(()) };
@@ -318,6 +337,31 @@ impl Living {
             _ => (Call::Delete, Wish::Delete),
         };
         self.change(key, call, wish, start).await
+    }
+
+    /// The result of a lookup. Whatever happens, it ends in one of few ways.
+    fn looked_up(
+        &self,
+        key: u64,
+        result: Result<Option<Value>, OperationError>,
+    ) -> Result<Option<Value>, String> {
+        result.map_err(|error| {
+            let may_be =
+                matches!(error, OperationError::GaveUp { .. } | OperationError::ConnectionBroke { .. });
+            if !may_be {
+                self.setting.wrong(format!("a lookup of key {key:#x} ended with: {error}"));
+            }
+            error.to_string()
+        })
+    }
+
+    /// The word of a value that was read.
+    fn opened(&self, key: u64, value: &[u8]) -> Result<u64, String> {
+        values::open(key, value).ok_or_else(|| {
+            let why = format!("key {key:#x}: a value of {} bytes that nobody wrote", value.len());
+            self.setting.wrong(why.clone());
+            why
+        })
     }
 
     /// A value of its own, and the word that names it.
@@ -359,7 +403,7 @@ impl Living {
             && let Some(pair) = scan.next().await
         {
             let (key, value) = pair.map_err(|error| error.to_string())?;
-            pairs.push((key, values::open(key, &value).ok_or("a value that nobody wrote")?));
+            pairs.push((key, self.opened(key, &value)?));
         }
         let trips = scan.trips();
         self.setting.count(|outcome| {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
+use rand::seq::{IndexedRandom as _, IteratorRandom as _};
 
 use super::clients::Living;
 use super::server::Server;
@@ -42,6 +43,9 @@ pub(super) async fn play(operator: Machine, setting: Rc<Setting>, lives: Lives, 
         setting.look_around();
         for _ in 0..random.random_range(0..4) {
             reload(&setting, random);
+        }
+        if setting.scenario.torn_superblocks && random.random_bool(0.05) {
+            tear(&setting, random);
         }
         bring_back(&setting, &lives, random);
         if let Some(again) = setting.once_more.take() {
@@ -175,15 +179,32 @@ fn heat(setting: &Setting, random: &mut Random) {
             (key, _) = seen[random.random_range(0..seen.len())];
         }
         // A damaged entry leads anywhere.
-        if let Some(server) = setting.servers.get(usize::from(address.server())) {
+        if let Some(server) = setting.servers.get(setting.scenario.place_of(address.server())) {
             setting.switches.cache_key(server.machine.id(), key, address);
         }
     }
 }
 
-/// Caches a node that is or was there, or forgets all.
+/// Tears a superblock: what it announces is only a help.
+fn tear(setting: &Setting, random: &mut Random) {
+    let server = setting.any_server(random);
+    let seen = setting.seen.borrow();
+    let here = seen.iter().filter(|(_, address, _)| address.server() == server.id).choose(random);
+    if let Some((_, address, _)) = here {
+        server.tear_superblock(*address);
+        setting.count(|outcome| outcome.torn_superblocks += 1);
+    }
+}
+
+/// Caches a node that is or was there, litter, or forgets all.
 fn reload(setting: &Setting, random: &mut Random) {
     heat(setting, random);
+    if setting.scenario.littered > 0 && random.random_range(0..100) < setting.scenario.littered {
+        let server = setting.any_server(random);
+        if let Some((keys, at)) = server.landings.borrow().choose(random) {
+            return setting.switches.cache(server.machine.id(), keys.clone(), *at);
+        }
+    }
     let seen = setting.seen.borrow();
     let (range, address, _) = seen[random.random_range(0..seen.len())];
     let server = setting.server(address.server());

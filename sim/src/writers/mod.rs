@@ -26,7 +26,11 @@ mod run;
 mod server;
 mod setting;
 
-use fatbtree_blink::{Integrity, KeyRange, Limits, Techniques, TreeConfig, ValueLayout};
+use std::ops::Range;
+
+use fatbtree_blink::{
+    Integrity, KeyRange, Limits, OperationError, Techniques, TreeConfig, Trips, Value, ValueLayout,
+};
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
@@ -38,50 +42,65 @@ use crate::world::{Options, Random, Rkeys, random};
 #[derive(Clone, Debug)]
 pub struct Scenario {
     seed: u64,
-    config: TreeConfig,
+    pub(crate) config: TreeConfig,
     /// Of each server.
-    keys: u64,
+    pub(crate) keys: u64,
     /// Bytes of the longest value out of line.
-    longest: usize,
-    tasks: u32,
-    operations: u32,
+    pub(crate) longest: usize,
+    pub(crate) tasks: u32,
+    pub(crate) operations: u32,
     /// Of 100 changes, so many delete.
-    deletes: u32,
+    pub(crate) deletes: u32,
     /// Of 100 operations, so many scan.
-    scans: u32,
-    lanes: u8,
-    locks: u32,
-    masked: bool,
-    lease: Duration,
-    calm: Duration,
+    pub(crate) scans: u32,
+    pub(crate) lanes: u8,
+    pub(crate) locks: u32,
+    pub(crate) masked: bool,
+    pub(crate) lease: Duration,
+    pub(crate) calm: Duration,
     /// Of 100 mishaps, so many kill a client.
-    deadly: u32,
+    pub(crate) deadly: u32,
     /// Bytes of each client's index cache; none: they have none.
-    cache: Option<u64>,
+    pub(crate) cache: Option<u64>,
     /// Sherman's techniques: all of them, or any.
-    techniques: Techniques,
-    world: Options,
+    pub(crate) techniques: Techniques,
+    pub(crate) world: Options,
     /// Memory servers, each with a partition.
-    servers: u16,
+    pub(crate) servers: u16,
+    /// Number of the first one. Null pointers lead to number 0.
+    pub(crate) first_id: u16,
     /// Of 100 clients, so many put new nodes on one server after the other.
-    round_robin: u32,
+    pub(crate) round_robin: u32,
     /// Of 100 mishaps, so many end one session with one server.
-    ending: u32,
+    pub(crate) ending: u32,
     /// Of 100 mishaps, so many kill a server's process.
-    restarting: u32,
+    pub(crate) restarting: u32,
     /// Of 100 of them, so many lose its memory.
-    forgetful: u32,
+    pub(crate) forgetful: u32,
     /// Of 100 mishaps, so many replace a server's tree.
-    loading: u32,
+    pub(crate) loading: u32,
     /// Numbers of owners, at most, that a server has given to others before its clients come.
-    strangers: u32,
+    pub(crate) strangers: u32,
     /// Keys of registered memory.
-    rkeys: Rkeys,
+    pub(crate) rkeys: Rkeys,
     /// Mean pause between two strikes of a hostile writer, if there is one.
-    hostile: Option<Duration>,
+    pub(crate) hostile: Option<Duration>,
     /// Whether servers are asked for snapshots of damaged trees, and for places of keys in them.
-    asked: bool,
+    pub(crate) asked: bool,
+    /// Retries and patience of clients.
+    pub(crate) limits: Limits,
+    /// Percentage of operations that are lookups, beside those that changes imply.
+    pub(crate) reads: u32,
+    /// Probability that a drawn key is one of two.
+    pub(crate) hot: f64,
+    /// Percentage of cached ranges that lead to [litter](crate::trees).
+    pub(crate) littered: u32,
+    /// Whether superblocks may stay torn until the end.
+    pub(crate) torn_superblocks: bool,
 }
+
+/// Limit of siblings that finds every key from any former root of these trees.
+const ENOUGH_SIBLINGS: u32 = 64;
 
 /// How far apart keys are where there is one server.
 const KEY_STEP: u64 = 0x0400_0000_0000_0003;
@@ -153,6 +172,39 @@ pub struct Outcome {
     pub located: u64,
     /// Operations on damaged trees that ended with an error after everything was healed.
     pub errors: u64,
+    /// Lookups that ended.
+    pub lookups: u64,
+    /// Lookups that found a value.
+    pub found: u64,
+    /// Lookups that ended with an error, while things were going wrong.
+    pub failed: u64,
+    /// Reads of the same bytes again because they were torn, in lookups.
+    pub retries: u64,
+    /// Walks begun again because a node failed its checks, in lookups.
+    pub walks_again: u64,
+    /// Steps to a right sibling, in lookups.
+    pub siblings: u64,
+    /// Lookups whose index read landed on a node that was accepted.
+    pub landed: u64,
+    /// Index reads that the switches refused.
+    pub refused_index_reads: u64,
+    /// Superblocks that were torn.
+    pub torn_superblocks: u64,
+    /// READs and WRITEs that met another one in the same bytes at the same time.
+    pub overlapped: u64,
+}
+
+impl Outcome {
+    fn add(&mut self, trips: &Trips, result: &Result<Option<Value>, OperationError>) {
+        self.lookups += 1;
+        self.found += u64::from(matches!(result, Ok(Some(_))));
+        self.failed += u64::from(result.is_err());
+        self.round_trips += u64::from(trips.round_trips);
+        self.retries += u64::from(trips.retries);
+        self.walks_again += u64::from(trips.restarts);
+        self.siblings += u64::from(trips.siblings_followed);
+        self.landed += u64::from(trips.landed.is_some());
+    }
 }
 
 impl std::ops::AddAssign for Outcome {
@@ -189,6 +241,16 @@ impl std::ops::AddAssign for Outcome {
         self.snapshots_refused += other.snapshots_refused;
         self.located += other.located;
         self.errors += other.errors;
+        self.lookups += other.lookups;
+        self.found += other.found;
+        self.failed += other.failed;
+        self.retries += other.retries;
+        self.walks_again += other.walks_again;
+        self.siblings += other.siblings;
+        self.landed += other.landed;
+        self.refused_index_reads += other.refused_index_reads;
+        self.torn_superblocks += other.torn_superblocks;
+        self.overlapped += other.overlapped;
     }
 }
 
@@ -232,6 +294,7 @@ impl Scenario {
             cache: draw.random_bool(0.5).then(|| draw.random_range(0..4_000)),
             techniques: draw_techniques(draw),
             servers,
+            first_id: 0,
             round_robin,
             ending: if servers > 1 { more.random_range(0..=40) } else { 0 },
             restarting: if restarts { lives.random_range(1..=30) } else { 0 },
@@ -242,7 +305,47 @@ impl Scenario {
             rkeys: *[Rkeys::Random, Rkeys::Lowest].choose(lives).expect("there are some"),
             hostile: None,
             asked: true,
+            limits: Limits::default(),
+            reads: 0,
+            hot: 0.0,
+            littered: 0,
+            torn_superblocks: false,
         }
+    }
+
+    /// The scenario of a seed in which most operations are lookups by clients with few retries, in memory that is torn more often, and
+    /// switches lead them to litter and to former nodes and records.
+    #[must_use]
+    pub fn reading(seed: u64) -> Self {
+        let draw = &mut random(seed, 91);
+        let mut scenario = Self::from_seed(seed);
+        scenario.keys = draw.random_range(4..=30);
+        scenario.operations = draw.random_range(40..=120);
+        scenario.reads = draw.random_range(30..=90);
+        scenario.scans /= 4;
+        scenario.first_id = *[0, 1, 6].choose(draw).expect("there are some");
+        scenario.hot = *[0.0, 0.3, 0.8].choose(draw).expect("there are some");
+        scenario.littered = *[0, 10, 50].choose(draw).expect("there are some");
+        let siblings = if draw.random_bool(0.5) { ENOUGH_SIBLINGS } else { draw.random_range(4..=32) };
+        scenario.limits = Limits {
+            torn: draw.random_range(1..=8),
+            siblings,
+            patience: Duration::from_micros(*[30_000, 1_000_000].choose(draw).expect("there are some")),
+            reconnects: draw.random_range(2..=6),
+        };
+        if draw.random_bool(0.5) {
+            // Most accesses meet others; still, all of them are done before they would be sent again.
+            scenario.world.times.line = Duration::from_nanos(draw.random_range(100..=500));
+            scenario.world.tearing.stretch = 3;
+        }
+        if scenario.config.integrity() == Integrity::Checksums && siblings == ENOUGH_SIBLINGS {
+            // A server does not start with a torn superblock, and former roots lead everywhere only where none is merged away.
+            (scenario.torn_superblocks, scenario.restarting, scenario.loading) = (true, 0, 0);
+            scenario.deletes = 0;
+            // Clients try to tell parents of split roots, each time for as long as this.
+            scenario.limits.patience = Duration::from_millis(2);
+        }
+        scenario
     }
 
     /// The scenario of a seed with a hostile writer, who damages the structure of trees. Everything else ends soon, because
@@ -252,15 +355,13 @@ impl Scenario {
         let draw = &mut random(seed, 93);
         let hostile = Some(Duration::from_micros(draw.random_range(5..=200)));
         let scenario = Self::from_seed(seed);
-        Self { hostile, tasks: scenario.tasks.min(3), operations: scenario.operations.min(30), ..scenario }
-    }
-
-    /// How long clients are patient.
-    fn limits(&self) -> Limits {
-        let limits = Limits::default();
-        match self.hostile {
-            Some(_) => Limits { patience: Duration::from_micros(500), ..limits },
-            None => limits,
+        let limits = Limits { patience: Duration::from_micros(500), ..scenario.limits };
+        Self {
+            hostile,
+            limits,
+            tasks: scenario.tasks.min(3),
+            operations: scenario.operations.min(30),
+            ..scenario
         }
     }
 
@@ -269,10 +370,26 @@ impl Scenario {
         number * (KEY_STEP / u64::from(self.servers))
     }
 
+    /// The numbers of the servers.
+    fn ids(&self) -> Range<u16> {
+        self.first_id..self.first_id + self.servers
+    }
+
+    /// The place of a server among all of them, if it is one.
+    fn place_of(&self, id: u16) -> usize {
+        usize::from(id.wrapping_sub(self.first_id))
+    }
+
+    /// The numbers of the keys of a server's partition.
+    fn keys_of(&self, id: u16) -> Range<u64> {
+        let first = self.place_of(id) as u64 * self.keys;
+        first..first + self.keys
+    }
+
     /// The keys of a server's partition.
-    fn range_of(&self, server: u16) -> KeyRange {
-        let pivot = |server: u16| self.key(self.keys * u64::from(server));
-        KeyRange { low: pivot(server), high: (server + 1 < self.servers).then(|| pivot(server + 1)) }
+    fn range_of(&self, id: u16) -> KeyRange {
+        let Range { start, end } = self.keys_of(id);
+        KeyRange { low: self.key(start), high: (id + 1 < self.ids().end).then(|| self.key(end)) }
     }
 
     /// Runs it to the end.

@@ -47,7 +47,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     let soon = if is_damaged { LATER } else { SOON };
     let alive = world.final_phase(soon, || {
         fate.cancel();
-        setting.is_final.set(true);
+        setting.calm.set(true);
         hostile.iter().for_each(Task::cancel);
         setting.lives.take().iter().for_each(Task::cancel);
         setting.switches.cached.heal();
@@ -56,6 +56,9 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
         setting.lives.take().iter().for_each(Task::cancel);
         lives.borrow().iter().map(|living| begin_last(living, is_damaged, draw)).collect()
     });
+    if let Some(wrong) = setting.first_wrong() {
+        return Err(wrong);
+    }
     // What is said of damaged trees need not be right.
     let checked = match scenario.hostile {
         Some(_) => Checked::default(),
@@ -63,6 +66,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     };
     alive.map_err(|error| error.to_string())?;
     world.settle();
+    setting.servers.iter().for_each(Server::mend_superblock);
     let levels = match verify(&world, &lives.borrow()[0], soon)? {
         Ok(verified) => verified.height.into(),
         Err(_) if is_damaged => 0,
@@ -74,6 +78,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
     outcome.lapsed = setting.servers.iter().map(Server::lapsed).sum();
     outcome.answered += checked.answered as u64;
     outcome.unknown += checked.unknown as u64;
+    outcome.overlapped = world.counts().overlapped;
     Ok(outcome)
 }
 
@@ -85,7 +90,7 @@ fn begin_hostile(scenario: &Scenario, world: &World, setting: &Rc<Setting>) -> V
     let mut next = || random(draw.random_range(0..=u64::MAX), 5);
     let strikes = hostile::strike(machine.clone(), Rc::clone(setting), pause, next());
     let mut tasks = vec![machine.spawn(strikes)];
-    for id in (0..scenario.servers).filter(|_| scenario.asked) {
+    for id in scenario.ids().filter(|_| scenario.asked) {
         let operator = world.operator().clone();
         tasks.push(operator.spawn(hostile::ask(operator.clone(), Rc::clone(setting), id, next())));
     }

@@ -5,7 +5,9 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_blink::{KeyRange, Partition, Regions, ReturnedPlaces, Superblock, Tree, ValueLayout};
+use fatbtree_blink::{
+    GlobalAddress, KeyRange, Partition, Regions, ReturnedPlaces, Superblock, Tree, ValueLayout,
+};
 use fatbtree_memserver::{
     Bounds, ChunkKind, ClientId, Handle, Lease, Limits, LoadCounts, LoadOptions, LoadedTree, Mailbox,
     MemoryServer, Origin, Refusal, ServerInfo, ServerOptions, SessionKey, Supply, bulk_load,
@@ -18,14 +20,17 @@ use fatbtree_verbs::{
 use rand::RngExt as _;
 
 use super::Scenario;
+use crate::trees::litter::{self, Landing};
 use crate::trees::values;
-use crate::world::{Machine, Random};
+use crate::world::{Machine, Random, random};
 
 /// Bytes for what is written, beside what is loaded.
 const SPARE: u64 = 2 << 20;
 const CHUNK: u64 = 2 << 10;
 /// Nodes, and slots of chunks, that are looked at in a turn.
 const BUDGET: usize = 64;
+/// Offset of the root's address in a superblock.
+const ROOT: u64 = 8;
 /// Requests that wait in a process's mailbox.
 const MAIL: usize = 16;
 
@@ -53,6 +58,10 @@ pub(super) struct Server {
     opened: RefCell<Vec<SessionKey>>,
     /// Of former lives.
     lapsed: Cell<u64>,
+    /// The root in its superblock before that was torn.
+    torn: Cell<Option<GlobalAddress>>,
+    /// Keys that stale switches lead to litter.
+    pub(super) landings: RefCell<Vec<Landing>>,
 }
 
 impl Server {
@@ -68,6 +77,8 @@ impl Server {
             kept: RefCell::default(),
             opened: RefCell::default(),
             lapsed: Cell::new(0),
+            torn: Cell::new(None),
+            landings: RefCell::default(),
         }
     }
 
@@ -88,6 +99,23 @@ impl Server {
         Some(Superblock::parse(&line).ok()?.partition)
     }
 
+    /// Leaves the superblock as a WRITE that was cut short would: the root of the next one, and nothing else of it.
+    pub(super) fn tear_superblock(&self, root: GlobalAddress) {
+        if let (Some(memory), Some(partition)) = (self.memory(), self.superblock())
+            && memory.write(ROOT, &root.raw().to_le_bytes()).is_ok()
+        {
+            self.torn.set(Some(partition.root));
+        }
+    }
+
+    /// Makes it whole again.
+    pub(super) fn mend_superblock(&self) {
+        if let (Some(memory), None, Some(root)) = (self.memory(), self.superblock(), self.torn.take()) {
+            let mended = memory.write(ROOT, &root.raw().to_le_bytes());
+            mended.expect("a region has a first line");
+        }
+    }
+
     // ---- its lives ----
 
     /// A tree with these pairs, their values given by the words that name them.
@@ -102,7 +130,16 @@ impl Server {
         let mut made = varying(length, |key, room: &mut [u8]| values::fill(key, word(key), room));
         let options = LoadOptions { range, spare_bytes: SPARE, ..LoadOptions::new(config, self.id) };
         let keys: Vec<u64> = pairs.iter().map(|(key, _)| *key).collect();
-        let tree = bulk_load(&options, &keys, &mut made).expect("there is memory for a small tree");
+        let mut tree = bulk_load(&options, &keys, &mut made).expect("there is memory for a small tree");
+        if self.scenario.littered > 0 {
+            // At the same place in each load: switches that were not told of a load lead to the same pieces as before.
+            assert!(tree.spare.start <= litter::FROM, "a tree that was loaded ends before the litter");
+            tree.spare.start = litter::FROM + litter::BYTES;
+            let keys = self.scenario.keys_of(self.id).map(|number| self.scenario.key(number));
+            let random = &mut random(self.scenario.seed, 80 + u64::from(self.id));
+            let place = GlobalAddress::new(self.id, litter::FROM);
+            *self.landings.borrow_mut() = litter::scatter(&config, &tree.region, place, keys, random);
+        }
         let kinds = Memory::shared(chunk_kinds_bytes(tree.spare.end - tree.spare.start, CHUNK));
         LoadedTree { chunk_kinds: Some(kinds.expect("there is memory for a table")), ..tree }
     }

@@ -30,10 +30,12 @@ pub(super) struct Setting {
     pub(super) outcome: RefCell<Outcome>,
     /// What clients do in all their lives.
     pub(super) lives: RefCell<Vec<Task<()>>>,
+    /// The faults are over.
+    pub(super) calm: Cell<bool>,
+    /// What must never be.
+    wrong: RefCell<Vec<String>>,
     /// A server that is to die once more as soon as it is back.
     pub(super) once_more: Cell<Option<u16>>,
-    /// Faults have ended, and each operation must succeed.
-    pub(super) is_final: Cell<bool>,
 }
 
 impl Setting {
@@ -48,7 +50,7 @@ impl Setting {
             (0..super::run::CLIENTS).map(|number| world.machine(options(format!("client {number}"))));
         let clients = clients.collect();
         machines.extend((1..scenario.servers).map(|id| world.machine(options(format!("server {id}")))));
-        let servers = (0..).zip(machines).map(|(id, machine)| Server::new(machine, scenario, id));
+        let servers = scenario.ids().zip(machines).map(|(id, machine)| Server::new(machine, scenario, id));
         let servers: Vec<Server> = servers.collect();
         let seen = servers.iter().map(|server| (server.range, first_root(server.id), 0)).collect();
         let switches = TreeSwitches::default();
@@ -64,8 +66,9 @@ impl Setting {
             words: Cell::new(0),
             outcome: RefCell::default(),
             lives: RefCell::default(),
+            calm: Cell::new(false),
+            wrong: RefCell::default(),
             once_more: Cell::new(None),
-            is_final: Cell::new(false),
         })
     }
 
@@ -80,8 +83,8 @@ impl Setting {
 
     /// New words for all keys of a server, which another tree of it begins with.
     pub(super) fn draw_pairs(&self, server: &Server) -> Vec<(u64, u64)> {
-        let (keys, first) = (self.scenario.keys, u64::from(server.id) * self.scenario.keys);
-        (first..first + keys).map(|number| (self.scenario.key(number), self.next_word())).collect()
+        let numbers = self.scenario.keys_of(server.id);
+        numbers.map(|number| (self.scenario.key(number), self.next_word())).collect()
     }
 
     /// Another tree with these pairs has taken the place of a server's, in one moment.
@@ -94,7 +97,7 @@ impl Setting {
     }
 
     pub(super) fn server(&self, id: u16) -> &Server {
-        &self.servers[usize::from(id)]
+        &self.servers[self.scenario.place_of(id)]
     }
 
     pub(super) fn any_server(&self, random: &mut Random) -> &Server {
@@ -106,6 +109,18 @@ impl Setting {
     pub(super) fn next_word(&self) -> u64 {
         self.words.set(self.words.get() + 1);
         values::word(self.words.get())
+    }
+
+    /// Notes what must never be, except under a hostile writer.
+    pub(super) fn wrong(&self, what: String) {
+        if self.scenario.hostile.is_none() {
+            self.wrong.borrow_mut().push(what);
+        }
+    }
+
+    /// The first thing that must never be.
+    pub(super) fn first_wrong(&self) -> Option<String> {
+        self.wrong.borrow().first().cloned()
     }
 
     pub(super) fn count(&self, work: impl FnOnce(&mut Outcome)) {

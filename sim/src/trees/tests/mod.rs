@@ -1,5 +1,5 @@
-//! What the scenarios promise.
+//! What the campaign promises.
 
 mod missing;
-mod model;
+mod misuse;
 mod seeds;

@@ -1,13 +1,14 @@
-//! A record that looks like a node, and a node that looks like a record. Keys and values are a user's: nothing keeps him from
-//! this, if memory is used for both.
+//! Why memory has a kind for good: a record can look like a node, and a node like a record, because keys and values are a user's.
+//! Readers with stale pointers cannot tell. Clients and servers keep the kinds apart by construction: a client's stocks
+//! ([`Space`](fatbtree_blink::ChunkKind)) and a server's chunks and places have one kind each.
 
-use fatbtree_blink::node::{LINE, LeafBuilder, NodeSpec, write_internal};
-use fatbtree_blink::record::{RECORD_HEAD, RecordPointer, UNPUBLISHED, published, write_record};
-use fatbtree_blink::{GlobalAddress, KeyRange, TreeConfig};
+use fatbtree_blink::node::{EntryValue, LINE, LeafBuilder, Node, NodeSpec, write_internal};
+use fatbtree_blink::record::{RECORD_HEAD, RecordPointer, UNPUBLISHED, published, read_record, write_record};
+use fatbtree_blink::{GlobalAddress, KeyRange, TreeConfig, ValueLayout};
 
 /// The bytes of a record of which a part of the value, from `before` bytes behind its beginning on, is what a reader who takes it for
 /// a node takes for the leaf of `key`, with an entry that points to `record`. A record itself is none: its magic is another.
-pub(super) fn node_like_record(
+fn node_like_record(
     config: &TreeConfig,
     at: GlobalAddress,
     before: usize,
@@ -29,11 +30,11 @@ pub(super) fn node_like_record(
 }
 
 /// Where a record begins in the line of an internal node whose third pivot is the record's key.
-pub(super) const CHILD: u64 = 24;
+const CHILD: u64 = 24;
 
 /// An internal node around the place of a record of `key`, whose value is a pivot: whoever still comes for the record finds one. Its
 /// second child lies where the record's version is, and its third where length and checksum are.
-pub(super) fn record_like_node(
+fn record_like_node(
     config: &TreeConfig,
     pointer: RecordPointer,
     key: u64,
@@ -60,4 +61,33 @@ pub(super) fn record_like_node(
     let children = [(low, record), (second, child(0)), (key, child(2)), (next, record)];
     write_internal(&mut bytes, &spec, &children, config.integrity());
     Some((at, bytes))
+}
+
+fn config() -> TreeConfig {
+    TreeConfig::new(4, 128, ValueLayout::OutOfLine).expect("there is room for two entries")
+}
+
+#[test]
+fn a_record_where_a_node_was_can_be_taken_for_a_leaf() {
+    let (before, key) = (256, 77);
+    let at = GlobalAddress::new(1, 4096);
+    let forged = RecordPointer { address: GlobalAddress::new(1, 8192), length: 8, version: 1 };
+    let bytes = node_like_record(&config(), at, before, key, forged);
+    let pointer = RecordPointer { address: at, length: (bytes.len() - RECORD_HEAD) as u32, version: 1 };
+    assert!(read_record(&bytes, key, pointer).is_ok(), "it is a record");
+    let config = config();
+    let Ok(Node::Leaf(leaf)) = Node::read(&config, &bytes[before..]) else { panic!("it is a leaf as well") };
+    assert_eq!((leaf.header().address, leaf.find(key)), (at, Ok(Some(EntryValue::Record(forged)))));
+}
+
+#[test]
+fn a_node_where_a_record_was_can_be_taken_for_the_record() {
+    let (config, key) = (config(), 7 << 32 | 5);
+    let address = GlobalAddress::new(1, 4096 + LINE as u64 + CHILD);
+    let pointer = RecordPointer { address, length: 8, version: 3 };
+    let (at, bytes) = record_like_node(&config, pointer, key).expect("there is room before it");
+    let Ok(Node::Internal(node)) = Node::read(&config, &bytes) else { panic!("it is a node") };
+    assert_eq!((node.header().address, node.children().count()), (at, 4));
+    let value = read_record(&bytes[LINE + CHILD as usize..], key, pointer);
+    assert_eq!(value, Ok(&(8u64 << 32).to_le_bytes()[..]));
 }
