@@ -1,9 +1,9 @@
 //! When two neighbours are merged, and when they are left as they are.
 use crate::common;
 
-use common::{Client, Lab, configs, value_of};
+use common::{Client, Lab, MANY_LOCKS, configs, value_of};
 use fatbtree_blink::node::{LINE, NodeHeader, offsets};
-use fatbtree_blink::{GlobalAddress, Integrity, Partition, Start, TreeConfig, ValueLayout, Wish};
+use fatbtree_blink::{Allocation, GlobalAddress, Integrity, Partition, Start, TreeConfig, ValueLayout, Wish};
 
 /// Nine keys a leaf.
 fn config() -> TreeConfig {
@@ -89,6 +89,43 @@ fn a_node_in_the_memory_of_one_that_was_merged_away_has_the_next_version() {
 }
 
 /// What their parent says of two nodes was true once. It has changed meanwhile, or somebody is at work there: then they are no pair.
+/// A client may die between the WRITE of a new node on one server and the WRITE on another server that leads there. A stale pointer to
+/// a node that had this memory before would lead to the new node, which would answer as if it were in the tree.
+#[test]
+fn a_split_onto_another_server_takes_memory_that_was_no_node() {
+    let mut lab = Lab::with_partitions(config(), &[1000]);
+    (lab.locks, lab.allocation) = (MANY_LOCKS as u32, Allocation::RoundRobin);
+    let client = lab.client(1, true);
+    // Downwards, so that the first leaf of partition 1 is split again and again, onto one server after the other.
+    let mut keys = Vec::new();
+    while client.stats().splits < 2 {
+        keys.push(3000 - 10 * keys.len() as u64);
+        change(&lab, &client, keys[keys.len() - 1], Wish::Upsert(&[1; 8]));
+    }
+    let leaves = lab.leaves();
+    let beside = leaves.windows(2).find(|two| two.iter().all(|(_, leaf)| leaf.server() == 1));
+    let (low, freed) = beside.expect("the second half lies where the first does")[1];
+    let high = leaves.iter().map(|(low, _)| *low).find(|other| *other > low).unwrap_or(u64::MAX);
+    for &key in keys.iter().filter(|key| (low..high).contains(key)) {
+        change(&lab, &client, key, Wish::Delete);
+    }
+    let is_free = || {
+        let mut line = [0; LINE];
+        lab.servers[1].memory.read(freed.offset(), &mut line).unwrap();
+        NodeHeader::parse(&line).is_free()
+    };
+    assert!(is_free() && client.stats().merges == 1, "{leaves:?}");
+
+    let elsewhere = client.stats().splits_elsewhere;
+    for key in 0.. {
+        change(&lab, &client, key, Wish::Upsert(&[1; 8]));
+        if client.stats().splits_elsewhere > elsewhere {
+            break;
+        }
+    }
+    assert!(is_free(), "the upper half lies in the memory of a node that was merged away");
+}
+
 #[test]
 fn those_that_are_not_the_neighbours_that_their_parent_says_are_left_alone() {
     type Forge = fn(&Two);

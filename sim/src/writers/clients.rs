@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fatbtree_client::Client;
 use fatbtree_blink::{
     Allocation, BreakReason, ConnectionId, Event, IndexCache, KeyRange, OperationError, Order, Partition,
     PoolConfig, RemoteSide, ScanOptions, Start, SuperRoot, Value, ValueLayout, Wish,
 };
+use fatbtree_client::Client;
 use fatbtree_memserver::{Lease, ServerInfo, Supply};
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{Failure, Reactor, Remote};

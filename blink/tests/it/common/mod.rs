@@ -26,7 +26,7 @@ pub(crate) const SESSION: SessionId = SessionId(0x5e55);
 /// So few that nodes often share one.
 const LOCKS: u32 = 16;
 /// So many that they hardly ever do.
-const MANY_LOCKS: u64 = 1 << 16;
+pub(crate) const MANY_LOCKS: u64 = 1 << 16;
 
 /// A network of memory servers, one a partition.
 pub(crate) struct Lab {

@@ -1,19 +1,19 @@
 //! One run of a scenario.
 
+mod lookups;
+mod verdict;
+
 use std::collections::BTreeSet;
 use std::fmt;
 
-use fatbtree_blink::{
-    ConnectionId, Event as PoolEvent, Limits, PoolConfig, RemoteSide, Start, TreeConfig, ValueLayout, value,
-};
+use fatbtree_blink::{ConnectionId, Limits, PoolConfig, TreeConfig, ValueLayout};
 use fatbtree_client::Client;
 use fatbtree_controller::grpc::{ServerHello, ServerNews};
 use fatbtree_controller::operator::Question;
-use fatbtree_controller::tables::Entry;
 use fatbtree_controller::{
-    Budget, ControllerNews, Frequencies, Held, Incarnation, Loaded, Made, Order, Placement, Plan, Tree,
+    Budget, ControllerNews, Frequencies, Incarnation, Loaded, Made, Order, Placement, Plan, Tree,
 };
-use fatbtree_memserver::{self as memserver, ClientId, LoadOptions, ServerOptions, load_cluster, seeded};
+use fatbtree_memserver::{self as memserver, LoadOptions, ServerOptions, load_cluster, seeded};
 use fatbtree_nic::{DropReason, Nic, NicConfig};
 use fatbtree_topology::{Cluster as Described, HostId, Network as Topology, Peer, Role, SwitchId};
 use fatbtree_verbs::BufferClass;
@@ -26,7 +26,7 @@ use super::asker::Asker;
 use super::cables::Cables;
 use super::channel::{Answer, Ask, Channel, Life};
 use super::control::Control;
-use super::{BINS, Calm, Fault, Outcome, Scenario, Shape};
+use super::{Calm, Fault, Outcome, Scenario, Shape};
 use crate::cluster::{Clock as _, Cluster};
 use crate::control::registration;
 use crate::network::{Network, blank};
@@ -411,92 +411,6 @@ impl<'s> Run<'s> {
         Plan::following(tree, placement, &self.tree, &frequencies, &budget, epoch, old).map_err(said)
     }
 
-    // ---- clients ----
-
-    fn connect(&mut self, client: usize, id: ConnectionId) -> Step {
-        let now = self.clock.now();
-        let pool = self.askers[client].client.pool();
-        let replaces = pool.replaces(id);
-        let local = pool.open(id).map_err(said)?;
-        let server = &mut self.cluster.servers_mut()[usize::from(id.server)];
-        let session = match self.askers[client].sessions.get(&id.server) {
-            Some(session) => *session,
-            None => {
-                let who = ClientId { host: local.ip.into(), roce: local.ip };
-                server.open_session(now, who).map_err(said)?.session
-            }
-        };
-        let endpoint = server.connect(now, session, &local, replaces).map_err(said)?;
-        let rkey = server.info().tree.rkey;
-        let asker = &mut self.askers[client];
-        asker.sessions.insert(id.server, session);
-        if let Some(gone) = replaces {
-            asker.registered.remove(&(id.server, gone.0));
-        }
-        let registered = asker.registered.contains(&(id.server, endpoint.queue_pair.0));
-        asker.client.pool().connected(id, RemoteSide { endpoint, rkey, registered }).map_err(said)?;
-        Ok(())
-    }
-
-    /// Some lookups at once, and more of them soon.
-    fn burst(&mut self, client: usize) {
-        if self.phase == Phase::Ending {
-            return;
-        }
-        let now = self.clock.now();
-        for _ in 0..self.random.random_range(1..=6) {
-            let key = self.draw_key();
-            let walks = !self.scenario.without.walks && self.random.random_bool(0.2);
-            let start = if walks { Start::Root } else { Start::IndexRead };
-            if self.askers[client].running() < DEPTH {
-                self.askers[client].begin(now, key, start);
-            }
-        }
-        let after = Duration::from_micros(self.random.random_range(200..=12_000));
-        self.agenda.add(now + after, Event::Burst { client });
-    }
-
-    fn drive_clients(&mut self) -> Step {
-        for client in 0..self.askers.len() {
-            while let Some(event) = self.askers[client].client.poll_event() {
-                let PoolEvent::ConnectionBroken { id, .. } = event else {
-                    return Err(format!("a client that only reads wants {event:?}"));
-                };
-                self.outcome.broken += 1;
-                let after = Duration::from_micros(self.random.random_range(300..=5_000));
-                self.agenda.add(self.clock.now() + after, Event::Connect { client, id });
-            }
-            let asker = &mut self.askers[client];
-            if asker.running() == 0 {
-                continue;
-            }
-            let ended = self.cluster.with_client(client, &self.clock, |_, now| asker.poll(now));
-            for lookup in ended {
-                self.outcome.lookups += 1;
-                let there = self.keys.contains(&lookup.key);
-                match &lookup.result {
-                    Ok(Some(bytes)) if there && value::check(lookup.key, self.scenario.seed, bytes) => {}
-                    Ok(None) if !there => {}
-                    Err(error) => {
-                        self.outcome.failed += 1;
-                        return Err(format!("a lookup failed at {}: {error}", at(self.clock.now())));
-                    }
-                    _ => {
-                        self.outcome.wrong += 1;
-                        return Err(format!("{:#x} was answered wrongly", lookup.key));
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn draw_key(&mut self) -> u64 {
-        let near =
-            *self.keys.range(self.random.next_u64()..).next().or(self.keys.first()).expect("trees have keys");
-        if self.random.random_bool(0.1) { near.wrapping_add(1) } else { near }
-    }
-
     // ---- what happens when ----
 
     fn go_on(&mut self) -> Step {
@@ -608,68 +522,6 @@ impl<'s> Run<'s> {
             }
         }
     }
-
-    /// All hold what they should, and index packets are dealt over all fat roots: as the switches' own tables have it.
-    fn is_whole_again(&mut self) -> Step<bool> {
-        if !self.control.is_whole() {
-            return Ok(false);
-        }
-        let mut held = Vec::new();
-        for (value, switch) in self.cluster.switches_mut().iter_mut().zip(self.network.tree().switches()) {
-            match self.network.read_back(value, switch.id) {
-                Ok(found) => held.push(found),
-                // It has come back, and nobody has noticed yet.
-                Err(_) => return Ok(false),
-            }
-        }
-        let tree = self.network.tree();
-        let serving = self.control.controller().desired().1.in_force.serving();
-        for root in tree.roots() {
-            if held[root.0 as usize].serving() != serving {
-                return Err(format!("{root:?} is settled, and serves {:?}", held[root.0 as usize].serving()));
-            }
-        }
-        for asker in &self.askers {
-            let edge = tree.edge_of(asker.host).id;
-            let roots: BTreeSet<SwitchId> =
-                (0..fatbtree_topology::PATHS).filter_map(|path| climbs_to(tree, &held, edge, path)).collect();
-            if roots.len() != tree.roots().len() {
-                return Err(format!("all are settled, and index packets go to {roots:?} only"));
-            }
-        }
-        Ok(true)
-    }
-
-    fn judge(&mut self) -> Step<Outcome> {
-        let now = self.clock.now();
-        let (died, back) = (self.died.ok_or("nothing died")?, self.back.ok_or("nothing came back")?);
-        let has_ways = self.scenario.shape.has_ways_round();
-        self.outcome.runs = 1;
-        self.outcome.runs_with_ways = u64::from(has_ways);
-        self.outcome.lost = self.cluster.wires().lost;
-        if self.scenario.without.fault {
-            self.outcome.calm = self.calm();
-        }
-        if !has_ways {
-            return Ok(self.outcome);
-        }
-        for (number, asker) in self.askers.iter().enumerate() {
-            let (dead, again) = (asker.stood(died, back, now), asker.stood(back, now, now));
-            let outcome = &mut self.outcome;
-            outcome.stood_still_ms = outcome.stood_still_ms.max(millis(dead.still));
-            outcome.held_up_ms = outcome.held_up_ms.max(millis(dead.until));
-            outcome.stood_still_back_ms = outcome.stood_still_back_ms.max(millis(again.still));
-            outcome.held_up_back_ms = outcome.held_up_back_ms.max(millis(again.until));
-            outcome.stood[(millis(dead.until) as usize / 50).min(BINS - 1)] += 1;
-            if dead.until > HELD_UP || again.until > HELD_UP {
-                return Err(format!(
-                    "lookups of client {number} were held up until {} after the death, {} after the return; stood still for {}, {}",
-                    dead.until, again.until, dead.still, again.still
-                ));
-            }
-        }
-        Ok(self.outcome)
-    }
 }
 
 fn at(now: Instant) -> Duration {
@@ -678,25 +530,6 @@ fn at(now: Instant) -> Duration {
 
 fn millis(time: Duration) -> u64 {
     time.as_nanos() / 1_000_000
-}
-
-/// Follows the entries for a path number up to a fat root.
-fn climbs_to(tree: &Topology, held: &[Held], edge: SwitchId, path: u8) -> Option<SwitchId> {
-    let mut switch = edge;
-    for _ in 0..3 {
-        if tree.is_root(switch) {
-            return Some(switch);
-        }
-        let port = held[switch.0 as usize].entries().iter().find_map(|entry| match entry {
-            Entry::CoreRoute(key, climb) if key.path == path => Some(climb.port),
-            _ => None,
-        })?;
-        match tree.peer(switch, port)? {
-            Peer::Switch { switch: next, .. } => switch = next,
-            Peer::Host(_) => return None,
-        }
-    }
-    None
 }
 
 /// Between switches that have ways round, a cable or a switch without hosts; otherwise any.
