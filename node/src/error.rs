@@ -21,6 +21,9 @@ pub enum NodeError {
     /// The cluster file does not say where a wire is.
     #[error(transparent)]
     Wire(#[from] fatbtree_topology::NoWire),
+    /// A role's certificate, or its key.
+    #[error(transparent)]
+    Trust(#[from] fatbtree_trust::TrustError),
     /// Somebody else listens there, mostly.
     #[error("listening on {address}: {source}; is another process running there?")]
     Listen {
