@@ -11,7 +11,7 @@ pub enum NodeError {
     /// The program does without libibverbs.
     #[error(
         "--nic ibverbs:{0}: this program was built without libibverbs; build it with: apt-get install gcc libc6-dev libibverbs-dev; \
-         cargo build --release -p fatbtree --features ibverbs"
+         cargo build --release -p fatbtree-cli --features ibverbs"
     )]
     NoIbverbs(String),
     /// The RDMA device.
