@@ -140,7 +140,7 @@ build() {
     [ -n "$binary" ] || wanted+=(--bin fatbtree)
     # All at once and of the whole workspace, as the tests are built: for another set of packages cargo chooses other features of what
     # they share, and compiles that anew.
-    cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" --workspace --features fatbtree/ibverbs "${wanted[@]}"
+    cargo build --quiet --profile "${FATBTREE_PROFILE:-dev}" --workspace --features fatbtree-cli/ibverbs "${wanted[@]}"
     gcc -O2 -Wall -Wextra -Werror -o "$work/index_peer" scripts/rxe_guest/index_peer.c -libverbs
     gcc -O2 -Wall -Wextra -Werror -o "$work/forge" scripts/rxe_guest/forge.c
     # The guests' initramfs lies in their memory: no symbols.

@@ -156,7 +156,9 @@ impl Process {
                 trust,
                 patience,
             };
-            return Ok(Self::Query(QueryClientProcess::open(&options)?));
+            let process = QueryClientProcess::open(&options)?;
+            process.stop_at_signals()?;
+            return Ok(Self::Query(process));
         }
         let options = ClientOptions {
             host: cluster.tree().host(described.host).clone(),
@@ -168,7 +170,9 @@ impl Process {
             trust,
             patience,
         };
-        Ok(Self::Roce(ClientProcess::open(&options)?))
+        let process = ClientProcess::open(&options)?;
+        process.stop_at_signals()?;
+        Ok(Self::Roce(process))
     }
 
     /// Keys that the memory servers were loaded with.

@@ -11,6 +11,7 @@
 //!   fatbtree switch      the software switch, programmed over P4Runtime
 //!   fatbtree memserver   a memory server
 //!   fatbtree load        fill the memory servers of a cluster
+//!   fatbtree get, put, delete, scan   single operations on a running cluster
 //!   fatbtree bench       a client, measured
 //!   fatbtree simulate    the whole path under virtual time, with faults and a seed
 //!   fatbtree figures     Sherman's figures in virtual time
@@ -25,6 +26,7 @@ mod count;
 mod demo;
 mod figures;
 mod interrupted;
+mod keys;
 mod load;
 mod log;
 mod memserver;
@@ -60,6 +62,7 @@ const AFTER_HELP: &str = "Exit codes:
   0    done; a role that runs until it is told to stop (switch, memserver, controller, up) was told so
   1    refused or failed, or an answer was wrong
   2    the command line cannot be read
+  3, 4 of get, put, delete and scan only: their --help explains
   130  interrupted by Ctrl-C or SIGTERM before the work was done; the message says how far it came";
 
 #[derive(Subcommand)]
@@ -74,6 +77,10 @@ enum Role {
     Switch(switch::Arguments),
     Memserver(memserver::Arguments),
     Load(load::Arguments),
+    Get(keys::Get),
+    Put(keys::Put),
+    Delete(keys::Delete),
+    Scan(keys::Scan),
     Bench(bench::Arguments),
     Simulate(simulate::Arguments),
     Figures(figures::Arguments),
@@ -84,7 +91,7 @@ fn main() -> ExitCode {
     let Arguments { role, log } = Arguments::parse();
     let done = log.begin().and_then(|()| run(role));
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {}", describe(&error));
             interrupted::exit_code(&error)
@@ -92,8 +99,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(role: Role) -> anyhow::Result<()> {
+fn run(role: Role) -> anyhow::Result<ExitCode> {
     match role {
+        Role::Get(arguments) => return Ok(keys::get(&arguments)),
+        Role::Put(arguments) => return Ok(keys::put(&arguments)),
+        Role::Delete(arguments) => return Ok(keys::delete(&arguments)),
+        Role::Scan(arguments) => return Ok(keys::scan(&arguments)),
         Role::Demo(arguments) => demo::run(&arguments),
         Role::Shell(arguments) => shell::run(&arguments),
         Role::Controller(arguments) => controller::run(&arguments),
@@ -107,7 +118,8 @@ fn run(role: Role) -> anyhow::Result<()> {
         Role::Switch(arguments) => switch::run(&arguments),
         Role::Simulate(arguments) => simulate::run(&arguments),
         Role::Figures(arguments) => figures::run(&arguments),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `fatbtree control status | head -1`: who read the answer wants no more. `print!` has no other way to say so than to panic.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use fatbtree_node::certificates_of;
 use fatbtree_query::Secret;
 use fatbtree_topology::{Annotations, Cluster, render_svg, render_text};
 use fatbtree_trust::{CONTROLLER, DAYS, MOST_DAYS, OPERATOR, QUERY_SECRET, Trust, make_certificates};
@@ -93,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         Command::Certificates { cluster: file, days } => {
             let cluster = load(file)?;
-            let Some(folder) = certificates(&cluster, file) else {
+            let Some(folder) = certificates_of(&cluster, file) else {
                 bail!(
                     "{} names no folder: add a section [trust] with folder = \"certificates\"",
                     file.display()
@@ -131,14 +132,9 @@ pub(crate) fn load(file: &Path) -> Result<Cluster> {
     Cluster::from_toml(&text).with_context(|| format!("cluster file {}", file.display()))
 }
 
-/// Where the certificates of a cluster are.
-fn certificates(cluster: &Cluster, file: &Path) -> Option<PathBuf> {
-    Some(file.parent().unwrap_or(Path::new("")).join(cluster.certificates()?))
-}
-
 /// Of which the memory servers of a cluster make keys for queries. `None`: queries need none.
 pub(crate) fn query_secret(cluster: &Cluster, file: &Path) -> Result<Option<Secret>> {
-    match certificates(cluster, file) {
+    match certificates_of(cluster, file) {
         Some(folder) if !cluster.query_open() => {
             let secret = fatbtree_trust::query_secret(&folder)
                 .context("queries bear keys where there are certificates; query_open = true in [trust] has them answered without")?;
@@ -150,8 +146,5 @@ pub(crate) fn query_secret(cluster: &Cluster, file: &Path) -> Result<Option<Secr
 
 /// What a role of a cluster shows to others.
 pub(crate) fn trust(cluster: &Cluster, file: &Path, name: &str) -> Result<Trust> {
-    match certificates(cluster, file) {
-        None => Ok(Trust::default()),
-        Some(folder) => Ok(Trust::read(&folder, name)?),
-    }
+    Ok(fatbtree_node::trust_of(cluster, file, name)?)
 }

@@ -4,7 +4,7 @@
 //! What is drawn follows from a seed. The run of the tests is short; a longer one, with how long each round took:
 //!
 //! ```text
-//! FATBTREE_CHAOS_ROUNDS=200 FATBTREE_CHAOS_SEED=7 cargo test -p fatbtree --test chaos -- --nocapture
+//! FATBTREE_CHAOS_ROUNDS=200 FATBTREE_CHAOS_SEED=7 cargo test -p fatbtree-cli --test chaos -- --nocapture
 //! ```
 //!
 //! With `FATBTREE_CHAOS_FOLDERS=1` rounds also damage the folder of a memory server that is stopped, and fill the disk. The disk is a

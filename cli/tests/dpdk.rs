@@ -52,7 +52,7 @@ fn a_program_without_dpdk_says_how_to_get_it() {
         let output = run(&[role, &["--cluster", cluster]].concat());
         let said = said(&output);
         assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("cargo build --release -p fatbtree --features dpdk"), "{said}");
+        assert!(said.contains("cargo build --release -p fatbtree-cli --features dpdk"), "{said}");
     }
 }
 

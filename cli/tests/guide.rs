@@ -93,6 +93,13 @@ const CLUSTER: &[Line] = &[
         "fatbtree bench --cluster cluster.toml --operations 20000 --ramp --picture ramp.svg",
         Ends(&[("20000", "2000")]),
     ),
+    ("fatbtree put 4711 hello --cluster cluster.toml", Ends(&[])),
+    ("fatbtree put 4711 0x00ff --cluster cluster.toml", Ends(&[])),
+    ("fatbtree get 4711 --cluster cluster.toml", Ends(&[])),
+    ("fatbtree get 0x1267 --cluster cluster.toml --json", Ends(&[])),
+    ("fatbtree scan 4000..5000 --cluster cluster.toml --limit 10", Ends(&[])),
+    ("fatbtree scan 4000..=4999 --cluster cluster.toml --csv", Ends(&[("4000..=4999", "1..=2")])),
+    ("fatbtree delete 4711 --cluster cluster.toml", Ends(&[])),
     ("fatbtree control status --cluster cluster.toml", Ends(&[])),
     ("fatbtree control status --cluster cluster.toml --watch", Serves("in the last second", &[])),
     ("fatbtree control plan --cluster cluster.toml --save p.json", Ends(&[])),
@@ -179,9 +186,9 @@ const ALONE: &[Line] = &[
 const ELSEWHERE: &[(&str, &str)] = &[
     ("cargo test", "this is it"),
     ("cargo doc --open", "opens a browser"),
-    ("cargo build --release -p fatbtree", "the tests have built it"),
+    ("cargo build --release -p fatbtree-cli", "the tests have built it"),
     (
-        "cargo run --release -p fatbtree -- demo --keys 100000 --lookups 20000",
+        "cargo run --release -p fatbtree-cli -- demo --keys 100000 --lookups 20000",
         "a release build; the help of `demo` has the same line",
     ),
     (
@@ -189,7 +196,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "another program, which is built with the tests; `tests/pages.rs` compares the page with it",
     ),
     (
-        "cargo run --release -p fatbtree -- simulate writes --tonight 1000",
+        "cargo run --release -p fatbtree-cli -- simulate writes --tonight 1000",
         "a release build; the help of `simulate` has the same line",
     ),
     (
@@ -197,7 +204,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "needs root; the interop lab installs them",
     ),
     (
-        "cargo build --release -p fatbtree --features ibverbs",
+        "cargo build --release -p fatbtree-cli --features ibverbs",
         "needs these packages; the interop lab builds with the feature",
     ),
     (
@@ -214,7 +221,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("apt-get install gcc libc6-dev pkg-config libdpdk-dev", "needs root; `.ci/run` installs them"),
     (
-        "cargo build --release -p fatbtree --features dpdk",
+        "cargo build --release -p fatbtree-cli --features dpdk",
         "needs these packages; `.ci/run` builds with the feature",
     ),
     (
@@ -323,7 +330,7 @@ fn every_line_of_the_guide_has_its_place_here() {
     assert_eq!(listed.len(), CLUSTER.len() + ALONE.len() + ELSEWHERE.len(), "each once");
     let alias = include_str!("../../.cargo/config.toml");
     assert!(
-        alias.contains("demo = \"run --release --package fatbtree -- demo\""),
+        alias.contains("demo = \"run --release --package fatbtree-cli -- demo\""),
         "`cargo demo` is run as such"
     );
 }

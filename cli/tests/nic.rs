@@ -30,7 +30,7 @@ fn a_device_that_is_not_there_is_refused() {
         // Either how this program is built with it, or which devices there are.
         let advice = match cfg!(feature = "ibverbs") {
             true => "found ",
-            false => "cargo build --release -p fatbtree --features ibverbs",
+            false => "cargo build --release -p fatbtree-cli --features ibverbs",
         };
         assert!(said.contains(advice), "{said}");
     }

@@ -333,6 +333,17 @@ impl QueryClient {
         self.answered(|latencies| &mut latencies.writes, began, 1, result)
     }
 
+    /// Takes a key away, and says whether it was there.
+    pub async fn delete(&self, key: u64) -> Answered<bool> {
+        let began = self.now();
+        let result = match self.ask(Ask::delete(key)).await {
+            Answer::Written => Ok(true),
+            Answer::NotFound => Ok(false),
+            other => Err(no_answer(&other)),
+        };
+        self.answered(|latencies| &mut latencies.writes, began, 1, result)
+    }
+
     /// The first `most` pairs from a key on to a last one.
     pub async fn scan(&self, from: u64, last: u64, most: usize) -> Answered<Vec<(u64, Bytes)>> {
         let began = self.now();

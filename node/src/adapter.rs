@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fatbtree_nic::NicStats;
-use fatbtree_port::{Counters, Lanes, PortSpec, Waiter};
+use fatbtree_port::{Counters, Lanes, PortSpec, Waiter, Waker};
 use fatbtree_topology::Host;
 use fatbtree_verbs::time::{Instant, RunningTime};
 use fatbtree_verbs::{
@@ -92,6 +92,10 @@ impl Watch {
     pub(crate) fn new(waiter: Waiter) -> Self {
         let (began, running) = (std::time::Instant::now(), Cell::default());
         Self { waiter, ready: Vec::new(), began, running }
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        self.waiter.waker()
     }
 
     /// Time since it was made, as far as the process could run.

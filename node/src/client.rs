@@ -15,7 +15,7 @@ use fatbtree_blink::{ConnectionId, Event, Limits, PoolConfig, RemoteSide, Sessio
 use fatbtree_client::{Client, KeySample, Report};
 use fatbtree_controller::grpc::{ClientReport, Controllers};
 use fatbtree_memserver::{ServerInfo, grpc};
-use fatbtree_port::{Counters, Waiter};
+use fatbtree_port::{Counters, Waiter, Waker};
 use fatbtree_topology::{Host, MemoryServer};
 use fatbtree_trust::{CONTROLLER, Trust};
 use fatbtree_verbs::time::Instant;
@@ -116,7 +116,8 @@ fn limits(patience: Duration) -> Limits {
 }
 
 impl ClientProcess {
-    /// Opens a session with every memory server, and connects all queue pairs. From now on Ctrl-C and SIGTERM end [`run`](Self::run).
+    /// Opens a session with every memory server, and connects all queue pairs. Signals keep their meaning: see
+    /// [`stop_at_signals`](Self::stop_at_signals).
     ///
     /// # Errors
     /// When a server does not answer in time, refuses, or holds something that does not fit the others'.
@@ -124,7 +125,6 @@ impl ClientProcess {
         let control = control_runtime()?;
         let waiter = Waiter::new()?;
         let (waker, stopper) = (waiter.waker(), stopper_of(&waiter));
-        stopper.at_signals(&control)?;
         let questions = serve_client(&control, options.metrics.as_deref(), waiter.waker())?;
         let adapter = Adapter::open(&options.nic, &options.host, Side::Asks, 1)?;
         let watch = Watch::new(waiter);
@@ -219,6 +219,19 @@ impl ClientProcess {
         self.stopper.clone()
     }
 
+    /// Has Ctrl-C and SIGTERM end [`run`](Self::run) from now on, where they ended the process by themselves before.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn stop_at_signals(&self) -> Result<(), NodeError> {
+        self.stopper.at_signals(&self.control)
+    }
+
+    /// Has [`run`](Self::run) look whether its future was woken. The waker of a future does that for wakes from the thread of `run` only.
+    pub fn waker(&self) -> Waker {
+        self.watch.waker()
+    }
+
     /// Its port's counters; none for an RDMA device, which counts for itself.
     pub fn port(&self) -> Option<Counters> {
         port(&self.client)
@@ -246,6 +259,8 @@ impl ClientProcess {
                 let report = self.reports.as_ref().map(|reports| reports.next);
                 let deadline = self.client.next_deadline();
                 self.wait(deadline.into_iter().chain(report).min());
+                // The future may have been woken from outside: what it begins now is timed from now.
+                self.client.turn(self.watch.now());
             }
         }
         Err(NodeError::Stopped)

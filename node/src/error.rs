@@ -11,7 +11,7 @@ pub enum NodeError {
     /// The program does without libibverbs.
     #[error(
         "--nic ibverbs:{0}: this program was built without libibverbs; build it with: apt-get install gcc libc6-dev libibverbs-dev; \
-         cargo build --release -p fatbtree --features ibverbs"
+         cargo build --release -p fatbtree-cli --features ibverbs"
     )]
     NoIbverbs(String),
     /// The RDMA device.
@@ -21,6 +21,9 @@ pub enum NodeError {
     /// The cluster file does not say where a wire is.
     #[error(transparent)]
     Wire(#[from] fatbtree_topology::NoWire),
+    /// A role's certificate, or its key.
+    #[error(transparent)]
+    Trust(#[from] fatbtree_trust::TrustError),
     /// Somebody else listens there, mostly.
     #[error("listening on {address}: {source}; is another process running there?")]
     Listen {

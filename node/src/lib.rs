@@ -63,7 +63,7 @@ pub use memory_server::{
     MemoryServerOptions, MemoryServerProcess, MemoryServerReport, QueryOptions, QueryReport, TreeSource,
 };
 pub use query_client::{QueryClientOptions, QueryClientProcess, QueryWay};
-pub use roster::roster_of;
+pub use roster::{certificates_of, roster_of, trust_of};
 pub use stop::Stopper;
 pub use switch::{SwitchOptions, SwitchProcess, SwitchReport};
 pub use up::{RoleKind, RoleState, Supervisor, UpNews, UpOptions};

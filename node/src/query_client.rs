@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fatbtree_client::{QueryClient, RequesterStats};
 use fatbtree_memserver::{ServerInfo, grpc};
-use fatbtree_port::{DatagramCounts, Datagrams, FrameDatagrams, Lanes, PortSpec, Waiter};
+use fatbtree_port::{DatagramCounts, Datagrams, FrameDatagrams, Lanes, PortSpec, Waiter, Waker};
 use fatbtree_query::{Identity, RequesterOptions};
 use fatbtree_topology::{Cluster, Host, HostId, MemoryServer};
 use fatbtree_trust::Trust;
@@ -96,7 +96,7 @@ pub struct QueryClientProcess {
     watch: Watch,
     stopper: Stopper,
     questions: Questions,
-    _control: Runtime,
+    control: Runtime,
 }
 
 /// Where a server answers.
@@ -125,7 +125,8 @@ impl fmt::Debug for QueryClientProcess {
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl QueryClientProcess {
-    /// Opens sockets or the wire, and asks all memory servers what they hold. From now on Ctrl-C and SIGTERM end [`run`](Self::run).
+    /// Opens sockets or the wire, and asks all memory servers what they hold. Signals keep their meaning: see
+    /// [`stop_at_signals`](Self::stop_at_signals).
     ///
     /// # Errors
     /// When a server has no address for queries, the wire is taken, or a server does not say in time what it holds.
@@ -135,7 +136,6 @@ impl QueryClientProcess {
         let control = control_runtime()?;
         let waiter = Waiter::new()?;
         let stopper = stopper_of(&waiter);
-        stopper.at_signals(&control)?;
         let questions = serve_client(&control, metrics.as_deref(), waiter.waker())?;
         let count = (*count).max(1);
         let (lanes, places) = match way {
@@ -179,7 +179,7 @@ impl QueryClientProcess {
         };
         let watch = Watch::new(waiter);
         let (servers, root_to_leaf) = (places, *root_to_leaf);
-        Ok(Self { client, lanes, servers, root_to_leaf, infos, watch, stopper, questions, _control: control })
+        Ok(Self { client, lanes, servers, root_to_leaf, infos, watch, stopper, questions, control })
     }
 
     /// What does the operations.
@@ -195,6 +195,19 @@ impl QueryClientProcess {
     /// What ends it.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
+    }
+
+    /// Has Ctrl-C and SIGTERM end [`run`](Self::run) from now on, where they ended the process by themselves before.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn stop_at_signals(&self) -> Result<(), NodeError> {
+        self.stopper.at_signals(&self.control)
+    }
+
+    /// Has [`run`](Self::run) look whether its future was woken. The waker of a future does that for wakes from the thread of `run` only.
+    pub fn waker(&self) -> Waker {
+        self.watch.waker()
     }
 
     /// What the sockets, or the wire, have counted.

@@ -1,7 +1,27 @@
-//! Who is who.
+//! Identities: the names of a cluster's roles, and the certificates by which they are known.
+
+use std::path::{Path, PathBuf};
 
 use fatbtree_topology::Cluster;
-use fatbtree_trust::Roster;
+use fatbtree_trust::{Roster, Trust};
+
+use crate::NodeError;
+
+/// The folder of a cluster's certificates; `None` if the cluster file names none. `file` is the path of the cluster file.
+pub fn certificates_of(cluster: &Cluster, file: &Path) -> Option<PathBuf> {
+    Some(file.parent().unwrap_or(Path::new("")).join(cluster.certificates()?))
+}
+
+/// The certificate and key of a role of the cluster. `file` is the path of the cluster file.
+///
+/// # Errors
+/// When the cluster file names a folder of certificates, and the folder has no good ones for the role.
+pub fn trust_of(cluster: &Cluster, file: &Path, name: &str) -> Result<Trust, NodeError> {
+    match certificates_of(cluster, file) {
+        None => Ok(Trust::default()),
+        Some(folder) => Ok(Trust::read(&folder, name)?),
+    }
+}
 
 /// Who may speak for a partition, and for an address on the data path.
 pub fn roster_of(cluster: &Cluster) -> Roster {

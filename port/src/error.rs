@@ -48,7 +48,7 @@ pub enum OpenError {
     },
     /// A DPDK device, in a program that knows nothing of DPDK.
     #[error(
-        "dpdk:{device}: this program was built without DPDK; with it: cargo build --release -p fatbtree --features dpdk (needs libdpdk-dev)"
+        "dpdk:{device}: this program was built without DPDK; with it: cargo build --release -p fatbtree-cli --features dpdk (needs libdpdk-dev)"
     )]
     NoDpdk {
         /// The device.

@@ -242,7 +242,7 @@ fn a_dpdk_port_without_dpdk_says_how_to_get_it() {
     assert_eq!(spec.to_string(), "dpdk:net_memif0,role=client");
     if !cfg!(feature = "dpdk") {
         let error = spec.open().err().expect("it knows nothing of DPDK").to_string();
-        assert!(error.contains("cargo build --release -p fatbtree --features dpdk"), "{error}");
+        assert!(error.contains("cargo build --release -p fatbtree-cli --features dpdk"), "{error}");
     }
 }
 

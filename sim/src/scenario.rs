@@ -92,7 +92,7 @@ impl fmt::Display for ScenarioError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}\n  {:?}\n  replay it with: cargo run --package fatbtree -- simulate reads --seed {}",
+            "{}\n  {:?}\n  replay it with: cargo run --package fatbtree-cli -- simulate reads --seed {}",
             self.what, self.scenario, self.scenario.seed
         )
     }

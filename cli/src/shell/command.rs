@@ -161,6 +161,19 @@ fn bytes(word: &Word) -> Result<Vec<u8>> {
     }
 }
 
+/// Reads a key of the command line.
+pub(crate) fn key(text: &str) -> Result<u64, String> {
+    number(&Word { text: text.to_owned(), quoted: false }).map_err(|error| error.to_string())
+}
+
+/// Reads a value of the command line.
+///
+/// # Errors
+/// When it begins with 0x, and is no hex.
+pub(crate) fn value(text: &str) -> Result<Vec<u8>> {
+    bytes(&Word { text: text.to_owned(), quoted: false })
+}
+
 /// As much of a word as a message shows.
 fn shortened(text: &str) -> String {
     const SHOWN: usize = 40;
@@ -171,7 +184,7 @@ fn shortened(text: &str) -> String {
 }
 
 /// A value as it can be typed again.
-pub(super) fn show(value: &[u8]) -> String {
+pub(crate) fn show(value: &[u8]) -> String {
     let text = std::str::from_utf8(value).ok().filter(|text| !text.chars().any(char::is_control));
     match text {
         None => {

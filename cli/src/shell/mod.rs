@@ -1,6 +1,6 @@
 //! `fatbtree shell`: a tree to try by hand.
 
-mod command;
+pub(crate) mod command;
 mod tree;
 
 use std::io::{self, BufRead, IsTerminal, Read, Write};

@@ -1,0 +1,184 @@
+//! The same client for threads that wait: no executor is needed.
+//!
+//! ```no_run
+//! let db = fatbtree::blocking::connect("cluster.toml")?;
+//! db.put(1, b"x")?;
+//! assert_eq!(db.get(1)?.as_deref(), Some(&b"x"[..]));
+//! for pair in db.scan(10..20) {
+//!     let (key, value) = pair?;
+//!     println!("{key}: {} bytes", value.len());
+//! }
+//! # Ok::<(), fatbtree::Error>(())
+//! ```
+
+use std::ops::RangeBounds;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread::Thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::{Error, Options, Stats};
+
+/// Wakes a thread that is parked.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future on this thread, which sleeps while the future waits.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// Connects to a cluster, as [`fatbtree::connect`](crate::connect).
+///
+/// # Errors
+/// As for [`Options::connect`].
+pub fn connect(cluster_file: impl Into<PathBuf>) -> Result<Client, Error> {
+    Client::connect(Options::new(cluster_file))
+}
+
+/// A [`Client`](crate::Client) whose methods wait.
+#[derive(Clone, Debug)]
+pub struct Client(crate::Client);
+
+impl From<crate::Client> for Client {
+    fn from(client: crate::Client) -> Self {
+        Self(client)
+    }
+}
+
+impl Client {
+    /// Connects with these options.
+    ///
+    /// # Errors
+    /// As for [`Options::connect`].
+    pub fn connect(options: Options) -> Result<Self, Error> {
+        block_on(options.connect()).map(Self)
+    }
+
+    /// The asynchronous client over the same connection.
+    pub fn as_async(&self) -> &crate::Client {
+        &self.0
+    }
+
+    /// See [`with_time_limit`](crate::Client::with_time_limit).
+    #[must_use]
+    pub fn with_time_limit(&self, limit: Duration) -> Self {
+        Self(self.0.with_time_limit(limit))
+    }
+
+    /// See [`get`](crate::Client::get).
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub fn get(&self, key: u64) -> Result<Option<Bytes>, Error> {
+        block_on(self.0.get(key))
+    }
+
+    /// See [`get_many`](crate::Client::get_many).
+    ///
+    /// # Errors
+    /// When one of the keys has no answer.
+    pub fn get_many(&self, keys: impl IntoIterator<Item = u64>) -> Result<Vec<Option<Bytes>>, Error> {
+        block_on(self.0.get_many(keys))
+    }
+
+    /// See [`put`](crate::Client::put).
+    ///
+    /// # Errors
+    /// When the value was not put, or [may have been](Error::may_have_happened).
+    pub fn put(&self, key: u64, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        block_on(self.0.put(key, value))
+    }
+
+    /// See [`put_many`](crate::Client::put_many).
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn put_many<V: AsRef<[u8]>>(
+        &self,
+        pairs: impl IntoIterator<Item = (u64, V)>,
+    ) -> Result<Vec<Result<(), Error>>, Error> {
+        block_on(self.0.put_many(pairs))
+    }
+
+    /// See [`insert`](crate::Client::insert).
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn insert(&self, key: u64, value: impl AsRef<[u8]>) -> Result<bool, Error> {
+        block_on(self.0.insert(key, value))
+    }
+
+    /// See [`update`](crate::Client::update).
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn update(&self, key: u64, value: impl AsRef<[u8]>) -> Result<bool, Error> {
+        block_on(self.0.update(key, value))
+    }
+
+    /// See [`compare_and_swap`](crate::Client::compare_and_swap).
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn compare_and_swap(
+        &self,
+        key: u64,
+        expected: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<bool, Error> {
+        block_on(self.0.compare_and_swap(key, expected, value))
+    }
+
+    /// See [`delete`](crate::Client::delete).
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn delete(&self, key: u64) -> Result<bool, Error> {
+        block_on(self.0.delete(key))
+    }
+
+    /// See [`scan`](crate::Client::scan).
+    pub fn scan(&self, range: impl RangeBounds<u64>) -> Scan {
+        Scan(self.0.scan(range))
+    }
+
+    /// See [`stats`](crate::Client::stats).
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+
+    /// See [`close`](crate::Client::close).
+    pub fn close(self) {
+        block_on(self.0.close());
+    }
+}
+
+/// The pairs of a range of keys, as an iterator that waits.
+#[derive(Debug)]
+pub struct Scan(crate::Scan);
+
+impl Iterator for Scan {
+    type Item = Result<(u64, Bytes), Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        block_on(self.0.next())
+    }
+}

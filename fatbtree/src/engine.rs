@@ -1,0 +1,122 @@
+//! The client process of either protocol, and the operations that both have.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fatbtree_blink::{KeyRange, Start, Wish};
+use fatbtree_client::{Client, QueryClient};
+use fatbtree_node::{Adapter, ClientProcess, NodeError, QueryClientProcess};
+use fatbtree_port::Waker;
+
+use crate::Error;
+
+/// A client process. It runs one future: the service of all requests.
+pub(crate) enum Engine {
+    Rdma(ClientProcess),
+    Query(QueryClientProcess),
+}
+
+impl Engine {
+    pub(crate) fn waker(&self) -> Waker {
+        match self {
+            Self::Rdma(process) => process.waker(),
+            Self::Query(process) => process.waker(),
+        }
+    }
+
+    pub(crate) fn store(&self) -> Store {
+        match self {
+            Self::Rdma(process) => Store::Rdma(process.client().clone()),
+            Self::Query(process) => Store::Query(process.client().clone()),
+        }
+    }
+
+    pub(crate) fn run<F: Future>(&mut self, future: F) -> Result<F::Output, NodeError> {
+        match self {
+            Self::Rdma(process) => process.run(future),
+            Self::Query(process) => process.run(future),
+        }
+    }
+
+    pub(crate) fn close(self) {
+        match self {
+            Self::Rdma(process) => process.close(),
+            Self::Query(process) => drop(process),
+        }
+    }
+}
+
+/// A change of one key, with its own copy of the values.
+#[derive(Debug)]
+pub(crate) enum Change {
+    Put(Bytes),
+    Insert(Bytes),
+    Update(Bytes),
+    CompareAndSwap { expected: Bytes, value: Bytes },
+    Delete,
+}
+
+/// Operations by either protocol.
+#[derive(Clone)]
+pub(crate) enum Store {
+    Rdma(Client<Adapter>),
+    Query(QueryClient),
+}
+
+impl Store {
+    pub(crate) async fn get(&self, key: u64) -> Result<Option<Bytes>, Error> {
+        match self {
+            // The value lies in a buffer of the device, of which there are few: it is copied.
+            Self::Rdma(client) => Ok(client.get(key).await?.map(|value| Bytes::copy_from_slice(&value))),
+            Self::Query(client) => Ok(client.read(key).await.result?.map(Bytes::from)),
+        }
+    }
+
+    /// Says whether the key was as the change wants it.
+    pub(crate) async fn change(&self, key: u64, change: &Change) -> Result<bool, Error> {
+        match self {
+            Self::Rdma(client) => {
+                let wish = match change {
+                    Change::Put(value) => Wish::Upsert(value),
+                    Change::Insert(value) => Wish::Insert(value),
+                    Change::Update(value) => Wish::Update(value),
+                    Change::CompareAndSwap { expected, value } => Wish::CompareAndSet { expected, value },
+                    Change::Delete => Wish::Delete,
+                };
+                Ok(client.change(key, wish).await.result?)
+            }
+            Self::Query(client) => Ok(match change {
+                Change::Put(value) => client.write(key, value, true).await.result?,
+                Change::Update(value) => client.write(key, value, false).await.result?,
+                Change::Delete => client.delete(key).await.result?,
+                Change::Insert(_) => return Err(Error::Unsupported { operation: "insert" }),
+                Change::CompareAndSwap { .. } => {
+                    return Err(Error::Unsupported { operation: "compare_and_swap" });
+                }
+            }),
+        }
+    }
+
+    /// The first `most` pairs of a range.
+    pub(crate) async fn scan(
+        &self,
+        keys: RangeInclusive<u64>,
+        most: usize,
+    ) -> Result<Vec<(u64, Bytes)>, Error> {
+        let answered = match self {
+            Self::Rdma(client) => client.scan_first(KeyRange::of(keys), most, Start::CachedOrIndexRead).await,
+            Self::Query(client) => client.scan(*keys.start(), *keys.end(), most).await,
+        };
+        Ok(answered.result?)
+    }
+
+    pub(crate) async fn sleep(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let time = fatbtree_verbs::time::Duration::from_nanos(nanos);
+        match self {
+            Self::Rdma(client) => client.pool().reactor().sleep(time).await,
+            Self::Query(client) => client.sleep_until(client.now() + time).await,
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Errors from connecting and from operations.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fatbtree_client::NoAnswer;
+
+type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// Error from connecting to a cluster, or from an operation.
+///
+/// After an operation, [`may_have_happened`](Self::may_have_happened) says whether it may be repeated blindly.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The cluster file cannot be read.
+    #[error("reading the cluster file {}", file.display())]
+    #[non_exhaustive]
+    ReadFile {
+        /// Path of the cluster file.
+        file: PathBuf,
+        /// Error from the system.
+        source: std::io::Error,
+    },
+    /// The cluster file has an error.
+    #[error("cluster file {}", file.display())]
+    #[non_exhaustive]
+    ClusterFile {
+        /// Path of the cluster file.
+        file: PathBuf,
+        /// Line, column and reason.
+        source: Source,
+    },
+    /// The cluster file has no client of the wanted name, or none at all.
+    #[error(
+        "cluster file {}: expected a [[client]] {}, found {}; add one to the file, or give Options::client one of these names",
+        file.display(),
+        wanted.as_ref().map_or("section".to_owned(), |name| format!("with the name {name:?}")),
+        if found.is_empty() { "none".to_owned() } else { found.join(", ") }
+    )]
+    #[non_exhaustive]
+    NoClient {
+        /// Path of the cluster file.
+        file: PathBuf,
+        /// The name that was asked for; `None` if any client would do.
+        wanted: Option<String>,
+        /// Names of the clients in the file.
+        found: Vec<String>,
+    },
+    /// The client cannot connect: a memory server does not answer or refuses, or the host's wire is taken.
+    #[error("connecting to the cluster")]
+    #[non_exhaustive]
+    Connect {
+        /// Reason.
+        source: Source,
+    },
+    /// The system has no thread left for the client.
+    #[error("starting the client's thread")]
+    #[non_exhaustive]
+    Thread {
+        /// Error from the system.
+        source: std::io::Error,
+    },
+    /// The operation has failed, and has changed nothing.
+    #[error("the operation was not carried out")]
+    #[non_exhaustive]
+    Failed {
+        /// Reason.
+        source: Source,
+    },
+    /// The change may have been carried out or not.
+    #[error("the change may have been carried out or not; read the key to find out")]
+    #[non_exhaustive]
+    Unknown {
+        /// Reason.
+        source: Source,
+    },
+    /// The operation has taken longer than the client's time limit.
+    #[error(
+        "no answer within the time limit of {limit:?}{}; see whether all memory servers run, or give a longer Options::time_limit",
+        if *may_have_happened { ": the change may have been carried out or not" } else { "" }
+    )]
+    #[non_exhaustive]
+    TimedOut {
+        /// The client's time limit.
+        limit: Duration,
+        /// Whether a change may have been carried out.
+        may_have_happened: bool,
+    },
+    /// The client was closed.
+    #[error(
+        "the client is closed{}; connect again",
+        if *may_have_happened { ": the change may have been carried out or not" } else { "" }
+    )]
+    #[non_exhaustive]
+    Closed {
+        /// Whether a change may have been carried out.
+        may_have_happened: bool,
+    },
+    /// The protocol of this client does not have the operation.
+    #[error(
+        "expected a client over Protocol::Rdma for {operation}, found one over Protocol::Query, whose requests do not have this operation"
+    )]
+    #[non_exhaustive]
+    Unsupported {
+        /// Name of the operation.
+        operation: &'static str,
+    },
+}
+
+impl Error {
+    /// Whether a change that has failed may have been carried out all the same. If not, the change can be repeated without harm.
+    pub fn may_have_happened(&self) -> bool {
+        match self {
+            Self::Unknown { .. } => true,
+            Self::TimedOut { may_have_happened, .. } | Self::Closed { may_have_happened } => {
+                *may_have_happened
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn connect(source: impl Into<Source>) -> Self {
+        Self::Connect { source: source.into() }
+    }
+}
+
+impl From<NoAnswer> for Error {
+    fn from(source: NoAnswer) -> Self {
+        match source.is_unknown() {
+            true => Self::Unknown { source: source.into() },
+            false => Self::Failed { source: source.into() },
+        }
+    }
+}
+
+impl From<fatbtree_blink::OperationError> for Error {
+    fn from(source: fatbtree_blink::OperationError) -> Self {
+        NoAnswer::from(source).into()
+    }
+}

@@ -1,0 +1,190 @@
+//! Options of a connection.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fatbtree_blink::IndexCache;
+use fatbtree_node::{
+    ClientOptions, ClientProcess, NicSpec, QueryClientOptions, QueryClientProcess, QueryWay, host_port,
+    trust_of,
+};
+use fatbtree_topology::{Cluster, Named};
+use fatbtree_wire::query::WINDOW;
+
+use crate::engine::Engine;
+use crate::service::AT_ONCE;
+use crate::{Client, Error};
+
+/// How a client reaches the memory servers. The operations are the same, except where they say otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// One-sided RDMA: the client walks the tree, with the help of the switches.
+    #[default]
+    Rdma,
+    /// Requests to the processors of the memory servers, which must run with `--serve queries`.
+    Query,
+}
+
+/// Options of a connection. [`connect`](crate::connect) has the defaults.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// # async fn run() -> Result<(), fatbtree::Error> {
+/// let options = fatbtree::Options::new("cluster.toml").client("host-1-0-0").time_limit(Duration::from_secs(2));
+/// let db = options.connect().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    file: PathBuf,
+    client: Option<String>,
+    protocol: Protocol,
+    device: Option<String>,
+    lanes: u8,
+    root_to_leaf: bool,
+    cache_bytes: u64,
+    patience: Duration,
+    pub(crate) time_limit: Duration,
+}
+
+impl Options {
+    /// The defaults, with a cluster file (TOML).
+    pub fn new(cluster_file: impl Into<PathBuf>) -> Self {
+        Self {
+            file: cluster_file.into(),
+            client: None,
+            protocol: Protocol::default(),
+            device: None,
+            lanes: 2,
+            root_to_leaf: false,
+            cache_bytes: 0,
+            patience: Duration::from_secs(10),
+            time_limit: Duration::from_secs(30),
+        }
+    }
+
+    /// Name of the client in the cluster file: its host, and its certificate. Default: the first `[[client]]`.
+    #[must_use]
+    pub fn client(mut self, name: impl Into<String>) -> Self {
+        self.client = Some(name.into());
+        self
+    }
+
+    /// How the client reaches the memory servers. Default: [`Protocol::Rdma`].
+    #[must_use]
+    pub fn protocol(mut self, protocol: Protocol) -> Self {
+        self.protocol = protocol;
+        self
+    }
+
+    /// RDMA device, such as `mlx5_0`. Needs the cargo feature `ibverbs`. Default: the software NIC, over the host's wire.
+    #[must_use]
+    pub fn rdma_device(mut self, device: impl Into<String>) -> Self {
+        self.device = Some(device.into());
+        self
+    }
+
+    /// Queue pairs to each memory server, each with up to 16 READs under way. Default: 2.
+    #[must_use]
+    pub fn lanes(mut self, lanes: u8) -> Self {
+        self.lanes = lanes.max(1);
+        self
+    }
+
+    /// Has the client find keys without the switches. Default: false.
+    #[must_use]
+    pub fn root_to_leaf(mut self, root_to_leaf: bool) -> Self {
+        self.root_to_leaf = root_to_leaf;
+        self
+    }
+
+    /// Bytes of a cache of inner nodes (RDMA only). Default: 0, no cache.
+    #[must_use]
+    pub fn cache(mut self, bytes: u64) -> Self {
+        self.cache_bytes = bytes;
+        self
+    }
+
+    /// How long a memory server that does not answer is waited for, while connecting and within an operation. Default: 10 s.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Time limit of an operation, from the moment that the client's queue admits it. Default: 30 s.
+    /// [`Client::with_time_limit`] changes it for some operations.
+    #[must_use]
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// Connects: opens a session with every memory server, on a thread that the client has for itself.
+    ///
+    /// Dropping the future gives the attempt up; its thread ends after `patience` at the latest.
+    ///
+    /// # Errors
+    /// When the cluster file is wrong, or a memory server does not answer in time or refuses.
+    pub async fn connect(self) -> Result<Client, Error> {
+        crate::service::start(self).await
+    }
+
+    /// Opens the connections. Blocks.
+    pub(crate) fn open(&self) -> Result<Engine, Error> {
+        let text = std::fs::read_to_string(&self.file)
+            .map_err(|source| Error::ReadFile { file: self.file.clone(), source })?;
+        let cluster = Cluster::from_toml(&text)
+            .map_err(|source| Error::ClusterFile { file: self.file.clone(), source: source.into() })?;
+        let found = match &self.client {
+            None => cluster.clients().first(),
+            Some(name) => match cluster.named(name) {
+                Some(Named::Client(client)) => Some(client),
+                _ => None,
+            },
+        };
+        let Some(described) = found else {
+            let found = cluster.clients().iter().map(|client| client.name.clone()).collect();
+            return Err(Error::NoClient { file: self.file.clone(), wanted: self.client.clone(), found });
+        };
+        let trust = trust_of(&cluster, &self.file, &described.name).map_err(Error::connect)?;
+        let metrics = cluster.metrics(&described.name).map(str::to_owned);
+        let (servers, patience) = (cluster.servers().to_vec(), self.patience);
+        if self.protocol == Protocol::Query {
+            let options = QueryClientOptions {
+                way: QueryWay::of(&cluster, described.host).map_err(Error::connect)?,
+                root_to_leaf: self.root_to_leaf,
+                servers,
+                // A request that is late leaves room for as many behind it.
+                lanes: (AT_ONCE as u16).div_ceil(WINDOW as u16 / 2),
+                trust,
+                metrics,
+                patience,
+            };
+            return Ok(Engine::Query(QueryClientProcess::open(&options).map_err(Error::connect)?));
+        }
+        let nic = match &self.device {
+            Some(device) => NicSpec::Ibverbs(device.clone()),
+            None => NicSpec::Software(host_port(&cluster, described.host).map_err(Error::connect)?),
+        };
+        let options = ClientOptions {
+            host: cluster.tree().host(described.host).clone(),
+            nic,
+            servers,
+            lanes: self.lanes,
+            controllers: if self.root_to_leaf { Vec::new() } else { cluster.controllers().to_vec() },
+            trust,
+            metrics,
+            patience,
+        };
+        let process = ClientProcess::open(&options).map_err(Error::connect)?;
+        if self.cache_bytes > 0 {
+            process.client().set_cache(Some(Arc::new(IndexCache::new(self.cache_bytes))));
+        }
+        Ok(Engine::Rdma(process))
+    }
+}

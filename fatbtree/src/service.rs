@@ -1,0 +1,270 @@
+//! The client's thread: takes requests from a bounded queue, and carries many out at once.
+
+use std::future::poll_fn;
+use std::ops::RangeInclusive;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fatbtree_port::Waker;
+use futures_buffered::FuturesUnorderedBounded;
+use futures_core::Stream as _;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::engine::{Change, Engine, Store};
+use crate::stats::Counters;
+use crate::{Client, Error, Options};
+
+/// Requests that are carried out at once. A batch counts as one.
+pub(crate) const AT_ONCE: usize = 256;
+
+/// Requests that wait for the thread. Further callers wait for room in the queue.
+const QUEUE: usize = 1024;
+
+/// Operations of one batch that are carried out at once.
+const BATCH_AT_ONCE: usize = 32;
+
+/// What a caller wants, and where the answer goes.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Get(u64, Answer<Option<Bytes>>),
+    Change(u64, Change, Answer<bool>),
+    Scan(RangeInclusive<u64>, usize, Answer<Vec<(u64, Bytes)>>),
+    GetMany(Vec<u64>, Answer<Vec<Option<Bytes>>>),
+    PutMany(Vec<(u64, Bytes)>, Answer<Vec<Result<(), Error>>>),
+}
+
+pub(crate) type Answer<T> = oneshot::Sender<Result<T, Error>>;
+
+#[derive(Debug)]
+pub(crate) enum Request {
+    Do {
+        ask: Ask,
+        since: Instant,
+        limit: Duration,
+    },
+    /// Take no further requests.
+    Close,
+}
+
+/// The clones' way to the thread.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// `None` while this is dropped.
+    requests: Option<mpsc::Sender<Request>>,
+    waker: Waker,
+    pub(crate) counters: Arc<Counters>,
+    ended: watch::Receiver<()>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // The thread sleeps: it is told that nobody asks any more.
+        self.requests = None;
+        self.waker.wake();
+    }
+}
+
+impl Shared {
+    /// Asks, and waits for the answer. `is_change`: without an answer, it may have been carried out.
+    pub(crate) async fn ask<T>(
+        &self,
+        limit: Duration,
+        is_change: bool,
+        ask: impl FnOnce(Answer<T>) -> Ask,
+    ) -> Result<T, Error> {
+        let closed = |may_have_happened| Error::Closed { may_have_happened };
+        let requests = self.requests.as_ref().ok_or(closed(false))?;
+        let place = requests.reserve().await.map_err(|_| closed(false))?;
+        let (answer, answered) = oneshot::channel();
+        place.send(Request::Do { ask: ask(answer), since: Instant::now(), limit });
+        self.waker.wake();
+        answered.await.unwrap_or_else(|_| Err(closed(is_change)))
+    }
+
+    /// Has the thread end, and waits until it has.
+    pub(crate) async fn close(&self) {
+        if let Some(requests) = &self.requests {
+            // A thread that has ended needs not be told.
+            let _ = requests.send(Request::Close).await;
+            self.waker.wake();
+        }
+        let mut ended = self.ended.clone();
+        // Nothing is ever sent: this waits for the sender's end.
+        let _ = ended.changed().await;
+    }
+}
+
+/// Starts the thread, and connects there.
+pub(crate) async fn start(options: Options) -> Result<Client, Error> {
+    let (ready, is_ready) = oneshot::channel();
+    let limit = options.time_limit;
+    let serve = move || {
+        let engine = match options.open() {
+            Ok(engine) => engine,
+            // Whoever connects may have given up.
+            Err(error) => return drop(ready.send(Err(error))),
+        };
+        let (requests, asked) = mpsc::channel(QUEUE);
+        let (end, ended) = watch::channel(());
+        let counters = Arc::<Counters>::default();
+        let shared = Shared {
+            requests: Some(requests),
+            waker: engine.waker(),
+            counters: Arc::clone(&counters),
+            ended,
+        };
+        match ready.send(Ok(shared)) {
+            Ok(()) => run(engine, asked, &counters),
+            Err(_) => engine.close(),
+        }
+        drop(end);
+    };
+    let thread = std::thread::Builder::new().name("fatbtree-client".to_owned());
+    thread.spawn(serve).map_err(|source| Error::Thread { source })?;
+    let shared = is_ready.await.unwrap_or(Err(Error::Closed { may_have_happened: false }))?;
+    Ok(Client::new(Arc::new(shared), limit))
+}
+
+fn run(mut engine: Engine, requests: mpsc::Receiver<Request>, counters: &Counters) {
+    tracing::debug!("the client is connected");
+    let store = engine.store();
+    if let Err(error) = engine.run(serve(&store, requests, counters)) {
+        tracing::warn!(%error, "the client has ended");
+    }
+    drop(store);
+    engine.close();
+    tracing::debug!("the client is closed");
+}
+
+/// Carries requests out until there is no client left, or one was closed.
+async fn serve(store: &Store, mut requests: mpsc::Receiver<Request>, counters: &Counters) {
+    let mut under_way = FuturesUnorderedBounded::new(AT_ONCE);
+    let mut open = true;
+    poll_fn(|context| {
+        loop {
+            while let Poll::Ready(Some(())) = Pin::new(&mut under_way).poll_next(context) {}
+            if !open || under_way.len() == under_way.capacity() {
+                break;
+            }
+            match requests.poll_recv(context) {
+                Poll::Ready(Some(Request::Do { ask, since, limit })) => {
+                    under_way.push(carry_out(store, ask, Limit { since, limit }, counters));
+                }
+                // What is in the queue already is carried out.
+                Poll::Ready(Some(Request::Close)) => requests.close(),
+                Poll::Ready(None) => open = false,
+                Poll::Pending => break,
+            }
+        }
+        if open || !under_way.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+}
+
+/// A request's time.
+#[derive(Clone, Copy)]
+struct Limit {
+    since: Instant,
+    limit: Duration,
+}
+
+impl Limit {
+    /// Runs an operation for as long as there is time. What a change leaves unfinished, the client process finishes.
+    async fn run<T>(
+        self,
+        store: &Store,
+        is_change: bool,
+        operation: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let timed_out = |may_have_happened| Error::TimedOut { limit: self.limit, may_have_happened };
+        let left = self.limit.saturating_sub(self.since.elapsed());
+        if left.is_zero() {
+            return Err(timed_out(false));
+        }
+        let (mut operation, mut end) = (pin!(operation), pin!(store.sleep(left)));
+        poll_fn(|context| match operation.as_mut().poll(context) {
+            Poll::Ready(result) => Poll::Ready(result),
+            Poll::Pending => end.as_mut().poll(context).map(|()| Err(timed_out(is_change))),
+        })
+        .await
+    }
+}
+
+async fn carry_out(store: &Store, ask: Ask, limit: Limit, counters: &Counters) {
+    match ask {
+        Ask::Get(key, answer) => {
+            let result = limit.run(store, false, store.get(key)).await;
+            counters.read(limit.since, &result);
+            tell(answer, result);
+        }
+        Ask::Change(key, change, answer) => {
+            let result = limit.run(store, true, store.change(key, &change)).await;
+            counters.change(limit.since, &result);
+            tell(answer, result);
+        }
+        Ask::Scan(keys, most, answer) => {
+            let result = limit.run(store, false, store.scan(keys, most)).await;
+            counters.scan(limit.since, &result);
+            tell(answer, result);
+        }
+        Ask::GetMany(keys, answer) => {
+            let mut values = vec![None; keys.len()];
+            let get = async |at: usize| {
+                let result = limit.run(store, false, store.get(keys[at])).await;
+                counters.read(limit.since, &result);
+                (at, result)
+            };
+            let mut failed = None;
+            each(keys.len(), get, |(at, result)| match result {
+                Ok(value) => values[at] = value,
+                Err(error) => failed = Some(error),
+            })
+            .await;
+            tell(answer, failed.map_or(Ok(values), Err));
+        }
+        Ask::PutMany(pairs, answer) => {
+            let mut results: Vec<_> = pairs.iter().map(|_| Ok(())).collect();
+            let put = async |at: usize| {
+                let (key, value): &(u64, Bytes) = &pairs[at];
+                let change = Change::Put(value.clone());
+                let result = limit.run(store, true, store.change(*key, &change)).await;
+                counters.change(limit.since, &result);
+                (at, result)
+            };
+            each(pairs.len(), put, |(at, result)| results[at] = result.map(drop)).await;
+            tell(answer, Ok(results));
+        }
+    }
+}
+
+/// Runs the operations of a batch, some at a time.
+async fn each<T, F: Future<Output = T>>(count: usize, begin: impl Fn(usize) -> F, mut done: impl FnMut(T)) {
+    let mut under_way = FuturesUnorderedBounded::new(BATCH_AT_ONCE.min(count.max(1)));
+    let mut left = 0..count;
+    poll_fn(|context| {
+        loop {
+            while under_way.len() < under_way.capacity()
+                && let Some(at) = left.next()
+            {
+                under_way.push(begin(at));
+            }
+            match Pin::new(&mut under_way).poll_next(context) {
+                Poll::Ready(Some(output)) => done(output),
+                Poll::Ready(None) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    })
+    .await;
+}
+
+fn tell<T>(answer: Answer<T>, result: Result<T, Error>) {
+    if let Err(error) = &result {
+        tracing::debug!(%error, "an operation has failed");
+    }
+    // Whoever asked may have dropped the future.
+    let _ = answer.send(result);
+}

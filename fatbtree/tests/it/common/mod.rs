@@ -1,0 +1,110 @@
+//! A cluster of one memory server on a thread of this process, and a client's cluster file. Nothing is between the two.
+
+use std::net::{TcpListener, UdpSocket};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fatbtree::{Client, Options};
+use fatbtree_blink::TreeConfig;
+use fatbtree_node::{
+    MemoryServerOptions, MemoryServerProcess, NicSpec, QueryOptions, Stopper, TreeSource, host_port,
+    roster_of,
+};
+use fatbtree_port::PortSpec;
+use fatbtree_topology::Cluster;
+use fatbtree_trust::Trust;
+
+/// The server stops when this is dropped.
+pub(crate) struct Running {
+    pub(crate) folder: tempfile::TempDir,
+    stopper: Stopper,
+    server: Option<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Writes a cluster file, on ports that were free a moment ago.
+pub(crate) fn write_file(folder: &tempfile::TempDir) -> PathBuf {
+    static CLUSTERS: AtomicU16 = AtomicU16::new(0);
+    let somewhere =
+        20_000 + (std::process::id() % 50) as u16 * 200 + CLUSTERS.fetch_add(1, Ordering::Relaxed) * 20;
+    let is_free = |port: &u16| (*port..*port + 8).all(|port| UdpSocket::bind(("127.0.0.1", port)).is_ok());
+    let wires = (0..).map(|n| somewhere + n * 20).find(is_free).expect("free ports");
+    let grpc = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let query = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let text = format!(
+        "[network]\nkind = \"single\"\nhosts = 4\n[wires]\nhost = \"127.0.0.1\"\nfirst_port = {wires}\n[[memory_server]]\nhost = \
+         \"host-0-0\"\ngrpc = \"{grpc}\"\nquery = \"{query}\"\n[[client]]\nhost = \"host-0-1\"\n"
+    );
+    let file = folder.path().join("cluster.toml");
+    std::fs::write(&file, text).expect("the file is written");
+    file
+}
+
+impl Running {
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let text = std::fs::read_to_string(write_file(&folder)).expect("the file");
+        let cluster = Cluster::from_toml(&text).expect("a cluster file");
+        let (described, client) = (cluster.servers()[0].clone(), &cluster.clients()[0]);
+        let PortSpec::Udp { local, remote } = host_port(&cluster, client.host).expect("a wire") else {
+            panic!("wires are UDP");
+        };
+        let options = MemoryServerOptions {
+            host: cluster.tree().host(described.host).clone(),
+            nic: NicSpec::Software(PortSpec::Udp { local: remote, remote: local }),
+            controllers: Vec::new(),
+            trust: Trust::default(),
+            roster: roster_of(&cluster),
+            metrics: None,
+            tree: TreeSource {
+                keys: Vec::new(),
+                value_bytes: 16,
+                seed: 42,
+                config: TreeConfig::default(),
+                spare_bytes: 256 << 20,
+            },
+            data: None,
+            region_bytes: 1 << 30,
+            queries: Some(QueryOptions {
+                address: described.query.clone(),
+                workers: 1,
+                servers: vec![(0, described.partition)],
+                cache_bytes: 1 << 20,
+                secret: None,
+            }),
+            limit: None,
+            described,
+        };
+        let (ready, is_ready) = mpsc::channel();
+        let server = std::thread::spawn(move || {
+            let process = MemoryServerProcess::open(options).expect("the server starts");
+            ready.send(process.stopper()).expect("the test waits");
+            process.run(|_| ());
+        });
+        let stopper = is_ready.recv().expect("the server starts");
+        Self { folder, stopper, server: Some(server) }
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.stopper.stop();
+        if let Some(server) = self.server.take() {
+            server.join().expect("the server ends");
+        }
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        Options::new(self.folder.path().join("cluster.toml")).patience(Duration::from_secs(20))
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        self.options().connect().await.expect("the cluster runs")
+    }
+}

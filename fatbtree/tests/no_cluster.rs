@@ -1,0 +1,30 @@
+//! Connecting where no cluster runs. Alone in its process, whose signal handlers are looked at.
+#![allow(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
+
+#[path = "it/common/mod.rs"]
+#[allow(dead_code, reason = "the other tests use the rest")]
+mod common;
+
+use std::error::Error as _;
+use std::time::{Duration, Instant};
+
+use fatbtree::{Error, Options, blocking};
+
+/// Signals that this process catches, as bits: signal n is bit n - 1.
+fn caught() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap()
+}
+
+#[test]
+fn a_cluster_that_does_not_answer_is_an_error_in_time_and_signals_stay_as_they_were() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = common::write_file(&folder);
+    let (before, began) = (caught(), Instant::now());
+    let options = Options::new(file).patience(Duration::from_millis(500));
+    let error = blocking::Client::connect(options).unwrap_err();
+    assert!(matches!(error, Error::Connect { .. }) && error.source().is_some(), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(caught(), before, "no handler is installed");
+}
