@@ -330,7 +330,7 @@ fn every_line_of_the_guide_has_its_place_here() {
     assert_eq!(listed.len(), CLUSTER.len() + ALONE.len() + ELSEWHERE.len(), "each once");
     let alias = include_str!("../../.cargo/config.toml");
     assert!(
-        alias.contains("demo = \"run --release --package fatbtree-cli -- demo\""),
+        alias.contains("demo = \"run --profile demo --package fatbtree-cli -- demo\""),
         "`cargo demo` is run as such"
     );
 }
