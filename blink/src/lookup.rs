@@ -47,7 +47,7 @@ pub struct Lookup {
     pub key: u64,
     /// The value; none when the tree has no such key.
     pub result: Result<Option<Value>, OperationError>,
-    /// What it cost.
+    /// Its round trips.
     pub trips: Trips,
     /// From its first step to its end, waiting for reconnections included.
     pub latency: Duration,

@@ -93,7 +93,7 @@ impl SuperRoot {
     }
 }
 
-/// Why partitions do not make a super-root.
+/// Reasons for which partitions do not make a super-root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SuperRootError {
     /// A gap or an overlap.
@@ -129,7 +129,7 @@ pub enum SuperRootError {
         /// The number.
         partition: u16,
     },
-    /// The highest keys belong to nobody.
+    /// The highest keys belong to no partition.
     #[error("keys from {from:#x} on belong to no partition: the last partition must have no upper end")]
     Open {
         /// First key without a partition.

@@ -50,7 +50,7 @@ pub struct PathStep {
     pub level: u8,
 }
 
-/// What a leaf has of a key.
+/// Entry of a key in a leaf.
 enum Entry {
     Inline(Vec<u8>),
     Record(RecordPointer),
@@ -72,10 +72,10 @@ pub enum WalkError {
     Damaged {
         /// The address.
         address: GlobalAddress,
-        /// What is wrong.
+        /// The problem.
         fault: NodeFault,
     },
-    /// The tree has more nodes than whoever reads them takes, or than its memory has room for.
+    /// The tree has more nodes than the reader takes, or than its memory has room for.
     #[error("the tree has more than {limit} nodes: allow more, or look for siblings without end")]
     TooMany {
         /// Nodes that would have been taken.
@@ -186,13 +186,13 @@ impl<'m> Tree<'m> {
         Ok(record.filter(fits).map(|pointer| pointer.address))
     }
 
-    /// What the key's leaf has of it.
+    /// Entry of the key in its leaf.
     fn entry_of(&self, key: u64) -> Result<Option<Entry>, WalkError> {
         let leaf = self.descend(key, |_| {})?;
         self.entry_in(&leaf, key)
     }
 
-    /// What a leaf has of a key.
+    /// Entry of a key in a leaf.
     fn entry_in(&self, bytes: &NodeBytes, key: u64) -> Result<Option<Entry>, WalkError> {
         let Node::Leaf(leaf) = bytes.node(&self.config) else {
             unreachable!("a descent ends at level 0, and only leaves are there")
@@ -303,9 +303,9 @@ impl<'m> Tree<'m> {
 
 /// A walk along the levels of a tree, from the root down and each from left to right.
 ///
-/// Each node must begin where the one before it ends. So a walk goes on to higher keys with each step, and never round in a circle,
-/// whatever somebody has written there; and as others may write on while it is walked, it takes no more nodes of a level than the memory
-/// has room for.
+/// Each node must begin where the one before it ends. So a walk goes on to higher keys with each step, and
+/// never round in a circle, whatever bytes lie there. As other clients may write during the walk, it takes no
+/// more nodes of a level than the memory has room for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LevelWalk {
     /// The node that comes next.

@@ -77,7 +77,7 @@ impl CachedNode {
         }
     }
 
-    /// How long ago it was used.
+    /// Time since the last use, in ticks of the cache's clock.
     pub(super) fn age(&self, now: u32) -> u32 {
         now.wrapping_sub(self.used.load(Ordering::Relaxed))
     }
@@ -90,13 +90,13 @@ impl CachedNode {
         self.slot.store(slot, Ordering::Relaxed);
     }
 
-    /// What it occupies in the map.
+    /// Bytes that the node occupies in the map.
     pub(super) fn bytes(&self) -> u64 {
         entry_bytes(self.children.len())
     }
 }
 
-/// Bytes that a cached node of so many children occupies:
+/// Bytes that a cached node with this many children occupies:
 ///
 /// * the entry of the skip list: this copy (48 bytes), the key (16), the references and the height (8), and 2 pointers,
 ///   which is what towers have on average;

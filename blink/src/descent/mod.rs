@@ -18,7 +18,7 @@ pub(crate) use partner::Upper;
 pub(crate) use recover::Reason;
 pub(crate) use steps::Led;
 
-/// What is read next.
+/// The node to read next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Index,
@@ -126,7 +126,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         &mut self.trips
     }
 
-    /// What it cost, and how long it took.
+    /// Ends the descent: its round trips and its duration.
     pub(crate) fn end(self) -> (Trips, Duration) {
         (self.trips, self.pool.reactor().now() - self.started)
     }

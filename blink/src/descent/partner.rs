@@ -6,7 +6,7 @@ use fatbtree_verbs::Verbs;
 use super::{Child, Descent, Reason, Step};
 use crate::node::{LINE, Node, NodeFault, NodeHeader};
 
-/// What a partner was found to be.
+/// Share of the node's keys that its partner has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Upper {
     /// It has the keys from here up.
@@ -15,7 +15,7 @@ pub(crate) enum Upper {
     Nothing,
 }
 
-/// What a partner has said of a node.
+/// Result of reading a node's partner.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     version: u32,
@@ -31,7 +31,7 @@ impl Asked {
 }
 
 impl<V: Verbs> Descent<'_, V> {
-    /// Asks a node's partner who has the node's upper keys.
+    /// Reads a node's partner to learn which of the two has the node's upper keys.
     ///
     /// If the partner has the key, it is the next step. If it has others, the node is what it was when it was read, as far as this
     /// key is concerned. If it has none, the node has them all, but only if it is still the node that was read: between the two

@@ -14,7 +14,7 @@ use fatbtree_remote::Check;
 use super::{LINE, NodeFault};
 use crate::config::Integrity;
 
-/// How the lines of a node are marked.
+/// Marking of the lines of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Marks {
     /// The header's line, and all lines of internal nodes.

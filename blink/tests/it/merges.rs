@@ -88,7 +88,8 @@ fn a_node_in_the_memory_of_one_that_was_merged_away_has_the_next_version() {
     assert!(again.version > freed.version, "{again:?} after {freed:?}");
 }
 
-/// What their parent says of two nodes was true once. It has changed meanwhile, or somebody is at work there: then they are no pair.
+/// A parent's statement about two nodes may be outdated, or another client may be changing them: then they
+/// are no pair.
 #[test]
 fn those_that_are_not_the_neighbours_that_their_parent_says_are_left_alone() {
     type Forge = fn(&Two);
@@ -159,8 +160,8 @@ fn lab_count(two: &Two, leaf: &NodeHeader) -> usize {
     count
 }
 
-/// A root with one child goes. Its memory is a freed node then: whoever still begins there, a switch or a client that has slept, sees that,
-/// and asks where the root is.
+/// A root with one child goes. Its memory is a freed node then: a switch or a sleeping client that still
+/// begins there sees that, and asks for the root.
 #[test]
 fn a_root_that_was_dropped_is_a_freed_node() {
     for config in configs() {

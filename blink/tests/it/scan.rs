@@ -450,7 +450,7 @@ fn a_scan_goes_on_with_one_buffer() {
     }
 }
 
-/// Nothing is read before somebody asks, and no more than is asked for and read ahead.
+/// Nothing is read before the caller asks, and no more than is asked for and read ahead.
 #[test]
 fn a_scan_is_lazy() {
     let config = TreeConfig::new(16, 256, ValueLayout::Inline(8)).unwrap();
