@@ -30,7 +30,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Whether a block of this class and so many bytes may begin at `offset`.
+    /// Whether a block of this class, `bytes` long, may begin at `offset`.
     #[must_use]
     pub fn may_lie(&self, class: ChunkKind, offset: u64, bytes: u64) -> bool {
         let Some(Class { bytes: size, loaded }) = self.classes.get(class as usize) else { return false };

@@ -30,10 +30,10 @@ impl fmt::Display for SessionKey {
 pub struct Lease {
     /// The session.
     pub session: SessionKey,
-    /// How long it lasts from when it was opened or renewed. Renew it in good time: after a third of this.
+    /// Time for which it lasts after it was opened or renewed. Renew it in good time: after a third of this.
     pub duration: Duration,
-    /// As whom the session has locks, where the server has a lock table. The number is no other session's, nor in any lock that a
-    /// former one has left.
+    /// Owner under which the session holds locks, where the server has a lock table. The number is no other
+    /// session's, nor in any lock that a former one has left.
     pub owner: Option<Owner>,
 }
 
@@ -44,7 +44,7 @@ impl Lease {
     }
 }
 
-/// What one session holds.
+/// Resources of one session.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) client: ClientId,
@@ -52,7 +52,7 @@ pub(crate) struct Session {
     /// By the number that the client knows.
     pub(crate) queue_pairs: BTreeMap<QueuePairNumber, QueuePair>,
     pub(crate) chunks: BTreeSet<GlobalAddress>,
-    /// Of a local client.
+    /// Queue pairs of a local client.
     pub(crate) links: BTreeSet<QueuePairNumber>,
     ends: Instant,
 }

@@ -29,7 +29,7 @@ impl Cluster {
     /// The tops of all trees, for a planner of switch caches that is in the same process.
     ///
     /// # Errors
-    /// When somebody has written to the trees meanwhile and left them broken.
+    /// When clients have written to the trees meanwhile and left them broken.
     pub fn tops(&self) -> Result<Vec<TreeTop>, WalkError> {
         let memory = self.memory();
         let read = |tree: &LoadedTree| {

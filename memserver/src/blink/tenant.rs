@@ -30,7 +30,7 @@ const RECORD_REACH: u64 = place_bytes(MAX_VALUE) as u64;
 /// Bytes of records that are looked at in one step.
 const BLOCK: u64 = 4096;
 
-/// What a memory server says of its tree.
+/// A memory server's description of its tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TreeInfo {
     /// Number, key range, root.
@@ -41,7 +41,7 @@ pub struct TreeInfo {
     pub counts: LoadCounts,
 }
 
-/// What only a tree can be asked.
+/// Requests that only a tree answers.
 #[derive(Debug)]
 pub enum TreeRequest {
     /// The top of the tree: answered when it has been read.
@@ -299,7 +299,7 @@ fn last_node(memory: &Memory, chunk: Range<u64>, bytes: u32, budget: &mut usize)
     Used::To(chunk.start)
 }
 
-/// How far the last record of a chunk may reach.
+/// Greatest reach of the last record of a chunk.
 fn last_record(memory: &Memory, chunk: Range<u64>, budget: &mut usize) -> Used {
     let mut to = chunk.end;
     while to > chunk.start {

@@ -18,18 +18,18 @@ use crate::tenant::{Loaded, Tenant};
 /// The way back.
 pub type Reply<T> = oneshot::Sender<T>;
 
-/// What can be asked of a memory server; see the methods of [`MemoryServer`].
+/// Requests to a memory server; see the methods of [`MemoryServer`].
 #[derive(Debug)]
 pub enum Request<T: Tenant = Blink> {
-    /// What do you hold?
+    /// The server's content.
     Info(Reply<ServerInfo<T::Description>>),
     /// All counters.
     Statistics(Reply<Vec<Counter>>),
-    /// What only the structure can answer.
+    /// A request that only the structure answers.
     Tenant(T::Request),
     /// A session.
     Open {
-        /// Who asks.
+        /// The client.
         client: ClientId,
         /// The generation of the tree that it has known.
         known: Option<u64>,
@@ -40,12 +40,12 @@ pub enum Request<T: Tenant = Blink> {
     Call {
         /// The client.
         client: ClientId,
-        /// What for.
+        /// The call.
         call: Call,
         /// The way back.
         reply: Reply<Result<Granted<T::Description>, Refusal>>,
     },
-    /// What a controller has known before.
+    /// The tree that a controller has known before.
     Heard {
         /// The generation of the tree, if there was one.
         former: Option<u64>,
@@ -112,7 +112,7 @@ pub enum Request<T: Tenant = Blink> {
     GiveBack {
         /// In which session.
         session: SessionKey,
-        /// Of what.
+        /// Kind of memory.
         kind: ChunkKind,
         /// The size of a record's place.
         bytes: u32,
@@ -151,7 +151,7 @@ pub enum Request<T: Tenant = Blink> {
 }
 
 impl<D: Device, T: Tenant> MemoryServer<D, T> {
-    /// Answers a request. What was given to somebody who does not wait any more is taken back at once.
+    /// Answers a request. Grants to a caller that does not wait any more are taken back at once.
     pub fn handle(&mut self, now: Instant, request: Request<T>) {
         self.counters.requests += 1;
         match request {
@@ -214,7 +214,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
                 self.tell(reply, answer);
             }
             Request::Install { loaded, begun, reply } => {
-                // The installation goes on, whether somebody waits for it or not.
+                // The installation goes on, whether the caller waits for it or not.
                 let _ = begun.send(());
                 let installed = self.install(now, *loaded);
                 let _ = reply.send(installed.map(|()| self.info));
@@ -230,7 +230,7 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
         }
     }
 
-    /// Answers whoever asked. Returns what was granted if nobody waits for it any more.
+    /// Answers the caller. Returns the grant if the caller does not wait any more.
     pub(super) fn tell<A>(
         &mut self,
         reply: Reply<Result<A, Refusal>>,

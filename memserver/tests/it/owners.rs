@@ -22,7 +22,7 @@ fn number(lease: Lease) -> Option<u16> {
     lease.owner.map(|owner| owner.number)
 }
 
-/// The next so many numbers, of sessions that end at once.
+/// The next `count` numbers, of sessions that end at once.
 fn numbers(lab: &mut Lab, client: &Client, count: usize) -> Vec<u16> {
     let number = |_| {
         let lease = open(lab, client).unwrap();

@@ -2,7 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-/// How far a cut may move, as a part of what a node holds on average, to where a shorter separator is: a sixth.
+/// Greatest distance that a cut may move towards a shorter separator, as a part of a node's average content:
+/// a sixth.
 ///
 /// Both cuts of a node may move, so a node holds from two thirds to four thirds of the average (rounded up). Where nodes are made three
 /// quarters full, as by default, the fullest are just full. How full nodes are on average does not change.

@@ -18,7 +18,7 @@ pub struct Service {
     pub handle: Handle,
     /// The data path shall do nothing, and does nothing.
     frozen: Arc<(AtomicBool, AtomicBool)>,
-    /// How many milliseconds it takes to install a tree.
+    /// Time that installing a tree takes, in milliseconds.
     pub slowness: Arc<AtomicU64>,
     data_path: Option<(Arc<AtomicBool>, std::thread::JoinHandle<Vec<Event>>)>,
     stop: Option<oneshot::Sender<()>>,
