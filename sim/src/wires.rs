@@ -1,4 +1,5 @@
-//! What carries frames from node to node: an instant wire for real time, a delaying and lossy one for virtual time.
+//! Transports of frames from node to node: an instant wire for real time, a delaying and lossy one for
+//! virtual time.
 
 use std::collections::VecDeque;
 
@@ -140,7 +141,7 @@ impl FaultyWires {
         Self { link: LossyLink::new(delay, rates, seed).with_room(UNDER_WAY), spare: Vec::new() }
     }
 
-    /// What happened so far.
+    /// Faults that happened so far.
     pub fn faults(&self) -> &Faults {
         self.link.faults()
     }

@@ -199,7 +199,7 @@ impl<'a> Frames<'a> {
         bytes
     }
 
-    /// An index read between two switches; some from hosts, who must not send such.
+    /// An index read between two switches; some from hosts, which must not send such.
     fn in_flight(&mut self) -> Frame {
         let case = self.case;
         let client = self.host();
@@ -260,7 +260,8 @@ impl<'a> Frames<'a> {
         (header, va)
     }
 
-    /// A query as a host sends it, to a server or to somebody else; some with what only switches should write.
+    /// A query as a host sends it, to a server or to another host; some with fields that only switches should
+    /// write.
     fn query(&mut self) -> Frame {
         let key = self.key();
         let mut header = QueryHeader::request(Op::Get, key, self.random.random(), self.random.random());
@@ -272,7 +273,7 @@ impl<'a> Frames<'a> {
         self.query_frame(&header)
     }
 
-    /// One between two switches; some from hosts, who must not mark any.
+    /// One between two switches; some from hosts, which must not mark any.
     fn query_in_flight(&mut self) -> Frame {
         let (key, connection) = (self.key(), self.pick(&self.case.connections));
         let mut header = QueryHeader::request(Op::Put, key, self.random.random(), self.random.random());
@@ -322,7 +323,7 @@ impl<'a> Frames<'a> {
         *header = IndexHeader { flags: IndexFlags::INNER, epoch, partition, key, ..*header };
     }
 
-    /// What else RoCE has.
+    /// Other RoCE packets.
     fn roce(&mut self) -> Frame {
         let (port, from) = self.client();
         let (to, dest_qp) = (self.host(), self.random.random_range(0..1 << 24));
@@ -456,7 +457,7 @@ impl<'a> Frames<'a> {
         frame
     }
 
-    /// What the controller sends: a port, and a frame that leaves by it as it is.
+    /// A frame from the controller, with the port by which it leaves as it is.
     fn packet_out(&mut self) -> Frame {
         let mut inner = self.varied();
         // What it gets back is compared apart, and 511 is nowhere.

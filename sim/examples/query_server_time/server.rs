@@ -23,7 +23,7 @@ const VALUE: u32 = 64;
 const SAMPLES: usize = 1_000_000;
 /// Requests that come together. A server remembers as many writes of a client.
 const BATCH: usize = 64;
-/// Bytes of inner nodes that workers of a memory server's process know by heart.
+/// Bytes of the inner-node cache that the workers of a memory server's process share.
 const CACHE: u64 = 64 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,9 +32,9 @@ pub(super) enum Kind {
     Root,
     /// It begins where the switches say.
     Led,
-    /// It begins at the lowest node that the worker knows by heart.
+    /// It begins at the lowest node in the worker's cache.
     Cached,
-    /// Both: where the switches say nothing, by heart.
+    /// Both: the worker's cache where the switches found no node.
     Both,
 }
 
@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-/// Of this thread.
+/// Processor time of this thread.
 fn processor_time() -> Result<std::time::Duration, Failed> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
@@ -204,7 +204,7 @@ impl Worker {
         }
     }
 
-    /// So many operations; nanoseconds of the processor for each.
+    /// Runs operations; returns the nanoseconds of processor time for each.
     pub(super) fn run(
         &mut self,
         lab: &mut Lab,

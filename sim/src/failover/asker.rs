@@ -27,11 +27,11 @@ pub(super) struct Asker {
     /// Connections that the controller has told of: partition, and the server's queue pair.
     pub(super) registered: BTreeSet<(u16, u32)>,
     running: Vec<Running>,
-    /// Of those that have ended: when they began and ended.
+    /// Begin and end of each lookup that has ended.
     ended: Vec<(Instant, Instant)>,
 }
 
-/// How lookups went in some time.
+/// Stalls of lookups in a span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stood {
     /// The longest time without a lookup that ended.
@@ -40,7 +40,7 @@ pub(super) struct Stood {
     pub(super) until: Duration,
 }
 
-/// A lookup that takes so long was held up by more than an order of packets that NICs had to mend.
+/// A lookup that takes at least this long was held up by more than reordered packets that NICs had to repair.
 const LONG: Duration = Duration::from_millis(250);
 
 impl Asker {
@@ -74,7 +74,7 @@ impl Asker {
         lookups
     }
 
-    /// How lookups stood still in this time. Those that run still are taken to end now.
+    /// Stalls of lookups in this span of time. Running lookups are taken to end now.
     pub(super) fn stood(&self, from: Instant, to: Instant, now: Instant) -> Stood {
         let mut stood = Stood::default();
         let mut last = from;

@@ -35,9 +35,9 @@ pub(super) struct Control {
     monitor: LinkMonitor,
     stations: Vec<Station>,
     pace: Pace,
-    /// What switches are asked now, in which session.
+    /// Requests to switches now, with their sessions.
     asks: Vec<(SwitchId, u64, Ask)>,
-    /// What is down is told to nobody: to see what the monitor is good for.
+    /// Dead cables and switches are not reported, to measure the benefit of the monitor.
     is_blind: bool,
     /// Requests that switches have refused, and why the last one.
     pub(super) refused: (u64, String),
@@ -75,7 +75,7 @@ impl Control {
         self.primary.controller()
     }
 
-    /// What switches are asked now, in which session.
+    /// Requests to switches now, with their sessions.
     pub(super) fn take_asks(&mut self) -> Vec<(SwitchId, u64, Ask)> {
         std::mem::take(&mut self.asks)
     }
@@ -128,12 +128,12 @@ impl Control {
             && self.controller().reload().is_none()
     }
 
-    /// What is down, as the monitor sees it: switches, cables.
+    /// Number of dead switches and cables, as the monitor sees them.
     pub(super) fn down(&self) -> (usize, usize) {
         (self.monitor.outages().switches.len(), self.monitor.outages().cables.len())
     }
 
-    /// How switches are, to look for a fault.
+    /// Description of the switches, to look for a fault.
     pub(super) fn describe(&self) -> String {
         let state = |station: &Station| self.controller().switch(station.keeper.switch());
         let states: Vec<_> = self.stations.iter().map(state).collect();

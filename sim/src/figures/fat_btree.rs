@@ -13,7 +13,7 @@ use super::reads::{Planned, SAMPLES};
 use super::{Mix, Row, Size, Skew};
 use crate::world::random;
 
-/// What the paper loads unless it varies it: ranges of the fat root, nodes of each of three layers below (section V-B).
+/// The paper's default load: ranges of the fat root, and nodes of each of three layers below (section V-B).
 const RANGES: usize = 600;
 const LAYER: usize = 3600;
 
@@ -99,7 +99,7 @@ pub fn fat_btree(size: &Size, figure: PaperFigure) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// A plan of so many layers, and what it holds.
+/// A plan of this many layers, and its content.
 fn plan(
     size: &Size,
     cluster: &Cluster,

@@ -31,7 +31,7 @@ use super::{Outcome, Scenario};
 use crate::damage::{Damage, Target};
 use crate::world::{Random, random};
 
-/// Of each kind.
+/// Clients of each kind.
 const CLIENTS: usize = 2;
 const LANES: usize = 2;
 const WORKERS: usize = 2;
@@ -41,7 +41,7 @@ const FAULTS: Duration = Duration::from_millis(25);
 const END: Duration = Duration::from_secs(3);
 /// The same where the tree is damaged: each operation of a worker may try for as long as it has patience.
 const LATE_END: Duration = Duration::from_secs(120);
-/// What goes on without a link goes on after so long.
+/// Time after which work without a link continues.
 const STEP: Duration = Duration::from_nanos(500);
 /// Datagrams that wait for a worker that sleeps.
 const QUEUE: usize = 64;
@@ -270,7 +270,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Walks over the whole tree when nobody writes any more.
+    /// Walks over the whole tree after all writers have stopped.
     fn verify(&mut self) -> Result<Result<Verified, VerifyError>, String> {
         let client = self.rdma[0].client.clone();
         let mut walk: Task<_> = Box::pin(async move { client.verify().await });

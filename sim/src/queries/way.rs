@@ -26,13 +26,13 @@ const PIECE: usize = 64;
 
 /// A frame that has come to its host.
 pub(super) enum Arrived {
-    /// To the server: from whom, what.
+    /// To the server: the sender and the datagram.
     Query(SocketAddr, Vec<u8>),
     /// To a client's lane.
     Answer { client: usize, datagram: Vec<u8> },
     /// It is damaged.
     Damaged,
-    /// To somebody who has nothing to do with it.
+    /// To a host that it does not concern.
     Elsewhere,
 }
 
@@ -109,7 +109,7 @@ impl Way {
         frame(from, FIRST_PORT + lane as u16, to, (to.ip, port).into(), datagram)
     }
 
-    /// The server's answer; none to who is nobody.
+    /// Frame of the server's answer; `None` if the address is no client's.
     pub(super) fn answer(&self, to: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
         let SocketAddr::V4(to) = to else { return None };
         let client = self.clients.iter().find(|client| client.ip == *to.ip())?;
@@ -157,7 +157,7 @@ impl Way {
         None
     }
 
-    /// What a frame is to the host that it has come to.
+    /// Meaning of a frame for the host that it has come to.
     pub(super) fn arrived(&self, at: HostId, frame: &[u8]) -> Arrived {
         let Ok(found) = UdpFrame::parse(frame) else { return Arrived::Damaged };
         let (ip, port): (Ipv4Addr, u16) = (*found.destination.ip(), found.destination.port());
@@ -200,7 +200,7 @@ impl Way {
         Ok(())
     }
 
-    /// None while nobody can read the tree, or there is nothing to cache.
+    /// A plan for the tree; `None` while the tree cannot be read, or there is nothing to cache.
     fn planned(&self, server: &MemoryServer<Nic>, random: &mut Random) -> Option<Plan> {
         let memory = Regions::new([(0, std::sync::Arc::clone(server.memory()))]);
         let mut line = [0; fatbtree_blink::node::LINE];

@@ -28,20 +28,20 @@ pub(super) enum Life {
 pub(super) struct Session {
     pub(super) stream: StreamId,
     pub(super) election_id: u128,
-    /// What the switch has said, and was not heard yet.
+    /// Notices of the switch that were not heard yet.
     pub(super) notices: VecDeque<Mastership>,
     /// The last that was heard.
     pub(super) mastership: Mastership,
 }
 
-/// What it does.
+/// Role of a process.
 #[derive(Debug)]
 pub(super) enum Office {
     LooksOn(Election),
     Leads { bid: Bid, since: Duration, primary: Box<Primary>, keepers: BTreeMap<SwitchId, Keeper> },
 }
 
-/// What a process finds again when it is started again.
+/// State that survives a restart of a process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disk {
     /// As which it has led last.
@@ -53,14 +53,14 @@ pub(super) struct Disk {
 pub(super) struct Process {
     address: SocketAddr,
     pub(super) candidate: Candidate,
-    /// How it comes to lead.
+    /// Way in which it becomes primary.
     pub(super) way: Way,
     pub(super) life: Life,
     /// It was frozen until now: mostly its clock goes off before it reads what was said to it.
     pub(super) has_thawed: bool,
     pub(super) office: Office,
     pub(super) sessions: BTreeMap<SwitchId, Session>,
-    /// How many it has opened under one bid, with any switch.
+    /// Sessions that it has opened under one bid, with any switch.
     pub(super) opened: u64,
     /// While it looks on: before that it does not try again to reach a switch.
     pub(super) retry: BTreeMap<SwitchId, Duration>,

@@ -1,4 +1,4 @@
-//! What a world is like: how memory tears, how long is retried, what links lose, what machines have.
+//! Options of a world: tearing of memory, retries, faults of links, parts of machines.
 
 use fatbtree_verbs::time::Duration;
 use fatbtree_verbs::{BufferClass, Mtu};
@@ -7,16 +7,16 @@ use rand::RngExt as _;
 use super::Random;
 use super::timing::ServiceTimes;
 
-/// What holds for a whole world.
+/// Options of a whole world.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// How READs and WRITEs touch memory.
+    /// Tearing of memory by READs and WRITEs.
     pub tearing: Tearing,
     /// When a request that was not answered is sent again.
     pub retry: Retry,
-    /// What a responder does with a request that it has answered before.
+    /// Treatment of a request that the responder has answered before.
     pub duplicates: Duplicates,
-    /// How long everything takes.
+    /// Service times.
     pub times: ServiceTimes,
     /// Calls between machines, besides the verbs: connecting, asking for memory.
     pub calls: Calls,
@@ -35,7 +35,7 @@ pub struct Tearing {
     pub any_order: u32,
     /// Accesses, of 10,000, that take much longer than they should.
     pub stretched: u32,
-    /// How many times longer.
+    /// Factor by which they take longer.
     pub stretch: u32,
 }
 
@@ -51,7 +51,7 @@ pub struct Retry {
     /// Time without progress after which everything that is not answered is sent again. The real wait is between this and
     /// twice as long; the specification allows four times (IBTA volume 1, section 9.7.6.1.3).
     pub timeout: Duration,
-    /// How often, before the queue pair breaks.
+    /// Retries before the queue pair breaks.
     pub limit: u32,
 }
 
@@ -61,8 +61,8 @@ impl Default for Retry {
     }
 }
 
-/// What a responder does with a request that it has carried out before and that comes again because the answer was lost.
-/// Atomics are never carried out twice: their results are kept (IBTA volume 1, section 9.7.5.1.5).
+/// Treatment of a request that the responder has carried out before and that comes again because the answer
+/// was lost. Atomics are never carried out twice: their results are kept (IBTA volume 1, section 9.7.5.1.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Duplicates {
     /// A READ is only answered if it is for the address of the first one, else dropped until retries run out: `rdma_rxe`
@@ -88,14 +88,14 @@ impl Default for Calls {
     }
 }
 
-/// What links do to messages.
+/// Faults of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LinkFaults {
     /// Messages lost, of 1,000,000, in each direction.
     pub lost: u32,
     /// Messages that come late, of 1,000,000.
     pub late: u32,
-    /// How late at most.
+    /// Longest delay of a late message.
     pub latest: Duration,
 }
 
@@ -108,7 +108,7 @@ pub enum Rkeys {
     Lowest,
 }
 
-/// What a machine has.
+/// Options of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineOptions {
     /// For messages.
@@ -133,7 +133,7 @@ pub struct MachineOptions {
     pub responder_reads: u8,
     /// READs and atomics that a queue pair has outstanding, at least 1.
     pub initiator_reads: u8,
-    /// What its link does.
+    /// Faults of its link.
     pub link: LinkFaults,
 }
 

@@ -11,7 +11,7 @@ use super::MachineId;
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) owner: MachineId,
-    /// `None` when it was destroyed or its machine died: messages that are under way for it come to nobody.
+    /// `None` when it was destroyed or its machine died: messages that are under way for it are lost.
     pub(super) state: Option<QueuePairState>,
     pub(super) psn: u32,
     /// The other side, once connected.
@@ -57,7 +57,7 @@ pub(super) struct Posted {
     pub(super) buffer: Option<Buffer>,
     /// Bytes to read or write; 8 for atomics.
     pub(super) len: u32,
-    /// Of a READ: bytes that have come.
+    /// Bytes of a READ that have come.
     pub(super) received: u32,
 }
 
@@ -131,7 +131,7 @@ impl Responder {
     }
 }
 
-/// What was noted of a request.
+/// Note about a request.
 pub(super) fn noted<T: Copy>(list: &VecDeque<(u64, T)>, number: u64) -> Option<T> {
     list.iter().rev().find(|(of, _)| *of == number).map(|&(_, what)| what)
 }

@@ -1,4 +1,4 @@
-//! What the switches do to requests that pass: where index reads land, and what waits or is lost.
+//! Switches' effect on requests that pass: landings of index reads, delays and losses.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub struct IndexRead {
     pub queue_pair: QueuePair,
     /// The key.
     pub key: u64,
-    /// What it may be led to.
+    /// Permitted target of the index read.
     pub target: IndexTarget,
     /// Bytes it asks for.
     pub len: u32,

@@ -1,11 +1,11 @@
-//! How long things take. All that the simulator knows about time is behind [`Timing`].
+//! Durations of requests. All that the simulator knows about time is behind [`Timing`].
 
 use fatbtree_verbs::time::{Duration, Instant};
 use rand::RngExt as _;
 
 use super::{MachineId, Random};
 
-/// What kind of request it is.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// READ or index read.
@@ -19,11 +19,11 @@ pub enum Kind {
 /// A request, as far as time is concerned.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// Who sends it.
+    /// Machine that sends it.
     pub from: MachineId,
-    /// Who carries it out.
+    /// Machine that carries it out.
     pub to: MachineId,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Bytes read or written.
     pub bytes: u32,
@@ -59,8 +59,9 @@ pub struct Serving {
     pub answers: Instant,
 }
 
-/// How long things take: three questions about each request, each asked when it comes up, so that the answer may depend on what
-/// else waits for the same card, bus or link. Questions of one kind about one machine come in the order of time.
+/// Durations of requests: three questions about each request, each asked when it comes up, so that the answer
+/// may depend on what else waits for the same card, bus or link. Questions of one kind about one machine come
+/// in the order of time.
 ///
 /// Queue pairs keep their own order: whatever is answered here, a request does not overtake its queue pair's earlier ones.
 pub trait Timing {
@@ -103,7 +104,7 @@ pub struct ServiceTimes {
     pub device_memory: Duration,
     /// From the card until the completion can be polled: a PCIe write and the poll.
     pub completion: Duration,
-    /// Each of these takes up to so many percent longer, as the seed decides.
+    /// Percentage by which each of these may take longer, as the seed decides.
     pub jitter: u32,
 }
 
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
     use rand::SeedableRng as _;
 
-    /// What the page of [`ServiceTimes`] says of the sums.
+    /// Sums as the page of [`ServiceTimes`] states them.
     #[test]
     fn the_sums_are_those_of_the_papers() {
         let mut times = ServiceTimes { jitter: 0, ..ServiceTimes::default() };

@@ -1,4 +1,4 @@
-//! What all tasks of a scenario know: the memory servers, the switches, and what was seen.
+//! State that all tasks of a scenario share: the memory servers, the switches, and observations.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::trees::switches::TreeSwitches;
 use crate::trees::values;
 use crate::world::{Machine, MachineOptions, Random, Task, World};
 
-/// What all tasks of a scenario know.
+/// State that all tasks of a scenario share.
 pub(super) struct Setting {
     pub(super) scenario: Scenario,
     /// By the numbers of their partitions.
@@ -28,11 +28,11 @@ pub(super) struct Setting {
     pub(super) history: History,
     words: Cell<u64>,
     pub(super) outcome: RefCell<Outcome>,
-    /// What clients do in all their lives.
+    /// Tasks of clients, in all their lives.
     pub(super) lives: RefCell<Vec<Task<()>>>,
     /// The faults are over.
     pub(super) calm: Cell<bool>,
-    /// What must never be.
+    /// Violations of what must always hold.
     wrong: RefCell<Vec<String>>,
     /// A server that is to die once more as soon as it is back.
     pub(super) once_more: Cell<Option<u16>>,
