@@ -206,7 +206,7 @@ impl Pair {
         self.client.handle_frame(self.now, &frame);
     }
 
-    /// What the server sends now, in short.
+    /// Packets that the server sends now, in short.
     pub fn answers(&mut self) -> Vec<String> {
         drain(&mut self.server, self.now).iter().map(|frame| describe(frame)).collect()
     }
