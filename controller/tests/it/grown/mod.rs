@@ -16,7 +16,7 @@ pub(crate) type Failure = Box<dyn std::error::Error>;
 
 const CHUNK: u64 = 8 << 20;
 const LOCKS: u32 = 1 << 17;
-/// Of the only client.
+/// Session of the only client.
 const SESSION: SessionId = SessionId(1);
 
 /// As many keys in a leaf as with the default shape, and no records.
