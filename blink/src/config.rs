@@ -11,7 +11,7 @@ pub const MAX_INLINE_VALUE: u8 = 64;
 /// The longest value out of line, in bytes.
 pub const MAX_VALUE: u32 = 1 << 20;
 
-/// Where a value is kept.
+/// Place of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ValueLayout {
     /// In the leaf entry; every value has exactly this many bytes, 1 to 64.
@@ -144,7 +144,7 @@ impl TreeConfig {
         self.leaf.capacity()
     }
 
-    /// Where values are kept.
+    /// Place of values.
     #[must_use]
     pub const fn values(&self) -> ValueLayout {
         self.values
@@ -212,7 +212,7 @@ pub enum ConfigError {
     LeafCapacity {
         /// Bytes of the leaf.
         leaf_bytes: u32,
-        /// Where values are kept.
+        /// Place of values.
         values: ValueLayout,
         /// Entries that fit.
         capacity: usize,

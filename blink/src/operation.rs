@@ -5,7 +5,7 @@ use crate::node::NodeFault;
 use fatbtree_remote::{BreakReason, ChunkKind, ConnectionId, GlobalAddress, Shortage};
 use fatbtree_verbs::PostError;
 
-/// Where an operation begins.
+/// First step of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
     /// At the root of the key's partition, with ordinary READs all the way.
@@ -21,7 +21,7 @@ pub enum Start {
     CachedOrIndexRead,
     /// At a node that the client knows from earlier. If the node has changed, the operation notices.
     Node {
-        /// Where the node was.
+        /// Last known address of the node.
         address: GlobalAddress,
         /// Its level.
         level: u8,
@@ -113,7 +113,7 @@ pub enum OperationError {
         key: u64,
         /// The server.
         server: u16,
-        /// For what.
+        /// Kind of memory.
         kind: ChunkKind,
         /// Reason of the server.
         why: Shortage,

@@ -104,9 +104,9 @@ pub enum SuperRootError {
     Cover {
         /// The partition that begins at the wrong key.
         partition: u16,
-        /// Where it begins.
+        /// Its first key.
         low: u64,
-        /// Where the one before ends; none when that one has no end.
+        /// End of the one before; `None` when that one has no end.
         expected: Option<u64>,
     },
     /// A partition without keys.
@@ -114,7 +114,7 @@ pub enum SuperRootError {
     Empty {
         /// The partition.
         partition: u16,
-        /// Where it begins.
+        /// Its first key.
         low: u64,
     },
     /// No tree.

@@ -146,10 +146,10 @@ impl Superblock {
 /// Reasons for which a region has no usable superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SuperblockError {
-    /// It is not there, or not whole.
+    /// The superblock is missing or torn.
     #[error(transparent)]
     Node(#[from] NodeFault),
-    /// It describes a tree that cannot be.
+    /// The superblock describes an impossible tree.
     #[error("the superblock describes a tree that cannot be: {0}")]
     Config(#[from] ConfigError),
 }

@@ -20,7 +20,7 @@ pub struct TreeTop {
 /// One internal node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TopNode {
-    /// Where it lies.
+    /// Its address.
     pub address: u64,
     /// Its level, 1 or more.
     pub level: u8,

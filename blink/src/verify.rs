@@ -104,7 +104,7 @@ pub enum VerifyError {
     /// A node is damaged, or not where or what its neighbours say.
     #[error("node {address} at level {level}: {damage}")]
     Node {
-        /// Where it lies.
+        /// Its address.
         address: GlobalAddress,
         /// Its level, as its parent or left neighbour implies.
         level: u8,
@@ -122,7 +122,7 @@ pub enum VerifyError {
     /// A pointer leads where nothing of its kind lies.
     #[error("the tree leads to {address} for {kind}, where none of them can lie")]
     Elsewhere {
-        /// Where it leads.
+        /// The address that it leads to.
         address: GlobalAddress,
         /// The expected kind.
         kind: ChunkKind,
@@ -130,7 +130,7 @@ pub enum VerifyError {
     /// A part of the tree lies outside of the memory.
     #[error("{len} bytes at {address} lie outside of the memory")]
     Outside {
-        /// Where.
+        /// The address.
         address: GlobalAddress,
         /// Bytes.
         len: u32,
@@ -156,7 +156,7 @@ pub enum Damage {
     Low {
         /// Its low fence.
         found: u64,
-        /// Where its left neighbour ends.
+        /// End of its left neighbour.
         expected: u64,
     },
     /// Its keys do not end where they should.
@@ -189,7 +189,7 @@ pub enum Damage {
     Record {
         /// The key.
         key: u64,
-        /// Where the record lies.
+        /// Address of the record.
         record: GlobalAddress,
         /// The problem.
         fault: NodeFault,
@@ -236,7 +236,7 @@ pub fn verify_at_hand(
     }
 }
 
-/// Where a walk reads.
+/// Source of a walk's nodes.
 trait Source {
     fn tree(&self) -> &TreeConfig;
 
@@ -436,7 +436,7 @@ impl<'p, S: Source> Walk<'p, S> {
         }
     }
 
-    /// From where on a node's partner has its keys, if it has any.
+    /// First key of a node that its partner has, if any.
     async fn half_of(&self, header: &NodeHeader) -> Result<Option<u64>, VerifyError> {
         let tree = self.source.tree();
         let bytes = self.source.read(header.low, header.partner, tree.node_bytes(header.level)).await?;

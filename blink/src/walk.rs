@@ -44,7 +44,7 @@ impl Regions {
 /// A node on the way from the root to a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathStep {
-    /// Where the node lies.
+    /// Address of the node.
     pub address: GlobalAddress,
     /// Its level; leaves are 0.
     pub level: u8,
@@ -149,8 +149,9 @@ impl<'m> Tree<'m> {
         }
     }
 
-    /// Where the record of `key` lies, for switches that lead index reads there; none where values are in line, where the key is not
-    /// there, and where its record is not marked as the one that counts (its writer died, or is at work).
+    /// Address of the record of `key`, for switches that lead index reads there. `None` if values are in
+    /// line, if the key is absent, or if its record is not marked as the one that counts (its writer died, or
+    /// is at work).
     ///
     /// # Errors
     /// When a node on the way is damaged.
@@ -166,9 +167,10 @@ impl<'m> Tree<'m> {
         Ok(RecordHead::parse(&head).is_published(key, pointer).then_some(pointer))
     }
 
-    /// Where switches may lead index reads for `key`: to its record or, where values are in line, to its leaf. None where the key has
-    /// no record that counts, or one that is longer than an index read. Adds the nodes that were read to `nodes`, also where it fails:
-    /// at most [`MAX_LEVEL`](crate::node::MAX_LEVEL) and some siblings.
+    /// Address to which switches may lead index reads for `key`: its record or, where values are in line, its
+    /// leaf. `None` if the key has no record that counts, or one that is longer than an index read. Adds the
+    /// nodes that were read to `nodes`, also where it fails: at most [`MAX_LEVEL`](crate::node::MAX_LEVEL)
+    /// and some siblings.
     ///
     /// # Errors
     /// When a node on the way is damaged.
@@ -310,7 +312,7 @@ impl<'m> Tree<'m> {
 pub(crate) struct LevelWalk {
     /// The node that comes next.
     pub(crate) at: PathStep,
-    /// Where the node before it ends; none for the first one of a level.
+    /// End of the node before it; `None` for the first one of a level.
     begins: Option<u64>,
     /// The leftmost node of the level below, as far as it is known.
     below: Option<GlobalAddress>,

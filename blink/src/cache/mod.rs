@@ -152,7 +152,7 @@ impl IndexCache {
 
     // ---- reading ----
 
-    /// Where the leaf for `key` was.
+    /// Last known address of the leaf for `key`.
     #[inline]
     #[must_use]
     pub fn leaf_of(&self, key: u64) -> Option<GlobalAddress> {

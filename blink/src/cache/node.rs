@@ -7,7 +7,7 @@ use fatbtree_remote::{GlobalAddress, KeyRange};
 use super::Place;
 use crate::node::InternalNode;
 
-/// Where a child begins, and where it is.
+/// Low key and address of a child.
 type Child = (u64, GlobalAddress);
 
 /// The copy of an inner node.
@@ -17,9 +17,9 @@ pub(super) struct CachedNode {
     high: u64,
     /// The version of the node that was copied.
     version: u32,
-    /// When it was used last, by the cache's clock.
+    /// Last use, by the cache's clock.
     used: AtomicU32,
-    /// Where it stands in the table from which is evicted.
+    /// Slot of the node in the eviction table.
     slot: AtomicUsize,
     last: bool,
 }

@@ -9,9 +9,9 @@ use crate::node::{LINE, Node, NodeFault, NodeHeader};
 /// Share of the node's keys that its partner has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Upper {
-    /// It has the keys from here up.
+    /// The partner has the keys from here up.
     From(u64),
-    /// It has none: the node with the partner has them all.
+    /// The partner has none: the node that names it has them all.
     Nothing,
 }
 
@@ -68,7 +68,8 @@ impl<V: Verbs> Descent<'_, V> {
         Ok(Some(Asked { version: header.version, partner: header.partner, upper }))
     }
 
-    /// Which keys of a node its partner has. An error of the inner kind says that the partner is being written.
+    /// Reads the partner of a node to learn which keys it has. An error of the inner kind says that the
+    /// partner is being written.
     pub(crate) async fn upper(&mut self, header: &NodeHeader) -> Result<Result<Upper, NodeFault>, Reason> {
         let tree = self.pool.config().tree;
         let bytes = self.pool.read(self.lane, header.partner, tree.node_bytes(header.level)).await?;

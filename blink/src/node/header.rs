@@ -110,7 +110,7 @@ pub struct NodeHeader {
 /// Description of a node by its writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeSpec {
-    /// Where the node will live.
+    /// Address at which the node will lie.
     pub address: GlobalAddress,
     /// Leaves are level 0.
     pub level: u8,

@@ -29,7 +29,7 @@ pub(super) enum Marks {
 pub(super) const CHECKSUM: usize = 4;
 
 impl Marks {
-    /// Where a line can have its version, in any kind of node.
+    /// Offsets at which a line can have its version, in any kind of node.
     pub(super) const PLACES: [usize; 2] = [0, LINE - 1];
 
     /// Offset of the version in line `index`.

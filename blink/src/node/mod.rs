@@ -52,7 +52,7 @@ pub const MAX_LEVEL: u8 = 64;
 // An index read's answer is a node or a record, told apart by what both have at one place.
 const _: () = assert!(MARK_BYTES == offsets::MAGIC);
 
-/// In which chunks the nodes of a level lie.
+/// Kind of the chunks in which the nodes of a level lie.
 pub(crate) const fn kind_of(level: u8) -> ChunkKind {
     if level == 0 { ChunkKind::Leaves } else { ChunkKind::InternalNodes }
 }
@@ -173,7 +173,7 @@ pub enum NodeFault {
     Address {
         /// The node's own address field.
         found: GlobalAddress,
-        /// Where it was read from.
+        /// Address that it was read from.
         expected: GlobalAddress,
     },
     /// An index read landed on a node that cannot be on this server.

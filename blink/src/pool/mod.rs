@@ -35,7 +35,7 @@ pub struct PoolConfig {
     pub limits: Limits,
     /// Write techniques of the client.
     pub techniques: Techniques,
-    /// Where new nodes lie.
+    /// Choice of the memory server for new nodes.
     pub allocation: Allocation,
 }
 
@@ -211,7 +211,7 @@ impl<V: Verbs> Pool<V> {
 
     // ---- getters ----
 
-    /// As given.
+    /// The configuration as given.
     pub fn config(&self) -> &PoolConfig {
         &self.config
     }
@@ -277,7 +277,7 @@ impl<V: Verbs> Pool<V> {
         work(&mut self.state.borrow_mut().cache_stats);
     }
 
-    /// Where the new node lies when one on `server` is split.
+    /// Server of the new node when a node on `server` is split.
     pub(crate) fn server_of_split(&self, server: u16) -> u16 {
         if self.config.allocation == Allocation::Partitioned {
             return server;

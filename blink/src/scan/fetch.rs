@@ -20,7 +20,7 @@ use crate::pool::Pool;
 /// Records of one leaf that are read at the same time.
 const RECORDS_AT_ONCE: usize = 16;
 
-/// Which node is wanted.
+/// Request for a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
     /// A key that the node is responsible for.

@@ -78,7 +78,7 @@ struct Leaf {
     pairs: Pairs,
 }
 
-/// Where keys lie, seen from the key that comes next.
+/// Position of keys, seen from the key that comes next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Behind,

@@ -63,7 +63,7 @@ pub enum Order {
 /// Options of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanOptions {
-    /// Which end comes first.
+    /// Order of the scan: the end that comes first.
     pub order: Order,
     /// Start of the search for the first leaf: with [`Start::Root`] by the walk that finds all others;
     /// otherwise beside it.

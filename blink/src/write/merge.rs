@@ -49,11 +49,11 @@ use crate::superblock::SUPERBLOCK_BYTES;
 /// Result of an attempt to merge a thin node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Merge {
-    /// It has a neighbour's entries or children, or went.
+    /// The node has taken a neighbour's entries or children, or was merged away.
     Done,
     /// The same, and its parent is thin now.
     Thin,
-    /// It is the only child of its parent.
+    /// The node is the only child of its parent.
     Alone,
     /// Its neighbours are too full, or another operation is changing them.
     None,

@@ -73,7 +73,7 @@ pub struct Change {
     pub result: Result<bool, OperationError>,
     /// Its round trips.
     pub trips: Trips,
-    /// From its first step to its end.
+    /// Time from its first step to its end.
     pub latency: Duration,
 }
 

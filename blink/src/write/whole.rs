@@ -42,7 +42,7 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// Where it is best cut in two: the lowest key of the upper half.
+    /// Best cut of the content in two: the lowest key of the upper half.
     pub(super) fn middle(&self) -> u64 {
         let window = around_the_middle(self.len());
         match self {

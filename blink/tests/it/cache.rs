@@ -7,7 +7,7 @@ use common::cache::{partition, put, spec};
 use fatbtree_blink::node::NodeSpec;
 use fatbtree_blink::{CacheStats, GlobalAddress, IndexCache, KeyRange};
 
-/// Where the child that begins at a key is, in the tests of the map.
+/// Address of the child that begins at a key, in the tests of the map.
 fn place(pivot: u64) -> GlobalAddress {
     GlobalAddress::new(0, 64 * (pivot + 1))
 }

@@ -57,7 +57,8 @@ fn a_hit_allocates_nothing() {
     assert_eq!(used.count_total, 0);
 }
 
-/// Not when it is evicted, but soon: what waits for readers is far less than what has passed.
+/// Evicted nodes are freed soon, not at once: those that wait for readers are far fewer than those that have
+/// passed.
 fn what_was_evicted_is_freed() {
     let cache = IndexCache::new(100 * IndexCache::entry_bytes(16));
     let filled = allocation_counter::measure(|| {

@@ -19,9 +19,9 @@ use proptest::prelude::*;
 struct Lab {
     servers: common::Lab,
     config: TreeConfig,
-    /// As the tree was in the beginning.
+    /// The partition as it was in the beginning.
     partition: Partition,
-    /// Where index reads land.
+    /// Landing of index reads.
     landing: Rc<Cell<GlobalAddress>>,
     clients: u16,
 }

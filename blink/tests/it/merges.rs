@@ -1,4 +1,4 @@
-//! When two neighbours are merged, and when they are left as they are.
+//! Conditions under which two neighbours are merged, or left as they are.
 use crate::common;
 
 use common::{Client, Lab, configs, value_of};

@@ -67,7 +67,8 @@ fn expected(model: &BTreeMap<u64, Vec<u8>>, range: KeyRange, order: Order) -> Pa
     pairs
 }
 
-/// Where the switches send index reads: leaves and their lowest keys, perhaps as they were long ago.
+/// Places to which the switches send index reads: leaves and their lowest keys, perhaps as they were long
+/// ago.
 type Switches = Rc<RefCell<Vec<(u64, GlobalAddress)>>>;
 
 fn client_behind(lab: &mut Lab, owner: u16, switches: &Switches) -> Client {

@@ -33,9 +33,9 @@ pub(crate) struct Lab {
     pub(crate) config: TreeConfig,
     /// Locks of a server that are used.
     pub(crate) locks: u32,
-    /// Where its clients put new nodes.
+    /// Choice of its clients for new nodes.
     pub(crate) allocation: Allocation,
-    /// In which memory is given out.
+    /// Session in which memory is given out.
     pub(crate) session: Cell<SessionId>,
     pub(crate) network: PlainNetwork,
     pub(crate) servers: Vec<Server>,
@@ -51,7 +51,7 @@ pub(crate) struct Server {
     pub(crate) next_chunk: Cell<u64>,
     /// Its ends of all connections.
     queue_pairs: Vec<QueuePair>,
-    /// As it was in the beginning: an empty leaf.
+    /// The partition as it was in the beginning: an empty leaf.
     pub(crate) partition: Partition,
 }
 
