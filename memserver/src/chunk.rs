@@ -47,7 +47,7 @@ use crate::tenant::{Shape, Tenant, Used};
 /// A chunk as its holder is told of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunk {
-    /// Where it begins: a whole line.
+    /// Its address, on a line border.
     pub address: GlobalAddress,
     /// Its size: the same of all chunks of a server, less of one that was used in part.
     pub bytes: u64,
@@ -62,7 +62,7 @@ pub struct Chunk {
      more spare bytes"
 )]
 pub struct NoChunk {
-    /// For what it was wanted.
+    /// Kind of memory that was wanted.
     pub kind: ChunkKind,
     /// Chunks of the region.
     pub chunks: u32,
@@ -87,7 +87,7 @@ pub struct ChunkSize {
 pub(crate) enum NoSupply {
     /// None is left.
     Chunk(NoChunk),
-    /// There is one, but no room for it.
+    /// There is a chunk, but no room for it.
     Room(ReserveError),
 }
 
@@ -143,7 +143,7 @@ pub(crate) struct ChunkCounts {
 pub(crate) enum ChunkRefusal {
     /// Not a chunk of this session.
     NotHeld,
-    /// It is the tree's.
+    /// The chunk belongs to the tree.
     Published,
 }
 
@@ -167,7 +167,7 @@ pub(crate) struct ChunkTable {
     chunks: u32,
     /// Chunks that were given out at least once; fresh ones follow.
     used: u32,
-    /// By offset, side by side.
+    /// Pieces by offset, side by side.
     pieces: BTreeMap<u64, Piece>,
     /// Free pieces, by kind.
     free: [BTreeSet<u64>; ChunkKind::ALL.len()],
@@ -343,7 +343,7 @@ impl ChunkTable {
         client
     }
 
-    /// Where blocks may lie.
+    /// Places where blocks may lie.
     pub(crate) fn layout(&self) -> Layout {
         Layout {
             classes: Arc::clone(&self.classes),

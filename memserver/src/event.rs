@@ -12,9 +12,9 @@ use crate::blink::TreeInfo;
 /// Data of a connection with which a client's edge switch admits its index reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FirstHop {
-    /// Where its packets come from.
+    /// Source address of its packets.
     pub client: Ipv4Addr,
-    /// Where they go.
+    /// Destination address of its packets.
     pub server: Ipv4Addr,
     /// The server's queue pair, to which they go.
     pub queue_pair: QueuePairNumber,
@@ -48,7 +48,7 @@ impl fmt::Debug for FirstHop {
 pub enum Event<S = TreeInfo> {
     /// A queue pair was connected: it can be registered.
     Opened(FirstHop),
-    /// It is gone: its entry must be taken back. Its number may be used again.
+    /// The connection is gone: its entry must be removed. Its number may be used again.
     Closed(FirstHop),
     /// The structure has another root. What is registered stays right, but entries with the new root save a step.
     NewRoot(S),

@@ -116,7 +116,7 @@ pub enum FolderError {
         /// Its format.
         found: u32,
     },
-    /// It is another server's.
+    /// The folder belongs to another server.
     #[error(
         "{} belongs to memory server {} (partition {}, {}), not to {} (partition {}, {}): name another folder", .path.display(), .found.server,
         .found.partition, .found.address, .expected.server, .expected.partition, .expected.address

@@ -80,9 +80,10 @@ impl<S> ServerInfo<S> {
 /// `IBV_ACCESS_ZERO_BASED`), and what is registered under its own rkey cannot be taken for tree memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockTable {
-    /// Where it is.
+    /// Region of the lock table.
     pub region: Region,
-    /// On the device itself, where atomics are fast (Sherman section 4.3), or in ordinary memory because the device has none.
+    /// Whether it lies on the device itself, where atomics are fast (Sherman section 4.3); otherwise in
+    /// ordinary memory, because the device has none.
     pub on_device: bool,
     /// The table of owners, which clients may only read: a bit for each of the 65,536 numbers, word o / 64, bit o % 64, set as long as
     /// the session that has the number lasts. Cleared after the session's queue pairs were destroyed: nothing of it is written then.

@@ -22,7 +22,7 @@ const WORD: u64 = 8;
      out, and 0 behind them"
 )]
 pub struct DamagedKinds {
-    /// Which chunk.
+    /// The chunk.
     pub chunk: u32,
     /// Its word in the table.
     pub found: u64,

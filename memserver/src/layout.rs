@@ -1,4 +1,4 @@
-//! Where blocks may lie in a region, by size class.
+//! Places where blocks may lie in a region, by size class.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub struct Class {
     pub loaded: Range<u64>,
 }
 
-/// Where blocks may lie: among those that were loaded, or in a chunk of their class. A chunk never changes its class, so what lies where a
-/// block may lie is one, or a freed one.
+/// Places where blocks may lie: among those that were loaded, or in a chunk of their class. A chunk never
+/// changes its class, so what lies where a block may lie is one, or a freed one.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub(crate) classes: Arc<[Class]>,

@@ -34,7 +34,7 @@ const BLOCK: usize = 4096;
 /// A bit for each number.
 type Numbers = [u64; WORDS];
 
-/// Where the locks are.
+/// Memory of the locks.
 #[derive(Debug)]
 pub(crate) enum Locks {
     /// On the device.
@@ -51,7 +51,7 @@ pub(crate) struct Owners {
     next: u32,
     /// Numbers that this round passes over, beside living owners.
     passed_over: Box<Numbers>,
-    /// When the table was read and no number was free: not to be read again for every request.
+    /// Time at which the table was read and no number was free: it is not read again for every request.
     none_since: Option<Instant>,
     living: u32,
     rounds: u64,

@@ -1,8 +1,7 @@
 //! Places: memory of single blocks, nodes or records, that clients have freed and given back, to be used again by others.
 //!
 //! ```text
-//!   client: merges two leaves ─► its own list ─► too many, or it closes ─► give_back ─► list of the server
-//!   ─► allocate: any client
+//!   client: merges two leaves ─► its own list ─► too many, or it closes ─► give_back ─► list of the server ─► allocate: any client
 //! ```
 //!
 //! A list for each kind, and of records for each size of place. Oldest go first. Lists are bounded: what is over the bound is
@@ -48,24 +47,24 @@ impl Supply {
 /// Places of one size.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Places {
-    /// For what.
+    /// Kind of the places.
     pub kind: ChunkKind,
     /// Bytes of each.
     pub bytes: u32,
-    /// Where they begin.
+    /// Their addresses.
     pub addresses: Vec<GlobalAddress>,
 }
 
 /// Results for places that were given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GivenBack {
-    /// They are on the list.
+    /// Places that are on the list now.
     pub kept: u32,
-    /// They, or parts of them, were on a list before.
+    /// Places that were on a list before, as a whole or in part.
     pub known: u32,
-    /// There was no room on the list.
+    /// Places for which the list had no room.
     pub dropped: u32,
-    /// They cannot be what was said.
+    /// Places that cannot be of the stated kind.
     pub refused: u32,
 }
 

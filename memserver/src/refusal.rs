@@ -85,13 +85,13 @@ pub enum Refusal {
     UnknownChunk {
         /// The session.
         session: SessionKey,
-        /// Where it should begin.
+        /// Expected address.
         address: GlobalAddress,
     },
     /// A chunk that is the tree's.
     #[error("the chunk at {address} was published: it is the tree's, and its nodes are freed one by one")]
     Published {
-        /// Where it begins.
+        /// Its address.
         address: GlobalAddress,
     },
 }

@@ -49,7 +49,7 @@ impl Lease {
 pub(crate) struct Session {
     pub(crate) client: ClientId,
     pub(crate) owner: Option<u16>,
-    /// By the number that the client knows.
+    /// Queue pairs by the number that the client knows.
     pub(crate) queue_pairs: BTreeMap<QueuePairNumber, QueuePair>,
     pub(crate) chunks: BTreeSet<GlobalAddress>,
     /// Queue pairs of a local client.
@@ -61,7 +61,7 @@ pub(crate) struct Session {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     all: BTreeMap<SessionKey, Session>,
-    /// By when they end.
+    /// Sessions by the time of their end.
     ends: BTreeSet<(Instant, SessionKey)>,
 }
 
@@ -106,7 +106,7 @@ impl Sessions {
         self.all.iter().find(|(_, session)| session.links.contains(&link)).map(|(key, _)| *key)
     }
 
-    /// When the first one ends.
+    /// End of the session that ends first.
     pub(crate) fn first_end(&self) -> Option<Instant> {
         self.ends.first().map(|(at, _)| *at)
     }

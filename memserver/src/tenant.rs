@@ -93,11 +93,11 @@ pub trait Tenant: Sized + fmt::Debug {
 /// A tenant's verdict on its region's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// It says what was known.
+    /// The header says what was known.
     Same,
     /// Description or root have changed.
     Changed,
-    /// It is being written, or cannot be; nothing has changed.
+    /// The header is being written, or is impossible; nothing has changed.
     Refused,
 }
 

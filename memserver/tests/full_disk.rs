@@ -30,7 +30,7 @@ const SEED: u64 = 7;
 /// A disk that can be full.
 trait Disk {
     fn folder(&self) -> PathBuf;
-    /// From now on files can be no longer than this, or no file can be longer than it is.
+    /// Fills the disk: files can be no longer than this, or no file can become longer than it is.
     fn fill(&self, bytes: u64);
     fn make_room(&self);
     /// Shortage that a client is told then.

@@ -30,11 +30,11 @@ pub enum LocateError {
     },
 }
 
-/// For each key, in the order of the request: where its record lies, or its leaf where values are in line. None for keys that are not
-/// there, and for records that an index read cannot bring.
+/// Places of keys, in the order of the request: the record of each or, where values are in line, its leaf.
+/// `None` for keys that are not there, and for records that an index read cannot bring.
 pub type Places = Vec<Option<GlobalAddress>>;
 
-/// Where the places go to.
+/// Receiver of the places.
 pub(crate) type Waiter = oneshot::Sender<Result<Places, LocateError>>;
 
 #[derive(Debug)]

@@ -26,7 +26,7 @@ pub enum SnapshotError {
     },
 }
 
-/// Where a snapshot goes to.
+/// Receiver of a snapshot.
 pub(crate) type Waiter = oneshot::Sender<Result<Arc<TreeTop>, SnapshotError>>;
 
 /// Times a walk begins at the root before it is given up.

@@ -40,7 +40,7 @@ pub(super) struct State {
 pub(super) struct TreeState {
     pub(super) generation: u64,
     pub(super) region_bytes: u64,
-    /// Where its chunks begin and end.
+    /// Begin and end of its chunks.
     pub(super) spare_from: u64,
     pub(super) spare_to: u64,
     pub(super) keys: u64,

@@ -53,7 +53,7 @@ const RENEWALS: u32 = 3;
 /// Least time to wait for the answer to a renewal, however short the lease: the machine may be busy.
 const RENEWAL: Duration = Duration::from_millis(500);
 
-/// Between two renewals, whatever lease a server tells.
+/// Shortest interval between renewals, whatever lease a server grants.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// Bytes of the largest message that is read; a snapshot's have about 256 KB.
@@ -266,8 +266,8 @@ impl Client {
         }
     }
 
-    /// Where keys lie: the record or, where values are in the leaves, the leaf; one for each key, in their order. None for keys that are
-    /// not there, and for records that an index read cannot bring.
+    /// Places of keys: the record or, where values are in the leaves, the leaf; one for each key, in their
+    /// order. `None` for keys that are not there, and for records that an index read cannot bring.
     ///
     /// # Errors
     /// See [`ClientError`].

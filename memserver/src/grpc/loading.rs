@@ -35,7 +35,7 @@ use crate::storage::{BuildError, Storage};
 /// Bytes of the largest message of a load: a value of the largest size, and keys beside it.
 pub(super) const MESSAGE_BYTES: usize = MAX_VALUE as usize + (256 << 10);
 
-/// Between two signs of life.
+/// Interval between signs of life.
 pub(super) const SIGN: Duration = Duration::from_secs(1);
 
 /// Bytes of a key with its entry in a leaf and its record, beside its value, at least.
@@ -44,7 +44,7 @@ const KEY_BYTES: u64 = 8 + 12 + 8;
 /// Options of loading over gRPC.
 #[derive(Debug)]
 pub struct Loading {
-    /// Where trees lie.
+    /// Storage of trees.
     pub storage: Storage,
     /// Bytes of the largest region; a load that needs more is refused. While it is loaded, the server has the former region, the keys and
     /// values that have come, and the new region.
@@ -348,7 +348,7 @@ fn refuse(error: BuildError) -> Status {
 #[derive(Default)]
 struct Pairs {
     keys: Vec<u64>,
-    /// Where each value ends.
+    /// End of each value.
     ends: Vec<u64>,
     values: Vec<u8>,
 }

@@ -250,7 +250,7 @@ impl From<Lease> for proto::Lease {
     }
 }
 
-/// Where a call comes from, as the transport tells.
+/// Source address of a call, as the transport reports it.
 fn host<T>(request: &Request<T>) -> Result<IpAddr, Status> {
     let peer = request.remote_addr().map(|peer| host_of(peer.ip()));
     peer.ok_or_else(|| Status::unavailable("the connection has ended"))

@@ -27,7 +27,7 @@ pub struct Attached<S = TreeInfo> {
     pub info: ServerInfo<S>,
     /// The region.
     pub memory: Arc<Memory>,
-    /// Where blocks may lie in it.
+    /// Places where blocks may lie in it.
     pub layout: Layout,
 }
 

@@ -146,7 +146,7 @@ pub struct MemoryServer<D, T: Tenant = Blink> {
     random: ChaCha8Rng,
     now: Instant,
     sessions: Sessions,
-    /// Where there are locks.
+    /// Owners of locks; `None` without locks.
     owners: Option<Owners>,
     /// All connected queue pairs.
     connections: BTreeMap<QueuePair, Connection>,
@@ -156,7 +156,7 @@ pub struct MemoryServer<D, T: Tenant = Blink> {
     events: Events<T::Description>,
     counters: Counters,
     device_counters: Option<DeviceCounters<D>>,
-    /// Where local clients may be.
+    /// Access for local clients; `None` if they are not allowed.
     local: Option<LocalHost>,
 }
 
@@ -348,7 +348,8 @@ impl<D: Device, T: Tenant> MemoryServer<D, T> {
 
     // ---- driving ----
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due: when the first lease ends. The device has its own timers.
+    /// Time at which [`handle_timeout`](Self::handle_timeout) is due: the end of the first lease. The device
+    /// has its own timers.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.sessions.first_end()

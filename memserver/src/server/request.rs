@@ -54,21 +54,21 @@ pub enum Request<T: Tenant = Blink> {
     },
     /// More time.
     Renew {
-        /// For which session.
+        /// The session.
         session: SessionKey,
         /// The way back.
         reply: Reply<Result<Lease, Refusal>>,
     },
     /// The end of a session.
     Close {
-        /// Which.
+        /// The session.
         session: SessionKey,
         /// The way back.
         reply: Reply<Result<(), Refusal>>,
     },
     /// A connection.
     Connect {
-        /// In which session.
+        /// The session.
         session: SessionKey,
         /// The client's end.
         client: Endpoint,
@@ -79,7 +79,7 @@ pub enum Request<T: Tenant = Blink> {
     },
     /// A link of a thread of this process.
     Attach {
-        /// In which session.
+        /// The session.
         session: SessionKey,
         /// The client's end.
         client: Endpoint,
@@ -90,7 +90,7 @@ pub enum Request<T: Tenant = Blink> {
     },
     /// The end of a connection.
     Disconnect {
-        /// In which session.
+        /// The session.
         session: SessionKey,
         /// The server's queue pair.
         queue_pair: QueuePairNumber,
@@ -99,9 +99,9 @@ pub enum Request<T: Tenant = Blink> {
     },
     /// A chunk.
     Allocate {
-        /// In which session.
+        /// The session.
         session: SessionKey,
-        /// For what.
+        /// Kind of memory.
         kind: ChunkKind,
         /// The size of a record's place; 0: a chunk.
         bytes: u32,
@@ -110,20 +110,20 @@ pub enum Request<T: Tenant = Blink> {
     },
     /// Places of freed nodes, or of records.
     GiveBack {
-        /// In which session.
+        /// The session.
         session: SessionKey,
         /// Kind of memory.
         kind: ChunkKind,
         /// The size of a record's place.
         bytes: u32,
-        /// Where they begin.
+        /// Their addresses.
         addresses: Vec<GlobalAddress>,
         /// The way back.
         reply: Reply<Result<GivenBack, Refusal>>,
     },
     /// Another tree.
     Install {
-        /// Which.
+        /// The tree.
         loaded: Box<Loaded<T>>,
         /// Told when the server begins: from then on it takes as long as the device takes to register the memory.
         begun: Reply<()>,
@@ -132,18 +132,18 @@ pub enum Request<T: Tenant = Blink> {
     },
     /// A chunk becomes the tree's.
     Publish {
-        /// In which session.
+        /// The session.
         session: SessionKey,
-        /// Where the chunk begins.
+        /// Address of the chunk.
         address: GlobalAddress,
         /// The way back.
         reply: Reply<Result<(), Refusal>>,
     },
     /// A chunk comes back.
     Free {
-        /// In which session.
+        /// The session.
         session: SessionKey,
-        /// Where the chunk begins.
+        /// Address of the chunk.
         address: GlobalAddress,
         /// The way back.
         reply: Reply<Result<(), Refusal>>,

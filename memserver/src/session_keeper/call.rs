@@ -40,7 +40,7 @@ pub enum Call {
     Allocate {
         /// The session.
         session: SessionId,
-        /// For what.
+        /// Kind of memory.
         kind: ChunkKind,
         /// Bytes of the node, or of the record's place.
         bytes: u32,
@@ -70,13 +70,13 @@ pub struct Opened<S = TreeInfo> {
 /// The answer to a call that was carried out.
 #[derive(Clone, Debug)]
 pub enum Granted<S = TreeInfo> {
-    /// To [`Call::Open`].
+    /// Answer to [`Call::Open`].
     Opened(Box<Opened<S>>),
-    /// To [`Call::Connect`]: the server's end.
+    /// Answer to [`Call::Connect`]: the server's end.
     Connected(Endpoint),
-    /// To [`Call::Allocate`].
+    /// Answer to [`Call::Allocate`].
     Supplied(Supply),
-    /// To all other calls.
+    /// Answer to all other calls.
     Done,
 }
 

@@ -61,12 +61,12 @@ pub enum Notice {
     },
     /// A connection is up.
     Connected {
-        /// Which.
+        /// The connection.
         id: ConnectionId,
     },
     /// A connection broke. It is being made again.
     Broken {
-        /// Which.
+        /// The connection.
         id: ConnectionId,
         /// The cause.
         reason: BreakReason,
@@ -279,7 +279,7 @@ impl<S> SessionKeeper<S> {
         }
     }
 
-    /// When [`poll_call`](Self::poll_call) is due, if nothing else happens before.
+    /// Time at which [`poll_call`](Self::poll_call) is due, if nothing else happens before.
     pub fn poll_timeout(&self) -> Instant {
         let dues = self.servers.values().filter_map(Server::due);
         dues.fold(self.surplus_due, Instant::min)

@@ -22,9 +22,9 @@ const RETURNS: usize = 64;
 /// Reasons for which operations on a server fail instead of waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GivenUp {
-    /// It has lost its tree.
+    /// The server has lost its tree.
     Lost,
-    /// It refuses, or has not answered for too long.
+    /// The server refuses, or has not answered for too long.
     OutOfReach,
 }
 
@@ -45,7 +45,7 @@ struct Session {
     id: SessionId,
     /// The time between two renewals.
     part: Duration,
-    /// When it is to be renewed.
+    /// Time of the next renewal.
     renew: Instant,
 }
 

@@ -261,7 +261,7 @@ fn what_is_left_of_a_chunk_of_records_begins_behind_any_record_there_may_be() {
     assert!(rest.bytes > CHUNK / 2, "and not much later: {rest:?}");
 }
 
-/// It pays for each chunk once, however often it comes back for the rest.
+/// A client is charged for each chunk once, however often it comes back for the rest.
 #[test]
 fn a_client_that_crashes_again_and_again_uses_up_what_it_uses() {
     let bounds = Bounds { sessions: 10, queue_pairs: 1, chunks: 3, attempts: 1000 };

@@ -54,7 +54,7 @@ fn finish(server: &mut MemoryServer<WatchedDevice>) -> u32 {
 struct Writer {
     memory: Arc<Memory>,
     partition: Partition,
-    /// Where the next new node goes.
+    /// Offset of the next new node.
     free: u64,
     random: ChaCha8Rng,
     /// Lines still to be written, the first one first.

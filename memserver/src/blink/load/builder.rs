@@ -134,7 +134,7 @@ impl Builder<'_> {
     }
 }
 
-/// Where a line can carry a version: in front, or at its end.
+/// Offsets at which a line can carry a version: in front, or at its end.
 const VERSIONS: [usize; 2] = [offsets::VERSION, LINE - 1];
 
 /// Forgets what lies in memory of a former generation: nothing of it is a node any more. Versions stay, for

@@ -1,4 +1,4 @@
-//! Where one node of a level ends and the next begins.
+//! Borders between the nodes of a level.
 
 use std::ops::RangeInclusive;
 
@@ -25,8 +25,8 @@ impl Cuts {
         Self { things, nodes, capacity, reach: (things as u64).div_ceil(nodes) as usize / REACH }
     }
 
-    /// Where node `index`, which begins at `from`, may end, and where it would if all held the same. None for the last, which ends
-    /// where things end.
+    /// Permitted ends of node `index`, which begins at `from`, and its end if all held the same. `None` for
+    /// the last node, which takes the rest.
     pub(super) fn end_of(&self, index: u64, from: usize) -> Option<(RangeInclusive<usize>, usize)> {
         let behind = (self.nodes - index - 1) as usize;
         if behind == 0 {

@@ -66,7 +66,7 @@ pub enum Need {
     },
     /// Memory: [`MemoryServer::allocate`](crate::MemoryServer::allocate), published; then [`QueryWorker::supplied`].
     Memory {
-        /// For what.
+        /// Kind of memory.
         kind: ChunkKind,
         /// Bytes of the node, or of the record's place.
         bytes: u32,
@@ -97,11 +97,11 @@ type Work = Pin<Box<dyn Future<Output = Ended>>>;
 
 /// Work that has ended.
 enum Ended {
-    /// It was begun when these were the partition's keys.
+    /// A request, with the keys of the partition when it was begun.
     Request(Ticket, Outcome, KeyRange),
     /// Locks were given back.
     Chore,
-    /// It was looked whether the link is up.
+    /// A probe of the link has ended.
     Probe,
 }
 
@@ -130,10 +130,10 @@ pub struct QueryWorker {
     /// A change gave up while it held a lock.
     unfinished: bool,
     needs_link: bool,
-    /// It is being looked whether the link is up.
+    /// A probe of the link is under way.
     probes: bool,
     surplus_due: Instant,
-    /// When a turn ended before all was done.
+    /// Time at which a turn ended before all was done.
     more_since: Option<Instant>,
     surplus: Vec<ReturnedPlaces>,
     stats: WorkerStats,
@@ -159,7 +159,7 @@ pub fn worker_cache(bytes: u64) -> Arc<IndexCache> {
     Arc::new(IndexCache::new(bytes).one_in(TAKEN))
 }
 
-/// Between two looks at what was freed, and at clients whose leases have ended.
+/// Interval between looks at freed memory, and at clients whose leases have ended.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Steps of a turn: so a request that reads on and on, as a scan over many leaves without keys does, keeps no other one's answer back for
@@ -467,7 +467,7 @@ impl QueryWorker {
         self.responder.poll_transmit()
     }
 
-    /// When the next turn is due at the latest.
+    /// Latest time of the next turn.
     pub fn next_deadline(&self) -> Instant {
         let due = [self.pool.next_deadline(), self.more_since];
         due.into_iter().flatten().fold(self.surplus_due, Instant::min)

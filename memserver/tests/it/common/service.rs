@@ -120,7 +120,7 @@ impl Drop for Service {
     }
 }
 
-/// As a device that takes long to register the memory of a tree.
+/// Installs slowly, as a device that takes long to register the memory of a tree.
 fn slowly(request: Request, milliseconds: u64) -> Request {
     match request {
         Request::Install { loaded, begun, reply } if milliseconds > 0 => {
